@@ -11,16 +11,19 @@ CAIRN_CASE=REGEX takes those whose name matches. CAIRN_KEEP=1 keeps the damaged 
 
 import hashlib
 import json
+import math
 import os
 import re
 import shlex
 import shutil
 import subprocess
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 from harness import BIN, BUILD, FULL, Bed, Case, Daemon, Failure, Group, cairn, main, rng
 
 SHORT_S = 70
+AT_ONCE = 3  # cases; each waits for its daemons and ranks half of its time
 KEYS = {"scrub_every": "0s", "gc_every": "0s", "save_full_every": "3", "log_level": "info"}
 WORLD = {"demo/a": 2, "demo/b": 1}
 PRELOAD = "" if "asan" not in BUILD.name and "tsan" not in BUILD.name else "verify_asan_link_order=0"
@@ -197,8 +200,7 @@ class Trial:
 
     def start(self, when):
         self.daemon = Daemon(self.bed, "store", path=self.path, creates=False, **KEYS)
-        environment = dict(os.environ)
-        os.environ.update(self.env)
+        self.daemon.env = self.env
         try:
             self.daemon.start()
             return True
@@ -208,9 +210,6 @@ class Trial:
             self.fail(f"{when}: the daemon does not start: {self.daemon.tail()[-300:]}")
             self.daemon = None
             return False
-        finally:
-            os.environ.clear()
-            os.environ.update(environment)
 
     def stop(self):
         self.note(self.daemon.log())
@@ -345,13 +344,10 @@ class Trial:
         bad_reports = self.bed.sanitizer_reports()
         self.beyond += bad_reports
         if bad or bad_reports:
-            print(f"\n=== {self.name}: may cost {sorted(self.hit) or 'nothing'}", flush=True)
-            for what in self.beyond[:6]:
-                print(f"  beyond: {what.replace(str(self.bed.path), '...')}")
-            for what in self.failed[:6]:
-                print(f"  remedy: {what.replace(str(self.bed.path), '...')}")
-            if os.environ.get("CAIRN_SAID") == "1":
-                print("\n".join(self.said))
+            lines = [f"\n=== {self.name}: may cost {sorted(self.hit) or 'nothing'}",
+                     *(f"  beyond: {what.replace(str(self.bed.path), '...')}" for what in self.beyond[:6]),
+                     *(f"  remedy: {what.replace(str(self.bed.path), '...')}" for what in self.failed[:6])]
+            print("\n".join(lines + (self.said if os.environ.get("CAIRN_SAID") == "1" else [])), flush=True)
         self.bed.close(keep=bool(bad) and os.environ.get("CAIRN_KEEP") == "1")
 
 
@@ -375,11 +371,12 @@ class EveryFile(Case):
         first = [same[number % min(5, len(same))] for number, same in enumerate(kinds.values())]
         later = [case for case in cases if case not in first]
         random.shuffle(later)
-        bounded = not FULL and not chosen
-        end, tried, beyond, failed = time.monotonic() + SHORT_S, 0, 0, 0
-        for number, (place, fault) in enumerate(first + later):
-            if bounded and number >= len(first) and time.monotonic() > end:
-                break
+        over_at = time.monotonic() + SHORT_S if not FULL and not chosen else math.inf
+
+        def try_case(number, place, fault):
+            """What the case cost beyond what was hit, and its failed remedies; None if the time is over."""
+            if number >= len(first) and time.monotonic() > over_at:
+                return None
             trial = Trial(store, number, place, fault)
             try:
                 trial.go()
@@ -387,9 +384,12 @@ class EveryFile(Case):
                 trial.beyond.append(f"the trial broke off: {str(error)[-400:]}")
             finally:
                 trial.end()
-            tried += 1
-            beyond += bool(trial.beyond)
-            failed += len(trial.failed)
+            return bool(trial.beyond), len(trial.failed)
+
+        with ThreadPoolExecutor(AT_ONCE) as pool:
+            ended = [pool.submit(try_case, number, *case) for number, case in enumerate(first + later)]
+        results = [result for result in (each.result() for each in ended) if result is not None]
+        tried, beyond, failed = len(results), sum(each[0] for each in results), sum(each[1] for each in results)
         print(f"\n{tried} of {len(cases)} cases ({len(first)} kinds of places): {beyond} cases beyond the checkpoint that was hit, "
               f"{failed} remedies that fail", flush=True)
         self.assertEqual((beyond, failed), (0, 0))
