@@ -1,0 +1,158 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every code block of the guide (docs/) and of the READMEs that people start with runs as it stands there.
+
+The blocks of a page run one after the other, as a reader would type them: shell blocks in one bash, Python blocks in one
+interpreter with bash's folder and environment. The page's HOME is a fresh folder, and CAIRN_SERVER names a fresh server.
+What stands behind the language of a block says how it runs:
+
+    ```python file train.py     the block is written to this file
+    ```sh exit 6                the last command that fails ends with this status, and no other command fails
+    ```text output              what the block before printed: `...` is any text, a number any number
+    ```sh no-run REASON         it does not run here, and why
+    ```text                     no code: a drawing, a file's layout
+
+`python test_guide.py PAGE FOLDER` runs one page; it needs CAIRND, and PATH with the programs.
+"""
+
+import contextlib
+import io
+import os
+import pathlib
+import re
+import signal
+import subprocess
+import sys
+
+import pytest
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+PAGES = [*sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "docs").glob("*.md")), "README.md",
+         "client/python/README.md", "client/python/cairn/dcp/README.md", "client/python/cairn/fs/README.md"]
+FENCE = re.compile(r"^```(\w*)[ \t]*([^\n]*)\n(.*?)^```[ \t]*$", re.M | re.S)
+LANGUAGES = ("sh", "python", "c", "ini", "text")
+# What an example in a README takes for granted.
+NAMES = """
+import fsspec, torch
+import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
+dist.init_process_group("gloo", init_method="file://" + os.path.abspath("meet"), rank=0, world_size=1)
+model = torch.nn.Linear(3, 2)
+optim = optimizer = torch.optim.AdamW(model.parameters())
+sched = scheduler = torch.optim.lr_scheduler.StepLR(optim, 1)
+loss, n, state = 0.5, 3, model.state_dict()
+state_dict = {"model": model.state_dict()}
+def train(step):
+    model(torch.ones(3)).sum().backward()
+    optim.step()
+"""
+
+
+def blocks_of(page):
+    """(line, language, words, text) of each block."""
+    text = (ROOT / page).read_text(encoding="utf-8")
+    return [(text.count("\n", 0, match.start()) + 1, *match.groups()) for match in FENCE.finditer(text)]
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_block_says_what_it_is(page):
+    text = (ROOT / page).read_text(encoding="utf-8")
+    assert len(re.findall(r"^\s*```", text, re.M)) == 2 * len(blocks_of(page)), "a fence is indented or not closed"
+    if page.startswith("docs/"):
+        assert not re.search(r"\n\n(?:    |\t)(?![ \t]*[-*\d])", FENCE.sub("", text)), "an indented block is not tested"
+    for line, language, words, _ in blocks_of(page):
+        assert language in LANGUAGES, f"{page}:{line}: the language is {language!r}"
+        assert re.fullmatch(r"|file \S+|exit \d+|output|no-run .{12,}", words), f"{page}:{line}: {words!r} is not known"
+        assert language in ("sh", "python", "text") or words, f"{page}:{line}: a block of {language} is written to a file"
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if any(language != "text" for _, language, _, _ in blocks_of(page))])
+def test_the_blocks_run(own_daemon, page):
+    programs = pathlib.Path(os.environ["CAIRND"]).parent
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("CAIRN_")}
+    environment.update(HOME=str(own_daemon.folder), CAIRN_SERVER=f"unix:{own_daemon.socket}", TMPDIR=str(own_daemon.folder),
+                       PATH=f"{programs}:{pathlib.Path(sys.executable).parent}:{os.environ['PATH']}")
+    process = subprocess.Popen([sys.executable, __file__, page, own_daemon.folder], env=environment, text=True,
+                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True)
+    try:
+        said = process.communicate(timeout=120)[0]
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)  # and the servers that the page has started
+    assert process.returncode == 0, said
+    print(said)
+
+
+def test_blocks_that_do_not_run_are_few():
+    skipped = [f"{page}:{line}: {words}" for page in PAGES for line, _, words, _ in blocks_of(page) if words.startswith("no-run")]
+    every = sum(language != "text" for page in PAGES for _, language, _, _ in blocks_of(page))
+    print(f"{len(skipped)} of {every} blocks do not run here:", *skipped, sep="\n")
+    assert len(skipped) < every / 4
+
+
+class Page:
+    """Runs the blocks of one page."""
+
+    def __init__(self, page, folder):
+        self.page, self.folder = page, pathlib.Path(folder)
+        self.names = {"__name__": "__main__"}
+        self.said = ""
+        os.chdir(self.folder)
+        os.symlink(ROOT / "docs", "docs")  # a page that needs the source tree needs no more of it
+        self.bash = subprocess.Popen(["bash", "--norc"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        if not page.startswith("docs/"):
+            exec("import os\n" + NAMES, self.names)  # pylint: disable=exec-used
+
+    def run(self, line, language, words, text):
+        """Runs a block, and raises when it does not do what the page says."""
+        if words.startswith("no-run") or (language == "text" and words != "output"):
+            return
+        if words.startswith("file "):
+            pathlib.Path(words.split()[1]).write_text(text, encoding="utf-8")
+        elif words == "output":
+            self.compare(text)
+        elif language == "sh":
+            self.shell(text, [int(words.split()[1])] if words else [])
+        else:
+            said = io.StringIO()
+            with contextlib.redirect_stdout(said):
+                exec(compile(text, f"{self.page} from line {line}", "exec"), self.names)  # pylint: disable=exec-used
+            self.said = said.getvalue()
+
+    def shell(self, text, statuses):
+        build = pathlib.Path(os.environ["CAIRND"]).parents[1]
+        block, output, state = (self.folder / name for name in ("block.sh", "block.out", "block.env"))
+        block.write_text(text.replace("build/release", str(build)) + ":\n", encoding="utf-8")
+        self.bash.stdin.write(f"failed=(); trap 'failed+=($?)' ERR; . {block} >{output} 2>&1 </dev/null; trap - ERR; "
+                              f"env -0 >{state}; pwd; echo ${{failed[*]}}\n")
+        self.bash.stdin.flush()
+        folder, failed = self.bash.stdout.readline().rstrip("\n"), [int(word) for word in self.bash.stdout.readline().split()]
+        self.said = output.read_text(encoding="utf-8", errors="replace")
+        os.chdir(folder)
+        os.environ.clear()
+        os.environ.update(entry.split("=", 1) for entry in state.read_text(encoding="utf-8").split("\0") if entry)
+        if failed != statuses:
+            raise AssertionError(f"ended with {failed} and should end with {statuses}:\n{self.said}")
+
+    def compare(self, text):
+        wild = {"...": ".*?"}
+        parts = re.findall(r"\.\.\.|[0-9a-f]{8,}|\d+|\s+|\D", text.strip())
+        pattern = "".join(r"\s*" if part.isspace() else r"\d+" if part.isdecimal() and len(part) < 8 else "[0-9a-f]+"
+                          if re.fullmatch("[0-9a-f]{8,}", part) else wild.get(part, re.escape(part)) for part in parts)
+        if not re.fullmatch(rf"\s*{pattern}\s*", self.said, re.S):
+            raise AssertionError(f"printed:\n{self.said}\nand the page says:\n{text}")
+
+
+def main():
+    page = Page(sys.argv[1], sys.argv[2])
+    for line, *block in blocks_of(sys.argv[1]):
+        try:
+            page.run(line, *block)
+        except BaseException:
+            print(f"{sys.argv[1]}:{line}: this block failed", flush=True)
+            raise
+    sys.stdout.flush()
+    os._exit(0)  # what the page's Python left open is not for this test
+
+
+if __name__ == "__main__":
+    main()
