@@ -118,17 +118,36 @@ def metrics():
 
 
 def c_api():
-    """cairn.h as a page: its opening comment, then each section with its declarations as they stand there."""
+    """cairn.h as a page: its rules, then what it declares, each with its comment in front."""
     text = read("client/include/cairn.h")
-    opening = re.search(r"/\*(.*?)\*/", text, re.S).group(1)
-    opening = re.sub(r"^ ?\* ?", "", opening, flags=re.M).split("Rules\n", 1)
-    rules = re.sub(r"^  ?- ", "\n- ", opening[1], flags=re.M)
-    rules = re.sub(r"^    (?=\S)", "  ", rules, flags=re.M)
+    rules = uncommented(re.search(r"/\*(.*?)\*/", text, re.S).group(0)).split("Rules\n", 1)[1]
+    lines = ["## Rules", "", re.sub(r"^ *- ", "\n- ", rules, flags=re.M).strip(), ""]
     body = text[text.index("/* --- errors"):text.rindex("#ifdef __cplusplus")]
-    lines = ["## Rules", "", rules.strip(), ""]
     for title, part in re.findall(r"/\* --- (.*?) -+ \*/\n(.*?)(?=/\* --- |\Z)", body, re.S):
-        lines += [f"## {title[0].upper()}{title[1:]}", "", "```c", part.strip(), "```", ""]
+        lines += [f"## {title[0].upper()}{title[1:]}", ""]
+        for item in re.split(r"\n(?=\n|/\*)", part.strip()):
+            comment, code = re.fullmatch(r"\n*(/\*.*?\*/\n)?(.*)", item, re.S).groups()
+            names = re.findall(r"^(?:CAIRN_API.*?\b(cairn_\w+)\(|(?:struct|enum) (cairn_\w+) \{|typedef .*?(\w+);|"
+                               r"#define (?!\w+_INIT\b)(\w+))", code, re.M)
+            names = ", ".join(f"`{name}`" for found in names for name in found if name)
+            lines += [f"### {names}", ""] if names else []
+            lines += [uncommented(comment), ""] if comment else []
+            lines += ["```c", plain_c(code), "```", ""] if code.strip() else []
     return "\n".join(lines)
+
+
+def plain_c(code):
+    """Declarations without what only the compiler wants: attributes, and the zeros of an initialiser."""
+    code = re.sub(r"(#define \w+_INIT)\s*\\\n(?:.*\\\n)*.*", r"\1 {sizeof(struct ...), ...}", code)
+    if "CAIRN_API" in code:
+        code = re.sub(r"\n {12,}(?=\S)", "\n        ", code)
+    return re.sub(r"CAIRN_API |CAIRN_MUST_USE ", "", code).strip()
+
+
+def uncommented(comment):
+    """The text of a C comment, as Markdown."""
+    text = re.sub(r"^ ?\* ?", "", comment.strip()[2:-2], flags=re.M).strip()
+    return "".join(part if part.startswith("`") else part.replace("*", "\\*") for part in re.split(r"(`[^`]*`)", text))
 
 
 GENERATED = {function.__name__: function for function in (configuration, exit_statuses, metrics, c_api)}
@@ -149,6 +168,29 @@ def with_error_facts(page):
                 f"exit status {row.status} · try again? {RETRY[row.retry]}\n")
 
     return re.sub(r"^## ([A-Z_]+)$", facts, page, flags=re.M)
+
+
+def check_docstrings(page):
+    """Raises unless the docstrings of python-api.md are of Google's style as far as that each argument is explained."""
+    wrong = []
+    for module, name, options in re.findall(r"^::: (cairn(?:\.\w+)*)\.(\w+)\n((?:    .*\n)*)", page, re.M):
+        tree = ast.parse(read("client/python/" + module.replace(".", "/") + ".py"))
+        node = next(node for node in tree.body if getattr(node, "name", "") == name)
+        members = re.search(r"members: \[(.*)\]", options)
+        explained = [] if isinstance(node, ast.ClassDef) else [(node, node)]
+        for one in node.body if isinstance(node, ast.ClassDef) else []:
+            if not isinstance(one, ast.FunctionDef):
+                continue
+            if one.name == "__init__" and "merge_init" not in options:
+                explained.append((one, node))
+            if one.name[0] != "_" and (members is None or one.name in members.group(1).split(", ")):
+                explained.append((one, one))
+        for function, where in explained:
+            names = [one.arg for one in function.args.args + function.args.kwonlyargs if one.arg not in ("self", "cls")]
+            text = ast.get_docstring(where) or ""
+            wrong += [f"{module}.{name}: {function.name}({one})" for one in names if not re.search(rf"^ +{one}: ", text, re.M)]
+    if wrong:
+        raise ValueError("arguments that no docstring explains: " + ", ".join(wrong))
 
 
 def without_test_words(text):
@@ -175,6 +217,8 @@ def on_page_markdown(markdown, page, **_):
     """mkdocs calls this for every page."""
     if page.file.src_uri == "errors.md":
         markdown = with_error_facts(markdown)
+    if page.file.src_uri == "python-api.md":
+        check_docstrings(markdown)
     markdown = with_local_links(without_test_words(markdown), DOCS)
     return re.sub(r"^<!-- generated: (\w+) -->$", lambda match: GENERATED[match.group(1)](), markdown, flags=re.M)
 

@@ -46,7 +46,7 @@ DTYPES: dict[str, int] = _dtype_table()
 
 
 def new_attempt() -> str:
-    """A fresh attempt token, 32 hex digits: rank 0 draws it once, all ranks open their clients with it."""
+    """Draws a fresh attempt token, 32 hex digits. Rank 0 draws it once, and all ranks open their clients with it."""
     return _cairn.new_attempt()
 
 
@@ -93,7 +93,17 @@ def _ms(what: str, seconds: Optional[float]) -> int:
 
 @dataclass(frozen=True)
 class Result:
-    """What became of a save or restore; bytes are this rank's, ``blocked_s`` is how long the call itself took."""
+    """Tells what became of a save or a restore.
+
+    Attributes:
+        term: The term of the checkpoint.
+        step: The step of the checkpoint.
+        fell_back: True if a restore took an older checkpoint, because newer ones are damaged or lost.
+        new_lineage: True if a save began beside existing checkpoints that were not restored.
+        plain_bytes: Bytes of this rank's state.
+        stored_bytes: Bytes that a save stored for this rank; less where they were encoded, or stored by an older checkpoint.
+        blocked_s: How long the call itself took, in seconds.
+    """
 
     term: int
     step: int
@@ -106,9 +116,24 @@ class Result:
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """One checkpoint of the run. ``parent`` is (term, step) or None; ``state`` "committed", "open", "aborted",
-    "forgotten" or "none"; ``health`` "verified", "suspect" or "damaged"; ``commit_time`` seconds since 1970 UTC;
-    ``tags`` and ``metrics`` those of the save and what was annotated since (None from ``status``)."""
+    """Describes one checkpoint of the run.
+
+    Attributes:
+        term: Its term.
+        step: Its step.
+        sequence: Its place in the order of commits.
+        plain_bytes: Bytes of the state.
+        stored_bytes: Bytes that it added to the store.
+        parent: (term, step) of the checkpoint that its term was restored from, or None.
+        commit_time: When it was committed, in seconds since 1970 UTC.
+        world_size: The number of ranks that saved it.
+        state: "committed", "open", "aborted", "forgotten" or "none".
+        health: "verified", "suspect" or "damaged".
+        superseded: True if it is not on the lineage.
+        latest: True if it is the one that LATEST restores.
+        tags: The tags of the save and those annotated since; None from ``Client.status``.
+        metrics: The metrics of the save and those annotated since; None from ``Client.status``.
+    """
 
     term: int
     step: int
@@ -138,7 +163,16 @@ def _checkpoint(row: Sequence, tags: Optional[Sequence] = None, metrics: Optiona
 
 @dataclass(frozen=True)
 class Local:
-    """A tensor (``kind`` 0, with dtype and shape) or blob (BYTES, TREE) of a checkpoint, and its coordinate."""
+    """Describes a tensor or a blob of a checkpoint.
+
+    Attributes:
+        name: Its name.
+        coordinate: The coordinate that it belongs to, or "".
+        kind: 0 for a tensor, else BYTES or TREE.
+        dtype: The element type of a tensor.
+        shape: The shape of the whole tensor.
+        plain_bytes: Its size.
+    """
 
     name: str
     coordinate: str
@@ -154,41 +188,76 @@ def _local(row: Sequence) -> Local:
 
 
 class Operation:
-    """A save or restore in flight. Dropping a save's object does not end the save; dropping a restore's aborts it."""
+    """A save or restore in flight.
+
+    Dropping the object of a save does not end the save. Dropping the object of a restore aborts it.
+    """
 
     def __init__(self, op: Any) -> None:
         self._op = op
 
     def wait(self, stage: int = DONE, timeout: Optional[float] = None) -> bool:
-        """Whether the stage was reached within ``timeout`` seconds; raises the operation's error. Repeatable."""
+        """Waits for a stage of the operation. May be repeated.
+
+        Args:
+            stage: STAGED or DONE.
+            timeout: Seconds to wait; None waits for as long as the operation's own deadline.
+
+        Returns:
+            True if the stage was reached, False if the time passed first.
+
+        Raises:
+            CairnError: The operation's own error, if it has failed.
+        """
         return self._op.wait(stage, timeout)
 
     def done(self) -> bool:
-        """Whether it has ended, well or not."""
+        """Returns whether the operation has ended, well or not."""
         try:
             return self._op.wait(DONE, 0)
         except CairnError:
             return True
 
     def result(self, timeout: Optional[float] = None) -> Result:
-        """Waits, then gives the result; AgainError when the time passed, else the operation's error."""
+        """Waits for the end of the operation and returns what became of it.
+
+        Args:
+            timeout: Seconds to wait; None waits for as long as the operation's own deadline.
+
+        Returns:
+            The result of a save that is durable, or of a restore that all ranks have verified.
+
+        Raises:
+            AgainError: The time passed, and the operation goes on.
+            CairnError: The operation's own error.
+        """
         self._op.wait(DONE, timeout)
         term, step, fell_back, lineage, plain, stored, blocked_ns = self._op.result()
         return Result(term, step, bool(fell_back), bool(lineage), plain, stored, blocked_ns / 1e9)
 
     @property
     def run_is_empty(self) -> bool:
-        """Of a restore that ended with NotFoundError: whether the server has proven that the run has no checkpoint and
-        never had one. Only then may training begin at step 0."""
+        """True after a restore that ended with NotFoundError if the server has proven that the run never had a checkpoint.
+
+        Only then may training begin at step 0.
+        """
         return self._op.run_is_empty()
 
     @property
     def warning(self) -> Optional[str]:
-        """Of a finished save: what was noticed and is no failure, such as replicas that differ."""
+        """What a finished save noticed that is no failure, such as replicas that differ; else None."""
         return self._op.warning()
 
     def blob(self, name: str, coordinate: Optional[str] = None) -> bytes:
-        """A restored blob. ``coordinate`` None: "" or this rank's. NotFoundError."""
+        """Returns a restored blob.
+
+        Args:
+            name: Its name.
+            coordinate: Whose it is; None takes the one that belongs to no coordinate, or to this rank's.
+
+        Raises:
+            NotFoundError: The checkpoint holds no such blob.
+        """
         data = self._op.blob(name, coordinate)
         if data is None:
             raise NotFoundError.of(f"the checkpoint holds no blob {name!r}"
@@ -196,50 +265,67 @@ class Operation:
         return data
 
     def locals(self) -> list:
-        """Of a finished restore: what belongs to coordinates in the checkpoint, of all of them, as Local."""
+        """Returns, after a restore, what belongs to coordinates in the checkpoint, of all coordinates, as a list of Local."""
         return [_local(row) for row in self._op.locals()]
 
     def entries(self) -> list:
-        """Of a finished restore: every tensor and blob of the checkpoint, registered or not, as Local; ``coordinate`` is
-        "" for what belongs to none."""
+        """Returns, after a restore, every tensor and blob of the checkpoint, registered or not, as a list of Local."""
         return [_local(row) for row in self._op.entries()]
 
     def metadata(self) -> bytes:
-        """The metadata that rank 0 gave with the save."""
+        """Returns the metadata that rank 0 gave with the save."""
         return self._op.metadata()
 
     def missing(self) -> list:
-        """Names that are registered but not stored (restore)."""
+        """Returns the names that are registered and not stored, after a restore."""
         return self._op.missing()
 
     def unexpected(self) -> list:
-        """Names that are stored but not registered (restore)."""
+        """Returns the names that are stored and not registered, after a restore."""
         return self._op.unexpected()
 
     def progress(self) -> dict:
-        """Bytes of this rank: total, staged, sent, durable."""
+        """Returns bytes of this rank as a dict with the keys total, staged, sent and durable."""
         return dict(zip(("total", "staged", "sent", "durable"), self._op.progress()))
 
     def abort(self) -> None:
-        """Asks it to end; ``wait`` tells what came of it."""
+        """Asks the operation to end. ``wait`` tells what came of it."""
         self._op.abort()
 
 
 class Client:
     """A connection of one rank to one run.
 
-    ``url``: ``cairn://host:port/project/run`` or ``cairn+unix:///path?run=project/run``. ``attempt``: the token
-    that all ranks share (default: CAIRN_ATTEMPT, or a fresh one for a world of one). ``read_only``: list, status
-    and restore, without a rank. ``arena_bytes``: staging memory at most (default: what the rank writes); a larger save
-    goes in waves. ``snapshots``: saves in flight that it has room for (default: 1, or 2 where arena_bytes allows it).
-    ``when_full``: what a save does that finds no room: "wait", "skip" (SkippedError) or "fail" (BusyError).
-    ``threads``: for copies and digests. ``io_deadline``, ``save_deadline``: seconds (30, 600). ``cert_file``,
-    ``key_file``, ``ca_file``: PEM; TLS is used when ca_file is given. ``label``: shown in logs. ``encoding``: what is
-    stored of a chunk, always without loss: "auto" (where that is no slower than the way to the disk), "raw" or "dense"
-    (default: CAIRN_ENCODING, or auto).
+    Making a Client returns when the server has answered. A Client is a context manager; ``close`` waits for saves in
+    flight.
 
-    Returns when the server has answered. UnreachableError, AuthError, VersionError, DuplicateRankError,
-    WorldMismatchError, InvalidError. A context manager; ``close`` waits for saves in flight.
+    Args:
+        url: ``cairn://host:port/project/run`` or ``cairn+unix:///path?run=project/run``. Without a host,
+            ``cairn:///project/run``, the variable CAIRN_SERVER names the server.
+        rank: The number of this rank.
+        world_size: How many ranks save together.
+        attempt: The token that all ranks share; None takes CAIRN_ATTEMPT or, in a world of one, a fresh token.
+        read_only: True for a client that lists, asks for status and restores, and has no rank.
+        arena_bytes: The most staging memory; 0 is what the rank writes. A larger save goes in waves.
+        threads: Threads for copies and digests; 0 is one for each core, at most 4.
+        io_deadline: Seconds for opening and small requests (30).
+        save_deadline: Seconds for a save (600).
+        cert_file: This client's certificate (PEM).
+        key_file: Its private key (PEM).
+        ca_file: The authority of the server's certificate (PEM). TLS is used when it is given.
+        label: A text that is shown in logs.
+        snapshots: Saves in flight that the arena has room for; 0 is 1, or 2 where arena_bytes allows it.
+        when_full: What a save without room does: "wait", "skip" (SkippedError) or "fail" (BusyError).
+        encoding: What is stored of a chunk, always without loss: "auto" (encoded where that is no slower than the way to
+            the disk), "raw" or "dense". None takes CAIRN_ENCODING, or "auto".
+
+    Raises:
+        UnreachableError: No server answered in time.
+        AuthError: The two ends do not trust each other.
+        VersionError: They have no protocol version in common.
+        DuplicateRankError: Another live process has this rank.
+        WorldMismatchError: The world size differs from the attempt's.
+        InvalidError: An argument is wrong; the text names it.
     """
 
     def __init__(self, url: str, *, rank: int = 0, world_size: int = 1, attempt: Optional[str] = None,
@@ -279,41 +365,66 @@ class Client:
                           ResourceWarning, source=self, stacklevel=2)
 
     def set_tensors(self, tensors: Iterable[tuple]) -> None:
-        """What is saved or filled; replaces the set before.
+        """Registers the tensors that are saved or filled, in place of the set before.
 
-        Each is (name, dtype, shape, address, stride or None, keepalive, placement, coordinate or None, group or
-        None, boxes or None[, eager[, device]]): ``dtype`` from ``cairn.client.DTYPES``; ``address`` of the first element,
-        an int; ``stride`` in elements (None: row-major); ``keepalive`` any object that owns the memory, referenced
-        until the set is replaced; ``placement`` REPLICATED, SHARDED or LOCAL; ``group`` the ranks that hold the
-        same, ascending; ``boxes`` tuples (offset, length, stride or None, address) where the rank holds only
-        parts; ``eager`` 1: a lazy save copies it before it returns; ``device`` 1 + N: memory of CUDA device N, row-major
-        (0: the CPU's). BusyError while an operation borrows the present set; InvalidError names the tensor;
-        UnsupportedError: there is no CUDA driver.
+        Args:
+            tensors: Tuples (name, dtype, shape, address, stride or None, keepalive, placement, coordinate or None, group or
+                None, boxes or None[, eager[, device]]). ``dtype`` is a value of ``cairn.client.DTYPES``. ``address`` is the
+                address of the first element. ``stride`` counts elements; None is row-major. ``keepalive`` is any object that
+                owns the memory, and is referenced until the set is replaced. ``placement`` is REPLICATED, SHARDED or LOCAL.
+                ``group`` lists the ranks that hold the same, ascending. ``boxes`` are tuples (offset, length, stride or None,
+                address), where the rank holds only parts. ``eager`` 1 lets a lazy save copy it before it returns. ``device``
+                1 + N is memory of CUDA device N, row-major; 0 is the CPU's.
+
+        Raises:
+            BusyError: An operation borrows the present set.
+            InvalidError: A tensor is wrong; the text names it.
+            UnsupportedError: There is no CUDA driver.
         """
         self._handle.set_tensors(list(tensors))
 
     def set_blobs(self, blobs: Iterable[tuple]) -> None:
-        """Named bytes; replaces the set before. Each is (name, kind BYTES or TREE, data, placement, coordinate or
-        None). Copied before the call returns."""
+        """Registers named bytes, in place of the set before. They are copied before the call returns.
+
+        Args:
+            blobs: Tuples (name, BYTES or TREE, data, placement, coordinate or None).
+        """
         self._handle.set_blobs(list(blobs))
 
     def save(self, step: int, *, tags: Sequence[str] = (), metrics: Optional[Mapping[str, float]] = None,
              metadata: bytes = b"", deadline: Optional[float] = None, lazy: bool = False,
              verify_staged: Optional[str] = None, when_full: Optional[str] = None,
              check_replicas: Optional[str] = None, full: bool = False, cuda_event: int = 0) -> Operation:
-        """Saves the registered state as ``step``; every rank calls it. Returns when all is copied: the
-        tensors may change again. ``deadline``: seconds until durable. Tags, metrics and metadata (16 KiB at
-        most) count from rank 0.
+        """Saves the registered state as ``step``. Every rank calls it.
 
-        ``lazy``: returns when the tensors marked eager are copied; ``wait(STAGED)`` before another one changes.
-        ``verify_staged`` ("sampled", "full"; lazy only): a tensor that changed before STAGED all the same fails the save
-        with DigestMismatchError and its name; cairn.h says what each of them sees. ``when_full``: as for the client.
-        ``check_replicas`` ("warn", "fail"; not lazy; the same on all ranks): ranks compare the bytes that they replicate;
-        tensor and ranks are in ``warning`` of the operation, or in ReplicasDifferError.
-        ``cuda_event``: ``torch.cuda.Event.cuda_event`` of an event recorded on the training's stream: copies of tensors on
-        devices wait for it; keep the event until STAGED. ``full`` (rank 0's counts): shares nothing with older checkpoints. A metric may be NaN: it is kept, and never the
-        best one.
-        ArenaTooSmallError, TimedOutError, SkippedError, BusyError, FencedError."""
+        Returns when all is copied; the tensors may then change again.
+
+        Args:
+            step: The step, 0 or more.
+            tags: Texts to keep with the checkpoint. Tags, metrics and metadata count from rank 0.
+            metrics: Numbers by name. NaN is kept, and is never the best one.
+            metadata: Opaque bytes, 16 KiB at most.
+            deadline: Seconds until durable; None is the client's save_deadline.
+            lazy: True returns when the eager tensors are copied; ``wait(STAGED)`` before another one changes.
+            verify_staged: "sampled" or "full", for lazy saves: a tensor that changed before STAGED fails the save with
+                DigestMismatchError and its name. cairn.h says what each of them sees.
+            when_full: As for the client.
+            check_replicas: "warn" or "fail", the same on all ranks, not for lazy saves: ranks compare the bytes that they
+                replicate. Tensor and ranks are in ``Operation.warning``, or in ReplicasDifferError.
+            full: True on rank 0 shares no stored bytes with older checkpoints.
+            cuda_event: ``torch.cuda.Event.cuda_event`` of an event on the training's stream, which copies from devices wait
+                for. Keep the event until STAGED.
+
+        Returns:
+            The save in flight.
+
+        Raises:
+            ArenaTooSmallError: Not even two chunks fit into the arena.
+            TimedOutError: The deadline passed before all was copied.
+            SkippedError: There was no room, and ``when_full`` is "skip".
+            BusyError: There was no room, and ``when_full`` is "fail"; or a restore or a save of this step runs.
+            FencedError: A newer attempt has taken over the run.
+        """
         step = _step(step)
         if isinstance(tags, str):
             raise InvalidError.of("save: tags is a sequence of texts, not one text")
@@ -328,14 +439,24 @@ class Client:
     def restore(self, step: int = LATEST, *, term: int = 0, allow_older: Optional[bool] = None,
                 strict: bool = True, deadline: Optional[float] = None, only: Sequence[str] = (),
                 all_local: bool = False) -> Operation:
-        """Fills the registered tensors; every rank calls it. ``term`` 0: the newest that has the step.
-        ``allow_older``: when the checkpoint is damaged, all ranks take an older one (None: for LATEST only).
-        ``strict``: a registered tensor that is not stored is MissingTensorError; else it is left as it is.
-        ``only``: patterns (``*``, ``?``, ``[a-z]``) of the names to restore, tensors and blobs; all else stays
-        as it is; with ``strict`` each must match something. ``all_local``: LOCAL blobs of all coordinates come, not of this
-        rank's own alone (``Operation.locals`` says which there are). Until
-        the operation is DONE without error the tensors' contents are unusable. NotFoundError: there is
-        no such checkpoint; ``Operation.run_is_empty`` says whether the run is proven to be empty."""
+        """Fills the registered tensors. Every rank calls it.
+
+        Until the operation is DONE without error the tensors' contents are unusable. When it ends with NotFoundError,
+        ``Operation.run_is_empty`` says whether the run is proven to be empty.
+
+        Args:
+            step: A step, or LATEST.
+            term: The term of the step; 0 is the newest on the lineage that has it.
+            allow_older: Whether all ranks take an older checkpoint when this one is damaged; None does so for LATEST only.
+            strict: True makes a registered tensor that is not stored a MissingTensorError; False leaves it as it is.
+            deadline: Seconds for the restore; None is 600.
+            only: Patterns (``*``, ``?``, ``[a-z]``) of the names to restore, tensors and blobs. All else stays as it is. With
+                ``strict`` each pattern must match something.
+            all_local: True brings LOCAL blobs of all coordinates; ``Operation.locals`` says which there are.
+
+        Returns:
+            The restore in flight.
+        """
         allow = -1 if allow_older is None else int(allow_older)
         if isinstance(only, str):
             raise InvalidError.of("restore: only is a sequence of patterns, not one text")
@@ -347,9 +468,23 @@ class Client:
     def annotate(self, step: int = LATEST, *, term: int = 0, metrics: Optional[Mapping[str, float]] = None,
                  tags: Sequence[str] = (), remove_tags: Sequence[str] = (),
                  timeout: Optional[float] = None) -> None:
-        """Metrics (set or replaced by name) and tags of a committed checkpoint, for what is known only after the
-        save; one rank calls it. ``term`` 0: the newest that has the step. The same again changes nothing.
-        NotFoundError (never committed, or forgotten), InvalidError (NaN, by name), TooLargeError."""
+        """Adds metrics and tags to a committed checkpoint, for what is known only after the save.
+
+        One rank calls it. The same call again changes nothing.
+
+        Args:
+            step: A step, or LATEST.
+            term: The term of the step; 0 is the newest on the lineage that has it.
+            metrics: Numbers by name, set or replaced.
+            tags: Tags to add.
+            remove_tags: Tags to take away.
+            timeout: Seconds to wait; None is the client's io_deadline.
+
+        Raises:
+            NotFoundError: The checkpoint was never committed, or is forgotten.
+            InvalidError: A metric is NaN; the text names it.
+            TooLargeError: There are more than 32 tags or 64 metrics.
+        """
         if isinstance(tags, str) or isinstance(remove_tags, str):
             raise InvalidError.of("annotate: tags is a sequence of texts, not one text")
         rows = _metrics("annotate", metrics)
@@ -357,17 +492,34 @@ class Client:
                               tuple(str(tag) for tag in remove_tags), _ms("timeout", timeout))
 
     def list(self, timeout: Optional[float] = None) -> list:
-        """Committed checkpoints of the run, newest first."""
+        """Returns the committed checkpoints of the run, newest first.
+
+        Args:
+            timeout: Seconds to wait; None is the client's io_deadline.
+        """
         return [_checkpoint(*row) for row in self._handle.list(_ms("timeout", timeout))]
 
     def status(self, term: int, step: int, timeout: Optional[float] = None) -> Checkpoint:
-        """The truth about one checkpoint, also after a lost answer."""
+        """Returns the truth about one checkpoint, also after a lost answer.
+
+        Args:
+            term: Its term.
+            step: Its step.
+            timeout: Seconds to wait; None is the client's io_deadline.
+        """
         return _checkpoint(self._handle.status(term, step, _ms("timeout", timeout)))
 
     def close(self, timeout: Optional[float] = None) -> None:
-        """Waits for operations in flight (``timeout`` seconds; default: the save deadline), aborts what is left,
-        frees everything. Raises the first error of a save that did not become durable meanwhile. Ctrl-C ends
-        the wait, aborts, and is raised. May be repeated; does nothing in a forked child."""
+        """Waits for operations in flight, aborts what is left, and frees everything.
+
+        May be repeated; does nothing in a forked child. Ctrl-C ends the wait, aborts, and is raised.
+
+        Args:
+            timeout: Seconds to wait; None is the save deadline.
+
+        Raises:
+            CairnError: The first error of a save that did not become durable meanwhile.
+        """
         if not self._handle.is_open():
             return
         until = time.monotonic() + (self._save_deadline if timeout is None else timeout)

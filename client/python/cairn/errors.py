@@ -21,7 +21,15 @@ from typing import ClassVar, Self
 
 
 class CairnError(Exception):
-    """Base of all errors of Cairn; raised itself only for codes that this version does not know."""
+    """Base of all errors of Cairn. It is raised itself only for codes that this version does not know.
+
+    Attributes:
+        code: The negative number of the error.
+        name: Its name, such as "FENCED".
+        text: What was tried, on what, what happened, and what to do next.
+        retry: Whether to try again: "never", "retry" (the same call), "later" (after something else has changed), or
+            "resolve" (the outcome is unknown: ask ``Client.status`` first).
+    """
 
     CODE: ClassVar[int] = 0
     NAME: ClassVar[str] = "UNKNOWN"
@@ -39,7 +47,11 @@ class CairnError(Exception):
 
     @classmethod
     def of(cls, text: str) -> Self:
-        """An exception of this class with its own code and name."""
+        """Makes an exception of this class with its own code and name.
+
+        Args:
+            text: What was tried, on what, what happened, and what to do next.
+        """
         return cls(cls.CODE, cls.NAME, text or cls.SUMMARY)
 
 

@@ -121,12 +121,17 @@ _BUILTIN_TAGS = frozenset(("OrderedDict", "Counter", "set", "frozenset", "torch.
 
 def register_type(cls: type, to_tree: Callable[[Any], Any], from_tree: Callable[[Any], Any],
                   name: Optional[str] = None) -> None:
-    """Makes values of exactly this class storable.
+    """Makes values of exactly this class storable. The same class may be registered again under the same name.
 
-    ``to_tree(value)`` gives a value that the tree can hold (tensors allowed where state is saved);
-    ``from_tree(that)`` makes the value again. ``name`` (default ``module.qualname``) is stored: it must
-    stay the same for as long as checkpoints shall be readable. The same class may be registered again
-    under the same name. InvalidError: the name is taken, too long, or one of Cairn's own.
+    Args:
+        cls: The class.
+        to_tree: Turns a value into one that the tree can hold; tensors are allowed where state is saved.
+        from_tree: Makes the value again from what ``to_tree`` returned.
+        name: The name that is stored; None is ``module.qualname``. It must stay the same for as long as checkpoints
+            shall be readable.
+
+    Raises:
+        InvalidError: The name is taken, too long, or one of Cairn's own.
     """
     tag = name or f"{cls.__module__}.{cls.__qualname__}"
     if not 0 < len(tag.encode()) <= TAG_BYTES_MAX or tag in _BUILTIN_TAGS:

@@ -71,12 +71,17 @@ class _Box:
 class Reader(StorageReader):
     """Loads from a run of Cairn: ``dcp.load(sd, checkpoint_id="step-100", storage_reader=Reader(run_url))``.
 
-    ``path``: URL of the run, or of a checkpoint in it; ids may also be "latest" and "step-100@2". ``step``: for ids
-    that hold none. ``resume``: training goes on from here, so that what this process saves to the run later descends
-    from it; False for a look only. ``allow_opaque``: hand pickles that were stored by ``Writer(allow_opaque=True)`` to the planner,
-    which runs what is in them. ``deadline``: seconds for each restore. Other options as for cairn.Client.
+    Each rank reads alone, and all must have seen the same (term, step). Errors while the metadata is read are logged here
+    too, because DCP wraps them.
 
-    Each rank reads alone, and all must have seen the same (term, step). Errors while the metadata is read are logged here too, since DCP wraps them.
+    Args:
+        path: The URL of the run, or of a checkpoint in it. Ids may also be "latest" and "step-100@2".
+        step: The step, for ids that hold none.
+        resume: True lets what this process saves to the run later descend from the checkpoint; False only looks.
+        allow_opaque: True hands pickles that were stored by ``Writer(allow_opaque=True)`` to the planner, which runs what
+            is in them.
+        deadline: Seconds for each restore.
+        **options: Other options, as for cairn.Client.
     """
 
     def __init__(self, path: Any, *, step: Optional[int] = None, resume: bool = True, allow_opaque: bool = False,

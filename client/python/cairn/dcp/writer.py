@@ -32,15 +32,22 @@ from ..names import is_url, parse_id, split_url
 class Writer(StorageWriter):
     """Saves to a run of Cairn: ``dcp.save(sd, checkpoint_id="step-100", storage_writer=Writer(run_url))``.
 
-    ``path``: URL of the run, or of a checkpoint in it (cairn.names has the grammar). ``step``: for ids that hold none.
-    ``process_group``: the ranks that save together, the one that is given to dcp.save (default: all); ``rank`` and
-    ``world_size`` instead of it where torch.distributed is not used. ``allow_opaque``: values that the typed tree cannot
-    hold are stored as pickles, flagged, instead of failing the save by name. ``tags``, ``metrics``: of each save, from
-    rank 0. Other options as for cairn.Client.
+    Making the first Writer is a collective call, on a gloo group of Cairn's own. A step is saved once: a second save of
+    it is ExistsError. Errors reach every rank inside DCP's CheckpointException, which is a BaseException and no Exception.
+    Writers of one process share their connection. Pickling one (async_save in process mode) hands the connection over.
 
-    Making the first Writer is a collective call, on a gloo group of Cairn's own. A step is saved once: a second save of it is
-    ExistsError. Errors reach every rank inside DCP's CheckpointException, which is no Exception but a BaseException.
-    Writers of one process share their connection. Pickling (async_save in process mode) hands it over: see session.py.
+    Args:
+        path: The URL of the run, or of a checkpoint in it.
+        step: The step, for ids that hold none.
+        process_group: The ranks that save together, the one that is given to dcp.save; None is all.
+        attempt: The attempt token; None lets rank 0 draw it.
+        rank: The number of this rank, where torch.distributed is not used.
+        world_size: The number of ranks, where torch.distributed is not used.
+        allow_opaque: True stores values that the typed tree cannot hold as pickles, marked as such, instead of failing the
+            save by name.
+        tags: Tags of each save, from rank 0.
+        metrics: Metrics of each save, from rank 0.
+        **options: Other options, as for cairn.Client.
     """
 
     def __init__(self, path: Any, *, step: Optional[int] = None, process_group: Any = None,

@@ -70,11 +70,20 @@ class _Text(io.TextIOWrapper):
 
 
 class CairnFileSystem(AsyncFileSystem):
-    """See the top of the file. ``markers``: names that commit a folder, beside the two that always do. Other options
-    as for cairn.Client (ca_file, io_deadline, save_deadline, ...).
+    """Runs of Cairn as an fsspec file system, for URLs that begin with ``cairn://`` or ``cairn+unix://``.
 
-    Errors: FileNotFoundError and the like where Python's files have them, else CairnError by name. Committed files
+    Errors are FileNotFoundError and the like where Python's files have them, else CairnError by name. Committed files
     cannot be written, renamed or removed.
+
+    Args:
+        *args: As for fsspec.AsyncFileSystem.
+        markers: Names of files that commit a folder, beside the two that always do.
+        asynchronous: As for fsspec.AsyncFileSystem.
+        loop: As for fsspec.AsyncFileSystem.
+        batch_size: As for fsspec.AsyncFileSystem.
+        skip_instance_cache: As for fsspec.AsyncFileSystem.
+        use_listings_cache: As for fsspec.AsyncFileSystem.
+        **options: As for cairn.Client (``ca_file``, ``io_deadline``, ``save_deadline`` and others).
     """
 
     protocol = ("cairn", "cairn+unix")
@@ -350,7 +359,14 @@ class CairnFileSystem(AsyncFileSystem):
             _done.setdefault((os.getpid(), place.run_url), set()).add(result.step)
 
     def seal(self, path: str) -> None:
-        """Commits what was written into the folder; returns when it is durable. FileNotFoundError: nothing was."""
+        """Commits what was written into a folder, and returns when it is durable.
+
+        Args:
+            path: The folder.
+
+        Raises:
+            FileNotFoundError: Nothing was written there.
+        """
         place = place_of(path)
         tree = self._tree(place)
         if tree is None:
@@ -461,7 +477,15 @@ def _clip(start: Optional[int], end: Optional[int], size: int) -> tuple:
 
 
 def seal(url: str, **options: Any) -> None:
-    """Commits the folder at the URL: CairnFileSystem(**options).seal(url)."""
+    """Commits a folder: it is a checkpoint when this returns.
+
+    Args:
+        url: The folder, such as ``cairn://host:7421/project/run/step-100``.
+        **options: Options of CairnFileSystem.
+
+    Raises:
+        CairnError: Nothing of the folder was kept.
+    """
     CairnFileSystem(**options).seal(url)
 
 

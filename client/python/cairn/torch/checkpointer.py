@@ -32,48 +32,62 @@ _CALLERS = (InvalidError, UnsupportedError, FencedError, ForkedError, ClosedErro
 
 
 def warm_ddp(ddp: Any, fn: Callable[[], Any]) -> None:
-    """Lets DDP rebuild its gradient buckets before a restore: two backward passes of ``fn()``, a loss; gradients are
-    dropped. With three or more ranks training is bit-identical after a restart only if the buckets are. Call it before
-    ``restore``, which puts back buffers and RNG."""
+    """Lets DDP rebuild its gradient buckets before a restore.
+
+    With three or more ranks a training is bit-identical after a restart only if the buckets are. Call it before
+    ``restore``, which puts back buffers and random number generators.
+
+    Args:
+        ddp: The DistributedDataParallel module.
+        fn: Returns a loss; it is called, and its gradients are dropped, twice.
+    """
     for _ in range(2):
         fn().backward()
         ddp.zero_grad(set_to_none=True)
 
 
 class Checkpointer:
-    """Saves and restores a training state; every rank makes one, with the same ``state``.
+    """Saves and restores a training state. Every rank makes one, with the same ``state``.
 
-    ``url``: ``cairn://host:port/project/run`` or ``cairn+unix:///path?run=project/run``. ``state``: name -> model,
-    optimizer, anything with state_dict and load_state_dict, ``per_rank(...)``, torch.Generator, tensor, or plain values
-    (the typed tree, cairn.tree). The RNGs of every rank are saved too. ``on_error``: "warn", "raise" or a callable
-    (step, error), for saves that fail in the background. ``read_only``: restore only, without a rank.
-    ``process_group``: the ranks that save together (default: all). ``attempt``: the attempt token (default: drawn by
-    rank 0 and handed out).
+    Making one is a collective call when there is more than one rank, and its errors are raised on all of them. One
+    thread saves and restores. In a forked child every call raises ForkedError. A Checkpointer is a context manager.
 
-    ``coordinate``: what this rank's own state is known by, a mapping (``{"dp": 3, "tp": 0}``) or a DeviceMesh with names
-    (default: its number); all ranks give one, or none.
+    Args:
+        url: ``cairn://host:port/project/run``, ``cairn+unix:///path?run=project/run``, or ``cairn:///project/run`` for the
+            server in CAIRN_SERVER.
+        state: Names and objects: modules, optimizers, anything with ``state_dict`` and ``load_state_dict``,
+            ``per_rank(...)``, torch.Generator, tensors, or plain values (the typed tree, cairn.tree). The random number
+            generators of every rank are saved too.
+        on_error: What becomes of saves that fail in the background: "warn", "raise", or a function of (step, error).
+        read_only: True restores only, without a rank.
+        process_group: The ranks that save together; None is all.
+        attempt: The attempt token; None lets rank 0 draw it and hand it out.
+        coordinate: What this rank's own state is known by: a mapping (``{"dp": 3, "tp": 0}``) or a DeviceMesh with names.
+            None is the rank's number. All ranks give one, or none.
+        rank: The number of this rank, where torch.distributed is not used.
+        world_size: The number of ranks, where torch.distributed is not used.
+        max_failures: With "warn", how many saves in a row may fail before ``save`` raises.
+        max_age: With "warn", how many seconds may pass without a good save before ``save`` raises.
+        restore_deadline: Seconds for a restore.
+        snapshot: "copy": ``save`` returns when all is copied. "lazy": parameters in the state's torch.optim optimizers, and
+            the state of these, are copied later, and the next step of any optimizer waits until they are; all else is
+            copied before ``save`` returns. Whoever changes a parameter by other means than an optimizer's step waits
+            for the handle's ``staged`` first.
+        verify_staged: "sampled" or "full", for lazy saves: fails a save by the tensor's name where that was forgotten.
+        check_replicas: "warn" or "fail": at every save, ranks compare the bytes of what they replicate, which reads all of
+            it once more. The warning, or ReplicasDifferError, names tensor and ranks.
+        stop_signals: The signals after which ``should_stop`` becomes true.
+        interval: Seconds between two saves, or "auto", for ``should_save``. "auto" follows what is measured, by Young's and
+            Daly's rule: the time that saves hold up the training, the time until they are durable, and the restarts of
+            this run.
+        overhead_max: The share of the time that saves take at most, for "auto".
+        mtbf: Seconds between failures to expect before any was seen, for "auto"; None is 50,700 hours / ranks.
+        **options: ``arena_bytes``, ``snapshots``, ``when_full``, ``threads``, ``io_deadline``, ``save_deadline``,
+            ``cert_file``, ``key_file``, ``ca_file``, ``label`` and ``encoding``, as for cairn.Client.
 
-    ``snapshot``: "copy", ``save`` returns when all is copied; "lazy", parameters in, and state of, the state's
-    torch.optim optimizers are copied behind, and the next step of any optimizer waits until they are; all else is copied
-    before ``save`` returns (cairn.torch.lazy says what cannot be lazy). Whoever changes a parameter by other means than
-    an optimizer's step waits for the handle's ``staged`` first; ``verify_staged`` ("sampled", "full") fails the save by
-    the tensor's name where that was forgotten.
-
-    ``check_replicas``: "warn" or "fail": at every save, ranks compare the bytes of what they replicate, which reads all of it
-    once more; the warning, or ReplicasDifferError, names tensor and ranks.
-
-    ``interval``: seconds between two saves, or "auto", for ``should_save``; "auto" follows what is measured: Young's and Daly's rule
-    over the time that saves hold up the training, the time until they are durable, and the restarts of this run, of which
-    ``mtbf`` is expected at first (seconds; default 50,700 hours / ranks); saves take at most ``overhead_max`` of the time.
-
-    Options: ``arena_bytes``, ``snapshots``, ``when_full`` ("wait", "skip", "fail"), ``threads``, ``io_deadline``,
-    ``save_deadline`` (seconds), ``restore_deadline`` (seconds),
-    ``cert_file``, ``key_file``, ``ca_file``, ``label``, ``encoding`` as for cairn.Client; ``max_failures`` (3), ``max_age`` (s,
-    1800); ``stop_signals`` for ``should_stop``; ``rank`` and ``world_size`` where torch.distributed is not used.
-
-    Construction is a collective call when there is more than one rank. Errors: UnreachableError and the others of
-    Client, on all ranks. Not thread-safe; one thread saves and restores. In a forked child every call raises
-    ForkedError.
+    Raises:
+        CairnError: What opening a Client raises, on all ranks.
+        UnsupportedValueError: Something in ``state`` cannot be stored; the text has its path.
     """
 
     def __init__(self, url: str, state: Mapping[str, Any], on_error: Union[str, Callable] = "warn",
@@ -136,7 +150,7 @@ class Checkpointer:
 
     @property
     def state(self) -> dict:
-        """What is saved, by name; plain values may be replaced here."""
+        """What is saved, by name. Plain values may be replaced here."""
         return self._state.values
 
     def __enter__(self) -> "Checkpointer":
@@ -162,15 +176,27 @@ class Checkpointer:
     def save(self, step: int, metadata: Optional[Mapping[str, Any]] = None,
              metrics: Optional[Mapping[str, float]] = None, tags: Sequence[str] = (),
              deadline: Optional[float] = None, full: bool = False) -> SaveHandle:
-        """Saves the state as ``step``; every rank calls it, after the same training step.
+        """Saves the state as ``step``. Every rank calls it, after the same training step.
 
-        Returns when the state is copied: it may change at once (``snapshot="lazy"``: by the next optimizer step). ``metadata``: plain values, 16 KiB at most once
-        encoded; ``metrics``: name -> number (NaN too: it is kept, and never the best one); ``tags``: texts; ``full``: shares
-        no stored bytes with older checkpoints, so that damage to them cannot reach it; all these from rank 0.
-        ``deadline``: seconds until durable. A step that this Checkpointer has saved already, with no restore since, is not
-        written again: the save ends well with the contents of the first one, and a CairnWarning says so.
-        What cannot be stored raises UnsupportedValueError with its path before the save starts. Earlier saves that
-        failed are raised here according to ``on_error``; FencedError always: a newer attempt has taken over, stop.
+        Returns when the state is copied and may change; with ``snapshot="lazy"`` it may change by the next optimizer step. A
+        step that this Checkpointer has saved already, with no restore since, is not written again: the save ends well with
+        the contents of the first one, and a CairnWarning says so. Earlier saves that failed are raised here as ``on_error``
+        says.
+
+        Args:
+            step: The step, 0 or more.
+            metadata: Plain values, 16 KiB at most once encoded. Metadata, metrics, tags and ``full`` count from rank 0.
+            metrics: Numbers by name. NaN is kept, and is never the best one.
+            tags: Texts.
+            deadline: Seconds until durable; None is the ``save_deadline``.
+            full: True shares no stored bytes with older checkpoints, so that damage to them cannot reach it.
+
+        Returns:
+            The save in flight, with its two futures.
+
+        Raises:
+            UnsupportedValueError: Something cannot be stored; the text has its path. The save has not started.
+            FencedError: A newer attempt has taken over: stop.
         """
         client = self._live()
         self._poll()
@@ -236,7 +262,14 @@ class Checkpointer:
                 self._failures.failed(handle.step, error, told)
 
     def wait(self, timeout: Optional[float] = None) -> bool:
-        """Waits for all saves in flight; whether all have ended. Failures go the way of ``on_error``."""
+        """Waits for all saves in flight. Failures are told as ``on_error`` says.
+
+        Args:
+            timeout: Seconds to wait for each; None waits as long as their deadlines.
+
+        Returns:
+            True if all have ended.
+        """
         self._live()
         ended = all([handle.durable.wait(timeout) for handle in list(self._inflight)])
         self._poll()
@@ -246,16 +279,23 @@ class Checkpointer:
     # --- when ----------------------------------------------------------------------------------------
 
     def should_save(self, step: int) -> bool:
-        """Whether the interval has passed since the last save; every rank calls it once a step, with the same number, and all
-        get the same answer, one step late where there are several.
+        """Returns whether the interval has passed since the last save.
+
+        Every rank calls it once a step, with the same number, and all get the same answer, one step late where there are
+        several. With "auto" the first save is due at once, since it measures.
 
             for step in range(start, n):
                 train(step)
                 if ck.should_save(step):
                     ck.save(step)
 
-        With "auto" the first save is due at once, since it measures. InvalidError: made without ``interval``; the ranks are at
-        different steps. MissingRanksError: a rank has gone."""
+        Args:
+            step: The present step.
+
+        Raises:
+            InvalidError: The Checkpointer was made without ``interval``, or the ranks are at different steps.
+            MissingRanksError: A rank has gone.
+        """
         client = self._live()
         if self._pacer is None:
             raise InvalidError.of('should_save: this Checkpointer was made without an interval: say interval="auto", or seconds')
@@ -275,8 +315,12 @@ class Checkpointer:
     # --- stopping and notes ---------------------------------------------------------------------------
 
     def should_stop(self, step: int) -> bool:
-        """Whether to leave the training loop after this step; every rank calls it once a step, with the same number, and
-        all get the same answer at the same step.
+        """Returns whether to leave the training loop after this step.
+
+        Every rank calls it once a step, with the same number, and all get the same answer at the same step: true one or two
+        steps after one of ``stop_signals`` reached any rank, or after ``request_stop`` on any, and ever after. The first call
+        installs the signal handlers, in front of those that are there, which are called too. With ranks of its own
+        (``rank=``, no torch.distributed) each process answers for itself.
 
             for step in range(start, n):
                 train(step)
@@ -284,23 +328,37 @@ class Checkpointer:
                     ck.save(step)
                     break
 
-        True one or two steps after SIGTERM (``stop_signals``) reached any rank, or after ``request_stop`` on any; and ever
-        after. The first call installs the signal handlers, in front of those that are there, which are called too; until
-        then, and after ``close``, signals do what they did. With ranks of its own (``rank=``, no torch.distributed)
-        each process answers for itself. InvalidError: the ranks are at different steps. MissingRanksError: a rank has gone.
+        Args:
+            step: The present step.
+
+        Raises:
+            InvalidError: The ranks are at different steps.
+            MissingRanksError: A rank has gone.
         """
         self._live()
         return self._stopper.should_stop(step)
 
     def request_stop(self) -> None:
-        """Lets ``should_stop`` become true on all ranks; from any thread or signal handler of any rank."""
+        """Lets ``should_stop`` become true on all ranks. Any thread or signal handler of any rank may call it."""
         self._stopper.request()
 
     def annotate(self, step: Union[str, int] = "latest", metrics: Optional[Mapping[str, float]] = None,
                  tags: Sequence[str] = (), remove_tags: Sequence[str] = ()) -> None:
-        """Adds metrics and tags to a committed checkpoint, for what is known only after the save; those of rank 0 count, the
-        other ranks may call it too. ``step`` as for ``restore``. Waits while that step is still being saved. NotFoundError,
-        InvalidError, TooLargeError as for Client.annotate."""
+        """Adds metrics and tags to a committed checkpoint, for what is known only after the save.
+
+        Those of rank 0 count; the other ranks may call it too. It waits while that step is still being saved.
+
+        Args:
+            step: As for ``restore``.
+            metrics: Numbers by name, set or replaced.
+            tags: Tags to add.
+            remove_tags: Tags to take away.
+
+        Raises:
+            NotFoundError: The checkpoint was never committed, or is forgotten.
+            InvalidError: A metric is NaN; the text names it.
+            TooLargeError: There are more than 32 tags or 64 metrics.
+        """
         client = self._live()
         number, term = parse_step(step)
         if self._group.rank != 0:
@@ -313,11 +371,15 @@ class Checkpointer:
 
     @property
     def failed_saves(self) -> int:
-        """Saves that failed so far, in the background or at once."""
+        """How many saves have failed so far, in the background or at once."""
         return self._failures.total
 
     def close(self, timeout: Optional[float] = None) -> None:
-        """Waits for saves in flight (``timeout``: seconds; default: their deadline), then leaves. May be repeated."""
+        """Waits for saves in flight, then leaves. May be repeated.
+
+        Args:
+            timeout: Seconds to wait; None waits as long as their deadlines.
+        """
         if self._client is None or os.getpid() != self._pid:
             return
         exits.forget(self)
@@ -369,24 +431,28 @@ class Checkpointer:
 
     def restore(self, step: Union[str, int] = "latest", strict: bool = True, *,
                 only: Optional[Sequence[str]] = None, share: Optional[str] = None) -> Optional[Restored]:
-        """Fills the state from a checkpoint; every rank calls it, all get the same one.
+        """Fills the state from a checkpoint. Every rank calls it, and all get the same one.
 
-        ``step``: "latest", a number, or "STEP@TERM". When the latest is damaged, all ranks take the newest good one
-        before it and ``fell_back`` is true. None only for a run proven to be empty. ``strict``: MissingTensorError
-        when state and checkpoint hold different things; else both are listed and what both have is restored.
+        Errors before the arrays move (NotFoundError, ShapeMismatchError, UnreachableError and others) leave the state as it
+        was. After a later one the state in memory is unusable, and the error says so. Plain values that cannot be changed in
+        place are replaced in ``self.state``.
 
-        ``only``: patterns (``*``, ``?``, ``[a-z]``) of names, the same on all ranks; all else stays as it is, and is neither
-        missing nor unexpected. A name is a key of the state ("model", "optim", and all below it) or what is below one:
-        "model.0.weight", "optim.model.0.weight" (its optimizer state), "optim.groups[0]", "extra.epoch", "model.*". Schedulers and
-        the like come as wholes; the RNGs are "cairn.rng". ``strict``: a pattern that meets nothing is
-        MissingTensorError, with names that resemble it.
+        Args:
+            step: "latest", a number, or "STEP@TERM". When the latest is damaged, all ranks take the newest good one before it,
+                and ``fell_back`` is true.
+            strict: True raises MissingTensorError when state and checkpoint hold different things. False restores what both
+                have, and lists the rest.
+            only: Patterns (``*``, ``?``, ``[a-z]``) of names, the same on all ranks. All else stays as it is, and is neither
+                missing nor unexpected. A name is a key of the state ("model", "optim", and all below it) or what is below
+                one: "model.0.weight", "optim.model.0.weight" (its optimizer state), "optim.groups[0]", "extra.epoch".
+                Schedulers and the like come as wholes; the random number generators are "cairn.rng". With ``strict`` a
+                pattern that meets nothing is MissingTensorError, with names that resemble it.
+            share: "broadcast" reads once what several ranks hold alike (all of DDP's state, the replicas of HSDP and of
+                pipeline stages): each of them reads a part and sends it to the others over Cairn's gloo group, with its
+                digest.
 
-        ``share="broadcast"``: what several ranks hold alike (all of DDP's state, the replicas of HSDP and of pipeline
-        stages) is read once, each of them reads a part, and goes to the others over Cairn's gloo group, with its digest.
-
-        Errors before the arrays move (NotFoundError, ShapeMismatchError, UnreachableError ...) leave the state as it
-        was; after a later one the state in memory is unusable, and the error says so. Plain values that cannot be
-        changed in place are replaced in ``self.state``.
+        Returns:
+            What was restored; None only for a run that is proven to be empty.
         """
         client = self._live()
         if self._guard is not None:

@@ -16,9 +16,17 @@ log = logging.getLogger("cairn")
 
 @dataclass(frozen=True)
 class Restored:
-    """What a restore brought: the checkpoint; whether it is an older one because newer ones are damaged or lost; the
-    save's metadata (None, with a warning, where it is lost); with strict=False the paths that the checkpoint lacked
-    and those that the state lacks; how many bytes of arrays this rank read from the store."""
+    """Tells what a restore brought.
+
+    Attributes:
+        term: The term of the checkpoint.
+        step: Its step.
+        fell_back: True if it is an older one, because newer ones are damaged or lost.
+        metadata: The save's metadata; None, with a warning, where it is lost.
+        missing: With strict=False, what the checkpoint lacked.
+        unexpected: With strict=False, what the state lacks.
+        read_bytes: How many bytes of arrays this rank read from the store.
+    """
 
     term: int
     step: int
@@ -30,25 +38,43 @@ class Restored:
 
 
 class Future:
-    """One stage of a save. Any thread may wait."""
+    """One stage of a save. Any thread may wait for it."""
 
     def __init__(self, op: Optional[Operation], stage: int, error: Optional[CairnError]) -> None:
         self._op, self._stage, self._error = op, stage, error
         self.told = False  # whether result() has raised the save's error to somebody
 
     def wait(self, timeout: Optional[float] = None) -> bool:
-        """Whether it ended, well or not, within ``timeout`` seconds (None: as long as the save's deadline)."""
+        """Waits for the end of the stage.
+
+        Args:
+            timeout: Seconds to wait; None waits as long as the save's deadline.
+
+        Returns:
+            True if it ended, well or not.
+        """
         try:
             return self._op is None or self._op.wait(self._stage, timeout)
         except CairnError:
             return True
 
     def done(self) -> bool:
-        """Whether it ended, well or not."""
+        """Returns whether it ended, well or not."""
         return self.wait(0)
 
     def result(self, timeout: Optional[float] = None) -> Optional[Result]:
-        """None for staged, a Result for durable; raises the save's error, or AgainError when the time passed."""
+        """Waits for the end of the stage, and returns what came of it.
+
+        Args:
+            timeout: Seconds to wait; None waits as long as the save's deadline.
+
+        Returns:
+            None for ``staged``, a Result for ``durable``.
+
+        Raises:
+            AgainError: The time passed, and the save goes on.
+            CairnError: The save's error.
+        """
         if self._op is None:
             assert self._error is not None
             self.told = True
@@ -64,8 +90,14 @@ class Future:
 
 
 class SaveHandle:
-    """``staged``: copied, the state may change, and where the daemon of this host takes the memory itself it has it: the process
-    may die. ``durable``: committed by all ranks and on stable storage."""
+    """A save in flight.
+
+    Attributes:
+        step: The step that is saved.
+        staged: A Future: the state is copied and may change. Where the server of this host takes the memory over, it has
+            it, and the process may die.
+        durable: A Future: the checkpoint is committed by all ranks and on stable storage.
+    """
 
     def __init__(self, step: int, op: Optional[Operation], error: Optional[CairnError] = None) -> None:
         self.step = step
@@ -75,7 +107,7 @@ class SaveHandle:
 
     @property
     def skipped(self) -> bool:
-        """Whether it ended without a checkpoint because a rank had no room (``when_full="skip"``): no failure."""
+        """True if it ended without a checkpoint because a rank had no room (``when_full="skip"``): no failure."""
         if not self.durable.done():
             return False
         try:
@@ -87,7 +119,7 @@ class SaveHandle:
         return False
 
     def is_good(self) -> bool:
-        """Whether it is durable; False as long as that is open."""
+        """Returns whether it is durable; False as long as that is open."""
         try:
             return self._op is not None and self._op.wait(DONE, 0)
         except CairnError:
@@ -95,15 +127,15 @@ class SaveHandle:
 
     @property
     def warning(self) -> Optional[str]:
-        """What was noticed of a save that is durable, such as replicas that differ."""
+        """What was noticed of a save that is durable, such as replicas that differ; else None."""
         return self._op.warning if self._op is not None and self.durable.done() else None
 
     def progress(self) -> dict:
-        """Bytes of this rank: total, staged, sent, durable."""
+        """Returns bytes of this rank as a dict with the keys total, staged, sent and durable."""
         return self._op.progress() if self._op is not None else dict(total=0, staged=0, sent=0, durable=0)
 
     def abort(self) -> None:
-        """Asks the save to end; ``durable`` tells what came of it."""
+        """Asks the save to end. ``durable`` tells what came of it."""
         if self._op is not None:
             self._op.abort()
 

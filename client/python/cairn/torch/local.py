@@ -21,9 +21,14 @@ class PerRank:
 def per_rank(obj: Any, on_reshape: Union[str, Callable[[list, int, int], Any]] = "error") -> PerRank:
     """Marks an object whose state differs from rank to rank (a data loader, a sampler), for ``state``.
 
-    ``on_reshape`` decides when the ranks' coordinates have changed (another world size, another mesh): "error" raises;
-    "reseed" leaves the object as it is, with a warning; a callable gets (states of all old ranks, rank, world size) and
-    gives this rank's state.
+    Args:
+        obj: The object, with ``state_dict`` and ``load_state_dict``.
+        on_reshape: What happens when the ranks' coordinates have changed (another world size, another mesh): "error"
+            raises; "reseed" leaves the object as it is, with a warning; a function of (states of all old ranks, rank,
+            world size) returns this rank's state.
+
+    Returns:
+        A wrapper to put into ``state`` in place of the object.
     """
     return PerRank(obj, on_reshape)
 

@@ -25,9 +25,16 @@ _KEPT = 5  # saves whose times count: the median of the last ones
 
 @dataclass(frozen=True)
 class Advice:
-    """Seconds. ``durable``: training between two saves; ``staged``: what it would be if saves became durable at once;
-    ``mtbf``: between failures; ``lost``: of training, by a failure; ``overhead``: share of the time for saves; ``text``: three
-    lines that explain it."""
+    """What interval="auto" has come to. Times are seconds.
+
+    Attributes:
+        mtbf: The time between failures.
+        staged: The training between two saves, if saves became durable at once.
+        durable: The training between two saves.
+        overhead: The share of the time for saves.
+        lost: The training that one failure loses.
+        text: Three lines that explain it.
+    """
 
     mtbf: float
     staged: float

@@ -34,8 +34,14 @@ def _class_name(cls: type) -> str:
 
 
 def register_subclass(cls: type) -> None:
-    """Makes stored tensors of a subclass readable in a process whose state holds none yet. InvalidError: it lacks
-    ``__tensor_flatten__`` and ``__tensor_unflatten__``."""
+    """Makes stored tensors of a subclass readable in a process whose state holds none yet.
+
+    Args:
+        cls: The subclass of torch.Tensor.
+
+    Raises:
+        InvalidError: It lacks ``__tensor_flatten__`` and ``__tensor_unflatten__``.
+    """
     if not _is_flattenable(cls):
         raise InvalidError.of(f"register_subclass: {_class_name(cls)} has no __tensor_flatten__ and __tensor_unflatten__")
     _classes[_class_name(cls)] = cls
