@@ -10,18 +10,18 @@ What stands behind the language of a block says how it runs:
     ```text output              what the block before printed: `...` is any text, a number any number
     ```sh no-run REASON         it does not run here, and why
     ```text                     no code: a drawing, a file's layout
-
-`python test_guide.py PAGE FOLDER` runs one page; it needs CAIRND, and PATH with the programs.
 """
 
 import contextlib
 import io
+import multiprocessing
 import os
 import pathlib
 import re
 import signal
 import subprocess
 import sys
+import traceback
 
 import pytest
 
@@ -67,21 +67,28 @@ def test_every_block_says_what_it_is(page):
         assert language in ("sh", "python", "text") or words, f"{page}:{line}: a block of {language} is written to a file"
 
 
+@pytest.fixture(scope="module")
+def processes():
+    """Processes in which PyTorch is imported already: for eight pages it would be half of the time."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["torch", "torch.distributed.checkpoint", "fsspec", "cairn.torch", "cairn.dcp"])
+    return context
+
+
 @pytest.mark.parametrize("page", [page for page in PAGES if any(language != "text" for _, language, _, _ in blocks_of(page))])
-def test_the_blocks_run(own_daemon, page):
+def test_the_blocks_run(own_daemon, processes, page):
     programs = pathlib.Path(os.environ["CAIRND"]).parent
     environment = {name: value for name, value in os.environ.items() if not name.startswith("CAIRN_")}
     environment.update(HOME=str(own_daemon.folder), CAIRN_SERVER=f"unix:{own_daemon.socket}", TMPDIR=str(own_daemon.folder),
                        PATH=f"{programs}:{pathlib.Path(sys.executable).parent}:{os.environ['PATH']}")
-    process = subprocess.Popen([sys.executable, __file__, page, own_daemon.folder], env=environment, text=True,
-                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True)
-    try:
-        said = process.communicate(timeout=120)[0]
-    finally:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)  # and the servers that the page has started
-    assert process.returncode == 0, said
-    print(said)
+    process = processes.Process(target=run_page, args=(page, own_daemon.folder, environment))
+    process.start()
+    process.join(300)
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)  # and the servers that the page has started
+    process.join()
+    said = (own_daemon.folder / "page.out").read_text(encoding="utf-8", errors="replace")
+    assert process.exitcode == 0, said
 
 
 def test_blocks_that_do_not_run_are_few():
@@ -144,17 +151,20 @@ class Page:
             raise AssertionError(f"printed:\n{self.said}\nand the page says:\n{text}")
 
 
-def main():
-    page = Page(sys.argv[1], sys.argv[2])
-    for line, *block in blocks_of(sys.argv[1]):
+def run_page(page, folder, environment):
+    """Runs in a process of its own, and ends it."""
+    os.setsid()
+    os.environ.clear()
+    os.environ.update(environment)
+    with open(folder / "page.out", "w", encoding="utf-8") as out:
+        os.dup2(out.fileno(), 1)
+        os.dup2(out.fileno(), 2)
+    runner = Page(page, folder)
+    for line, *block in blocks_of(page):
         try:
-            page.run(line, *block)
-        except BaseException:
-            print(f"{sys.argv[1]}:{line}: this block failed", flush=True)
-            raise
-    sys.stdout.flush()
+            runner.run(line, *block)
+        except BaseException:  # SystemExit too
+            traceback.print_exc()
+            print(f"{page}:{line}: this block failed", flush=True)
+            os._exit(1)
     os._exit(0)  # what the page's Python left open is not for this test
-
-
-if __name__ == "__main__":
-    main()
