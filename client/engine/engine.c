@@ -193,6 +193,22 @@ void engine_wake_stagers(struct engine *engine)
     }
 }
 
+bool engine_may_move(const struct engine *engine)
+{
+    list_each (node, &engine->saves) {
+        if (!op_of(node)->ops->may_move(op_of(node))) {
+            return false;
+        }
+    }
+    return list_is_empty(&engine->restores) && list_is_empty(&engine->calls);
+}
+
+bool engine_has_one_op(const struct engine *engine)
+{
+    return engine->saves.next == engine->saves.prev && list_is_empty(&engine->restores) &&
+           list_is_empty(&engine->calls);
+}
+
 /* --- close ----------------------------------------------------------------------- */
 
 void engine_drop_bases(struct engine *engine)

@@ -35,6 +35,8 @@ struct engine_op_ops {
     /* Called when arena space or the head of the queue becomes free. Returns true if this operation
      * is still waiting; the operations behind it must then wait as well. */
     bool (*go_on)(struct engine_op *op);
+    /* Returns whether little is lost if the connection is given up now. */
+    bool (*may_move)(const struct engine_op *op);
 };
 
 struct engine_op {
@@ -109,6 +111,11 @@ struct engine {
 void engine_pump(struct engine *engine); /* sends what credit allows, and asks for more */
 /* Arena space or the head of the queue became free. */
 void engine_wake_stagers(struct engine *engine);
+/* Returns whether nothing is under way over the connection that would have to begin anew
+ * elsewhere. */
+bool engine_may_move(const struct engine *engine);
+/* Returns whether no more than one operation is under way, so that it may choose the server. */
+bool engine_has_one_op(const struct engine *engine);
 void engine_op_gone(struct engine *engine); /* called after an operation has left its list */
 /* Returns 0, or the reason why new operations are refused at once: the engine is closing, or the
  * link has failed for good. */

@@ -46,32 +46,34 @@ static const struct sm_state save_table[] = {
     [SV_END] = {"end", NULL, 0, SM_FINAL, save_enter_end},
 };
 
-struct save *save_of_link(struct list *node) { return list_item(node, struct save, op.link); }
+struct save *save_of_link(struct list *node)
+{
+    return list_item(node, struct save, common.op.link);
+}
 struct save *save_of_sm(struct sm *sm) { return container_of(sm, struct save, sm); }
-static struct save *save_of_op(struct engine_op *op) { return container_of(op, struct save, op); }
+static struct save *save_of_op(struct engine_op *op)
+{
+    return container_of(op, struct save, common.op);
+}
 
 bool save_is_sending(const struct save *save) { return sm_is(&save->sm, SV_SEND); }
-bool save_is_over(const struct save *save)
-{
-    return save->status != 0 || sm_is(&save->sm, SV_DRAIN) || sm_is(&save->sm, SV_END);
-}
 bool save_is_queued(const struct save *save)
 {
-    return save->status == 0 && save->declined.code == 0 && !save->stage_begun && !save->extent &&
-           save_is_before_sending(save);
+    return save->common.status == 0 && save->declined.code == 0 && !save->stage_begun &&
+           !save->extent && save_is_before_sending(save);
 }
 bool save_is_staging(const struct save *save)
 {
     bool before = !save->stage_begun && save->declined.code == 0 && save_is_before_sending(save);
-    return save->status == 0 && (sm_is(&save->sm, SV_QUEUE) || before || save->copying);
+    return save->common.status == 0 && (sm_is(&save->sm, SV_QUEUE) || before || save->copying);
 }
 
 struct object_id save_object_id(const struct save *save, uint32_t object)
 {
-    return (struct object_id){.term = save->user->id.term,
-                              .step = save->user->id.step,
-                              .writer = save->engine->options.writer,
-                              .rank = save->engine->options.rank,
+    return (struct object_id){.term = save->common.user->id.term,
+                              .step = save->common.user->id.step,
+                              .writer = save->common.engine->options.writer,
+                              .rank = save->common.engine->options.rank,
                               .sequence = save->objects[object].sequence};
 }
 
@@ -81,11 +83,10 @@ static void check_save(const struct sm *sm)
     const struct save *save = container_of(sm, struct save, sm);
     unsigned state = sm->state;
     bool is_open = state >= SV_AGREE && state <= SV_ABORT;
-    CHECK(!is_open || save->opened);
+    CHECK(!is_open || save->common.reach >= REACH_OPENED);
     CHECK(state < SV_SEND || state > SV_SEAL || save->stage_begun);
     CHECK(state != SV_PART || save->way != WAY_OPEN);
     CHECK(state != SV_SEAL || (save->part.made && save->slots_busy == 0));
-    CHECK(!save->seal_sent || save->opened);
     CHECK(!save->staged || save->staged_status != 0 || save->stage_begun);
     CHECK(state != SV_END || save_is_drained(save));
 }
@@ -94,13 +95,15 @@ static void check_save(const struct sm *sm)
 
 void save_move(struct save *save, unsigned state)
 {
-    link_forget(&save->engine->link, &save->request);
+    link_forget(&save->common.engine->link, &save->request);
     save->answer = (struct answer){0};
     sm_move(&save->sm, state);
 }
 
-void save_wake(struct save *save)
+static void wake(struct save_common *common)
 {
+    struct save *save = container_of(common, struct save, common);
+    save_check_copied(save);
     if (!save->sm.running) {
         save_stage_go(save);
     }
@@ -111,28 +114,29 @@ void save_wake(struct save *save)
 void save_fail(struct save *save, int status, const struct diag *diag)
 {
     CHECK(status != 0);
-    if (save->status != 0 || sm_is(&save->sm, SV_DRAIN) || sm_is(&save->sm, SV_END)) {
+    if (save_is_over(&save->common)) {
         if (status == CAIRN_E_CLOSED && sm_is(&save->sm, SV_ABORT)) {
             save->grace = true; /* closing does not wait for the network */
-            save_wake(save);
+            save_wake(&save->common);
         }
         return;
     }
-    save->status = status;
-    diag_set(&save->user->diag, status, "%s", diag_text(diag, status));
-    save->grace = status == CAIRN_E_CLOSED || save->engine->link.status != 0;
+    save->common.status = status;
+    diag_set(&save->common.user->diag, status, "%s", diag_text(diag, status));
+    save->grace = status == CAIRN_E_CLOSED || save->common.engine->link.status != 0;
     save_stage_stop(save);
     save_hand_staged(save);
     timer_stop(&save->retry);
-    timer_start(&save->timer, min_u64(save->engine->options.io_deadline_ms, SAVE_GRACE_MS_MAX));
-    save_wake(save);
+    timer_start(&save->timer,
+                min_u64(save->common.engine->options.io_deadline_ms, SAVE_GRACE_MS_MAX));
+    save_wake(&save->common);
 }
 
 /* Every state between OPEN and WAIT calls this first. Returns true if it has moved the save. */
 bool save_stops(struct save *save)
 {
-    if (save->status != 0) {
-        save_move(save, save->opened ? SV_ABORT : SV_DRAIN);
+    if (save->common.status != 0) {
+        save_move(save, save->common.reach >= REACH_OPENED ? SV_ABORT : SV_DRAIN);
         return true;
     }
     if (save->lost) {
@@ -149,26 +153,26 @@ bool save_stops(struct save *save)
 static void on_timer(struct timer *timer)
 {
     struct save *save = container_of(timer, struct save, timer);
-    const struct link *link = &save->engine->link;
+    const struct link *link = &save->common.engine->link;
     struct diag diag = DIAG_INIT;
     if (sm_is(&save->sm, SV_DRAIN)) {
         if (save->slots_busy > 0) {
-            link_reset(&save->engine->link, CAIRN_E_CONNECTION_LOST,
+            link_reset(&save->common.engine->link, CAIRN_E_CONNECTION_LOST,
                        "the server did not take what was sent to it");
         }
         return;
     }
-    if (save->status != 0) {
+    if (save->common.status != 0) {
         save->grace = true;
-        save_wake(save);
+        save_wake(&save->common);
         return;
     }
     bool is_up = link_is_up(link), told = save->why.code != 0;
     char why[DIAG_TEXT_MAX];
     link_say_why(link, sizeof why, why);
     diag_set(&diag, CAIRN_E_TIMED_OUT, "step %llu: not durable within %llu ms (in state %s)%s%s",
-             (unsigned long long)save->user->step, (unsigned long long)save->user->deadline_ms,
-             sm_state_name(&save->sm),
+             (unsigned long long)save->common.user->step,
+             (unsigned long long)save->common.user->deadline_ms, sm_state_name(&save->sm),
              !is_up ? "; no connection: "
              : told ? "; the server said last: "
                     : "",
@@ -176,7 +180,10 @@ static void on_timer(struct timer *timer)
     save_fail(save, CAIRN_E_TIMED_OUT, &diag);
 }
 
-static void on_retry(struct timer *timer) { save_wake(container_of(timer, struct save, retry)); }
+static void on_retry(struct timer *timer)
+{
+    save_wake(&container_of(timer, struct save, retry)->common);
+}
 
 /* --- what the engine tells --------------------------------------------------------- */
 
@@ -184,7 +191,7 @@ static void on_up(struct engine_op *op)
 {
     struct save *save = save_of_op(op);
     if (sm_is(&save->sm, SV_LINK) || sm_is(&save->sm, SV_ABORT)) {
-        save_wake(save);
+        save_wake(&save->common);
     }
 }
 
@@ -192,14 +199,14 @@ static void on_up(struct engine_op *op)
 static void on_down(struct engine_op *op)
 {
     struct save *save = save_of_op(op);
-    if (save->opened && save->laid_out) {
+    if (save->common.reach >= REACH_OPENED && save->laid_out) {
         save_stream_down(save);
     }
-    save_agree_down(save);
-    save_check_down(save);
+    save_agree_down(&save->agree);
+    save_check_down(&save->check);
     save->lost = true;
     save_hand_staged(save); /* the connection may take long to come back */
-    save_wake(save);
+    save_wake(&save->common);
 }
 
 static void fail(struct engine_op *op, int status, const struct diag *diag)
@@ -211,7 +218,7 @@ static void pump(struct engine_op *op) { save_pump(save_of_op(op)); }
 
 static uint64_t unsent(const struct engine_op *op)
 {
-    return save_unsent(container_of(op, struct save, op));
+    return save_unsent(container_of(op, struct save, common.op));
 }
 
 /* Saves stage in the order of their start, so that small ones do not starve a large one in
@@ -223,11 +230,25 @@ static bool go_on(struct engine_op *op)
         return false;
     }
     save_room_more(save);
-    save_wake(save);
+    save_wake(&save->common);
     return save_is_staging(save);
 }
 
-static const struct engine_op_ops save_op_ops = {.on_up = on_up,
+/* A save loses little before it sends, and when all is sealed. */
+static bool may_move(const struct engine_op *op)
+{
+    const struct save *save = container_of(op, struct save, common.op);
+    return save_is_before_sending(save) || sm_is(&save->sm, SV_WAIT);
+}
+
+static void fail_from_below(struct save_common *common, int status, const struct diag *diag)
+{
+    save_fail(container_of(common, struct save, common), status, diag);
+}
+
+static const struct save_events save_events = {.wake = wake, .fail = fail_from_below};
+static const struct engine_op_ops save_op_ops = {.may_move = may_move,
+                                                 .on_up = on_up,
                                                  .on_down = on_down,
                                                  .fail = fail,
                                                  .pump = pump,
@@ -238,17 +259,19 @@ static const struct engine_op_ops save_op_ops = {.on_up = on_up,
 
 static void init(struct save *save)
 {
-    struct engine *engine = save->engine;
+    struct engine *engine = save->common.engine;
+    save->common.events = &save_events;
     save->request.ops = &save_request_ops;
-    save->op.ops = &save_op_ops;
+    save->common.op.ops = &save_op_ops;
     save->post.cb = save_on_deliver;
     timer_init(&save->timer, engine->options.loop, on_timer);
     timer_init(&save->retry, engine->options.loop, on_retry);
     save_hand_init(save);
     sm_init(&save->sm, save_table, SV_QUEUE, "save", ++engine->op_count);
     save->sm.invariant = check_save;
-    save->number = engine->op_count;
-    save_agree_init(save);
+    save->common.number = engine->op_count;
+    save_agree_init(&save->agree, &save->common);
+    save_check_init(&save->check, &save->agree);
 }
 
 /* Refuses a second save of a step in flight, because both could mix their contents in one
@@ -257,10 +280,11 @@ static int refuse_same_step(const struct engine *engine, const struct save *save
 {
     list_each (node, &engine->saves) {
         const struct save *other = save_of_link(node);
-        if (other != save && other->user->step == save->user->step && !sm_is(&other->sm, SV_END)) {
+        if (other != save && other->common.user->step == save->common.user->step &&
+            !sm_is(&other->sm, SV_END)) {
             return diag_set(diag, CAIRN_E_BUSY,
                             "step %llu is being saved already: wait for that save, then try again",
-                            (unsigned long long)save->user->step);
+                            (unsigned long long)save->common.user->step);
         }
     }
     return 0;
@@ -286,17 +310,17 @@ void engine_save_start(struct engine *engine, struct engine_save *user)
         loop_post(engine->options.loop, &user->no_memory);
         return;
     }
-    save->engine = engine;
-    save->user = user;
-    save->set = registered_ref(user->set);
-    save->begun_ms = loop_now_ms(engine->options.loop);
-    save->end_ms = save->begun_ms + engine_cut_deadline(user->deadline_ms);
+    save->common.engine = engine;
+    save->common.user = user;
+    save->common.set = registered_ref(user->set);
+    save->common.begun_ms = loop_now_ms(engine->options.loop);
+    save->common.end_ms = save->common.begun_ms + engine_cut_deadline(user->deadline_ms);
     loop_random(engine->options.loop, sizeof save->opening, &save->opening);
     save->opening |= 1; /* 0 means none */
-    save->first_sequence = save->engine->next_sequence;
+    save->first_sequence = save->common.engine->next_sequence;
     init(save);
     user->impl = save;
-    list_add_tail(&engine->saves, &save->op.link);
+    list_add_tail(&engine->saves, &save->common.op.link);
     int refused = engine_refuses(engine, &diag);
     if (refused == 0 && (engine->options.viewer || !engine->options.arena)) {
         refused = diag_set(&diag, CAIRN_E_READ_ONLY, "a read-only handle cannot save");
@@ -310,7 +334,7 @@ void engine_save_start(struct engine *engine, struct engine_save *user)
     timer_start(&save->timer, engine_cut_deadline(user->deadline_ms));
     save_check_released(save);
     if (!save->tell_released) {
-        save_wake(save); /* otherwise it begins after its caller has gone on */
+        save_wake(&save->common); /* otherwise it begins after its caller has gone on */
     }
 }
 

@@ -1,18 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Agreement on who writes what, before the copy. A rank whose lists are those agreed last copies at
- * once and only tells the server so. A rank whose list is new waits for the verdict, for a bounded
- * time, and then goes on as if all lists were equal. Words and verdicts: PROTOCOL.md 5. Loop's
- * thread.
+ * Agreement on who writes what, before the copy; the header has the states. A rank whose lists are
+ * those agreed last copies at once and only tells the server so. A rank whose list is new waits for
+ * the verdict, for a bounded time, and then goes on as if all lists were equal. Words and verdicts:
+ * PROTOCOL.md 5. Loop's thread.
  *
- *   begin -> (copies: decided)  ...OPENED -> AGREE -> AGREED -> LISTS of some groups -> HOLDERS
- *         -> (waits)                        \-> decided <-- all HOLDERS, or the timer
+ *   OPENED -> AGREE -> AGREED -> LISTS of some groups -> HOLDERS of each group
  *
  * A server compares only the lists that it receives, so with several servers a waiting rank goes to
  * the first one. A rank that has copied and was spread to another server does not know of this: it
  * comes when it has sealed a save and the outcome is long in coming.
  */
-#include "save/save_private.h"
+#include "save/save_agree_private.h"
 
 #include "base/check.h"
 #include "wire/negotiate.h"
@@ -33,7 +32,7 @@ enum {
 };
 
 struct agree_lists { /* the LISTS of one group */
-    struct save *save;
+    struct save_agree *agree;
     struct request request;
     uint32_t group, row_cap;
     bool sent, over;
@@ -41,11 +40,42 @@ struct agree_lists { /* the LISTS of one group */
 
 static const struct request_ops agree_ops, lists_ops;
 
+static void enter_wait(struct sm *sm);
+static void enter_end(struct sm *sm);
+static const struct sm_state agree_table[] = {
+    [AG_IDLE] = {"idle", NULL, SM_TO(AG_WAIT) | SM_TO(AG_DECIDED) | SM_TO(AG_END), 0},
+    [AG_WAIT] = {"wait", NULL, SM_TO(AG_DECIDED) | SM_TO(AG_END), 0, enter_wait},
+    [AG_DECIDED] = {"decided", NULL, SM_TO(AG_SEALED) | SM_TO(AG_END), 0},
+    [AG_SEALED] = {"sealed", NULL, SM_TO(AG_DECIDED) | SM_TO(AG_END), 0},
+    [AG_END] = {"end", NULL, 0, SM_FINAL, enter_end},
+};
+
+/* CHECKs what is true of agreement in the state that it has just moved to. */
+static void check_agree(const struct sm *sm)
+{
+    const struct save_agree *agree = container_of(sm, struct save_agree, sm);
+    bool has_begun = sm->state != AG_IDLE && sm->state != AG_END;
+    CHECK(!has_begun || agree->rules != NULL);
+    CHECK(sm->state != AG_WAIT || agree->ground == GROUND_VERDICT);
+    CHECK(sm->state != AG_SEALED || agree->ground == GROUND_PRIOR);
+    CHECK(agree->talk != TALK_NOTHING || agree->lists_open == 0);
+}
+
+bool save_agree_is_decided(const struct save_agree *agree)
+{
+    return sm_is(&agree->sm, AG_DECIDED) || sm_is(&agree->sm, AG_SEALED);
+}
+
+bool save_agree_compares(const struct save_agree *agree)
+{
+    return agree->common->user->check_replicas != CHECK_NONE && agree->held.group_count > 0;
+}
+
 /* Returns whether the ranks agree through the server: it knows how, and there is more than one
  * rank. */
-static bool is_spoken(const struct save *save)
+static bool is_spoken(const struct save_agree *agree)
 {
-    const struct engine *engine = save->engine;
+    const struct engine *engine = agree->common->engine;
     return (engine->link.welcome.features & WIRE_FEATURE_AGREE) != 0 &&
            engine->options.world_size > 1;
 }
@@ -57,66 +87,67 @@ static bool is_anew(uint32_t verdict) { return verdict == AGREE_ALIKE || verdict
 
 /* Makes this rank's share from the verdicts and lists. Groups by which the rank has copied already
  * keep their places, whatever the verdict says. */
-static int make_share(struct save *save, struct diag *diag)
+static int make_share(struct save_agree *agree, struct diag *diag)
 {
-    struct save_agree *agree = &save->agree;
-    struct agreement *agreement = &save->engine->agreement;
+    struct agreement *agreement = &agree->common->engine->agreement;
     for (uint32_t g = 0; g < agree->held.group_count; g++) {
         bool stays = !is_anew(agree->verdicts[g]);
         agree->rules[g].keep = agree->copies[g] || stays;
-        agree->rules[g].anew = !stays || agree->verdicts[g] == AGREE_MIXED ? save->open_id : 0;
+        agree->rules[g].anew =
+            !stays || agree->verdicts[g] == AGREE_MIXED ? agree->common->open_id : 0;
         if (agree->copies[g]) {
             agree->rules[g].row_count = 0; /* it has copied by what is proven */
         }
         if (!agree->copies[g] && stays) {
             int rc = agreement_check_losses(agreement, &agree->held.groups[g], &agree->held,
-                                            save->engine->options.rank, diag);
+                                            agree->common->engine->options.rank, diag);
             if (rc != 0) {
                 return rc;
             }
         }
     }
-    struct agree_terms terms = {
-        .set = save->set, .held = &agree->held, .agreement = agreement, .rules = agree->rules};
+    struct agree_terms terms = {.set = agree->common->set,
+                                .held = &agree->held,
+                                .agreement = agreement,
+                                .rules = agree->rules};
     return share_init_agreed(&agree->share, &terms, diag);
 }
 
 /* Makes the share with what is known now, and lets the save go on. */
-static void decide(struct save *save)
+static void decide(struct save_agree *agree)
 {
     struct diag diag = DIAG_INIT;
-    if (save->agree.decided || save_is_over(save)) {
+    if (save_agree_is_decided(agree) || save_is_over(agree->common)) {
         return;
     }
-    timer_stop(&save->agree.timer);
-    int rc = make_share(save, &diag);
+    timer_stop(&agree->timer);
+    int rc = make_share(agree, &diag);
     if (rc != 0) {
-        save_fail(save, rc, &diag);
+        agree->common->events->fail(agree->common, rc, &diag);
         return;
     }
-    save->agree.decided = true;
-    save_wake(save);
+    sm_move(&agree->sm, AG_DECIDED);
+    save_wake(agree->common);
 }
 
-void save_agree_adopt(struct save *save)
+void save_agree_adopt(struct save_agree *agree, const struct layout *layout)
 {
-    struct save_agree *agree = &save->agree;
-    bool *wrote = calloc(save->set->tensor_count + 1, sizeof *wrote);
-    CHECK(agree->decided);
-    for (uint32_t i = 0; wrote && i < save->layout.piece_count; i++) {
-        if (!(save->layout.pieces[i].tensor & LAYOUT_BLOB)) {
-            wrote[save->layout.pieces[i].tensor] = true;
+    bool *wrote = calloc(agree->common->set->tensor_count + 1, sizeof *wrote);
+    CHECK(save_agree_is_decided(agree));
+    for (uint32_t i = 0; wrote && i < layout->piece_count; i++) {
+        if (!(layout->pieces[i].tensor & LAYOUT_BLOB)) {
+            wrote[layout->pieces[i].tensor] = true;
         }
     }
     for (uint32_t g = 0; wrote && g < agree->held.group_count; g++) {
-        struct agree_news news = {.set = save->set,
+        struct agree_news news = {.set = agree->common->set,
                                   .held = &agree->held,
                                   .share = &agree->share,
                                   .wrote = wrote,
-                                  .save = save->number};
+                                  .save = agree->common->number};
         if (!agree->copies[g]) {
             /* Without memory nothing is agreed, and the next save asks. */
-            err_ignore(agreement_set(&save->engine->agreement, g, &news));
+            err_ignore(agreement_set(&agree->common->engine->agreement, g, &news));
         }
     }
     free(wrote);
@@ -130,17 +161,16 @@ static int compare_rows(const void *a, const void *b)
 }
 
 /* Decides when the reply to AGREE and the HOLDERS of all groups have come. */
-static void finish_if_all(struct save *save)
+static void finish_if_all(struct save_agree *agree)
 {
-    struct save_agree *agree = &save->agree;
-    if (agree->answered && agree->lists_open == 0) {
+    if (agree->talk == TALK_ANSWERED && agree->lists_open == 0) {
         for (uint32_t g = 0; g < agree->held.group_count; g++) {
             struct agree_rule *rule = &agree->rules[g];
             if (rule->row_count > 1) {
                 qsort(rule->rows, rule->row_count, sizeof *rule->rows, compare_rows);
             }
         }
-        decide(save);
+        decide(agree);
     }
 }
 
@@ -148,14 +178,14 @@ static void end_lists(struct agree_lists *lists)
 {
     if (lists->sent && !lists->over) {
         lists->over = true;
-        lists->save->agree.lists_open--;
+        lists->agree->lists_open--;
     }
 }
 
 /* Adds the rows of a HOLDERS frame to the rule of its group. */
 static int add_rows(struct agree_lists *lists, const struct msg_sets *sets)
 {
-    struct save_agree *agree = &lists->save->agree;
+    struct save_agree *agree = lists->agree;
     struct agree_rule *rule = &agree->rules[lists->group];
     if (rule->row_count + sets->count > lists->row_cap) {
         uint32_t cap = 2 * (rule->row_count + sets->count);
@@ -182,11 +212,11 @@ static int add_rows(struct agree_lists *lists, const struct msg_sets *sets)
 /* Fails the save of a rank that waits and cannot use the answer to its LISTS. */
 static void fail_lists(struct agree_lists *lists, int code, const char *text)
 {
-    struct save *save = lists->save;
+    struct save_agree *agree = lists->agree;
     struct diag diag = DIAG_INIT;
-    if (!save->agree.copies[lists->group] && !save->agree.decided) {
+    if (!agree->copies[lists->group] && !save_agree_is_decided(agree)) {
         diag_set(&diag, code, "who writes what: %s", text && text[0] ? text : err_text(code));
-        save_fail(save, code, &diag);
+        agree->common->events->fail(agree->common, code, &diag);
     }
 }
 
@@ -196,11 +226,11 @@ static int on_lists_reply(struct request *request, const struct frame *frame, co
                           void **ret_payload, struct diag *diag)
 {
     struct agree_lists *lists = container_of(request, struct agree_lists, request);
-    struct save *save = lists->save;
+    struct save_agree *agree = lists->agree;
     (void)frame, (void)ret_payload;
     if (msg->type == MSG_ERROR) {
         end_lists(lists); /* most likely the save has ended, and the next request is told */
-        finish_if_all(save);
+        finish_if_all(agree);
         return 0;
     }
     if (msg->type != MSG_HOLDERS) {
@@ -214,9 +244,9 @@ static int on_lists_reply(struct request *request, const struct frame *frame, co
         fail_lists(lists, CAIRN_E_LIST_MISMATCH, sets->text);
     }
     if (sets->last) {
-        link_forget(&save->engine->link, request);
+        link_forget(&agree->common->engine->link, request);
         end_lists(lists);
-        finish_if_all(save);
+        finish_if_all(agree);
     }
     return 0;
 }
@@ -230,23 +260,23 @@ static const struct request_ops lists_ops = {.on_reply = on_lists_reply, .on_los
 
 /* Sends the keys of the group's list in order, in frames of AGREE_KEYS, each with the division of
  * its tensor. */
-static void send_lists(struct save *save, uint32_t g)
+static void send_lists(struct save_agree *agree, uint32_t g)
 {
-    struct save_agree *agree = &save->agree;
     struct agree_lists *lists = &agree->lists[g];
     const struct held_group *group = &agree->held.groups[g];
-    const struct agreed_group *agreed = agreement_find(&save->engine->agreement, &group->key);
+    const struct agreed_group *agreed =
+        agreement_find(&agree->common->engine->agreement, &group->key);
     struct xxh128 keys[AGREE_KEYS];
     uint64_t divisions[AGREE_KEYS];
-    link_add(&save->engine->link, &lists->request);
+    link_add(&agree->common->engine->link, &lists->request);
     lists->sent = true;
     lists->over = false;
     agree->lists_open++;
     agree->rules[g].row_count = 0;
     for (uint32_t at = 0; at < group->tensor_count;) {
         struct msg msg = {.type = MSG_LISTS,
-                          .u.lists = {.id = save->user->id,
-                                      .open_id = save->open_id,
+                          .u.lists = {.id = agree->common->user->id,
+                                      .open_id = agree->common->open_id,
                                       .group = group->key,
                                       .total = group->tensor_count,
                                       .first = at,
@@ -259,7 +289,7 @@ static void send_lists(struct save *save, uint32_t g)
             divisions[count] = tensor ? tensor->division : 0;
         }
         msg.u.lists.count = count;
-        link_send(&save->engine->link, &lists->request, &msg);
+        link_send(&agree->common->engine->link, &lists->request, &msg);
     }
 }
 
@@ -267,11 +297,10 @@ static void send_lists(struct save *save, uint32_t g)
 
 /* Notes the verdict on each group, and sends the lists that the server asks for. No more than
  * AGREE_LISTS_MAX are sent: the groups beyond are decided as if the server could not tell. */
-static void take_verdicts(struct save *save, const struct msg_agreed *agreed)
+static void take_verdicts(struct save_agree *agree, const struct msg_agreed *agreed)
 {
-    struct save_agree *agree = &save->agree;
     uint32_t sent = 0;
-    agree->answered = true;
+    agree->talk = TALK_ANSWERED;
     for (uint32_t g = 0; g < agree->held.group_count; g++) {
         uint32_t verdict = agreed->verdicts[g];
         bool asks = verdict == AGREE_ANEW || verdict == AGREE_MIXED;
@@ -279,12 +308,12 @@ static void take_verdicts(struct save *save, const struct msg_agreed *agreed)
             verdict = AGREE_UNKNOWN;
             asks = false;
         }
-        if (!agree->decided) {
+        if (!save_agree_is_decided(agree)) {
             agree->verdicts[g] = verdict;
         }
         agree->differs = agree->differs || asks;
         if (asks) {
-            send_lists(save, g);
+            send_lists(agree, g);
             sent++;
         }
     }
@@ -294,27 +323,26 @@ static void take_verdicts(struct save *save, const struct msg_agreed *agreed)
 static int on_agree_reply(struct request *request, const struct frame *frame, const struct msg *msg,
                           void **ret_payload, struct diag *diag)
 {
-    struct save *save = container_of(request, struct save, agree.request);
+    struct save_agree *agree = container_of(request, struct save_agree, request);
     (void)frame, (void)ret_payload;
     if (msg->type == MSG_ERROR) {
-        save->agree.answered = true; /* decides alone; the next request is told why */
-    } else if (msg->type != MSG_AGREED || msg->u.agreed.count != save->agree.held.group_count) {
+        agree->talk = TALK_ANSWERED; /* decides alone; the next request is told why */
+    } else if (msg->type != MSG_AGREED || msg->u.agreed.count != agree->held.group_count) {
         return diag_set(diag, CAIRN_E_PROTOCOL, "%s for AGREE", msg_name(msg->type));
     } else {
-        link_forget(&save->engine->link, request);
-        take_verdicts(save, &msg->u.agreed);
+        link_forget(&agree->common->engine->link, request);
+        take_verdicts(agree, &msg->u.agreed);
     }
-    finish_if_all(save);
+    finish_if_all(agree);
     return 0;
 }
 
 static const struct request_ops agree_ops = {.on_reply = on_agree_reply, .on_lost = on_agree_lost};
 
-void save_agree_opened(struct save *save)
+void save_agree_opened(struct save_agree *agree)
 {
-    struct save_agree *agree = &save->agree;
     struct scratch scratch;
-    if (!agree->begun || agree->asked || !is_spoken(save)) {
+    if (sm_is(&agree->sm, AG_IDLE) || agree->talk != TALK_NOTHING || !is_spoken(agree)) {
         return;
     }
     scratch_init(&scratch, AGREE_SCRATCH_MAX);
@@ -329,31 +357,34 @@ void save_agree_opened(struct save *save)
                                              .copied = agree->copies[g]};
     }
     struct msg msg = {.type = MSG_AGREE,
-                      .u.agree = {.id = save->user->id,
-                                  .open_id = save->open_id,
-                                  .check = save->user->check_replicas,
+                      .u.agree = {.id = agree->common->user->id,
+                                  .open_id = agree->common->open_id,
+                                  .check = agree->common->user->check_replicas,
                                   .count = agree->held.group_count,
                                   .groups = groups}};
     if (groups) { /* without memory the timer decides */
-        agree->asked = true;
-        link_ask(&save->engine->link, &agree->request, &msg);
+        agree->talk = TALK_ASKED;
+        link_ask(&agree->common->engine->link, &agree->request, &msg);
     }
     scratch_fini(&scratch);
 }
 
-void save_agree_down(struct save *save)
+void save_agree_down(struct save_agree *agree)
 {
-    struct save_agree *agree = &save->agree;
-    agree->asked = agree->answered = false;
+    struct link *link = &agree->common->engine->link;
+    agree->talk = TALK_NOTHING;
     agree->lists_open = 0;
-    link_forget(&save->engine->link, &agree->request);
+    link_forget(link, &agree->request);
     for (uint32_t g = 0; agree->lists && g < agree->held.group_count; g++) {
-        link_forget(&save->engine->link, &agree->lists[g].request);
+        link_forget(link, &agree->lists[g].request);
         agree->lists[g].sent = false;
+    }
+    if (sm_is(&agree->sm, AG_SEALED)) {
+        sm_move(&agree->sm, AG_DECIDED);
     }
 }
 
-/* --- begin and end --------------------------------------------------------------- */
+/* --- waiting, and meeting the others ---------------------------------------------- */
 
 static bool has_many_servers(const struct engine *engine)
 {
@@ -367,98 +398,101 @@ static bool is_spread(const struct engine *engine)
     return has_many_servers(engine) && engine->calm_saves >= least;
 }
 
-/* Returns whether nothing is under way over the connection that would have to begin anew
- * elsewhere. */
-static bool may_move(const struct save *save)
-{
-    const struct engine *engine = save->engine;
-    list_each (node, &engine->saves) {
-        const struct save *other = save_of_link(node);
-        if (!save_is_before_sending(other) && !sm_is(&other->sm, SV_WAIT)) {
-            return false;
-        }
-    }
-    return list_is_empty(&engine->restores) && list_is_empty(&engine->calls);
-}
-
 /* Goes to the server where lists are compared, once a save, as soon as the connection can be
  * left. */
-static void meet(struct save *save)
+static void meet(struct save_agree *agree)
 {
-    struct link *link = &save->engine->link;
-    if (!save->agree.met && may_move(save)) {
-        save->agree.met = link_is_up(link);
-        link_gather(link);
+    struct engine *engine = agree->common->engine;
+    if (!agree->met && !save_is_over(agree->common) && engine_may_move(engine)) {
+        agree->met = link_is_up(&engine->link);
+        link_gather(&engine->link);
     }
 }
 
 /* Decides without the server. Verdicts that came without their lists are worth nothing, so they are
  * dropped. */
-static void decide_alone(struct save *save)
+static void decide_alone(struct save_agree *agree)
 {
-    save->agree.alone = true;
-    memset(save->agree.verdicts, 0, save->agree.held.group_count * sizeof(uint32_t));
-    for (uint32_t g = 0; g < save->agree.held.group_count; g++) {
-        save->agree.rules[g].row_count = 0;
+    agree->ground = GROUND_ALONE;
+    memset(agree->verdicts, 0, agree->held.group_count * sizeof(uint32_t));
+    for (uint32_t g = 0; g < agree->held.group_count; g++) {
+        agree->rules[g].row_count = 0;
     }
-    decide(save);
+    decide(agree);
 }
 
-/* Returns whether other ranks may be waiting elsewhere for this one. A rank that has copied stays
- * where it is while it sends, and goes only when it is done. */
-static bool may_be_missed(const struct save *save)
+/* Returns whether other ranks may be waiting elsewhere for this one, which has copied without
+ * waiting. It stays where it is while it sends, and goes only when it is done. */
+static bool may_be_missed(const struct save_agree *agree)
 {
-    const struct save_agree *agree = &save->agree;
-    bool met_at_home = agree->answered && agree->held.group_count > 0;
-    return agree->decided && !agree->waited && !agree->met && !met_at_home && save->status == 0 &&
-           sm_is(&save->sm, SV_WAIT);
+    bool met_at_home = agree->talk == TALK_ANSWERED && agree->held.group_count > 0;
+    return save_agree_is_decided(agree) && agree->ground == GROUND_PRIOR && !agree->met &&
+           !met_at_home && agree->common->status == 0;
 }
 
-/* Called when the wait for the verdict has ended, or when it is time for another try to gather. */
-static void on_timer(struct timer *timer)
+/* Called while a rank waits for the verdict, at the end of the wait or for another try to gather.
+ */
+static void on_wait_timer(struct save_agree *agree)
 {
-    struct save *save = container_of(timer, struct save, agree.timer);
-    struct save_agree *agree = &save->agree;
-    uint64_t left_ms = engine_ms_left(save->engine, agree->end_ms);
-    if (!agree->decided && left_ms == 0) {
-        decide_alone(save);
+    uint64_t left_ms = engine_ms_left(agree->common->engine, agree->end_ms);
+    if (left_ms == 0) {
+        decide_alone(agree);
         return;
     }
-    if (link_is_up(&save->engine->link) && (!agree->decided || may_be_missed(save))) {
-        meet(save); /* this drops the connection, and the save is told */
+    if (link_is_up(&agree->common->engine->link)) {
+        meet(agree); /* this drops the connection, and the save is told */
     }
-    if (!agree->decided && !save_is_over(save)) {
-        timer_start(timer, agree->met ? left_ms : min_u64(left_ms, AGREE_POLL_MS));
-    } else if (may_be_missed(save)) {
+    if (sm_is(&agree->sm, AG_WAIT) && !save_is_over(agree->common)) {
+        timer_start(&agree->timer, agree->met ? left_ms : min_u64(left_ms, AGREE_POLL_MS));
+    }
+}
+
+static void on_timer(struct timer *timer)
+{
+    struct save_agree *agree = container_of(timer, struct save_agree, timer);
+    if (sm_is(&agree->sm, AG_WAIT)) {
+        on_wait_timer(agree);
+        return;
+    }
+    if (sm_is(&agree->sm, AG_SEALED) && may_be_missed(agree) &&
+        link_is_up(&agree->common->engine->link)) {
+        meet(agree);
+    }
+    if (sm_is(&agree->sm, AG_SEALED) && may_be_missed(agree)) {
         timer_start(timer, AGREE_POLL_MS);
     }
 }
 
 /* Waits as long again as this rank took, because some ranks are only slow, and doubles that with
  * each journey that was in vain. It stays below the time that a waiting rank waits (wait_ms). */
-void save_agree_await(struct save *save)
+void save_agree_await(struct save_agree *agree)
 {
-    const struct engine *engine = save->engine;
-    uint64_t took_ms = loop_now_ms(engine->options.loop) - save->begun_ms;
+    const struct engine *engine = agree->common->engine;
+    uint64_t took_ms = loop_now_ms(engine->options.loop) - agree->common->begun_ms;
     uint64_t ms =
-        min_u64(max_u64(took_ms, AGREE_MEET_MS), engine_ms_left(engine, save->end_ms) / 4);
-    if (may_be_missed(save) && has_many_servers(engine) && is_spoken(save) &&
-        !timer_is_active(&save->agree.timer)) {
-        timer_start(&save->agree.timer, ms << engine->met_in_vain);
+        min_u64(max_u64(took_ms, AGREE_MEET_MS), engine_ms_left(engine, agree->common->end_ms) / 4);
+    if (!may_be_missed(agree) || !has_many_servers(engine) || !is_spoken(agree)) {
+        return;
+    }
+    if (sm_is(&agree->sm, AG_DECIDED)) {
+        sm_move(&agree->sm, AG_SEALED);
+    }
+    if (!timer_is_active(&agree->timer)) {
+        timer_start(&agree->timer, ms << engine->met_in_vain);
     }
 }
 
 /* Returns how long to wait for the verdict. Longer after saves that failed for want of agreement,
  * because ranks that are far apart must meet some time, and longer where ranks are spread, because
  * those come only when they have sealed. */
-static uint64_t wait_ms(const struct save *save)
+static uint64_t wait_ms(const struct save_agree *agree)
 {
-    const struct engine *engine = save->engine;
+    const struct engine *engine = agree->common->engine;
     uint64_t usual_ms = is_spread(engine) ? AGREE_WAIT_MS_MAX : AGREE_WAIT_MS;
     uint64_t ms = engine->options.agree_wait_ms > 0 ? engine->options.agree_wait_ms : usual_ms;
     uint32_t failures = engine->agreement.failures < 8 ? engine->agreement.failures : 8;
     ms = min_u64(ms << failures, max_u64(ms, AGREE_WAIT_MS_MAX));
-    return min_u64(ms, engine_ms_left(engine, save->end_ms) / 2);
+    return min_u64(ms, engine_ms_left(engine, agree->common->end_ms) / 2);
 }
 
 static bool allocate(struct save_agree *agree)
@@ -472,18 +506,31 @@ static bool allocate(struct save_agree *agree)
     return agree->rules && agree->lists && agree->copies && agree->verdicts;
 }
 
-void save_agree_init(struct save *save)
+/* Called on entering WAIT: waits for the verdict, and tries until then to be where it is given. */
+static void enter_wait(struct sm *sm)
 {
-    timer_init(&save->agree.timer, save->engine->options.loop, on_timer);
-    save->agree.request.ops = &agree_ops;
-    save_check_init(save);
+    struct save_agree *agree = container_of(sm, struct save_agree, sm);
+    uint64_t ms = wait_ms(agree);
+    agree->end_ms = loop_now_ms(agree->common->engine->options.loop) + ms;
+    timer_start(&agree->timer, min_u64(ms, AGREE_POLL_MS));
 }
 
-int save_agree_begin(struct save *save, struct diag *diag)
+/* --- begin and end --------------------------------------------------------------- */
+
+void save_agree_init(struct save_agree *agree, struct save_common *common)
 {
-    struct save_agree *agree = &save->agree;
+    agree->common = common;
+    timer_init(&agree->timer, common->engine->options.loop, on_timer);
+    agree->request.ops = &agree_ops;
+    sm_init(&agree->sm, agree_table, AG_IDLE, "agreement", common->number);
+    agree->sm.invariant = check_agree;
+}
+
+int save_agree_begin(struct save_agree *agree, struct diag *diag)
+{
     bool waits = false;
-    int rc = held_init(&agree->held, save->set, diag);
+    CHECK(sm_is(&agree->sm, AG_IDLE));
+    int rc = held_init(&agree->held, agree->common->set, diag);
     if (rc == 0 && !allocate(agree)) {
         rc = diag_set(diag, CAIRN_E_NO_MEMORY, "no memory to agree on who writes what");
     }
@@ -491,22 +538,20 @@ int save_agree_begin(struct save *save, struct diag *diag)
         return rc;
     }
     for (uint32_t g = 0; g < agree->held.group_count; g++) {
-        agree->lists[g] = (struct agree_lists){.save = save, .group = g, .request.ops = &lists_ops};
-        agree->copies[g] =
-            is_spoken(save) && agreement_covers(&save->engine->agreement, &agree->held.groups[g]);
+        agree->lists[g] =
+            (struct agree_lists){.agree = agree, .group = g, .request.ops = &lists_ops};
+        agree->copies[g] = is_spoken(agree) && agreement_covers(&agree->common->engine->agreement,
+                                                                &agree->held.groups[g]);
         waits = waits || !agree->copies[g];
     }
-    agree->begun = true;
-    if ((waits || save_check_is_wanted(save)) && is_spoken(save)) {
-        meet(save);
-    }
-    if (waits && is_spoken(save)) {
-        uint64_t ms = wait_ms(save);
-        agree->waited = true;
-        agree->end_ms = loop_now_ms(save->engine->options.loop) + ms;
-        timer_start(&agree->timer, agree->met ? ms : min_u64(ms, AGREE_POLL_MS));
+    if (waits && is_spoken(agree)) {
+        agree->ground = GROUND_VERDICT;
+        sm_move(&agree->sm, AG_WAIT);
     } else {
-        decide(save);
+        decide(agree);
+    }
+    if ((waits || save_agree_compares(agree)) && is_spoken(agree)) {
+        meet(agree); /* this drops the connection, and the save is told */
     }
     return 0;
 }
@@ -514,46 +559,53 @@ int save_agree_begin(struct save *save, struct diag *diag)
 /* Ranks at several servers hear of each other's lists only when they gather, and they gather only
  * when they need a verdict. A rank that needs one alone would wait in vain. So a save that failed
  * for all ranks ends the trust of all, and the next save finds them together. */
-static bool distrusts(const struct save *save)
+static bool distrusts(const struct save_agree *agree)
 {
-    return save->status != 0 && save->decided && is_spoken(save) && has_many_servers(save->engine);
+    const struct save_common *common = agree->common;
+    return common->status != 0 && common->reach == REACH_DECIDED && is_spoken(agree) &&
+           has_many_servers(common->engine);
 }
 
 /* Lists grow in the first saves of a job, where state is made when it is first needed, and then no
  * more. Until then the ranks stay where they can be compared. */
-static void spread_when_calm(struct save *save)
+static void spread_when_calm(struct save_agree *agree)
 {
-    struct engine *engine = save->engine;
-    const struct save_agree *agree = &save->agree;
-    bool calm = save->status == 0 && !agree->waited && !agree->differs && !save->check.begun;
+    struct engine *engine = agree->common->engine;
+    bool waited = agree->ground != GROUND_PRIOR, compares = save_agree_compares(agree);
+    bool calm = agree->common->status == 0 && !waited && !agree->differs && !compares;
     engine->calm_saves = calm ? engine->calm_saves + 1 : 0;
-    if (is_spread(engine) && save_is_alone(save)) {
+    if (is_spread(engine) && engine_has_one_op(engine)) {
         link_spread(&engine->link);
     }
-    if (agree->met && !agree->waited && !save->check.begun) {
+    if (agree->met && !waited && !compares) {
         uint32_t vain = engine->met_in_vain + (engine->met_in_vain < AGREE_MEET_SHIFT_MAX);
         engine->met_in_vain = agree->differs ? 0 : vain;
     }
 }
 
-void save_agree_end(struct save *save)
+/* Called on entering END: asks for nothing any more. */
+static void enter_end(struct sm *sm)
 {
-    timer_stop(&save->agree.timer);
-    timer_stop(&save->check.timer);
-    save_agree_down(save);
-    save_check_down(save);
-    struct agree_end end = {.save = save->number,
-                            .open_id = save->open_id,
-                            .held = save->laid_out ? &save->agree.held : NULL,
-                            .status = distrusts(save) ? CAIRN_E_LIST_MISMATCH : save->status,
-                            .is_known = save->status != CAIRN_E_OUTCOME_UNKNOWN};
-    agreement_learn(&save->engine->agreement, &end);
-    spread_when_calm(save);
+    struct save_agree *agree = container_of(sm, struct save_agree, sm);
+    timer_stop(&agree->timer);
+    save_agree_down(agree);
 }
 
-void save_agree_fini(struct save *save)
+void save_agree_end(struct save_agree *agree)
 {
-    struct save_agree *agree = &save->agree;
+    const struct save_common *common = agree->common;
+    sm_move(&agree->sm, AG_END);
+    struct agree_end end = {.save = common->number,
+                            .open_id = common->open_id,
+                            .held = common->chunk_bytes != 0 ? &agree->held : NULL,
+                            .status = distrusts(agree) ? CAIRN_E_LIST_MISMATCH : common->status,
+                            .is_known = common->status != CAIRN_E_OUTCOME_UNKNOWN};
+    agreement_learn(&common->engine->agreement, &end);
+    spread_when_calm(agree);
+}
+
+void save_agree_fini(struct save_agree *agree)
+{
     for (uint32_t g = 0; agree->rules && g < agree->held.group_count; g++) {
         free(agree->rules[g].rows);
     }

@@ -10,7 +10,7 @@
 void save_ask(struct save *save, const struct msg *msg)
 {
     save->answer.asked = true;
-    link_ask(&save->engine->link, &save->request, msg);
+    link_ask(&save->common.engine->link, &save->request, msg);
 }
 
 /* Returns whether OUTCOME gave no outcome: the server cannot read the record now, or the record
@@ -34,13 +34,6 @@ bool save_is_refused_for_now(const struct save *save)
            (is_undecided(&save->answer) && !save_is_stuck(save));
 }
 
-bool save_is_alone(const struct save *save)
-{
-    const struct engine *engine = save->engine;
-    return engine->saves.next == &save->op.link && engine->saves.prev == &save->op.link &&
-           list_is_empty(&engine->restores) && list_is_empty(&engine->calls);
-}
-
 /* Goes back to LINK for a refusal that may pass. Returns false if the answer is none. */
 bool save_tries_again(struct save *save)
 {
@@ -51,8 +44,8 @@ bool save_tries_again(struct save *save)
     save->why = save->answer.diag;
     timer_start(&save->retry, SAVE_RETRY_MS);
     save_move(save, SV_LINK);
-    struct engine *engine = save->engine;
-    if (stopping && engine->options.url.server_count > 1 && save_is_alone(save)) {
+    struct engine *engine = save->common.engine;
+    if (stopping && engine->options.url.server_count > 1 && engine_has_one_op(engine)) {
         link_reset(&engine->link, CAIRN_E_CONNECTION_LOST,
                    "the server is stopping: another one of the URL is tried");
     }
@@ -61,7 +54,8 @@ bool save_tries_again(struct save *save)
 
 enum sm_result save_fail_with_answer(struct save *save, const char *what)
 {
-    if (save->answer.code == CAIRN_E_ABORTED && save->opened && !sm_is(&save->sm, SV_WAIT)) {
+    if (save->answer.code == CAIRN_E_ABORTED && save->common.reach >= REACH_OPENED &&
+        !sm_is(&save->sm, SV_WAIT)) {
         /* OUTCOME has the reason, with the code of the rank that aborted it */
         save_move(save, SV_WAIT);
         return SM_AGAIN;
@@ -130,8 +124,8 @@ static int on_reply(struct request *request, const struct frame *frame, const st
                      "%s", outcome_msg->text);
         }
     }
-    link_forget(&save->engine->link, request);
-    save_wake(save);
+    link_forget(&save->common.engine->link, request);
+    save_wake(&save->common);
     return 0;
 }
 

@@ -35,7 +35,7 @@ static void keep(struct engine *engine, struct base_part *base)
 
 void save_base_keep(struct save *save)
 {
-    struct engine *engine = save->engine;
+    struct engine *engine = save->common.engine;
     struct base_part *base;
     struct diag diag = DIAG_INIT;
     bool is_known = save->told || save->way == WAY_SOCKET;
@@ -43,11 +43,12 @@ void save_base_keep(struct save *save)
         engine->gain.known = true;
         engine->gain.percent = (uint32_t)(save->shared_bytes * 100 / save->layout.plain_bytes);
     }
-    if (save->way == WAY_HAND || !save->part.made || !save->seal_sent || save->part.doubtful ||
-        find(engine, save->user->id)) {
+    if (save->way == WAY_HAND || !save->part.made || save->common.reach != REACH_SEALED ||
+        save->part.doubtful || find(engine, save->common.user->id)) {
         return; /* its digests are not here, or another part of ours may be the committed one */
     }
-    int rc = base_part_new(save->user->id, save->part.buf.bytes, save->part.buf.data, &base, &diag);
+    int rc = base_part_new(save->common.user->id, save->part.buf.bytes, save->part.buf.data, &base,
+                           &diag);
     if (rc == 0) {
         keep(engine, base);
     } else {
@@ -62,7 +63,7 @@ void save_base_keep(struct save *save)
  * itself cannot compare, these saves go through the socket. */
 static bool is_worth_looking(struct save *save)
 {
-    struct engine *engine = save->engine;
+    struct engine *engine = save->common.engine;
     bool may_hand = save_hand_may(save);
     bool may_look =
         !may_hand || save_hand_packs(save) || engine->options.transport != TRANSPORT_MEMFD;
@@ -111,7 +112,7 @@ static void match(struct save *save)
         uint32_t idx = layout->by_part[i];
         const struct layout_piece *piece = &layout->pieces[idx];
         if (!last || last->tensor != piece->tensor || last->box != piece->box) {
-            struct part_place place = place_of(save->set, piece);
+            struct part_place place = place_of(save->common.set, piece);
             run = part_find_run(&base->part, &place);
         }
         last = piece;
@@ -129,7 +130,8 @@ static void match(struct save *save)
 /* Settles what the base is; digests may begin. base may be NULL. */
 static void known(struct save *save, struct base_part *base)
 {
-    if (base && base->part.chunk_bytes == save->chunk_bytes_seen && !save_is_over(save)) {
+    if (base && base->part.chunk_bytes == save->common.chunk_bytes &&
+        !save_is_over(&save->common)) {
         save->base = base_part_ref(base);
         match(save);
     }
@@ -148,27 +150,28 @@ static void on_fetched(struct engine_call *call, int status)
                                &diag);
     }
     if (status == 0) {
-        keep(save->engine, base);
+        keep(save->common.engine, base);
     } else if (status != CAIRN_E_CANCELLED) {
         LOG(LOG_INFO, "save", "nothing to refer to, everything is sent",
-            lu("step", save->user->step), ls("err", diag_text(&diag, status)));
+            lu("step", save->common.user->step), ls("err", diag_text(&diag, status)));
     }
     free(call->payload);
     engine_call_fini(call);
     known(save, base);
     save_digest_start(save);
-    engine_pump(save->engine);
-    save_wake(save);
+    engine_pump(save->common.engine);
+    save_wake(&save->common);
 }
 
 void save_base_begin(struct save *save)
 {
     struct ckpt_id id = save->base_id;
-    if (!save->opened || !save->laid_out || save->base_known || save->fetching) {
+    if (save->common.reach < REACH_OPENED || !save->laid_out || save->base_known ||
+        save->fetching) {
         return;
     }
     id = id.term != 0 && is_worth_looking(save) ? id : (struct ckpt_id){0};
-    struct base_part *base = id.term != 0 ? find(save->engine, id) : NULL;
+    struct base_part *base = id.term != 0 ? find(save->common.engine, id) : NULL;
     if (id.term == 0 || base || save->layout.piece_count == 0) {
         known(save, base);
         return;
@@ -178,11 +181,11 @@ void save_base_begin(struct save *save)
         .request = {.type = MSG_FETCH,
                     .u.fetch = {.id = id,
                                 .kind = FETCH_PART,
-                                .number = save->engine->options.rank}},
-        .deadline_ms = min_u64(save->engine->options.io_deadline_ms,
-                               engine_ms_left(save->engine, save->end_ms) / 4 + 1),
+                                .number = save->common.engine->options.rank}},
+        .deadline_ms = min_u64(save->common.engine->options.io_deadline_ms,
+                               engine_ms_left(save->common.engine, save->common.end_ms) / 4 + 1),
         .done = on_fetched};
-    engine_call_start(save->engine, &save->fetch);
+    engine_call_start(save->common.engine, &save->fetch);
 }
 
 void save_base_leave(struct save *save)
@@ -198,7 +201,7 @@ void save_base_note_sparse(struct save *save, struct msg_opened *opened)
     const struct object_id *sparse = opened->sparse;
     size_t bytes = opened->sparse_count * sizeof *sparse;
     opened->sparse = NULL;
-    if (save->opened || opened->sparse_count == 0) {
+    if (save->common.reach >= REACH_OPENED || opened->sparse_count == 0) {
         return;
     }
     free(save->sparse);

@@ -5,9 +5,10 @@
  * waits for the answer, so that a save with CHECK_FAIL cannot be committed before it. Bytes are
  * compared, so NaNs with different payloads differ. Loop's thread; on_run on workers.
  */
-#include "save/save_private.h"
+#include "save/save_check_private.h"
 
 #include "base/check.h"
+#include "snapshot/snapshot.h"
 #include "wire/negotiate.h"
 
 #include <stdio.h>
@@ -17,7 +18,7 @@
 enum { CHECK_KEYS = 4096 }; /* in a frame */
 
 struct check_group { /* the DIGESTS of one group */
-    struct save *save;
+    struct save_check *check;
     struct request request;
     uint32_t group;
     bool sent, over;
@@ -25,13 +26,37 @@ struct check_group { /* the DIGESTS of one group */
 
 static const struct request_ops check_ops;
 
+static void enter_over(struct sm *sm);
+static const struct sm_state check_table[] = {
+    [CH_OFF] = {"off", NULL, SM_TO(CH_DIGEST) | SM_TO(CH_OVER), 0},
+    [CH_DIGEST] = {"digest", NULL, SM_TO(CH_MADE) | SM_TO(CH_OVER), 0},
+    [CH_MADE] = {"made", NULL, SM_TO(CH_OVER), 0},
+    [CH_OVER] = {"over", NULL, 0, SM_FINAL, enter_over},
+};
+
+/* CHECKs what is true of the comparison in the state that it has just moved to. */
+static void check_state(const struct sm *sm)
+{
+    const struct save_check *check = container_of(sm, struct save_check, sm);
+    CHECK(sm->state == CH_DIGEST || check->running == 0);
+    CHECK(sm->state != CH_DIGEST || check->digests != NULL);
+    CHECK(sm->state == CH_MADE || sm->state == CH_OVER || !check->asked);
+}
+
+/* Called on entering OVER: nobody has to answer in time any more. */
+static void enter_over(struct sm *sm)
+{
+    timer_stop(&container_of(sm, struct save_check, sm)->timer);
+}
+
 /* --- digests --------------------------------------------------------------------- */
 
 /* Digests a box cell by cell; a cell is a run of the box's row-major bytes. Returns false if there
  * is no memory, or a device cannot be read. */
-static bool digest_box(const struct save *save, struct xxh3_stream *stream, uint32_t t, uint32_t b)
+static bool digest_box(const struct save_check *check, struct xxh3_stream *stream, uint32_t t,
+                       uint32_t b)
 {
-    const struct registered_tensor *tensor = &save->set->tensors[t];
+    const struct registered_tensor *tensor = &check->common->set->tensors[t];
     const struct registered_box *box = &tensor->boxes[b];
     bool well = true;
     if (box->contiguous && tensor->device == 0) {
@@ -39,8 +64,8 @@ static bool digest_box(const struct save *save, struct xxh3_stream *stream, uint
         return true;
     }
     struct grid grid;
-    uint8_t *gathered = malloc(save->chunk_bytes_seen);
-    grid_init(&grid, &box->box, tensor->dtype, save->chunk_bytes_seen);
+    uint8_t *gathered = malloc(check->common->chunk_bytes);
+    grid_init(&grid, &box->box, tensor->dtype, check->common->chunk_bytes);
     for (uint64_t cell = 0; gathered && well && cell < grid.cell_count; cell++) {
         struct layout_piece piece = {.tensor = t, .box = b};
         struct box rectangle;
@@ -48,7 +73,8 @@ static bool digest_box(const struct save *save, struct xxh3_stream *stream, uint
         grid_cell(&grid, cell, &rectangle, &piece.source, &bytes);
         piece.bytes = (uint32_t)bytes;
         struct diag diag = DIAG_INIT; /* the copy meets the same failure, and names it */
-        well = snapshot_copy_piece(save->set, &piece, save->user->after, gathered, &diag) == 0;
+        well = snapshot_copy_piece(check->common->set, &piece, check->common->user->after, gathered,
+                                   &diag) == 0;
         xxh3_stream_add(stream, bytes, gathered);
     }
     free(gathered);
@@ -59,19 +85,19 @@ static bool digest_box(const struct save *save, struct xxh3_stream *stream, uint
 static void on_run(struct work *work)
 {
     struct check_work *own = container_of(work, struct check_work, work);
-    struct save *save = own->save;
+    struct save_check *check = own->check;
     struct xxh3_stream *stream = xxh3_stream_new();
     bool well = stream != NULL;
-    uint32_t count = (uint32_t)save->set->tensor_count, t;
-    while (well && (t = atomic_fetch_add(&save->check.next, 1)) < count) {
-        if (save->agree.held.group_of[t] == HELD_ALONE) {
+    uint32_t count = (uint32_t)check->common->set->tensor_count, t;
+    while (well && (t = atomic_fetch_add(&check->next, 1)) < count) {
+        if (check->agree->held.group_of[t] == HELD_ALONE) {
             continue;
         }
         xxh3_stream_reset(stream);
-        for (uint32_t b = 0; b < save->set->tensors[t].box_count && well; b++) {
-            well = digest_box(save, stream, t, b);
+        for (uint32_t b = 0; b < check->common->set->tensors[t].box_count && well; b++) {
+            well = digest_box(check, stream, t, b);
         }
-        save->check.digests[t] = xxh3_stream_digest(stream);
+        check->digests[t] = xxh3_stream_digest(stream);
     }
     xxh3_stream_free(stream);
     own->failed = !well;
@@ -79,44 +105,45 @@ static void on_run(struct work *work)
 
 /* Ends the comparison. A difference, or a comparison that was not possible, fails the save or
  * becomes its warning, as the caller has asked. */
-static void end_check(struct save *save, int code, const char *text)
+static void end_check(struct save_check *check, int code, const char *text)
 {
-    struct save_check *check = &save->check;
-    if (check->over) {
+    struct engine_save *user = check->common->user;
+    if (sm_is(&check->sm, CH_OVER)) {
         return;
     }
-    check->over = true;
-    timer_stop(&check->timer);
-    if (code != 0 && save->user->check_replicas == CHECK_FAIL) {
+    sm_move(&check->sm, CH_OVER);
+    if (code != 0 && user->check_replicas == CHECK_FAIL) {
         struct diag diag = DIAG_INIT;
-        diag_set(&diag, code, "step %llu: %s", (unsigned long long)save->user->step, text);
-        save_fail(save, code, &diag);
+        diag_set(&diag, code, "step %llu: %s", (unsigned long long)user->step, text);
+        check->common->events->fail(check->common, code, &diag);
         return;
     }
     if (code != 0) {
-        diag_set(&save->user->warning, code, "%s", text);
+        diag_set(&user->warning, code, "%s", text);
     }
-    save_wake(save);
+    save_wake(check->common);
 }
 
 /* Called when a worker has ended. After the last one the digests are sent. */
 static void on_done(struct work *work)
 {
-    struct check_work *own = container_of(work, struct check_work, work);
-    struct save *save = own->save;
-    struct save_check *check = &save->check;
-    check->failed = check->failed || own->failed;
+    struct save_check *check = container_of(work, struct check_work, work)->check;
+    bool failed = false;
+    CHECK(check->running > 0);
     if (--check->running > 0) {
         return;
     }
-    if (check->failed) {
-        end_check(save, CAIRN_E_NO_MEMORY, "no memory to compare replicas, or no way to read them");
-    } else {
-        check->made = true;
-        save_check_go(save);
+    for (unsigned i = 0; i < CHECK_WORKS; i++) {
+        failed = failed || check->works[i].failed;
     }
-    save_check_copied(save);
-    save_wake(save);
+    if (failed) {
+        end_check(check, CAIRN_E_NO_MEMORY,
+                  "no memory to compare replicas, or no way to read them");
+    } else {
+        sm_move(&check->sm, CH_MADE);
+        save_check_go(check);
+    }
+    save_wake(check->common);
 }
 
 /* --- the comparison -------------------------------------------------------------- */
@@ -139,12 +166,12 @@ static void add_members(char *text, size_t bytes, const struct held_group *group
     }
 }
 
-static const char *name_of(const struct save *save, const struct held_group *group,
+static const char *name_of(const struct save_check *check, const struct held_group *group,
                            const struct xxh128 *key)
 {
     for (uint32_t i = 0; i < group->tensor_count; i++) {
-        if (memcmp(&save->agree.held.keys[group->tensors[i]], key, sizeof *key) == 0) {
-            return save->set->tensors[group->tensors[i]].name;
+        if (memcmp(&check->agree->held.keys[group->tensors[i]], key, sizeof *key) == 0) {
+            return check->common->set->tensors[group->tensors[i]].name;
         }
     }
     return "(one that this rank does not have)";
@@ -154,9 +181,8 @@ static const char *name_of(const struct save *save, const struct held_group *gro
  * from it. The first tensor is described, and further ones are only counted. */
 static void note_difference(struct check_group *asked, const struct msg_set *rows, uint32_t count)
 {
-    struct save *save = asked->save;
-    struct save_check *check = &save->check;
-    const struct held_group *group = &save->agree.held.groups[asked->group];
+    struct save_check *check = asked->check;
+    const struct held_group *group = &check->agree->held.groups[asked->group];
     char text[300] = "";
     if (check->differing++ > 0) {
         return;
@@ -165,7 +191,7 @@ static void note_difference(struct check_group *asked, const struct msg_set *row
     snprintf(check->text, sizeof check->text,
              "tensor '%.160s' should be the same on these ranks, "
              "but rank %s",
-             name_of(save, group, &rows[0].key), text);
+             name_of(check, group, &rows[0].key), text);
     for (uint32_t i = 1; i < count && i < 4; i++) {
         size_t used = strlen(check->text);
         text[0] = '\0';
@@ -176,10 +202,9 @@ static void note_difference(struct check_group *asked, const struct msg_set *row
 }
 
 /* Ends the comparison when all groups have their answer. */
-static void finish_if_all(struct save *save)
+static void finish_if_all(struct save_check *check)
 {
-    struct save_check *check = &save->check;
-    if (check->groups_open > 0 || check->over || !check->asked) {
+    if (check->groups_open > 0 || sm_is(&check->sm, CH_OVER) || !check->asked) {
         return;
     }
     if (check->differing > 1) {
@@ -188,9 +213,9 @@ static void finish_if_all(struct save *save)
                  check->differing - 1);
     }
     if (check->differing > 0) {
-        end_check(save, CAIRN_E_REPLICAS_DIFFER, check->text);
+        end_check(check, CAIRN_E_REPLICAS_DIFFER, check->text);
     } else {
-        end_check(save, 0, NULL);
+        end_check(check, 0, NULL);
     }
 }
 
@@ -209,20 +234,20 @@ static void take_rows(struct check_group *asked, const struct msg_sets *sets)
 }
 
 /* Ends the comparison without a result. */
-static void end_uncompared(struct save *save, int code, const char *why)
+static void end_uncompared(struct save_check *check, int code, const char *why)
 {
     char text[DIAG_TEXT_MAX];
     int known = code < 0 ? code : CAIRN_E_PROTOCOL;
     snprintf(text, sizeof text, "replicas were not compared: %s",
              why && why[0] != '\0' ? why : err_text(known));
-    end_check(save, known, text);
+    end_check(check, known, text);
 }
 
 static void end_group(struct check_group *asked)
 {
     if (asked->sent && !asked->over) {
         asked->over = true;
-        asked->save->check.groups_open--;
+        asked->check->groups_open--;
     }
 }
 
@@ -232,14 +257,14 @@ static int on_reply(struct request *request, const struct frame *frame, const st
                     void **ret_payload, struct diag *diag)
 {
     struct check_group *asked = container_of(request, struct check_group, request);
-    struct save *save = asked->save;
+    struct save_check *check = asked->check;
     (void)frame, (void)ret_payload;
     if (msg->type == MSG_ERROR) {
         end_group(asked);
         if (msg->u.error.code != CAIRN_E_ABORTED) { /* the save has ended, and SEAL is told */
-            end_uncompared(save, msg->u.error.code, msg->u.error.text);
+            end_uncompared(check, msg->u.error.code, msg->u.error.text);
         }
-        finish_if_all(save);
+        finish_if_all(check);
         return 0;
     }
     if (msg->type != MSG_COMPARED) {
@@ -247,13 +272,13 @@ static int on_reply(struct request *request, const struct frame *frame, const st
     }
     const struct msg_sets *sets = &msg->u.compared;
     if (sets->code != 0) {
-        end_uncompared(save, sets->code, sets->text);
+        end_uncompared(check, sets->code, sets->text);
     }
     take_rows(asked, sets);
     if (sets->last) {
-        link_forget(&save->engine->link, request);
+        link_forget(&check->common->engine->link, request);
         end_group(asked);
-        finish_if_all(save);
+        finish_if_all(check);
     }
     return 0;
 }
@@ -266,19 +291,19 @@ static void on_lost(struct request *request)
 static const struct request_ops check_ops = {.on_reply = on_reply, .on_lost = on_lost};
 
 /* Sends key and digest of each tensor of the group, in frames of CHECK_KEYS. */
-static void send_digests(struct save *save, uint32_t g)
+static void send_digests(struct save_check *check, uint32_t g)
 {
-    struct check_group *asked = &save->check.groups[g];
-    const struct held_group *group = &save->agree.held.groups[g];
+    struct check_group *asked = &check->groups[g];
+    const struct held_group *group = &check->agree->held.groups[g];
     struct xxh128 keys[CHECK_KEYS], digests[CHECK_KEYS];
-    link_add(&save->engine->link, &asked->request);
+    link_add(&check->common->engine->link, &asked->request);
     asked->sent = true;
     asked->over = false;
-    save->check.groups_open++;
+    check->groups_open++;
     for (uint32_t at = 0; at < group->tensor_count;) {
         struct msg msg = {.type = MSG_DIGESTS,
-                          .u.digests = {.id = save->user->id,
-                                        .open_id = save->open_id,
+                          .u.digests = {.id = check->common->user->id,
+                                        .open_id = check->common->open_id,
                                         .group = group->key,
                                         .total = group->tensor_count,
                                         .first = at,
@@ -286,42 +311,42 @@ static void send_digests(struct save *save, uint32_t g)
                                         .digests = digests}};
         uint32_t count = 0;
         for (; count < CHECK_KEYS && at < group->tensor_count; count++, at++) {
-            keys[count] = save->agree.held.keys[group->tensors[at]];
-            digests[count] = save->check.digests[group->tensors[at]];
+            keys[count] = check->agree->held.keys[group->tensors[at]];
+            digests[count] = check->digests[group->tensors[at]];
         }
         msg.u.digests.count = count;
-        link_send(&save->engine->link, &asked->request, &msg);
+        link_send(&check->common->engine->link, &asked->request, &msg);
     }
 }
 
-void save_check_go(struct save *save)
+void save_check_go(struct save_check *check)
 {
-    struct save_check *check = &save->check;
-    if (!check->made || check->asked || !save->agree.asked || save_is_over(save) ||
-        !link_is_up(&save->engine->link)) {
+    const struct engine *engine = check->common->engine;
+    bool is_made = check->running == 0 && check->digests != NULL;
+    if (!is_made || check->asked || check->agree->talk == TALK_NOTHING ||
+        save_is_over(check->common) || !link_is_up(&engine->link)) {
         return;
     }
     /* A rank that has its answer sends its digests all the same: a daemon that was restarted has
      * forgotten them, and other ranks may still wait there. */
     check->asked = true;
     check->differing = 0;
-    if (!check->over && !timer_is_active(&check->timer)) {
-        check->wait_ms = max_u64(1, engine_ms_left(save->engine, save->end_ms) / 2);
+    if (sm_is(&check->sm, CH_MADE) && !timer_is_active(&check->timer)) {
+        check->wait_ms = max_u64(1, engine_ms_left(engine, check->common->end_ms) / 2);
         timer_start(&check->timer, check->wait_ms);
     }
-    for (uint32_t g = 0; g < save->agree.held.group_count; g++) {
-        send_digests(save, g);
+    for (uint32_t g = 0; g < check->agree->held.group_count; g++) {
+        send_digests(check, g);
     }
-    finish_if_all(save);
+    finish_if_all(check);
 }
 
-void save_check_down(struct save *save)
+void save_check_down(struct save_check *check)
 {
-    struct save_check *check = &save->check;
     check->asked = false;
     check->groups_open = 0;
-    for (uint32_t g = 0; check->groups && g < save->agree.held.group_count; g++) {
-        link_forget(&save->engine->link, &check->groups[g].request);
+    for (uint32_t g = 0; check->groups && g < check->agree->held.group_count; g++) {
+        link_forget(&check->common->engine->link, &check->groups[g].request);
         check->groups[g].sent = false;
     }
 }
@@ -329,19 +354,19 @@ void save_check_down(struct save *save)
 /* --- begin and end --------------------------------------------------------------- */
 
 /* Writes the ranks ("1, 2, ...") of the first group that has not answered, without this rank. */
-static void name_others(const struct save *save, size_t bytes, char *ret)
+static void name_others(const struct save_check *check, size_t bytes, char *ret)
 {
     uint32_t g = 0, named = 0;
     ret[0] = '\0';
-    while (g < save->agree.held.group_count &&
-           (!save->check.groups[g].sent || save->check.groups[g].over)) {
+    while (g < check->agree->held.group_count &&
+           (!check->groups[g].sent || check->groups[g].over)) {
         g++;
     }
-    if (g == save->agree.held.group_count) {
+    if (g == check->agree->held.group_count) {
         snprintf(ret, bytes, "no connection");
         return;
     }
-    const struct held_group *group = &save->agree.held.groups[g];
+    const struct held_group *group = &check->agree->held.groups[g];
     for (uint32_t i = 0; i < group->members && named < 8; i++) {
         if (i != group->member) {
             size_t used = strlen(ret);
@@ -356,69 +381,81 @@ static void name_others(const struct save *save, size_t bytes, char *ret)
  * late, or it is at another server, which knows nothing of ours. */
 static void on_timer(struct timer *timer)
 {
-    struct save *save = container_of(timer, struct save, check.timer);
+    struct save_check *check = container_of(timer, struct save_check, timer);
     char others[160], why[400];
-    name_others(save, sizeof others, others);
+    name_others(check, sizeof others, others);
     snprintf(why, sizeof why, "within %llu ms not all of the other ranks (%s) told theirs%s",
-             (unsigned long long)save->check.wait_ms, others,
-             save->engine->options.url.server_count > 1
+             (unsigned long long)check->wait_ms, others,
+             check->common->engine->options.url.server_count > 1
                  ? "; ranks at different servers cannot be compared"
                  : "");
-    end_uncompared(save, CAIRN_E_TIMED_OUT, why);
+    end_uncompared(check, CAIRN_E_TIMED_OUT, why);
 }
 
-void save_check_init(struct save *save)
+void save_check_init(struct save_check *check, struct save_agree *agree)
 {
-    timer_init(&save->check.timer, save->engine->options.loop, on_timer);
+    check->common = agree->common;
+    check->agree = agree;
+    timer_init(&check->timer, check->common->engine->options.loop, on_timer);
+    sm_init(&check->sm, check_table, CH_OFF, "check", check->common->number);
+    check->sm.invariant = check_state;
 }
 
-bool save_check_is_wanted(const struct save *save)
+bool save_check_is_reading(const struct save_check *check) { return check->running > 0; }
+
+bool save_check_is_over(const struct save_check *check)
 {
-    return save->user->check_replicas != CHECK_NONE && save->agree.held.group_count > 0;
+    return sm_is(&check->sm, CH_OFF) || sm_is(&check->sm, CH_OVER);
 }
 
-bool save_check_is_over(const struct save *save) { return !save->check.begun || save->check.over; }
+void save_check_end(struct save_check *check)
+{
+    timer_stop(&check->timer);
+    save_check_down(check);
+}
 
 /* Returns why the comparison cannot be made, or NULL. The server allows a bounded number of
  * requests at once. */
-static const char *refusal(const struct save *save)
+static const char *refusal(const struct save_check *check)
 {
-    if ((save->engine->link.welcome.features & WIRE_FEATURE_AGREE) == 0) {
+    if ((check->common->engine->link.welcome.features & WIRE_FEATURE_AGREE) == 0) {
         return "check_replicas needs a newer server: upgrade it, or leave the option out";
     }
-    return save->agree.held.group_count > 64
+    return check->agree->held.group_count > 64
                ? "replicas of more than 64 groups of ranks cannot be compared in one save"
                : NULL;
 }
 
-void save_check_begin(struct save *save)
+void save_check_begin(struct save_check *check)
 {
-    struct save_check *check = &save->check;
-    struct scratch *scratch = &save->agree.scratch;
-    uint32_t groups = save->agree.held.group_count;
-    if (!save_check_is_wanted(save)) {
+    struct scratch *scratch = &check->agree->scratch;
+    uint32_t groups = check->agree->held.group_count;
+    CHECK(sm_is(&check->sm, CH_OFF));
+    if (!save_agree_compares(check->agree)) {
         return;
     }
-    check->begun = true;
-    const char *why = refusal(save);
+    const char *why = refusal(check);
     if (why) {
-        end_check(save, CAIRN_E_UNSUPPORTED, why);
+        end_check(check, CAIRN_E_UNSUPPORTED, why);
         return;
     }
-    check->digests = scratch_array(scratch, save->set->tensor_count, sizeof *check->digests);
+    check->digests =
+        scratch_array(scratch, check->common->set->tensor_count, sizeof *check->digests);
     check->groups = scratch_array(scratch, groups, sizeof *check->groups);
     if (!check->digests || !check->groups) {
-        end_check(save, CAIRN_E_NO_MEMORY, "no memory to compare replicas");
+        check->digests = NULL;
+        end_check(check, CAIRN_E_NO_MEMORY, "no memory to compare replicas");
         return;
     }
     for (uint32_t g = 0; g < groups; g++) {
         check->groups[g] =
-            (struct check_group){.save = save, .group = g, .request.ops = &check_ops};
+            (struct check_group){.check = check, .group = g, .request.ops = &check_ops};
     }
+    sm_move(&check->sm, CH_DIGEST);
     for (unsigned i = 0; i < CHECK_WORKS; i++) {
         check->works[i] =
-            (struct check_work){.save = save, .work = {.run = on_run, .done = on_done}};
+            (struct check_work){.check = check, .work = {.run = on_run, .done = on_done}};
         check->running++;
-        work_submit(save->engine->options.pool, &check->works[i].work);
+        work_submit(check->common->engine->options.pool, &check->works[i].work);
     }
 }

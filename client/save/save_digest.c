@@ -23,7 +23,7 @@ static struct chunk_plain plain_of(const struct save *save, const struct layout_
         .element_bytes = 1,
         .digest_alg = DIGEST_XXH3_128};
     if (!(piece->tensor & LAYOUT_BLOB)) {
-        uint32_t dtype = save->set->tensors[piece->tensor].dtype;
+        uint32_t dtype = save->common.set->tensors[piece->tensor].dtype;
         plain.shape = planes_shape_of_dtype(dtype);
         plain.element_bytes = (uint8_t)(dtype_bits(dtype) / 8);
     }
@@ -50,7 +50,7 @@ static void on_digest_run(struct work *work)
     seal->room = digest->side ? digest->side->memory : NULL;
     seal->piece_count = payload->piece_count;
     seal->encoder =
-        digest->encoder ? kit_encoder_get(digest->encoder, save->chunk_bytes_seen) : NULL;
+        digest->encoder ? kit_encoder_get(digest->encoder, save->common.chunk_bytes) : NULL;
     for (uint32_t i = 0; i < payload->piece_count; i++) {
         uint32_t idx = payload->piece_first + i, to = payload->piece_first + seal->new_count;
         struct envelope *envelope = &save->envelopes[to];
@@ -69,7 +69,7 @@ static void on_digest_run(struct work *work)
 static struct encode_state *state_of(const struct save *save, const struct layout_payload *payload)
 {
     const struct layout_piece *piece = &save->layout.pieces[payload->piece_first];
-    size_t idx = piece->tensor & LAYOUT_BLOB ? save->set->tensor_count : piece->tensor;
+    size_t idx = piece->tensor & LAYOUT_BLOB ? save->common.set->tensor_count : piece->tensor;
     return &save->states[idx];
 }
 
@@ -84,7 +84,7 @@ static bool is_whole(const struct save *save, const struct layout_payload *paylo
 static void note_state(struct save_digest *digest, const struct layout_payload *payload)
 {
     const struct save *save = digest->save;
-    const struct encode_kit *kit = &save->engine->kit;
+    const struct encode_kit *kit = &save->common.engine->kit;
     if (save->states && is_whole(save, payload) && !digest->again) {
         struct encode_state *state = state_of(save, payload);
         digest->seal.sample = encode_state_next(state);
@@ -105,7 +105,7 @@ static bool may_encode(const struct save_digest *digest, const struct layout_pay
         return save->payloads[digest->payload].from_side;
     }
     if (!is_whole(save, payload)) {
-        return save->engine->kit.mode == ENCODE_DENSEST;
+        return save->common.engine->kit.mode == ENCODE_DENSEST;
     }
     return digest->seal.sample ||
            encode_state_choose(&digest->seal.state, &digest->seal.sink) != ENCODING_RAW;
@@ -116,7 +116,7 @@ static bool may_encode(const struct save_digest *digest, const struct layout_pay
 static bool take_memory(struct save_digest *digest, const struct layout_payload *payload)
 {
     struct save *save = digest->save;
-    struct encode_kit *kit = &save->engine->kit;
+    struct encode_kit *kit = &save->common.engine->kit;
     bool encode = may_encode(digest, payload);
     bool pack = save->base != NULL && payload->piece_count > 1;
     if (!encode && !pack) {
@@ -151,7 +151,7 @@ static bool hand_out(struct save *save, struct save_digest *digest, uint32_t idx
     digest->busy = true;
     save->payloads[idx].state = PAYLOAD_BUSY;
     save->digests_running++;
-    work_submit(save->engine->options.pool, &digest->work);
+    work_submit(save->common.engine->options.pool, &digest->work);
     return true;
 }
 
@@ -173,7 +173,7 @@ static uint32_t next_again(struct save *save)
  * cache. */
 void save_digest_start(struct save *save)
 {
-    if (!save->base_known || save_is_over(save)) {
+    if (!save->base_known || save_is_over(&save->common)) {
         return;
     }
     if (save->way == WAY_HAND) {
@@ -238,20 +238,20 @@ static void on_digest_done(struct work *work)
     digest->encoder = NULL;
     take_made(digest);
     save->shared_bytes += shared_bytes;
-    atomic_fetch_add(&save->user->durable_bytes, shared_bytes);
-    atomic_fetch_add(&save->user->sent_bytes, shared_bytes);
+    atomic_fetch_add(&save->common.user->durable_bytes, shared_bytes);
+    atomic_fetch_add(&save->common.user->sent_bytes, shared_bytes);
     digest->busy = false;
     save->digests_running--;
     save_digest_start(save);
-    engine_pump(save->engine); /* other saves may wait for the memory that came free */
-    save_wake(save);
+    engine_pump(save->common.engine); /* other saves may wait for the memory that came free */
+    save_wake(&save->common);
 }
 
 void save_digest_init(struct save *save)
 {
     if (save->states) {
-        encode_kit_load(&save->engine->kit, &save->set->list_hash, save->set->tensor_count + 1,
-                        save->states);
+        encode_kit_load(&save->common.engine->kit, &save->common.set->list_hash,
+                        save->common.set->tensor_count + 1, save->states);
     }
     for (unsigned i = 0; i < SAVE_DIGESTS; i++) {
         save->digests[i] = (struct save_digest){
@@ -263,8 +263,8 @@ void save_digest_fini(struct save *save)
 {
     CHECK(save->digests_running == 0);
     if (save->states) {
-        encode_kit_keep(&save->engine->kit, &save->set->list_hash, save->set->tensor_count + 1,
-                        save->states);
+        encode_kit_keep(&save->common.engine->kit, &save->common.set->list_hash,
+                        save->common.set->tensor_count + 1, save->states);
     }
     for (uint32_t i = 0; save->payloads && i < save->layout.payload_count; i++) {
         encode_kit_give_side(save->payloads[i].side);

@@ -12,13 +12,13 @@ enum { SAVE_DRAIN_MS = 1000 };
 
 void save_end_committed(struct save *save)
 {
-    save->decided = true;
     save_times_keep(save);
     /* The daemon may have finished it while we were not connected. */
-    atomic_store(&save->user->durable_bytes, atomic_load(&save->user->total_bytes));
-    save->status = 0;
-    diag_clear(&save->user->diag);
+    atomic_store(&save->common.user->durable_bytes, atomic_load(&save->common.user->total_bytes));
+    save->common.status = 0;
+    diag_clear(&save->common.user->diag);
     save_base_keep(save);
+    save->common.reach = REACH_DECIDED;
     save_move(save, SV_DRAIN);
 }
 
@@ -33,18 +33,18 @@ static enum sm_result outcome(struct save *save)
         return SM_AGAIN;
     }
     int code = answer->outcome_code < 0 ? answer->outcome_code : CAIRN_E_ABORTED;
-    save->decided = true;
-    save->engine->dead.step = save->user->step;
-    save->engine->dead.open_id = save->open_id;
+    save->common.reach = REACH_DECIDED;
+    save->common.engine->dead.step = save->common.user->step;
+    save->common.engine->dead.open_id = save->common.open_id;
     /* Our own time-out says less than what the server found at its deadline. */
-    bool ours_says_less =
-        save->status == 0 || (save->status == CAIRN_E_TIMED_OUT && code != CAIRN_E_TIMED_OUT);
+    bool ours_says_less = save->common.status == 0 ||
+                          (save->common.status == CAIRN_E_TIMED_OUT && code != CAIRN_E_TIMED_OUT);
     if (ours_says_less) {
-        save->status = code;
-        diag_clear(&save->user->diag);
-        diag_set(&save->user->diag, code, "%s", diag_text(&answer->diag, code));
-        if (code == CAIRN_E_COVERAGE && save->agree.alone) {
-            diag_add(&save->user->diag,
+        save->common.status = code;
+        diag_clear(&save->common.user->diag);
+        diag_set(&save->common.user->diag, code, "%s", diag_text(&answer->diag, code));
+        if (code == CAIRN_E_COVERAGE && save->agree.ground == GROUND_ALONE) {
+            diag_add(&save->common.user->diag,
                      "the ranks' lists differ, and this rank did not hear of the "
                      "others' in time: save again, they wait longer for each "
                      "other and gather at one server");
@@ -62,10 +62,11 @@ enum sm_result save_on_wait(struct sm *sm)
         return SM_AGAIN;
     }
     if (!save->answer.asked) {
-        struct msg wait = {.type = MSG_WAIT,
-                           .u.wait = {.id = save->user->id, .open_id = save->open_id}};
+        struct msg wait = {
+            .type = MSG_WAIT,
+            .u.wait = {.id = save->common.user->id, .open_id = save->common.open_id}};
         save_ask(save, &wait);
-        save_agree_await(save);
+        save_agree_await(&save->agree);
         return SM_WAIT;
     }
     if (!save->answer.come) {
@@ -85,13 +86,13 @@ enum sm_result save_on_wait(struct sm *sm)
  * can have been committed. */
 static void end_unknown(struct save *save)
 {
-    if (save->seal_sent) {
-        struct diag before = save->user->diag;
-        diag_clear(&save->user->diag);
-        save->status = diag_set(
-            &save->user->diag, CAIRN_E_OUTCOME_UNKNOWN,
+    if (save->common.reach == REACH_SEALED) {
+        struct diag before = save->common.user->diag;
+        diag_clear(&save->common.user->diag);
+        save->common.status = diag_set(
+            &save->common.user->diag, CAIRN_E_OUTCOME_UNKNOWN,
             "step %llu may or may not be committed: ask for its status; before that: %.300s",
-            (unsigned long long)save->user->step, before.text);
+            (unsigned long long)save->common.user->step, before.text);
     }
     save_move(save, SV_DRAIN);
 }
@@ -114,12 +115,13 @@ enum sm_result save_on_abort(struct sm *sm)
         save->answer = (struct answer){0};
     }
     save->lost = false;
-    if (link_is_up(&save->engine->link) && !save->answer.asked && !timer_is_active(&save->retry)) {
+    if (link_is_up(&save->common.engine->link) && !save->answer.asked &&
+        !timer_is_active(&save->retry)) {
         struct msg abort = {.type = MSG_ABORT,
-                            .u.abort = {.id = save->user->id,
-                                        .open_id = save->open_id,
-                                        .code = save->status,
-                                        .reason = save->user->diag.text}};
+                            .u.abort = {.id = save->common.user->id,
+                                        .open_id = save->common.open_id,
+                                        .code = save->common.status,
+                                        .reason = save->common.user->diag.text}};
         save_ask(save, &abort);
     }
     if (save->answer.come || save->grace) {
@@ -137,7 +139,8 @@ void save_enter_drain(struct sm *sm)
     struct save *save = save_of_sm(sm);
     save_stream_forget(save);
     save_stage_stop(save); /* a save that was committed before need not be copied */
-    save_agree_end(save);
+    save_agree_end(&save->agree);
+    save_check_end(&save->check);
     save_base_end(save);
     timer_stop(&save->retry);
     /* The socket still borrows the arena, and gets a moment to let go. */
@@ -171,20 +174,20 @@ void save_enter_end(struct sm *sm)
     save_room_give(save);
     save_hand_staged(save);
     if (!save->staged) {
-        save_set_staged(save, save->status);
+        save_set_staged(save, save->common.status);
     }
-    loop_post(save->engine->options.loop, &save->post);
-    engine_wake_stagers(save->engine);
+    loop_post(save->common.engine->options.loop, &save->post);
+    engine_wake_stagers(save->common.engine);
 }
 
 /* Frees the save. Nothing of it may run any more. */
 static void save_free(struct save *save)
 {
-    list_remove(&save->op.link);
-    registered_unref(save->set);
+    list_remove(&save->common.op.link);
+    registered_unref(save->common.set);
     save_base_fini(save);
     buf_fini(&save->part.buf);
-    save_agree_fini(save);
+    save_agree_fini(&save->agree);
     scratch_fini(&save->scratch);
     layout_fini(&save->layout);
     free(save);
@@ -193,10 +196,10 @@ static void save_free(struct save *save)
 void save_on_deliver(struct post *post)
 {
     struct save *save = container_of(post, struct save, post);
-    struct engine *engine = save->engine;
-    struct engine_save *user = save->user;
+    struct engine *engine = save->common.engine;
+    struct engine_save *user = save->common.user;
     bool released = save->tell_released, staged = save->tell_staged, done = save->tell_done;
-    int status = save->status, staged_status = save->staged_status;
+    int status = save->common.status, staged_status = save->staged_status;
     save->tell_staged = save->tell_released = false;
     if (status != 0 && !save->named) {
         save->named = true;
@@ -216,6 +219,7 @@ void save_on_deliver(struct post *post)
         user->on_done(user, status);
         engine_op_gone(engine);
     } else if (released) {
-        save_wake(save); /* layout and copy begin behind the caller's return, not before it */
+        save_wake(
+            &save->common); /* layout and copy begin behind the caller's return, not before it */
     }
 }

@@ -27,12 +27,12 @@ enum { STAGE_LAG_MS = 500 };
  * restart it finds what it stored by the digests of the bytes, which are gone by then. */
 bool save_hand_packs(const struct save *save)
 {
-    return save->engine->link.hands_packed && !save->waves;
+    return save->common.engine->link.hands_packed && !save->waves;
 }
 
 bool save_hand_may(const struct save *save)
 {
-    const struct engine *engine = save->engine;
+    const struct engine *engine = save->common.engine;
     return engine->link.hands_over && !engine->hand.refused &&
            engine->options.transport != TRANSPORT_SOCKET &&
            (save_hand_packs(save) || engine->kit.mode != ENCODE_DENSEST);
@@ -44,7 +44,7 @@ bool save_hand_may(const struct save *save)
  * ruled out (TRANSPORT_MEMFD), force_hand decides. */
 static bool wants_socket(const struct save *save)
 {
-    const struct engine *engine = save->engine;
+    const struct engine *engine = save->common.engine;
     return engine->options.transport == TRANSPORT_SOCKET ||
            (engine->options.transport == TRANSPORT_AUTO && !save_hand_packs(save) &&
             (engine->kit.mode == ENCODE_DENSEST || save->base));
@@ -55,7 +55,7 @@ static bool wants_socket(const struct save *save)
  * rather than forgotten. */
 static void force_hand(struct save *save)
 {
-    const struct engine *engine = save->engine;
+    const struct engine *engine = save->common.engine;
     struct diag diag = DIAG_INIT;
     if (engine->options.transport != TRANSPORT_MEMFD || save_hand_packs(save)) {
         return;
@@ -103,8 +103,8 @@ static void fall_back(struct save *save)
                  "the daemon does not take the arena any more, which is smaller than the save and "
                  "had to give up bytes that it took before: save again");
         save_fail(save, CAIRN_E_UNSUPPORTED, &diag);
-    } else if (save->engine->options.transport == TRANSPORT_MEMFD) {
-        const struct hand *hand = &save->engine->hand;
+    } else if (save->common.engine->options.transport == TRANSPORT_MEMFD) {
+        const struct hand *hand = &save->common.engine->hand;
         diag_set(&diag, CAIRN_E_UNSUPPORTED,
                  "CAIRN_TRANSPORT=memfd, and the arena cannot be handed over: %s",
                  hand->refused
@@ -119,7 +119,7 @@ bool save_hand_choose(struct save *save)
     if (save->way == WAY_SOCKET) {
         return true;
     }
-    if (!save->base_known || !link_is_up(&save->engine->link)) {
+    if (!save->base_known || !link_is_up(&save->common.engine->link)) {
         return false;
     }
     if (save->way == WAY_OPEN && wants_socket(save)) {
@@ -130,17 +130,17 @@ bool save_hand_choose(struct save *save)
     if (save->way == WAY_OPEN) {
         force_hand(save);
     }
-    if (save->status != 0) {
+    if (save->common.status != 0) {
         return false;
     }
-    bool nothing = save->layout.payload_count == 0 && save->engine->link.hands_over;
-    enum hand_answer answer = nothing ? HAND_YES : hand_over(save->engine);
+    bool nothing = save->layout.payload_count == 0 && save->common.engine->link.hands_over;
+    enum hand_answer answer = nothing ? HAND_YES : hand_over(save->common.engine);
     if (answer == HAND_NO) {
         fall_back(save);
     } else if (answer == HAND_YES) {
         save->way = WAY_HAND;
     }
-    return answer != HAND_WAIT && save->status == 0;
+    return answer != HAND_WAIT && save->common.status == 0;
 }
 
 /* --- describing -------------------------------------------------------------------- */
@@ -149,7 +149,7 @@ static uint8_t element_bytes_of(const struct save *save, const struct layout_pie
 {
     return piece->tensor & LAYOUT_BLOB
                ? 1
-               : (uint8_t)(dtype_bits(save->set->tensors[piece->tensor].dtype) / 8);
+               : (uint8_t)(dtype_bits(save->common.set->tensors[piece->tensor].dtype) / 8);
 }
 
 void save_hand_prepare(struct save *save)
@@ -186,7 +186,7 @@ void save_hand_prepare(struct save *save)
                                   .new_count = place->piece_count,
                                   .new_plain_bytes = (uint32_t)plain};
     }
-    engine_pump(save->engine);
+    engine_pump(save->common.engine);
 }
 
 /* Adds what the daemon needs to know to compare and encode. dtypes is memory for one dtype a
@@ -195,14 +195,14 @@ static void describe_packing(struct save *save, uint32_t payload, uint32_t *dtyp
                              struct msg_describe *describe)
 {
     const struct layout_payload *place = &save->layout.payloads[payload];
-    const struct registered *set = save->set;
+    const struct registered *set = save->common.set;
     for (uint32_t i = 0; i < place->piece_count; i++) {
         const struct layout_piece *piece = &save->layout.pieces[place->piece_first + i];
         dtypes[i] = piece->tensor & LAYOUT_BLOB ? 0 : set->tensors[piece->tensor].dtype;
         describe->tensor =
             piece->tensor & LAYOUT_BLOB ? (uint32_t)set->tensor_count : piece->tensor;
     }
-    describe->encode = save->engine->kit.mode;
+    describe->encode = save->common.engine->kit.mode;
     if (describe->encode != ENCODE_NEVER) {
         describe->dtype_count = place->piece_count;
         describe->dtypes = dtypes;
@@ -214,12 +214,12 @@ void save_hand_describe(struct save *save, const struct save_object *object,
                         const struct msg_data *data, uint32_t payload)
 {
     const struct layout_payload *place = &save->layout.payloads[payload];
-    const struct arena *arena = save->engine->options.arena;
+    const struct arena *arena = save->common.engine->options.arena;
     uint32_t dtypes[LAYOUT_PACK_PIECES_MAX];
     struct msg msg = {
         .type = MSG_DESCRIBE,
         .u.describe = {.data = *data,
-                       .arena_id = save->engine->hand.held,
+                       .arena_id = save->common.engine->hand.held,
                        .arena_offset = arena_offset(arena, save_payload_data(save, payload)),
                        .bytes = place->bytes}};
     save->described = true;
@@ -227,13 +227,13 @@ void save_hand_describe(struct save *save, const struct save_object *object,
     if (save_hand_packs(save)) {
         describe_packing(save, payload, dtypes, &msg.u.describe);
     }
-    link_send(&save->engine->link, &object->request, &msg);
-    atomic_fetch_add(&save->user->sent_bytes, place->bytes);
+    link_send(&save->common.engine->link, &object->request, &msg);
+    atomic_fetch_add(&save->common.user->sent_bytes, place->bytes);
 }
 
 bool save_hand_is_described(const struct save *save)
 {
-    if (!save->engine->link.hands_over) {
+    if (!save->common.engine->link.hands_over) {
         return false; /* this connection takes no COMPLETE, so another way is chosen */
     }
     for (uint32_t i = 0; i < save->object_count; i++) {
@@ -250,17 +250,17 @@ void save_hand_sealed(struct save *save, const struct msg *msg)
     if (msg->type == MSG_SEALED && save->way == WAY_HAND && save->packed) {
         save->shared_bytes = sealed->shared_bytes;
         save->told = true;
-        atomic_store(&save->user->stored_bytes, sealed->stored_bytes);
+        atomic_store(&save->common.user->stored_bytes, sealed->stored_bytes);
     }
 }
 
 void save_hand_complete(struct save *save)
 {
     struct msg msg = {.type = MSG_COMPLETE,
-                      .u.complete = {.id = save->user->id,
-                                     .open_id = save->open_id,
+                      .u.complete = {.id = save->common.user->id,
+                                     .open_id = save->common.open_id,
                                      .part_bytes = save->part.buf.bytes}};
-    link_send(&save->engine->link, &save->request, &msg);
+    link_send(&save->common.engine->link, &save->request, &msg);
 }
 
 /* --- staged ------------------------------------------------------------------------ */
@@ -272,7 +272,7 @@ static void on_stage_lag(struct timer *timer)
 
 void save_hand_stage(struct save *save)
 {
-    const struct engine *engine = save->engine;
+    const struct engine *engine = save->common.engine;
     bool may_hand = save_hand_may(save) && link_is_up(&engine->link) && save->way != WAY_SOCKET &&
                     !wants_socket(save);
     if (!may_hand) {
@@ -282,12 +282,12 @@ void save_hand_stage(struct save *save)
     save_set_released(save);
     save->stage_waits = true;
     timer_start(&save->stage_lag, STAGE_LAG_MS);
-    engine_wake_stagers(save->engine); /* the copy is over, so the next save may stage */
+    engine_wake_stagers(save->common.engine); /* the copy is over, so the next save may stage */
 }
 
 void save_hand_init(struct save *save)
 {
-    timer_init(&save->stage_lag, save->engine->options.loop, on_stage_lag);
+    timer_init(&save->stage_lag, save->common.engine->options.loop, on_stage_lag);
 }
 
 void save_hand_staged(struct save *save)
@@ -295,14 +295,14 @@ void save_hand_staged(struct save *save)
     if (save->stage_waits) {
         save->stage_waits = false;
         timer_stop(&save->stage_lag);
-        save_set_staged(save, save->status);
+        save_set_staged(save, save->common.status);
     }
 }
 
 void save_hand_give(struct save *save, uint8_t *place)
 {
-    struct arena *arena = save->engine->options.arena;
-    if (save->described && !save->decided) {
+    struct arena *arena = save->common.engine->options.arena;
+    if (save->described && save->common.reach != REACH_DECIDED) {
         arena_retire(arena, place);
     } else {
         arena_give(arena, place);

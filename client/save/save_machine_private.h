@@ -6,7 +6,7 @@
 #ifndef CAIRN_SAVE_SAVE_MACHINE_PRIVATE_H
 #define CAIRN_SAVE_SAVE_MACHINE_PRIVATE_H
 
-#include "engine/operations.h"
+#include "save/save_common.h"
 
 struct save;
 
@@ -57,7 +57,6 @@ struct save *save_of_link(struct list *node);
 struct save *save_of_sm(struct sm *sm);
 /* Moves, and ends the request of the present state. */
 void save_move(struct save *save, unsigned state);
-void save_wake(struct save *save);
 /* Fails the save; only the first failure counts. What it means for the save depends on how far it
  * came. */
 void save_fail(struct save *save, int status, const struct diag *diag);
@@ -66,7 +65,6 @@ void save_fail(struct save *save, int status, const struct diag *diag);
 bool save_stops(struct save *save);
 bool save_is_sending(const struct save *save);
 bool save_is_before_sending(const struct save *save); /* and has not ended */
-bool save_is_over(const struct save *save);           /* failed, or only draining is left */
 bool save_is_queued(const struct save *save);         /* is waiting, and has no room yet */
 bool save_is_staging(const struct save *save);        /* has not left the queue for the arena */
 struct object_id save_object_id(const struct save *save, uint32_t object);
@@ -79,8 +77,6 @@ void save_ask(struct save *save, const struct msg *msg);
 bool save_is_refused_for_now(const struct save *save);
 /* The run's record takes no update, so waiting does not help. */
 bool save_is_stuck(const struct save *save);
-/* Returns whether no other operation uses the connection, which may be fine for them. */
-bool save_is_alone(const struct save *save);
 /* If the answer is a refusal for the moment, goes back to LINK to ask again a little later, and
  * returns true. */
 bool save_tries_again(struct save *save);

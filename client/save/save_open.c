@@ -16,7 +16,7 @@ enum sm_result save_on_link(struct sm *sm)
     if (save_stops(save)) {
         return SM_AGAIN;
     }
-    if (!link_is_up(&save->engine->link) || timer_is_active(&save->retry)) {
+    if (!link_is_up(&save->common.engine->link) || timer_is_active(&save->retry)) {
         return SM_WAIT;
     }
     save_move(save, SV_OPEN);
@@ -27,15 +27,15 @@ enum sm_result save_on_link(struct sm *sm)
  * ranks that are missing, comes in time. */
 static uint64_t server_deadline_ms(const struct save *save)
 {
-    uint64_t left_ms = engine_ms_left(save->engine, save->end_ms);
+    uint64_t left_ms = engine_ms_left(save->common.engine, save->common.end_ms);
     return max_u64(1, left_ms - min_u64(left_ms / 10, SAVE_SLACK_MS_MAX));
 }
 
 /* Asks for the opening of this step. Rank 0's request carries the metadata, tags and metrics. */
 static void ask_open(struct save *save)
 {
-    struct engine *engine = save->engine;
-    const struct engine_save *user = save->user;
+    struct engine *engine = save->common.engine;
+    const struct engine_save *user = save->common.user;
     bool first = engine->options.rank == 0;
     /* Rank 0 opens; the others wait for an opening that is not the one they know to be dead. */
     uint64_t dead_id = engine->dead.step == user->step ? engine->dead.open_id : 0;
@@ -47,11 +47,11 @@ static void ask_open(struct save *save)
                                   .open_id = first ? save->opening : dead_id,
                                   .deadline_ms = server_deadline_ms(save),
                                   .wait_ms = server_deadline_ms(save),
-                                  .list_hash = save->set->list_hash,
+                                  .list_hash = save->common.set->list_hash,
                                   .full = first && user->full}};
     if (first) {
         save_times_tell(save, &open.u.open);
-        open.u.open.plain_bytes = registered_state_bytes(save->set);
+        open.u.open.plain_bytes = registered_state_bytes(save->common.set);
         open.u.open.metadata_bytes = user->metadata_bytes;
         open.u.open.metadata = user->metadata;
         open.u.open.tag_count = user->tag_count;
@@ -67,10 +67,11 @@ static void ask_open(struct save *save)
 static enum sm_result opened_again(struct save *save, const struct msg_opened *opened)
 {
     struct diag diag = DIAG_INIT;
-    if (opened->open_id != save->open_id || !ckpt_id_equal(opened->id, save->user->id)) {
+    if (opened->open_id != save->common.open_id ||
+        !ckpt_id_equal(opened->id, save->common.user->id)) {
         diag_set(&diag, CAIRN_E_ABORTED,
                  "step %llu was aborted while the connection was lost, and opened anew",
-                 (unsigned long long)save->user->step);
+                 (unsigned long long)save->common.user->step);
         save_fail(save, CAIRN_E_ABORTED, &diag);
         (void)save_stops(save); /* moves, because the save has failed */
         return SM_AGAIN;
@@ -87,30 +88,32 @@ static enum sm_result opened(struct save *save)
     const struct msg_opened opened = save->answer.opened;
     struct diag diag = DIAG_INIT;
     if (!save->laid_out) {
-        save->engine->link.joined.chunk_bytes = opened.chunk_bytes; /* it will be, for that */
-    } else if (opened.chunk_bytes != save->chunk_bytes_seen) {
-        save->engine->link.joined.chunk_bytes =
+        save->common.engine->link.joined.chunk_bytes =
+            opened.chunk_bytes; /* it will be, for that */
+    } else if (opened.chunk_bytes != save->common.chunk_bytes) {
+        save->common.engine->link.joined.chunk_bytes =
             opened.chunk_bytes; /* the next save is laid out for it */
         diag_set(&diag, CAIRN_E_CONFLICT,
                  "the run was created with chunks of %llu bytes meanwhile: save again",
                  (unsigned long long)opened.chunk_bytes);
         save_fail(save, CAIRN_E_CONFLICT, &diag);
     }
-    if (save->opened && opened.state == CKPT_OPEN && save->status == 0) {
-        save_agree_opened(save);
-        save_check_go(save);
+    if (save->common.reach >= REACH_OPENED && opened.state == CKPT_OPEN &&
+        save->common.status == 0) {
+        save_agree_opened(&save->agree);
+        save_check_go(&save->check);
         return opened_again(save, &opened);
     }
-    if (!save->opened) {
-        save->user->id = opened.id;
-        save->user->new_lineage = opened.new_lineage;
-        save->open_id = opened.open_id;
-        save->run_uuid = opened.run_uuid;
-        save->opened = true;
+    if (save->common.reach == REACH_NOTHING) {
+        save->common.user->id = opened.id;
+        save->common.user->new_lineage = opened.new_lineage;
+        save->common.open_id = opened.open_id;
+        save->common.run_uuid = opened.run_uuid;
+        save->common.reach = REACH_OPENED;
         save->base_id = opened.state == CKPT_OPEN ? opened.base : (struct ckpt_id){0};
         save_base_begin(save);
     }
-    if (save->declined.code != 0 && save->status == 0) {
+    if (save->declined.code != 0 && save->common.status == 0) {
         /* Now there is an opening to abort. */
         save_fail(save, save->declined.code, &save->declined);
     }
@@ -126,8 +129,8 @@ static enum sm_result opened(struct save *save)
         save_move(save, SV_WAIT);
         return SM_AGAIN;
     }
-    save_agree_opened(save);
-    save_check_go(save);
+    save_agree_opened(&save->agree);
+    save_check_go(&save->check);
     save_move(save, save->stage_begun ? SV_SEND : SV_AGREE);
     return SM_AGAIN;
 }
@@ -177,9 +180,9 @@ enum sm_result save_on_have(struct sm *sm)
     }
     if (!save->answer.asked) {
         struct msg have = {.type = MSG_HAVE,
-                           .u.have = {.id = save->user->id,
-                                      .rank = save->engine->options.rank,
-                                      .writer = save->engine->options.writer,
+                           .u.have = {.id = save->common.user->id,
+                                      .rank = save->common.engine->options.rank,
+                                      .writer = save->common.engine->options.writer,
                                       .placed = save->packed,
                                       .from = save->first_sequence + 1}};
         save_ask(save, &have);

@@ -31,7 +31,7 @@ static int no_memory(struct diag *diag)
 static bool allocate(struct maker *maker)
 {
     const struct save *save = maker->save;
-    const struct registered *set = save->set;
+    const struct registered *set = save->common.set;
     struct part *part = &maker->part;
     struct scratch *scratch = &maker->scratch;
     uint32_t old_count = save->base ? save->base->part.object_count : 0;
@@ -117,7 +117,7 @@ static uint32_t add_chunks(struct maker *maker, uint32_t tensor, uint32_t box)
  * writes. */
 static void add_tensors(struct maker *maker)
 {
-    const struct registered *set = maker->save->set;
+    const struct registered *set = maker->save->common.set;
     uint32_t box_at = 0;
     for (uint32_t t = 0; t < set->tensor_count; t++) {
         const struct registered_tensor *tensor = &set->tensors[t];
@@ -141,7 +141,7 @@ static void add_tensors(struct maker *maker)
  * part are used then. */
 static void add_blobs(struct maker *maker)
 {
-    const struct registered *set = maker->save->set;
+    const struct registered *set = maker->save->common.set;
     uint32_t at = 0;
     for (uint32_t i = 0; i < set->blob_count; i++) {
         const struct registered_blob *blob = &set->blobs[i];
@@ -175,12 +175,12 @@ static void on_make_run(struct work *work)
     struct save_part *made = container_of(work, struct save_part, work);
     const struct save *save = container_of(made, struct save, part);
     struct maker maker = {.save = save,
-                          .part = {.run_uuid = save->run_uuid,
-                                   .id = save->user->id,
-                                   .rank = save->engine->options.rank,
-                                   .world_size = save->engine->options.world_size,
-                                   .writer = save->engine->options.writer,
-                                   .chunk_bytes = save->chunk_bytes_seen}};
+                          .part = {.run_uuid = save->common.run_uuid,
+                                   .id = save->common.user->id,
+                                   .rank = save->common.engine->options.rank,
+                                   .world_size = save->common.engine->options.world_size,
+                                   .writer = save->common.engine->options.writer,
+                                   .chunk_bytes = save->common.chunk_bytes}};
     scratch_init(&maker.scratch, PART_SCRATCH_MAX);
     if (!allocate(&maker)) {
         made->status = no_memory(&made->diag);
@@ -207,9 +207,9 @@ static void on_make_done(struct work *work)
     struct save_part *made = container_of(work, struct save_part, work);
     struct save *save = container_of(made, struct save, part);
     made->running = false;
-    atomic_store(&save->user->stored_bytes, stored_bytes(save));
+    atomic_store(&save->common.user->stored_bytes, stored_bytes(save));
     made->made = made->status == 0 && !made->stale;
-    save_wake(save);
+    save_wake(&save->common);
 }
 
 void save_part_make(struct save *save)
@@ -222,10 +222,10 @@ void save_part_make(struct save *save)
     part->work = (struct work){.run = on_make_run, .done = on_make_done};
     part->status = 0;
     part->running = true;
-    part->doubtful = part->doubtful || save->seal_sent;
+    part->doubtful = part->doubtful || save->common.reach >= REACH_SEALED;
     part->stale = false;
     diag_clear(&part->diag);
-    work_submit(save->engine->options.pool, &part->work);
+    work_submit(save->common.engine->options.pool, &part->work);
 }
 
 void save_part_void(struct save *save)
@@ -237,7 +237,7 @@ void save_part_void(struct save *save)
 bool save_part_send(struct save *save)
 {
     struct save_part *part = &save->part;
-    struct link *link = &save->engine->link;
+    struct link *link = &save->common.engine->link;
     while (part->sent < part->buf.bytes) {
         struct save_slot *slot = save_slot_take(save);
         if (!slot) {
@@ -245,8 +245,8 @@ bool save_part_send(struct save *save)
         }
         uint64_t bytes = min_u64(part->buf.bytes - part->sent, link->welcome.payload_max);
         struct msg msg = {.type = MSG_PART,
-                          .u.part = {.id = save->user->id,
-                                     .open_id = save->open_id,
+                          .u.part = {.id = save->common.user->id,
+                                     .open_id = save->common.open_id,
                                      .offset = part->sent,
                                      .total_bytes = part->buf.bytes}};
         slot->bytes = bytes;

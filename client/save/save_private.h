@@ -11,7 +11,7 @@
 #include "pack/base_part.h"
 #include "pipeline/payload.h"
 #include "save/save.h"
-#include "save/save_agree_private.h"
+#include "save/save_check_private.h"
 #include "save/save_machine_private.h"
 #include "share/layout.h"
 #include "snapshot/snapshot.h"
@@ -110,12 +110,8 @@ struct answer { /* the reply to the request of the present state */
 /* Invariant: the fields are changed on the loop's thread only. A work holds its own member, and the
  * save is not freed before every work has ended (DRAIN). */
 struct save {
-    struct engine_op op; /* of engine->saves */
+    struct save_common common;
     struct sm sm;
-    struct engine *engine;
-    struct engine_save *user;
-    struct registered *set; /* holds a reference */
-    uint64_t number;        /* numbers this save among the engine's operations */
     struct save_agree agree;
     struct save_check check;
     struct layout layout;
@@ -141,18 +137,15 @@ struct save {
     struct request request;
     struct answer answer;
     struct diag why; /* the last refusal for the moment; code 0 means none since */
-    uint64_t end_ms;
     /* Durations of the previous save, as its OPEN tells them. */
     uint64_t told_blocked_ms, told_persist_ms;
-    /* begun_ms: when the call was made. free_ms: when the caller could go on; 0 means not yet. */
-    uint64_t begun_ms, free_ms;
-    uint32_t chunk_bytes_seen; /* the chunk size that it is laid out for */
+    uint64_t free_ms; /* when the caller could go on; 0 means not yet */
     /* laid_out: layout and arrays exist. stage_begun: the copy has begun. staged: on_staged is due
      * or was called. reserving: the arena is being enlarged. copying: the copy or its digests run.
-     * opened: OPENED came. seal_sent: SEAL or COMPLETE went out, so the save may be committed.
      * lost: the connection went. grace: the server is not waited for any longer. named: the diag
      * names the rank. */
-    bool laid_out, stage_begun, staged, reserving, copying, opened, seal_sent, lost, grace, named;
+    bool laid_out, stage_begun, staged, reserving, copying, lost, grace, named;
+    bool copied;
     bool waves;    /* each lot has an extent of its own */
     bool admitted; /* it may wait for its turn: there was room, or its policy is to wait */
     bool watched;  /* the digests before the copy are made, or none are asked for */
@@ -164,14 +157,10 @@ struct save {
     bool described; /* the daemon was told to read our memory */
     /* The daemon may store what was described at another place than we said, or not at all. */
     bool packed;
-    bool decided;     /* the server has said what became of the opening */
     bool stage_waits; /* all is copied, and "staged" waits for the daemon's word */
     struct timer stage_lag;
-    int status; /* what it will end with; 0 so far means well */
     int staged_status;
     uint64_t opening; /* the open_id that this rank has drawn */
-    uint64_t open_id; /* of the opening that it takes part in */
-    struct uuid run_uuid;
     uint32_t seal_tries;
     /* save_stream.c */
     struct scratch scratch; /* owns the arrays */

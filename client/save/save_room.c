@@ -18,7 +18,7 @@ enum { WAVE_OBJECTS = 4, WAVE_PAYLOADS = 8 };
  * for. */
 static uint64_t room_bytes(const struct save *save)
 {
-    uint64_t most = arena_max_bytes(save->engine->options.arena);
+    uint64_t most = arena_max_bytes(save->common.engine->options.arena);
     return most - most % LIMIT_ALIGN_BYTES;
 }
 
@@ -33,7 +33,7 @@ static int lay_out_waves(struct save *save, struct layout_options options, struc
     options.payload_bytes = (uint32_t)max_u64(options.chunk_bytes,
                                               min_u64(options.payload_bytes, room / WAVE_PAYLOADS));
     layout_fini(layout);
-    int rc = layout_init(layout, save->set, &options, diag);
+    int rc = layout_init(layout, save->common.set, &options, diag);
     for (uint32_t i = 0; rc == 0 && i < layout->object_count; i++) {
         largest = max_u64(largest, layout->objects[i].data_bytes);
     }
@@ -42,7 +42,7 @@ static int lay_out_waves(struct save *save, struct layout_options options, struc
             diag_set(diag, CAIRN_E_ARENA_TOO_SMALL,
                      "the arena may have %llu bytes; this save of %llu bytes, in waves, needs %llu "
                      "at least: raise arena_bytes",
-                     (unsigned long long)arena_max_bytes(save->engine->options.arena),
+                     (unsigned long long)arena_max_bytes(save->common.engine->options.arena),
                      (unsigned long long)all, (unsigned long long)(2 * largest));
         layout_fini(layout);
     }
@@ -68,10 +68,10 @@ static bool note_lots(struct save *save)
 
 int save_room_lay_out(struct save *save, struct diag *diag)
 {
-    struct layout_options options = engine_layout_options(save->engine);
+    struct layout_options options = engine_layout_options(save->common.engine);
     options.share = &save->agree.share;
     uint64_t room = room_bytes(save);
-    int rc = layout_init(&save->layout, save->set, &options, diag);
+    int rc = layout_init(&save->layout, save->common.set, &options, diag);
     if (rc == 0 && room > 0 && save->layout.extent_bytes > room) {
         rc = lay_out_waves(save, options, diag);
     }
@@ -86,8 +86,8 @@ int save_room_lay_out(struct save *save, struct diag *diag)
     }
     if (rc == 0) {
         save->laid_out = true;
-        save->chunk_bytes_seen = (uint32_t)options.chunk_bytes;
-        atomic_store(&save->user->total_bytes, save->layout.plain_bytes);
+        save->common.chunk_bytes = (uint32_t)options.chunk_bytes;
+        atomic_store(&save->common.user->total_bytes, save->layout.plain_bytes);
     }
     return rc;
 }
@@ -104,7 +104,7 @@ static bool take_whole(struct save *save)
 {
     save->extent = save->extent
                        ? save->extent
-                       : arena_take(save->engine->options.arena, save->layout.extent_bytes);
+                       : arena_take(save->common.engine->options.arena, save->layout.extent_bytes);
     if (!save->extent) {
         return false;
     }
@@ -119,7 +119,7 @@ static bool take_whole(struct save *save)
  * place. */
 static bool take_objects(struct save *save)
 {
-    struct arena *arena = save->engine->options.arena;
+    struct arena *arena = save->common.engine->options.arena;
     while (save->placed < save->layout.object_count) {
         uint8_t *place = arena_take(arena, save->layout.objects[save->placed].data_bytes);
         if (!place) {
@@ -134,8 +134,8 @@ static void on_reserve_run(struct work *work)
 {
     struct save *save = container_of(work, struct save, reserve);
     save->reserve_status =
-        arena_reserve(save->engine->options.arena, wanted_bytes(save), &save->reserve_diag);
-    engine_pin_arena(save->engine->options.arena, save->set->gpu);
+        arena_reserve(save->common.engine->options.arena, wanted_bytes(save), &save->reserve_diag);
+    engine_pin_arena(save->common.engine->options.arena, save->common.set->gpu);
 }
 
 /* Called on the loop's thread when the arena has grown, or could not. */
@@ -146,15 +146,15 @@ static void on_reserve_done(struct work *work)
     if (save->reserve_status != 0) {
         save_fail(save, save->reserve_status, &save->reserve_diag);
     } else {
-        engine_log_arena(save->engine);
+        engine_log_arena(save->common.engine);
     }
-    save_wake(save);
+    save_wake(&save->common);
 }
 
 bool save_room_take(struct save *save)
 {
-    struct arena *arena = save->engine->options.arena;
-    if (save->engine->prepare.running) {
+    struct arena *arena = save->common.engine->options.arena;
+    if (save->common.engine->prepare.running) {
         return false; /* the worker has the arena */
     }
     if (wanted_bytes(save) <= arena_bytes(arena)) {
@@ -163,15 +163,15 @@ bool save_room_take(struct save *save)
     if (arena_used_bytes(arena) == 0 && !save->reserving) {
         save->reserving = true;
         save->reserve = (struct work){.run = on_reserve_run, .done = on_reserve_done};
-        work_submit(save->engine->options.pool, &save->reserve);
+        work_submit(save->common.engine->options.pool, &save->reserve);
     }
     return false;
 }
 
 bool save_room_is_free(struct save *save)
 {
-    const struct arena *arena = save->engine->options.arena;
-    list_each (node, &save->engine->saves) {
+    const struct arena *arena = save->common.engine->options.arena;
+    list_each (node, &save->common.engine->saves) {
         const struct save *other = save_of_link(node);
         if (other == save) {
             break;
@@ -190,7 +190,7 @@ bool save_room_is_free(struct save *save)
 
 void save_room_more(struct save *save)
 {
-    if (save->waves && save->copying && save->status == 0) {
+    if (save->waves && save->copying && save->common.status == 0) {
         (void)take_objects(save);
         if (save->watched) {
             snapshot_resume(&save->snapshot);
@@ -208,7 +208,7 @@ static void release(struct save *save, uint32_t payload)
     save->given[payload] = 1;
     if (--save->lots_left[lot] == 0) {
         CHECK(save->places[lot] != NULL);
-        arena_give(save->engine->options.arena, save->places[lot]);
+        arena_give(save->common.engine->options.arena, save->places[lot]);
         save->places[lot] = NULL;
     }
 }
@@ -224,7 +224,7 @@ void save_room_release_range(struct save *save, uint32_t from, uint32_t to)
     if (save->copying) {
         save_room_more(save);
     } else {
-        engine_wake_stagers(save->engine);
+        engine_wake_stagers(save->common.engine);
     }
 }
 

@@ -22,8 +22,8 @@ bool save_is_sent(const struct save *save)
 void save_enter_send(struct sm *sm)
 {
     struct save *save = save_of_sm(sm);
-    if (save->status == 0 && !save->lost && !save->ended && !save_is_sent(save)) {
-        engine_pump(save->engine);
+    if (save->common.status == 0 && !save->lost && !save->ended && !save_is_sent(save)) {
+        engine_pump(save->common.engine);
     }
 }
 
@@ -53,7 +53,7 @@ enum sm_result save_on_part(struct sm *sm)
         return SM_AGAIN;
     }
     if (save->part.running || save->slots_busy > 0 || save->digests_running > 0 ||
-        !save_check_is_over(save)) {
+        !save_check_is_over(&save->check)) {
         return SM_WAIT; /* after a resume a digest may be made that is not needed any more */
     }
     if (!save_is_sent(save)) {
@@ -77,17 +77,17 @@ enum sm_result save_on_part(struct sm *sm)
 static void send_seal(struct save *save)
 {
     struct msg seal = {.type = MSG_SEAL,
-                       .u.seal = {.id = save->user->id,
-                                  .open_id = save->open_id,
+                       .u.seal = {.id = save->common.user->id,
+                                  .open_id = save->common.open_id,
                                   .part_bytes = save->part.buf.bytes,
                                   .part_sha256 = save->part.sha256}};
-    save->seal_sent = true;
+    save->common.reach = REACH_SEALED;
     save->answer.asked = true;
     if (save->way == WAY_HAND) {
         save_hand_complete(save);
         return;
     }
-    link_send(&save->engine->link, &save->request, &seal);
+    link_send(&save->common.engine->link, &save->request, &seal);
 }
 
 /* The state SEAL: sends the part and SEAL, and waits for SEALED. If the server lacks an object, the
@@ -101,7 +101,7 @@ enum sm_result save_on_seal(struct sm *sm)
     if (!save->answer.come) {
         if (save->request.stream == 0) {
             save->part.sent = 0;
-            link_add(&save->engine->link, &save->request);
+            link_add(&save->common.engine->link, &save->request);
         }
         if (!save->answer.asked && save_part_send(save)) {
             send_seal(save);
@@ -122,6 +122,6 @@ enum sm_result save_on_seal(struct sm *sm)
         save_move(save, SV_HAVE); /* what the server lacks is sent again */
         return SM_AGAIN;
     }
-    engine_drop_bases(save->engine); /* the next save fetches what the server has */
+    engine_drop_bases(save->common.engine); /* the next save fetches what the server has */
     return save_fail_with_answer(save, "seal");
 }

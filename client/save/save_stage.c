@@ -16,24 +16,24 @@ void save_set_staged(struct save *save, int status)
     save->staged_status = status;
     save->tell_staged = true;
     if (save->free_ms == 0) {
-        save->free_ms = loop_now_ms(save->engine->options.loop);
+        save->free_ms = loop_now_ms(save->common.engine->options.loop);
     }
-    loop_post(save->engine->options.loop, &save->post);
-    engine_wake_stagers(save->engine);
+    loop_post(save->common.engine->options.loop, &save->post);
+    engine_wake_stagers(save->common.engine);
 }
 
 void save_times_keep(struct save *save)
 {
-    uint64_t now_ms = loop_now_ms(save->engine->options.loop);
+    uint64_t now_ms = loop_now_ms(save->common.engine->options.loop);
     if (save->free_ms != 0) { /* 0 means that it was committed before it was copied */
-        save->engine->told.blocked_ms = save->free_ms - save->begun_ms;
-        save->engine->told.persist_ms = max_u64(1, now_ms - save->begun_ms);
+        save->common.engine->told.blocked_ms = save->free_ms - save->common.begun_ms;
+        save->common.engine->told.persist_ms = max_u64(1, now_ms - save->common.begun_ms);
     }
 }
 
 void save_times_tell(struct save *save, struct msg_open *io)
 {
-    struct engine *engine = save->engine;
+    struct engine *engine = save->common.engine;
     if (engine->told.persist_ms != 0) { /* kept here for a second try of this OPEN */
         save->told_blocked_ms = engine->told.blocked_ms;
         save->told_persist_ms = engine->told.persist_ms;
@@ -46,7 +46,7 @@ void save_times_tell(struct save *save, struct msg_open *io)
 /* Returns whether no earlier save is still staging or enlarging the arena. */
 static bool is_first_stager(const struct save *save)
 {
-    list_each (node, &save->engine->saves) {
+    list_each (node, &save->common.engine->saves) {
         const struct save *other = save_of_link(node);
         if (other == save) {
             return true;
@@ -62,9 +62,9 @@ void save_set_released(struct save *save)
 {
     if (!save->released) {
         save->released = true;
-        save->free_ms = loop_now_ms(save->engine->options.loop);
+        save->free_ms = loop_now_ms(save->common.engine->options.loop);
         save->tell_released = true;
-        loop_post(save->engine->options.loop, &save->post);
+        loop_post(save->common.engine->options.loop, &save->post);
     }
 }
 
@@ -83,12 +83,12 @@ static bool has_eager(const struct registered *set)
 /* Tells the caller of a lazy save that it may go on, once all is done that it must wait for. */
 void save_check_released(struct save *save)
 {
-    const struct engine_save *user = save->user;
-    if (!user->lazy || save->released || save->status != 0 || save->declined.code != 0 ||
+    const struct engine_save *user = save->common.user;
+    if (!user->lazy || save->released || save->common.status != 0 || save->declined.code != 0 ||
         (user->when_full != WHEN_FULL_WAIT && !save->admitted)) {
         return;
     }
-    bool must_wait = user->watch != WATCH_NONE || has_eager(save->set);
+    bool must_wait = user->watch != WATCH_NONE || has_eager(save->common.set);
     if (must_wait && !(save->laid_out && save->watched &&
                        snapshot_copied(&save->snapshot) >= save->layout.eager_payload_count)) {
         return;
@@ -116,7 +116,7 @@ static void fail_changed(struct save *save, const char *tensor)
     diag_set(&diag, CAIRN_E_DIGEST_MISMATCH,
              "step %llu: tensor '%.200s' was changed between cairn_save and CAIRN_STAGED: wait for "
              "CAIRN_STAGED before the state changes, or save it in copy mode",
-             (unsigned long long)save->user->step, tensor);
+             (unsigned long long)save->common.user->step, tensor);
     save_fail(save, CAIRN_E_DIGEST_MISMATCH, &diag);
 }
 
@@ -124,9 +124,9 @@ static void fail_changed(struct save *save, const char *tensor)
  * memory. */
 void save_check_copied(struct save *save)
 {
-    if (save->check.copied && save->check.running == 0) {
-        save->check.copied = false;
-        if (save->status == 0) {
+    if (save->copied && !save_check_is_reading(&save->check)) {
+        save->copied = false;
+        if (save->common.status == 0) {
             save_hand_stage(save);
         }
     }
@@ -137,24 +137,24 @@ void save_check_copied(struct save *save)
 static void on_copied(struct snapshot *snapshot, uint64_t bytes, bool done)
 {
     struct save *save = container_of(snapshot, struct save, snapshot);
-    atomic_fetch_add(&save->user->staged_bytes, bytes);
+    atomic_fetch_add(&save->common.user->staged_bytes, bytes);
     save->copying = !done; /* set first, because fewer digests run beside a copy than after it */
     save_digest_start(save);
     save_check_released(save);
     struct snapshot_task *failed = atomic_load(&snapshot->failed);
-    if (failed && save->status == 0) {
+    if (failed && save->common.status == 0) {
         save_fail(save, failed->diag.code, &failed->diag);
     }
     const char *changed = watch_changed(&save->watch);
-    if (changed && save->status == 0) {
+    if (changed && save->common.status == 0) {
         fail_changed(save, changed);
     }
     if (done) {
-        if (save->status == 0 && !snapshot->stopped) {
-            save->check.copied = true;
+        if (save->common.status == 0 && !snapshot->stopped) {
+            save->copied = true;
             save_check_copied(save);
         }
-        save_wake(save);
+        save_wake(&save->common);
     }
 }
 
@@ -165,7 +165,7 @@ static void on_watched(struct watch *watch)
     save->watched = true;
     if (save->snapshot.stopped) {
         save->copying = false;
-        save_wake(save);
+        save_wake(&save->common);
         return;
     }
     snapshot_start(&save->snapshot);
@@ -174,28 +174,28 @@ static void on_watched(struct watch *watch)
 
 static bool must_watch(const struct save *save)
 {
-    return save->user->lazy && save->user->watch != WATCH_NONE &&
+    return save->common.user->lazy && save->common.user->watch != WATCH_NONE &&
            save->layout.eager_payload_count < save->layout.payload_count;
 }
 
 /* Starts the copy, or first the digests that detect changes. */
 static int start_copy(struct save *save, struct diag *diag)
 {
-    const struct engine_save *user = save->user;
-    struct work_pool *pool = save->engine->options.pool;
+    const struct engine_save *user = save->common.user;
+    struct work_pool *pool = save->common.engine->options.pool;
     struct snapshot *snapshot = &save->snapshot;
-    snapshot->set = save->set;
+    snapshot->set = save->common.set;
     snapshot->layout = &save->layout;
     snapshot->after = user->after;
     snapshot->places = save->places;
-    snapshot->loop = save->engine->options.loop;
+    snapshot->loop = save->common.engine->options.loop;
     snapshot->pool = pool;
     snapshot->tasks_max = user->lazy && !save->hurry ? 1 : SNAPSHOT_TASKS;
     snapshot->on_progress = on_copied;
     if (must_watch(save)) {
         struct watch *watch = &save->watch;
         watch->kind = user->watch;
-        watch->set = save->set;
+        watch->set = save->common.set;
         watch->after = user->after;
         watch->layout = &save->layout;
         watch->pool = pool;
@@ -232,7 +232,7 @@ void save_stage_stop(struct save *save)
 /* Writes which saves hold the arena, and what the user can do. */
 static void describe_full(const struct save *save, struct diag *diag, int code)
 {
-    const struct engine *engine = save->engine;
+    const struct engine *engine = save->common.engine;
     char steps[160] = "";
     size_t used = 0, count = 0;
     list_each (node, &engine->saves) {
@@ -242,14 +242,15 @@ static void describe_full(const struct save *save, struct diag *diag, int code)
         }
         count++;
         if (used + 24 < sizeof steps) {
-            used += (size_t)snprintf(steps + used, sizeof steps - used, "%s%llu",
-                                     used > 0 ? ", " : "", (unsigned long long)other->user->step);
+            used +=
+                (size_t)snprintf(steps + used, sizeof steps - used, "%s%llu", used > 0 ? ", " : "",
+                                 (unsigned long long)other->common.user->step);
         }
     }
     diag_set(diag, code,
              "rank %u has no room for step %llu, %llu bytes: %zu in flight (step %s), which hold "
              "%llu of the arena's %llu bytes%s",
-             engine->options.rank, (unsigned long long)save->user->step,
+             engine->options.rank, (unsigned long long)save->common.user->step,
              (unsigned long long)save->layout.extent_bytes, count, steps,
              (unsigned long long)arena_used_bytes(engine->options.arena),
              (unsigned long long)arena_bytes(engine->options.arena),
@@ -261,16 +262,16 @@ static void describe_full(const struct save *save, struct diag *diag, int code)
  * opening. */
 static void decline(struct save *save)
 {
-    int code = save->user->when_full == WHEN_FULL_SKIP ? CAIRN_E_SKIPPED : CAIRN_E_BUSY;
+    int code = save->common.user->when_full == WHEN_FULL_SKIP ? CAIRN_E_SKIPPED : CAIRN_E_BUSY;
     struct diag diag = DIAG_INIT;
     describe_full(save, &diag, code);
-    save->user->refused = true;
-    if (save->engine->options.world_size == 1 || save->opened) {
+    save->common.user->refused = true;
+    if (save->common.engine->options.world_size == 1 || save->common.reach >= REACH_OPENED) {
         save_fail(save, code, &diag);
         return;
     }
     save->declined = diag;
-    diag_set(&save->user->diag, code, "%s", diag.text);
+    diag_set(&save->common.user->diag, code, "%s", diag.text);
     if (sm_is(&save->sm, SV_QUEUE)) {
         save_move(save, SV_LINK); /* moves first, before other code is woken */
     }
@@ -284,16 +285,17 @@ static void decline(struct save *save)
 static void lay_out_and_admit(struct save *save)
 {
     struct diag diag = DIAG_INIT;
-    bool at_once = save->user->when_full != WHEN_FULL_WAIT;
+    bool at_once = save->common.user->when_full != WHEN_FULL_WAIT;
     int rc = 0;
-    if (!save->agree.begun && save->engine->link.joined_once &&
+    if (sm_is(&save->agree.sm, AG_IDLE) && save->common.engine->link.joined_once &&
         (at_once || is_first_stager(save))) {
-        rc = save_agree_begin(save, &diag);
+        rc = save_agree_begin(&save->agree, &diag);
     }
-    if (rc == 0 && save->agree.decided && !save->laid_out && save->status == 0) {
+    if (rc == 0 && save_agree_is_decided(&save->agree) && !save->laid_out &&
+        save->common.status == 0) {
         rc = save_room_lay_out(save, &diag);
         if (rc == 0) {
-            save_agree_adopt(save);
+            save_agree_adopt(&save->agree, &save->layout);
             save_base_begin(save);
         }
     }
@@ -302,7 +304,7 @@ static void lay_out_and_admit(struct save *save)
         return;
     }
     /* Agreement may be reached at once, and then this was done already, inside save_agree_begin. */
-    if (save->laid_out && !save->admitted && save->declined.code == 0 && save->status == 0) {
+    if (save->laid_out && !save->admitted && save->declined.code == 0 && save->common.status == 0) {
         save->admitted = !at_once || save->layout.payload_count == 0 || save_room_is_free(save);
         if (!save->admitted) {
             decline(save);
@@ -321,7 +323,7 @@ bool save_is_before_sending(const struct save *save)
  * state. */
 static bool may_stage(const struct save *save)
 {
-    return save->status == 0 && save->declined.code == 0 && !save->stage_begun &&
+    return save->common.status == 0 && save->declined.code == 0 && !save->stage_begun &&
            save_is_before_sending(save);
 }
 
@@ -338,8 +340,8 @@ void save_stage_go(struct save *save)
     if (save->layout.payload_count == 0) {
         save->watched = save->stage_begun = true;
         save_check_released(save);
-        save_check_begin(save);
-        save->check.copied = true;
+        save_check_begin(&save->check);
+        save->copied = true;
         save_check_copied(save);
         return;
     }
@@ -347,7 +349,7 @@ void save_stage_go(struct save *save)
         return;
     }
     save->stage_begun = true;
-    save_check_begin(save);
+    save_check_begin(&save->check);
     int rc = start_copy(save, &diag);
     if (rc != 0) {
         save_fail(save, rc, &diag);
@@ -359,7 +361,7 @@ enum sm_result save_on_queue(struct sm *sm)
 {
     struct save *save = container_of(sm, struct save, sm);
     save_stage_go(save);
-    if (save->status != 0) {
+    if (save->common.status != 0) {
         if (save->reserving) {
             return SM_WAIT;
         }
@@ -370,7 +372,7 @@ enum sm_result save_on_queue(struct sm *sm)
         return SM_AGAIN; /* moved */
     }
     /* A save that waits for the verdict goes on to ask for it, and keeps its turn. */
-    bool asks = save->agree.begun && !save->agree.decided && is_first_stager(save);
+    bool asks = sm_is(&save->agree.sm, AG_WAIT) && is_first_stager(save);
     if (!save->stage_begun && !asks) {
         return SM_WAIT;
     }

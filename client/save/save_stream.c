@@ -27,16 +27,18 @@ int save_stream_init(struct save *save, struct diag *diag)
     save->envelopes = scratch_array(scratch, layout->piece_count + 1, sizeof *save->envelopes);
     save->envelope_of = scratch_array(scratch, layout->piece_count + 1, sizeof *save->envelope_of);
     save->base_of = scratch_array(scratch, layout->piece_count + 1, sizeof *save->base_of);
-    bool encodes = save->engine->kit.mode != ENCODE_NEVER;
+    bool encodes = save->common.engine->kit.mode != ENCODE_NEVER;
     save->states =
-        encodes ? scratch_array(scratch, save->set->tensor_count + 1, sizeof *save->states) : NULL;
+        encodes ? scratch_array(scratch, save->common.set->tensor_count + 1, sizeof *save->states)
+                : NULL;
     if (!save->objects || !save->payloads || !save->envelopes || !save->envelope_of ||
         !save->base_of || (encodes && !save->states)) {
         save->states = NULL;
         return diag_set(diag, CAIRN_E_NO_MEMORY, "no memory for a save of %u chunks",
                         layout->piece_count);
     }
-    save->object_bytes_most = layout_object_bytes(engine_layout_options(save->engine).object_bytes);
+    save->object_bytes_most =
+        layout_object_bytes(engine_layout_options(save->common.engine).object_bytes);
     save_digest_init(save);
     return 0;
 }
@@ -107,7 +109,7 @@ static void begin_object(struct save *save, struct save_object *object)
     if (object->has_sequence) {
         release_sides(save);
     }
-    object->sequence = save->engine->next_sequence++;
+    object->sequence = save->common.engine->next_sequence++;
     object->has_sequence = true;
     object->next_payload = object->payload_first;
     object->piece_count = 0;
@@ -120,7 +122,7 @@ static void begin_object(struct save *save, struct save_object *object)
             payload->state = PAYLOAD_IDLE; /* sent before, and now to be encoded again */
         }
     }
-    link_add(&save->engine->link, &object->request);
+    link_add(&save->common.engine->link, &object->request);
 }
 
 /* Ends the object after its last payload. An object that was not cut is cut here. */
@@ -137,7 +139,7 @@ static void end_object(struct save *save, struct save_object *object)
         save->assigned = object->next_payload;
     }
     object->state = OBJECT_ENDED;
-    link_send(&save->engine->link, &object->request, &end);
+    link_send(&save->common.engine->link, &object->request, &end);
 }
 
 static bool has_room(const struct save *save, const struct save_object *object, uint32_t payload)
@@ -190,13 +192,13 @@ static void on_slot_done(struct conn_out *out, int status)
     slot->side = NULL;
     if (slot->object) {
         slot->object->slots_busy--;
-        atomic_fetch_add(&save->user->sent_bytes, status == 0 ? slot->bytes : 0);
+        atomic_fetch_add(&save->common.user->sent_bytes, status == 0 ? slot->bytes : 0);
         save_room_release(save, slot->object);
     }
     if (save_is_sending(save)) {
-        engine_pump(save->engine);
+        engine_pump(save->common.engine);
     } else {
-        save_wake(save);
+        save_wake(&save->common);
     }
 }
 
@@ -225,7 +227,7 @@ struct save_slot *save_slot_take(struct save *save)
  * them with everything else of that opening. */
 static void send_from_arena(const struct save *save, struct conn_out *out)
 {
-    const struct arena *arena = save->engine->options.arena;
+    const struct arena *arena = save->common.engine->options.arena;
     out->in_file = arena_fd(arena) >= 0;
     out->file = arena_fd(arena);
     out->file_at = arena_offset(arena, out->iov[0].iov_base);
@@ -264,9 +266,9 @@ static void send_payload(struct save *save, struct save_object *object, struct s
     if (!slot->side) {
         send_from_arena(save, &slot->out);
     }
-    save->engine->link.credits--;
-    sink_rate_begin(&save->engine->kit.rate, loop_now_ms(save->engine->options.loop));
-    link_send_payload(&save->engine->link, &object->request, &data, &slot->out);
+    save->common.engine->link.credits--;
+    sink_rate_begin(&save->common.engine->kit.rate, loop_now_ms(save->common.engine->options.loop));
+    link_send_payload(&save->common.engine->link, &object->request, &data, &slot->out);
 }
 
 /* Steps over payloads that the base has as a whole, and gives the payload that comes next. Returns
@@ -310,7 +312,7 @@ static bool pump_step(struct save *save)
     }
     bool by_hand = save->way == WAY_HAND;
     struct save_slot *slot =
-        ready && !by_hand && save->engine->link.credits > 0 ? save_slot_take(save) : NULL;
+        ready && !by_hand && save->common.engine->link.credits > 0 ? save_slot_take(save) : NULL;
     if (!ready || (!slot && !by_hand)) {
         return false; /* called again after a digest, a grant, or the end of a slot */
     }
@@ -320,7 +322,7 @@ static bool pump_step(struct save *save)
 
 void save_pump(struct save *save)
 {
-    struct link *link = &save->engine->link;
+    struct link *link = &save->common.engine->link;
     if (save_is_sending(save) && !save_hand_choose(save)) {
         return;
     }
@@ -331,12 +333,12 @@ void save_pump(struct save *save)
     if (save_is_sending(save) && save->way == WAY_SOCKET) {
         uint32_t next;
         bool is_starved = link->credits > 0 && !find_next(save, save_stream_object(save), &next);
-        sink_rate_starved(&save->engine->kit.rate, is_starved,
-                          loop_now_ms(save->engine->options.loop));
+        sink_rate_starved(&save->common.engine->kit.rate, is_starved,
+                          loop_now_ms(save->common.engine->options.loop));
         save_digest_start(save);
     }
     if (save_is_sending(save) && save_is_sent(save)) {
-        save_wake(save);
+        save_wake(&save->common);
     }
 }
 
@@ -377,9 +379,9 @@ static void set_durable(struct save *save, uint32_t idx)
     struct save_object *object = &save->objects[idx];
     object->state = OBJECT_DURABLE;
     save->durable_count++;
-    sink_rate_durable(&save->engine->kit.rate, object->data_bytes,
-                      loop_now_ms(save->engine->options.loop));
-    atomic_fetch_add(&save->user->durable_bytes, object->plain_bytes);
+    sink_rate_durable(&save->common.engine->kit.rate, object->data_bytes,
+                      loop_now_ms(save->common.engine->options.loop));
+    atomic_fetch_add(&save->common.user->durable_bytes, object->plain_bytes);
     save_room_release(save, object);
 }
 
@@ -400,7 +402,7 @@ static void set_idle(struct save *save, uint32_t idx)
     struct save_object *object = &save->objects[idx];
     if (object->state == OBJECT_DURABLE) {
         save->durable_count--;
-        atomic_fetch_sub(&save->user->durable_bytes, object->plain_bytes);
+        atomic_fetch_sub(&save->common.user->durable_bytes, object->plain_bytes);
     }
     object->state = OBJECT_IDLE;
     object->next_payload = object->payload_first;
@@ -429,7 +431,7 @@ static void object_failed(struct save *save, struct save_object *object,
     }
     if (code == CAIRN_E_ABORTED) {
         save->ended = true;
-        save_wake(save);
+        save_wake(&save->common);
         return;
     }
     bool again = code == CAIRN_E_DIGEST_MISMATCH || err_retry(code) == ERR_RETRY_RETRY;
@@ -438,7 +440,7 @@ static void object_failed(struct save *save, struct save_object *object,
         return;
     }
     set_idle(save, idx);
-    engine_pump(save->engine);
+    engine_pump(save->common.engine);
 }
 
 /* Takes OBJECT_DURABLE or ERROR for an object. */
@@ -460,12 +462,12 @@ static int on_object_reply(struct request *request, const struct frame *frame,
         return diag_set(diag, CAIRN_E_PROTOCOL, "%s for object %u, which was not ended",
                         msg_name(msg->type), object->sequence);
     }
-    link_forget(&save->engine->link, request);
+    link_forget(&save->common.engine->link, request);
     set_durable(save, idx);
     if (save_stream_is_durable(save)) {
-        sink_rate_end(&save->engine->kit.rate);
+        sink_rate_end(&save->common.engine->kit.rate);
     }
-    save_wake(save);
+    save_wake(&save->common);
     return 0;
 }
 
@@ -479,7 +481,7 @@ static const struct request_ops object_request_ops = {.on_reply = on_object_repl
 
 void save_stream_down(struct save *save)
 {
-    sink_rate_end(&save->engine->kit.rate);
+    sink_rate_end(&save->common.engine->kit.rate);
     release_sides(save);
     for (uint32_t i = 0; i < save->object_count; i++) {
         if (save->objects[i].state != OBJECT_DURABLE) {
@@ -525,6 +527,6 @@ void save_stream_held(struct save *save, const struct msg_held *held)
 void save_stream_forget(struct save *save)
 {
     for (uint32_t i = 0; save->objects && i < save->object_count; i++) {
-        link_forget(&save->engine->link, &save->objects[i].request);
+        link_forget(&save->common.engine->link, &save->objects[i].request);
     }
 }
