@@ -56,25 +56,15 @@ static struct save *save_of_op(struct engine_op *op)
     return container_of(op, struct save, common.op);
 }
 
-bool save_is_sending(const struct save *save) { return sm_is(&save->sm, SV_SEND); }
 bool save_is_queued(const struct save *save)
 {
     return save->common.status == 0 && save->declined.code == 0 && !save->stage_begun &&
-           !save->extent && save_is_before_sending(save);
+           !save->room.extent && save_is_before_sending(save);
 }
 bool save_is_staging(const struct save *save)
 {
     bool before = !save->stage_begun && save->declined.code == 0 && save_is_before_sending(save);
     return save->common.status == 0 && (sm_is(&save->sm, SV_QUEUE) || before || save->copying);
-}
-
-struct object_id save_object_id(const struct save *save, uint32_t object)
-{
-    return (struct object_id){.term = save->common.user->id.term,
-                              .step = save->common.user->id.step,
-                              .writer = save->common.engine->options.writer,
-                              .rank = save->common.engine->options.rank,
-                              .sequence = save->objects[object].sequence};
 }
 
 /* CHECKs the invariant of a save that has just moved to another state. */
@@ -85,8 +75,8 @@ static void check_save(const struct sm *sm)
     bool is_open = state >= SV_AGREE && state <= SV_ABORT;
     CHECK(!is_open || save->common.reach >= REACH_OPENED);
     CHECK(state < SV_SEND || state > SV_SEAL || save->stage_begun);
-    CHECK(state != SV_PART || save->way != WAY_OPEN);
-    CHECK(state != SV_SEAL || (save->part.made && save->slots_busy == 0));
+    CHECK(state != SV_PART || save->send.way != NULL);
+    CHECK(state != SV_SEAL || (save_part_is_made(&save->part) && save->send.slots_busy == 0));
     CHECK(!save->staged || save->staged_status != 0 || save->stage_begun);
     CHECK(state != SV_END || save_is_drained(save));
 }
@@ -125,7 +115,7 @@ void save_fail(struct save *save, int status, const struct diag *diag)
     diag_set(&save->common.user->diag, status, "%s", diag_text(diag, status));
     save->grace = status == CAIRN_E_CLOSED || save->common.engine->link.status != 0;
     save_stage_stop(save);
-    save_hand_staged(save);
+    save_stage_staged(save);
     timer_stop(&save->retry);
     timer_start(&save->timer,
                 min_u64(save->common.engine->options.io_deadline_ms, SAVE_GRACE_MS_MAX));
@@ -156,7 +146,7 @@ static void on_timer(struct timer *timer)
     const struct link *link = &save->common.engine->link;
     struct diag diag = DIAG_INIT;
     if (sm_is(&save->sm, SV_DRAIN)) {
-        if (save->slots_busy > 0) {
+        if (save->send.slots_busy > 0) {
             link_reset(&save->common.engine->link, CAIRN_E_CONNECTION_LOST,
                        "the server did not take what was sent to it");
         }
@@ -199,13 +189,13 @@ static void on_up(struct engine_op *op)
 static void on_down(struct engine_op *op)
 {
     struct save *save = save_of_op(op);
-    if (save->common.reach >= REACH_OPENED && save->laid_out) {
-        save_stream_down(save);
+    if (save->common.reach >= REACH_OPENED && save->common.chunk_bytes != 0) {
+        save_objects_down(&save->send);
     }
     save_agree_down(&save->agree);
     save_check_down(&save->check);
     save->lost = true;
-    save_hand_staged(save); /* the connection may take long to come back */
+    save_stage_staged(save); /* the connection may take long to come back */
     save_wake(&save->common);
 }
 
@@ -214,11 +204,27 @@ static void fail(struct engine_op *op, int status, const struct diag *diag)
     save_fail(save_of_op(op), status, diag);
 }
 
-static void pump(struct engine_op *op) { save_pump(save_of_op(op)); }
+static void pump(struct engine_op *op)
+{
+    struct save *save = save_of_op(op);
+    bool sends = sm_is(&save->sm, SV_SEND);
+    if (sends && !save_way_choose(&save->send)) {
+        return;
+    }
+    save_way_prepare(&save->send);
+    if (sends) {
+        save_objects_pump(&save->send);
+        if (save_way_has_ended(&save->send)) {
+            save_wake(&save->common);
+        }
+    }
+}
 
 static uint64_t unsent(const struct engine_op *op)
 {
-    return save_unsent(container_of(op, struct save, common.op));
+    const struct save *save = container_of(op, struct save, common.op);
+    bool takes_credit = sm_is(&save->sm, SV_SEND) && save->send.way && save->send.way->takes_credit;
+    return takes_credit ? save_objects_unsent(&save->send) : 0;
 }
 
 /* Saves stage in the order of their start, so that small ones do not starve a large one in
@@ -229,7 +235,7 @@ static bool go_on(struct engine_op *op)
     if (!save_is_staging(save)) {
         return false;
     }
-    save_room_more(save);
+    save_stage_more(save);
     save_wake(&save->common);
     return save_is_staging(save);
 }
@@ -266,10 +272,15 @@ static void init(struct save *save)
     save->post.cb = save_on_deliver;
     timer_init(&save->timer, engine->options.loop, on_timer);
     timer_init(&save->retry, engine->options.loop, on_retry);
-    save_hand_init(save);
+    save_stage_init(save);
     sm_init(&save->sm, save_table, SV_QUEUE, "save", ++engine->op_count);
     save->sm.invariant = check_save;
     save->common.number = engine->op_count;
+    save->room.common = &save->common;
+    save_base_init(&save->base, &save->common, &save->room);
+    save_objects_init(&save->send, &save->common, &save->room, &save->base);
+    save_part_init(&save->part, &save->send);
+    save->send.snapshot = &save->snapshot;
     save_agree_init(&save->agree, &save->common);
     save_check_init(&save->check, &save->agree);
 }

@@ -4,7 +4,7 @@
  * each state. A reply that the state does not wait for breaks the protocol. A refusal for the
  * moment is asked again until the deadline. Any other error ends the save. Loop's thread.
  */
-#include "save/save_base.h"
+#include "save/save_private.h"
 
 /* Sends the one request of the state; on_reply gets the reply. */
 void save_ask(struct save *save, const struct msg *msg)
@@ -78,7 +78,7 @@ static int expect(const struct save *save, const struct msg *msg, struct diag *d
                                            [SV_WAIT] = MSG_OUTCOME,
                                            [SV_ABORT] = MSG_OUTCOME};
     if (msg->type == MSG_ERROR ||
-        (msg->type == MSG_HANDED && sm_is(&save->sm, SV_SEAL) && save->way == WAY_HAND) ||
+        (msg->type == MSG_HANDED && sm_is(&save->sm, SV_SEAL) && save->send.way->told) ||
         (save->sm.state < ARRAY_LEN(wanted) && wanted[save->sm.state] == msg->type)) {
         return 0;
     }
@@ -98,12 +98,13 @@ static int on_reply(struct request *request, const struct frame *frame, const st
     if (rc != 0) {
         return rc;
     }
+    if (sm_is(&save->sm, SV_SEAL) && save->send.way->told) {
+        save->send.way->told(&save->send, msg);
+    }
     if (msg->type == MSG_HANDED) {
-        save_hand_staged(save);
+        save_stage_staged(save);
         return 0; /* SEALED follows */
     }
-    save_hand_sealed(save, msg);
-    answer->come = true;
     diag_clear(&save->why);
     if (msg->type == MSG_ERROR) {
         answer->code = msg->u.error.code < 0 ? msg->u.error.code : CAIRN_E_PROTOCOL;
@@ -112,9 +113,9 @@ static int on_reply(struct request *request, const struct frame *frame, const st
                                                            : err_text(answer->code));
     } else if (msg->type == MSG_OPENED) {
         answer->opened = msg->u.opened;
-        save_base_note_sparse(save, &answer->opened);
+        save_base_note(&save->base, &answer->opened);
     } else if (msg->type == MSG_HELD) {
-        save_stream_held(save, &msg->u.held);
+        save_objects_held(&save->send, &msg->u.held);
     } else if (msg->type == MSG_OUTCOME) {
         const struct msg_outcome *outcome_msg = &msg->u.outcome;
         answer->outcome_state = outcome_msg->state;
@@ -125,6 +126,7 @@ static int on_reply(struct request *request, const struct frame *frame, const st
         }
     }
     link_forget(&save->common.engine->link, request);
+    answer->come = true;
     save_wake(&save->common);
     return 0;
 }

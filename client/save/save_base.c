@@ -33,22 +33,15 @@ static void keep(struct engine *engine, struct base_part *base)
     engine->bases[0] = base;
 }
 
-void save_base_keep(struct save *save)
+void save_base_keep(const struct save_common *common, const struct buf *part)
 {
-    struct engine *engine = save->common.engine;
+    struct engine *engine = common->engine;
     struct base_part *base;
     struct diag diag = DIAG_INIT;
-    bool is_known = save->told || save->way == WAY_SOCKET;
-    if (save->base && save->layout.plain_bytes > 0 && is_known) {
-        engine->gain.known = true;
-        engine->gain.percent = (uint32_t)(save->shared_bytes * 100 / save->layout.plain_bytes);
+    if (find(engine, common->user->id)) {
+        return;
     }
-    if (save->way == WAY_HAND || !save->part.made || save->common.reach != REACH_SEALED ||
-        save->part.doubtful || find(engine, save->common.user->id)) {
-        return; /* its digests are not here, or another part of ours may be the committed one */
-    }
-    int rc = base_part_new(save->common.user->id, save->part.buf.bytes, save->part.buf.data, &base,
-                           &diag);
+    int rc = base_part_new(common->user->id, part->bytes, part->data, &base, &diag);
     if (rc == 0) {
         keep(engine, base);
     } else {
@@ -56,24 +49,16 @@ void save_base_keep(struct save *save)
     }
 }
 
-/* Returns whether comparing with the base is likely to pay. A daemon of the same host writes what
- * it is handed at once, without waiting for digests, and comparing costs more when nothing is
- * unchanged. So a save that compared decides for those behind it: while a good part of the bytes
- * was unchanged they compare as well, otherwise one save in SAVE_LOOK_EVERY does. If the daemon
- * itself cannot compare, these saves go through the socket. */
-static bool is_worth_looking(struct save *save)
+/* A daemon of the same host writes what it is handed at once, without waiting for digests, and
+ * comparing costs more when nothing is unchanged. So a save that compared decides for those behind
+ * it: while a good part of the bytes was unchanged they compare as well, otherwise one save in
+ * SAVE_COMPARE_EVERY does. */
+bool save_base_is_worth_comparing(struct engine *engine)
 {
-    struct engine *engine = save->common.engine;
-    bool may_hand = save_hand_may(save);
-    bool may_look =
-        !may_hand || save_hand_packs(save) || engine->options.transport != TRANSPORT_MEMFD;
-    if (!may_hand || !may_look) {
-        return may_look;
-    }
     if (!engine->gain.known || engine->gain.percent > SAVE_GAIN_PERCENT_MIN) {
         return true;
     }
-    engine->gain.skipped = (engine->gain.skipped + 1) % SAVE_LOOK_EVERY;
+    engine->gain.skipped = (engine->gain.skipped + 1) % SAVE_COMPARE_EVERY;
     return engine->gain.skipped == 0;
 }
 
@@ -81,10 +66,10 @@ static bool is_worth_looking(struct save *save)
 
 static int object_order(const void *a, const void *b) { return object_id_compare(a, b); }
 
-static bool is_sparse(const struct save *save, const struct object_id *id)
+static bool is_sparse(const struct save_base *base, const struct object_id *id)
 {
-    return save->sparse_count > 0 && bsearch(id, save->sparse, save->sparse_count,
-                                             sizeof *save->sparse, object_order) != NULL;
+    return base->sparse_count > 0 && bsearch(id, base->sparse, base->sparse_count,
+                                             sizeof *base->sparse, object_order) != NULL;
 }
 
 /* Returns the place of a piece as the base's part knows it: tensor and box, or blob. */
@@ -102,126 +87,140 @@ static struct part_place place_of(const struct registered *set, const struct lay
 }
 
 /* Notes for each piece the base's chunk at its place, if there is one that may be referred to. */
-static void match(struct save *save)
+static void match(struct save_base *base)
 {
-    const struct layout *layout = &save->layout;
-    const struct base_part *base = save->base;
+    const struct layout *layout = &base->room->layout;
+    const struct part *part = &base->part->part;
     const struct layout_piece *last = NULL;
     struct part_run run = {0};
     for (uint32_t i = 0; i < layout->piece_count; i++) {
         uint32_t idx = layout->by_part[i];
         const struct layout_piece *piece = &layout->pieces[idx];
         if (!last || last->tensor != piece->tensor || last->box != piece->box) {
-            struct part_place place = place_of(save->common.set, piece);
-            run = part_find_run(&base->part, &place);
+            struct part_place place = place_of(base->common->set, piece);
+            run = part_find_run(part, &place);
         }
         last = piece;
-        uint32_t found = part_find_cell(&base->part, run, piece->cell, piece->bytes);
+        uint32_t found = part_find_cell(part, run, piece->cell, piece->bytes);
         if (found != 0) {
-            const struct part_chunk *chunk = &base->part.chunks[found - 1];
+            const struct part_chunk *chunk = &part->chunks[found - 1];
             bool is_usable = chunk->digest_alg == DIGEST_XXH3_128 &&
-                             !is_sparse(save, &base->part.objects[chunk->object].id);
+                             !is_sparse(base, &part->objects[chunk->object].id);
             found = is_usable ? found : 0;
         }
-        save->base_of[idx] = found;
+        base->chunk_of[idx] = found;
     }
 }
 
-/* Settles what the base is; digests may begin. base may be NULL. */
-static void known(struct save *save, struct base_part *base)
+/* Settles what the base is; digests may begin. part may be NULL. */
+static void known(struct save_base *base, struct base_part *part)
 {
-    if (base && base->part.chunk_bytes == save->common.chunk_bytes &&
-        !save_is_over(&save->common)) {
-        save->base = base_part_ref(base);
-        match(save);
+    CHECK(base->state != BASE_KNOWN);
+    if (part && part->part.chunk_bytes == base->common->chunk_bytes &&
+        !save_is_over(base->common)) {
+        base->part = base_part_ref(part);
+        match(base);
     }
-    save->base_known = true;
+    base->state = BASE_KNOWN;
 }
 
 /* Called when the part of the base was fetched, or could not be. Then digests may begin. */
 static void on_fetched(struct engine_call *call, int status)
 {
-    struct save *save = container_of(call, struct save, fetch);
-    struct base_part *base = NULL;
+    struct save_base *base = container_of(call, struct save_base, fetch);
+    struct engine *engine = base->common->engine;
+    struct base_part *part = NULL;
     struct diag diag = call->diag;
-    save->fetching = false;
     if (status == 0) {
-        status = base_part_new(call->request.u.fetch.id, call->payload_bytes, call->payload, &base,
+        status = base_part_new(call->request.u.fetch.id, call->payload_bytes, call->payload, &part,
                                &diag);
     }
     if (status == 0) {
-        keep(save->common.engine, base);
+        keep(engine, part);
     } else if (status != CAIRN_E_CANCELLED) {
         LOG(LOG_INFO, "save", "nothing to refer to, everything is sent",
-            lu("step", save->common.user->step), ls("err", diag_text(&diag, status)));
+            lu("step", base->common->user->step), ls("err", diag_text(&diag, status)));
     }
     free(call->payload);
     engine_call_fini(call);
-    known(save, base);
-    save_digest_start(save);
-    engine_pump(save->common.engine);
-    save_wake(&save->common);
+    known(base, part);
+    engine_pump(engine); /* digests begin */
+    save_wake(base->common);
 }
 
-void save_base_begin(struct save *save)
+void save_base_init(struct save_base *base, struct save_common *common,
+                    const struct save_room *room)
 {
-    struct ckpt_id id = save->base_id;
-    if (save->common.reach < REACH_OPENED || !save->laid_out || save->base_known ||
-        save->fetching) {
+    base->common = common;
+    base->room = room;
+}
+
+void save_base_begin(struct save_base *base, bool compares)
+{
+    const struct save_common *common = base->common;
+    struct ckpt_id id = compares ? base->id : (struct ckpt_id){0};
+    CHECK(common->reach >= REACH_OPENED);
+    CHECK(common->chunk_bytes != 0);
+    CHECK(base->state == BASE_UNKNOWN);
+    struct base_part *part = id.term != 0 ? find(common->engine, id) : NULL;
+    if (id.term == 0 || part || base->room->layout.piece_count == 0) {
+        known(base, part);
         return;
     }
-    id = id.term != 0 && is_worth_looking(save) ? id : (struct ckpt_id){0};
-    struct base_part *base = id.term != 0 ? find(save->common.engine, id) : NULL;
-    if (id.term == 0 || base || save->layout.piece_count == 0) {
-        known(save, base);
-        return;
-    }
-    save->fetching = true;
-    save->fetch = (struct engine_call){
+    base->state = BASE_FETCHING;
+    base->fetch = (struct engine_call){
         .request = {.type = MSG_FETCH,
                     .u.fetch = {.id = id,
                                 .kind = FETCH_PART,
-                                .number = save->common.engine->options.rank}},
-        .deadline_ms = min_u64(save->common.engine->options.io_deadline_ms,
-                               engine_ms_left(save->common.engine, save->common.end_ms) / 4 + 1),
+                                .number = common->engine->options.rank}},
+        .deadline_ms = min_u64(common->engine->options.io_deadline_ms,
+                               engine_ms_left(common->engine, common->end_ms) / 4 + 1),
         .done = on_fetched};
-    engine_call_start(save->common.engine, &save->fetch);
+    engine_call_start(common->engine, &base->fetch);
 }
 
-void save_base_leave(struct save *save)
+const struct digest *save_base_digest(const struct save_base *base, uint32_t piece)
 {
-    CHECK(save->way == WAY_OPEN);
-    CHECK(save->digest_next == 0);
-    base_part_unref(save->base);
-    save->base = NULL;
+    if (!base->part || base->chunk_of[piece] == 0) {
+        return NULL;
+    }
+    return &base->part->part.chunks[base->chunk_of[piece] - 1].digest;
 }
 
-void save_base_note_sparse(struct save *save, struct msg_opened *opened)
+void save_base_leave(struct save_base *base)
+{
+    CHECK(base->state == BASE_KNOWN);
+    base_part_unref(base->part);
+    base->part = NULL;
+}
+
+void save_base_note(struct save_base *base, struct msg_opened *opened)
 {
     const struct object_id *sparse = opened->sparse;
     size_t bytes = opened->sparse_count * sizeof *sparse;
     opened->sparse = NULL;
-    if (save->common.reach >= REACH_OPENED || opened->sparse_count == 0) {
+    if (base->common->reach >= REACH_OPENED) {
         return;
     }
-    free(save->sparse);
-    save->sparse = malloc(bytes);
-    save->sparse_count = save->sparse ? opened->sparse_count : 0;
-    if (save->sparse) { /* without memory they are referred to, which only costs space later */
-        memcpy(save->sparse, sparse, bytes);
+    base->id = opened->state == CKPT_OPEN ? opened->base : (struct ckpt_id){0};
+    free(base->sparse);
+    base->sparse = bytes > 0 ? malloc(bytes) : NULL;
+    base->sparse_count = base->sparse ? opened->sparse_count : 0;
+    if (base->sparse) { /* without memory they are referred to, which only costs space later */
+        memcpy(base->sparse, sparse, bytes);
     }
 }
 
-void save_base_end(struct save *save)
+void save_base_end(struct save_base *base)
 {
-    if (save->fetching) {
-        engine_call_cancel(&save->fetch);
+    if (base->state == BASE_FETCHING) {
+        engine_call_cancel(&base->fetch);
     }
 }
 
-void save_base_fini(struct save *save)
+void save_base_fini(struct save_base *base)
 {
-    CHECK(!save->fetching);
-    base_part_unref(save->base);
-    free(save->sparse);
+    CHECK(base->state != BASE_FETCHING);
+    base_part_unref(base->part);
+    free(base->sparse);
 }

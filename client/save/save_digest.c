@@ -6,37 +6,38 @@
  * bytes, so a payload can be encoded again when it must be sent again. Loop's thread, except
  * on_digest_run and what it calls.
  */
-#include "save/save_private.h"
+#include "save/save_send_private.h"
 
 #include "base/check.h"
+
+enum {
+    SAVE_DIGESTS_COPYING = 2, /* digests at a time beside the copy */
+    SAVE_LEAD = 6,            /* payloads ahead of the sending */
+    /* The lead with a base. Only the digest shows if a payload needs credit at all, so looking
+     * further ahead keeps the window of credit full. */
+    SAVE_LEAD_BASE = 16
+};
 
 /* --- on a worker ------------------------------------------------------------------- */
 
 /* Describes the plain bytes of a piece in the arena to the encoder. */
-static struct chunk_plain plain_of(const struct save *save, const struct layout_payload *payload,
+static struct chunk_plain plain_of(const struct save_send *send,
+                                   const struct layout_payload *payload,
                                    const struct layout_piece *piece)
 {
     struct chunk_plain plain = {
         .bytes = piece->bytes,
-        .data = save_payload_data(save, (uint32_t)(payload - save->layout.payloads)) + piece->at,
+        .data = save_room_data(send->room, (uint32_t)(payload - send->room->layout.payloads)) +
+                piece->at,
         .shape = {.width = 1},
         .element_bytes = 1,
         .digest_alg = DIGEST_XXH3_128};
     if (!(piece->tensor & LAYOUT_BLOB)) {
-        uint32_t dtype = save->common.set->tensors[piece->tensor].dtype;
+        uint32_t dtype = send->common->set->tensors[piece->tensor].dtype;
         plain.shape = planes_shape_of_dtype(dtype);
         plain.element_bytes = (uint8_t)(dtype_bits(dtype) / 8);
     }
     return plain;
-}
-
-/* Returns the digest of the base's chunk at the piece's place, or NULL. */
-static const struct digest *known_of(const struct save *save, uint32_t piece_idx)
-{
-    if (!save->base || save->base_of[piece_idx] == 0) {
-        return NULL;
-    }
-    return &save->base->part.chunks[save->base_of[piece_idx] - 1].digest;
 }
 
 /* Seals the pieces of a payload: digest, comparison with the base, encoding. Runs on a worker,
@@ -44,49 +45,50 @@ static const struct digest *known_of(const struct save *save, uint32_t piece_idx
 static void on_digest_run(struct work *work)
 {
     struct save_digest *digest = container_of(work, struct save_digest, work);
-    struct save *save = digest->save;
-    const struct layout_payload *payload = &save->layout.payloads[digest->payload];
+    struct save_send *send = digest->send;
+    const struct layout_payload *payload = &send->room->layout.payloads[digest->payload];
     struct payload_seal *seal = &digest->seal;
     seal->room = digest->side ? digest->side->memory : NULL;
     seal->piece_count = payload->piece_count;
     seal->encoder =
-        digest->encoder ? kit_encoder_get(digest->encoder, save->common.chunk_bytes) : NULL;
+        digest->encoder ? kit_encoder_get(digest->encoder, send->common->chunk_bytes) : NULL;
     for (uint32_t i = 0; i < payload->piece_count; i++) {
         uint32_t idx = payload->piece_first + i, to = payload->piece_first + seal->new_count;
-        struct envelope *envelope = &save->envelopes[to];
-        struct payload_piece piece = {.plain = plain_of(save, payload, &save->layout.pieces[idx]),
-                                      .known = digest->again ? NULL : known_of(save, idx),
-                                      .is_left_out =
-                                          digest->again && save->envelope_of[idx] == SAVE_SHARED,
-                                      .is_fixed = digest->again,
-                                      .encoding = (enum encoding)envelope->encoding};
-        save->envelope_of[idx] = payload_seal_piece(seal, &piece, envelope) ? to : SAVE_SHARED;
+        struct envelope *envelope = &send->envelopes[to];
+        struct payload_piece piece = {
+            .plain = plain_of(send, payload, &send->room->layout.pieces[idx]),
+            .known = digest->again ? NULL : save_base_digest(send->base, idx),
+            .is_left_out = digest->again && send->envelope_of[idx] == SAVE_SHARED,
+            .is_fixed = digest->again,
+            .encoding = (enum encoding)envelope->encoding};
+        send->envelope_of[idx] = payload_seal_piece(seal, &piece, envelope) ? to : SAVE_SHARED;
     }
 }
 
 /* --- handing out ------------------------------------------------------------------- */
 
-static struct encode_state *state_of(const struct save *save, const struct layout_payload *payload)
+static struct encode_state *state_of(const struct save_send *send,
+                                     const struct layout_payload *payload)
 {
-    const struct layout_piece *piece = &save->layout.pieces[payload->piece_first];
-    size_t idx = piece->tensor & LAYOUT_BLOB ? save->common.set->tensor_count : piece->tensor;
-    return &save->states[idx];
+    const struct layout_piece *piece = &send->room->layout.pieces[payload->piece_first];
+    size_t idx = piece->tensor & LAYOUT_BLOB ? send->common->set->tensor_count : piece->tensor;
+    return &send->states[idx];
 }
 
-static bool is_whole(const struct save *save, const struct layout_payload *payload)
+static bool is_whole(const struct save_send *send, const struct layout_payload *payload)
 {
     return payload->piece_count == 1 &&
-           save->layout.pieces[payload->piece_first].bytes >= LIMIT_PACK_PIECE_BYTES;
+           send->room->layout.pieces[payload->piece_first].bytes >= LIMIT_PACK_PIECE_BYTES;
 }
 
 /* Tells the worker what to try with this payload, as far as the state of its tensor decides
  * that. */
 static void note_state(struct save_digest *digest, const struct layout_payload *payload)
 {
-    const struct save *save = digest->save;
-    const struct encode_kit *kit = &save->common.engine->kit;
-    if (save->states && is_whole(save, payload) && !digest->again) {
-        struct encode_state *state = state_of(save, payload);
+    const struct save_send *send = digest->send;
+    const struct encode_kit *kit = &send->common->engine->kit;
+    if (send->states && is_whole(send, payload) && !digest->again) {
+        struct encode_state *state = state_of(send, payload);
         digest->seal.sample = encode_state_next(state);
         digest->seal.state = *state;
         digest->seal.sink =
@@ -97,15 +99,15 @@ static void note_state(struct save_digest *digest, const struct layout_payload *
 /* Returns whether any piece of the payload could come out other than raw. */
 static bool may_encode(const struct save_digest *digest, const struct layout_payload *payload)
 {
-    const struct save *save = digest->save;
-    if (!save->states) {
+    const struct save_send *send = digest->send;
+    if (!send->states) {
         return false;
     }
     if (digest->again) {
-        return save->payloads[digest->payload].from_side;
+        return send->payloads[digest->payload].from_side;
     }
-    if (!is_whole(save, payload)) {
-        return save->common.engine->kit.mode == ENCODE_DENSEST;
+    if (!is_whole(send, payload)) {
+        return send->common->engine->kit.mode == ENCODE_DENSEST;
     }
     return digest->seal.sample ||
            encode_state_choose(&digest->seal.state, &digest->seal.sink) != ENCODING_RAW;
@@ -115,10 +117,10 @@ static bool may_encode(const struct save_digest *digest, const struct layout_pay
  * the moment. If an encoder cannot be had at all, the payload stays raw. */
 static bool take_memory(struct save_digest *digest, const struct layout_payload *payload)
 {
-    struct save *save = digest->save;
-    struct encode_kit *kit = &save->common.engine->kit;
+    struct save_send *send = digest->send;
+    struct encode_kit *kit = &send->common->engine->kit;
     bool encode = may_encode(digest, payload);
-    bool pack = save->base != NULL && payload->piece_count > 1;
+    bool pack = send->base->part != NULL && payload->piece_count > 1;
     if (!encode && !pack) {
         return true;
     }
@@ -133,9 +135,9 @@ static bool take_memory(struct save_digest *digest, const struct layout_payload 
 }
 
 /* Hands a payload to a worker. Returns false if the memory that it needs is in use. */
-static bool hand_out(struct save *save, struct save_digest *digest, uint32_t idx, bool again)
+static bool hand_out(struct save_send *send, struct save_digest *digest, uint32_t idx, bool again)
 {
-    const struct layout_payload *payload = &save->layout.payloads[idx];
+    const struct layout_payload *payload = &send->room->layout.payloads[idx];
     digest->payload = idx;
     digest->again = again;
     digest->side = NULL;
@@ -143,76 +145,70 @@ static bool hand_out(struct save *save, struct save_digest *digest, uint32_t idx
     digest->seal = (struct payload_seal){.tried = ENCODING_RAW};
     note_state(digest, payload);
     if (!take_memory(digest, payload)) {
-        if (save->states && is_whole(save, payload) && !again) {
-            state_of(save, payload)->chunk_count--; /* it will be asked again */
+        if (send->states && is_whole(send, payload) && !again) {
+            state_of(send, payload)->chunk_count--; /* it will be asked again */
         }
         return false;
     }
     digest->busy = true;
-    save->payloads[idx].state = PAYLOAD_BUSY;
-    save->digests_running++;
-    work_submit(save->common.engine->options.pool, &digest->work);
+    send->payloads[idx].state = PAYLOAD_BUSY;
+    send->digests_running++;
+    work_submit(send->common->engine->options.pool, &digest->work);
     return true;
 }
 
 /* Returns a payload that must be encoded again, because its object is sent again, or digest_next if
  * there is none. */
-static uint32_t next_again(struct save *save)
+static uint32_t next_again(struct save_send *send)
 {
-    const struct save_object *object = save_stream_object(save);
-    uint32_t end = object && object->cut ? object->payload_end : save->digest_next;
-    for (uint32_t i = object ? object->next_payload : save->assigned; i < end; i++) {
-        if (save->payloads[i].state == PAYLOAD_IDLE) {
+    const struct save_object *object = save_objects_next(send);
+    uint32_t end = object && object->cut ? object->payload_end : send->digest_next;
+    for (uint32_t i = object ? object->next_payload : send->assigned; i < end; i++) {
+        if (send->payloads[i].state == PAYLOAD_IDLE) {
             return i;
         }
     }
-    return save->digest_next;
+    return send->digest_next;
 }
 
-/* Hands payloads to workers, not far ahead of the sending, which then finds the bytes in the
- * cache. */
-void save_digest_start(struct save *save)
+void save_digest_start(struct save_send *send)
 {
-    if (!save->base_known || save_is_over(&save->common)) {
+    if (save_is_over(send->common)) {
         return;
     }
-    if (save->way == WAY_HAND) {
-        save_hand_prepare(save); /* the daemon digests */
-    }
-    if (save->way != WAY_SOCKET) {
-        return;
-    }
-    uint32_t copied = snapshot_copied(&save->snapshot);
-    uint32_t end = save_stream_position(save) + (save->base ? SAVE_LEAD_BASE : SAVE_LEAD);
+    CHECK(send->base->state == BASE_KNOWN);
+    uint32_t copied = snapshot_copied(send->snapshot);
+    uint32_t end = save_objects_position(send) + (send->base->part ? SAVE_LEAD_BASE : SAVE_LEAD);
     end = end < copied ? end : copied;
-    unsigned most = save->copying ? SAVE_DIGESTS_COPYING : SAVE_DIGESTS;
+    bool is_copied = copied == send->room->layout.payload_count;
+    unsigned most = is_copied ? SAVE_DIGESTS : SAVE_DIGESTS_COPYING;
     for (unsigned i = 0; i < most; i++) {
-        struct save_digest *digest = &save->digests[i];
-        uint32_t next = next_again(save);
-        bool again = next < save->digest_next;
-        if (digest->busy || next >= (again ? save->digest_next : end)) {
+        struct save_digest *digest = &send->digests[i];
+        uint32_t next = next_again(send);
+        bool again = next < send->digest_next;
+        if (digest->busy || next >= (again ? send->digest_next : end)) {
             continue;
         }
-        if (!hand_out(save, digest, next, again)) {
+        if (!hand_out(send, digest, next, again)) {
             return; /* engine_pump calls again when a side buffer or an encoder came free */
         }
-        save->digest_next += again ? 0 : 1;
+        send->digest_next += again ? 0 : 1;
     }
 }
 
 static void learn(const struct save_digest *digest)
 {
-    const struct save *save = digest->save;
-    const struct layout_payload *payload = &save->layout.payloads[digest->payload];
-    if (save->states && digest->encoder && !digest->again && is_whole(save, payload)) {
-        payload_seal_learn(&digest->seal, state_of(save, payload));
+    const struct save_send *send = digest->send;
+    const struct layout_payload *payload = &send->room->layout.payloads[digest->payload];
+    if (send->states && digest->encoder && !digest->again && is_whole(send, payload)) {
+        payload_seal_learn(&digest->seal, state_of(send, payload));
     }
 }
 
 /* Notes what the worker has made of the payload. */
 static void take_made(struct save_digest *digest)
 {
-    struct save_payload *payload = &digest->save->payloads[digest->payload];
+    struct save_payload *payload = &digest->send->payloads[digest->payload];
     const struct payload_seal *seal = &digest->seal;
     payload->state = PAYLOAD_READY; /* object and at stay, because it may have been sent before */
     payload->from_side = seal->new_count > 0 && seal->is_moved;
@@ -231,43 +227,43 @@ static void take_made(struct save_digest *digest)
 static void on_digest_done(struct work *work)
 {
     struct save_digest *digest = container_of(work, struct save_digest, work);
-    struct save *save = digest->save;
+    struct save_send *send = digest->send;
     uint32_t shared_bytes = digest->again ? 0 : digest->seal.shared_plain_bytes;
     learn(digest);
     encode_kit_give_encoder(digest->encoder);
     digest->encoder = NULL;
     take_made(digest);
-    save->shared_bytes += shared_bytes;
-    atomic_fetch_add(&save->common.user->durable_bytes, shared_bytes);
-    atomic_fetch_add(&save->common.user->sent_bytes, shared_bytes);
+    send->shared_bytes += shared_bytes;
+    atomic_fetch_add(&send->common->user->durable_bytes, shared_bytes);
+    atomic_fetch_add(&send->common->user->sent_bytes, shared_bytes);
     digest->busy = false;
-    save->digests_running--;
-    save_digest_start(save);
-    engine_pump(save->common.engine); /* other saves may wait for the memory that came free */
-    save_wake(&save->common);
+    send->digests_running--;
+    save_digest_start(send);
+    engine_pump(send->common->engine); /* other saves may wait for the memory that came free */
+    save_wake(send->common);
 }
 
-void save_digest_init(struct save *save)
+void save_digest_init(struct save_send *send)
 {
-    if (save->states) {
-        encode_kit_load(&save->common.engine->kit, &save->common.set->list_hash,
-                        save->common.set->tensor_count + 1, save->states);
+    if (send->states) {
+        encode_kit_load(&send->common->engine->kit, &send->common->set->list_hash,
+                        send->common->set->tensor_count + 1, send->states);
     }
     for (unsigned i = 0; i < SAVE_DIGESTS; i++) {
-        save->digests[i] = (struct save_digest){
-            .save = save, .work = {.run = on_digest_run, .done = on_digest_done}};
+        send->digests[i] = (struct save_digest){
+            .send = send, .work = {.run = on_digest_run, .done = on_digest_done}};
     }
 }
 
-void save_digest_fini(struct save *save)
+void save_digest_fini(struct save_send *send)
 {
-    CHECK(save->digests_running == 0);
-    if (save->states) {
-        encode_kit_keep(&save->common.engine->kit, &save->common.set->list_hash,
-                        save->common.set->tensor_count + 1, save->states);
+    CHECK(send->digests_running == 0);
+    if (send->states) {
+        encode_kit_keep(&send->common->engine->kit, &send->common->set->list_hash,
+                        send->common->set->tensor_count + 1, send->states);
     }
-    for (uint32_t i = 0; save->payloads && i < save->layout.payload_count; i++) {
-        encode_kit_give_side(save->payloads[i].side);
-        save->payloads[i].side = NULL;
+    for (uint32_t i = 0; send->payloads && i < send->room->layout.payload_count; i++) {
+        encode_kit_give_side(send->payloads[i].side);
+        send->payloads[i].side = NULL;
     }
 }

@@ -4,7 +4,7 @@
  * save waits until no worker and no socket touches its memory (DRAIN), and its callers are told.
  * Loop's thread.
  */
-#include "save/save_base.h"
+#include "save/save_private.h"
 
 #include <stdlib.h>
 
@@ -17,8 +17,9 @@ void save_end_committed(struct save *save)
     atomic_store(&save->common.user->durable_bytes, atomic_load(&save->common.user->total_bytes));
     save->common.status = 0;
     diag_clear(&save->common.user->diag);
-    save_base_keep(save);
+    save_part_keep(&save->part);
     save->common.reach = REACH_DECIDED;
+    save->room.lent = false;
     save_move(save, SV_DRAIN);
 }
 
@@ -34,6 +35,7 @@ static enum sm_result outcome(struct save *save)
     }
     int code = answer->outcome_code < 0 ? answer->outcome_code : CAIRN_E_ABORTED;
     save->common.reach = REACH_DECIDED;
+    save->room.lent = false;
     save->common.engine->dead.step = save->common.user->step;
     save->common.engine->dead.open_id = save->common.open_id;
     /* Our own time-out says less than what the server found at its deadline. */
@@ -137,11 +139,11 @@ enum sm_result save_on_abort(struct sm *sm)
 void save_enter_drain(struct sm *sm)
 {
     struct save *save = save_of_sm(sm);
-    save_stream_forget(save);
+    save_objects_forget(&save->send);
     save_stage_stop(save); /* a save that was committed before need not be copied */
     save_agree_end(&save->agree);
     save_check_end(&save->check);
-    save_base_end(save);
+    save_base_end(&save->base);
     timer_stop(&save->retry);
     /* The socket still borrows the arena, and gets a moment to let go. */
     timer_start(&save->timer, SAVE_DRAIN_MS);
@@ -149,8 +151,9 @@ void save_enter_drain(struct sm *sm)
 
 bool save_is_drained(const struct save *save)
 {
-    return !save->copying && save->check.running == 0 && !save->reserving && !save->fetching &&
-           save->digests_running == 0 && !save->part.running && save->slots_busy == 0;
+    return !save->copying && save->check.running == 0 && !save->reserving &&
+           save->base.state != BASE_FETCHING && save->send.digests_running == 0 &&
+           !save->part.running && save->send.slots_busy == 0;
 }
 
 /* The state DRAIN: waits until no worker and no socket touches the save's memory. */
@@ -161,7 +164,7 @@ enum sm_result save_on_drain(struct sm *sm)
         return SM_WAIT;
     }
     timer_stop(&save->timer);
-    save_digest_fini(save);
+    save_digest_fini(&save->send);
     sm_move(&save->sm, SV_END);
     return SM_WAIT;
 }
@@ -171,8 +174,8 @@ void save_enter_end(struct sm *sm)
 {
     struct save *save = save_of_sm(sm);
     save->tell_done = true;
-    save_room_give(save);
-    save_hand_staged(save);
+    save_room_give(&save->room);
+    save_stage_staged(save);
     if (!save->staged) {
         save_set_staged(save, save->common.status);
     }
@@ -185,11 +188,11 @@ static void save_free(struct save *save)
 {
     list_remove(&save->common.op.link);
     registered_unref(save->common.set);
-    save_base_fini(save);
-    buf_fini(&save->part.buf);
+    save_base_fini(&save->base);
+    save_part_fini(&save->part);
     save_agree_fini(&save->agree);
-    scratch_fini(&save->scratch);
-    layout_fini(&save->layout);
+    scratch_fini(&save->room.scratch);
+    layout_fini(&save->room.layout);
     free(save);
 }
 

@@ -39,7 +39,6 @@ enum sm_result save_on_send(struct sm *sm);
 void save_enter_send(struct sm *sm);
 enum sm_result save_on_part(struct sm *sm);
 enum sm_result save_on_seal(struct sm *sm);
-bool save_is_sent(const struct save *save); /* returns whether the part may be made */
 /* save_end.c */
 enum sm_result save_on_wait(struct sm *sm);
 enum sm_result save_on_abort(struct sm *sm);
@@ -63,12 +62,9 @@ void save_fail(struct save *save, int status, const struct diag *diag);
 /* Called first in every state between OPEN and WAIT. Returns true if it has moved the save, because
  * it failed or lost its connection. */
 bool save_stops(struct save *save);
-bool save_is_sending(const struct save *save);
 bool save_is_before_sending(const struct save *save); /* and has not ended */
 bool save_is_queued(const struct save *save);         /* is waiting, and has no room yet */
 bool save_is_staging(const struct save *save);        /* has not left the queue for the arena */
-struct object_id save_object_id(const struct save *save, uint32_t object);
-struct save_slot *save_slot_take(struct save *save); /* NULL if all are in use */
 
 /* save_ask.c */
 extern const struct request_ops save_request_ops;

@@ -4,7 +4,7 @@
  * one. Rank 0 opens and the other ranks wait for its opening. After a lost connection the server
  * must name the opening that was known before, or the save has been aborted. Loop's thread.
  */
-#include "save/save_base.h"
+#include "save/save_private.h"
 
 enum { SAVE_SLACK_MS_MAX = 500 };
 
@@ -87,7 +87,7 @@ static enum sm_result opened(struct save *save)
 {
     const struct msg_opened opened = save->answer.opened;
     struct diag diag = DIAG_INIT;
-    if (!save->laid_out) {
+    if (save->common.chunk_bytes == 0) {
         save->common.engine->link.joined.chunk_bytes =
             opened.chunk_bytes; /* it will be, for that */
     } else if (opened.chunk_bytes != save->common.chunk_bytes) {
@@ -110,8 +110,7 @@ static enum sm_result opened(struct save *save)
         save->common.open_id = opened.open_id;
         save->common.run_uuid = opened.run_uuid;
         save->common.reach = REACH_OPENED;
-        save->base_id = opened.state == CKPT_OPEN ? opened.base : (struct ckpt_id){0};
-        save_base_begin(save);
+        save_stage_base(save);
     }
     if (save->declined.code != 0 && save->common.status == 0) {
         /* Now there is an opening to abort. */
@@ -183,7 +182,7 @@ enum sm_result save_on_have(struct sm *sm)
                            .u.have = {.id = save->common.user->id,
                                       .rank = save->common.engine->options.rank,
                                       .writer = save->common.engine->options.writer,
-                                      .placed = save->packed,
+                                      .placed = save->send.packed,
                                       .from = save->first_sequence + 1}};
         save_ask(save, &have);
         return SM_WAIT;

@@ -5,7 +5,7 @@
  * and hashes it when every object is durable or described, so that all references are final. It is
  * sent in frames on the stream of its SEAL.
  */
-#include "save/save_private.h"
+#include "save/save_part_private.h"
 
 #include "base/check.h"
 
@@ -14,7 +14,7 @@
 #define PART_SCRATCH_MAX ((size_t)4 << 30)
 
 struct maker {
-    const struct save *save;
+    const struct save_send *send;
     struct part part;
     struct scratch scratch;
     uint32_t chunk_at;
@@ -30,13 +30,13 @@ static int no_memory(struct diag *diag)
 /* Counts the records of each section of the part, and allocates them. */
 static bool allocate(struct maker *maker)
 {
-    const struct save *save = maker->save;
-    const struct registered *set = save->common.set;
+    const struct save_send *send = maker->send;
+    const struct registered *set = send->common->set;
     struct part *part = &maker->part;
     struct scratch *scratch = &maker->scratch;
-    uint32_t old_count = save->base ? save->base->part.object_count : 0;
-    part->object_count = save->object_count; /* objects of the base are added as they are used */
-    part->chunk_count = save->layout.piece_count;
+    uint32_t old_count = send->base->part ? send->base->part->part.object_count : 0;
+    part->object_count = send->object_count; /* objects of the base are added as they are used */
+    part->chunk_count = send->room->layout.piece_count;
     part->tensor_count = (uint32_t)set->tensor_count;
     for (size_t i = 0; i < set->tensor_count; i++) {
         part->box_count += (uint32_t)set->tensors[i].box_count;
@@ -58,11 +58,11 @@ static bool allocate(struct maker *maker)
 /* Makes the base's reference again, to an object of an older save. */
 static struct part_chunk old_chunk(struct maker *maker, uint32_t piece_idx)
 {
-    const struct save *save = maker->save;
-    CHECK(save->base != NULL);
-    CHECK(save->base_of[piece_idx] > 0);
-    const struct part *base = &save->base->part;
-    struct part_chunk chunk = base->chunks[save->base_of[piece_idx] - 1];
+    const struct save_send *send = maker->send;
+    CHECK(send->base->part != NULL);
+    CHECK(send->base->chunk_of[piece_idx] > 0);
+    const struct part *base = &send->base->part->part;
+    struct part_chunk chunk = base->chunks[send->base->chunk_of[piece_idx] - 1];
     uint32_t *object = &maker->old_objects[chunk.object];
     if (*object == 0) {
         *object = maker->part.object_count++;
@@ -75,10 +75,10 @@ static struct part_chunk old_chunk(struct maker *maker, uint32_t piece_idx)
 
 /* Makes the reference to a chunk of this save. After a hand-over its digest is blank, because the
  * daemon writes it. */
-static struct part_chunk new_chunk(const struct save *save, const struct layout_piece *piece,
+static struct part_chunk new_chunk(const struct save_send *send, const struct layout_piece *piece,
                                    const struct envelope *envelope)
 {
-    const struct save_payload *payload = &save->payloads[piece->payload];
+    const struct save_payload *payload = &send->payloads[piece->payload];
     return (struct part_chunk){.object = payload->object,
                                .cell = piece->cell,
                                .offset = payload->at + envelope->offset,
@@ -87,16 +87,16 @@ static struct part_chunk new_chunk(const struct save *save, const struct layout_
                                .stored_crc = envelope->stored_crc,
                                .encoding = envelope->encoding,
                                .digest_alg = envelope->digest_alg,
-                               .digest =
-                                   save->way == WAY_HAND ? (struct digest){{0}} : envelope->digest};
+                               .digest = send->way->digests_here ? envelope->digest
+                                                                 : (struct digest){{0}}};
 }
 
 /* Adds the chunks of one box or blob, which follow each other in the part's order. Returns their
  * number. */
 static uint32_t add_chunks(struct maker *maker, uint32_t tensor, uint32_t box)
 {
-    const struct save *save = maker->save;
-    const struct layout *layout = &save->layout;
+    const struct save_send *send = maker->send;
+    const struct layout *layout = &send->room->layout;
     uint32_t first = maker->chunk_at;
     while (maker->chunk_at < layout->piece_count) {
         uint32_t piece_idx = layout->by_part[maker->chunk_at];
@@ -104,9 +104,9 @@ static uint32_t add_chunks(struct maker *maker, uint32_t tensor, uint32_t box)
         if (piece->tensor != tensor || piece->box != box) {
             break;
         }
-        uint32_t to = save->envelope_of[piece_idx];
+        uint32_t to = send->envelope_of[piece_idx];
         struct part_chunk chunk = to == SAVE_SHARED ? old_chunk(maker, piece_idx)
-                                                    : new_chunk(save, piece, &save->envelopes[to]);
+                                                    : new_chunk(send, piece, &send->envelopes[to]);
         maker->part.chunks[maker->chunk_at++] = chunk;
         maker->part.objects[chunk.object].bytes_used += chunk.stored_bytes;
     }
@@ -117,7 +117,7 @@ static uint32_t add_chunks(struct maker *maker, uint32_t tensor, uint32_t box)
  * writes. */
 static void add_tensors(struct maker *maker)
 {
-    const struct registered *set = maker->save->common.set;
+    const struct registered *set = maker->send->common->set;
     uint32_t box_at = 0;
     for (uint32_t t = 0; t < set->tensor_count; t++) {
         const struct registered_tensor *tensor = &set->tensors[t];
@@ -141,7 +141,7 @@ static void add_tensors(struct maker *maker)
  * part are used then. */
 static void add_blobs(struct maker *maker)
 {
-    const struct registered *set = maker->save->common.set;
+    const struct registered *set = maker->send->common->set;
     uint32_t at = 0;
     for (uint32_t i = 0; i < set->blob_count; i++) {
         const struct registered_blob *blob = &set->blobs[i];
@@ -160,11 +160,11 @@ static void add_blobs(struct maker *maker)
     CHECK(maker->chunk_at == maker->part.chunk_count);
 }
 
-static uint64_t stored_bytes(const struct save *save)
+static uint64_t stored_bytes(const struct save_send *send)
 {
     uint64_t bytes = 0;
-    for (uint32_t i = 0; i < save->layout.payload_count; i++) {
-        bytes += save->payloads[i].bytes;
+    for (uint32_t i = 0; i < send->room->layout.payload_count; i++) {
+        bytes += send->payloads[i].bytes;
     }
     return bytes;
 }
@@ -173,20 +173,20 @@ static uint64_t stored_bytes(const struct save *save)
 static void on_make_run(struct work *work)
 {
     struct save_part *made = container_of(work, struct save_part, work);
-    const struct save *save = container_of(made, struct save, part);
-    struct maker maker = {.save = save,
-                          .part = {.run_uuid = save->common.run_uuid,
-                                   .id = save->common.user->id,
-                                   .rank = save->common.engine->options.rank,
-                                   .world_size = save->common.engine->options.world_size,
-                                   .writer = save->common.engine->options.writer,
-                                   .chunk_bytes = save->common.chunk_bytes}};
+    const struct save_send *send = made->send;
+    struct maker maker = {.send = send,
+                          .part = {.run_uuid = send->common->run_uuid,
+                                   .id = send->common->user->id,
+                                   .rank = send->common->engine->options.rank,
+                                   .world_size = send->common->engine->options.world_size,
+                                   .writer = send->common->engine->options.writer,
+                                   .chunk_bytes = send->common->chunk_bytes}};
     scratch_init(&maker.scratch, PART_SCRATCH_MAX);
     if (!allocate(&maker)) {
         made->status = no_memory(&made->diag);
     } else {
         for (uint32_t i = 0; i < maker.part.object_count; i++) {
-            maker.part.objects[i].id = save_object_id(save, i);
+            maker.part.objects[i].id = save_object_id(send, i);
         }
         add_tensors(&maker);
         add_blobs(&maker);
@@ -204,49 +204,50 @@ static void on_make_run(struct work *work)
 
 static void on_make_done(struct work *work)
 {
-    struct save_part *made = container_of(work, struct save_part, work);
-    struct save *save = container_of(made, struct save, part);
-    made->running = false;
-    atomic_store(&save->common.user->stored_bytes, stored_bytes(save));
-    made->made = made->status == 0 && !made->stale;
-    save_wake(&save->common);
+    struct save_part *part = container_of(work, struct save_part, work);
+    struct save_common *common = part->send->common;
+    part->running = false;
+    atomic_store(&common->user->stored_bytes, stored_bytes(part->send));
+    save_wake(common);
 }
 
-void save_part_make(struct save *save)
+void save_part_init(struct save_part *part, struct save_send *send) { part->send = send; }
+
+void save_part_make(struct save_part *part)
 {
-    struct save_part *part = &save->part;
+    struct save_send *send = part->send;
     CHECK(!part->running);
-    CHECK(save->slots_busy == 0); /* nothing borrows the old bytes */
+    CHECK(send->slots_busy == 0);      /* nothing borrows the old bytes */
+    CHECK(send->digests_running == 0); /* the envelopes are final */
     buf_fini(&part->buf);
     buf_init(&part->buf, LIMIT_PART_BYTES);
     part->work = (struct work){.run = on_make_run, .done = on_make_done};
     part->status = 0;
     part->running = true;
-    part->doubtful = part->doubtful || save->common.reach >= REACH_SEALED;
-    part->stale = false;
+    part->doubtful = part->doubtful || send->common->reach >= REACH_SEALED;
+    part->round = send->round;
     diag_clear(&part->diag);
-    work_submit(save->common.engine->options.pool, &part->work);
+    work_submit(send->common->engine->options.pool, &part->work);
 }
 
-void save_part_void(struct save *save)
+bool save_part_is_made(const struct save_part *part)
 {
-    save->part.made = false;
-    save->part.stale = save->part.running;
+    return !part->running && part->status == 0 && part->round == part->send->round;
 }
 
-bool save_part_send(struct save *save)
+bool save_part_send(struct save_part *part, const struct request *request)
 {
-    struct save_part *part = &save->part;
-    struct link *link = &save->common.engine->link;
+    struct link *link = &part->send->common->engine->link;
+    CHECK(save_part_is_made(part));
     while (part->sent < part->buf.bytes) {
-        struct save_slot *slot = save_slot_take(save);
+        struct save_slot *slot = save_slot_take(part->send);
         if (!slot) {
             return false;
         }
         uint64_t bytes = min_u64(part->buf.bytes - part->sent, link->welcome.payload_max);
         struct msg msg = {.type = MSG_PART,
-                          .u.part = {.id = save->common.user->id,
-                                     .open_id = save->common.open_id,
+                          .u.part = {.id = part->send->common->user->id,
+                                     .open_id = part->send->common->open_id,
                                      .offset = part->sent,
                                      .total_bytes = part->buf.bytes}};
         slot->bytes = bytes;
@@ -254,7 +255,29 @@ bool save_part_send(struct save *save)
         slot->out.iov[0] =
             (struct iovec){.iov_base = part->buf.data + part->sent, .iov_len = bytes};
         part->sent += bytes;
-        link_send_payload(link, &save->request, &msg, &slot->out);
+        link_send_payload(link, request, &msg, &slot->out);
     }
     return true;
+}
+
+void save_part_keep(const struct save_part *part)
+{
+    const struct save_send *send = part->send;
+    const struct save_common *common = send->common;
+    uint64_t plain_bytes = send->room->layout.plain_bytes;
+    if (send->base->part && plain_bytes > 0 && send->is_counted) {
+        common->engine->gain.known = true;
+        common->engine->gain.percent = (uint32_t)(send->shared_bytes * 100 / plain_bytes);
+    }
+    /* Otherwise its digests are not here, or another part of ours may be the committed one. */
+    if (send->way && send->way->digests_here && save_part_is_made(part) && !part->doubtful &&
+        common->reach == REACH_SEALED) {
+        save_base_keep(common, &part->buf);
+    }
+}
+
+void save_part_fini(struct save_part *part)
+{
+    CHECK(!part->running);
+    buf_fini(&part->buf);
 }

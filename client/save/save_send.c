@@ -6,23 +6,12 @@
  */
 #include "save/save_private.h"
 
-/* Returns whether the part may be made. What is described need not be durable, because the daemon
- * takes care of that. What is durable may have been described before, and then its digests must
- * still be made for the part. */
-bool save_is_sent(const struct save *save)
-{
-    if (save->way == WAY_HAND) {
-        return save_hand_is_described(save);
-    }
-    return save->way == WAY_SOCKET && save_stream_is_durable(save) &&
-           save->digest_next == save->layout.payload_count;
-}
-
 /* Called on entering SEND: lets the bytes go. */
 void save_enter_send(struct sm *sm)
 {
     struct save *save = save_of_sm(sm);
-    if (save->common.status == 0 && !save->lost && !save->ended && !save_is_sent(save)) {
+    if (save->common.status == 0 && !save->lost && save->send.word != WORD_OVER &&
+        !save_way_has_ended(&save->send)) {
         engine_pump(save->common.engine);
     }
 }
@@ -34,11 +23,11 @@ enum sm_result save_on_send(struct sm *sm)
     if (save_stops(save)) {
         return SM_AGAIN;
     }
-    if (save->ended) {
+    if (save->send.word == WORD_OVER) {
         save_move(save, SV_WAIT); /* OUTCOME says what became of it, and why */
         return SM_AGAIN;
     }
-    if (!save_is_sent(save)) {
+    if (!save_way_has_ended(&save->send)) {
         return SM_WAIT;
     }
     save_move(save, SV_PART);
@@ -52,16 +41,16 @@ enum sm_result save_on_part(struct sm *sm)
     if (save_stops(save)) {
         return SM_AGAIN;
     }
-    if (save->part.running || save->slots_busy > 0 || save->digests_running > 0 ||
+    if (save->part.running || save->send.slots_busy > 0 || save->send.digests_running > 0 ||
         !save_check_is_over(&save->check)) {
         return SM_WAIT; /* after a resume a digest may be made that is not needed any more */
     }
-    if (!save_is_sent(save)) {
+    if (!save_way_has_ended(&save->send)) {
         save_move(save, SV_SEND); /* an object that was described has failed */
         return SM_AGAIN;
     }
-    if (!save->part.made && save->part.status == 0) {
-        save_part_make(save);
+    if (!save_part_is_made(&save->part) && save->part.status == 0) {
+        save_part_make(&save->part);
         return SM_WAIT;
     }
     if (save->part.status != 0) {
@@ -72,22 +61,16 @@ enum sm_result save_on_part(struct sm *sm)
     return SM_AGAIN;
 }
 
-/* Sends SEAL, or asks for the end of a save that was handed over, which the server seals by
- * itself. */
+/* Asks for the end of the save, on the stream that had the part. */
 static void send_seal(struct save *save)
 {
-    struct msg seal = {.type = MSG_SEAL,
-                       .u.seal = {.id = save->common.user->id,
-                                  .open_id = save->common.open_id,
-                                  .part_bytes = save->part.buf.bytes,
-                                  .part_sha256 = save->part.sha256}};
+    struct msg_seal seal = {.id = save->common.user->id,
+                            .open_id = save->common.open_id,
+                            .part_bytes = save->part.buf.bytes,
+                            .part_sha256 = save->part.sha256};
     save->common.reach = REACH_SEALED;
     save->answer.asked = true;
-    if (save->way == WAY_HAND) {
-        save_hand_complete(save);
-        return;
-    }
-    link_send(&save->common.engine->link, &save->request, &seal);
+    save->send.way->complete(&save->send, &save->request, &seal);
 }
 
 /* The state SEAL: sends the part and SEAL, and waits for SEALED. If the server lacks an object, the
@@ -103,7 +86,7 @@ enum sm_result save_on_seal(struct sm *sm)
             save->part.sent = 0;
             link_add(&save->common.engine->link, &save->request);
         }
-        if (!save->answer.asked && save_part_send(save)) {
+        if (!save->answer.asked && save_part_send(&save->part, &save->request)) {
             send_seal(save);
         }
         return SM_WAIT;

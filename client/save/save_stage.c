@@ -6,7 +6,7 @@
  * tells the others by opening the step and aborting it with its reason, so that all ranks end
  * alike. Loop's thread; reserving, digests and copying on workers.
  */
-#include "save/save_base.h"
+#include "save/save_private.h"
 
 #include <stdio.h>
 
@@ -89,8 +89,8 @@ void save_check_released(struct save *save)
         return;
     }
     bool must_wait = user->watch != WATCH_NONE || has_eager(save->common.set);
-    if (must_wait && !(save->laid_out && save->watched &&
-                       snapshot_copied(&save->snapshot) >= save->layout.eager_payload_count)) {
+    if (must_wait && !(save->common.chunk_bytes != 0 && save->watched &&
+                       snapshot_copied(&save->snapshot) >= save->room.layout.eager_payload_count)) {
         return;
     }
     save_set_released(save);
@@ -120,6 +120,49 @@ static void fail_changed(struct save *save, const char *tensor)
     save_fail(save, CAIRN_E_DIGEST_MISMATCH, &diag);
 }
 
+/* A process that was told "staged" may die without losing the save. For that, "staged" waits this
+ * long, beyond the copy, for the daemon's word, and no longer. Training does not wait for it. */
+enum { STAGE_LAG_MS = 500 };
+
+static void on_stage_lag(struct timer *timer)
+{
+    save_stage_staged(container_of(timer, struct save, stage_lag));
+}
+
+static void hand_stage(struct save *save)
+{
+    if (!save_way_awaits_word(&save->send)) {
+        save_set_staged(save, 0);
+        return;
+    }
+    save_set_released(save);
+    save->stage_waits = true;
+    timer_start(&save->stage_lag, STAGE_LAG_MS);
+    engine_wake_stagers(save->common.engine); /* the copy is over, so the next save may stage */
+}
+
+void save_stage_init(struct save *save)
+{
+    timer_init(&save->stage_lag, save->common.engine->options.loop, on_stage_lag);
+}
+
+void save_stage_staged(struct save *save)
+{
+    if (save->stage_waits) {
+        save->stage_waits = false;
+        timer_stop(&save->stage_lag);
+        save_set_staged(save, save->common.status);
+    }
+}
+
+void save_stage_base(struct save *save)
+{
+    if (save->common.reach >= REACH_OPENED && save->common.chunk_bytes != 0 &&
+        save->base.state == BASE_UNKNOWN) {
+        save_base_begin(&save->base, save->base.id.term != 0 && save_way_compares(&save->send));
+    }
+}
+
 /* Waits for the copy and for the digests of check_replicas, because both read the caller's
  * memory. */
 void save_check_copied(struct save *save)
@@ -127,7 +170,7 @@ void save_check_copied(struct save *save)
     if (save->copied && !save_check_is_reading(&save->check)) {
         save->copied = false;
         if (save->common.status == 0) {
-            save_hand_stage(save);
+            hand_stage(save);
         }
     }
 }
@@ -139,7 +182,7 @@ static void on_copied(struct snapshot *snapshot, uint64_t bytes, bool done)
     struct save *save = container_of(snapshot, struct save, snapshot);
     atomic_fetch_add(&save->common.user->staged_bytes, bytes);
     save->copying = !done; /* set first, because fewer digests run beside a copy than after it */
-    save_digest_start(save);
+    save_way_prepare(&save->send);
     save_check_released(save);
     struct snapshot_task *failed = atomic_load(&snapshot->failed);
     if (failed && save->common.status == 0) {
@@ -175,7 +218,7 @@ static void on_watched(struct watch *watch)
 static bool must_watch(const struct save *save)
 {
     return save->common.user->lazy && save->common.user->watch != WATCH_NONE &&
-           save->layout.eager_payload_count < save->layout.payload_count;
+           save->room.layout.eager_payload_count < save->room.layout.payload_count;
 }
 
 /* Starts the copy, or first the digests that detect changes. */
@@ -185,9 +228,9 @@ static int start_copy(struct save *save, struct diag *diag)
     struct work_pool *pool = save->common.engine->options.pool;
     struct snapshot *snapshot = &save->snapshot;
     snapshot->set = save->common.set;
-    snapshot->layout = &save->layout;
+    snapshot->layout = &save->room.layout;
     snapshot->after = user->after;
-    snapshot->places = save->places;
+    snapshot->places = save->room.places;
     snapshot->loop = save->common.engine->options.loop;
     snapshot->pool = pool;
     snapshot->tasks_max = user->lazy && !save->hurry ? 1 : SNAPSHOT_TASKS;
@@ -197,11 +240,11 @@ static int start_copy(struct save *save, struct diag *diag)
         watch->kind = user->watch;
         watch->set = save->common.set;
         watch->after = user->after;
-        watch->layout = &save->layout;
+        watch->layout = &save->room.layout;
         watch->pool = pool;
         watch->on_done = on_watched;
-        watch->digests =
-            scratch_array(&save->scratch, save->layout.piece_count, sizeof *watch->digests);
+        watch->digests = scratch_array(&save->room.scratch, save->room.layout.piece_count,
+                                       sizeof *watch->digests);
         if (!watch->digests) {
             return diag_set(diag, CAIRN_E_NO_MEMORY, "no memory for the digests of verify_staged");
         }
@@ -224,6 +267,73 @@ void save_stage_stop(struct save *save)
         watch_stop(&save->watch); /* on_watched does the rest */
     } else if (is_idle) {
         save->copying = false; /* it was resting for want of room, so on_copied is not called */
+    }
+}
+
+static void on_reserve_run(struct work *work)
+{
+    struct save *save = container_of(work, struct save, reserve);
+    save->reserve_status = arena_reserve(save->common.engine->options.arena,
+                                         save_room_wanted_bytes(&save->room), &save->reserve_diag);
+    engine_pin_arena(save->common.engine->options.arena, save->common.set->gpu);
+}
+
+/* Called on the loop's thread when the arena has grown, or could not. */
+static void on_reserve_done(struct work *work)
+{
+    struct save *save = container_of(work, struct save, reserve);
+    save->reserving = false;
+    if (save->reserve_status != 0) {
+        save_fail(save, save->reserve_status, &save->reserve_diag);
+    } else {
+        engine_log_arena(save->common.engine);
+    }
+    save_wake(&save->common);
+}
+
+static bool room_take(struct save *save)
+{
+    struct arena *arena = save->common.engine->options.arena;
+    if (save->common.engine->prepare.running) {
+        return false; /* the worker has the arena */
+    }
+    if (save_room_wanted_bytes(&save->room) <= arena_bytes(arena)) {
+        return save_room_take(&save->room);
+    }
+    if (arena_used_bytes(arena) == 0 && !save->reserving) {
+        save->reserving = true;
+        save->reserve = (struct work){.run = on_reserve_run, .done = on_reserve_done};
+        work_submit(save->common.engine->options.pool, &save->reserve);
+    }
+    return false;
+}
+
+static bool room_is_free(struct save *save)
+{
+    const struct arena *arena = save->common.engine->options.arena;
+    list_each (node, &save->common.engine->saves) {
+        const struct save *other = save_of_link(node);
+        if (other == save) {
+            break;
+        }
+        if (other->reserving || save_is_queued(other)) {
+            return false; /* the room that there is belongs to that save */
+        }
+    }
+    if (arena_used_bytes(arena) == 0) {
+        return true;
+    }
+    return !save->room.waves && save->room.layout.extent_bytes <= arena_bytes(arena) &&
+           save_room_take(&save->room);
+}
+
+void save_stage_more(struct save *save)
+{
+    if (save->room.waves && save->copying && save->common.status == 0) {
+        (void)save_room_take(&save->room);
+        if (save->watched) {
+            snapshot_resume(&save->snapshot);
+        }
     }
 }
 
@@ -251,7 +361,7 @@ static void describe_full(const struct save *save, struct diag *diag, int code)
              "rank %u has no room for step %llu, %llu bytes: %zu in flight (step %s), which hold "
              "%llu of the arena's %llu bytes%s",
              engine->options.rank, (unsigned long long)save->common.user->step,
-             (unsigned long long)save->layout.extent_bytes, count, steps,
+             (unsigned long long)save->room.layout.extent_bytes, count, steps,
              (unsigned long long)arena_used_bytes(engine->options.arena),
              (unsigned long long)arena_bytes(engine->options.arena),
              code == CAIRN_E_SKIPPED ? "; skipped, as when_full says"
@@ -291,12 +401,14 @@ static void lay_out_and_admit(struct save *save)
         (at_once || is_first_stager(save))) {
         rc = save_agree_begin(&save->agree, &diag);
     }
-    if (rc == 0 && save_agree_is_decided(&save->agree) && !save->laid_out &&
+    if (rc == 0 && save_agree_is_decided(&save->agree) && save->common.chunk_bytes == 0 &&
         save->common.status == 0) {
-        rc = save_room_lay_out(save, &diag);
+        rc = save_room_lay_out(&save->room, &save->agree.share, &diag);
+        rc = rc != 0 ? rc : save_objects_lay_out(&save->send, &diag);
         if (rc == 0) {
-            save_agree_adopt(&save->agree, &save->layout);
-            save_base_begin(save);
+            save_digest_init(&save->send);
+            save_agree_adopt(&save->agree, &save->room.layout);
+            save_stage_base(save);
         }
     }
     if (rc != 0) {
@@ -304,8 +416,9 @@ static void lay_out_and_admit(struct save *save)
         return;
     }
     /* Agreement may be reached at once, and then this was done already, inside save_agree_begin. */
-    if (save->laid_out && !save->admitted && save->declined.code == 0 && save->common.status == 0) {
-        save->admitted = !at_once || save->layout.payload_count == 0 || save_room_is_free(save);
+    if (save->common.chunk_bytes != 0 && !save->admitted && save->declined.code == 0 &&
+        save->common.status == 0) {
+        save->admitted = !at_once || save->room.layout.payload_count == 0 || room_is_free(save);
         if (!save->admitted) {
             decline(save);
         }
@@ -334,10 +447,11 @@ void save_stage_go(struct save *save)
         return;
     }
     lay_out_and_admit(save);
-    if (!may_stage(save) || !save->laid_out || save->reserving || !is_first_stager(save)) {
+    if (!may_stage(save) || save->common.chunk_bytes == 0 || save->reserving ||
+        !is_first_stager(save)) {
         return;
     }
-    if (save->layout.payload_count == 0) {
+    if (save->room.layout.payload_count == 0) {
         save->watched = save->stage_begun = true;
         save_check_released(save);
         save_check_begin(&save->check);
@@ -345,7 +459,7 @@ void save_stage_go(struct save *save)
         save_check_copied(save);
         return;
     }
-    if (!save_room_take(save)) {
+    if (!room_take(save)) {
         return;
     }
     save->stage_begun = true;
