@@ -195,8 +195,7 @@ static void leave_stopping(struct engine *engine)
 static void on_error(struct call *call, const struct msg_error *error)
 {
     struct diag diag = DIAG_INIT;
-    int code = error->code < 0 ? error->code : CAIRN_E_PROTOCOL;
-    diag_set(&diag, code, "%s", error->text && error->text[0] ? error->text : err_text(code));
+    int code = engine_read_error(error, &diag);
     if (code == CAIRN_E_BUSY || code == CAIRN_E_SHUTTING_DOWN || code == CAIRN_E_AGAIN) {
         call->why = diag;
         ask_later(call, CALL_RETRY_MS);

@@ -260,6 +260,12 @@ void engine_close(struct engine *engine, void (*done)(void *user), void *user)
     engine_op_gone(engine);
 }
 
+int engine_read_error(const struct msg_error *error, struct diag *diag)
+{
+    int code = error->code < 0 ? error->code : CAIRN_E_PROTOCOL;
+    return diag_set(diag, code, "%s", error->text && error->text[0] ? error->text : err_text(code));
+}
+
 void engine_name_failure(const struct engine *engine, uint64_t step, struct diag *diag)
 {
     const struct engine_options *options = &engine->options;

@@ -128,6 +128,9 @@ void engine_name_failure(const struct engine *engine, uint64_t step, struct diag
 uint64_t engine_cut_deadline(uint64_t deadline_ms);
 uint64_t engine_ms_left(const struct engine *engine, uint64_t end_ms);
 
+/* Writes what an ERROR says, and returns its code, which is negative in any case. */
+int engine_read_error(const struct msg_error *error, struct diag *diag);
+
 /* prepare.c */
 void engine_pin_arena(struct arena *arena, struct gpu *gpu); /* runs on a worker; gpu may be NULL */
 /* Called after the arena was made or enlarged. */

@@ -1,23 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A save, from the queue for the arena to the outcome. This file has the table of its machine and
- * what all states share; save_stage.c, save_open.c, save_send.c and save_end.c have the states.
- * Invariants: the caller's memory is not read after STAGED; an object is sent under one sequence
- * only once; before SEAL was sent the save cannot be committed, and afterwards only the server
- * (WAIT, ABORT) says what became of it. Loop's thread.
+ * A save, from the call to the outcome: the machine at the root, which talks with the server. This
+ * file has its table, its timers, and what the engine tells it; save_open.c, save_send.c and
+ * save_end.c have its states. Staging (save_stage_private.h) runs beside it: payloads that are
+ * copied are digested and sent meanwhile. Invariants: an object is sent under one sequence only
+ * once; before SEAL was sent the save cannot be committed, and afterwards only the server (WAIT,
+ * ABORT) says what became of it. Loop's thread.
  *
  *   QUEUE -> LINK -> OPEN -> AGREE -> SEND -> PART -> SEAL -> WAIT --\
  *       |      ^       |-> HAVE ^                             |
  *       |      +--- a lost connection, from OPEN to WAIT      +--> DRAIN -> END
  *       +----------- ABORT (a failure after OPENED) ----------/
  *
- * The copy runs beside LINK, OPEN and SEND: payloads that are copied are digested and sent
- * meanwhile.
- *
- * QUEUE waits for its turn, for the first JOIN and for room in the arena; LINK for the connection;
- * OPEN, HAVE, SEAL, WAIT and ABORT for replies; AGREE for the verdict on who writes what, and for
- * room; SEND for grants and OBJECT_DURABLE; PART for workers; DRAIN until no worker and no socket
- * touches our memory. The deadline ends all states but DRAIN; ABORT has a grace of its own.
+ * QUEUE waits until staging has a reason to open the step; LINK for the connection; OPEN, HAVE,
+ * SEAL, WAIT and ABORT for replies; AGREE until the copy has begun; SEND until everything is
+ * durable or described; PART for workers; DRAIN until no worker and no socket touches our memory.
+ * The deadline ends all states but DRAIN; ABORT has a grace of its own.
  */
 #include "save/save.h"
 
@@ -26,46 +24,47 @@
 
 #include <stdlib.h>
 
-enum { SAVE_GRACE_MS_MAX = 10000 };
-
-#define SV_STOP (SM_TO(SV_LINK) | SM_TO(SV_ABORT) | SM_TO(SV_DRAIN))
-static const struct sm_state save_table[] = {
-    [SV_QUEUE] = {"queue", save_on_queue, SM_TO(SV_LINK) | SM_TO(SV_DRAIN), 0},
-    [SV_LINK] = {"link", save_on_link, SM_TO(SV_OPEN) | SV_STOP, 0},
-    [SV_OPEN] = {"open", save_on_open,
-                 SM_TO(SV_AGREE) | SM_TO(SV_HAVE) | SM_TO(SV_SEND) | SM_TO(SV_WAIT) | SV_STOP, 0},
-    [SV_AGREE] = {"agree", save_on_agree, SM_TO(SV_SEND) | SV_STOP, 0},
-    [SV_HAVE] = {"have", save_on_have, SM_TO(SV_SEND) | SM_TO(SV_WAIT) | SV_STOP, 0},
-    [SV_SEND] = {"send", save_on_send, SM_TO(SV_PART) | SM_TO(SV_WAIT) | SV_STOP, 0,
-                 save_enter_send},
-    [SV_PART] = {"part", save_on_part, SM_TO(SV_SEAL) | SM_TO(SV_SEND) | SV_STOP, 0},
-    [SV_SEAL] = {"seal", save_on_seal, SM_TO(SV_WAIT) | SM_TO(SV_HAVE) | SV_STOP, 0},
-    [SV_WAIT] = {"wait", save_on_wait, SV_STOP, 0},
-    [SV_ABORT] = {"abort", save_on_abort, SM_TO(SV_DRAIN), 0},
-    [SV_DRAIN] = {"drain", save_on_drain, SM_TO(SV_END), 0, save_enter_drain},
-    [SV_END] = {"end", NULL, 0, SM_FINAL, save_enter_end},
-};
-
-struct save *save_of_link(struct list *node)
-{
-    return list_item(node, struct save, common.op.link);
-}
 struct save *save_of_sm(struct sm *sm) { return container_of(sm, struct save, sm); }
 static struct save *save_of_op(struct engine_op *op)
 {
     return container_of(op, struct save, common.op);
 }
 
-bool save_is_queued(const struct save *save)
+/* The state QUEUE: waits until there is a reason to open the step. */
+static enum sm_result on_queue(struct sm *sm)
 {
-    return save->common.status == 0 && save->declined.code == 0 && !save->stage_begun &&
-           !save->room.extent && save_is_before_sending(save);
+    struct save *save = save_of_sm(sm);
+    if (save->common.status != 0) {
+        save_move(save, SV_DRAIN);
+        return SM_AGAIN;
+    }
+    if (!save_stage_may_open(&save->stage)) {
+        return SM_WAIT;
+    }
+    save_move(save, SV_LINK);
+    return SM_AGAIN;
 }
-bool save_is_staging(const struct save *save)
-{
-    bool before = !save->stage_begun && save->declined.code == 0 && save_is_before_sending(save);
-    return save->common.status == 0 && (sm_is(&save->sm, SV_QUEUE) || before || save->copying);
-}
+
+#define SV_STOP (SM_TO(SV_LINK) | SM_TO(SV_ABORT) | SM_TO(SV_DRAIN))
+static const struct sm_state save_table[] = {
+    [SV_QUEUE] = {"queue", on_queue, SM_TO(SV_LINK) | SM_TO(SV_DRAIN), 0},
+    [SV_LINK] = {"link", save_on_link, SM_TO(SV_OPEN) | SV_STOP, 0},
+    [SV_OPEN] = {"open", save_on_open,
+                 SM_TO(SV_AGREE) | SM_TO(SV_HAVE) | SM_TO(SV_SEND) | SM_TO(SV_WAIT) | SV_STOP, 0,
+                 save_enter_open},
+    [SV_AGREE] = {"agree", save_on_agree, SM_TO(SV_SEND) | SV_STOP, 0},
+    [SV_HAVE] = {"have", save_on_have, SM_TO(SV_SEND) | SM_TO(SV_WAIT) | SV_STOP, 0,
+                 save_enter_have},
+    [SV_SEND] = {"send", save_on_send, SM_TO(SV_PART) | SM_TO(SV_WAIT) | SV_STOP, 0,
+                 save_enter_send},
+    [SV_PART] = {"part", save_on_part, SM_TO(SV_SEAL) | SM_TO(SV_SEND) | SV_STOP, 0},
+    [SV_SEAL] = {"seal", save_on_seal, SM_TO(SV_WAIT) | SM_TO(SV_HAVE) | SV_STOP, 0,
+                 save_enter_seal},
+    [SV_WAIT] = {"wait", save_on_wait, SV_STOP, 0, save_enter_wait},
+    [SV_ABORT] = {"abort", save_on_abort, SM_TO(SV_DRAIN), 0},
+    [SV_DRAIN] = {"drain", save_on_drain, SM_TO(SV_END), 0, save_enter_drain},
+    [SV_END] = {"end", NULL, 0, SM_FINAL, save_enter_end},
+};
 
 /* CHECKs the invariant of a save that has just moved to another state. */
 static void check_save(const struct sm *sm)
@@ -73,67 +72,14 @@ static void check_save(const struct sm *sm)
     const struct save *save = container_of(sm, struct save, sm);
     unsigned state = sm->state;
     bool is_open = state >= SV_AGREE && state <= SV_ABORT;
+    bool sends = state >= SV_SEND && state <= SV_SEAL;
     CHECK(!is_open || save->common.reach >= REACH_OPENED);
-    CHECK(state < SV_SEND || state > SV_SEAL || save->stage_begun);
+    CHECK(!is_open || save->common.reach != REACH_DECIDED);
+    CHECK(!sends || save->common.status != 0 || save_stage_has_begun(&save->stage));
     CHECK(state != SV_PART || save->send.way != NULL);
     CHECK(state != SV_SEAL || (save_part_is_made(&save->part) && save->send.slots_busy == 0));
-    CHECK(!save->staged || save->staged_status != 0 || save->stage_begun);
+    CHECK(state != SV_DRAIN || save_is_over(&save->common));
     CHECK(state != SV_END || save_is_drained(save));
-}
-
-/* --- moving ---------------------------------------------------------------------- */
-
-void save_move(struct save *save, unsigned state)
-{
-    link_forget(&save->common.engine->link, &save->request);
-    save->answer = (struct answer){0};
-    sm_move(&save->sm, state);
-}
-
-static void wake(struct save_common *common)
-{
-    struct save *save = container_of(common, struct save, common);
-    save_check_copied(save);
-    if (!save->sm.running) {
-        save_stage_go(save);
-    }
-    sm_run(&save->sm);
-}
-
-/* Fails the save; the comment in save_machine_private.h says what this means. */
-void save_fail(struct save *save, int status, const struct diag *diag)
-{
-    CHECK(status != 0);
-    if (save_is_over(&save->common)) {
-        if (status == CAIRN_E_CLOSED && sm_is(&save->sm, SV_ABORT)) {
-            save->grace = true; /* closing does not wait for the network */
-            save_wake(&save->common);
-        }
-        return;
-    }
-    save->common.status = status;
-    diag_set(&save->common.user->diag, status, "%s", diag_text(diag, status));
-    save->grace = status == CAIRN_E_CLOSED || save->common.engine->link.status != 0;
-    save_stage_stop(save);
-    save_stage_staged(save);
-    timer_stop(&save->retry);
-    timer_start(&save->timer,
-                min_u64(save->common.engine->options.io_deadline_ms, SAVE_GRACE_MS_MAX));
-    save_wake(&save->common);
-}
-
-/* Every state between OPEN and WAIT calls this first. Returns true if it has moved the save. */
-bool save_stops(struct save *save)
-{
-    if (save->common.status != 0) {
-        save_move(save, save->common.reach >= REACH_OPENED ? SV_ABORT : SV_DRAIN);
-        return true;
-    }
-    if (save->lost) {
-        save_move(save, SV_LINK);
-        return true;
-    }
-    return false;
 }
 
 /* --- timers --------------------------------------------------------------- */
@@ -153,7 +99,6 @@ static void on_timer(struct timer *timer)
         return;
     }
     if (save->common.status != 0) {
-        save->grace = true;
         save_wake(&save->common);
         return;
     }
@@ -167,7 +112,7 @@ static void on_timer(struct timer *timer)
              : told ? "; the server said last: "
                     : "",
              !is_up ? why : save->why.text);
-    save_fail(save, CAIRN_E_TIMED_OUT, &diag);
+    save_fail(&save->common, CAIRN_E_TIMED_OUT, &diag);
 }
 
 static void on_retry(struct timer *timer)
@@ -195,13 +140,12 @@ static void on_down(struct engine_op *op)
     save_agree_down(&save->agree);
     save_check_down(&save->check);
     save->lost = true;
-    save_stage_staged(save); /* the connection may take long to come back */
     save_wake(&save->common);
 }
 
 static void fail(struct engine_op *op, int status, const struct diag *diag)
 {
-    save_fail(save_of_op(op), status, diag);
+    save_fail(&save_of_op(op)->common, status, diag);
 }
 
 static void pump(struct engine_op *op)
@@ -232,27 +176,23 @@ static uint64_t unsent(const struct engine_op *op)
 static bool go_on(struct engine_op *op)
 {
     struct save *save = save_of_op(op);
-    if (!save_is_staging(save)) {
+    if (!save_stage_is_staging(&save->stage)) {
         return false;
     }
-    save_stage_more(save);
+    save_stage_more(&save->stage);
     save_wake(&save->common);
-    return save_is_staging(save);
+    return save_stage_is_staging(&save->stage);
 }
 
 /* A save loses little before it sends, and when all is sealed. */
 static bool may_move(const struct engine_op *op)
 {
     const struct save *save = container_of(op, struct save, common.op);
-    return save_is_before_sending(save) || sm_is(&save->sm, SV_WAIT);
+    return save->sm.state <= SV_AGREE || sm_is(&save->sm, SV_WAIT);
 }
 
-static void fail_from_below(struct save_common *common, int status, const struct diag *diag)
-{
-    save_fail(container_of(common, struct save, common), status, diag);
-}
-
-static const struct save_events save_events = {.wake = wake, .fail = fail_from_below};
+static const struct save_events save_events = {
+    .wake = save_run, .fail = save_take_failure, .free = save_free};
 static const struct engine_op_ops save_op_ops = {.may_move = may_move,
                                                  .on_up = on_up,
                                                  .on_down = on_down,
@@ -265,24 +205,28 @@ static const struct engine_op_ops save_op_ops = {.may_move = may_move,
 
 static void init(struct save *save)
 {
-    struct engine *engine = save->common.engine;
-    save->common.events = &save_events;
+    struct save_common *common = &save->common;
+    struct loop *loop = common->engine->options.loop;
+    common->op.ops = &save_op_ops;
+    common->events = &save_events;
+    common->number = ++common->engine->op_count;
     save->request.ops = &save_request_ops;
-    save->common.op.ops = &save_op_ops;
-    save->post.cb = save_on_deliver;
-    timer_init(&save->timer, engine->options.loop, on_timer);
-    timer_init(&save->retry, engine->options.loop, on_retry);
-    save_stage_init(save);
-    sm_init(&save->sm, save_table, SV_QUEUE, "save", ++engine->op_count);
-    save->sm.invariant = check_save;
-    save->common.number = engine->op_count;
-    save->room.common = &save->common;
-    save_base_init(&save->base, &save->common, &save->room);
-    save_objects_init(&save->send, &save->common, &save->room, &save->base);
-    save_part_init(&save->part, &save->send);
-    save->send.snapshot = &save->snapshot;
-    save_agree_init(&save->agree, &save->common);
+    save->room.common = common;
+    save->base.common = common;
+    save->base.room = &save->room;
+    save->send.common = common;
+    save->send.room = &save->room;
+    save->send.base = &save->base;
+    save->send.round = 1;
+    save->part.send = &save->send;
+    timer_init(&save->timer, loop, on_timer);
+    timer_init(&save->retry, loop, on_retry);
+    save_tell_init(&save->tell, common);
+    save_agree_init(&save->agree, common);
     save_check_init(&save->check, &save->agree);
+    save_stage_init(&save->stage, &save->check, &save->send, &save->tell);
+    sm_init(&save->sm, save_table, SV_QUEUE, "save", common->number);
+    save->sm.invariant = check_save;
 }
 
 /* Refuses a second save of a step in flight, because both could mix their contents in one
@@ -290,7 +234,7 @@ static void init(struct save *save)
 static int refuse_same_step(const struct engine *engine, const struct save *save, struct diag *diag)
 {
     list_each (node, &engine->saves) {
-        const struct save *other = save_of_link(node);
+        const struct save *other = list_item(node, struct save, common.op.link);
         if (other != save && other->common.user->step == save->common.user->step &&
             !sm_is(&other->sm, SV_END)) {
             return diag_set(diag, CAIRN_E_BUSY,
@@ -338,13 +282,13 @@ void engine_save_start(struct engine *engine, struct engine_save *user)
     }
     refused = refused != 0 ? refused : refuse_same_step(engine, save, &diag);
     if (refused != 0) {
-        save_fail(save, refused, &diag);
+        save_fail(&save->common, refused, &diag);
         return;
     }
     link_hurry(&engine->link);
     timer_start(&save->timer, engine_cut_deadline(user->deadline_ms));
-    save_check_released(save);
-    if (!save->tell_released) {
+    save_stage_check_released(&save->stage);
+    if (save->tell.released == NEWS_NONE) {
         save_wake(&save->common); /* otherwise it begins after its caller has gone on */
     }
 }
@@ -355,6 +299,13 @@ void engine_save_abort(struct engine_save *user)
     if (user->impl) {
         diag_set(&diag, CAIRN_E_CANCELLED, "the save of step %llu was aborted by its caller",
                  (unsigned long long)user->step);
-        save_fail(user->impl, CAIRN_E_CANCELLED, &diag);
+        save_fail(&user->impl->common, CAIRN_E_CANCELLED, &diag);
+    }
+}
+
+void engine_save_hurry(struct engine_save *user)
+{
+    if (user->impl) {
+        save_stage_hurry(&user->impl->stage);
     }
 }

@@ -34,32 +34,10 @@ enum {
 struct agree_lists { /* the LISTS of one group */
     struct save_agree *agree;
     struct request request;
-    uint32_t group, row_cap;
-    bool sent, over;
+    uint32_t group;
 };
 
 static const struct request_ops agree_ops, lists_ops;
-
-static void enter_wait(struct sm *sm);
-static void enter_end(struct sm *sm);
-static const struct sm_state agree_table[] = {
-    [AG_IDLE] = {"idle", NULL, SM_TO(AG_WAIT) | SM_TO(AG_DECIDED) | SM_TO(AG_END), 0},
-    [AG_WAIT] = {"wait", NULL, SM_TO(AG_DECIDED) | SM_TO(AG_END), 0, enter_wait},
-    [AG_DECIDED] = {"decided", NULL, SM_TO(AG_SEALED) | SM_TO(AG_END), 0},
-    [AG_SEALED] = {"sealed", NULL, SM_TO(AG_DECIDED) | SM_TO(AG_END), 0},
-    [AG_END] = {"end", NULL, 0, SM_FINAL, enter_end},
-};
-
-/* CHECKs what is true of agreement in the state that it has just moved to. */
-static void check_agree(const struct sm *sm)
-{
-    const struct save_agree *agree = container_of(sm, struct save_agree, sm);
-    bool has_begun = sm->state != AG_IDLE && sm->state != AG_END;
-    CHECK(!has_begun || agree->rules != NULL);
-    CHECK(sm->state != AG_WAIT || agree->ground == GROUND_VERDICT);
-    CHECK(sm->state != AG_SEALED || agree->ground == GROUND_PRIOR);
-    CHECK(agree->talk != TALK_NOTHING || agree->lists_open == 0);
-}
 
 bool save_agree_is_decided(const struct save_agree *agree)
 {
@@ -123,7 +101,7 @@ static void decide(struct save_agree *agree)
     timer_stop(&agree->timer);
     int rc = make_share(agree, &diag);
     if (rc != 0) {
-        agree->common->events->fail(agree->common, rc, &diag);
+        save_fail(agree->common, rc, &diag);
         return;
     }
     sm_move(&agree->sm, AG_DECIDED);
@@ -163,22 +141,18 @@ static int compare_rows(const void *a, const void *b)
 /* Decides when the reply to AGREE and the HOLDERS of all groups have come. */
 static void finish_if_all(struct save_agree *agree)
 {
-    if (agree->talk == TALK_ANSWERED && agree->lists_open == 0) {
-        for (uint32_t g = 0; g < agree->held.group_count; g++) {
-            struct agree_rule *rule = &agree->rules[g];
-            if (rule->row_count > 1) {
-                qsort(rule->rows, rule->row_count, sizeof *rule->rows, compare_rows);
-            }
-        }
-        decide(agree);
+    bool is_open = agree->talk != TALK_ANSWERED;
+    for (uint32_t g = 0; g < agree->held.group_count; g++) {
+        is_open = is_open || agree->lists[g].request.stream != 0;
     }
-}
-
-static void end_lists(struct agree_lists *lists)
-{
-    if (lists->sent && !lists->over) {
-        lists->over = true;
-        lists->agree->lists_open--;
+    for (uint32_t g = 0; !is_open && g < agree->held.group_count; g++) {
+        struct agree_rule *rule = &agree->rules[g];
+        if (rule->row_count > 1) {
+            qsort(rule->rows, rule->row_count, sizeof *rule->rows, compare_rows);
+        }
+    }
+    if (!is_open) {
+        decide(agree);
     }
 }
 
@@ -187,14 +161,12 @@ static int add_rows(struct agree_lists *lists, const struct msg_sets *sets)
 {
     struct save_agree *agree = lists->agree;
     struct agree_rule *rule = &agree->rules[lists->group];
-    if (rule->row_count + sets->count > lists->row_cap) {
-        uint32_t cap = 2 * (rule->row_count + sets->count);
-        struct agree_row *rows = realloc(rule->rows, cap * sizeof *rows);
+    if (sets->count > 0) { /* frames are large, so that there are few of them */
+        void *rows = realloc(rule->rows, (rule->row_count + sets->count) * sizeof *rule->rows);
         if (!rows) {
             return CAIRN_E_NO_MEMORY;
         }
         rule->rows = rows;
-        lists->row_cap = cap;
     }
     for (uint32_t i = 0; i < sets->count; i++) {
         const struct msg_set *set = &sets->rows[i];
@@ -216,7 +188,7 @@ static void fail_lists(struct agree_lists *lists, int code, const char *text)
     struct diag diag = DIAG_INIT;
     if (!agree->copies[lists->group] && !save_agree_is_decided(agree)) {
         diag_set(&diag, code, "who writes what: %s", text && text[0] ? text : err_text(code));
-        agree->common->events->fail(agree->common, code, &diag);
+        save_fail(agree->common, code, &diag);
     }
 }
 
@@ -229,8 +201,7 @@ static int on_lists_reply(struct request *request, const struct frame *frame, co
     struct save_agree *agree = lists->agree;
     (void)frame, (void)ret_payload;
     if (msg->type == MSG_ERROR) {
-        end_lists(lists); /* most likely the save has ended, and the next request is told */
-        finish_if_all(agree);
+        finish_if_all(agree); /* most likely the save has ended, and the next request is told */
         return 0;
     }
     if (msg->type != MSG_HOLDERS) {
@@ -245,7 +216,6 @@ static int on_lists_reply(struct request *request, const struct frame *frame, co
     }
     if (sets->last) {
         link_forget(&agree->common->engine->link, request);
-        end_lists(lists);
         finish_if_all(agree);
     }
     return 0;
@@ -269,9 +239,6 @@ static void send_lists(struct save_agree *agree, uint32_t g)
     struct xxh128 keys[AGREE_KEYS];
     uint64_t divisions[AGREE_KEYS];
     link_add(&agree->common->engine->link, &lists->request);
-    lists->sent = true;
-    lists->over = false;
-    agree->lists_open++;
     agree->rules[g].row_count = 0;
     for (uint32_t at = 0; at < group->tensor_count;) {
         struct msg msg = {.type = MSG_LISTS,
@@ -373,11 +340,9 @@ void save_agree_down(struct save_agree *agree)
 {
     struct link *link = &agree->common->engine->link;
     agree->talk = TALK_NOTHING;
-    agree->lists_open = 0;
     link_forget(link, &agree->request);
     for (uint32_t g = 0; agree->lists && g < agree->held.group_count; g++) {
         link_forget(link, &agree->lists[g].request);
-        agree->lists[g].sent = false;
     }
     if (sm_is(&agree->sm, AG_SEALED)) {
         sm_move(&agree->sm, AG_DECIDED);
@@ -517,6 +482,32 @@ static void enter_wait(struct sm *sm)
 
 /* --- begin and end --------------------------------------------------------------- */
 
+/* Called on entering END: asks for nothing any more. */
+static void enter_end(struct sm *sm)
+{
+    struct save_agree *agree = container_of(sm, struct save_agree, sm);
+    timer_stop(&agree->timer);
+    save_agree_down(agree);
+}
+
+static const struct sm_state agree_table[] = {
+    [AG_IDLE] = {"idle", NULL, SM_TO(AG_WAIT) | SM_TO(AG_DECIDED) | SM_TO(AG_END), 0},
+    [AG_WAIT] = {"wait", NULL, SM_TO(AG_DECIDED) | SM_TO(AG_END), 0, enter_wait},
+    [AG_DECIDED] = {"decided", NULL, SM_TO(AG_SEALED) | SM_TO(AG_END), 0},
+    [AG_SEALED] = {"sealed", NULL, SM_TO(AG_DECIDED) | SM_TO(AG_END), 0},
+    [AG_END] = {"end", NULL, 0, SM_FINAL, enter_end},
+};
+
+/* CHECKs what is true of agreement in the state that it has just moved to. */
+static void check_agree(const struct sm *sm)
+{
+    const struct save_agree *agree = container_of(sm, struct save_agree, sm);
+    bool has_begun = sm->state != AG_IDLE && sm->state != AG_END;
+    CHECK(!has_begun || agree->rules != NULL);
+    CHECK(sm->state != AG_WAIT || agree->ground == GROUND_VERDICT);
+    CHECK(sm->state != AG_SEALED || agree->ground == GROUND_PRIOR);
+}
+
 void save_agree_init(struct save_agree *agree, struct save_common *common)
 {
     agree->common = common;
@@ -581,14 +572,6 @@ static void spread_when_calm(struct save_agree *agree)
         uint32_t vain = engine->met_in_vain + (engine->met_in_vain < AGREE_MEET_SHIFT_MAX);
         engine->met_in_vain = agree->differs ? 0 : vain;
     }
-}
-
-/* Called on entering END: asks for nothing any more. */
-static void enter_end(struct sm *sm)
-{
-    struct save_agree *agree = container_of(sm, struct save_agree, sm);
-    timer_stop(&agree->timer);
-    save_agree_down(agree);
 }
 
 void save_agree_end(struct save_agree *agree)

@@ -45,8 +45,7 @@ struct save_agree {
     bool *copies;
     uint32_t *verdicts; /* by group; 0 means that none came */
     struct request request;
-    struct timer timer;  /* the end of the wait for the verdict, or the next try to gather */
-    uint32_t lists_open; /* groups whose LISTS were sent and whose HOLDERS have not all come */
+    struct timer timer; /* the end of the wait for the verdict, or the next try to gather */
     enum agree_talk talk;
     enum agree_ground ground;
     bool met;        /* has asked to be at the first server */

@@ -1,15 +1,84 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What a save asks the server in its states, and what it does with the replies: one request for
- * each state. A reply that the state does not wait for breaks the protocol. A refusal for the
- * moment is asked again until the deadline. Any other error ends the save. Loop's thread.
+ * What all states of a save share: moving, failing, and the one request of a state with its reply.
+ * A reply that the state does not wait for breaks the protocol. A refusal for the moment is asked
+ * again until the deadline. Any other error ends the save. Loop's thread.
  */
 #include "save/save_private.h"
 
-/* Sends the one request of the state; on_reply gets the reply. */
+#include "base/check.h"
+
+enum { SAVE_GRACE_MS_MAX = 10000 };
+
+/* --- moving ---------------------------------------------------------------------- */
+
+void save_move(struct save *save, unsigned state)
+{
+    link_forget(&save->common.engine->link, &save->request);
+    save->answer = (struct answer){0};
+    sm_move(&save->sm, state);
+}
+
+void save_find_base(struct save *save)
+{
+    const struct save_common *common = &save->common;
+    if (common->reach >= REACH_OPENED && common->chunk_bytes != 0 && !save_is_over(common) &&
+        save->base.state == BASE_UNKNOWN) {
+        save_base_begin(&save->base, save->base.id.term != 0 && save_way_compares(&save->send));
+    }
+}
+
+void save_run(struct save_common *common)
+{
+    struct save *save = container_of(common, struct save, common);
+    save_stage_run(&save->stage);
+    if (!save->stage.sm.running) { /* otherwise the call that runs it comes to the rest as well */
+        save_find_base(save);
+        sm_run(&save->sm);
+    }
+}
+
+void save_take_failure(struct save_common *common, int status, const struct diag *diag)
+{
+    struct save *save = container_of(common, struct save, common);
+    CHECK(status != 0);
+    if (save_is_over(common)) {
+        if (status == CAIRN_E_CLOSED && sm_is(&save->sm, SV_ABORT)) {
+            timer_stop(&save->timer); /* closing does not wait for the network */
+            save_run(common);
+        }
+        return;
+    }
+    common->status = status;
+    diag_set(&common->user->diag, status, "%s", diag_text(diag, status));
+    timer_stop(&save->retry);
+    timer_stop(&save->timer);
+    if (status != CAIRN_E_CLOSED && common->engine->link.status == 0) {
+        timer_start(&save->timer,
+                    min_u64(common->engine->options.io_deadline_ms, SAVE_GRACE_MS_MAX));
+    }
+    save_run(common);
+}
+
+bool save_stops(struct save *save)
+{
+    if (save->common.status != 0) {
+        save_move(save, save->common.reach >= REACH_OPENED ? SV_ABORT : SV_DRAIN);
+        return true;
+    }
+    if (save->lost) {
+        save_move(save, SV_LINK);
+        return true;
+    }
+    return false;
+}
+
+/* --- asking ---------------------------------------------------------------------- */
+
 void save_ask(struct save *save, const struct msg *msg)
 {
-    save->answer.asked = true;
+    CHECK(save->answer.state == ANSWER_NONE);
+    save->answer.state = ANSWER_ASKED;
     link_ask(&save->common.engine->link, &save->request, msg);
 }
 
@@ -24,7 +93,7 @@ bool save_is_stuck(const struct save *save)
 {
     const struct answer *answer = &save->answer;
     int code = is_undecided(answer) ? answer->outcome_code : answer->code;
-    return answer->come && code == CAIRN_E_READ_ONLY;
+    return answer->state == ANSWER_COME && code == CAIRN_E_READ_ONLY;
 }
 
 bool save_is_refused_for_now(const struct save *save)
@@ -62,7 +131,7 @@ enum sm_result save_fail_with_answer(struct save *save, const char *what)
     }
     diag_add(&save->answer.diag, "%s", what);
     struct diag diag = save->answer.diag;
-    save_fail(save, save->answer.code, &diag);
+    save_fail(&save->common, save->answer.code, &diag);
     (void)save_stops(save); /* moves, because the save has failed */
     return SM_AGAIN;
 }
@@ -102,15 +171,12 @@ static int on_reply(struct request *request, const struct frame *frame, const st
         save->send.way->told(&save->send, msg);
     }
     if (msg->type == MSG_HANDED) {
-        save_stage_staged(save);
+        save_wake(&save->common);
         return 0; /* SEALED follows */
     }
     diag_clear(&save->why);
     if (msg->type == MSG_ERROR) {
-        answer->code = msg->u.error.code < 0 ? msg->u.error.code : CAIRN_E_PROTOCOL;
-        diag_set(&answer->diag, answer->code, "%s",
-                 msg->u.error.text && msg->u.error.text[0] ? msg->u.error.text
-                                                           : err_text(answer->code));
+        answer->code = engine_read_error(&msg->u.error, &answer->diag);
     } else if (msg->type == MSG_OPENED) {
         answer->opened = msg->u.opened;
         save_base_note(&save->base, &answer->opened);
@@ -126,7 +192,7 @@ static int on_reply(struct request *request, const struct frame *frame, const st
         }
     }
     link_forget(&save->common.engine->link, request);
-    answer->come = true;
+    answer->state = ANSWER_COME;
     save_wake(&save->common);
     return 0;
 }

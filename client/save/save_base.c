@@ -148,13 +148,6 @@ static void on_fetched(struct engine_call *call, int status)
     save_wake(base->common);
 }
 
-void save_base_init(struct save_base *base, struct save_common *common,
-                    const struct save_room *room)
-{
-    base->common = common;
-    base->room = room;
-}
-
 void save_base_begin(struct save_base *base, bool compares)
 {
     const struct save_common *common = base->common;

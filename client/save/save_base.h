@@ -29,8 +29,6 @@ struct save_base {
     struct object_id *sparse; /* objects of the base that must not be referred to */
 };
 
-void save_base_init(struct save_base *base, struct save_common *common,
-                    const struct save_room *room);
 /* Called for the first OPENED: notes which base it names, and takes the array of sparse objects
  * out of the message, where it is borrowed. */
 void save_base_note(struct save_base *base, struct msg_opened *opened);

@@ -11,37 +11,20 @@
 #include "snapshot/snapshot.h"
 #include "wire/negotiate.h"
 
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 enum { CHECK_KEYS = 4096 }; /* in a frame */
 
-struct check_group { /* the DIGESTS of one group */
+struct check_group { /* the DIGESTS of one group; its request is in the table until all came */
     struct save_check *check;
     struct request request;
     uint32_t group;
-    bool sent, over;
 };
 
 static const struct request_ops check_ops;
-
-static void enter_over(struct sm *sm);
-static const struct sm_state check_table[] = {
-    [CH_OFF] = {"off", NULL, SM_TO(CH_DIGEST) | SM_TO(CH_OVER), 0},
-    [CH_DIGEST] = {"digest", NULL, SM_TO(CH_MADE) | SM_TO(CH_OVER), 0},
-    [CH_MADE] = {"made", NULL, SM_TO(CH_OVER), 0},
-    [CH_OVER] = {"over", NULL, 0, SM_FINAL, enter_over},
-};
-
-/* CHECKs what is true of the comparison in the state that it has just moved to. */
-static void check_state(const struct sm *sm)
-{
-    const struct save_check *check = container_of(sm, struct save_check, sm);
-    CHECK(sm->state == CH_DIGEST || check->running == 0);
-    CHECK(sm->state != CH_DIGEST || check->digests != NULL);
-    CHECK(sm->state == CH_MADE || sm->state == CH_OVER || !check->asked);
-}
 
 /* Called on entering OVER: nobody has to answer in time any more. */
 static void enter_over(struct sm *sm)
@@ -115,7 +98,7 @@ static void end_check(struct save_check *check, int code, const char *text)
     if (code != 0 && user->check_replicas == CHECK_FAIL) {
         struct diag diag = DIAG_INIT;
         diag_set(&diag, code, "step %llu: %s", (unsigned long long)user->step, text);
-        check->common->events->fail(check->common, code, &diag);
+        save_fail(check->common, code, &diag);
         return;
     }
     if (code != 0) {
@@ -148,20 +131,34 @@ static void on_done(struct work *work)
 
 /* --- the comparison -------------------------------------------------------------- */
 
-/* Appends the numbers of the ranks in the set, at most 8 of them. */
-static void add_members(char *text, size_t bytes, const struct held_group *group,
-                        const struct msg_set *set)
+/* Appends to a text of CHECK_TEXT_BYTES. */
+static void PRINTF(2, 3) add(char *text, const char *fmt, ...)
+{
+    va_list args;
+    size_t used = strlen(text);
+    va_start(args, fmt);
+    vsnprintf(text + used, CHECK_TEXT_BYTES - used, fmt, args);
+    va_end(args);
+}
+
+/* Appends a rank's number to a list of at most 8 of them. */
+static void add_rank(char *text, uint32_t rank, uint32_t *io_named)
+{
+    if (*io_named < 8) {
+        add(text, "%s%u", *io_named > 0 ? ", " : "", rank);
+    } else if (*io_named == 8) {
+        add(text, ", ...");
+    }
+    *io_named += 1;
+}
+
+/* Appends the numbers of the ranks in the set. */
+static void add_members(char *text, const struct held_group *group, const struct msg_set *set)
 {
     uint32_t named = 0;
     for (uint32_t i = 0; i < group->members && i / 8 < set->bytes; i++) {
         if (set->bits[i / 8] >> (i % 8) & 1) {
-            size_t used = strlen(text);
-            snprintf(text + used, bytes - used, "%s%u", named > 0 ? ", " : "", group->ranks[i]);
-            if (++named == 8) {
-                used = strlen(text);
-                snprintf(text + used, bytes - used, ", ...");
-                return;
-            }
+            add_rank(text, group->ranks[i], &named);
         }
     }
 }
@@ -183,40 +180,41 @@ static void note_difference(struct check_group *asked, const struct msg_set *row
 {
     struct save_check *check = asked->check;
     const struct held_group *group = &check->agree->held.groups[asked->group];
-    char text[300] = "";
+    char *text = check->text;
     if (check->differing++ > 0) {
         return;
     }
-    add_members(text, sizeof text, group, &rows[0]);
-    snprintf(check->text, sizeof check->text,
-             "tensor '%.160s' should be the same on these ranks, "
-             "but rank %s",
-             name_of(check, group, &rows[0].key), text);
+    snprintf(text, CHECK_TEXT_BYTES, "tensor '%.160s' should be the same on these ranks, but rank ",
+             name_of(check, group, &rows[0].key));
+    add_members(text, group, &rows[0]);
     for (uint32_t i = 1; i < count && i < 4; i++) {
-        size_t used = strlen(check->text);
-        text[0] = '\0';
-        add_members(text, sizeof text, group, &rows[i]);
-        snprintf(check->text + used, sizeof check->text - used, "%s rank %s",
-                 i == 1 ? " holds other bytes than" : " and", text);
+        add(text, i == 1 ? " holds other bytes than rank " : " and rank ");
+        add_members(text, group, &rows[i]);
     }
+}
+
+/* Returns the first group whose answer is missing, or the count of groups. */
+static uint32_t first_open(const struct save_check *check)
+{
+    uint32_t g = 0;
+    while (g < check->agree->held.group_count && check->groups[g].request.stream == 0) {
+        g++;
+    }
+    return g;
 }
 
 /* Ends the comparison when all groups have their answer. */
 static void finish_if_all(struct save_check *check)
 {
-    if (check->groups_open > 0 || sm_is(&check->sm, CH_OVER) || !check->asked) {
+    bool differs = check->differing > 0;
+    if (sm_is(&check->sm, CH_OVER) || !check->asked ||
+        first_open(check) < check->agree->held.group_count) {
         return;
     }
     if (check->differing > 1) {
-        size_t used = strlen(check->text);
-        snprintf(check->text + used, sizeof check->text - used, "; %u more tensors differ",
-                 check->differing - 1);
+        add(check->text, "; %u more tensors differ", check->differing - 1);
     }
-    if (check->differing > 0) {
-        end_check(check, CAIRN_E_REPLICAS_DIFFER, check->text);
-    } else {
-        end_check(check, 0, NULL);
-    }
+    end_check(check, differs ? CAIRN_E_REPLICAS_DIFFER : 0, check->text);
 }
 
 /* Splits the rows by tensor. A tensor that differs has one row for each class of equal members. */
@@ -243,14 +241,6 @@ static void end_uncompared(struct save_check *check, int code, const char *why)
     end_check(check, known, text);
 }
 
-static void end_group(struct check_group *asked)
-{
-    if (asked->sent && !asked->over) {
-        asked->over = true;
-        asked->check->groups_open--;
-    }
-}
-
 /* Called with a piece of the answer to DIGESTS, which comes in any number of COMPARED. The last one
  * ends the request. */
 static int on_reply(struct request *request, const struct frame *frame, const struct msg *msg,
@@ -260,7 +250,6 @@ static int on_reply(struct request *request, const struct frame *frame, const st
     struct save_check *check = asked->check;
     (void)frame, (void)ret_payload;
     if (msg->type == MSG_ERROR) {
-        end_group(asked);
         if (msg->u.error.code != CAIRN_E_ABORTED) { /* the save has ended, and SEAL is told */
             end_uncompared(check, msg->u.error.code, msg->u.error.text);
         }
@@ -277,7 +266,6 @@ static int on_reply(struct request *request, const struct frame *frame, const st
     take_rows(asked, sets);
     if (sets->last) {
         link_forget(&check->common->engine->link, request);
-        end_group(asked);
         finish_if_all(check);
     }
     return 0;
@@ -297,9 +285,6 @@ static void send_digests(struct save_check *check, uint32_t g)
     const struct held_group *group = &check->agree->held.groups[g];
     struct xxh128 keys[CHECK_KEYS], digests[CHECK_KEYS];
     link_add(&check->common->engine->link, &asked->request);
-    asked->sent = true;
-    asked->over = false;
-    check->groups_open++;
     for (uint32_t at = 0; at < group->tensor_count;) {
         struct msg msg = {.type = MSG_DIGESTS,
                           .u.digests = {.id = check->common->user->id,
@@ -344,52 +329,49 @@ void save_check_go(struct save_check *check)
 void save_check_down(struct save_check *check)
 {
     check->asked = false;
-    check->groups_open = 0;
     for (uint32_t g = 0; check->groups && g < check->agree->held.group_count; g++) {
         link_forget(&check->common->engine->link, &check->groups[g].request);
-        check->groups[g].sent = false;
     }
 }
 
 /* --- begin and end --------------------------------------------------------------- */
 
-/* Writes the ranks ("1, 2, ...") of the first group that has not answered, without this rank. */
-static void name_others(const struct save_check *check, size_t bytes, char *ret)
-{
-    uint32_t g = 0, named = 0;
-    ret[0] = '\0';
-    while (g < check->agree->held.group_count &&
-           (!check->groups[g].sent || check->groups[g].over)) {
-        g++;
-    }
-    if (g == check->agree->held.group_count) {
-        snprintf(ret, bytes, "no connection");
-        return;
-    }
-    const struct held_group *group = &check->agree->held.groups[g];
-    for (uint32_t i = 0; i < group->members && named < 8; i++) {
-        if (i != group->member) {
-            size_t used = strlen(ret);
-            const char *more = ++named == 8 ? ", ..." : "";
-            snprintf(ret + used, bytes - used, "%s%u%s", used > 0 ? ", " : "", group->ranks[i],
-                     more);
-        }
-    }
-}
-
 /* Called when half of the time that was left is over and some rank has not sent its digests. It is
- * late, or it is at another server, which knows nothing of ours. */
+ * late, or it is at another server, which knows nothing of ours. Names the other ranks of the first
+ * group that has not answered. */
 static void on_timer(struct timer *timer)
 {
     struct save_check *check = container_of(timer, struct save_check, timer);
-    char others[160], why[400];
-    name_others(check, sizeof others, others);
-    snprintf(why, sizeof why, "within %llu ms not all of the other ranks (%s) told theirs%s",
-             (unsigned long long)check->wait_ms, others,
-             check->common->engine->options.url.server_count > 1
-                 ? "; ranks at different servers cannot be compared"
-                 : "");
-    end_uncompared(check, CAIRN_E_TIMED_OUT, why);
+    const struct held *held = &check->agree->held;
+    uint32_t g = first_open(check), named = 0;
+    snprintf(check->text, CHECK_TEXT_BYTES, "within %llu ms not all of the other ranks (%s",
+             (unsigned long long)check->wait_ms, g < held->group_count ? "" : "no connection");
+    for (uint32_t i = 0; g < held->group_count && i < held->groups[g].members; i++) {
+        if (i != held->groups[g].member) {
+            add_rank(check->text, held->groups[g].ranks[i], &named);
+        }
+    }
+    add(check->text, ") told theirs%s",
+        check->common->engine->options.url.server_count > 1
+            ? "; ranks at different servers cannot be compared"
+            : "");
+    end_uncompared(check, CAIRN_E_TIMED_OUT, check->text);
+}
+
+static const struct sm_state check_table[] = {
+    [CH_OFF] = {"off", NULL, SM_TO(CH_DIGEST) | SM_TO(CH_OVER), 0},
+    [CH_DIGEST] = {"digest", NULL, SM_TO(CH_MADE) | SM_TO(CH_OVER), 0},
+    [CH_MADE] = {"made", NULL, SM_TO(CH_OVER), 0},
+    [CH_OVER] = {"over", NULL, 0, SM_FINAL, enter_over},
+};
+
+/* CHECKs what is true of the comparison in the state that it has just moved to. */
+static void check_state(const struct sm *sm)
+{
+    const struct save_check *check = container_of(sm, struct save_check, sm);
+    CHECK(sm->state == CH_DIGEST || check->running == 0);
+    CHECK(sm->state != CH_DIGEST || check->digests != NULL);
+    CHECK(sm->state == CH_MADE || sm->state == CH_OVER || !check->asked);
 }
 
 void save_check_init(struct save_check *check, struct save_agree *agree)

@@ -15,7 +15,7 @@
 #include "save/save_agree_private.h"
 
 enum check_state { CH_OFF, CH_DIGEST, CH_MADE, CH_OVER };
-enum { CHECK_WORKS = 2 };
+enum { CHECK_WORKS = 2, CHECK_TEXT_BYTES = 600 };
 
 struct save_check;
 struct check_group;
@@ -34,12 +34,11 @@ struct save_check {
     unsigned running;
     struct xxh128 *digests; /* by tensor; NULL if none are made */
     struct check_group *groups;
-    /* groups_open: groups whose answer is missing. differing: tensors that differ. */
-    uint32_t groups_open, differing;
+    uint32_t differing; /* tensors that differ */
     bool asked;         /* DIGESTS were sent on this connection */
     struct timer timer; /* from the first DIGESTS until the answer */
     uint64_t wait_ms;   /* how long the timer runs */
-    char text[600];
+    char text[CHECK_TEXT_BYTES];
 };
 
 void save_check_init(struct save_check *check, struct save_agree *agree);

@@ -11,6 +11,7 @@
 #include "save/save.h"
 
 struct save_common;
+struct save_stage;
 
 /* What a machine reports upward. */
 struct save_events {
@@ -19,6 +20,8 @@ struct save_events {
     void (*wake)(struct save_common *common);
     /* Ends the save with a failure. Only the first failure counts. */
     void (*fail)(struct save_common *common, int status, const struct diag *diag);
+    /* Frees the save. Its caller has its memory until the last callback, which follows. */
+    void (*free)(struct save_common *common);
 };
 
 /* How far the save came at the server. Only OPENED and SEALED leave anything to be decided. */
@@ -35,6 +38,7 @@ struct save_common {
     struct engine *engine;
     struct engine_save *user;
     struct registered *set;    /* holds a reference */
+    struct save_stage *stage;  /* other saves see by it whose turn it is */
     uint64_t number;           /* numbers this save among the engine's operations */
     uint64_t begun_ms, end_ms; /* when the call was made, and its deadline */
     enum save_reach reach;
@@ -51,5 +55,10 @@ static inline bool save_is_over(const struct save_common *common)
 }
 
 static inline void save_wake(struct save_common *common) { common->events->wake(common); }
+
+static inline void save_fail(struct save_common *common, int status, const struct diag *diag)
+{
+    common->events->fail(common, status, diag);
+}
 
 #endif

@@ -6,13 +6,15 @@
  */
 #include "save/save_private.h"
 
+#include "base/check.h"
+
 #include <stdlib.h>
 
 enum { SAVE_DRAIN_MS = 1000 };
 
 void save_end_committed(struct save *save)
 {
-    save_times_keep(save);
+    save_tell_keep_times(&save->tell);
     /* The daemon may have finished it while we were not connected. */
     atomic_store(&save->common.user->durable_bytes, atomic_load(&save->common.user->total_bytes));
     save->common.status = 0;
@@ -56,22 +58,24 @@ static enum sm_result outcome(struct save *save)
     return SM_AGAIN;
 }
 
-/* The state WAIT: asks for the outcome, and waits until the server knows it. */
+/* Called on entering WAIT: asks for the outcome. */
+void save_enter_wait(struct sm *sm)
+{
+    struct save *save = save_of_sm(sm);
+    struct msg wait = {.type = MSG_WAIT,
+                       .u.wait = {.id = save->common.user->id, .open_id = save->common.open_id}};
+    save_ask(save, &wait);
+    save_agree_await(&save->agree);
+}
+
+/* The state WAIT: waits until the server knows the outcome. */
 enum sm_result save_on_wait(struct sm *sm)
 {
     struct save *save = save_of_sm(sm);
     if (save_stops(save)) {
         return SM_AGAIN;
     }
-    if (!save->answer.asked) {
-        struct msg wait = {
-            .type = MSG_WAIT,
-            .u.wait = {.id = save->common.user->id, .open_id = save->common.open_id}};
-        save_ask(save, &wait);
-        save_agree_await(&save->agree);
-        return SM_WAIT;
-    }
-    if (!save->answer.come) {
+    if (save->answer.state != ANSWER_COME) {
         return SM_WAIT;
     }
     if (save_tries_again(save)) {
@@ -105,19 +109,20 @@ enum sm_result save_on_abort(struct sm *sm)
 {
     struct save *save = save_of_sm(sm);
     bool stuck = save_is_stuck(save);
-    if (save->answer.come && save->answer.code == 0 && !stuck && !save_is_refused_for_now(save)) {
+    bool has_come = save->answer.state == ANSWER_COME;
+    if (has_come && save->answer.code == 0 && !stuck && !save_is_refused_for_now(save)) {
         return outcome(save);
     }
     bool again = !stuck &&
                  (save_is_refused_for_now(save) || err_retry(save->answer.code) != ERR_RETRY_NEVER);
-    if (save->answer.come && again) { /* the store fails: ask again while there is time */
+    if (has_come && again) { /* the store fails: ask again while there is time */
         timer_start(&save->retry, SAVE_RETRY_MS);
         save->answer = (struct answer){0};
     } else if (save->lost) {
         save->answer = (struct answer){0};
     }
     save->lost = false;
-    if (link_is_up(&save->common.engine->link) && !save->answer.asked &&
+    if (link_is_up(&save->common.engine->link) && save->answer.state == ANSWER_NONE &&
         !timer_is_active(&save->retry)) {
         struct msg abort = {.type = MSG_ABORT,
                             .u.abort = {.id = save->common.user->id,
@@ -126,7 +131,7 @@ enum sm_result save_on_abort(struct sm *sm)
                                         .reason = save->common.user->diag.text}};
         save_ask(save, &abort);
     }
-    if (save->answer.come || save->grace) {
+    if (save->answer.state == ANSWER_COME || !timer_is_active(&save->timer)) {
         end_unknown(save);
         return SM_AGAIN;
     }
@@ -140,7 +145,6 @@ void save_enter_drain(struct sm *sm)
 {
     struct save *save = save_of_sm(sm);
     save_objects_forget(&save->send);
-    save_stage_stop(save); /* a save that was committed before need not be copied */
     save_agree_end(&save->agree);
     save_check_end(&save->check);
     save_base_end(&save->base);
@@ -151,7 +155,7 @@ void save_enter_drain(struct sm *sm)
 
 bool save_is_drained(const struct save *save)
 {
-    return !save->copying && save->check.running == 0 && !save->reserving &&
+    return save_stage_is_at_rest(&save->stage) && !save_check_is_reading(&save->check) &&
            save->base.state != BASE_FETCHING && save->send.digests_running == 0 &&
            !save->part.running && save->send.slots_busy == 0;
 }
@@ -160,6 +164,7 @@ bool save_is_drained(const struct save *save)
 enum sm_result save_on_drain(struct sm *sm)
 {
     struct save *save = save_of_sm(sm);
+    save_stage_run(&save->stage); /* a save that was committed before need not be copied */
     if (!save_is_drained(save)) {
         return SM_WAIT;
     }
@@ -169,60 +174,25 @@ enum sm_result save_on_drain(struct sm *sm)
     return SM_WAIT;
 }
 
-/* Called on entering END: gives the arena back, and posts the callbacks. */
+/* Called on entering END: gives the arena back, and tells the caller. */
 void save_enter_end(struct sm *sm)
 {
     struct save *save = save_of_sm(sm);
-    save->tell_done = true;
     save_room_give(&save->room);
-    save_stage_staged(save);
-    if (!save->staged) {
-        save_set_staged(save, save->common.status);
-    }
-    loop_post(save->common.engine->options.loop, &save->post);
+    save_tell_done(&save->tell);
     engine_wake_stagers(save->common.engine);
 }
 
-/* Frees the save. Nothing of it may run any more. */
-static void save_free(struct save *save)
+void save_free(struct save_common *common)
 {
-    list_remove(&save->common.op.link);
-    registered_unref(save->common.set);
+    struct save *save = container_of(common, struct save, common);
+    CHECK(sm_is(&save->sm, SV_END));
+    list_remove(&common->op.link);
+    registered_unref(common->set);
     save_base_fini(&save->base);
     save_part_fini(&save->part);
     save_agree_fini(&save->agree);
     scratch_fini(&save->room.scratch);
     layout_fini(&save->room.layout);
     free(save);
-}
-
-void save_on_deliver(struct post *post)
-{
-    struct save *save = container_of(post, struct save, post);
-    struct engine *engine = save->common.engine;
-    struct engine_save *user = save->common.user;
-    bool released = save->tell_released, staged = save->tell_staged, done = save->tell_done;
-    int status = save->common.status, staged_status = save->staged_status;
-    save->tell_staged = save->tell_released = false;
-    if (status != 0 && !save->named) {
-        save->named = true;
-        engine_name_failure(engine, user->step, &user->diag);
-    }
-    if (done) {
-        save_free(save);
-        user->impl = NULL;
-    }
-    if (released && user->on_released) {
-        user->on_released(user);
-    }
-    if (staged) {
-        user->on_staged(user, staged_status);
-    }
-    if (done) {
-        user->on_done(user, status);
-        engine_op_gone(engine);
-    } else if (released) {
-        save_wake(
-            &save->common); /* layout and copy begin behind the caller's return, not before it */
-    }
 }

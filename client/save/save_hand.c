@@ -47,9 +47,11 @@ static void prepare(struct save_send *send)
     }
     for (; send->digest_next < copied; send->digest_next++) {
         const struct layout_payload *place = &send->room->layout.payloads[send->digest_next];
+        uint32_t plain_bytes = 0;
         for (uint32_t i = 0; i < place->piece_count; i++) {
             uint32_t idx = place->piece_first + i;
             const struct layout_piece *piece = &send->room->layout.pieces[idx];
+            plain_bytes += piece->bytes;
             send->envelope_of[idx] = idx;
             send->envelopes[idx] =
                 (struct envelope){.offset = piece->at,
@@ -63,15 +65,10 @@ static void prepare(struct save_send *send)
                 send->envelopes[idx].digest = *known;
             }
         }
-        uint64_t plain = 0;
-        for (uint32_t i = 0; i < place->piece_count; i++) {
-            plain += send->room->layout.pieces[place->piece_first + i].bytes;
-        }
-        send->payloads[send->digest_next] =
-            (struct save_payload){.state = PAYLOAD_READY,
-                                  .bytes = place->bytes,
-                                  .new_count = place->piece_count,
-                                  .new_plain_bytes = (uint32_t)plain};
+        send->payloads[send->digest_next] = (struct save_payload){.state = PAYLOAD_READY,
+                                                                  .bytes = place->bytes,
+                                                                  .new_count = place->piece_count,
+                                                                  .new_plain_bytes = plain_bytes};
     }
     engine_pump(send->common->engine);
 }
@@ -95,12 +92,6 @@ static void describe_packing(struct save_send *send, uint32_t payload, uint32_t 
         describe->dtypes = dtypes;
     }
     send->packed = send->packed || send->base->part || describe->encode != ENCODE_NEVER;
-}
-
-static bool has_place(const struct save_send *send)
-{
-    (void)send;
-    return true; /* a description takes no buffer of the server */
 }
 
 /* Describes a payload to the daemon, which may read its memory from now on. */
@@ -161,9 +152,5 @@ static void told(struct save_send *send, const struct msg *msg)
     }
 }
 
-const struct save_way save_way_hand = {.prepare = prepare,
-                                       .has_place = has_place,
-                                       .offer = offer,
-                                       .ended = ended,
-                                       .complete = complete,
-                                       .told = told};
+const struct save_way save_way_hand = {
+    .prepare = prepare, .offer = offer, .ended = ended, .complete = complete, .told = told};

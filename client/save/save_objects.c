@@ -12,15 +12,6 @@
 
 static const struct request_ops object_request_ops;
 
-void save_objects_init(struct save_send *send, struct save_common *common, struct save_room *room,
-                       struct save_base *base)
-{
-    send->common = common;
-    send->room = room;
-    send->base = base;
-    send->round = 1;
-}
-
 int save_objects_lay_out(struct save_send *send, struct diag *diag)
 {
     const struct layout *layout = &send->room->layout;
@@ -267,7 +258,7 @@ static bool pump_step(struct save_send *send)
         end_object(send, object);
         return true;
     }
-    if (!ready || !send->way->has_place(send)) {
+    if (!ready || (send->way->has_place && !send->way->has_place(send))) {
         return false; /* called again after a digest, a grant, or the end of a slot */
     }
     send_payload(send, object);
@@ -340,7 +331,7 @@ static void fail_lost(struct save_send *send, const struct save_object *object)
              "object %u of this save was durable, the server does not hold it any more, and the "
              "arena, smaller than the save, had to give its bytes up: save again",
              object->sequence);
-    send->common->events->fail(send->common, CAIRN_E_DAMAGED, &diag);
+    save_fail(send->common, CAIRN_E_DAMAGED, &diag);
 }
 
 /* Marks the object as one that must be sent again. A part that was made with it is void. */
@@ -370,9 +361,8 @@ static void object_failed(struct save_send *send, struct save_object *object,
 {
     uint32_t idx = (uint32_t)(object - send->objects);
     struct diag diag = DIAG_INIT;
-    int code = error->code < 0 ? error->code : CAIRN_E_PROTOCOL;
-    diag_set(&diag, code, "object %u: %s", object->sequence,
-             error->text && error->text[0] ? error->text : err_text(code));
+    int code = engine_read_error(error, &diag);
+    diag_add(&diag, "object %u", object->sequence);
     if (send->common->status != 0 || send->word == WORD_OVER) {
         return;
     }
@@ -383,7 +373,7 @@ static void object_failed(struct save_send *send, struct save_object *object,
     }
     bool again = code == CAIRN_E_DIGEST_MISMATCH || err_retry(code) == ERR_RETRY_RETRY;
     if (!again || ++object->failures > SAVE_TRIES) {
-        send->common->events->fail(send->common, code, &diag);
+        save_fail(send->common, code, &diag);
         return;
     }
     set_idle(send, idx);

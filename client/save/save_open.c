@@ -32,8 +32,9 @@ static uint64_t server_deadline_ms(const struct save *save)
 }
 
 /* Asks for the opening of this step. Rank 0's request carries the metadata, tags and metrics. */
-static void ask_open(struct save *save)
+void save_enter_open(struct sm *sm)
 {
+    struct save *save = save_of_sm(sm);
     struct engine *engine = save->common.engine;
     const struct engine_save *user = save->common.user;
     bool first = engine->options.rank == 0;
@@ -50,7 +51,7 @@ static void ask_open(struct save *save)
                                   .list_hash = save->common.set->list_hash,
                                   .full = first && user->full}};
     if (first) {
-        save_times_tell(save, &open.u.open);
+        save_tell_times(&save->tell, &open.u.open);
         open.u.open.plain_bytes = registered_state_bytes(save->common.set);
         open.u.open.metadata_bytes = user->metadata_bytes;
         open.u.open.metadata = user->metadata;
@@ -62,90 +63,77 @@ static void ask_open(struct save *save)
     save_ask(save, &open);
 }
 
-/* Called when OPENED came on a later connection. Fails if this is not the opening that was known
- * before. */
-static enum sm_result opened_again(struct save *save, const struct msg_opened *opened)
+/* Notes the opening that the server names first. On a later connection it must name the same one,
+ * or the save has been aborted. */
+static void note_opening(struct save *save, const struct msg_opened *opened)
 {
+    struct save_common *common = &save->common;
     struct diag diag = DIAG_INIT;
-    if (opened->open_id != save->common.open_id ||
-        !ckpt_id_equal(opened->id, save->common.user->id)) {
+    if (common->reach == REACH_NOTHING) {
+        common->user->id = opened->id;
+        common->user->new_lineage = opened->new_lineage;
+        common->open_id = opened->open_id;
+        common->run_uuid = opened->run_uuid;
+        common->reach = REACH_OPENED;
+        save_find_base(save);
+    } else if (opened->state == CKPT_OPEN && (opened->open_id != common->open_id ||
+                                              !ckpt_id_equal(opened->id, common->user->id))) {
         diag_set(&diag, CAIRN_E_ABORTED,
                  "step %llu was aborted while the connection was lost, and opened anew",
-                 (unsigned long long)save->common.user->step);
-        save_fail(save, CAIRN_E_ABORTED, &diag);
-        (void)save_stops(save); /* moves, because the save has failed */
-        return SM_AGAIN;
+                 (unsigned long long)common->user->step);
+        save_fail(common, CAIRN_E_ABORTED, &diag);
     }
-    unsigned next = save->stage_begun ? SV_HAVE : SV_AGREE; /* nothing was sent before the copy */
-    save_move(save, opened->sealed ? SV_WAIT : next);
-    return SM_AGAIN;
 }
 
-/* Called when OPENED has come. Notes the opening, or compares it with the one that was known
- * before, and moves to the next state. */
+/* Called when OPENED has come. Moves to the state that the opening and this save's own progress ask
+ * for. */
 static enum sm_result opened(struct save *save)
 {
     const struct msg_opened opened = save->answer.opened;
+    struct save_common *common = &save->common;
     struct diag diag = DIAG_INIT;
-    if (save->common.chunk_bytes == 0) {
-        save->common.engine->link.joined.chunk_bytes =
-            opened.chunk_bytes; /* it will be, for that */
-    } else if (opened.chunk_bytes != save->common.chunk_bytes) {
-        save->common.engine->link.joined.chunk_bytes =
-            opened.chunk_bytes; /* the next save is laid out for it */
+    bool again = common->reach >= REACH_OPENED;
+    common->engine->link.joined.chunk_bytes = opened.chunk_bytes; /* for what is laid out later */
+    if (common->chunk_bytes != 0 && opened.chunk_bytes != common->chunk_bytes) {
         diag_set(&diag, CAIRN_E_CONFLICT,
                  "the run was created with chunks of %llu bytes meanwhile: save again",
                  (unsigned long long)opened.chunk_bytes);
-        save_fail(save, CAIRN_E_CONFLICT, &diag);
+        save_fail(common, CAIRN_E_CONFLICT, &diag);
     }
-    if (save->common.reach >= REACH_OPENED && opened.state == CKPT_OPEN &&
-        save->common.status == 0) {
-        save_agree_opened(&save->agree);
-        save_check_go(&save->check);
-        return opened_again(save, &opened);
-    }
-    if (save->common.reach == REACH_NOTHING) {
-        save->common.user->id = opened.id;
-        save->common.user->new_lineage = opened.new_lineage;
-        save->common.open_id = opened.open_id;
-        save->common.run_uuid = opened.run_uuid;
-        save->common.reach = REACH_OPENED;
-        save_stage_base(save);
-    }
-    if (save->declined.code != 0 && save->common.status == 0) {
-        /* Now there is an opening to abort. */
-        save_fail(save, save->declined.code, &save->declined);
+    note_opening(save, &opened);
+    if (save->stage.declined.code != 0) { /* now there is an opening to abort */
+        save_fail(common, save->stage.declined.code, &save->stage.declined);
     }
     if (save_stops(save)) {
         return SM_AGAIN;
     }
     if (opened.state == CKPT_COMMITTED) {
-        save_end_committed(
-            save); /* the same attempt saved this step before: the same content (I3) */
+        /* The same attempt saved this step before: the same content (I3). */
+        save_end_committed(save);
         return SM_AGAIN;
+    }
+    if (opened.state == CKPT_OPEN) {
+        save_agree_opened(&save->agree);
+        save_check_go(&save->check);
     }
     if (opened.state != CKPT_OPEN || opened.sealed) {
         save_move(save, SV_WAIT);
-        return SM_AGAIN;
+    } else if (!save_stage_has_begun(&save->stage)) {
+        save_move(save, SV_AGREE); /* nothing was sent before the copy */
+    } else {
+        save_move(save, again ? SV_HAVE : SV_SEND);
     }
-    save_agree_opened(&save->agree);
-    save_check_go(&save->check);
-    save_move(save, save->stage_begun ? SV_SEND : SV_AGREE);
     return SM_AGAIN;
 }
 
-/* The state OPEN: asks for the opening and waits for OPENED. */
+/* The state OPEN: waits for OPENED. */
 enum sm_result save_on_open(struct sm *sm)
 {
     struct save *save = save_of_sm(sm);
     if (save_stops(save)) {
         return SM_AGAIN;
     }
-    if (!save->answer.asked) {
-        ask_open(save);
-        return SM_WAIT;
-    }
-    if (!save->answer.come) {
+    if (save->answer.state != ANSWER_COME) {
         return SM_WAIT;
     }
     if (save->answer.code != 0) {
@@ -162,32 +150,34 @@ enum sm_result save_on_agree(struct sm *sm)
     if (save_stops(save)) {
         return SM_AGAIN;
     }
-    if (!save->stage_begun) {
+    if (!save_stage_has_begun(&save->stage)) {
         return SM_WAIT;
     }
     save_move(save, SV_SEND);
     return SM_AGAIN;
 }
 
-/* The state HAVE: asks which objects the server holds. The reply has been compared when this goes
- * on. */
+/* Called on entering HAVE: asks which objects the server holds. */
+void save_enter_have(struct sm *sm)
+{
+    struct save *save = save_of_sm(sm);
+    struct msg have = {.type = MSG_HAVE,
+                       .u.have = {.id = save->common.user->id,
+                                  .rank = save->common.engine->options.rank,
+                                  .writer = save->common.engine->options.writer,
+                                  .placed = save->send.packed,
+                                  .from = save->first_sequence + 1}};
+    save_ask(save, &have);
+}
+
+/* The state HAVE: waits for HELD, which has been compared when this goes on. */
 enum sm_result save_on_have(struct sm *sm)
 {
     struct save *save = save_of_sm(sm);
     if (save_stops(save)) {
         return SM_AGAIN;
     }
-    if (!save->answer.asked) {
-        struct msg have = {.type = MSG_HAVE,
-                           .u.have = {.id = save->common.user->id,
-                                      .rank = save->common.engine->options.rank,
-                                      .writer = save->common.engine->options.writer,
-                                      .placed = save->send.packed,
-                                      .from = save->first_sequence + 1}};
-        save_ask(save, &have);
-        return SM_WAIT;
-    }
-    if (!save->answer.come) {
+    if (save->answer.state != ANSWER_COME) {
         return SM_WAIT;
     }
     if (save->answer.code != 0) {
@@ -196,6 +186,6 @@ enum sm_result save_on_have(struct sm *sm)
     if (save->part.running) {
         return SM_WAIT; /* it reads the sequences that sending again will change */
     }
-    save_move(save, SV_SEND); /* on_reply has compared */
+    save_move(save, SV_SEND);
     return SM_AGAIN;
 }

@@ -211,8 +211,6 @@ static void on_make_done(struct work *work)
     save_wake(common);
 }
 
-void save_part_init(struct save_part *part, struct save_send *send) { part->send = send; }
-
 void save_part_make(struct save_part *part)
 {
     struct save_send *send = part->send;

@@ -24,7 +24,6 @@ struct save_part {
     uint64_t sent; /* bytes given to the connection, on the stream of the SEAL */
 };
 
-void save_part_init(struct save_part *part, struct save_send *send);
 /* Starts a worker, which wakes the save at its end. */
 void save_part_make(struct save_part *part);
 /* Returns whether the part is there, and says what the objects are now. */

@@ -54,7 +54,7 @@ enum sm_result save_on_part(struct sm *sm)
         return SM_WAIT;
     }
     if (save->part.status != 0) {
-        save_fail(save, save->part.status, &save->part.diag);
+        save_fail(&save->common, save->part.status, &save->part.diag);
         return SM_AGAIN;
     }
     save_move(save, SV_SEAL);
@@ -69,26 +69,30 @@ static void send_seal(struct save *save)
                             .part_bytes = save->part.buf.bytes,
                             .part_sha256 = save->part.sha256};
     save->common.reach = REACH_SEALED;
-    save->answer.asked = true;
+    save->answer.state = ANSWER_ASKED;
     save->send.way->complete(&save->send, &save->request, &seal);
 }
 
-/* The state SEAL: sends the part and SEAL, and waits for SEALED. If the server lacks an object, the
- * save goes back to HAVE, a few times. */
+/* Called on entering SEAL: the part is sent from its beginning. */
+void save_enter_seal(struct sm *sm)
+{
+    struct save *save = save_of_sm(sm);
+    save->part.sent = 0;
+    link_add(&save->common.engine->link, &save->request);
+}
+
+/* The state SEAL: sends the part and then SEAL, and waits for SEALED. If the server lacks an
+ * object, the save goes back to HAVE, a few times. */
 enum sm_result save_on_seal(struct sm *sm)
 {
     struct save *save = save_of_sm(sm);
     if (save_stops(save)) {
         return SM_AGAIN;
     }
-    if (!save->answer.come) {
-        if (save->request.stream == 0) {
-            save->part.sent = 0;
-            link_add(&save->common.engine->link, &save->request);
-        }
-        if (!save->answer.asked && save_part_send(&save->part, &save->request)) {
-            send_seal(save);
-        }
+    if (save->answer.state == ANSWER_NONE && save_part_send(&save->part, &save->request)) {
+        send_seal(save);
+    }
+    if (save->answer.state != ANSWER_COME) {
         return SM_WAIT;
     }
     int code = save->answer.code;

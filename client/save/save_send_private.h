@@ -78,7 +78,7 @@ struct save_way {
     bool takes_credit; /* each payload needs a grant of the server */
     /* Makes what is copied ready to go, as far ahead as is of use. */
     void (*prepare)(struct save_send *send);
-    /* Returns whether a payload that is ready can go now. */
+    /* Returns whether a payload that is ready can go now; NULL if it always can. */
     bool (*has_place)(const struct save_send *send);
     /* Lets a payload of the object go. */
     void (*offer)(struct save_send *send, struct save_object *object, const struct msg *data,
@@ -110,7 +110,8 @@ struct save_send {
     const struct snapshot *snapshot; /* the copy, which may be under way */
     const struct save_way *way;      /* NULL while it is not decided */
     enum send_word word;
-    uint32_t round; /* goes up when an object will change, so that a part made before is void */
+    uint32_t round; /* begins with 1; goes up when an object will change, so that a part made before
+                       is void */
     struct save_object *objects;
     uint64_t object_bytes_most;
     /* Payloads before `assigned` are in a cut object, or are not sent. */
@@ -133,8 +134,6 @@ struct save_send {
 };
 
 /* save_objects.c */
-void save_objects_init(struct save_send *send, struct save_common *common, struct save_room *room,
-                       struct save_base *base);
 /* Called when the save is laid out: allocates all arrays. Fails with NO_MEMORY. */
 int MUST_USE save_objects_lay_out(struct save_send *send, struct diag *diag);
 struct object_id save_object_id(const struct save_send *send, uint32_t object);

@@ -1,74 +1,78 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The first half of a save: it waits for its turn and for room in the arena, is laid out, and is
- * copied. Saves stage one after the other, so that only one uses the arena while it grows. A save
- * that finds no room waits, is skipped or fails, as its policy says. A rank that does not wait
- * tells the others by opening the step and aborting it with its reason, so that all ranks end
- * alike. Loop's thread; reserving, digests and copying on workers.
+ * The first half of a save: its turn, room in the arena, and the copy; the header has the states.
+ * Saves stage one after the other, so that only one uses the arena while it grows. A save that
+ * finds no room waits, is skipped or fails, as its policy says; a rank that does not wait tells the
+ * others by opening the step and aborting it, so that all ranks end alike. Invariant: the caller's
+ * memory is not read in STAGED and later. Loop's thread; reserving, digests and copying on workers.
  */
-#include "save/save_private.h"
+#include "save/save_stage_private.h"
+
+#include "base/check.h"
 
 #include <stdio.h>
 
-void save_set_staged(struct save *save, int status)
+/* A process that was told "staged" may die without losing the save. For that, "staged" waits this
+ * long, beyond the copy, for the daemon's word, and no longer. Training does not wait for it. */
+enum { STAGE_LAG_MS = 500 };
+
+static struct save_stage *stage_of(struct sm *sm)
 {
-    save->staged = true;
-    save->staged_status = status;
-    save->tell_staged = true;
-    if (save->free_ms == 0) {
-        save->free_ms = loop_now_ms(save->common.engine->options.loop);
-    }
-    loop_post(save->common.engine->options.loop, &save->post);
-    engine_wake_stagers(save->common.engine);
+    return container_of(sm, struct save_stage, sm);
 }
 
-void save_times_keep(struct save *save)
+/* Ends staging, once no worker has the save's memory. */
+static enum sm_result end(struct save_stage *stage)
 {
-    uint64_t now_ms = loop_now_ms(save->common.engine->options.loop);
-    if (save->free_ms != 0) { /* 0 means that it was committed before it was copied */
-        save->common.engine->told.blocked_ms = save->free_ms - save->common.begun_ms;
-        save->common.engine->told.persist_ms = max_u64(1, now_ms - save->common.begun_ms);
-    }
+    sm_move(&stage->sm, ST_OVER);
+    return SM_AGAIN;
 }
 
-void save_times_tell(struct save *save, struct msg_open *io)
+/* --- whose turn it is -------------------------------------------------------------- */
+
+bool save_stage_is_staging(const struct save_stage *stage)
 {
-    struct engine *engine = save->common.engine;
-    if (engine->told.persist_ms != 0) { /* kept here for a second try of this OPEN */
-        save->told_blocked_ms = engine->told.blocked_ms;
-        save->told_persist_ms = engine->told.persist_ms;
-        engine->told.persist_ms = 0;
-    }
-    io->blocked_ms = save->told_blocked_ms;
-    io->persist_ms = save->told_persist_ms;
+    return stage->common->status == 0 && stage->sm.state <= ST_COPY;
+}
+
+bool save_stage_has_begun(const struct save_stage *stage)
+{
+    return stage->sm.state >= ST_WATCH && stage->sm.state <= ST_STAGED;
+}
+
+bool save_stage_is_at_rest(const struct save_stage *stage)
+{
+    return !sm_is(&stage->sm, ST_RESERVE) && !sm_is(&stage->sm, ST_WATCH) &&
+           !sm_is(&stage->sm, ST_COPY);
+}
+
+static const struct save_stage *stage_of_node(const struct list *node)
+{
+    return list_item(node, struct save_common, op.link)->stage;
 }
 
 /* Returns whether no earlier save is still staging or enlarging the arena. */
-static bool is_first_stager(const struct save *save)
+static bool is_first_stager(const struct save_stage *stage)
 {
-    list_each (node, &save->common.engine->saves) {
-        const struct save *other = save_of_link(node);
-        if (other == save) {
+    list_each (node, &stage->common->engine->saves) {
+        const struct save_stage *other = stage_of_node(node);
+        if (other == stage) {
             return true;
         }
-        if (save_is_staging(other) || other->reserving) {
+        if (save_stage_is_staging(other) || sm_is(&other->sm, ST_RESERVE)) {
             return false;
         }
     }
     return true;
 }
 
-void save_set_released(struct save *save)
+bool save_stage_may_open(const struct save_stage *stage)
 {
-    if (!save->released) {
-        save->released = true;
-        save->free_ms = loop_now_ms(save->common.engine->options.loop);
-        save->tell_released = true;
-        loop_post(save->common.engine->options.loop, &save->post);
-    }
+    bool asks = sm_is(&stage->agree->sm, AG_WAIT) && is_first_stager(stage);
+    return save_stage_has_begun(stage) || sm_is(&stage->sm, ST_DECLINED) || asks;
 }
 
-/* --- the lazy mode --------------------------------------------------------------- */
+/* --- released ---------------------------------------------------------------------- */
 
 static bool has_eager(const struct registered *set)
 {
@@ -80,288 +84,82 @@ static bool has_eager(const struct registered *set)
     return false;
 }
 
-/* Tells the caller of a lazy save that it may go on, once all is done that it must wait for. */
-void save_check_released(struct save *save)
+/* Returns whether everything is done that the caller of a lazy save must wait for: its eager
+ * tensors are copied, and digests by which changes are noticed are made. */
+static bool is_free(const struct save_stage *stage)
 {
-    const struct engine_save *user = save->common.user;
-    if (!user->lazy || save->released || save->common.status != 0 || save->declined.code != 0 ||
-        (user->when_full != WHEN_FULL_WAIT && !save->admitted)) {
-        return;
-    }
-    bool must_wait = user->watch != WATCH_NONE || has_eager(save->common.set);
-    if (must_wait && !(save->common.chunk_bytes != 0 && save->watched &&
-                       snapshot_copied(&save->snapshot) >= save->room.layout.eager_payload_count)) {
-        return;
-    }
-    save_set_released(save);
-}
-
-void engine_save_hurry(struct engine_save *user)
-{
-    struct save *save = user->impl;
-    if (save) {
-        save->hurry = true;
-        save->snapshot.tasks_max = SNAPSHOT_TASKS;
-        if (save->copying && save->watched) {
-            snapshot_resume(&save->snapshot);
-        }
-    }
-}
-
-/* --- the copy -------------------------------------------------------------------- */
-
-static void fail_changed(struct save *save, const char *tensor)
-{
-    struct diag diag = DIAG_INIT;
-    diag_set(&diag, CAIRN_E_DIGEST_MISMATCH,
-             "step %llu: tensor '%.200s' was changed between cairn_save and CAIRN_STAGED: wait for "
-             "CAIRN_STAGED before the state changes, or save it in copy mode",
-             (unsigned long long)save->common.user->step, tensor);
-    save_fail(save, CAIRN_E_DIGEST_MISMATCH, &diag);
-}
-
-/* A process that was told "staged" may die without losing the save. For that, "staged" waits this
- * long, beyond the copy, for the daemon's word, and no longer. Training does not wait for it. */
-enum { STAGE_LAG_MS = 500 };
-
-static void on_stage_lag(struct timer *timer)
-{
-    save_stage_staged(container_of(timer, struct save, stage_lag));
-}
-
-static void hand_stage(struct save *save)
-{
-    if (!save_way_awaits_word(&save->send)) {
-        save_set_staged(save, 0);
-        return;
-    }
-    save_set_released(save);
-    save->stage_waits = true;
-    timer_start(&save->stage_lag, STAGE_LAG_MS);
-    engine_wake_stagers(save->common.engine); /* the copy is over, so the next save may stage */
-}
-
-void save_stage_init(struct save *save)
-{
-    timer_init(&save->stage_lag, save->common.engine->options.loop, on_stage_lag);
-}
-
-void save_stage_staged(struct save *save)
-{
-    if (save->stage_waits) {
-        save->stage_waits = false;
-        timer_stop(&save->stage_lag);
-        save_set_staged(save, save->common.status);
-    }
-}
-
-void save_stage_base(struct save *save)
-{
-    if (save->common.reach >= REACH_OPENED && save->common.chunk_bytes != 0 &&
-        save->base.state == BASE_UNKNOWN) {
-        save_base_begin(&save->base, save->base.id.term != 0 && save_way_compares(&save->send));
-    }
-}
-
-/* Waits for the copy and for the digests of check_replicas, because both read the caller's
- * memory. */
-void save_check_copied(struct save *save)
-{
-    if (save->copied && !save_check_is_reading(&save->check)) {
-        save->copied = false;
-        if (save->common.status == 0) {
-            hand_stage(save);
-        }
-    }
-}
-
-/* Called when the copy has made progress. Starts digests, and fails the save if a copy has failed
- * or a tensor has changed. */
-static void on_copied(struct snapshot *snapshot, uint64_t bytes, bool done)
-{
-    struct save *save = container_of(snapshot, struct save, snapshot);
-    atomic_fetch_add(&save->common.user->staged_bytes, bytes);
-    save->copying = !done; /* set first, because fewer digests run beside a copy than after it */
-    save_way_prepare(&save->send);
-    save_check_released(save);
-    struct snapshot_task *failed = atomic_load(&snapshot->failed);
-    if (failed && save->common.status == 0) {
-        save_fail(save, failed->diag.code, &failed->diag);
-    }
-    const char *changed = watch_changed(&save->watch);
-    if (changed && save->common.status == 0) {
-        fail_changed(save, changed);
-    }
-    if (done) {
-        if (save->common.status == 0 && !snapshot->stopped) {
-            save->copied = true;
-            save_check_copied(save);
-        }
-        save_wake(&save->common);
-    }
-}
-
-/* Called when the digests before the copy are made, so that the copy may begin. */
-static void on_watched(struct watch *watch)
-{
-    struct save *save = container_of(watch, struct save, watch);
-    save->watched = true;
-    if (save->snapshot.stopped) {
-        save->copying = false;
-        save_wake(&save->common);
-        return;
-    }
-    snapshot_start(&save->snapshot);
-    save_check_released(save);
-}
-
-static bool must_watch(const struct save *save)
-{
-    return save->common.user->lazy && save->common.user->watch != WATCH_NONE &&
-           save->room.layout.eager_payload_count < save->room.layout.payload_count;
-}
-
-/* Starts the copy, or first the digests that detect changes. */
-static int start_copy(struct save *save, struct diag *diag)
-{
-    const struct engine_save *user = save->common.user;
-    struct work_pool *pool = save->common.engine->options.pool;
-    struct snapshot *snapshot = &save->snapshot;
-    snapshot->set = save->common.set;
-    snapshot->layout = &save->room.layout;
-    snapshot->after = user->after;
-    snapshot->places = save->room.places;
-    snapshot->loop = save->common.engine->options.loop;
-    snapshot->pool = pool;
-    snapshot->tasks_max = user->lazy && !save->hurry ? 1 : SNAPSHOT_TASKS;
-    snapshot->on_progress = on_copied;
-    if (must_watch(save)) {
-        struct watch *watch = &save->watch;
-        watch->kind = user->watch;
-        watch->set = save->common.set;
-        watch->after = user->after;
-        watch->layout = &save->room.layout;
-        watch->pool = pool;
-        watch->on_done = on_watched;
-        watch->digests = scratch_array(&save->room.scratch, save->room.layout.piece_count,
-                                       sizeof *watch->digests);
-        if (!watch->digests) {
-            return diag_set(diag, CAIRN_E_NO_MEMORY, "no memory for the digests of verify_staged");
-        }
-        snapshot->watch = watch;
-        save->copying = true;
-        watch_start(watch);
-        return 0;
-    }
-    save->copying = true;
-    save->watched = true;
-    snapshot_start(snapshot);
-    save_check_released(save); /* for a set without eager tensors */
-    return 0;
-}
-
-void save_stage_stop(struct save *save)
-{
-    bool is_idle = snapshot_stop(&save->snapshot);
-    if (save->copying && !save->watched) {
-        watch_stop(&save->watch); /* on_watched does the rest */
-    } else if (is_idle) {
-        save->copying = false; /* it was resting for want of room, so on_copied is not called */
-    }
-}
-
-static void on_reserve_run(struct work *work)
-{
-    struct save *save = container_of(work, struct save, reserve);
-    save->reserve_status = arena_reserve(save->common.engine->options.arena,
-                                         save_room_wanted_bytes(&save->room), &save->reserve_diag);
-    engine_pin_arena(save->common.engine->options.arena, save->common.set->gpu);
-}
-
-/* Called on the loop's thread when the arena has grown, or could not. */
-static void on_reserve_done(struct work *work)
-{
-    struct save *save = container_of(work, struct save, reserve);
-    save->reserving = false;
-    if (save->reserve_status != 0) {
-        save_fail(save, save->reserve_status, &save->reserve_diag);
-    } else {
-        engine_log_arena(save->common.engine);
-    }
-    save_wake(&save->common);
-}
-
-static bool room_take(struct save *save)
-{
-    struct arena *arena = save->common.engine->options.arena;
-    if (save->common.engine->prepare.running) {
-        return false; /* the worker has the arena */
-    }
-    if (save_room_wanted_bytes(&save->room) <= arena_bytes(arena)) {
-        return save_room_take(&save->room);
-    }
-    if (arena_used_bytes(arena) == 0 && !save->reserving) {
-        save->reserving = true;
-        save->reserve = (struct work){.run = on_reserve_run, .done = on_reserve_done};
-        work_submit(save->common.engine->options.pool, &save->reserve);
-    }
-    return false;
-}
-
-static bool room_is_free(struct save *save)
-{
-    const struct arena *arena = save->common.engine->options.arena;
-    list_each (node, &save->common.engine->saves) {
-        const struct save *other = save_of_link(node);
-        if (other == save) {
-            break;
-        }
-        if (other->reserving || save_is_queued(other)) {
-            return false; /* the room that there is belongs to that save */
-        }
-    }
-    if (arena_used_bytes(arena) == 0) {
+    const struct save_common *common = stage->common;
+    if (common->user->watch == WATCH_NONE && !has_eager(common->set)) {
         return true;
     }
-    return !save->room.waves && save->room.layout.extent_bytes <= arena_bytes(arena) &&
-           save_room_take(&save->room);
+    return stage->sm.state >= ST_COPY &&
+           snapshot_copied(&stage->snapshot) >= stage->room->layout.eager_payload_count;
 }
 
-void save_stage_more(struct save *save)
+void save_stage_check_released(struct save_stage *stage)
 {
-    if (save->room.waves && save->copying && save->common.status == 0) {
-        (void)save_room_take(&save->room);
-        if (save->watched) {
-            snapshot_resume(&save->snapshot);
-        }
+    const struct engine_save *user = stage->common->user;
+    bool is_admitted = stage->sm.state >= ST_ROOM || user->when_full == WHEN_FULL_WAIT;
+    bool may_be = user->lazy && stage->common->status == 0 && stage->sm.state <= ST_STAGED;
+    if (may_be && is_admitted && stage->tell->released == NEWS_NONE && is_free(stage)) {
+        save_tell_released(stage->tell);
     }
 }
 
-/* --- no room --------------------------------------------------------------------- */
+void save_stage_hurry(struct save_stage *stage)
+{
+    stage->snapshot.tasks_max = SNAPSHOT_TASKS;
+    if (sm_is(&stage->sm, ST_COPY)) {
+        snapshot_resume(&stage->snapshot);
+    }
+}
+
+/* --- TURN, AGREE: the division and the layout --------------------------------------- */
+
+/* Waits for the first JOIN, and for the turn. A save that does not wait for room finds out at once
+ * whether there is any. */
+static enum sm_result on_turn(struct sm *sm)
+{
+    struct save_stage *stage = stage_of(sm);
+    const struct save_common *common = stage->common;
+    struct diag diag = DIAG_INIT;
+    if (save_is_over(common)) {
+        return end(stage);
+    }
+    bool at_once = common->user->when_full != WHEN_FULL_WAIT;
+    if (!common->engine->link.joined_once || (!at_once && !is_first_stager(stage))) {
+        return SM_WAIT;
+    }
+    sm_move(sm, ST_AGREE);
+    int rc = save_agree_begin(stage->agree, &diag);
+    if (rc != 0) {
+        save_fail(stage->common, rc, &diag);
+    }
+    return SM_AGAIN;
+}
 
 /* Writes which saves hold the arena, and what the user can do. */
-static void describe_full(const struct save *save, struct diag *diag, int code)
+static void describe_full(const struct save_stage *stage, struct diag *diag, int code)
 {
-    const struct engine *engine = save->common.engine;
+    const struct engine *engine = stage->common->engine;
     char steps[160] = "";
     size_t used = 0, count = 0;
     list_each (node, &engine->saves) {
-        const struct save *other = save_of_link(node);
-        if (other == save) {
+        const struct save_common *other = list_item(node, struct save_common, op.link);
+        if (other == stage->common) {
             break;
         }
         count++;
         if (used + 24 < sizeof steps) {
-            used +=
-                (size_t)snprintf(steps + used, sizeof steps - used, "%s%llu", used > 0 ? ", " : "",
-                                 (unsigned long long)other->common.user->step);
+            used += (size_t)snprintf(steps + used, sizeof steps - used, "%s%llu",
+                                     used > 0 ? ", " : "", (unsigned long long)other->user->step);
         }
     }
     diag_set(diag, code,
              "rank %u has no room for step %llu, %llu bytes: %zu in flight (step %s), which hold "
              "%llu of the arena's %llu bytes%s",
-             engine->options.rank, (unsigned long long)save->common.user->step,
-             (unsigned long long)save->room.layout.extent_bytes, count, steps,
+             engine->options.rank, (unsigned long long)stage->common->user->step,
+             (unsigned long long)stage->room->layout.extent_bytes, count, steps,
              (unsigned long long)arena_used_bytes(engine->options.arena),
              (unsigned long long)arena_bytes(engine->options.arena),
              code == CAIRN_E_SKIPPED ? "; skipped, as when_full says"
@@ -369,127 +167,380 @@ static void describe_full(const struct save *save, struct diag *diag, int code)
 }
 
 /* Declines the save for want of room. The caller hears at once, the other ranks through the
- * opening. */
-static void decline(struct save *save)
+ * opening, if there are any and the step is not open yet. */
+static void decline(struct save_stage *stage)
 {
-    int code = save->common.user->when_full == WHEN_FULL_SKIP ? CAIRN_E_SKIPPED : CAIRN_E_BUSY;
+    struct save_common *common = stage->common;
+    struct engine_save *user = common->user;
+    int code = user->when_full == WHEN_FULL_SKIP ? CAIRN_E_SKIPPED : CAIRN_E_BUSY;
     struct diag diag = DIAG_INIT;
-    describe_full(save, &diag, code);
-    save->common.user->refused = true;
-    if (save->common.engine->options.world_size == 1 || save->common.reach >= REACH_OPENED) {
-        save_fail(save, code, &diag);
+    describe_full(stage, &diag, code);
+    user->refused = true;
+    if (common->engine->options.world_size == 1 || common->reach >= REACH_OPENED) {
+        save_fail(common, code, &diag);
         return;
     }
-    save->declined = diag;
-    diag_set(&save->common.user->diag, code, "%s", diag.text);
-    if (sm_is(&save->sm, SV_QUEUE)) {
-        save_move(save, SV_LINK); /* moves first, before other code is woken */
-    }
-    save_set_staged(save, code);
+    stage->declined = diag;
+    diag_set(&user->diag, code, "%s", diag.text);
+    sm_move(&stage->sm, ST_DECLINED);
 }
 
-/* --- the state ------------------------------------------------------------------- */
-
-/* Takes the save as far as its admission: it agrees on who writes what when its turn has come, is
- * laid out, and is declined if it finds no room and its policy is not to wait. */
-static void lay_out_and_admit(struct save *save)
+/* Called on entering DECLINED: the saves behind have their turn. */
+static void enter_declined(struct sm *sm)
 {
-    struct diag diag = DIAG_INIT;
-    bool at_once = save->common.user->when_full != WHEN_FULL_WAIT;
-    int rc = 0;
-    if (sm_is(&save->agree.sm, AG_IDLE) && save->common.engine->link.joined_once &&
-        (at_once || is_first_stager(save))) {
-        rc = save_agree_begin(&save->agree, &diag);
-    }
-    if (rc == 0 && save_agree_is_decided(&save->agree) && save->common.chunk_bytes == 0 &&
-        save->common.status == 0) {
-        rc = save_room_lay_out(&save->room, &save->agree.share, &diag);
-        rc = rc != 0 ? rc : save_objects_lay_out(&save->send, &diag);
-        if (rc == 0) {
-            save_digest_init(&save->send);
-            save_agree_adopt(&save->agree, &save->room.layout);
-            save_stage_base(save);
+    struct save_stage *stage = stage_of(sm);
+    save_tell_staged(stage->tell, stage->declined.code);
+    engine_wake_stagers(stage->common->engine);
+}
+
+/* Returns whether the save could begin now, and then takes its room where that can be taken
+ * already. Room that an earlier save is waiting for belongs to that save. */
+static bool is_room_free(struct save_stage *stage)
+{
+    const struct save_common *common = stage->common;
+    const struct arena *arena = common->engine->options.arena;
+    struct save_room *room = stage->room;
+    list_each (node, &common->engine->saves) {
+        const struct save_stage *other = stage_of_node(node);
+        if (other == stage) {
+            break;
+        }
+        bool is_queued = save_stage_is_staging(other) && !save_stage_has_begun(other);
+        if (sm_is(&other->sm, ST_RESERVE) || (is_queued && !other->room->extent)) {
+            return false;
         }
     }
-    if (rc != 0) {
-        save_fail(save, rc, &diag);
-        return;
+    if (arena_used_bytes(arena) == 0) {
+        return true;
     }
-    /* Agreement may be reached at once, and then this was done already, inside save_agree_begin. */
-    if (save->common.chunk_bytes != 0 && !save->admitted && save->declined.code == 0 &&
-        save->common.status == 0) {
-        save->admitted = !at_once || save->room.layout.payload_count == 0 || room_is_free(save);
-        if (!save->admitted) {
-            decline(save);
-        }
-    }
-    save_check_released(save);
+    return !room->waves && room->layout.extent_bytes <= arena_bytes(arena) && save_room_take(room);
 }
 
-bool save_is_before_sending(const struct save *save)
+/* Waits for the division. Then the save is laid out, and declined if it finds no room and its
+ * policy is not to wait. */
+static enum sm_result on_agree(struct sm *sm)
 {
-    return sm_is(&save->sm, SV_QUEUE) || sm_is(&save->sm, SV_LINK) || sm_is(&save->sm, SV_OPEN) ||
-           sm_is(&save->sm, SV_AGREE);
-}
-
-/* Returns whether a save that waited for the verdict, or for room, can go on staging in this
- * state. */
-static bool may_stage(const struct save *save)
-{
-    return save->common.status == 0 && save->declined.code == 0 && !save->stage_begun &&
-           save_is_before_sending(save);
-}
-
-void save_stage_go(struct save *save)
-{
+    struct save_stage *stage = stage_of(sm);
+    struct save_common *common = stage->common;
     struct diag diag = DIAG_INIT;
-    if (!may_stage(save)) {
-        return;
+    if (save_is_over(common)) {
+        return end(stage);
     }
-    lay_out_and_admit(save);
-    if (!may_stage(save) || save->common.chunk_bytes == 0 || save->reserving ||
-        !is_first_stager(save)) {
-        return;
-    }
-    if (save->room.layout.payload_count == 0) {
-        save->watched = save->stage_begun = true;
-        save_check_released(save);
-        save_check_begin(&save->check);
-        save->copied = true;
-        save_check_copied(save);
-        return;
-    }
-    if (!room_take(save)) {
-        return;
-    }
-    save->stage_begun = true;
-    save_check_begin(&save->check);
-    int rc = start_copy(save, &diag);
-    if (rc != 0) {
-        save_fail(save, rc, &diag);
-    }
-}
-
-/* The state QUEUE: waits for the turn, for the first JOIN and for room. */
-enum sm_result save_on_queue(struct sm *sm)
-{
-    struct save *save = container_of(sm, struct save, sm);
-    save_stage_go(save);
-    if (save->common.status != 0) {
-        if (save->reserving) {
-            return SM_WAIT;
-        }
-        save_move(save, SV_DRAIN);
-        return SM_AGAIN;
-    }
-    if (save->declined.code != 0) {
-        return SM_AGAIN; /* moved */
-    }
-    /* A save that waits for the verdict goes on to ask for it, and keeps its turn. */
-    bool asks = sm_is(&save->agree.sm, AG_WAIT) && is_first_stager(save);
-    if (!save->stage_begun && !asks) {
+    if (!save_agree_is_decided(stage->agree)) {
         return SM_WAIT;
     }
-    save_move(save, SV_LINK);
+    int rc = save_room_lay_out(stage->room, &stage->agree->share, &diag);
+    rc = rc != 0 ? rc : save_objects_lay_out(stage->send, &diag);
+    if (rc != 0) {
+        save_fail(common, rc, &diag);
+        return SM_AGAIN;
+    }
+    save_digest_init(stage->send);
+    save_agree_adopt(stage->agree, &stage->room->layout);
+    bool at_once = common->user->when_full != WHEN_FULL_WAIT;
+    if (at_once && stage->room->layout.payload_count > 0 && !is_room_free(stage)) {
+        decline(stage);
+    } else {
+        sm_move(sm, ST_ROOM);
+    }
     return SM_AGAIN;
+}
+
+/* --- WATCH, COPY -------------------------------------------------------------------- */
+
+static void enter_watch(struct sm *sm) { watch_start(&stage_of(sm)->watch); }
+
+/* Called when the digests before the copy are made, so that the copy may begin. */
+static void on_watched(struct watch *watch)
+{
+    struct save_stage *stage = container_of(watch, struct save_stage, watch);
+    CHECK(sm_is(&stage->sm, ST_WATCH));
+    sm_move(&stage->sm, save_is_over(stage->common) ? ST_OVER : ST_COPY);
+    save_wake(stage->common);
+}
+
+static enum sm_result on_watch(struct sm *sm)
+{
+    struct save_stage *stage = stage_of(sm);
+    if (save_is_over(stage->common)) {
+        watch_stop(&stage->watch); /* on_watched still comes */
+    }
+    return SM_WAIT;
+}
+
+static void enter_copy(struct sm *sm) { snapshot_start(&stage_of(sm)->snapshot); }
+
+static void fail_changed(struct save_common *common, const char *tensor)
+{
+    struct diag diag = DIAG_INIT;
+    diag_set(&diag, CAIRN_E_DIGEST_MISMATCH,
+             "step %llu: tensor '%.200s' was changed between cairn_save and CAIRN_STAGED: wait for "
+             "CAIRN_STAGED before the state changes, or save it in copy mode",
+             (unsigned long long)common->user->step, tensor);
+    save_fail(common, CAIRN_E_DIGEST_MISMATCH, &diag);
+}
+
+/* Called when the copy has made progress. Lets what is copied go, and fails the save if a copy has
+ * failed or a tensor has changed. */
+static void on_copied(struct snapshot *snapshot, uint64_t bytes, bool done)
+{
+    struct save_stage *stage = container_of(snapshot, struct save_stage, snapshot);
+    struct save_common *common = stage->common;
+    atomic_fetch_add(&common->user->staged_bytes, bytes);
+    save_way_prepare(stage->send);
+    save_stage_check_released(stage);
+    struct snapshot_task *failed = atomic_load(&snapshot->failed);
+    const char *changed = watch_changed(&stage->watch);
+    if (failed) {
+        save_fail(common, failed->diag.code, &failed->diag);
+    } else if (changed) {
+        fail_changed(common, changed);
+    }
+    if (done && sm_is(&stage->sm, ST_COPY) && !save_is_over(common)) {
+        sm_move(&stage->sm, ST_COMPARE);
+    }
+    if (done) {
+        save_wake(common);
+    }
+}
+
+/* The copy may rest for want of room, and then on_copied does not come. */
+static enum sm_result on_copy(struct sm *sm)
+{
+    struct save_stage *stage = stage_of(sm);
+    if (save_is_over(stage->common) && snapshot_stop(&stage->snapshot)) {
+        return end(stage);
+    }
+    return SM_WAIT;
+}
+
+/* --- ROOM, RESERVE ------------------------------------------------------------------ */
+
+static void on_reserve_run(struct work *work)
+{
+    struct save_stage *stage = container_of(work, struct save_stage, reserve);
+    struct arena *arena = stage->common->engine->options.arena;
+    stage->reserve_status =
+        arena_reserve(arena, save_room_wanted_bytes(stage->room), &stage->reserve_diag);
+    engine_pin_arena(arena, stage->common->set->gpu);
+}
+
+/* Called on the loop's thread when the arena has grown, or could not. */
+static void on_reserve_done(struct work *work)
+{
+    struct save_stage *stage = container_of(work, struct save_stage, reserve);
+    CHECK(sm_is(&stage->sm, ST_RESERVE));
+    sm_move(&stage->sm, ST_ROOM);
+    if (stage->reserve_status != 0) {
+        save_fail(stage->common, stage->reserve_status, &stage->reserve_diag);
+    } else {
+        engine_log_arena(stage->common->engine);
+    }
+    save_wake(stage->common);
+}
+
+static void enter_reserve(struct sm *sm)
+{
+    struct save_stage *stage = stage_of(sm);
+    stage->reserve = (struct work){.run = on_reserve_run, .done = on_reserve_done};
+    work_submit(stage->common->engine->options.pool, &stage->reserve);
+}
+
+static bool must_watch(const struct save_stage *stage)
+{
+    const struct engine_save *user = stage->common->user;
+    const struct layout *layout = &stage->room->layout;
+    return user->lazy && user->watch != WATCH_NONE &&
+           layout->eager_payload_count < layout->payload_count;
+}
+
+/* Prepares the copy and, for a save that detects changes, the digests before it. */
+static int prepare_copy(struct save_stage *stage, struct diag *diag)
+{
+    const struct engine_save *user = stage->common->user;
+    const struct engine_options *options = &stage->common->engine->options;
+    struct layout *layout = &stage->room->layout;
+    struct snapshot *snapshot = &stage->snapshot;
+    snapshot->set = stage->common->set;
+    snapshot->layout = layout;
+    snapshot->after = user->after;
+    snapshot->places = stage->room->places;
+    snapshot->loop = options->loop;
+    snapshot->pool = options->pool;
+    snapshot->on_progress = on_copied;
+    if (must_watch(stage)) {
+        stage->watch = (struct watch){.kind = user->watch,
+                                      .set = snapshot->set,
+                                      .after = user->after,
+                                      .layout = layout,
+                                      .pool = options->pool,
+                                      .on_done = on_watched};
+        stage->watch.digests =
+            scratch_array(&stage->room->scratch, layout->piece_count, sizeof *stage->watch.digests);
+        if (!stage->watch.digests) {
+            return diag_set(diag, CAIRN_E_NO_MEMORY, "no memory for the digests of verify_staged");
+        }
+        snapshot->watch = &stage->watch;
+    }
+    return 0;
+}
+
+/* Waits for the turn and for room, and lets the arena grow while nobody uses it. */
+static enum sm_result on_room(struct sm *sm)
+{
+    struct save_stage *stage = stage_of(sm);
+    const struct engine *engine = stage->common->engine;
+    const struct arena *arena = engine->options.arena;
+    struct diag diag = DIAG_INIT;
+    if (save_is_over(stage->common)) {
+        return end(stage);
+    }
+    if (!is_first_stager(stage)) {
+        return SM_WAIT;
+    }
+    if (stage->room->layout.payload_count == 0) {
+        save_check_begin(stage->check);
+        sm_move(sm, ST_COMPARE);
+        return SM_AGAIN;
+    }
+    if (engine->prepare.running) {
+        return SM_WAIT; /* the worker has the arena */
+    }
+    if (save_room_wanted_bytes(stage->room) > arena_bytes(arena)) {
+        if (arena_used_bytes(arena) == 0) {
+            sm_move(sm, ST_RESERVE);
+        }
+        return SM_WAIT;
+    }
+    if (!save_room_take(stage->room)) {
+        return SM_WAIT;
+    }
+    int rc = prepare_copy(stage, &diag);
+    if (rc != 0) {
+        save_fail(stage->common, rc, &diag);
+        return SM_AGAIN;
+    }
+    save_check_begin(stage->check);
+    sm_move(sm, must_watch(stage) ? ST_WATCH : ST_COPY);
+    return SM_AGAIN;
+}
+
+void save_stage_more(struct save_stage *stage)
+{
+    bool copies = sm_is(&stage->sm, ST_COPY);
+    if (stage->room->waves && (copies || sm_is(&stage->sm, ST_WATCH)) &&
+        stage->common->status == 0) {
+        (void)save_room_take(stage->room);
+        if (copies) {
+            snapshot_resume(&stage->snapshot);
+        }
+    }
+}
+
+/* --- COMPARE, WORD, STAGED ---------------------------------------------------------- */
+
+/* Waits for the digests of check_replicas, because they read the caller's memory as well. */
+static enum sm_result on_compare(struct sm *sm)
+{
+    struct save_stage *stage = stage_of(sm);
+    if (save_is_over(stage->common)) {
+        return end(stage);
+    }
+    if (save_check_is_reading(stage->check)) {
+        return SM_WAIT;
+    }
+    sm_move(sm, save_way_awaits_word(stage->send) ? ST_WORD : ST_STAGED);
+    return SM_AGAIN;
+}
+
+static void on_timer(struct timer *timer)
+{
+    save_wake(container_of(timer, struct save_stage, timer)->common);
+}
+
+/* Called on entering WORD: the copy is over, so the caller may go on, and the next save may
+ * stage. */
+static void enter_word(struct sm *sm)
+{
+    struct save_stage *stage = stage_of(sm);
+    save_tell_released(stage->tell);
+    timer_start(&stage->timer, STAGE_LAG_MS);
+    engine_wake_stagers(stage->common->engine);
+}
+
+/* Waits until the daemon has said that it can finish alone, or nothing is to be heard of it soon.
+ */
+static enum sm_result on_word(struct sm *sm)
+{
+    struct save_stage *stage = stage_of(sm);
+    bool waits = save_way_awaits_word(stage->send) && timer_is_active(&stage->timer);
+    if (waits && !save_is_over(stage->common)) {
+        return SM_WAIT;
+    }
+    timer_stop(&stage->timer);
+    sm_move(sm, ST_STAGED);
+    return SM_AGAIN;
+}
+
+static void enter_staged(struct sm *sm)
+{
+    struct save_stage *stage = stage_of(sm);
+    save_tell_staged(stage->tell, stage->common->status);
+    engine_wake_stagers(stage->common->engine);
+}
+
+/* --- the machine -------------------------------------------------------------------- */
+
+static const struct sm_state stage_table[] = {
+    [ST_TURN] = {"turn", on_turn, SM_TO(ST_AGREE) | SM_TO(ST_OVER), 0},
+    [ST_AGREE] = {"agree", on_agree, SM_TO(ST_ROOM) | SM_TO(ST_DECLINED) | SM_TO(ST_OVER), 0},
+    [ST_ROOM] = {"room", on_room,
+                 SM_TO(ST_RESERVE) | SM_TO(ST_WATCH) | SM_TO(ST_COPY) | SM_TO(ST_COMPARE) |
+                     SM_TO(ST_OVER),
+                 0},
+    [ST_RESERVE] = {"reserve", NULL, SM_TO(ST_ROOM), 0, enter_reserve},
+    [ST_WATCH] = {"watch", on_watch, SM_TO(ST_COPY) | SM_TO(ST_OVER), 0, enter_watch},
+    [ST_COPY] = {"copy", on_copy, SM_TO(ST_COMPARE) | SM_TO(ST_OVER), 0, enter_copy},
+    [ST_COMPARE] = {"compare", on_compare, SM_TO(ST_WORD) | SM_TO(ST_STAGED) | SM_TO(ST_OVER), 0},
+    [ST_WORD] = {"word", on_word, SM_TO(ST_STAGED), 0, enter_word},
+    [ST_STAGED] = {"staged", NULL, 0, SM_FINAL, enter_staged},
+    [ST_DECLINED] = {"declined", NULL, 0, SM_FINAL, enter_declined},
+    [ST_OVER] = {"over", NULL, 0, SM_FINAL},
+};
+
+/* CHECKs what is true of staging in the state that it has just moved to. */
+static void check_stage(const struct sm *sm)
+{
+    const struct save_stage *stage = container_of(sm, struct save_stage, sm);
+    bool has_layout = sm->state >= ST_ROOM && sm->state <= ST_DECLINED;
+    CHECK(!has_layout || stage->room->places != NULL);
+    CHECK(!has_layout || stage->common->chunk_bytes != 0);
+    CHECK((sm->state != ST_WATCH && sm->state != ST_COPY) || stage->room->placed > 0);
+    CHECK(sm->state != ST_STAGED || !save_check_is_reading(stage->check));
+    CHECK((sm->state == ST_DECLINED) == (stage->declined.code != 0));
+    CHECK(sm->state != ST_OVER || save_is_over(stage->common));
+}
+
+void save_stage_init(struct save_stage *stage, struct save_check *check, struct save_send *send,
+                     struct save_tell *tell)
+{
+    struct save_common *common = send->common;
+    *stage = (struct save_stage){.common = common,
+                                 .agree = check->agree,
+                                 .check = check,
+                                 .room = send->room,
+                                 .send = send,
+                                 .tell = tell};
+    common->stage = stage;
+    send->snapshot = &stage->snapshot;
+    stage->snapshot.tasks_max = common->user->lazy ? 1 : SNAPSHOT_TASKS;
+    timer_init(&stage->timer, common->engine->options.loop, on_timer);
+    sm_init(&stage->sm, stage_table, ST_TURN, "staging", common->number);
+    stage->sm.invariant = check_stage;
+}
+
+void save_stage_run(struct save_stage *stage)
+{
+    sm_run(&stage->sm);
+    save_stage_check_released(stage);
 }

@@ -36,7 +36,7 @@ static void force_hand(struct save_send *send)
                  engine->link.hands_packed
                      ? "the arena is smaller than the state (make it larger, or leave one of both)"
                      : "the daemon is older, and encodes nothing that it is handed");
-        send->common->events->fail(send->common, CAIRN_E_UNSUPPORTED, &diag);
+        save_fail(send->common, CAIRN_E_UNSUPPORTED, &diag);
     } else {
         CHECK(send->digest_next == 0);
         save_base_leave(send->base);
@@ -78,7 +78,7 @@ static void fall_back(struct save_send *send)
         diag_set(&diag, CAIRN_E_UNSUPPORTED,
                  "the daemon does not take the arena any more, which is smaller than the save and "
                  "had to give up bytes that it took before: save again");
-        send->common->events->fail(send->common, CAIRN_E_UNSUPPORTED, &diag);
+        save_fail(send->common, CAIRN_E_UNSUPPORTED, &diag);
     } else if (send->common->engine->options.transport == TRANSPORT_MEMFD) {
         const struct hand *hand = &send->common->engine->hand;
         diag_set(&diag, CAIRN_E_UNSUPPORTED,
@@ -86,7 +86,7 @@ static void fall_back(struct save_send *send)
                  hand->refused
                      ? hand->why.text
                      : "the connection is no Unix socket, or the daemon does not know how");
-        send->common->events->fail(send->common, CAIRN_E_UNSUPPORTED, &diag);
+        save_fail(send->common, CAIRN_E_UNSUPPORTED, &diag);
     } else {
         save_wake(send->common);
     }
