@@ -12,6 +12,7 @@ What stands behind the language of a block says how it runs:
     ```text                     no code: a drawing, a file's layout
 """
 
+import concurrent.futures
 import contextlib
 import io
 import multiprocessing
@@ -21,9 +22,12 @@ import re
 import signal
 import subprocess
 import sys
+import tempfile
 import traceback
 
 import pytest
+
+from conftest import Daemon
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 PAGES = [*sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "docs").glob("*.md")), "README.md",
@@ -67,6 +71,25 @@ def test_every_block_says_what_it_is(page):
         assert language in ("sh", "python", "text") or words, f"{page}:{line}: a block of {language} is written to a file"
 
 
+def outcome_of(context, page):
+    """(exit status, output) of a page that runs in a process of its own, with a server of its own."""
+    programs = pathlib.Path(os.environ["CAIRND"]).parent
+    with tempfile.TemporaryDirectory(prefix="cairn-guide-", ignore_cleanup_errors=True) as folder:
+        daemon = Daemon(folder)
+        daemon.start()
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("CAIRN_")}
+        environment.update(HOME=folder, CAIRN_SERVER=f"unix:{daemon.socket}", TMPDIR=folder,
+                           PATH=f"{programs}:{pathlib.Path(sys.executable).parent}:{os.environ['PATH']}")
+        process = context.Process(target=run_page, args=(page, daemon.folder, environment))
+        process.start()
+        process.join(300)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)  # and the servers that the page has started
+        process.join()
+        daemon.stop()
+        return process.exitcode, (daemon.folder / "page.out").read_text(encoding="utf-8", errors="replace")
+
+
 @pytest.fixture(scope="module")
 def processes():
     """Processes in which PyTorch is imported already: for eight pages it would be half of the time."""
@@ -75,20 +98,31 @@ def processes():
     return context
 
 
+@pytest.fixture(scope="module")
+def outcomes(request, processes):
+    """What becomes of the pages, two at a time."""
+    pages = [item.callspec.params["page"] for item in request.session.items if item.originalname == "test_the_blocks_run"]
+    with concurrent.futures.ThreadPoolExecutor(2) as pool:
+        yield {page: pool.submit(outcome_of, processes, page) for page in pages}
+
+
 @pytest.mark.parametrize("page", [page for page in PAGES if any(language != "text" for _, language, _, _ in blocks_of(page))])
-def test_the_blocks_run(own_daemon, processes, page):
-    programs = pathlib.Path(os.environ["CAIRND"]).parent
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("CAIRN_")}
-    environment.update(HOME=str(own_daemon.folder), CAIRN_SERVER=f"unix:{own_daemon.socket}", TMPDIR=str(own_daemon.folder),
-                       PATH=f"{programs}:{pathlib.Path(sys.executable).parent}:{os.environ['PATH']}")
-    process = processes.Process(target=run_page, args=(page, own_daemon.folder, environment))
-    process.start()
-    process.join(300)
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)  # and the servers that the page has started
-    process.join()
-    said = (own_daemon.folder / "page.out").read_text(encoding="utf-8", errors="replace")
-    assert process.exitcode == 0, said
+def test_the_blocks_run(outcomes, page):
+    status, said = outcomes[page].result()
+    assert status == 0, said
+
+
+@pytest.mark.parametrize("block, complaint", [
+    ("```sh\nfalse\ntrue\n```\n", "ended with [1]"),
+    ("```sh exit 4\ntrue\n```\n", "should end with [4]"),
+    ("```sh\necho one 12\n```\n\n```text output\ntwo 12\n```\n", "and the page says"),
+    ("```python\nprint(undefined)\n```\n", "NameError"),
+    ("```python\nraise SystemExit(0)\n```\n", "this block failed")])
+def test_a_block_that_does_not_do_as_the_page_says_fails(processes, tmp_path, block, complaint):
+    page = tmp_path / "page.md"
+    page.write_text(block, encoding="utf-8")
+    status, said = outcome_of(processes, str(page))
+    assert status == 1 and complaint in said and "this block failed" in said
 
 
 def test_blocks_that_do_not_run_are_few():
@@ -106,9 +140,10 @@ class Page:
         self.names = {"__name__": "__main__"}
         self.said = ""
         os.chdir(self.folder)
-        os.symlink(ROOT / "docs", "docs")  # a page that needs the source tree needs no more of it
+        for name in ("docs", "tools"):  # a page that begins in the source tree needs no more of it
+            os.symlink(ROOT / name, name)
         self.bash = subprocess.Popen(["bash", "--norc"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        if not page.startswith("docs/"):
+        if page.endswith("README.md") and not page.startswith("docs/"):
             exec("import os\n" + NAMES, self.names)  # pylint: disable=exec-used
 
     def run(self, line, language, words, text):
