@@ -367,7 +367,7 @@ static int make_annotate(const struct cairn_annotation *from, struct metric *met
     ret->removed_count = (uint32_t)from->removed_tag_count;
     /* The message only reads the tags. Its lists are not const, because decoding fills them. */
     memcpy(&ret->tags, &from->tags, sizeof ret->tags);
-    memcpy(&ret->removed, &from->removed_tags, sizeof ret->removed);
+    memcpy(&ret->removed_tags, &from->removed_tags, sizeof ret->removed_tags);
     return rc;
 }
 

@@ -522,11 +522,13 @@ static int on_welcome(struct link *link, const struct msg_welcome *welcome, stru
     struct msg join = {.type = MSG_JOIN,
                        .u.join = {.run = options->url.run,
                                   .viewer = options->viewer,
-                                  .token = options->token,
-                                  .rank = options->rank,
-                                  .world_size = options->world_size,
-                                  .writer = options->writer,
                                   .label = options->label ? options->label : ""}};
+    if (!options->viewer) {
+        join.u.join.token = options->token;
+        join.u.join.rank = options->rank;
+        join.u.join.world_size = options->world_size;
+        join.u.join.writer = options->writer;
+    }
     conn_send_always(link->conn, LINK_STREAM_JOIN, &join);
     sm_move(&link->sm, LINK_JOIN);
     return 0;

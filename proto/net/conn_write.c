@@ -49,12 +49,28 @@ static void fail_later(struct conn *conn, int status, const char *what)
     }
 }
 
+/* The peer would close the connection over a message that breaks a rule of the protocol. So does
+ * this end, before it sends the message: what wanted to send it is broken. */
+static int check_rules(struct conn *conn, const struct msg *msg)
+{
+    int status = msg_check(msg, NULL);
+    if (status != 0) {
+        struct diag why = DIAG_INIT;
+        err_ignore(msg_check(msg, &why)); /* only for its text */
+        fail_later(conn, status, why.text);
+    }
+    return status;
+}
+
 int conn_queue(struct conn *conn, uint32_t stream, const struct msg *msg, struct conn_out *out)
 {
+    int status = check_rules(conn, msg);
     struct buf buf;
     buf_init(&buf, LIMIT_MESSAGE_BYTES);
-    msg_encode(msg, &buf);
-    int status = buf_status(&buf);
+    if (status == 0) {
+        msg_encode(msg, &buf);
+        status = buf_status(&buf);
+    }
     uint64_t payload = 0;
     for (size_t i = 0; out != NULL && i < out->iov_count; i++) {
         payload += out->iov[i].iov_len;

@@ -5,7 +5,11 @@
  */
 #include "codec_private.h"
 
+#include <stdarg.h>
+#include <stdio.h>
 #include <string.h>
+
+enum { PLACE_BYTES = 96, WHY_BYTES = 160 };
 
 void enc_pack(struct enc *enc, const ProtobufCMessage *message)
 {
@@ -85,71 +89,79 @@ ProtobufCBinaryData enc_text(struct enc *enc, const char *text)
     return enc_bytes(used, copy);
 }
 
-Cairn__CkptId *enc_ckpt(struct ckpt_id id, Cairn__CkptId *store)
+ProtobufCBinaryData *enc_tags(struct enc *enc, uint32_t count, const char *const *tags,
+                              size_t *ret_count)
 {
-    cairn__ckpt_id__init(store);
-    store->term = id.term;
-    store->step = id.step;
-    return id.term == 0 && id.step == 0 ? NULL : store;
+    ProtobufCBinaryData *ret = enc_array(enc, count, sizeof(*ret));
+    for (uint32_t i = 0; ret != NULL && i < count; i++) {
+        ret[i] = enc_name(tags[i]);
+    }
+    *ret_count = ret != NULL ? count : 0;
+    return ret;
 }
 
-Cairn__ObjectId *enc_object(const struct object_id *id, Cairn__ObjectId *store)
+/* Writes the full name of a field, such as "STATUS_REPLY.info.health": message, the two parts that
+ * it is in, field. */
+static void put_place(const struct dec *dec, const char *field, size_t size, char *ret)
 {
-    cairn__object_id__init(store);
-    store->term = id->term;
-    store->step = id->step;
-    store->writer = id->writer;
-    store->rank = id->rank;
-    store->sequence = id->sequence;
-    return store;
+    const struct dec_part *part = dec->part, *outer = part != NULL ? part->outer : NULL;
+    snprintf(ret, size, "%s%s%s%s%s.%s", dec->name, outer != NULL ? "." : "",
+             outer != NULL ? outer->field : "", part != NULL ? "." : "",
+             part != NULL ? part->field : "", field);
 }
 
-Cairn__RunName *enc_run(const struct run_name *run, Cairn__RunName *store)
+void dec_refuse(struct dec *dec, int code, const char *field, const char *fmt, ...)
 {
-    cairn__run_name__init(store);
-    store->project = enc_name(run->project);
-    store->run = enc_name(run->run);
-    return store;
+    CHECK(code < 0);
+    char place[PLACE_BYTES], why[WHY_BYTES];
+    if (dec->status == 0) {
+        va_list args;
+        va_start(args, fmt);
+        vsnprintf(why, sizeof(why), fmt, args);
+        va_end(args);
+        put_place(dec, field, sizeof(place), place);
+        dec->status = diag_set(dec->diag, code, "%s%s", place, why);
+    }
+}
+
+void dec_take(struct dec *dec, const char *field, int status)
+{
+    char place[PLACE_BYTES];
+    dec->status = status;
+    if (status != 0) {
+        put_place(dec, field, sizeof(place), place);
+        diag_add(dec->diag, "%s", place);
+    }
 }
 
 void dec_fail(struct dec *dec, const char *field, const char *why)
 {
-    if (dec->status == 0) {
-        dec->status = diag_set(dec->diag, CAIRN_E_PROTOCOL, "%s.%s: %s", dec->name, field, why);
-    }
+    dec_refuse(dec, CAIRN_E_PROTOCOL, field, ": %s", why);
 }
 
 void dec_range(struct dec *dec, const char *field, uint64_t value, uint64_t least, uint64_t most)
 {
-    if (dec->status == 0 && (value < least || value > most)) {
-        dec->status = diag_set(dec->diag, CAIRN_E_PROTOCOL, "%s.%s is %llu; it may be %llu to %llu",
-                               dec->name, field, (unsigned long long)value,
-                               (unsigned long long)least, (unsigned long long)most);
+    if (value < least || value > most) {
+        dec_refuse(dec, CAIRN_E_PROTOCOL, field, " is %llu; it may be %llu to %llu",
+                   (unsigned long long)value, (unsigned long long)least, (unsigned long long)most);
     }
 }
 
 /* Sets TOO_LARGE if the message needs more than its scratch may take, else NO_MEMORY. */
 static void no_memory(struct dec *dec, const char *field, size_t bytes)
 {
-    if (dec->status != 0) {
-        return;
-    }
     if (bytes > dec->scratch->max - dec->scratch->used) {
-        dec->status =
-            diag_set(dec->diag, CAIRN_E_TOO_LARGE,
-                     "%s.%s needs more memory than one message may take", dec->name, field);
+        dec_refuse(dec, CAIRN_E_TOO_LARGE, field, " needs more memory than one message may take");
     } else {
-        dec->status =
-            diag_set(dec->diag, CAIRN_E_NO_MEMORY, "no memory for %s.%s", dec->name, field);
+        dec_refuse(dec, CAIRN_E_NO_MEMORY, field, ": no memory");
     }
 }
 
 void *dec_array(struct dec *dec, const char *field, size_t count, size_t size, size_t most)
 {
-    if (dec->status == 0 && count > most) {
-        dec->status =
-            diag_set(dec->diag, CAIRN_E_TOO_LARGE, "%s.%s has %zu entries; the limit is %zu",
-                     dec->name, field, count, most);
+    if (count > most) {
+        dec_refuse(dec, CAIRN_E_TOO_LARGE, field, " has %zu entries; the limit is %zu", count,
+                   most);
     }
     if (dec->status != 0) {
         return NULL;
@@ -164,28 +176,20 @@ void *dec_array(struct dec *dec, const char *field, size_t count, size_t size, s
 const char *dec_name(struct dec *dec, const char *field, ProtobufCBinaryData data, size_t least,
                      size_t most)
 {
-    if (dec->status != 0) {
-        return "";
-    }
+    const char *text = NULL;
     if (data.len < least || data.len > most) {
-        dec->status =
-            diag_set(dec->diag, CAIRN_E_PROTOCOL, "%s.%s has %zu bytes; it may have %zu to %zu",
-                     dec->name, field, data.len, least, most);
-        return "";
-    }
-    if (data.len == 0) {
-        return "";
-    }
-    if (!text_is_valid(data.len, (const char *)data.data, most)) {
+        dec_refuse(dec, CAIRN_E_PROTOCOL, field, " has %zu bytes; it may have %zu to %zu", data.len,
+                   least, most);
+    } else if (data.len > 0 && !text_is_valid(data.len, (const char *)data.data, most)) {
         dec_fail(dec, field, "not UTF-8 text, or it holds a NUL");
-        return "";
     }
-    const char *text = scratch_string(dec->scratch, data.len, data.data);
-    if (text == NULL) {
-        no_memory(dec, field, data.len + 1);
-        return "";
+    if (dec->status == 0 && data.len > 0) {
+        text = scratch_string(dec->scratch, data.len, data.data);
+        if (text == NULL) {
+            no_memory(dec, field, data.len + 1);
+        }
     }
-    return text;
+    return text != NULL ? text : "";
 }
 
 const char *dec_text(struct dec *dec, const char *field, ProtobufCBinaryData data)
@@ -196,61 +200,47 @@ const char *dec_text(struct dec *dec, const char *field, ProtobufCBinaryData dat
 void dec_fixed(struct dec *dec, const char *field, ProtobufCBinaryData data, size_t bytes,
                void *ret)
 {
-    if (dec->status == 0 && data.len != bytes) {
-        dec->status = diag_set(dec->diag, CAIRN_E_PROTOCOL, "%s.%s has %zu bytes instead of %zu",
-                               dec->name, field, data.len, bytes);
+    if (data.len != bytes) {
+        dec_refuse(dec, CAIRN_E_PROTOCOL, field, " has %zu bytes instead of %zu", data.len, bytes);
     }
     if (dec->status == 0) {
         memcpy(ret, data.data, bytes);
     }
 }
 
-struct ckpt_id dec_ckpt(struct dec *dec, const char *field, const Cairn__CkptId *id,
-                        enum dec_need need)
+const uint8_t *dec_bytes(struct dec *dec, const char *field, ProtobufCBinaryData data, size_t most)
 {
-    struct ckpt_id ret = {0};
-    if (id != NULL) {
-        ret = (struct ckpt_id){id->term, id->step};
+    uint8_t *ret = dec_array(dec, field, data.len, 1, most);
+    if (ret == NULL || data.len == 0) {
+        return NULL;
     }
-    if (need == DEC_REQUIRED && ret.term == 0) {
-        dec_fail(dec, field, "no checkpoint is named (terms start at 1)");
+    return memcpy(ret, data.data, data.len);
+}
+
+const char **dec_tags(struct dec *dec, const char *field, size_t count,
+                      const ProtobufCBinaryData *tags)
+{
+    const char **ret = dec_array(dec, field, count, sizeof(*ret), LIMIT_TAGS);
+    for (size_t i = 0; dec->status == 0 && i < count; i++) {
+        ret[i] = dec_name(dec, field, tags[i], 1, LABEL_BYTES_MAX);
     }
     return ret;
 }
 
-struct object_id dec_object(struct dec *dec, const Cairn__ObjectId *id)
+uint32_t *dec_numbers(struct dec *dec, const char *field, size_t count, const uint32_t *numbers,
+                      size_t most)
 {
-    if (id == NULL) {
-        dec_fail(dec, "object", "missing");
-        return (struct object_id){0};
-    }
-    dec_range(dec, "object.term", id->term, 1, UINT64_MAX);
-    dec_range(dec, "object.rank", id->rank, 0, LIMIT_WORLD_SIZE - 1);
-    return (struct object_id){id->term, id->step, id->writer, id->rank, id->sequence};
-}
-
-struct run_name dec_run(struct dec *dec, const char *field, const Cairn__RunName *run)
-{
-    struct run_name ret = {{0}, {0}};
-    if (run == NULL) {
-        dec_fail(dec, field, "missing");
-        return ret;
-    }
-    const char *project = dec_name(dec, field, run->project, 1, LIMIT_RUN_NAME_BYTES);
-    const char *name = dec_name(dec, field, run->run, 1, LIMIT_RUN_NAME_BYTES);
-    if (dec->status == 0) {
-        dec->status = run_name_set(project, name, &ret, dec->diag);
-        if (dec->status != 0) {
-            diag_add(dec->diag, "%s.%s", dec->name, field);
-        }
+    uint32_t *ret = dec_array(dec, field, count, sizeof(*ret), most);
+    if (ret != NULL && count > 0) {
+        memcpy(ret, numbers, count * sizeof(*ret));
     }
     return ret;
 }
 
-int32_t dec_code(struct dec *dec, int32_t code, enum dec_need need)
+void dec_project(struct dec *dec, const char *project)
 {
-    if (code > 0 || (need == DEC_REQUIRED && code == 0)) {
-        dec_fail(dec, "code", "not the number of an error");
+    struct run_name name;
+    if (dec->status == 0 && project != NULL && project[0] != '\0') {
+        dec_take(dec, "project", run_name_set(project, "any", &name, dec->diag));
     }
-    return code;
 }

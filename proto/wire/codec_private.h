@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What the families of message codecs share: sticky contexts for both directions, helpers for
- * fields, and the row of the table that msg.c dispatches by. The generated header stays in this
- * folder.
+ * What the message codecs share: sticky contexts for both directions, helpers for fields, and the
+ * row of the table that msg.c dispatches by. The generated header stays in this folder.
  */
 #ifndef CAIRN_WIRE_CODEC_PRIVATE_H
 #define CAIRN_WIRE_CODEC_PRIVATE_H
@@ -15,7 +14,9 @@
 enum {
     WIRE_TEXT_BYTES = 1024, /* texts for people: errors, reasons, agent, label */
     WIRE_REPEATED_MAX = 65536,
-    WIRE_STATE_MAX = 4, /* enum save_state and ckpt_state have the same rows */
+    WIRE_STATE_MAX = 4,      /* enum save_state and ckpt_state have the same rows */
+    DESCRIBE_ENCODE_MAX = 2, /* enum encode_mode of pipeline/adapt.h */
+    MSG_MARK_VALUE_BYTES_MAX = 1024
 };
 
 /* The context of encoding. status is sticky; arrays live in scratch. */
@@ -34,82 +35,81 @@ ProtobufCBinaryData enc_name(const char *text); /* unchanged; NULL becomes "" */
 /* Encodes a text for people: it is cut to WIRE_TEXT_BYTES and broken UTF-8 is replaced, so that a
  * path with odd bytes in an error message is not taken for a broken protocol. */
 ProtobufCBinaryData enc_text(struct enc *enc, const char *text);
-/* Fill *store and return it, or return NULL for an id that is not set. */
-Cairn__CkptId *enc_ckpt(struct ckpt_id id, Cairn__CkptId *store);
-Cairn__ObjectId *enc_object(const struct object_id *id, Cairn__ObjectId *store);
-Cairn__RunName *enc_run(const struct run_name *run, Cairn__RunName *store);
+ProtobufCBinaryData *enc_tags(struct enc *enc, uint32_t count, const char *const *tags,
+                              size_t *ret_count);
 
-/* The context of decoding. The first failure stays, and its text names the message and the
- * field. */
+/* The context of decoding and of checking rules. The first failure stays, and its text names the
+ * message and the field. */
 struct dec {
-    const char *name; /* of the message */
+    const char *name;            /* of the message */
+    const struct dec_part *part; /* that is being looked at; NULL in the message itself */
     struct scratch *scratch;
     struct diag *diag;
     int status;
 };
+/* A part of a message, as a field of the part or message around it. */
+struct dec_part {
+    const char *field;
+    const struct dec_part *outer;
+};
 
-/* Set an error that names message and field: dec_fail always, dec_range if the value is outside. */
+/* Set an error whose text begins with message and field, unless there is one: dec_refuse with any
+ * code and the rest of the text, dec_fail with PROTOCOL, dec_range if the value is outside. */
+void dec_refuse(struct dec *dec, int code, const char *field, const char *fmt, ...) PRINTF(4, 5);
 void dec_fail(struct dec *dec, const char *field, const char *why);
 void dec_range(struct dec *dec, const char *field, uint64_t value, uint64_t least, uint64_t most);
+/* Takes over the status of a function that filled dec->diag, and adds message and field to it. */
+void dec_take(struct dec *dec, const char *field, int status);
 /* Return memory or texts from the scratch, after checking their number or length. NULL or "" on
  * failure. */
 void *dec_array(struct dec *dec, const char *field, size_t count, size_t size, size_t most);
 const char *dec_name(struct dec *dec, const char *field, ProtobufCBinaryData data, size_t least,
                      size_t most);
 const char *dec_text(struct dec *dec, const char *field, ProtobufCBinaryData data);
+const uint8_t *dec_bytes(struct dec *dec, const char *field, ProtobufCBinaryData data, size_t most);
+const char **dec_tags(struct dec *dec, const char *field, size_t count,
+                      const ProtobufCBinaryData *tags);
+uint32_t *dec_numbers(struct dec *dec, const char *field, size_t count, const uint32_t *numbers,
+                      size_t most);
 /* Copies exactly `bytes` bytes, or fails. */
 void dec_fixed(struct dec *dec, const char *field, ProtobufCBinaryData data, size_t bytes,
                void *ret);
-enum dec_need { DEC_OPTIONAL, DEC_REQUIRED };
-struct ckpt_id dec_ckpt(struct dec *dec, const char *field, const Cairn__CkptId *id,
-                        enum dec_need need);
-struct object_id dec_object(struct dec *dec, const Cairn__ObjectId *id);
-struct run_name dec_run(struct dec *dec, const char *field, const Cairn__RunName *run);
-/* Lists of tags and of metrics, as in OPEN, ANNOTATE and CkptInfo. */
-ProtobufCBinaryData *enc_tags(struct enc *enc, uint32_t count, const char *const *tags,
-                              size_t *ret_count);
-Cairn__Metric **enc_metrics(struct enc *enc, uint32_t count, const struct metric *metrics,
-                            size_t *ret_count);
-const char **dec_tags(struct dec *dec, const char *field, size_t count,
-                      const ProtobufCBinaryData *tags, uint32_t *ret_count);
-struct metric *dec_metrics(struct dec *dec, size_t count, Cairn__Metric *const *metrics,
-                           uint32_t *ret_count);
-Cairn__Selector *enc_selector(struct selector selector, Cairn__Selector *store,
-                              Cairn__CkptId *store_id);
-struct selector dec_selector(struct dec *dec, const Cairn__Selector *pb);
-/* Returns a code of err.def, which is negative, or 0 if none is meant. Unknown codes are kept. */
-int32_t dec_code(struct dec *dec, int32_t code, enum dec_need need);
+/* Fails with INVALID unless the text is "" or may be the project of a run. */
+void dec_project(struct dec *dec, const char *project);
+
+/* Records of a fixed length inside a field, with their bytes on the wire (parts.c). */
+enum { envelope_BYTES = ENVELOPE_BYTES, key_BYTES = 16, number_BYTES = 8, mark_record_BYTES = 40 };
+void envelope_put(const struct envelope *envelope, uint8_t *ret);
+void envelope_get(struct dec *dec, size_t i, const uint8_t *bytes, struct envelope *ret);
+void key_put(const struct xxh128 *key, uint8_t *ret);
+void key_get(struct dec *dec, size_t i, const uint8_t *bytes, struct xxh128 *ret);
+void number_put(const uint64_t *number, uint8_t *ret);
+void number_get(struct dec *dec, size_t i, const uint8_t *bytes, uint64_t *ret);
+void mark_record_put(const struct msg_mark_record *record, uint8_t *ret);
+void mark_record_get(struct dec *dec, size_t i, const uint8_t *bytes, struct msg_mark_record *ret);
+
+/* The codecs that messages.def leaves to parts.c. */
+#define CODEC_BY_HAND(type, name, Pb)                                               \
+    void name##_to_pb(struct enc *enc, const struct type *self, Cairn__##Pb *pb);   \
+    void name##_from_pb(struct dec *dec, const Cairn__##Pb *pb, struct type *self); \
+    void name##_check(struct dec *dec, const struct type *self);
+CODEC_BY_HAND(run_name, run_name, RunName)
+CODEC_BY_HAND(selector, selector, Selector)
+CODEC_BY_HAND(plan_want, plan_want, PlanWant)
+CODEC_BY_HAND(msg_sets, holders, Holders)
+CODEC_BY_HAND(msg_sets, compared, Compared)
+#undef CODEC_BY_HAND
 
 /* One row of the table of messages. */
 struct msg_codec {
-    enum msg_type type;
     const char *name;
     bool has_payload;
     const ProtobufCMessageDescriptor *descriptor;
     void (*encode)(struct enc *enc, const struct msg *msg);
     void (*decode)(struct dec *dec, const void *message, struct msg *ret);
+    void (*check)(struct dec *dec, const struct msg *msg);
 };
-
-struct msg_family {
-    const struct msg_codec *codecs;
-    size_t count;
-};
-
-extern const struct msg_family msg_family_session, msg_family_save, msg_family_list,
-    msg_family_restore, msg_family_agree, msg_family_care, msg_family_progress, msg_family_usage;
-
-/* In msg_mark.c; these are rows of msg_agree.c's family. */
-void mark_encode(struct enc *enc, const struct msg *msg);
-void mark_decode(struct dec *dec, const void *message, struct msg *ret);
-void marked_encode(struct enc *enc, const struct msg *msg);
-void marked_decode(struct dec *dec, const void *message, struct msg *ret);
-
-/* In msg_list.c; also used by RESOLVED and VERDICT. ret->info points into ret. */
-struct ckpt_info_pb {
-    Cairn__CkptInfo info;
-    Cairn__CkptId id, parent, base;
-};
-void ckpt_info_to_pb(struct enc *enc, const struct ckpt_info *info, struct ckpt_info_pb *ret);
-void ckpt_info_from_pb(struct dec *dec, const Cairn__CkptInfo *pb, struct ckpt_info *ret);
+/* Returns the row of a type, or NULL for a number that is no message. */
+const struct msg_codec *msg_codec_of(uint32_t type);
 
 #endif

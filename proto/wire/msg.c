@@ -8,45 +8,21 @@
 
 enum { BUDGET_FACTOR = 32, BUDGET_BASE_BYTES = 64 << 10, ENCODE_SCRATCH_BYTES = 64 << 20 };
 
-/* One entry for ten types; most families have two entries. */
-enum { FAMILY_TYPES = 10 };
-
-static const struct msg_family *const FAMILIES[] = {
-    &msg_family_session, &msg_family_session, &msg_family_save,    &msg_family_save,
-    &msg_family_list,    &msg_family_list,    &msg_family_restore, &msg_family_restore,
-    &msg_family_agree,   &msg_family_agree,   &msg_family_care,    &msg_family_progress,
-    &msg_family_usage,   &msg_family_usage,
-};
-
-static const struct msg_codec *codec_of(uint32_t type)
-{
-    if (type / FAMILY_TYPES >= ARRAY_LEN(FAMILIES)) {
-        return NULL;
-    }
-    const struct msg_family *family = FAMILIES[type / FAMILY_TYPES];
-    for (size_t i = 0; i < family->count; i++) {
-        if ((uint32_t)family->codecs[i].type == type) {
-            return &family->codecs[i];
-        }
-    }
-    return NULL;
-}
-
 const char *msg_name(uint32_t type)
 {
-    const struct msg_codec *codec = codec_of(type);
+    const struct msg_codec *codec = msg_codec_of(type);
     return codec != NULL ? codec->name : NULL;
 }
 
 bool msg_has_payload(uint32_t type)
 {
-    const struct msg_codec *codec = codec_of(type);
+    const struct msg_codec *codec = msg_codec_of(type);
     return codec != NULL && codec->has_payload;
 }
 
 void msg_encode(const struct msg *msg, struct buf *buf)
 {
-    const struct msg_codec *codec = codec_of((uint32_t)msg->type);
+    const struct msg_codec *codec = msg_codec_of((uint32_t)msg->type);
     CHECK(codec != NULL);
     struct scratch scratch;
     scratch_init(&scratch, ENCODE_SCRATCH_BYTES);
@@ -56,6 +32,15 @@ void msg_encode(const struct msg *msg, struct buf *buf)
     if (enc.status != 0) {
         buf->status = enc.status;
     }
+}
+
+int msg_check(const struct msg *msg, struct diag *diag)
+{
+    const struct msg_codec *codec = msg_codec_of((uint32_t)msg->type);
+    CHECK(codec != NULL);
+    struct dec dec = {.name = codec->name, .diag = diag};
+    codec->check(&dec, msg);
+    return dec.status;
 }
 
 /* The allocator for protobuf-c: a scratch whose maximum is the budget; everything is freed at
@@ -87,7 +72,7 @@ static void budget_free(void *user, void *memory)
 int msg_decode(uint32_t type, size_t bytes, const uint8_t *data, struct scratch *scratch,
                struct msg *ret, struct diag *diag)
 {
-    const struct msg_codec *codec = codec_of(type);
+    const struct msg_codec *codec = msg_codec_of(type);
     if (codec == NULL) {
         return diag_set(diag, CAIRN_E_UNSUPPORTED, "message type %u is not known to this version",
                         type);
@@ -105,7 +90,7 @@ int msg_decode(uint32_t type, size_t bytes, const uint8_t *data, struct scratch 
     int status;
     if (message != NULL) {
         struct dec dec = {.name = codec->name, .scratch = scratch, .diag = diag};
-        struct msg msg = {.type = codec->type};
+        struct msg msg = {.type = (enum msg_type)type};
         codec->decode(&dec, message, &msg);
         status = dec.status;
         if (status == 0) {

@@ -1,173 +1,164 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * msg: every control message as a struct of ours; msg_encode and msg_decode turn them into protobuf
- * and back (generated code stays in this folder). Walks and rules: PROTOCOL.md. Pure.
+ * msg: every control message as a struct; msg_encode and msg_decode turn them into protobuf and
+ * back (generated code stays in this folder). Fields, limits and comments of the structs are in
+ * messages.def. Walks and rules: PROTOCOL.md. Pure.
  *
  * A request carries a stream number that the client chooses (> 0, never used again on a
  * connection). Every request gets exactly one final reply on that stream: the one named beside it,
- * written "-> NAME" in these headers, or ERROR. Strings and bytes of a decoded message live in the
+ * written "-> NAME" in the .def files, or ERROR. Strings and bytes of a decoded message live in the
  * scratch given to msg_decode.
  */
 #ifndef CAIRN_WIRE_MSG_H
 #define CAIRN_WIRE_MSG_H
 
-#include "msg_agree.h"
-#include "msg_care.h"
-#include "msg_list.h"
-#include "msg_mark.h"
-#include "msg_progress.h"
-#include "msg_restore.h"
-#include "msg_save.h"
-#include "msg_session.h"
-#include "msg_usage.h"
+#include "format/box.h"
+#include "format/entries.h"
+#include "format/envelope.h"
+#include "format/manifest.h"
 
+/* MSG_HELLO = 1, and so on: the name and number of each message of messages.def. */
 enum msg_type {
-    MSG_HELLO = 1,
-    MSG_WELCOME = 2,
-    MSG_ERROR = 3,
-    MSG_PING = 4,
-    MSG_PONG = 5,
-    MSG_BYE = 6,
-    MSG_JOIN = 10,
-    MSG_JOINED = 11,
-    /* save */
-    MSG_OPEN = 20,
-    MSG_OPENED = 21,
-    MSG_WANT = 22,
-    MSG_GRANT = 23,
-    MSG_DATA = 24,
-    MSG_OBJECT_END = 25,
-    MSG_OBJECT_DURABLE = 26,
-    MSG_HAVE = 27,
-    MSG_HELD = 28,
-    MSG_PART = 29,
-    MSG_SEAL = 30,
-    MSG_SEALED = 31,
-    MSG_WAIT = 32,
-    MSG_OUTCOME = 33,
-    MSG_ABORT = 34,
-    /* A save whose bytes stay where they are (WIRE_FEATURE_HAND_OVER). */
-    MSG_ARENA = 35,
-    MSG_DESCRIBE = 36,
-    MSG_COMPLETE = 37,
-    MSG_HANDED = 38,
-    /* Truth and lists. */
-    MSG_STATUS = 40,
-    MSG_STATUS_REPLY = 41,
-    MSG_LIST = 42,
-    MSG_LIST_REPLY = 43,
-    MSG_RUNS = 44,
-    MSG_RUNS_REPLY = 45,
-    MSG_ANNOTATE = 46,
-    MSG_ANNOTATED = 47,
-    /* restore */
-    MSG_RESTORE = 60,
-    MSG_RESOLVED = 61,
-    MSG_REPORT = 62,
-    MSG_VERDICT = 63,
-    MSG_FETCH = 64,
-    MSG_BYTES = 65,
-    MSG_PLAN = 66,
-    MSG_PLAN_REPLY = 67,
-    MSG_READ = 68,
-    MSG_READ_REPLY = 69,
-    /* Reads that go into memory of the client (WIRE_FEATURE_LANDING). */
-    MSG_LANDING = 70,
-    MSG_LANDED = 71,
-    /* Agreement of lists, comparison of replicas. */
-    MSG_AGREE = 80,
-    MSG_AGREED = 81,
-    MSG_LISTS = 82,
-    MSG_HOLDERS = 83,
-    MSG_DIGESTS = 84,
-    MSG_COMPARED = 85,
-    /* Maintenance of the store. */
-    MSG_SCRUB = 100,
-    MSG_SCRUB_STATUS = 101,
-    MSG_GC = 102,
-    MSG_GC_REPORT = 103,
-    MSG_SERVER = 104,
-    MSG_SERVER_STATUS = 105,
-    MSG_REPAIR = 106,
-    MSG_REPAIR_STATUS = 107,
-    /* retention */
-    MSG_MARK = 90,
-    MSG_MARKED = 91,
-    /* cost */
-    MSG_PROGRESS = 110,
-    MSG_PROGRESS_REPLY = 111,
-    MSG_USAGE = 120,
-    MSG_USAGE_REPLY = 121,
+#define MESSAGE(number, NAME, name, Pb, payload)      MSG_##NAME = (number),
+#define EMPTY(number, NAME, name, Pb)                 MSG_##NAME = (number),
+#define MESSAGE_BY_HAND(number, NAME, type, name, Pb) MSG_##NAME = (number),
+#include "messages.def"
 };
 
 enum { WIRE_VERSION_MIN = 1, WIRE_VERSION_MAX = 1 };
+
+/* Most entries of the arrays in messages. */
+enum {
+    OPENED_SPARSE_MAX = 4096,
+    MSG_KEYS_MAX = 16384,
+    MSG_FINDINGS_MAX = 64,
+    MSG_GC_RUNS_MAX = 1000,
+    MSG_MARK_SELECTORS_MAX = 1000,
+    MSG_MARK_OPTIONS_MAX = 64,
+    MSG_MARK_RECORDS_MAX = 20000
+};
+
+/* The state of a checkpoint, as the record has it: ckpt_info.state. */
+enum ckpt_state {
+    CKPT_NONE = 0,
+    CKPT_OPEN = 1,
+    CKPT_COMMITTED = 2,
+    CKPT_ABORTED = 3,
+    CKPT_FORGOTTEN = 4
+};
+/* AGREE.check: whether replicas are compared, and what a difference does to the save. */
+enum msg_check { CHECK_NONE, CHECK_WARN, CHECK_FAIL };
+/* AGREED.verdicts: what the server says of one group. */
+enum msg_agree_verdict {
+    AGREE_KEEP = 1,   /* all copied by what was agreed before, and that stays */
+    AGREE_ALIKE = 2,  /* none copied, and the lists are equal: divide them anew */
+    AGREE_ANEW = 3,   /* none copied, and the lists differ: send LISTS */
+    AGREE_MIXED = 4,  /* some copied, and some have other lists: send LISTS */
+    AGREE_UNKNOWN = 5 /* the server cannot tell, because its memory is bounded */
+};
+/* MARK.kind. */
+enum msg_mark_kind { MSG_MARK_FORGET = 1, MSG_MARK_UNDELETE, MSG_MARK_PIN, MSG_MARK_UNPIN };
+/* SCRUB.rate. */
+#define SCRUB_UNLIMITED UINT64_MAX
+/* SERVER_STATUS.health. Red means that the server cannot do its work, yellow that an operator
+ * should look, unknown that the server is older than these words. */
+enum server_health {
+    SERVER_HEALTH_UNKNOWN,
+    SERVER_GREEN,
+    SERVER_YELLOW,
+    SERVER_RED,
+};
+/* Returns "green" and so on, or "unknown" for any other value. */
+const char *server_health_name(uint32_t health);
+
+/* The structs of messages.def. */
+#define WIRE_STRUCTS
+#define MESSAGE(number, NAME, name, Pb, payload) struct msg_##name {
+#define PART(type, name, Pb)                     struct type {
+#define END \
+    }       \
+    ;
+#define VALUE(n, kind, type, p, f) type f;
+#define FIXED_IF(n, type, f, when) type f;
+#define TEXT(n, f)                 const char *f;
+#define NAME(n, f, least, most)    const char *f;
+#define DATA(n, f, count, most) \
+    uint32_t count;             \
+    const uint8_t *f;
+#define HAS(f)                             bool has_##f;
+#define SUB(n, type, Pb, p, f, when, need) struct type f;
+#define LIST(n, type, Pb, f, count, most) \
+    uint32_t count;                       \
+    struct type *f;
+#define TAGS(n, f, count) \
+    uint32_t count;       \
+    const char **f;
+#define NUMBERS(n, f, count, most) \
+    uint32_t count;                \
+    uint32_t *f;
+#define PACKED_AS(n, kind, type, p, f, count, most) \
+    uint32_t count;                                 \
+    type *f;
+#define PACKED_TOO(n, kind, type, f, count) type *f;
+#include "messages.def"
+#undef WIRE_STRUCTS
+
+/* DATA whose payload lies in the arena. Its envelopes have no crc yet, and no digest, or that of
+ * the base's chunk at the same place, to which the server refers if the bytes have that digest. No
+ * reply; failures as for DATA. */
+struct msg_describe {
+    struct msg_data data;
+    uint64_t arena_id, arena_offset;
+    uint32_t bytes;       /* as many as envelopes, or none */
+    uint32_t encode;      /* 0 means the bytes of a blob */
+    uint32_t dtype_count; /* what is learnt from one chunk holds for all with the same number */
+    uint32_t *dtypes;     /* 0 means the bytes of a blob */
+    uint32_t tensor;      /* chunks of one number are alike: what is learnt of one holds for all */
+};
+
+/* HOLDERS and COMPARED: rows of a key and a set of members (bit i of byte i / 8 is member i). In
+ * HOLDERS, these members divide the tensor among them; a row with a division means that the ranks
+ * of that division write it as they did then; a tensor without a row stays as the rank said, or is
+ * divided by the whole group. In COMPARED, the members have the same bytes; a tensor that differs
+ * has a row for each such class, the largest first. The frames end with `last`; code != 0 means
+ * that there is no answer, and why. */
+struct msg_sets {
+    uint32_t count;
+    struct msg_set {
+        struct xxh128 key; /* in HOLDERS; 0 means none */
+        uint64_t division; /* in HOLDERS; 0 means none */
+        uint32_t bytes;
+        const uint8_t *bits;
+    } * rows;
+    bool last;
+    int32_t code;
+    const char *text;
+};
+
+/* PLAN.wants: a box of a tensor, or a blob. */
+struct plan_want {
+    bool is_blob;
+    const char *name, *coordinate;
+    uint32_t dtype;
+    struct shape shape;
+    struct box box;
+};
+
+/* MARKED.records: what became of one checkpoint, and why. */
+struct msg_mark_record {
+    struct ckpt_id id;
+    int64_t wall_ns;
+    uint64_t reasons; /* core/retention.h */
+    uint32_t outcome; /* core/commit.h, enum mark_outcome; unknown values are passed on */
+};
 
 /* One message; type says which member of u is valid. */
 struct msg {
     enum msg_type type;
     union {
-        struct msg_hello hello;
-        struct msg_welcome welcome;
-        struct msg_error error;
-        struct msg_join join;
-        struct msg_joined joined;
-        struct msg_open open;
-        struct msg_opened opened;
-        struct msg_want want;
-        struct msg_grant grant;
-        struct msg_data data;
-        struct msg_object_end object_end;
-        struct msg_object_durable object_durable;
-        struct msg_have have;
-        struct msg_held held;
-        struct msg_part part;
-        struct msg_seal seal;
-        struct msg_sealed sealed;
-        struct msg_wait wait;
-        struct msg_abort abort;
-        struct msg_outcome outcome;
-        struct msg_arena arena;
-        struct msg_describe describe;
-        struct msg_complete complete;
-        struct msg_handed handed;
-        struct msg_status status;
-        struct msg_status_reply status_reply;
-        struct msg_list list;
-        struct msg_list_reply list_reply;
-        struct msg_runs runs;
-        struct msg_runs_reply runs_reply;
-        struct msg_annotate annotate;
-        struct msg_annotated annotated;
-        struct msg_restore restore;
-        struct msg_resolved resolved;
-        struct msg_report report;
-        struct msg_verdict verdict;
-        struct msg_fetch fetch;
-        struct msg_bytes bytes;
-        struct msg_plan plan;
-        struct msg_plan_reply plan_reply;
-        struct msg_read read;
-        struct msg_read_reply read_reply;
-        struct msg_landing landing;
-        struct msg_landed landed;
-        struct msg_agree agree;
-        struct msg_agreed agreed;
-        struct msg_lists lists;
-        struct msg_digests digests;
-        struct msg_sets holders, compared;
-        struct msg_scrub scrub;
-        struct msg_scrub_status scrub_status;
-        struct msg_gc gc;
-        struct msg_gc_report gc_report;
-        struct msg_repair repair;
-        struct msg_repair_status repair_status;
-        struct msg_server_status server_status;
-        struct msg_mark mark;
-        struct msg_marked marked;
-        struct msg_progress progress;
-        struct msg_progress_reply progress_reply;
-        struct msg_usage usage;
-        struct msg_usage_reply usage_reply;
+#define MESSAGE(number, NAME, name, Pb, payload)      struct msg_##name name;
+#define MESSAGE_BY_HAND(number, NAME, type, name, Pb) struct type name;
+#include "messages.def"
     } u;
 };
 
@@ -176,6 +167,9 @@ const char *msg_name(uint32_t type);
 bool msg_has_payload(uint32_t type);
 /* Appends the protobuf bytes of the message. */
 void msg_encode(const struct msg *msg, struct buf *buf);
+/* Checks the rules of messages.def. A decoded message keeps them; a sender asks before it encodes.
+ * PROTOCOL or INVALID, with a text that names message and field. */
+int MUST_USE msg_check(const struct msg *msg, struct diag *diag);
 /* Decodes a message, and checks everything that it can show alone (lengths, UTF-8, names, enum
  * values, counts). UNSUPPORTED means an unknown type; PROTOCOL and INVALID name the field. Memory
  * comes from scratch, and protobuf's own is bounded by a budget. */

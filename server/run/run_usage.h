@@ -8,7 +8,7 @@
 
 #include "core/usage.h"
 #include "run/run.h"
-#include "wire/msg_usage.h"
+#include "wire/msg.h"
 
 /* One walk over the runs, embedded in its user. Loop's thread; done is never called inside
  * usage_walk_start(). */

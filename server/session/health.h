@@ -11,7 +11,7 @@
 #include "scrub/scrub.h"
 #include "store/store.h"
 #include "store/store_state.h"
-#include "wire/msg_care.h"
+#include "wire/msg.h"
 
 enum { HEALTH_TEXT_BYTES = DIAG_TEXT_MAX + 64, HEALTH_REMEDY_BYTES = 512 };
 

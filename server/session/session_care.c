@@ -25,7 +25,7 @@ static void tell_scrub(struct scrub *scrub, struct scratch *scratch, struct scru
 {
     struct scrub_status status;
     scrub_status(scrub, &status);
-#define TAKE(type, name) ret->name = status.name;
+#define TAKE(number, kind, type, name) ret->name = status.name;
     SCRUB_INFO_FIELDS(TAKE)
 #undef TAKE
     ret->run = status.run;
@@ -45,7 +45,7 @@ static void tell_scrub(struct scrub *scrub, struct scratch *scratch, struct scru
 static void tell_gc(struct gc *gc, struct gc_status *status, struct gc_info *ret)
 {
     gc_status(gc, status);
-#define TAKE(type, name) ret->name = status->name;
+#define TAKE(number, kind, type, name) ret->name = status->name;
     GC_INFO_FIELDS(TAKE)
     GC_INFO_MORE_FIELDS(TAKE)
 #undef TAKE

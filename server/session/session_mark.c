@@ -329,7 +329,7 @@ int session_on_annotate(struct session *session, uint32_t stream, const struct m
                                          .note = {.tag_count = annotate->tag_count,
                                                   .tags = annotate->tags,
                                                   .removed_count = annotate->removed_count,
-                                                  .removed = annotate->removed,
+                                                  .removed = annotate->removed_tags,
                                                   .metric_count = annotate->metric_count,
                                                   .metrics = annotate->metrics}};
     run_submit(session->run, &request->step);

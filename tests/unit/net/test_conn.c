@@ -418,6 +418,19 @@ static void test_flush_delivers_everything_and_ends_in_order(void **state)
     assert_int_equal(tally.status, 0);
 }
 
+static bool client_ended(struct net_fixture *f) { return f->client.closes == 1; }
+
+static void test_a_message_that_breaks_a_rule_is_not_sent(void **state)
+{
+    struct net_fixture *f = *state;
+    net_connect_conns(f);
+    struct msg fetch = {.type = MSG_FETCH, .u.fetch = {.id = {1, 1}, .kind = 4}};
+    assert_int_equal(conn_send(f->client.conn, 1, &fetch), CAIRN_E_PROTOCOL);
+    net_run(f, client_ended);
+    assert_int_equal(f->client.status, CAIRN_E_PROTOCOL);
+    assert_non_null(strstr(f->client.diag.text, "FETCH.kind is 4; it may be 1 to 3"));
+}
+
 static const struct net_form FORMS[] = {
     {.name = "unix"},
     {.name = "tcp", .tcp = true},
@@ -443,6 +456,7 @@ int main(void)
         {"a_paused_reader_fills_the_queue", test_a_paused_reader_fills_the_queue_and_then_drains_it,
          true},
         {"closing_is_safe_in_every_callback", test_closing_is_safe_in_every_callback, false},
+        {"a_broken_rule_is_not_sent", test_a_message_that_breaks_a_rule_is_not_sent, false},
         {"flush_delivers_everything", test_flush_delivers_everything_and_ends_in_order, false},
     };
     static char names[ARRAY_LEN(TESTS) * ARRAY_LEN(FORMS)][100];

@@ -1,19 +1,24 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Compares PROTOCOL.md with msg.h (message numbers) and cairn.proto (field names and numbers)."""
+"""Compares PROTOCOL.md with messages.def: the numbers of messages, and the fields as they become cairn.proto.
+
+The argument is the C compiler, which makes cairn.proto of its rows.
+"""
 import pathlib
 import re
+import subprocess
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]
-HEADER = (ROOT / "proto/wire/msg.h").read_text()
-PROTO = (ROOT / "proto/wire/cairn.proto").read_text()
+ROWS = "".join(path.read_text() for path in sorted((ROOT / "proto/wire").glob("msg_*.def")))
+PROTO = subprocess.run([sys.argv[1], "-E", "-P", "-undef", "-nostdinc", "-x", "c", ROOT / "proto/wire/cairn.proto.in"],
+                       check=True, capture_output=True, text=True).stdout
 DOC = (ROOT / "proto/PROTOCOL.md").read_text()
 
 
-def header_numbers():
-    body = re.search(r"enum msg_type \{(.*?)\};", HEADER, re.S).group(1)
-    return {name: int(number) for name, number in re.findall(r"MSG_(\w+) = (\d+)", body)}
+def message_numbers():
+    return {name: int(number) for number, name in
+            re.findall(r"^(?:MESSAGE|EMPTY|MESSAGE_BY_HAND)\((\d+), (\w+),", ROWS, re.M)}
 
 
 def camel(name):
@@ -21,9 +26,8 @@ def camel(name):
 
 
 def proto_fields():
-    text = re.sub(r"//[^\n]*", "", PROTO)
     messages = {}
-    for name, body in re.findall(r"message (\w+) \{(.*?)\}", text, re.S):
+    for name, body in re.findall(r"message (\w+) \{(.*?)\}", PROTO, re.S):
         messages[name] = {field: int(number)
                           for field, number in re.findall(r"(\w+) = (\d+);", body)}
     return messages
@@ -46,16 +50,16 @@ def doc_parts():
 
 def main():
     problems = []
-    numbers, messages, rows, parts = header_numbers(), proto_fields(), doc_rows(), doc_parts()
+    numbers, messages, rows, parts = message_numbers(), proto_fields(), doc_rows(), doc_parts()
     if len(numbers) < 39 or len(rows) < 39:
-        problems.append(f"found {len(numbers)} messages in msg.h and {len(rows)} in PROTOCOL.md")
+        problems.append(f"found {len(numbers)} messages in messages.def and {len(rows)} in PROTOCOL.md")
     for name in sorted(numbers.keys() | rows.keys()):
         if name not in rows:
             problems.append(f"{name} is missing in PROTOCOL.md")
         elif name not in numbers:
-            problems.append(f"{name} is in PROTOCOL.md, not in msg.h")
+            problems.append(f"{name} is in PROTOCOL.md, not in messages.def")
         elif rows[name][0] != numbers[name]:
-            problems.append(f"{name} is {rows[name][0]} in PROTOCOL.md, {numbers[name]} in msg.h")
+            problems.append(f"{name} is {rows[name][0]} in PROTOCOL.md, {numbers[name]} in messages.def")
     described = {camel(name): fields for name, (_, fields) in rows.items()} | parts
     for name in sorted(messages.keys() | described.keys()):
         if messages.get(name) != described.get(name):

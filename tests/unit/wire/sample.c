@@ -415,7 +415,7 @@ static void make_list(struct sample *s, uint32_t type, struct msg *ret)
         a->selector = selector(s);
         a->metrics = metrics(s, &a->metric_count);
         a->tags = labels(s, &a->tag_count);
-        a->removed = labels(s, &a->removed_count);
+        a->removed_tags = labels(s, &a->removed_count);
     } else if (type == MSG_ANNOTATED) {
         struct ckpt_info *i = &ret->u.annotated.info;
         *i = info(s);

@@ -6,7 +6,7 @@
 
 static void make_scrub_info(struct sample *s, struct scrub_info *info)
 {
-#define FILL(type, name) info->name = (type)sample_number(s);
+#define FILL(number, kind, type, name) info->name = (type)sample_number(s);
     SCRUB_INFO_FIELDS(FILL)
     if (sample_flip(s)) {
         info->run = sample_run(s);
@@ -35,6 +35,19 @@ static void make_gc_info(struct sample *s, unsigned grown, struct gc_info *info)
     }
 }
 
+static void make_repair_status(struct sample *s, struct msg_repair_status *info)
+{
+    info->running = (bool)sample_number(s);
+    info->healed = (bool)sample_number(s);
+    info->code = (int32_t)sample_number(s);
+    info->bytes_read = sample_number(s);
+    info->mended = (uint32_t)sample_number(s);
+    info->left = (uint32_t)sample_number(s);
+    info->id = sample_ckpt(s);
+    info->lines = sample_take(s, info->line_count = 1, sizeof(*info->lines));
+    info->lines->text = info->text = sample_text(s, 0, 60);
+}
+
 void sample_make_care(struct sample *s, uint32_t type, struct msg *ret)
 {
     if (type == MSG_SCRUB) {
@@ -61,11 +74,7 @@ void sample_make_care(struct sample *s, uint32_t type, struct msg *ret)
             ret->u.repair.run = sample_run(s);
         }
     } else if (type == MSG_REPAIR_STATUS) {
-        struct msg_repair_status *info = &ret->u.repair_status;
-        REPAIR_STATUS_FIELDS(FILL)
-        info->id = sample_ckpt(s);
-        info->lines = sample_take(s, info->line_count = 1, sizeof(*info->lines));
-        info->lines->text = info->text = sample_text(s, 0, 60);
+        make_repair_status(s, &ret->u.repair_status);
     } else if (type == MSG_SERVER_STATUS) {
         struct msg_server_status *status = &ret->u.server_status;
         status->agent = sample_text(s, 0, 20);

@@ -94,7 +94,7 @@ static int run(struct cli *cli, void *values, struct diag *diag)
                                         .tag_count = own->tags.count,
                                         .tags = own->tags.items,
                                         .removed_count = own->removed_tags.count,
-                                        .removed = own->removed_tags.items}}};
+                                        .removed_tags = own->removed_tags.items}}};
     if (status == 0) {
         status = source_call(cli->connection, &request, diag);
     }

@@ -31,7 +31,7 @@ static int run(struct cli *cli, void *values, struct diag *diag)
                                         .tag_count = own->remove ? 0 : 1,
                                         .tags = &own->tag,
                                         .removed_count = own->remove ? 1 : 0,
-                                        .removed = &own->tag}}};
+                                        .removed_tags = &own->tag}}};
     int status = mark_connect(cli, true, diag);
     status = status != 0 ? status : source_call(cli->connection, &request, diag);
     if (status == 0) {

@@ -188,7 +188,7 @@ static void json_number(struct json *json, const char *name, bool is_bool, uint6
         json_u64(json, name, value);
     }
 }
-#define NUMBER(type, name)                \
+#define NUMBER(number, kind, type, name)  \
     json_number(json, #name,              \
                 _Generic(info->name, bool \
                          : true, default  \

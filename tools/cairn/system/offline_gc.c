@@ -105,7 +105,7 @@ static void add(const struct gc_status *status, struct gc_info *io, char text[GC
 {
     uint64_t reclaimed = io->reclaimed, objects = io->objects, smalls = io->smalls;
     uint64_t bytes = io->bytes, bytes_read = io->bytes_read, errors = io->errors;
-#define TAKE(type, name) io->name = status->name;
+#define TAKE(number, kind, type, name) io->name = status->name;
     GC_INFO_FIELDS(TAKE)
     GC_INFO_MORE_FIELDS(TAKE)
 #undef TAKE

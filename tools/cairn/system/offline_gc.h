@@ -7,7 +7,7 @@
 #define CAIRN_TOOLS_OFFLINE_GC_H
 
 #include "gc/gc.h"
-#include "wire/msg_care.h"
+#include "wire/msg.h"
 
 struct offline_gc_options {
     const char *store; /* a store's URL */
