@@ -211,9 +211,9 @@ static int on_reply(struct request *request, const struct frame *frame, const st
     struct engine *engine = container_of(hand, struct engine, hand);
     (void)frame, (void)ret_payload;
     if (msg->type == MSG_ERROR) {
-        int code = msg->u.error.code < 0 ? msg->u.error.code : CAIRN_E_PROTOCOL;
-        refuse(engine, code,
-               msg->u.error.text && msg->u.error.text[0] ? msg->u.error.text : err_text(code));
+        struct diag why = DIAG_INIT;
+        int code = engine_read_error(&msg->u.error, &why);
+        refuse(engine, code, why.text);
     } else if (msg->type == MSG_ARENA && msg->u.arena.arena_id == hand->asked) {
         hand->held = hand->asked;
         link_forget(&engine->link, request);
