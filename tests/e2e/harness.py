@@ -25,6 +25,7 @@ from pathlib import Path
 SOURCE = Path(__file__).resolve().parents[2]
 BUILD = Path(os.environ.get("CAIRN_BUILD", SOURCE / "build" / "asan"))
 BIN = BUILD / "bin"
+JSON_PAGE = SOURCE / "docs" / "command-line.md"
 PATIENCE_S = 30.0  # for whatever should take a moment; sanitizers and a busy machine included
 SEED = int(os.environ.get("CAIRN_SEED", secrets.randbelow(2**32)))
 FULL = os.environ.get("CAIRN_FULL") == "1"
@@ -398,7 +399,19 @@ def cairn_json(*words, check=0, **keywords):
     document = json.loads(out)
     if document.get("schema_version") != 1:
         raise Failure(f"no schema_version 1: {out[:200]}")
+    unknown = fields_of(document) - set(re.findall(r"`(\w+)`", JSON_PAGE.read_text().split("## JSON")[1]))
+    if unknown:
+        raise Failure(f"cairn {words[0]} --json has fields that {JSON_PAGE.name} does not explain: {sorted(unknown)}")
     return document
+
+
+def fields_of(value):
+    """The names of all fields of a JSON document; keys of `metrics` and `metadata` are the user's own."""
+    if isinstance(value, list):
+        return set().union(*map(fields_of, value))
+    if not isinstance(value, dict):
+        return set()
+    return set(value).union(*(fields_of(item) for name, item in value.items() if name not in ("metrics", "metadata")))
 
 
 def verified(daemon, how="store", check=0, **keywords):

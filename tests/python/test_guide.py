@@ -63,6 +63,7 @@ def test_every_block_says_what_it_is(page):
     assert len(re.findall(r"^\s*```", text, re.M)) == 2 * len(blocks_of(page)), "a fence is indented or not closed"
     if page.startswith("docs/"):
         assert not re.search(r"\n\n(?:    |\t)(?![ \t]*[-*\d])", FENCE.sub("", text)), "an indented block is not tested"
+    assert all(len(line) <= 120 for line in text.splitlines())
     for target in re.findall(r"\]\(([^)#\s]+)", FENCE.sub("", text)):
         assert "://" in target or (ROOT / page).parent.joinpath(target).exists(), f"a link to {target}, which is not there"
     for line, language, words, _ in blocks_of(page):
