@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The values of a run's record (entry_keys.c has their keys): one encoder and one decoder for each
- * kind. A value begins with a version byte, has no checksum of its own (the update and the snapshot
- * that hold it have one), and is read to its last byte. Pure; any thread.
+ * kind, most of them made of the rows of entries.def. A value begins with a version byte, has no
+ * checksum of its own (the update and the snapshot that hold it have one), and is read to its last
+ * byte. Pure; any thread.
  */
 #include "entries.h"
 
@@ -13,13 +14,7 @@
 #include "doc.h"
 #include "manifest.h"
 
-enum {
-    ENTRY_VERSION = 1,
-    CHAIN_VERSION_BASE = 2,
-    CHAIN_VERSION_MARK = 3,
-    RESTORE_VERSION_CYCLE = 2,
-    DAY_VERSION_TIMES = 2
-};
+enum { ENTRY_VERSION = 1, CHAIN_VERSION_BASE = 2, CHAIN_VERSION_MARK = 3 };
 
 static void put_id(struct buf *buf, struct ckpt_id id)
 {
@@ -32,8 +27,6 @@ static struct ckpt_id take_id(struct cur *cur)
     uint64_t term = cur_u64(cur);
     return (struct ckpt_id){term, cur_u64(cur)};
 }
-
-static int64_t take_i64(struct cur *cur) { return (int64_t)cur_u64(cur); }
 
 /* Writes a reason, which is text for people in a fixed array: it is cut at the end of the array,
  * and at a broken UTF-8 sequence. */
@@ -83,13 +76,6 @@ static int entry_open_version(const char *what, struct record_value value, struc
     return 0;
 }
 
-static int entry_open_value(const char *what, struct record_value value, struct cur *ret,
-                            struct diag *diag)
-{
-    uint8_t version = ENTRY_VERSION;
-    return entry_open_version(what, value, ret, &version, diag);
-}
-
 /* Ends a decoder. `good` says whether what was read also makes sense. */
 static int entry_finish(const char *what, const struct cur *cur, bool good, struct diag *diag)
 {
@@ -100,197 +86,78 @@ static int entry_finish(const char *what, const struct cur *cur, bool good, stru
     return good ? 0 : diag_set(diag, CAIRN_E_FORMAT, "the %s entry contradicts itself", what);
 }
 
-void entry_info_encode(const struct entry_info *entry, struct buf *buf)
-{
-    buf_put_u8(buf, ENTRY_VERSION);
-    buf_put(buf, sizeof entry->run_uuid.bytes, entry->run_uuid.bytes);
-    buf_put_u64(buf, entry->chunk_bytes);
-    buf_put_u64(buf, (uint64_t)entry->created_wall_ns);
-}
+/* --- the entries of entries.def ----------------------------------------------------------------
+ */
 
-static int take_info(struct cur *cur, struct entry_info *entry, struct diag *diag)
-{
-    cur_copy(cur, sizeof entry->run_uuid.bytes, entry->run_uuid.bytes);
-    entry->chunk_bytes = cur_u64(cur);
-    entry->created_wall_ns = take_i64(cur);
-    return entry_finish("info", cur, chunk_bytes_is_valid(entry->chunk_bytes), diag);
-}
+#define ENTRY(name, version_, newest)                                            \
+    void entry_##name##_encode(const struct entry_##name *self, struct buf *buf) \
+    {                                                                            \
+        uint8_t version = (version_);                                            \
+        buf_put_u8(buf, version);
+#define U32(f)         buf_put_u32(buf, self->f);
+#define S32(f)         buf_put_u32(buf, (uint32_t)self->f);
+#define U64(f)         buf_put_u64(buf, self->f);
+#define S64(f)         buf_put_u64(buf, (uint64_t)self->f);
+#define BYTES(type, f) buf_put(buf, sizeof self->f.bytes, self->f.bytes);
+#define ID(f)          put_id(buf, self->f);
+#define REASON(f)      put_reason(buf, self->f);
+#define SINCE(v)       if (version >= (v)) {
+#define END_SINCE      }
+#define END            }
+#include "entries.def"
 
-int entry_info_decode(struct record_value value, struct scratch *scratch, struct entry_info *ret,
-                      struct diag *diag)
-{
-    struct entry_info entry;
-    struct cur cur;
-    memset(&entry, 0, sizeof entry);
-    (void)scratch; /* nothing here has a length of its own */
-    int rc = entry_open_value("info", value, &cur, diag);
-    rc = rc != 0 ? rc : take_info(&cur, &entry, diag);
-    if (rc == 0) {
-        *ret = entry;
+/* Read the fields. *ret_good says whether they make sense. */
+#define ENTRY(name, version_, newest)                                                    \
+    static void take_##name(struct cur *cur, uint8_t version, struct entry_##name *self, \
+                            bool *ret_good)                                              \
+    {                                                                                    \
+        (void)version;                                                                   \
+        *ret_good = true;                                                                \
+        memset(self, 0, sizeof *self);
+#define U32(f)         self->f = cur_u32(cur);
+#define S32(f)         self->f = (int32_t)cur_u32(cur);
+#define U64(f)         self->f = cur_u64(cur);
+#define S64(f)         self->f = (int64_t)cur_u64(cur);
+#define BYTES(type, f) cur_copy(cur, sizeof self->f.bytes, self->f.bytes);
+#define ID(f)          self->f = take_id(cur);
+#define REASON(f)      take_reason(cur, self->f);
+#define SINCE(v)       if (version >= (v)) {
+#define END_SINCE      }
+#define GOOD(holds)    *ret_good = *ret_good && (holds);
+#define END            }
+#include "entries.def"
+
+/* The decoders. Nothing in these entries has a length of its own, so the scratch is not needed. */
+#define ENTRY(name, version_, newest)                                             \
+    int entry_##name##_decode(struct record_value value, struct scratch *scratch, \
+                              struct entry_##name *ret, struct diag *diag)        \
+    {                                                                             \
+        struct entry_##name entry;                                                \
+        struct cur cur;                                                           \
+        uint8_t version = (newest);                                               \
+        bool good = false;                                                        \
+        (void)scratch;                                                            \
+        int rc = entry_open_version(#name, value, &cur, &version, diag);          \
+        if (rc == 0) {                                                            \
+            take_##name(&cur, version, &entry, &good);                            \
+            rc = entry_finish(#name, &cur, good, diag);                           \
+        }                                                                         \
+        if (rc == 0) {                                                            \
+            *ret = entry;                                                         \
+        }                                                                         \
+        return rc;                                                                \
     }
-    return rc;
-}
-
-void entry_head_encode(const struct entry_head *entry, struct buf *buf)
-{
-    buf_put_u8(buf, ENTRY_VERSION);
-    buf_put_u64(buf, entry->seq);
-    buf_put(buf, sizeof entry->sha256.bytes, entry->sha256.bytes);
-}
-
-static int take_head(struct cur *cur, struct entry_head *entry, struct diag *diag)
-{
-    entry->seq = cur_u64(cur);
-    cur_copy(cur, sizeof entry->sha256.bytes, entry->sha256.bytes);
-    return entry_finish("head", cur, true, diag);
-}
-
-int entry_head_decode(struct record_value value, struct scratch *scratch, struct entry_head *ret,
-                      struct diag *diag)
-{
-    struct entry_head entry;
-    struct cur cur;
-    memset(&entry, 0, sizeof entry);
-    (void)scratch; /* nothing here has a length of its own */
-    int rc = entry_open_value("head", value, &cur, diag);
-    rc = rc != 0 ? rc : take_head(&cur, &entry, diag);
-    if (rc == 0) {
-        *ret = entry;
-    }
-    return rc;
-}
-
-void entry_term_encode(const struct entry_term *entry, struct buf *buf)
-{
-    buf_put_u8(buf, ENTRY_VERSION);
-    buf_put(buf, sizeof entry->token.bytes, entry->token.bytes);
-    buf_put_u32(buf, entry->ordinal);
-    buf_put_u32(buf, entry->world_size);
-    put_id(buf, entry->parent);
-    buf_put_u64(buf, entry->newest_seen);
-}
-
-static int take_term(struct cur *cur, struct entry_term *entry, struct diag *diag)
-{
-    cur_copy(cur, sizeof entry->token.bytes, entry->token.bytes);
-    entry->ordinal = cur_u32(cur);
-    entry->world_size = cur_u32(cur);
-    entry->parent = take_id(cur);
-    entry->newest_seen = cur_u64(cur);
-    return entry_finish("term", cur, entry->world_size > 0 && entry->world_size <= LIMIT_WORLD_SIZE,
-                        diag);
-}
-
-int entry_term_decode(struct record_value value, struct scratch *scratch, struct entry_term *ret,
-                      struct diag *diag)
-{
-    struct entry_term entry;
-    struct cur cur;
-    memset(&entry, 0, sizeof entry);
-    (void)scratch; /* nothing here has a length of its own */
-    int rc = entry_open_value("term", value, &cur, diag);
-    rc = rc != 0 ? rc : take_term(&cur, &entry, diag);
-    if (rc == 0) {
-        *ret = entry;
-    }
-    return rc;
-}
+#define U32(f)
+#define S32(f)
+#define U64(f)
+#define S64(f)
+#define BYTES(type, f)
+#define ID(f)
+#define REASON(f)
+#define END
+#include "entries.def"
 
 void entry_past_encode(struct buf *buf) { buf_put_u8(buf, ENTRY_VERSION); }
-
-void entry_seal_encode(const struct entry_seal *entry, struct buf *buf)
-{
-    buf_put_u8(buf, ENTRY_VERSION);
-    buf_put_u64(buf, entry->open_id);
-    buf_put_u64(buf, entry->writer);
-    buf_put_u64(buf, entry->part_bytes);
-    buf_put(buf, sizeof entry->part_sha256.bytes, entry->part_sha256.bytes);
-}
-
-static int take_seal(struct cur *cur, struct entry_seal *entry, struct diag *diag)
-{
-    entry->open_id = cur_u64(cur);
-    entry->writer = cur_u64(cur);
-    entry->part_bytes = cur_u64(cur);
-    cur_copy(cur, sizeof entry->part_sha256.bytes, entry->part_sha256.bytes);
-    return entry_finish("seal", cur, entry->part_bytes > 0 && entry->part_bytes <= LIMIT_PART_BYTES,
-                        diag);
-}
-
-int entry_seal_decode(struct record_value value, struct scratch *scratch, struct entry_seal *ret,
-                      struct diag *diag)
-{
-    struct entry_seal entry;
-    struct cur cur;
-    memset(&entry, 0, sizeof entry);
-    (void)scratch; /* nothing here has a length of its own */
-    int rc = entry_open_value("seal", value, &cur, diag);
-    rc = rc != 0 ? rc : take_seal(&cur, &entry, diag);
-    if (rc == 0) {
-        *ret = entry;
-    }
-    return rc;
-}
-
-void entry_dead_encode(const struct entry_dead *entry, struct buf *buf)
-{
-    buf_put_u8(buf, ENTRY_VERSION);
-    buf_put_u64(buf, entry->open_id);
-    buf_put_u32(buf, (uint32_t)entry->code);
-    put_reason(buf, entry->reason);
-}
-
-static int take_dead(struct cur *cur, struct entry_dead *entry, struct diag *diag)
-{
-    entry->open_id = cur_u64(cur);
-    entry->code = (int32_t)cur_u32(cur);
-    take_reason(cur, entry->reason);
-    return entry_finish("dead", cur, true, diag);
-}
-
-int entry_dead_decode(struct record_value value, struct scratch *scratch, struct entry_dead *ret,
-                      struct diag *diag)
-{
-    struct entry_dead entry;
-    struct cur cur;
-    memset(&entry, 0, sizeof entry);
-    (void)scratch; /* nothing here has a length of its own */
-    int rc = entry_open_value("dead", value, &cur, diag);
-    rc = rc != 0 ? rc : take_dead(&cur, &entry, diag);
-    if (rc == 0) {
-        *ret = entry;
-    }
-    return rc;
-}
-
-void entry_health_encode(const struct entry_health *entry, struct buf *buf)
-{
-    buf_put_u8(buf, ENTRY_VERSION);
-    buf_put_u32(buf, entry->health);
-    put_reason(buf, entry->reason);
-}
-
-static int take_health(struct cur *cur, struct entry_health *entry, struct diag *diag)
-{
-    entry->health = cur_u32(cur);
-    take_reason(cur, entry->reason);
-    return entry_finish("health", cur, entry->health <= HEALTH_DAMAGED, diag);
-}
-
-int entry_health_decode(struct record_value value, struct scratch *scratch,
-                        struct entry_health *ret, struct diag *diag)
-{
-    struct entry_health entry;
-    struct cur cur;
-    memset(&entry, 0, sizeof entry);
-    (void)scratch; /* nothing here has a length of its own */
-    int rc = entry_open_value("health", value, &cur, diag);
-    rc = rc != 0 ? rc : take_health(&cur, &entry, diag);
-    if (rc == 0) {
-        *ret = entry;
-    }
-    return rc;
-}
 
 uint64_t day_of(int64_t wall_ns)
 {
@@ -298,160 +165,8 @@ uint64_t day_of(int64_t wall_ns)
     return wall_ns > 0 ? (uint64_t)(wall_ns / day_ns) : 0;
 }
 
-void entry_day_encode(const struct entry_day *entry, struct buf *buf)
-{
-    bool timed = entry->timed_saves > 0;
-    buf_put_u8(buf, timed ? DAY_VERSION_TIMES : ENTRY_VERSION);
-    buf_put_u64(buf, entry->restores);
-    buf_put_u64(buf, entry->restores_failed);
-    buf_put_u64(buf, entry->saves_aborted);
-    if (timed) {
-        buf_put_u64(buf, entry->timed_saves);
-        buf_put_u64(buf, entry->blocked_ms);
-        buf_put_u64(buf, entry->persist_ms);
-    }
-}
-
-int entry_day_decode(struct record_value value, struct scratch *scratch, struct entry_day *ret,
-                     struct diag *diag)
-{
-    struct entry_day entry = {0};
-    struct cur cur;
-    uint8_t version = DAY_VERSION_TIMES;
-    (void)scratch; /* nothing here has a length of its own */
-    int rc = entry_open_version("day", value, &cur, &version, diag);
-    if (rc == 0) {
-        entry.restores = cur_u64(&cur);
-        entry.restores_failed = cur_u64(&cur);
-        entry.saves_aborted = cur_u64(&cur);
-        if (version >= DAY_VERSION_TIMES) {
-            entry.timed_saves = cur_u64(&cur);
-            entry.blocked_ms = cur_u64(&cur);
-            entry.persist_ms = cur_u64(&cur);
-        }
-        bool good = version < DAY_VERSION_TIMES || entry.timed_saves > 0;
-        rc = entry_finish("day", &cur, good, diag);
-    }
-    if (rc == 0) {
-        *ret = entry;
-    }
-    return rc;
-}
-
-void entry_restore_encode(const struct entry_restore *entry, struct buf *buf)
-{
-    buf_put_u8(buf, entry->cycle > 0 ? RESTORE_VERSION_CYCLE : ENTRY_VERSION);
-    buf_put_u32(buf, entry->world_size);
-    buf_put_u32(buf, entry->allow_older);
-    buf_put_u64(buf, entry->newest_term);
-    buf_put_u32(buf, entry->try_count);
-    buf_put_u32(buf, entry->state);
-    put_id(buf, entry->id);
-    put_id(buf, entry->first);
-    buf_put_u32(buf, (uint32_t)entry->code);
-    put_reason(buf, entry->reason);
-    if (entry->cycle > 0) {
-        buf_put_u64(buf, entry->cycle);
-    }
-}
-
-/* Reads the fields of a restore session. Version 1 has no cycle. */
-static int take_restore(struct cur *cur, uint8_t version, struct entry_restore *entry,
-                        struct diag *diag)
-{
-    entry->world_size = cur_u32(cur);
-    entry->allow_older = cur_u32(cur);
-    entry->newest_term = cur_u64(cur);
-    entry->try_count = cur_u32(cur);
-    entry->state = cur_u32(cur);
-    entry->id = take_id(cur);
-    entry->first = take_id(cur);
-    entry->code = (int32_t)cur_u32(cur);
-    take_reason(cur, entry->reason);
-    bool cycle_good = true;
-    if (version == RESTORE_VERSION_CYCLE) {
-        entry->cycle = cur_u64(cur);
-        cycle_good = entry->cycle > 0;
-    }
-    return entry_finish("restore", cur,
-                        entry->state >= RESTORE_RUNNING && entry->state <= RESTORE_FAILED &&
-                            entry->allow_older <= 1 && entry->world_size > 0 &&
-                            entry->world_size <= LIMIT_WORLD_SIZE && cycle_good,
-                        diag);
-}
-
-int entry_restore_decode(struct record_value value, struct scratch *scratch,
-                         struct entry_restore *ret, struct diag *diag)
-{
-    struct entry_restore entry;
-    struct cur cur;
-    memset(&entry, 0, sizeof entry);
-    (void)scratch; /* nothing here has a length of its own */
-    uint8_t version = RESTORE_VERSION_CYCLE;
-    int rc = entry_open_version("restore", value, &cur, &version, diag);
-    rc = rc != 0 ? rc : take_restore(&cur, version, &entry, diag);
-    if (rc == 0) {
-        *ret = entry;
-    }
-    return rc;
-}
-
-void entry_report_encode(const struct entry_report *entry, struct buf *buf)
-{
-    buf_put_u8(buf, ENTRY_VERSION);
-    buf_put_u32(buf, entry->try_count);
-    buf_put_u32(buf, (uint32_t)entry->code);
-    put_reason(buf, entry->reason);
-}
-
-static int take_report(struct cur *cur, struct entry_report *entry, struct diag *diag)
-{
-    entry->try_count = cur_u32(cur);
-    entry->code = (int32_t)cur_u32(cur);
-    take_reason(cur, entry->reason);
-    return entry_finish("report", cur, true, diag);
-}
-
-int entry_report_decode(struct record_value value, struct scratch *scratch,
-                        struct entry_report *ret, struct diag *diag)
-{
-    struct entry_report entry;
-    struct cur cur;
-    memset(&entry, 0, sizeof entry);
-    (void)scratch; /* nothing here has a length of its own */
-    int rc = entry_open_value("report", value, &cur, diag);
-    rc = rc != 0 ? rc : take_report(&cur, &entry, diag);
-    if (rc == 0) {
-        *ret = entry;
-    }
-    return rc;
-}
-
-void entry_gc_encode(const struct entry_gc *entry, struct buf *buf)
-{
-    buf_put_u8(buf, ENTRY_VERSION);
-    buf_put_u64(buf, entry->cycle);
-    buf_put_u64(buf, (uint64_t)entry->wall_ns);
-}
-
-int entry_gc_decode(struct record_value value, struct scratch *scratch, struct entry_gc *ret,
-                    struct diag *diag)
-{
-    struct entry_gc entry = {0};
-    struct cur cur;
-    (void)scratch; /* nothing here has a length of its own */
-    int rc = entry_open_value("gc", value, &cur, diag);
-    if (rc != 0) {
-        return rc;
-    }
-    entry.cycle = cur_u64(&cur);
-    entry.wall_ns = take_i64(&cur);
-    rc = entry_finish("gc", &cur, entry.cycle > 0, diag);
-    if (rc == 0) {
-        *ret = entry;
-    }
-    return rc;
-}
+/* --- chain -------------------------------------------------------------------------------------
+ */
 
 static void put_marks(struct buf *buf, const struct entry_chain *entry)
 {
@@ -557,7 +272,7 @@ static int take_chain(struct cur *cur, uint8_t version, struct scratch *scratch,
     entry->seq = cur_u64(cur);
     cur_copy(cur, sizeof entry->previous.bytes, entry->previous.bytes);
     entry->id = take_id(cur);
-    entry->wall_ns = take_i64(cur);
+    entry->wall_ns = (int64_t)cur_u64(cur);
     if (cur->status == 0 && (entry->kind < CHAIN_COMMIT || entry->kind > CHAIN_REPAIR)) {
         return diag_set(diag, CAIRN_E_UNSUPPORTED,
                         "a chain entry of kind %u is not known to this version", entry->kind);
@@ -593,6 +308,9 @@ int entry_chain_decode(struct record_value value, struct scratch *scratch, struc
     }
     return rc;
 }
+
+/* --- open --------------------------------------------------------------------------------------
+ */
 
 void entry_open_encode(const struct entry_open *entry, struct buf *buf)
 {
@@ -681,7 +399,8 @@ int entry_open_decode(struct record_value value, struct scratch *scratch, struct
     struct entry_open entry;
     struct cur cur;
     memset(&entry, 0, sizeof entry);
-    int rc = entry_open_value("open", value, &cur, diag);
+    uint8_t version = ENTRY_VERSION;
+    int rc = entry_open_version("open", value, &cur, &version, diag);
     rc = rc != 0 ? rc : take_open(&cur, scratch, &entry, diag);
     if (rc == 0) {
         *ret = entry;

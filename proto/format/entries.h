@@ -34,27 +34,20 @@ enum {
     CHAIN_IDS_MAX = 4000 /* checkpoints that one chain entry may be about */
 };
 
-/* `info`: written once, when the run is created. */
-struct entry_info {
-    struct uuid run_uuid;
-    uint64_t chunk_bytes;
-    int64_t created_wall_ns;
-};
-/* `head`: the end of the chain. */
-struct entry_head {
-    uint64_t seq;
-    struct sha256 sha256;
-}; /* seq 0 means that there is none yet */
-
-/* `term/<term>`: one attempt between two restores. */
-struct entry_term {
-    struct token token;
-    /* How many restores the attempt had done. One term is granted to each (token, ordinal). */
-    uint32_t ordinal;
-    uint32_t world_size;
-    struct ckpt_id parent; /* term 0 means that it starts a lineage of its own */
-    uint64_t newest_seen;  /* the newest term when the attempt joined or restored */
-};
+/* The structs of entries.def: entry_info, entry_head, entry_gc, entry_term, entry_seal, entry_dead,
+ * entry_health, entry_day, entry_restore, entry_report. */
+#define ENTRY(name, version, newest) struct entry_##name {
+#define U32(f)                       uint32_t f;
+#define S32(f)                       int32_t f;
+#define U64(f)                       uint64_t f;
+#define S64(f)                       int64_t f;
+#define BYTES(type, f)               type f;
+#define ID(f)                        struct ckpt_id f;
+#define REASON(f)                    char f[ENTRY_REASON_BYTES];
+#define END \
+    }       \
+    ;
+#include "entries.def"
 
 /* `open/<term>/<step>`: a save in progress. Its metadata, tags and metrics go into the manifest. */
 struct entry_open {
@@ -67,13 +60,6 @@ struct entry_open {
     const char **tags;
     const char **metric_names;
     double *metric_values;
-};
-
-/* `seal/<term>/<step>/<rank>`: the rank's part is durable and verified. */
-struct entry_seal {
-    uint64_t open_id, writer;
-    uint64_t part_bytes;
-    struct sha256 part_sha256;
 };
 
 enum chain_kind {
@@ -107,61 +93,10 @@ struct entry_chain {
     const struct ckpt_id *ids;
 };
 
-/* `gc`: the cycles of garbage collection. */
-struct entry_gc {
-    uint64_t cycle;  /* only grows */
-    int64_t wall_ns; /* when it began; for display only */
-};
-
-/* `dead/<term>/<step>`: why the last save of this step was aborted. */
-struct entry_dead {
-    uint64_t open_id;
-    int32_t code; /* CAIRN_E_* */
-    char reason[ENTRY_REASON_BYTES];
-};
-
 enum health { HEALTH_VERIFIED = 0, HEALTH_SUSPECT = 1, HEALTH_DAMAGED = 2 };
-/* `health/<seq>`: what a restore or scrub found. */
-struct entry_health {
-    uint32_t health;
-    char reason[ENTRY_REASON_BYTES];
-};
-
-/* What happened to a run on one day (UTC) apart from its commits, which the chain keeps. Sessions
- * and dead entries are removed; these counts stay, for cost reports and for the advice on the save
- * interval. */
-struct entry_day {
-    uint64_t restores;        /* sessions of all ranks that ended well */
-    uint64_t restores_failed; /* those that ended with an error */
-    uint64_t saves_aborted;   /* openings that were not committed, with those that were fenced */
-    /* The saves that told how long they took (none in version 1), and the sums of their durations:
-     * how long training was blocked, and from the call until durable. */
-    uint64_t timed_saves, blocked_ms, persist_ms;
-};
+enum restore_state { RESTORE_RUNNING = 1, RESTORE_OK = 2, RESTORE_FAILED = 3 };
 /* Returns the day of a wall time, counted from 1970, or 0 for times before. */
 uint64_t day_of(int64_t wall_ns);
-
-/* `restore/<token>/<ordinal>`: one restore of all ranks of an attempt. */
-struct entry_restore {
-    uint32_t world_size;
-    uint32_t allow_older;
-    uint64_t newest_term; /* at the time when it was resolved */
-    uint32_t try_count;   /* raised when the session moves to an older checkpoint */
-    uint32_t state;       /* enum restore_state */
-    struct ckpt_id id;    /* of the current try */
-    struct ckpt_id first; /* what was resolved first */
-    int32_t code;         /* in RESTORE_FAILED: why */
-    char reason[ENTRY_REASON_BYTES];
-    /* The cycle of garbage collection when this try began; a lease is counted from it. */
-    uint64_t cycle;
-};
-enum restore_state { RESTORE_RUNNING = 1, RESTORE_OK = 2, RESTORE_FAILED = 3 };
-/* `restore/<token>/<ordinal>/<rank>`: what one rank says of a try. */
-struct entry_report {
-    uint32_t try_count;
-    int32_t code;
-    char reason[ENTRY_REASON_BYTES];
-}; /* code 0 means that the rank verified everything */
 
 /* Write the key of each kind of entry, with its NUL. */
 void key_info(char ret[ENTRY_KEY_MAX]);
@@ -211,23 +146,24 @@ struct entry_key { /* a parsed key */
 int MUST_USE entry_key_parse(const char *key, struct entry_key *ret, struct diag *diag);
 
 void entry_past_encode(struct buf *buf); /* has no decoder, because its key says everything */
-/* One encoder and one decoder for each kind. Decoded pointers are from scratch. */
+/* One encoder and one decoder for each kind, also for those of entries.def. Decoded pointers are
+ * from scratch. */
 #define ENTRY_CODEC(name)                                                                  \
     void entry_##name##_encode(const struct entry_##name *entry, struct buf *buf);         \
     int MUST_USE entry_##name##_decode(struct record_value value, struct scratch *scratch, \
                                        struct entry_##name *ret, struct diag *diag);
-ENTRY_CODEC(info)
-ENTRY_CODEC(head)
 ENTRY_CODEC(chain)
-ENTRY_CODEC(term)
 ENTRY_CODEC(open)
-ENTRY_CODEC(seal)
-ENTRY_CODEC(dead)
-ENTRY_CODEC(health)
-ENTRY_CODEC(day)
-ENTRY_CODEC(restore)
-ENTRY_CODEC(report)
-ENTRY_CODEC(gc)
+#define ENTRY(name, version, newest) ENTRY_CODEC(name)
+#define U32(f)
+#define S32(f)
+#define U64(f)
+#define S64(f)
+#define BYTES(type, f)
+#define ID(f)
+#define REASON(f)
+#define END
+#include "entries.def"
 #undef ENTRY_CODEC
 
 #endif
