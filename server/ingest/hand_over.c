@@ -63,13 +63,6 @@ static void on_post(struct post *post);
 
 static void kick(struct hand_over *hand) { loop_post(hand->writer->ingest->loop, &hand->post); }
 
-void hand_over_look(struct writer *writer)
-{
-    if (writer->hand) {
-        kick(writer->hand);
-    }
-}
-
 void hand_over_cancel(struct writer *writer)
 {
     struct hand_over *hand = writer->hand;
@@ -400,6 +393,7 @@ static void end(struct hand_over *hand)
     log_end(hand);
     run_handed_remove(&hand->handed);
     writer->hand = NULL;
+    writer->settled = NULL;
     if (node) {
         struct hand_over_wait *wait = list_item(node, struct hand_over_wait, link);
         wait->stored_bytes = hand->fill.stored_bytes;
@@ -502,6 +496,7 @@ int writer_hand_over(struct writer *writer, const struct hand_over_options *opti
     run_handed_add(writer->key.run, &hand->handed);
     writer_ref(writer);
     writer->hand = hand;
+    writer->settled = &hand->post;
     begin_work(hand, HAND_DECODE, decode_run);
     mapped_pump(writer->ingest); /* this rank does not copy any more */
     return 0;

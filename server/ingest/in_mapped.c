@@ -5,10 +5,10 @@
  *
  *   described --> place --> write (the store) ---\
  *       |            \----> digest (a worker) ----+--> its chunks count; the object goes on
- *       \--> look (a worker) --> place --> write --/
+ *       \--> pack (a worker) --> place --> write --/
  *                           \--> nothing new -----/
  *
- * A payload is looked at before it is written if the base, or the objects that this writer had
+ * A payload is packed before it is written if the base, or the objects that this writer had
  * stored before a restart of the daemon, may have its chunks, or if it is to be encoded. Otherwise
  * the disk does not wait for the processors. A payload gets its place in the object when its length
  * is known, so a chunk that is described at one place may be stored at another: in_piece says
@@ -21,9 +21,9 @@
  * opening: the record takes no seal of it any more. A client that breaks the promise spoils its own
  * checkpoint, and every reader finds out, because the bytes on the disk do not match the digest.
  *
- * While ranks of this host copy their state, digests wait, except for one look at a time: a trainer
+ * While ranks of this host copy their state, digests wait, except for one pack at a time: a trainer
  * waits for its copy, and for nothing else here. Writes do not need the processors and go on;
- * without that one look the disk would have to wait for the end of the copy. One loop's thread;
+ * without that one the disk would have to wait for the end of the copy. One loop's thread;
  * digests on workers.
  */
 #include "ingest/ingest_private.h"
@@ -39,7 +39,7 @@ enum {
     MAPPED_WRITES_SHARED_MAX = 64,
     MAPPED_BYTES_MAX = 128 << 20, /* of all writes under way: librados copies them */
     MAPPED_DIGESTS_MAX = 4,
-    MAPPED_LOOKS_HELD_MAX = 1,
+    MAPPED_PACKS_HELD_MAX = 1,
     HOLD_MS = 60, /* while a rank copies, its descriptions come faster than this */
     HOLD_STEP_MS = 20,
     /* Further ones are not held back, because their objects are open files. */
@@ -47,10 +47,16 @@ enum {
     DESCRIBED_BYTES_HIGH = 32 << 20
 };
 
-static size_t own_bytes(const struct in_write *write)
+static struct mapped_write *of_base(struct in_write *write)
 {
-    return sizeof(*write) + write->envelope_count * (sizeof(write->envelopes[0]) +
-                                                     sizeof(write->pieces[0]) + sizeof(uint32_t));
+    return container_of(write, struct mapped_write, base);
+}
+
+/* Returns the memory of a description of so many chunks. */
+static size_t own_bytes(size_t count)
+{
+    return sizeof(struct mapped_write) +
+           count * (sizeof(struct envelope) + sizeof(struct in_piece) + sizeof(uint32_t));
 }
 
 bool ingest_is_full(const struct ingest *ingest)
@@ -68,13 +74,13 @@ void ingest_on_room(struct ingest *ingest, void (*room)(void *user), void *user)
 
 /* Ends one of the steps of a described payload; the last one frees it. Reading is resumed when
  * enough memory has become free. */
-static void end_part(struct in_write *write, int status, const struct diag *diag)
+static void end_part(struct mapped_write *write, int status, const struct diag *diag)
 {
-    struct in_object *object = write->object;
+    struct in_object *object = write->base.object;
     struct ingest *ingest = object->writer->ingest;
     CHECK(write->parts_left > 0);
     if (--write->parts_left == 0) {
-        ingest->described_bytes -= own_bytes(write);
+        ingest->described_bytes -= own_bytes(write->base.envelope_count);
         encode_kit_give_side(write->side);
         mapped_unref(write->mapped);
         free(write);
@@ -89,9 +95,10 @@ static void end_part(struct in_write *write, int status, const struct diag *diag
     }
 }
 
-void mapped_written(struct in_write *write, int status, const struct diag *diag)
+static void end_write(struct in_write *base, int status, const struct diag *diag)
 {
-    struct in_object *object = write->object;
+    struct mapped_write *write = of_base(base);
+    struct in_object *object = write->base.object;
     struct ingest *ingest = object->writer->ingest;
     CHECK(ingest->mapped_writes > 0);
     ingest->mapped_writes--;
@@ -102,10 +109,10 @@ void mapped_written(struct in_write *write, int status, const struct diag *diag)
 }
 
 /* Enters the envelopes of chunks that were written as they are. */
-static void note_digests(struct in_write *write)
+static void note_digests(struct mapped_write *write)
 {
-    for (uint32_t i = 0; i < write->envelope_count; i++) {
-        struct envelope *to = &write->object->envelopes[write->envelope_first + i];
+    for (uint32_t i = 0; i < write->base.envelope_count; i++) {
+        struct envelope *to = &write->base.object->envelopes[write->envelope_first + i];
         uint64_t offset = to->offset;
         *to = write->envelopes[i];
         to->offset = offset;
@@ -114,46 +121,70 @@ static void note_digests(struct in_write *write)
 
 /* Enters the fate of each chunk. If some chunks are new, the write waits for the disk, ahead of
  * others, and true is returned. */
-static bool note_look(struct in_write *write)
+static bool note_packed(struct mapped_write *write)
 {
-    struct in_object *object = write->object;
+    struct in_object *object = write->base.object;
     struct writer *writer = object->writer;
-    for (uint32_t i = 0; i < write->envelope_count; i++) {
+    for (uint32_t i = 0; i < write->base.envelope_count; i++) {
         struct in_piece *to = &object->pieces[write->piece_first + i];
         uint64_t at = to->at;
         *to = write->pieces[i];
         to->at = at;
     }
-    write->is_looked = true;
+    write->pack = PACK_DONE;
     if (write->seal.new_count == 0) {
         return false;
     }
-    list_add_tail(writer->to_write.next, &write->link);
+    list_add_tail(writer->to_write.next, &write->base.link);
     return true;
 }
 
-/* Called when a worker has finished with a payload: enters its digests, or what the look has
+/* Called when a worker has finished with a payload: enters its digests, or what packing has
  * found. */
 static void digest_done(struct work *work)
 {
-    struct in_write *write = container_of(work, struct in_write, work);
-    struct in_object *object = write->object;
+    struct mapped_write *write = container_of(work, struct mapped_write, work);
+    struct in_object *object = write->base.object;
     struct ingest *ingest = object->writer->ingest;
     struct diag diag = write->diag;
     CHECK(ingest->mapped_digests > 0);
     ingest->mapped_digests--;
-    look_end(write);
+    pack_end(write);
     bool goes_on = false;
-    if (write->status == 0 && !write->is_look) {
+    if (write->status == 0 && write->pack == PACK_NOT) {
         note_digests(write);
     } else if (write->status == 0 && !in_object_has_failed(object)) {
-        goes_on = note_look(write);
+        goes_on = note_packed(write);
     }
     if (!goes_on) {
         end_part(write, write->status, &diag);
         in_object_advance(object);
     }
     mapped_pump(ingest);
+}
+
+/* Places a payload behind the payloads that have a place. Returns NO_MEMORY if there is no memory.
+ */
+static int place(struct in_object *object, struct mapped_write *write)
+{
+    uint32_t count = write->pack == PACK_DONE ? write->seal.new_count : write->base.envelope_count;
+    uint32_t first = object->envelope_count;
+    int status = in_object_keep(object, count, write->base.envelopes, object->stored_bytes, NULL);
+    if (status != 0) {
+        return status;
+    }
+    write->base.offset = object->stored_bytes;
+    write->envelope_first = first;
+    object->stored_bytes =
+        round_up_u64(write->base.offset + write->base.payload_bytes, LIMIT_ALIGN_BYTES);
+    for (uint32_t i = 0, stored = 0; i < write->base.envelope_count; i++) {
+        struct in_piece *piece = &object->pieces[write->piece_first + i];
+        if (piece->where == WHERE_OPEN || piece->where == WHERE_STORED) {
+            piece->where = WHERE_STORED;
+            piece->envelope = first + stored++;
+        }
+    }
+    return 0;
 }
 
 /* --- whose turn it is ----------------------------------------------------------------------- */
@@ -205,44 +236,45 @@ void mapped_hold_over(struct timer *timer)
     mapped_pump(container_of(timer, struct ingest, hold));
 }
 
-static void queue_digest(struct writer *writer, struct in_write *write)
+static void queue_digest(struct writer *writer, struct mapped_write *write)
 {
     list_add_tail(&writer->to_digest, &write->digest_link);
     writer->ingest->digests_waiting++;
 }
 
-/* Begins the first write in the writer's queue. A payload that has to be looked at first goes to
+/* Begins the first write in the writer's queue. A payload that has to be packed first goes to
  * the queue of digests instead. */
 static void begin_write(struct ingest *ingest, struct writer *writer)
 {
-    struct in_write *write = list_item(list_pop(&writer->to_write), struct in_write, link);
-    struct in_object *object = write->object;
-    list_init(&write->link);
-    if (!write->is_looked && look_is_due(ingest, write)) {
-        write->is_look = true;
+    struct mapped_write *write =
+        of_base(list_item(list_pop(&writer->to_write), struct in_write, link));
+    struct in_object *object = write->base.object;
+    list_init(&write->base.link);
+    if (write->pack == PACK_NOT && pack_is_due(ingest, write)) {
+        write->pack = PACK_FIRST;
         queue_digest(writer, write);
         return;
     }
-    int status = in_object_place(object, write);
+    int status = place(object, write);
     if (status != 0) {
         end_part(write, status, NULL);
         in_object_advance(object);
         return;
     }
-    if (!write->is_looked) {
+    if (write->pack == PACK_NOT) {
         write->parts_left = 2;
         queue_digest(writer, write);
     }
     ingest->mapped_writes++;
-    write->counted_bytes = write->payload_bytes;
+    write->counted_bytes = write->base.payload_bytes;
     ingest->mapped_bytes += write->counted_bytes;
     sink_rate_begin(&ingest->kit.rate, loop_now_ms(ingest->loop));
     if (object->created) {
-        in_write_submit(write);
+        in_write_submit(&write->base);
         return;
     }
     /* Created only before its first write: an open object is an open file. */
-    list_add_tail(&object->ready, &write->link);
+    list_add_tail(&object->ready, &write->base.link);
     if (!object->busy) {
         in_object_create(object);
     }
@@ -250,30 +282,31 @@ static void begin_write(struct ingest *ingest, struct writer *writer)
 
 /* Begins the first digest in the writer's queue. Returns false if there is none, or if it cannot
  * begin now. */
-static bool begin_digest(struct ingest *ingest, struct writer *writer, bool only_looks)
+static bool begin_digest(struct ingest *ingest, struct writer *writer, bool only_packs)
 {
     if (list_is_empty(&writer->to_digest)) {
         return false;
     }
-    struct in_write *write = list_item(writer->to_digest.next, struct in_write, digest_link);
-    if ((only_looks && !write->is_look) || !look_begin(write)) {
+    struct mapped_write *write =
+        list_item(writer->to_digest.next, struct mapped_write, digest_link);
+    if ((only_packs && write->pack == PACK_NOT) || !pack_begin(write)) {
         return false;
     }
     list_remove(&write->digest_link);
     list_init(&write->digest_link);
     ingest->digests_waiting--;
     ingest->mapped_digests++;
-    write->work = (struct work){.run = look_run, .done = digest_done};
+    write->work = (struct work){.run = pack_run, .done = digest_done};
     work_submit(ingest->pool, &write->work);
     to_the_end(writer);
     return true;
 }
 
 /* Begins one digest. Returns false if none can begin. */
-static bool begin_digests(struct ingest *ingest, bool only_looks)
+static bool begin_digests(struct ingest *ingest, bool only_packs)
 {
     list_each (node, &ingest->writers) {
-        if (begin_digest(ingest, list_item(node, struct writer, link), only_looks)) {
+        if (begin_digest(ingest, list_item(node, struct writer, link), only_packs)) {
             return true;
         }
     }
@@ -300,26 +333,26 @@ void mapped_pump(struct ingest *ingest)
     if (held && !timer_is_active(&ingest->hold)) {
         timer_start(&ingest->hold, HOLD_STEP_MS);
     }
-    uint32_t most = held ? MAPPED_LOOKS_HELD_MAX : MAPPED_DIGESTS_MAX;
+    uint32_t most = held ? MAPPED_PACKS_HELD_MAX : MAPPED_DIGESTS_MAX;
     while (ingest->mapped_digests < most && begin_digests(ingest, held)) {
     }
     note_starved(ingest);
 }
 
-void mapped_drop(struct in_object *object)
+static void drop_waiting(struct in_object *object)
 {
     struct writer *writer = object->writer;
     list_each_safe (node, &writer->to_write) {
-        struct in_write *write = list_item(node, struct in_write, link);
-        if (write->object == object) {
-            list_remove(&write->link);
-            list_init(&write->link);
+        struct mapped_write *write = of_base(list_item(node, struct in_write, link));
+        if (write->base.object == object) {
+            list_remove(&write->base.link);
+            list_init(&write->base.link);
             end_part(write, 0, NULL);
         }
     }
     list_each_safe (node, &writer->to_digest) {
-        struct in_write *write = list_item(node, struct in_write, digest_link);
-        if (write->object == object) {
+        struct mapped_write *write = list_item(node, struct mapped_write, digest_link);
+        if (write->base.object == object) {
             list_remove(&write->digest_link);
             list_init(&write->digest_link);
             writer->ingest->digests_waiting--;
@@ -334,7 +367,7 @@ void mapped_drop(struct in_object *object)
  * here. */
 static int check(const struct in_object *object, const struct msg_data *data, struct diag *diag)
 {
-    if (object->next_offset > 0 && !object->described) {
+    if (object->way && object->way->drop != drop_waiting) {
         return diag_set(diag, CAIRN_E_PROTOCOL, "bytes of object %u came, and then a description",
                         object->id.sequence);
     }
@@ -365,11 +398,11 @@ static uint64_t learnt_key(const struct writer *writer, uint32_t tensor)
 
 /* Takes over how the client has described the chunks. Checksums in the description do not count:
  * the bytes are not read yet. */
-static void note_description(struct in_write *write, const struct msg_describe *describe,
+static void note_description(struct mapped_write *write, const struct msg_describe *describe,
                              const struct described *described)
 {
-    const struct ingest *ingest = write->object->writer->ingest;
-    for (uint32_t i = 0; i < write->envelope_count; i++) {
+    const struct ingest *ingest = write->base.object->writer->ingest;
+    for (uint32_t i = 0; i < write->base.envelope_count; i++) {
         write->envelopes[i].stored_crc = 0;
         if (!described->packs) { /* PROTOCOL.md: digests count only if packing was negotiated */
             memset(&write->envelopes[i].digest, 0, sizeof(struct digest));
@@ -377,48 +410,115 @@ static void note_description(struct in_write *write, const struct msg_describe *
     }
     if (described->packs && ingest->lanes > 0) {
         write->encode = (enum encode_mode)describe->encode;
-        write->tensor = learnt_key(write->object->writer, describe->tensor);
+        write->tensor = learnt_key(write->base.object->writer, describe->tensor);
     }
 }
 
-int in_object_describe(struct in_object *object, const struct msg_describe *describe,
-                       const struct described *described, struct diag *diag)
+/* Appends the places of a write's chunks in the object. */
+static int keep_pieces(struct in_object *object, const struct msg_data *data, struct diag *diag)
+{
+    struct in_piece *grown =
+        in_object_room(object->pieces, object->chunk_count + data->envelope_count, sizeof(*grown),
+                       &object->piece_cap);
+    if (!grown) {
+        return diag_set(diag, CAIRN_E_NO_MEMORY, "no memory for the chunks of an object");
+    }
+    object->pieces = grown;
+    for (uint32_t i = 0; i < data->envelope_count; i++) {
+        object->pieces[object->chunk_count + i] =
+            (struct in_piece){.at = data->offset + data->envelopes[i].offset};
+    }
+    return 0;
+}
+
+/* Returns the write of a description, with memory for its chunks behind it, or NULL. */
+static struct mapped_write *new_write(const struct msg_describe *describe)
+{
+    size_t count = describe->data.envelope_count;
+    struct mapped_write *write = calloc(1, own_bytes(count));
+    if (write) {
+        write->base.envelopes = write->envelopes;
+        write->pieces = (struct in_piece *)(void *)&write->envelopes[count];
+        write->dtypes = (uint32_t *)(void *)&write->pieces[count];
+        if (describe->dtype_count > 0) {
+            memcpy(write->dtypes, describe->dtypes, count * sizeof(uint32_t));
+        }
+    }
+    return write;
+}
+
+static void note_durable(struct in_object *object)
+{
+    struct ingest *ingest = object->writer->ingest;
+    sink_rate_durable(&ingest->kit.rate, object->stored_bytes, loop_now_ms(ingest->loop));
+}
+
+static void leave(struct in_object *object)
+{
+    struct ingest *ingest = object->writer->ingest;
+    if (--ingest->mapped_objects == 0) {
+        sink_rate_end(&ingest->kit.rate);
+    }
+}
+
+static const struct in_way mapped_way = {end_write, drop_waiting, note_durable, leave};
+
+/* Enters a described payload into its object, and gives the write. */
+static int enter(struct in_object *object, const struct msg_describe *describe,
+                 struct mapped_write **ret, struct diag *diag)
 {
     const struct msg_data *data = &describe->data;
+    int status = check(object, data, diag);
+    status = status ? status : in_object_check(object, data, describe->bytes, diag);
+    status = status ? status : keep_pieces(object, data, diag);
+    if (status != 0) {
+        return status;
+    }
+    struct mapped_write *write = new_write(describe);
+    if (!write) {
+        return diag_set(diag, CAIRN_E_NO_MEMORY, "no memory for a write");
+    }
+    write->base.payload_bytes = describe->bytes;
+    write->piece_first = object->chunk_count;
+    write->parts_left = 1;
+    list_init(&write->digest_link);
+    in_object_enter(object, &write->base, data);
+    *ret = write;
+    return 0;
+}
+
+int mapped_take(struct in_object *object, const struct msg_describe *describe,
+                const struct described *described, struct diag *diag)
+{
     struct writer *writer = object->writer;
     struct ingest *ingest = writer->ingest;
-    struct in_write *write = NULL;
+    struct mapped_write *write = NULL;
     const uint8_t *bytes = mapped_at(described->mapped, describe->arena_offset,
                                      round_up_u64(describe->bytes, LIMIT_ALIGN_BYTES));
     if (in_object_has_failed(object)) {
         return 0;
     }
     object->stream = described->stream;
-    int status = bytes ? check(object, data, diag)
+    int status = bytes ? enter(object, describe, &write, diag)
                        : diag_set(diag, CAIRN_E_PROTOCOL,
                                   "%u bytes at %llu of the arena leave it, or were never written",
                                   describe->bytes, (unsigned long long)describe->arena_offset);
-    if (status == 0) {
-        struct in_payload payload = {data, describe->bytes, describe};
-        status = in_object_take(object, &payload, &write, diag);
-    }
     if (status != 0) {
         return status;
     }
-    ingest->mapped_objects += object->described ? 0 : 1;
-    object->described = true;
-    write->payload = (uint8_t *)(uintptr_t)bytes;
+    ingest->mapped_objects += object->way ? 0 : 1;
+    object->way = &mapped_way;
+    write->base.payload = (uint8_t *)(uintptr_t)bytes;
     write->mapped = mapped_ref(described->mapped);
-    write->parts_left = 1;
     note_description(write, describe, described);
-    ingest->described_bytes += own_bytes(write);
+    ingest->described_bytes += own_bytes(write->base.envelope_count);
     ingest->was_full = ingest->was_full || ingest_is_full(ingest);
     writer->described_ms = loop_now_ms(ingest->loop);
-    if (look_is_due(ingest, write)) {
-        write->is_look = true;
+    if (pack_is_due(ingest, write)) {
+        write->pack = PACK_FIRST;
         queue_digest(writer, write);
     } else {
-        list_add_tail(&writer->to_write, &write->link);
+        list_add_tail(&writer->to_write, &write->base.link);
     }
     mapped_pump(ingest);
     return 0;

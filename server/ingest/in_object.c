@@ -5,14 +5,13 @@
  *   creating -> writing -> footer -> sealing -> (durable, freed)
  *       \________\__________\_________\-> failed -> aborting -> (freed)
  *
- * Each payload goes through the verify pool (crc and digest of every chunk) and then to the store.
- * Writes of one object run side by side; the footer waits for all of them. Invariant: an object is
- * sealed only when every chunk in it was verified.
+ * Its payloads come one of two ways (struct in_way): by the socket (in_socket.c), or as
+ * descriptions of an arena (in_mapped.c). Writes of one object run side by side; the footer waits
+ * for all of them. Invariant: an object is sealed only when every chunk in it was verified.
  */
 #include "ingest/ingest_private.h"
 
 #include "base/buf.h"
-#include "pipeline/chunk.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -44,8 +43,8 @@ static void free_object(struct in_object *object)
     free(object->envelopes);
     free(object->pieces);
     free(object->footer);
-    if (object->described && --writer->ingest->mapped_objects == 0) {
-        sink_rate_end(&writer->ingest->kit.rate);
+    if (object->way) {
+        object->way->leave(object);
     }
     free(object);
     writer_unref(writer);
@@ -69,6 +68,14 @@ static void on_aborted(struct store_req *req)
     free_object(container_of(req, struct in_object, req));
 }
 
+/* Drops the payloads that nobody has begun to write. */
+static void drop_waiting(struct in_object *object)
+{
+    if (object->way) {
+        object->way->drop(object);
+    }
+}
+
 void in_object_fail(struct in_object *object, int code, const char *text)
 {
     struct writer *writer = object->writer;
@@ -79,8 +86,8 @@ void in_object_fail(struct in_object *object, int code, const char *text)
     if (writer->user && !object->quiet) {
         writer->events.on_failed(writer->user, object->stream, &object->id, code, text);
     }
-    mapped_drop(object);
-    hand_over_look(writer);
+    drop_waiting(object);
+    writer_settled(writer);
 }
 
 void in_object_tell_ended(struct in_object *object)
@@ -108,54 +115,17 @@ void in_object_drop(struct in_object *object)
     if (object->state != IN_ABORTING) {
         object->state = IN_FAILED;
     }
-    mapped_drop(object);
+    drop_waiting(object);
     in_object_advance(object);
 }
 
 /* --- one payload ---------------------------------------------------------------------------- */
 
-/* Checks crc and digest of every chunk of a payload, and that the bytes between chunks are zero.
- * Runs on a worker. */
-static void verify_run(struct work *work)
-{
-    struct in_write *write = container_of(work, struct in_write, work);
-    uint64_t at = 0;
-    for (uint32_t i = 0; i < write->envelope_count && write->status == 0; i++) {
-        const struct envelope *envelope = &write->envelopes[i];
-        if (!is_all_zero(envelope->offset - at, write->payload + at)) {
-            write->status = diag_set(&write->diag, CAIRN_E_DIGEST_MISMATCH,
-                                     "padding in front of a chunk is not zero");
-            return;
-        }
-        write->status = chunk_verify(envelope, write->payload + envelope->offset, &write->diag);
-        at = envelope->offset + envelope->stored_bytes;
-    }
-    uint64_t padded = round_up_u64(write->payload_bytes, LIMIT_ALIGN_BYTES);
-    memset(write->payload + write->payload_bytes, 0, padded - write->payload_bytes);
-}
-
-/* Ends the write of a payload, and gives its buffer back. */
-static void write_finish(struct in_write *write, int status, const struct diag *diag)
-{
-    struct in_object *object = write->object;
-    if (write->mapped) {
-        mapped_written(write, status, diag);
-        return;
-    }
-    credit_put(object->writer->ingest->credit, write->payload);
-    free(write);
-    object->pending--;
-    if (status != 0) {
-        in_object_fail(object, status, diag_text(diag, status));
-    }
-    in_object_advance(object);
-}
-
 static void on_written(struct store_req *req)
 {
     struct in_write *write = container_of(req, struct in_write, req);
     struct diag diag = req->diag;
-    write_finish(write, req->status, &diag);
+    write->object->way->end_write(write, req->status, &diag);
 }
 
 void in_write_submit(struct in_write *write)
@@ -169,20 +139,6 @@ void in_write_submit(struct in_write *write)
                                     .bytes = round_up_u64(write->payload_bytes, LIMIT_ALIGN_BYTES),
                                     .data = write->payload};
     store_submit(object->writer->ingest->store, &write->req);
-}
-
-static void verify_done(struct work *work)
-{
-    struct in_write *write = container_of(work, struct in_write, work);
-    struct in_object *object = write->object;
-    if (write->status != 0 || object->state == IN_FAILED) {
-        struct diag diag = write->diag;
-        write_finish(write, write->status, &diag);
-    } else if (!object->created) {
-        list_add_tail(&object->ready, &write->link);
-    } else {
-        in_write_submit(write);
-    }
 }
 
 /* Checks that the chunks fill the payload: sorted, without overlap, from its first byte to its
@@ -207,9 +163,7 @@ static int check_envelopes(const struct msg_data *data, uint32_t payload_bytes, 
     return 0;
 }
 
-/* Returns `items` with room for `needed` items; the memory may move. Returns NULL if there is no
- * memory; the items are unchanged then. */
-static void *with_room(void *items, uint32_t needed, size_t item_bytes, uint32_t *io_cap)
+void *in_object_room(void *items, uint32_t needed, size_t item_bytes, uint32_t *io_cap)
 {
     if (items && needed <= *io_cap) {
         return items;
@@ -220,12 +174,11 @@ static void *with_room(void *items, uint32_t needed, size_t item_bytes, uint32_t
     return grown;
 }
 
-/* Appends the headers of a write, which are needed for the object's footer. */
-static int keep_envelopes(struct in_object *object, uint32_t count,
-                          const struct envelope *envelopes, uint64_t offset, struct diag *diag)
+int in_object_keep(struct in_object *object, uint32_t count, const struct envelope *envelopes,
+                   uint64_t offset, struct diag *diag)
 {
-    struct envelope *grown = with_room(object->envelopes, object->envelope_count + count,
-                                       sizeof(*grown), &object->envelope_cap);
+    struct envelope *grown = in_object_room(object->envelopes, object->envelope_count + count,
+                                            sizeof(*grown), &object->envelope_cap);
     if (!grown) {
         return diag_set(diag, CAIRN_E_NO_MEMORY, "no memory for the headers of an object");
     }
@@ -237,46 +190,8 @@ static int keep_envelopes(struct in_object *object, uint32_t count,
     return 0;
 }
 
-/* Appends the places of a write's chunks in the object. */
-static int keep_pieces(struct in_object *object, const struct msg_data *data, struct diag *diag)
-{
-    struct in_piece *grown = with_room(object->pieces, object->chunk_count + data->envelope_count,
-                                       sizeof(*grown), &object->piece_cap);
-    if (!grown) {
-        return diag_set(diag, CAIRN_E_NO_MEMORY, "no memory for the chunks of an object");
-    }
-    object->pieces = grown;
-    for (uint32_t i = 0; i < data->envelope_count; i++) {
-        object->pieces[object->chunk_count + i] =
-            (struct in_piece){.at = data->offset + data->envelopes[i].offset};
-    }
-    return 0;
-}
-
-int in_object_place(struct in_object *object, struct in_write *write)
-{
-    uint32_t count = write->is_looked ? write->seal.new_count : write->envelope_count;
-    uint32_t first = object->envelope_count;
-    int status = keep_envelopes(object, count, write->envelopes, object->place_next, NULL);
-    if (status != 0) {
-        return status;
-    }
-    write->offset = object->place_next;
-    write->envelope_first = first;
-    object->place_next = round_up_u64(write->offset + write->payload_bytes, LIMIT_ALIGN_BYTES);
-    for (uint32_t i = 0, stored = 0; i < write->envelope_count; i++) {
-        struct in_piece *piece = &object->pieces[write->piece_first + i];
-        if (piece->where == WHERE_OPEN || piece->where == WHERE_STORED) {
-            piece->where = WHERE_STORED;
-            piece->envelope = first + stored++;
-        }
-    }
-    return 0;
-}
-
-/* Checks that a payload continues its object, and that the object stays within its limits. */
-static int check_place(const struct in_object *object, const struct msg_data *data,
-                       uint32_t payload_bytes, struct diag *diag)
+int in_object_check(const struct in_object *object, const struct msg_data *data,
+                    uint32_t payload_bytes, struct diag *diag)
 {
     if (object->ended || data->offset != object->next_offset) {
         return diag_set(diag, CAIRN_E_PROTOCOL, "object %u: payload at %llu where %llu was due",
@@ -315,8 +230,7 @@ static void on_created(struct store_req *req)
         if (object->state == IN_WRITING) {
             in_write_submit(write);
         } else {
-            struct diag diag = DIAG_INIT;
-            write_finish(write, 0, &diag);
+            object->way->end_write(write, 0, NULL);
         }
     }
     object->pending--;
@@ -325,95 +239,18 @@ static void on_created(struct store_req *req)
 
 void in_object_create(struct in_object *object) { submit(object, STORE_CREATE, on_created); }
 
-/* Returns a new write, or NULL if there is no memory. For a described payload the pieces and dtypes
- * lie behind the envelopes. */
-static struct in_write *new_write(const struct msg_data *data, const struct msg_describe *describe,
-                                  struct diag *diag)
+void in_object_enter(struct in_object *object, struct in_write *write, const struct msg_data *data)
 {
-    size_t count = data->envelope_count, envelopes_bytes = count * sizeof(struct envelope);
-    size_t more = describe ? count * (sizeof(struct in_piece) + sizeof(uint32_t)) : 0;
-    struct in_write *write = malloc(sizeof(*write) + envelopes_bytes + more);
-    if (!write) {
-        (void)diag_set(diag, CAIRN_E_NO_MEMORY, "no memory for a write");
-        return NULL;
-    }
-    *write = (struct in_write){.offset = data->offset, .envelope_count = data->envelope_count};
-    if (describe) {
-        write->pieces = (struct in_piece *)(void *)&write->envelopes[count];
-        write->dtypes = (uint32_t *)(void *)&write->pieces[count];
-        memset(write->pieces, 0, more);
-        if (describe->dtype_count > 0) {
-            memcpy(write->dtypes, describe->dtypes, count * sizeof(uint32_t));
-        }
-    }
-    return write;
-}
-
-int in_object_take(struct in_object *object, const struct in_payload *payload,
-                   struct in_write **ret, struct diag *diag)
-{
-    const struct msg_data *data = payload->data;
-    uint32_t bytes = payload->bytes;
-    size_t envelopes_bytes = data->envelope_count * sizeof(data->envelopes[0]);
-    struct in_write *write = NULL;
-    uint32_t first = object->envelope_count;
-    int status = check_place(object, data, bytes, diag);
-    if (status == 0) {
-        status = payload->describe ? keep_pieces(object, data, diag)
-                                   : keep_envelopes(object, data->envelope_count, data->envelopes,
-                                                    data->offset, diag);
-    }
-    if (status == 0) {
-        write = new_write(data, payload->describe, diag);
-        status = write ? 0 : CAIRN_E_NO_MEMORY;
-    }
-    if (status != 0) {
-        return status;
-    }
     write->object = object;
-    write->payload_bytes = bytes;
-    write->envelope_first = first;
-    write->piece_first = object->chunk_count;
-    object->chunk_count += data->envelope_count;
+    write->envelope_count = data->envelope_count;
     list_init(&write->link);
-    list_init(&write->digest_link);
-    memcpy(write->envelopes, data->envelopes, envelopes_bytes);
-    object->next_offset = round_up_u64(data->offset + bytes, LIMIT_ALIGN_BYTES);
+    memcpy(write->envelopes, data->envelopes, data->envelope_count * sizeof(data->envelopes[0]));
+    object->chunk_count += data->envelope_count;
+    object->next_offset = round_up_u64(data->offset + write->payload_bytes, LIMIT_ALIGN_BYTES);
     object->pending++;
-    object->writer->ingest->bytes_in += bytes;
-    object->writer->received_bytes += bytes;
+    object->writer->ingest->bytes_in += write->payload_bytes;
+    object->writer->received_bytes += write->payload_bytes;
     object->writer->fed_ms = loop_now_ms(object->writer->ingest->loop);
-    *ret = write;
-    return 0;
-}
-
-int in_object_data(struct in_object *object, const struct msg_data *data,
-                   const struct payload *payload, struct diag *diag)
-{
-    struct ingest *ingest = object->writer->ingest;
-    struct in_write *write = NULL;
-    if (in_object_has_failed(object)) {
-        credit_put(ingest->credit, payload->data);
-        return 0;
-    }
-    object->stream = payload->stream;
-    bool first = object->next_offset == 0;
-    struct in_payload taken = {.data = data, .bytes = payload->bytes};
-    int status = object->described ? diag_set(diag, CAIRN_E_PROTOCOL,
-                                              "object %u was described, and bytes of it came",
-                                              object->id.sequence)
-                                   : in_object_take(object, &taken, &write, diag);
-    if (status != 0) {
-        credit_put(ingest->credit, payload->data);
-        return status;
-    }
-    write->payload = payload->data;
-    write->work = (struct work){.run = verify_run, .done = verify_done};
-    if (first) {
-        in_object_create(object);
-    }
-    work_submit(ingest->pool, &write->work);
-    return 0;
 }
 
 /* --- the end -------------------------------------------------------------------------------- */
@@ -425,7 +262,7 @@ static void is_durable(struct in_object *object, int status, const struct diag *
     if (status == 0) {
         struct durable durable = {.sequence = object->id.sequence,
                                   .envelope_count = object->envelope_count,
-                                  .piece_count = object->described ? object->chunk_count : 0,
+                                  .piece_count = object->pieces ? object->chunk_count : 0,
                                   .envelopes = object->envelopes,
                                   .pieces = object->pieces};
         status = writer_add_durable(writer, &durable);
@@ -440,14 +277,11 @@ static void is_durable(struct in_object *object, int status, const struct diag *
         in_object_advance(object);
         return;
     }
-    if (object->described) {
-        sink_rate_durable(&writer->ingest->kit.rate, object->place_next,
-                          loop_now_ms(writer->ingest->loop));
-    }
+    object->way->durable(object);
     if (writer->user && !object->quiet) {
         writer->events.on_durable(writer->user, object->stream, &object->id);
     }
-    hand_over_look(writer);
+    writer_settled(writer);
     free_object(object);
 }
 
@@ -474,17 +308,12 @@ static void on_footer(struct store_req *req)
     submit(object, STORE_SEAL, on_sealed);
 }
 
-static uint64_t stored_bytes(const struct in_object *object)
-{
-    return object->described ? object->place_next : object->next_offset;
-}
-
 /* Writes the footer behind the data of an object that has ended. on_footer() seals it. */
 static void write_footer(struct in_object *object)
 {
     struct writer *writer = object->writer;
     struct object_footer footer = {.id = object->id,
-                                   .data_bytes = stored_bytes(object),
+                                   .data_bytes = object->stored_bytes,
                                    .envelope_count = object->envelope_count,
                                    .envelopes = object->envelopes};
     uint64_t bytes = object_footer_bytes(footer.envelope_count);
@@ -527,7 +356,8 @@ void in_object_advance(struct in_object *object)
         }
     } else if (object->state == IN_WRITING && object->ended) {
         write_footer(object);
-    } else if (object->state == IN_CREATING && object->ended && object->described) {
+    } else if (object->state == IN_CREATING && object->ended && object->way &&
+               object->stored_bytes == 0) {
         is_durable(object, 0, NULL); /* all chunks are stored elsewhere: nothing is stored here */
     }
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Writers: which process sends objects for which opening, which of them are durable, and the check
- * of a part against these.
+ * Writers: which process sends objects for which opening, and the way of each message to its
+ * object. The root of this folder. One loop's thread.
  */
 #include "ingest/ingest_private.h"
 
@@ -66,31 +66,6 @@ void ingest_progress(const struct ingest *ingest,
 uint64_t ingest_bytes_in(const struct ingest *ingest) { return ingest->bytes_in; }
 
 /* --- life of a writer ----------------------------------------------------------------------- */
-
-void writer_ref(struct writer *writer) { writer->refs++; }
-
-void writer_unref(struct writer *writer)
-{
-    CHECK(writer->refs > 0);
-    if (--writer->refs > 0) {
-        return;
-    }
-    struct ingest *ingest = writer->ingest;
-    list_remove(&writer->link);
-    for (size_t i = 0; i < writer->durable_count; i++) {
-        free(writer->durables[i].envelopes);
-        free(writer->durables[i].pieces);
-    }
-    free(writer->recovered);
-    free(writer->durables);
-    free(writer);
-    ingest->pending--;
-    if (ingest->pending == 0 && ingest->idle) {
-        void (*idle)(void *) = ingest->idle;
-        ingest->idle = NULL;
-        idle(ingest->idle_user);
-    }
-}
 
 static void drop_objects(struct writer *writer)
 {
@@ -243,34 +218,6 @@ bool writer_is_over(const struct writer *writer) { return writer->over; }
 
 /* --- objects -------------------------------------------------------------------------------- */
 
-struct in_object *writer_find_object(struct writer *writer, uint32_t sequence)
-{
-    list_each (node, &writer->objects) {
-        struct in_object *object = list_item(node, struct in_object, link);
-        if (object->id.sequence == sequence) {
-            return object;
-        }
-    }
-    return NULL;
-}
-
-static int check_id(const struct writer *writer, const struct object_id *id, struct diag *diag)
-{
-    if (id->term != writer->key.id.term || id->step != writer->key.id.step ||
-        id->rank != writer->key.rank || id->writer != writer->key.writer) {
-        return diag_set(diag, CAIRN_E_PROTOCOL,
-                        "an object of term %llu step %llu rank %u is not this session's",
-                        (unsigned long long)id->term, (unsigned long long)id->step, id->rank);
-    }
-    return 0;
-}
-
-bool writer_owns(const struct writer *writer, const struct object_id *id)
-{
-    struct diag ignored;
-    return check_id(writer, id, &ignored) == 0;
-}
-
 /* Returns a new object for its first payload. Returns NULL with *ret_status 0 if the payload
  * belongs to an object that has failed here meanwhile, of which an ERROR tells the client. */
 static struct in_object *begin_object(struct writer *writer, const struct msg_data *data,
@@ -305,7 +252,7 @@ static struct in_object *begin_object(struct writer *writer, const struct msg_da
 int writer_data(struct writer *writer, const struct msg_data *data, const struct payload *payload,
                 struct diag *diag)
 {
-    int status = check_id(writer, &data->object, diag);
+    int status = writer_check_id(writer, &data->object, diag);
     struct in_object *object =
         status == 0 ? writer_find_object(writer, data->object.sequence) : NULL;
     if (status == 0 && !object) {
@@ -315,26 +262,26 @@ int writer_data(struct writer *writer, const struct msg_data *data, const struct
         credit_put(writer->ingest->credit, payload->data);
         return status;
     }
-    return in_object_data(object, data, payload, diag);
+    return socket_take(object, data, payload, diag);
 }
 
 int writer_describe(struct writer *writer, const struct msg_describe *describe,
                     const struct described *described, struct diag *diag)
 {
     const struct msg_data *data = &describe->data;
-    int status = check_id(writer, &data->object, diag);
+    int status = writer_check_id(writer, &data->object, diag);
     struct in_object *object =
         status == 0 ? writer_find_object(writer, data->object.sequence) : NULL;
     if (status == 0 && !object) {
         object = begin_object(writer, data, &status, diag);
     }
-    return object ? in_object_describe(object, describe, described, diag) : status;
+    return object ? mapped_take(object, describe, described, diag) : status;
 }
 
 int writer_end(struct writer *writer, uint32_t stream, const struct msg_object_end *end,
                struct diag *diag)
 {
-    int status = check_id(writer, &end->object, diag);
+    int status = writer_check_id(writer, &end->object, diag);
     if (status != 0) {
         return status;
     }
@@ -356,159 +303,5 @@ int writer_end(struct writer *writer, uint32_t stream, const struct msg_object_e
     }
     object->stream = stream;
     in_object_end(object);
-    return 0;
-}
-
-/* --- what is durable ------------------------------------------------------------------------ */
-
-/* Returns the place of the object in the sorted list, or the place where it belongs. */
-static size_t durable_position(const struct writer *writer, uint32_t sequence)
-{
-    size_t low = 0, high = writer->durable_count;
-    while (low < high) {
-        size_t middle = low + (high - low) / 2;
-        if (writer->durables[middle].sequence < sequence) {
-            low = middle + 1;
-        } else {
-            high = middle;
-        }
-    }
-    return low;
-}
-
-const struct durable *writer_find_durable(const struct writer *writer, uint32_t sequence)
-{
-    size_t at = durable_position(writer, sequence);
-    return at < writer->durable_count && writer->durables[at].sequence == sequence
-               ? &writer->durables[at]
-               : NULL;
-}
-
-static int drop_durable(const struct durable *durable, int status)
-{
-    free(durable->envelopes);
-    free(durable->pieces);
-    return status;
-}
-
-int writer_add_durable(struct writer *writer, const struct durable *durable)
-{
-    uint32_t sequence = durable->sequence;
-    if (writer_find_durable(writer, sequence)) {
-        return drop_durable(durable, 0);
-    }
-    if (writer->durable_count == writer->durable_cap) {
-        size_t cap = writer->durable_cap == 0 ? 16 : writer->durable_cap * 2;
-        struct durable *grown = realloc(writer->durables, cap * sizeof(*grown));
-        if (!grown) {
-            return drop_durable(durable, CAIRN_E_NO_MEMORY);
-        }
-        writer->durables = grown;
-        writer->durable_cap = cap;
-    }
-    size_t at = durable_position(writer, sequence);
-    memmove(&writer->durables[at + 1], &writer->durables[at],
-            (writer->durable_count - at) * sizeof(struct durable));
-    writer->durables[at] = *durable;
-    for (uint32_t i = 0; i < durable->envelope_count; i++) {
-        writer->durable_bytes += durable->envelopes[i].stored_bytes;
-    }
-    writer->durable_count++;
-    if (sequence >= writer->next_sequence) {
-        writer->next_sequence = sequence + 1;
-    }
-    return 0;
-}
-
-const struct envelope *durable_find(const struct durable *durable, uint64_t offset)
-{
-    uint32_t low = 0, high = durable->envelope_count;
-    while (low < high) {
-        uint32_t middle = low + (high - low) / 2;
-        if (durable->envelopes[middle].offset < offset) {
-            low = middle + 1;
-        } else {
-            high = middle;
-        }
-    }
-    return low < durable->envelope_count && durable->envelopes[low].offset == offset
-               ? &durable->envelopes[low]
-               : NULL;
-}
-
-const struct in_piece *durable_piece(const struct durable *durable, uint64_t at)
-{
-    uint32_t low = 0, high = durable->piece_count;
-    while (low < high) {
-        uint32_t middle = low + (high - low) / 2;
-        if (durable->pieces[middle].at < at) {
-            low = middle + 1;
-        } else {
-            high = middle;
-        }
-    }
-    return low < durable->piece_count && durable->pieces[low].at == at ? &durable->pieces[low]
-                                                                       : NULL;
-}
-
-static bool chunk_matches(const struct part_chunk *chunk, const struct envelope *envelope)
-{
-    return envelope && envelope->stored_bytes == chunk->stored_bytes &&
-           envelope->plain_bytes == chunk->plain_bytes &&
-           envelope->stored_crc == chunk->stored_crc && envelope->encoding == chunk->encoding &&
-           envelope->digest_alg == chunk->digest_alg &&
-           memcmp(&envelope->digest, &chunk->digest, sizeof(chunk->digest)) == 0;
-}
-
-bool writer_has_refs(const struct writer *writer, const struct part *part)
-{
-    for (uint32_t i = 0; i < part->object_count; i++) {
-        if (!writer_owns(writer, &part->objects[i].id)) {
-            return true;
-        }
-    }
-    return false;
-}
-
-/* Returns NULL if the part may refer to the chunk, or the reason why it may not. */
-static const char *chunk_refused(const struct writer *writer, const struct part_refs *refs,
-                                 const struct object_id *id, const struct part_chunk *chunk)
-{
-    if (!writer_owns(writer, id)) {
-        return !refs                            ? "is of another save, and this one has no base"
-               : part_refs_has(refs, id, chunk) ? NULL
-                                                : "is of another save, and not so in the base";
-    }
-    const struct durable *durable = writer_find_durable(writer, id->sequence);
-    if (!durable) {
-        return "is not durable";
-    }
-    return chunk_matches(chunk, durable_find(durable, chunk->offset)) ? NULL
-                                                                      : "holds another chunk there";
-}
-
-int writer_check_part(const struct writer *writer, const struct part *part,
-                      const struct part_refs *refs, struct diag *diag)
-{
-    const struct writer_key *key = &writer->key;
-    if (!ckpt_id_equal(part->id, key->id) || part->rank != key->rank ||
-        part->writer != key->writer) {
-        return diag_set(diag, CAIRN_E_INVALID,
-                        "the part says term %llu step %llu rank %u, the session is another",
-                        (unsigned long long)part->id.term, (unsigned long long)part->id.step,
-                        part->rank);
-    }
-    for (uint32_t i = 0; i < part->chunk_count; i++) {
-        const struct part_chunk *chunk = &part->chunks[i];
-        const struct object_id *id = &part->objects[chunk->object].id;
-        const char *why = chunk_refused(writer, refs, id, chunk);
-        if (why) {
-            return diag_set(diag, CAIRN_E_INVALID,
-                            "rank %u: chunk %u refers to object %u of step %llu@%llu at %llu, "
-                            "which %s",
-                            key->rank, i, id->sequence, (unsigned long long)id->step,
-                            (unsigned long long)id->term, (unsigned long long)chunk->offset, why);
-        }
-    }
     return 0;
 }

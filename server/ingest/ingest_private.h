@@ -1,9 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Types and calls that the files of this folder share: ingest.c (writers), in_object.c (the way of
- * one object to the store), in_mapped.c (payloads in an arena), in_look.c (work on their bytes),
- * hand_over.c (the end of a rank without its session), hand_fill.c (its part) and ingest_have.c
- * (objects that are already durable).
+ * Types and calls that the files of this folder share. They are in the order in which they call
+ * each other, the lowest first; ingest.c is the root.
  */
 #ifndef CAIRN_INGEST_INGEST_PRIVATE_H
 #define CAIRN_INGEST_INGEST_PRIVATE_H
@@ -93,9 +91,10 @@ struct writer {
     struct durable *durables;        /* sorted by sequence */
     struct list haves;               /* writer_have.link */
     uint32_t refs;                   /* held by in_objects, a running have and a hand-over */
-    struct list to_write, to_digest; /* in_write: described and not begun */
+    struct list to_write, to_digest; /* mapped_write: described and not begun */
     uint64_t described_ms;           /* time of the newest description */
     struct hand_over *hand;          /* NULL if no hand-over is running */
+    struct post *settled;            /* posted by writer_settled(); NULL if nobody waits */
     /* For people; since the writer was made. */
     uint64_t received_bytes, durable_bytes, began_ms, fed_ms;
     struct recovered *recovered; /* sorted by digest and place; immutable, so workers may read it */
@@ -105,111 +104,161 @@ struct writer {
 /* The state of an object at the store; in_object.c has the drawing. */
 enum in_state { IN_CREATING, IN_WRITING, IN_FOOTER, IN_SEALING, IN_FAILED, IN_ABORTING };
 
+struct in_object;
+struct in_write;
+
+/* One of the two ways that payloads come. An object's payloads all come the same way. */
+struct in_way {
+    /* Called when the store has done the write, or never will: ends it. */
+    void (*end_write)(struct in_write *write, int status, const struct diag *diag);
+    /* Drops the payloads that nobody has begun to write. */
+    void (*drop)(struct in_object *object);
+    /* Called when the object is durable. */
+    void (*durable)(struct in_object *object);
+    /* Called when the object is freed. */
+    void (*leave)(struct in_object *object);
+};
+
 struct in_object {
     struct list link;
     struct writer *writer;
     struct object_id id;
+    const struct in_way *way; /* NULL before the first payload was taken */
     enum in_state state;
     bool created, ended;
-    bool quiet;           /* its session is gone: no event is sent */
-    bool described;       /* its payloads lie in an arena; otherwise they came by the socket */
-    bool busy;            /* req is at the store */
-    uint32_t pending;     /* writes whose payload has come and is not on the disk yet */
-    uint32_t stream;      /* stream of the newest frame */
-    uint64_t bytes_max;   /* reserved at the store, including the footer */
-    uint64_t next_offset; /* by the client's numbering: where the next payload begins */
-    uint64_t place_next;  /* where the next described payload will be written */
-    uint32_t chunk_count; /* chunks that came or were described */
+    bool quiet;            /* its session is gone: no event is sent */
+    bool busy;             /* req is at the store */
+    uint32_t pending;      /* writes whose payload has come and is not on the disk yet */
+    uint32_t stream;       /* stream of the newest frame */
+    uint64_t bytes_max;    /* reserved at the store, including the footer */
+    uint64_t next_offset;  /* by the client's numbering: where the next payload begins */
+    uint64_t stored_bytes; /* end of the payloads that have a place in the store's object */
+    uint32_t chunk_count;  /* chunks that came or were described */
     uint32_t envelope_count, envelope_cap, piece_cap;
     struct envelope *envelopes; /* of the stored chunks */
-    struct in_piece *pieces;    /* chunk_count of them, if described */
-    struct list ready;          /* in_write.link: verified and waiting for CREATE */
+    struct in_piece *pieces;    /* chunk_count of them if they were described, else NULL */
+    struct list ready;          /* in_write.link: waits for CREATE */
     uint8_t *footer;
     struct store_req req; /* for create, footer, seal and abort, one at a time */
 };
 
-struct in_write {     /* a payload on its way to the store */
+/* A payload on its way to the store. */
+struct in_write {
     struct list link; /* in object.ready or writer.to_write */
     struct in_object *object;
-    struct work work;
     struct store_req req;
-    uint8_t *payload; /* a buffer of credit, or, if described, memory of its arena (read-only) */
-    struct mapped *mapped; /* a reference; NULL if the payload is a buffer */
-    uint64_t offset;
-    uint32_t payload_bytes, envelope_first, envelope_count;
-    uint32_t counted_bytes; /* its share of mapped_bytes while it is under way */
-    int status;
-    struct diag diag;
-    /* The fields below are those of a described payload. */
+    uint8_t
+        *payload;    /* a buffer of credit, or memory of an arena (read-only) or of a side buffer */
+    uint64_t offset; /* in the object */
+    uint32_t payload_bytes, envelope_count;
+    struct envelope *envelopes; /* sorted; offsets are relative to the payload */
+};
+
+/* Whether a described payload is packed: compared with what is durable, and encoded. */
+enum packing {
+    PACK_NOT,   /* it is digested beside its write */
+    PACK_FIRST, /* before its write */
+    PACK_DONE   /* that is done; the rest has to be written */
+};
+
+/* A payload that lies in an arena; in_mapped.c. */
+struct mapped_write {
+    struct in_write base;
     struct list digest_link; /* in writer.to_digest */
-    unsigned parts_left;     /* steps that are not finished: the write, the digest */
-    bool is_look;   /* the digest comes before the write: the bytes may be known, or are encoded */
-    bool is_looked; /* that is done; the rest has to be written */
+    struct mapped *mapped;   /* a reference */
+    enum packing pack;
+    unsigned parts_left; /* steps that are not finished: the write, the digest */
+    struct work work;
+    int status; /* of the work */
+    struct diag diag;
     enum encode_mode encode;
     uint64_t tensor; /* key in the table of learnt */
-    uint32_t piece_first;
+    uint32_t piece_first, envelope_first;
+    uint32_t counted_bytes;      /* its share of mapped_bytes while it is under way */
     struct side *side;           /* memory of its stored bytes, if they are not in the arena */
     struct kit_encoder *encoder; /* while a worker uses it */
     struct payload_seal seal;
     struct in_piece *pieces;     /* the fate of each chunk; the memory is behind the envelopes */
     uint32_t *dtypes;            /* behind the pieces */
-    struct envelope envelopes[]; /* sorted; offsets are relative to the payload */
+    struct envelope envelopes[]; /* base.envelopes */
 };
 
-/* in_object.c */
-struct in_payload {
-    const struct msg_data *data;
-    uint32_t bytes;
-    const struct msg_describe *describe; /* NULL if it came by the socket */
-};
-/* Checks a payload (its place, chunks and headers) and records it in the object and in *ret; the
- * caller fills in the rest of *ret. The headers of a described payload enter the object only when
- * the payload is placed. */
-int MUST_USE in_object_take(struct in_object *object, const struct in_payload *payload,
-                            struct in_write **ret, struct diag *diag);
-/* Places a described payload behind the payloads that have a place. Returns NO_MEMORY if there is
- * no memory. */
-int MUST_USE in_object_place(struct in_object *object, struct in_write *write);
+/* --- writer.c ------------------------------------------------------------------------------- */
+struct in_object *writer_find_object(struct writer *writer, uint32_t sequence);
+const struct durable *writer_find_durable(const struct writer *writer, uint32_t sequence);
+const struct envelope *durable_find(const struct durable *durable, uint64_t offset);
+/* Returns the piece that was described at that offset, or NULL. */
+const struct in_piece *durable_piece(const struct durable *durable, uint64_t at);
+bool writer_owns(const struct writer *writer, const struct object_id *id);
+/* Adds a durable object. Takes its arrays, even on failure. */
+int MUST_USE writer_add_durable(struct writer *writer, const struct durable *durable);
+void writer_ref(struct writer *writer);
+void writer_unref(struct writer *writer); /* frees a writer that is detached and finished */
+
+/* Returns PROTOCOL if the object is not this writer's. */
+int MUST_USE writer_check_id(const struct writer *writer, const struct object_id *id,
+                             struct diag *diag);
+/* Called when an object has become durable or has failed: tells the hand-over. */
+void writer_settled(struct writer *writer);
+
+/* --- in_object.c ---------------------------------------------------------------------------- */
+
+/* Returns an object for its first payload `first`, or NULL if there is no memory. */
+struct in_object *in_object_new(struct writer *writer, const struct msg_data *first);
+/* Checks that a payload continues its object, that its chunks fill it, and that the object stays
+ * within its limits. */
+int MUST_USE in_object_check(const struct in_object *object, const struct msg_data *data,
+                             uint32_t payload_bytes, struct diag *diag);
+/* Appends the envelopes of a payload that lies at `offset`, for the object's footer. */
+int MUST_USE in_object_keep(struct in_object *object, uint32_t count,
+                            const struct envelope *envelopes, uint64_t offset, struct diag *diag);
+/* Counts a payload, whose write the caller has made, as taken, and copies its envelopes. */
+void in_object_enter(struct in_object *object, struct in_write *write, const struct msg_data *data);
+/* Returns `items` with room for `needed` items; the memory may move. Returns NULL if there is no
+ * memory; the items are unchanged then. */
+void *in_object_room(void *items, uint32_t needed, size_t item_bytes, uint32_t *io_cap);
 /* Creates it at the store; its ready writes follow. */
 void in_object_create(struct in_object *object);
 void in_write_submit(struct in_write *write);
 void in_object_fail(struct in_object *object, int code, const char *text);
-void in_object_advance(struct in_object *object);
-/* Returns an object for its first DATA frame `first`, or NULL if there is no memory. */
-struct in_object *in_object_new(struct writer *writer, const struct msg_data *first);
-/* Takes a payload of the object. Payloads of an object that has failed are dropped, because the
- * client is about to receive its ERROR. */
-int MUST_USE in_object_data(struct in_object *object, const struct msg_data *data,
-                            const struct payload *payload, struct diag *diag);
 bool in_object_has_failed(const struct in_object *object);
+void in_object_advance(struct in_object *object);
 void in_object_end(struct in_object *object);
 /* Called when the save has ended while the object was under way. Tells the session, so that the
  * client does not wait for an answer. */
 void in_object_tell_ended(struct in_object *object);
 void in_object_drop(struct in_object *object); /* sends no event: the session is gone */
 
-/* in_mapped.c */
-int MUST_USE in_object_describe(struct in_object *object, const struct msg_describe *describe,
-                                const struct described *described, struct diag *diag);
-/* Called when the store has finished, or will never do, the write of a described payload. */
-void mapped_written(struct in_write *write, int status, const struct diag *diag);
-void mapped_drop(struct in_object *object); /* drops the writes that have not begun */
-void mapped_pump(struct ingest *ingest);
-void mapped_hold_over(struct timer *timer);
+/* --- in_socket.c ---------------------------------------------------------------------------- */
 
-/* in_look.c */
+/* Takes a payload of the object. Payloads of an object that has failed are dropped, because the
+ * client is about to receive its ERROR. */
+int MUST_USE socket_take(struct in_object *object, const struct msg_data *data,
+                         const struct payload *payload, struct diag *diag);
+
+/* --- in_pack.c ------------------------------------------------------------------------------ */
 
 /* Returns true if the digest of the payload has to be known before it is written, as far as can be
  * said now. */
-bool look_is_due(const struct ingest *ingest, const struct in_write *write);
+bool pack_is_due(const struct ingest *ingest, const struct mapped_write *write);
 /* Prepares the payload for a worker. Returns false if the memory that it needs is in use at the
  * moment. */
-bool look_begin(struct in_write *write);
-void look_run(struct work *work); /* on a worker */
+bool pack_begin(struct mapped_write *write);
+void pack_run(struct work *work); /* on a worker */
 /* Gives back the memory that is not needed any more, and learns from the sample. */
-void look_end(struct in_write *write);
+void pack_end(struct mapped_write *write);
 
-/* hand_fill.c */
+/* --- in_mapped.c ---------------------------------------------------------------------------- */
+
+int MUST_USE mapped_take(struct in_object *object, const struct msg_describe *describe,
+                         const struct described *described, struct diag *diag);
+void mapped_pump(struct ingest *ingest);
+void mapped_hold_over(struct timer *timer);
+
+/* --- ingest_have.c -------------------------------------------------------------------------- */
+void writer_have_begin(struct writer *writer); /* called when a question waits and can be asked */
+
+/* --- hand_fill.c ---------------------------------------------------------------------------- */
 struct hand_fill {
     struct part *part;                   /* changed in place: described chunks become stored ones */
     const struct part *base;             /* NULL if no chunk refers to a base */
@@ -225,25 +274,7 @@ bool hand_fill_is_alike(const struct part *a, const struct part *b);
 /* Fills in the part. Returns INVALID if the base has no such chunk at the same place. */
 int MUST_USE hand_fill(const struct writer *writer, struct hand_fill *fill, struct diag *diag);
 
-/* hand_over.c */
-
-/* Called when an object has become durable or has failed. */
-void hand_over_look(struct writer *writer);
+/* --- hand_over.c ---------------------------------------------------------------------------- */
 void hand_over_cancel(struct writer *writer);
-
-/* ingest_have.c */
-void writer_have_begin(struct writer *writer); /* called when a question waits and can be asked */
-
-/* ingest.c */
-struct in_object *writer_find_object(struct writer *writer, uint32_t sequence);
-const struct durable *writer_find_durable(const struct writer *writer, uint32_t sequence);
-const struct envelope *durable_find(const struct durable *durable, uint64_t offset);
-/* Returns the piece that was described at that offset, or NULL. */
-const struct in_piece *durable_piece(const struct durable *durable, uint64_t at);
-bool writer_owns(const struct writer *writer, const struct object_id *id);
-/* Adds a durable object. Takes its arrays, even on failure. */
-int MUST_USE writer_add_durable(struct writer *writer, const struct durable *durable);
-void writer_ref(struct writer *writer);
-void writer_unref(struct writer *writer); /* frees a writer that is detached and finished */
 
 #endif

@@ -22,7 +22,7 @@ enum { SAMPLE_EVERY = 64 };
 
 /* Returns what was learnt about the write's tensor. Begins anew if another tensor has the slot.
  * Returns NULL if there is no memory. */
-static struct encode_state *state_of(struct ingest *ingest, const struct in_write *write)
+static struct encode_state *state_of(struct ingest *ingest, const struct mapped_write *write)
 {
     if (!ingest->learnt) {
         ingest->learnt = calloc(LEARNT_ENTRIES, sizeof(*ingest->learnt));
@@ -40,9 +40,10 @@ static struct encode_state *state_of(struct ingest *ingest, const struct in_writ
     return &learnt->state;
 }
 
-static bool is_whole(const struct in_write *write)
+static bool is_whole(const struct mapped_write *write)
 {
-    return write->envelope_count == 1 && write->envelopes[0].plain_bytes >= LIMIT_PACK_PIECE_BYTES;
+    return write->base.envelope_count == 1 &&
+           write->base.envelopes[0].plain_bytes >= LIMIT_PACK_PIECE_BYTES;
 }
 
 static struct encode_sink sink_of(const struct ingest *ingest)
@@ -64,14 +65,14 @@ static bool sample_is_due(struct encode_state *state)
 
 /* --- what is due --- */
 
-/* Returns true if a chunk of the write may be stored already, so that it is worth a look. */
-static bool has_known(const struct in_write *write)
+/* Returns true if a chunk of the write may be stored already, so that it is worth packing. */
+static bool has_known(const struct mapped_write *write)
 {
-    if (write->object->writer->recovered) {
+    if (write->base.object->writer->recovered) {
         return true;
     }
-    for (uint32_t i = 0; i < write->envelope_count; i++) {
-        const struct digest *digest = &write->envelopes[i].digest;
+    for (uint32_t i = 0; i < write->base.envelope_count; i++) {
+        const struct digest *digest = &write->base.envelopes[i].digest;
         if (!is_all_zero(sizeof(digest->bytes), digest->bytes)) {
             return true;
         }
@@ -79,7 +80,7 @@ static bool has_known(const struct in_write *write)
     return false;
 }
 
-bool look_is_due(const struct ingest *ingest, const struct in_write *write)
+bool pack_is_due(const struct ingest *ingest, const struct mapped_write *write)
 {
     if (has_known(write) || write->encode == ENCODE_DENSEST) {
         return true;
@@ -94,15 +95,15 @@ bool look_is_due(const struct ingest *ingest, const struct in_write *write)
 }
 
 /* Sets what the worker shall try. Returns true if it needs an encoder. */
-static bool note_state(struct ingest *ingest, struct in_write *write)
+static bool note_state(struct ingest *ingest, struct mapped_write *write)
 {
     struct encode_state *state = NULL;
-    write->seal = (struct payload_seal){.piece_count = write->envelope_count};
+    write->seal = (struct payload_seal){.piece_count = write->base.envelope_count};
     if (write->encode == ENCODE_NEVER || ingest->lanes == 0) {
         return false;
     }
     if (!is_whole(write)) {
-        return write->is_look && write->encode == ENCODE_DENSEST;
+        return write->pack != PACK_NOT && write->encode == ENCODE_DENSEST;
     }
     state = state_of(ingest, write);
     if (!state) {
@@ -111,23 +112,23 @@ static bool note_state(struct ingest *ingest, struct in_write *write)
     write->seal.sample = sample_is_due(state);
     write->seal.state = *state;
     write->seal.sink = sink_of(ingest);
-    return write->seal.sample ||
-           (write->is_look && encode_state_choose(state, &write->seal.sink) != ENCODING_RAW);
+    return write->seal.sample || (write->pack != PACK_NOT &&
+                                  encode_state_choose(state, &write->seal.sink) != ENCODING_RAW);
 }
 
-bool look_begin(struct in_write *write)
+bool pack_begin(struct mapped_write *write)
 {
-    struct ingest *ingest = write->object->writer->ingest;
+    struct ingest *ingest = write->base.object->writer->ingest;
     bool encodes = note_state(ingest, write);
-    bool needs_side =
-        write->is_look && (encodes || (write->envelope_count > 1 && has_known(write)));
+    bool needs_side = write->pack != PACK_NOT &&
+                      (encodes || (write->base.envelope_count > 1 && has_known(write)));
     if (encodes) {
         write->encoder = encode_kit_take_encoder(&ingest->kit);
     }
     if (needs_side) {
         write->side = encode_kit_take_side(&ingest->kit);
     }
-    if (!write->is_look && !write->encoder) {
+    if (write->pack == PACK_NOT && !write->encoder) {
         write->seal.sample = false; /* another time: the write does not wait for a sample */
         return true;
     }
@@ -143,27 +144,27 @@ bool look_begin(struct in_write *write)
 
 /* --- on a worker --- */
 
-static struct chunk_plain plain_of(const struct in_write *write, uint32_t idx)
+static struct chunk_plain plain_of(const struct mapped_write *write, uint32_t idx)
 {
-    const struct envelope *envelope = &write->envelopes[idx];
+    const struct envelope *envelope = &write->base.envelopes[idx];
     return (struct chunk_plain){.bytes = envelope->plain_bytes,
-                                .data = write->payload + envelope->offset,
+                                .data = write->base.payload + envelope->offset,
                                 .shape = planes_shape_of_dtype(write->dtypes[idx]),
                                 .element_bytes = envelope->element_bytes,
                                 .digest_alg = DIGEST_XXH3_128};
 }
 
 /* Checks that the payload is zero between its chunks, because it may be written as it is. */
-static int check_padding(struct in_write *write)
+static int check_padding(struct mapped_write *write)
 {
-    uint64_t at = 0, padded = round_up_u64(write->payload_bytes, LIMIT_ALIGN_BYTES);
+    uint64_t at = 0, padded = round_up_u64(write->base.payload_bytes, LIMIT_ALIGN_BYTES);
     bool is_zero = true;
-    for (uint32_t i = 0; i < write->envelope_count && is_zero; i++) {
-        const struct envelope *envelope = &write->envelopes[i];
-        is_zero = is_all_zero(envelope->offset - at, write->payload + at);
+    for (uint32_t i = 0; i < write->base.envelope_count && is_zero; i++) {
+        const struct envelope *envelope = &write->base.envelopes[i];
+        is_zero = is_all_zero(envelope->offset - at, write->base.payload + at);
         at = envelope->offset + envelope->stored_bytes;
     }
-    if (!is_zero || !is_all_zero(padded - at, write->payload + at)) {
+    if (!is_zero || !is_all_zero(padded - at, write->base.payload + at)) {
         return diag_set(&write->diag, CAIRN_E_DIGEST_MISMATCH,
                         "padding beside a chunk is not zero");
     }
@@ -171,10 +172,10 @@ static int check_padding(struct in_write *write)
 }
 
 /* Makes the envelopes of chunks that are stored as they are, and samples if they are due. */
-static void digest_raw(struct in_write *write, struct encoder *encoder)
+static void digest_raw(struct mapped_write *write, struct encoder *encoder)
 {
-    for (uint32_t i = 0; i < write->envelope_count; i++) {
-        struct envelope *envelope = &write->envelopes[i];
+    for (uint32_t i = 0; i < write->base.envelope_count; i++) {
+        struct envelope *envelope = &write->base.envelopes[i];
         struct chunk_plain plain = plain_of(write, i);
         uint64_t offset = envelope->offset;
         chunk_seal_raw(plain.bytes, plain.data, plain.element_bytes, envelope);
@@ -218,17 +219,17 @@ static const struct recovered *find_recovered(const struct writer *writer,
 
 /* Leaves out the chunks that are already durable and encodes the others. The envelopes of the
  * stored chunks move to the front. */
-static void look(struct in_write *write, struct encoder *encoder)
+static void pack(struct mapped_write *write, struct encoder *encoder)
 {
-    const struct writer *writer = write->object->writer;
+    const struct writer *writer = write->base.object->writer;
     struct payload_seal *seal = &write->seal;
     seal->room = write->side ? write->side->memory : NULL;
     seal->encoder = seal->room ? encoder : NULL;
-    for (uint32_t i = 0; i < write->envelope_count; i++) {
-        struct envelope *to = &write->envelopes[seal->new_count], made;
+    for (uint32_t i = 0; i < write->base.envelope_count; i++) {
+        struct envelope *to = &write->base.envelopes[seal->new_count], made;
         struct in_piece *piece = &write->pieces[i];
-        const struct digest known = write->envelopes[i].digest;
-        uint64_t offset = write->envelopes[i].offset;
+        const struct digest known = write->base.envelopes[i].digest;
+        uint64_t offset = write->base.envelopes[i].offset;
         struct payload_piece one = {.plain = plain_of(write, i)};
         one.known = is_all_zero(sizeof(known.bytes), known.bytes) ? NULL : &known;
         const struct recovered *older = find_recovered(writer, &one.plain, one.known);
@@ -247,7 +248,7 @@ static void look(struct in_write *write, struct encoder *encoder)
     }
     if (!seal->is_moved) { /* everything is stored as it is */
         for (uint32_t i = 0; i < seal->new_count; i++) {
-            write->envelopes[i].offset = write->pieces[i].at;
+            write->base.envelopes[i].offset = write->pieces[i].at;
         }
     } else if (seal->new_count > 0) {
         CHECK(seal->room != NULL); /* the memory that it was moved to */
@@ -256,21 +257,21 @@ static void look(struct in_write *write, struct encoder *encoder)
     }
 }
 
-void look_run(struct work *work)
+void pack_run(struct work *work)
 {
-    struct in_write *write = container_of(work, struct in_write, work);
+    struct mapped_write *write = container_of(work, struct mapped_write, work);
     uint32_t most = 1;
     write->status = check_padding(write);
     if (write->status != 0) {
         return;
     }
-    for (uint32_t i = 0; i < write->envelope_count; i++) {
-        uint32_t bytes = write->envelopes[i].plain_bytes;
+    for (uint32_t i = 0; i < write->base.envelope_count; i++) {
+        uint32_t bytes = write->base.envelopes[i].plain_bytes;
         most = bytes > most ? bytes : most;
     }
     struct encoder *encoder = write->encoder ? kit_encoder_get(write->encoder, most) : NULL;
-    if (write->is_look) {
-        look(write, encoder);
+    if (write->pack != PACK_NOT) {
+        pack(write, encoder);
     } else {
         digest_raw(write, encoder);
     }
@@ -278,9 +279,9 @@ void look_run(struct work *work)
 
 /* --- back on the loop --- */
 
-void look_end(struct in_write *write)
+void pack_end(struct mapped_write *write)
 {
-    struct ingest *ingest = write->object->writer->ingest;
+    struct ingest *ingest = write->base.object->writer->ingest;
     if (write->encoder && is_whole(write)) {
         struct encode_state *state = state_of(ingest, write);
         if (state) {
@@ -289,14 +290,14 @@ void look_end(struct in_write *write)
     }
     encode_kit_give_encoder(write->encoder);
     write->encoder = NULL;
-    if (!write->is_look) {
+    if (write->pack == PACK_NOT) {
         return;
     }
     if (!write->seal.is_moved || write->seal.new_count == 0 || write->status != 0) {
         encode_kit_give_side(write->side);
         write->side = NULL;
     } else {
-        write->payload = write->side->memory;
-        write->payload_bytes = write->seal.bytes;
+        write->base.payload = write->side->memory;
+        write->base.payload_bytes = write->seal.bytes;
     }
 }
