@@ -77,7 +77,7 @@ def outcome_of(context, page):
         daemon = Daemon(folder)
         daemon.start()
         environment = {name: value for name, value in os.environ.items() if not name.startswith("CAIRN_")}
-        environment.update(HOME=folder, CAIRN_SERVER=f"unix:{daemon.socket}", TMPDIR=folder,
+        environment.update(HOME=folder, no_proxy="*", CAIRN_SERVER=f"unix:{daemon.socket}", TMPDIR=folder,
                            PATH=f"{programs}:{pathlib.Path(sys.executable).parent}:{os.environ['PATH']}")
         process = context.Process(target=run_page, args=(page, daemon.folder, environment))
         process.start()
