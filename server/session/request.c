@@ -89,7 +89,9 @@ struct request *request_new(struct session *session, uint32_t stream, const stru
                         "the server has no memory for a request");
         return NULL;
     }
-    *request = (struct request){.session = session, .server = session->server, .stream = stream};
+    request->session = session;
+    request->server = session->server;
+    request->stream = stream;
     scratch_init(&request->scratch, REQUEST_SCRATCH_MAX);
     int status = copy_msg(msg, &request->scratch, &request->msg);
     if (status != 0) {

@@ -110,8 +110,67 @@ struct session {
     char peer[96], label[SESSION_LABEL_BYTES]; /* label: host and job, as the client states them */
 };
 
-/* A message whose answer needs the driver, the store or a worker. Which member of `u` is used
- * depends on the type of msg. The request is freed when it is answered. */
+/* OPEN. */
+struct request_open {
+    struct run_req run;
+    struct base_req base;     /* the third step */
+    struct msg_opened opened; /* the answer */
+    struct usage_walk usage;  /* under a quota: the first step */
+    struct diag refusal;      /* why the quota refuses the save */
+    bool too_large_if_full;   /* the save fits only if it has a base */
+};
+
+/* READ. */
+struct request_read {
+    struct credit_read credit;
+    struct store_req store;
+    struct conn_out out;
+    void *buffer;
+    bool running; /* the store or the socket has the buffer */
+    /* A reference. The bytes go there, and no buffer is taken. */
+    struct mapped *landing;
+    /* session_land.c */
+    uint8_t *room;       /* the place in landing */
+    struct list reading; /* in server->landings while the store reads for it */
+    struct list waiting; /* other requests that get a copy of the bytes */
+    struct list with;    /* links it into `waiting` of the request that reads */
+    struct work copy;
+    bool copies; /* a worker copies out of its room, or into it */
+};
+
+/* SEAL and COMPLETE. */
+struct request_seal {
+    struct work work;
+    struct store_req store;
+    struct run_req run;
+    struct part part;
+    struct scratch scratch;
+    struct writer *writer;
+    uint8_t *data;
+    struct event_seal seal;
+    struct diag diag;
+    int status;
+    bool running;   /* a worker, the store or the driver has it */
+    unsigned tries; /* of publishing, after an unknown outcome */
+    /* Of the part that the same process had published through another server. */
+    uint64_t adopted_bytes;
+    struct sha256 adopted_sha256;
+    struct ckpt_id base;
+    struct fetch_req fetch; /* the part of this rank in the base */
+    struct part_refs refs;
+    struct scratch base_scratch; /* memory of refs */
+};
+
+/* An answer that goes in pieces (FETCH, PLAN), one at a time. */
+struct request_pieces {
+    struct conn_out out;
+    bool sending;    /* the socket has a piece */
+    uint64_t at;     /* where the next one begins */
+    uint8_t *memory; /* PLAN: the encoded records */
+};
+
+/* A message whose answer needs the driver, the store or a worker. The type of msg says which member
+ * of `u` is used. The request is freed when it is answered. */
 struct request {
     struct list link;
     struct session *session; /* NULL for an orphan */
@@ -139,59 +198,18 @@ struct request {
             struct agree *agree; /* a reference */
         } agree;
         struct {
-            struct credit_read credit;
-            struct store_req store;
-            struct conn_out out;
-            void *buffer;
-            /* A reference. The bytes go there, and no buffer is taken. */
-            struct mapped *landing;
-            /* session_land.c */
-            uint8_t *room;       /* the place in landing */
-            struct list reading; /* in server->landings while the store reads for it */
-            struct list waiting; /* other requests that get a copy of the bytes */
-            struct list with;    /* links it into `waiting` of the request that reads */
-            struct work copy;
-            bool copies; /* a worker copies out of its room, or into it */
-        } read;
-        struct {
             struct store_req store;
             struct timer timer;
         } server;
-        struct {
-            struct work work;
-            struct store_req store;
-            struct run_req run;
-            struct part part;
-            struct scratch scratch;
-            struct writer *writer;
-            uint8_t *data;
-            struct event_seal seal;
-            struct diag diag;
-            int status;
-            bool running;   /* a worker, the store or the driver has it */
-            unsigned tries; /* of publishing, after an unknown outcome */
-            /* Of the part that the same process had published through another server. */
-            uint64_t adopted_bytes;
-            struct sha256 adopted_sha256;
-            struct ckpt_id base;
-            struct fetch_req fetch; /* the part of this rank in the base */
-            struct part_refs refs;
-            struct scratch base_scratch; /* memory of refs */
-        } seal;
+        struct request_open open;
+        struct request_read read;
+        struct request_seal seal;
     } u;
-    struct base_req base;         /* OPEN: its third step */
-    struct msg_opened opened;     /* OPEN: its answer */
-    struct run_snapshot_req info; /* a second step after u.run */
+    struct request_pieces pieces;
+    /* Further steps of OPEN, MARK, ANNOTATE, RESTORE and REPORT, and what was decided in them. */
+    struct run_snapshot_req info;
     struct run_req step;
-    struct usage_walk usage; /* OPEN under a quota: its first step */
-    struct diag refusal;     /* why the quota refuses the save */
-    bool too_large_if_full;  /* the save fits only if it has a base */
     struct verdict verdict;
-    /* READ: the store or the socket has the buffer. FETCH, PLAN: the socket has a piece. */
-    bool running, sending;
-    uint64_t piece_at;
-    uint8_t *piece_memory; /* PLAN: the encoded records */
-    struct conn_out outs[1];
 };
 
 /* request.c */

@@ -16,14 +16,14 @@
 
 static void cancel_walk(struct request *request)
 {
-    usage_walk_cancel(&request->usage);
-    usage_walk_fini(&request->usage);
+    usage_walk_cancel(&request->u.open.usage);
+    usage_walk_fini(&request->u.open.usage);
     request_free(request);
 }
 
 static void cancel_events(struct request *request)
 {
-    run_cancel(&request->u.run);
+    run_cancel(&request->u.open.run);
     run_cancel(&request->step);
     run_snapshot_cancel(&request->info);
     request_free(request);
@@ -38,21 +38,21 @@ static void on_aborted(struct run_req *req)
         request_free(request);
         return;
     }
-    request->u.run.verdict.state = req->verdict.state;
+    request->u.open.run.verdict.state = req->verdict.state;
     if (req->verdict.state == SAVE_ABORTED) {
-        request->u.run.status = CAIRN_E_ABORTED;
-        request->u.run.diag = request->refusal;
+        request->u.open.run.status = CAIRN_E_ABORTED;
+        request->u.open.run.diag = request->u.open.refusal;
     }
-    session_opened(&request->u.run);
+    session_opened(&request->u.open.run);
 }
 
 /* Called with the opening of a step that exceeds the quota. A new opening is aborted at once,
  * unless the refusal is only for full saves and this one has a base. */
 static void on_doomed(struct run_req *req)
 {
-    struct request *request = container_of(req, struct request, u.run);
+    struct request *request = container_of(req, struct request, u.open.run);
     bool new_one = req->status == 0 && req->verdict.state == SAVE_OPEN && !req->verdict.all_sealed;
-    bool fits = request->too_large_if_full && req->verdict.base.term != 0;
+    bool fits = request->u.open.too_large_if_full && req->verdict.base.term != 0;
     if (!new_one || fits) {
         session_opened(req);
         return;
@@ -62,14 +62,14 @@ static void on_doomed(struct run_req *req)
                                          .id = req->verdict.id,
                                          .open_id = req->verdict.open_id,
                                          .code = CAIRN_E_QUOTA,
-                                         .reason = request->refusal.text};
+                                         .reason = request->u.open.refusal.text};
     run_submit(request->session->run, &request->step);
 }
 
 /* Called when it is known whether the step was admitted before. */
 static void on_found(struct run_req *req)
 {
-    struct request *request = container_of(req, struct request, u.run);
+    struct request *request = container_of(req, struct request, u.open.run);
     const struct msg_open *open = &request->msg.u.open;
     if (session_found_answers(req, req->verdict.open_id == open->open_id)) {
         return;
@@ -115,7 +115,7 @@ static void press(struct request *request, const struct usage_walk *walk, const 
  * refused one. */
 static void on_counted(struct usage_walk *walk)
 {
-    struct request *request = container_of(walk, struct request, usage);
+    struct request *request = container_of(walk, struct request, u.open.usage);
     struct session *session = request->session;
     const char *project = run_name_of(session->run)->project;
     const struct quota *quota = quota_of(session->server->options.quotas, project);
@@ -124,12 +124,12 @@ static void on_counted(struct usage_walk *walk)
     int status = walk->status;
     tell_until(request->server, project, sizeof(until), until);
     if (status == 0) {
-        status = quota_check(quota, &sight, &request->refusal);
+        status = quota_check(quota, &sight, &request->u.open.refusal);
     }
     if (status == 0) {
-        status =
-            quota_check_save(quota, &sight, request->msg.u.open.plain_bytes, &request->refusal);
-        request->too_large_if_full = status == CAIRN_E_QUOTA;
+        status = quota_check_save(quota, &sight, request->msg.u.open.plain_bytes,
+                                  &request->u.open.refusal);
+        request->u.open.too_large_if_full = status == CAIRN_E_QUOTA;
     }
     if (status == CAIRN_E_QUOTA) {
         press(request, walk, project);
@@ -140,7 +140,7 @@ static void on_counted(struct usage_walk *walk)
     }
     usage_walk_fini(walk);
     request->cancel = cancel_events;
-    struct run_req *run = &request->u.run;
+    struct run_req *run = &request->u.open.run;
     if (status != 0 && status != CAIRN_E_QUOTA) {
         request_error(request, status, NULL);
         request_free(request);
@@ -159,9 +159,10 @@ void session_open_by_quota(struct request *request)
 {
     struct server *server = request->server;
     request->cancel = cancel_walk;
-    request->refusal = (struct diag)DIAG_INIT;
-    request->usage = (struct usage_walk){.project = run_name_of(request->session->run)->project,
-                                         .window = {0, loop_wall_ns(server->options.loop)},
-                                         .done = on_counted};
-    usage_walk_start(&request->usage, server->options.catalog);
+    request->u.open.refusal = (struct diag)DIAG_INIT;
+    request->u.open.usage =
+        (struct usage_walk){.project = run_name_of(request->session->run)->project,
+                            .window = {0, loop_wall_ns(server->options.loop)},
+                            .done = on_counted};
+    usage_walk_start(&request->u.open.usage, server->options.catalog);
 }

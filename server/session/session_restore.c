@@ -250,7 +250,7 @@ static const uint8_t *piece_data(const struct request *request, uint64_t *ret_to
         return request->u.fetch.data;
     }
     *ret_total = request->u.plan.read_count * PLAN_READ_BYTES;
-    return request->piece_memory;
+    return request->pieces.memory;
 }
 
 static void pieces_release(struct request *request)
@@ -259,7 +259,7 @@ static void pieces_release(struct request *request)
         run_fetch_release(&request->u.fetch);
     } else {
         free(request->u.plan.reads);
-        free(request->piece_memory);
+        free(request->pieces.memory);
     }
 }
 
@@ -272,11 +272,11 @@ static void pieces_free(struct request *request)
 /* Called when a piece of the answer has been sent: sends the next one, until all of it is sent. */
 static void piece_sent(struct conn_out *out, int status)
 {
-    struct request *request = container_of(out, struct request, outs[0]);
+    struct request *request = container_of(out, struct request, pieces.out);
     uint64_t total;
     (void)piece_data(request, &total);
-    request->sending = false;
-    if (status != 0 || !request->session || request->piece_at >= total) {
+    request->pieces.sending = false;
+    if (status != 0 || !request->session || request->pieces.at >= total) {
         pieces_free(request);
         return;
     }
@@ -288,21 +288,21 @@ static void send_piece(struct request *request)
 {
     uint64_t total;
     const uint8_t *data = piece_data(request, &total);
-    uint64_t bytes = min_u64(PIECE_BYTES, total - request->piece_at);
+    uint64_t bytes = min_u64(PIECE_BYTES, total - request->pieces.at);
     struct msg reply = {.type = MSG_BYTES,
-                        .u.bytes = {.offset = request->piece_at, .total_bytes = total}};
+                        .u.bytes = {.offset = request->pieces.at, .total_bytes = total}};
     if (request->msg.type == MSG_PLAN) {
         reply = (struct msg){.type = MSG_PLAN_REPLY};
         reply.u.plan_reply =
             (struct msg_plan_reply){.record_count = (uint32_t)(bytes / PLAN_READ_BYTES),
-                                    .last = request->piece_at + bytes == total};
+                                    .last = request->pieces.at + bytes == total};
     }
-    struct conn_out *out = &request->outs[0];
+    struct conn_out *out = &request->pieces.out;
     *out = (struct conn_out){.iov_count = 1, .done = piece_sent};
-    out->iov[0] =
-        (struct iovec){.iov_base = (void *)(uintptr_t)(data + request->piece_at), .iov_len = bytes};
-    request->piece_at += bytes;
-    request->sending = true;
+    out->iov[0] = (struct iovec){.iov_base = (void *)(uintptr_t)(data + request->pieces.at),
+                                 .iov_len = bytes};
+    request->pieces.at += bytes;
+    request->pieces.sending = true;
     request->server->bytes_out += bytes;
     request_send(request, &reply, out);
 }
@@ -310,7 +310,7 @@ static void send_piece(struct request *request)
 /* Called when the session ends before all of the answer is sent. */
 static void cancel_pieces(struct request *request)
 {
-    if (request->sending) {
+    if (request->pieces.sending) {
         request_orphan(request); /* piece_sent() comes with CLOSED */
         return;
     }
@@ -390,8 +390,8 @@ static void on_planned(struct plan_req *req)
     struct request *request = container_of(req, struct request, u.plan);
     int status = req->status;
     if (status == 0) {
-        request->piece_memory = malloc(req->read_count * PLAN_READ_BYTES + 1);
-        status = request->piece_memory ? 0 : CAIRN_E_NO_MEMORY;
+        request->pieces.memory = malloc(req->read_count * PLAN_READ_BYTES + 1);
+        status = request->pieces.memory ? 0 : CAIRN_E_NO_MEMORY;
     }
     if (status != 0) {
         pieces_release(request);
@@ -399,7 +399,7 @@ static void on_planned(struct plan_req *req)
         return;
     }
     for (size_t i = 0; i < req->read_count; i++) {
-        plan_read_encode(&req->reads[i], request->piece_memory + i * PLAN_READ_BYTES);
+        plan_read_encode(&req->reads[i], request->pieces.memory + i * PLAN_READ_BYTES);
     }
     send_piece(request);
 }
@@ -447,7 +447,7 @@ static void on_read(struct store_req *req)
 {
     struct request *request = container_of(req, struct request, u.read.store);
     const struct msg_read *read = &request->msg.u.read;
-    request->running = false;
+    request->u.read.running = false;
     if (req->status != 0 || !request->session) {
         request_error(request, req->status, &req->diag);
         read_free(request);
@@ -457,7 +457,7 @@ static void on_read(struct store_req *req)
     struct conn_out *out = &request->u.read.out;
     *out = (struct conn_out){.iov_count = 1, .done = read_sent};
     out->iov[0] = (struct iovec){.iov_base = request->u.read.buffer, .iov_len = read->bytes};
-    request->running = true;
+    request->u.read.running = true;
     request->server->bytes_out += read->bytes;
     request_send(request, &reply, out);
 }
@@ -468,7 +468,7 @@ static void on_buffer(struct credit_read *credit, void *buffer)
     struct request *request = container_of(credit, struct request, u.read.credit);
     const struct msg_read *read = &request->msg.u.read;
     request->u.read.buffer = buffer;
-    request->running = true;
+    request->u.read.running = true;
     request->u.read.store = (struct store_req){.op = STORE_READ,
                                                .done = on_read,
                                                .run = *run_name_of(request->session->run),
@@ -482,7 +482,7 @@ static void on_buffer(struct credit_read *credit, void *buffer)
 
 static void cancel_read(struct request *request)
 {
-    if (request->running) {
+    if (request->u.read.running) {
         request_orphan(request);
         return;
     }

@@ -139,15 +139,15 @@ static int add_save(struct session *session, const struct verdict *verdict)
  * once more. */
 static void on_base(struct base_req *req)
 {
-    struct request *request = container_of(req, struct request, base);
+    struct request *request = container_of(req, struct request, u.open.base);
     struct session *session = request->session;
-    struct msg reply = {.type = MSG_OPENED, .u.opened = request->opened};
+    struct msg reply = {.type = MSG_OPENED, .u.opened = request->u.open.opened};
     if (req->status == 0) {
         reply.u.opened.base = req->id;
         reply.u.opened.sparse_count = req->sparse_count;
         reply.u.opened.sparse = (struct object_id *)(uintptr_t)req->sparse;
     } else {
-        struct session_save *save = session_find_save(session, request->opened.id);
+        struct session_save *save = session_find_save(session, request->u.open.opened.id);
         /* NOT_FOUND: the world of the base had no such rank. */
         session_log(session, req->status == CAIRN_E_NOT_FOUND ? LOG_DEBUG : LOG_WARN,
                     "no base to refer to, the rank sends everything",
@@ -162,17 +162,17 @@ static void on_base(struct base_req *req)
 
 static void cancel_base(struct request *request)
 {
-    run_base_cancel(&request->base);
+    run_base_cancel(&request->u.open.base);
     request_free(request);
 }
 
 static void reply_with_base(struct request *request, const struct msg_opened *opened)
 {
-    request->opened = *opened;
+    request->u.open.opened = *opened;
     request->cancel = cancel_base;
-    request->base = (struct base_req){
+    request->u.open.base = (struct base_req){
         .id = request->verdict.base, .rank = request->session->join.rank, .done = on_base};
-    run_base(request->session->run, &request->base);
+    run_base(request->session->run, &request->u.open.base);
 }
 
 /* Answers OPENED with the state of the save and the facts about the run. If the save has a base,
@@ -211,7 +211,7 @@ static void on_open_info(struct run_snapshot_req *req)
 
 static void cancel_open(struct request *request)
 {
-    run_cancel(&request->u.run);
+    run_cancel(&request->u.open.run);
     run_snapshot_cancel(&request->info);
     request_free(request);
 }
@@ -234,7 +234,7 @@ static void log_opened(const struct request *request, const struct verdict *verd
 
 void session_opened(struct run_req *req)
 {
-    struct request *request = container_of(req, struct request, u.run);
+    struct request *request = container_of(req, struct request, u.open.run);
     /* If the save was aborted before this rank came, OPENED reports it, and WAIT tells why. */
     bool aborted = req->status == CAIRN_E_ABORTED && req->verdict.state == SAVE_ABORTED;
     if (req->status != 0) {
@@ -268,7 +268,7 @@ bool session_found_answers(struct run_req *found, bool own)
  * own. */
 static void on_found(struct run_req *req)
 {
-    struct request *request = container_of(req, struct request, u.run);
+    struct request *request = container_of(req, struct request, u.open.run);
     uint64_t open_id = request->msg.u.open.open_id;
     if (session_found_answers(req, request->session->join.rank != 0 ||
                                        req->verdict.open_id == open_id)) {
@@ -316,7 +316,7 @@ int session_on_open(struct session *session, uint32_t stream, const struct msg *
     }
     session_reap_saves(session);
     const struct msg_open *open = &request->msg.u.open;
-    struct run_req *run = &request->u.run;
+    struct run_req *run = &request->u.open.run;
     /* A server that is stopping opens nothing, but a rank may come back to a save that is open. */
     bool stopping = session->server->stopping;
     *run = (struct run_req){.done = stopping ? on_found : session_opened,
