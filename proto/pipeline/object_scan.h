@@ -2,7 +2,7 @@
  *
  * object_scan: which ranges of an object to read, and what each must hold, from what the parts say
  * of it: its chunks (crc and plain digest), zeros around them, and behind the last one the footer,
- * which must agree with the parts. Verify and scrub read differently and check alike. Of an object
+ * which must agree with the parts. `server/reader` reads them. Of an object
  * of an older checkpoint only the chunks that this checkpoint refers to are known, so only those
  * are read. Pure; any thread.
  */
@@ -50,6 +50,9 @@ size_t object_scan_begin(struct object_scan *scan, size_t count, const struct sc
  * LIMIT_ALIGN_BYTES, or a footer, however long. Returns false if the object is done, or if its
  * layout is impossible, which it reports. */
 bool object_scan_next(struct object_scan *scan, struct scan_sink *sink);
+/* Passes over the range, so that the next one can be planned while a copy of the scan waits for the
+ * bytes of this one. */
+void object_scan_skip(struct object_scan *scan);
 /* Checks the range, whose bytes are in memory. */
 void object_scan_check(struct object_scan *scan, const uint8_t *memory, struct scan_sink *sink);
 /* Reports the chunks of a range that cannot be read, and goes on behind it. */

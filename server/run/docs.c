@@ -241,6 +241,7 @@ static void doc_load(struct doc *doc)
     doc->data = doc->fresh ? NULL : upload_take(&catalog->docs, &doc->key);
     if (doc->data) {
         doc->uploaded = true;
+        doc->data_bytes = (size_t)doc->key.bytes;
         work_submit(catalog->options.pool, &doc->work);
         return;
     }
@@ -338,11 +339,7 @@ static void on_fetched(struct store_req *req)
         diag_add(&doc->diag, "read %s", text);
     } else {
         doc->data = req->ret_data;
-        if (req->ret_bytes != doc->key.bytes) {
-            doc->status = diag_set(
-                &doc->diag, CAIRN_E_DAMAGED, "%s is damaged: %llu bytes instead of %llu", text,
-                (unsigned long long)req->ret_bytes, (unsigned long long)doc->key.bytes);
-        }
+        doc->data_bytes = req->ret_bytes;
     }
     if (req->status) {
         free(req->ret_data); /* it was read, but the answer came too late */
@@ -356,21 +353,34 @@ static void on_fetched(struct store_req *req)
     }
 }
 
+int doc_check(const struct doc_key *key, size_t bytes, const void *data, struct diag *diag)
+{
+    char text[256], have[17], want[17];
+
+    doc_name_text(&key->name, sizeof text, text);
+    if (key->bytes != 0 && bytes != key->bytes) {
+        return diag_set(diag, CAIRN_E_DAMAGED, "%s is damaged: %zu bytes instead of %llu", text,
+                        bytes, (unsigned long long)key->bytes);
+    }
+    struct sha256 sha = sha256(bytes, data);
+    if (memcmp(&sha, &key->sha256, sizeof sha) != 0) {
+        hex_encode(8, sha.bytes, have);
+        hex_encode(8, key->sha256.bytes, want);
+        return diag_set(diag, CAIRN_E_DAMAGED, "%s is damaged: its SHA-256 is %s… instead of %s…",
+                        text, have, want);
+    }
+    return 0;
+}
+
 /* Hashes and decodes a document. Runs on a pool thread. */
 static void work_verify(struct work *work)
 {
     struct doc *doc = container_of(work, struct doc, work);
-    size_t bytes = (size_t)doc->key.bytes;
-    struct sha256 sha = sha256(bytes, doc->data);
-    char text[256], have[17], want[17];
+    size_t bytes = doc->data_bytes;
+    char text[256];
 
-    doc_name_text(&doc->key.name, sizeof text, text);
-    if (memcmp(&sha, &doc->key.sha256, sizeof sha) != 0) {
-        hex_encode(8, sha.bytes, have);
-        hex_encode(8, doc->key.sha256.bytes, want);
-        doc->status =
-            diag_set(&doc->diag, CAIRN_E_DAMAGED,
-                     "%s is damaged: its SHA-256 is %s… instead of %s…", text, have, want);
+    doc->status = doc_check(&doc->key, bytes, doc->data, &doc->diag);
+    if (doc->status != 0) {
         return;
     }
     switch (doc->key.name.kind) {
@@ -385,6 +395,7 @@ static void work_verify(struct work *work)
         break;
     }
     if (doc->status) {
+        doc_name_text(&doc->key.name, sizeof text, text);
         diag_add(&doc->diag, "%s", text);
     }
 }

@@ -18,8 +18,12 @@ struct catalog;
 struct doc_key {
     struct store_name name;
     struct sha256 sha256;
-    uint64_t bytes;
+    uint64_t bytes; /* for doc_check(): 0 if it is not known */
 };
+/* Compares bytes with what the level above says of them. Returns DAMAGED if they differ. Any
+ * thread. */
+int MUST_USE doc_check(const struct doc_key *key, size_t bytes, const void *data,
+                       struct diag *diag);
 
 /* A document in the cache or on its way into it. It is freed when no request refers to it and the
  * budget asks for room. */
@@ -33,7 +37,7 @@ struct doc {
      * fresh: it is read for a caller that wants no cached bytes. */
     bool ready, posted, uploaded, fresh;
     uint8_t *data;
-    size_t cost;
+    size_t data_bytes, cost;
     struct scratch scratch;
     struct manifest manifest; /* one of these three is filled in, according to key.name.kind */
     struct page page;

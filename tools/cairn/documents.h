@@ -9,6 +9,8 @@
 
 #include "cli.h"
 
+#include "reader/reader.h"
+
 /* Stored bytes that the chunks of a checkpoint take in objects of an older one. */
 struct documents_share {
     struct ckpt_id id;
@@ -16,22 +18,22 @@ struct documents_share {
 };
 
 struct documents {
-    struct scratch scratch; /* owns all below */
+    struct cli *cli;
     struct ckpt_info info;
-    struct manifest manifest;
-    size_t part_count, index_count;
-    struct part_ref *part_refs;
-    struct part *parts;        /* by rank; only after documents_parts */
-    struct index_entry *index; /* all pages' entries, sorted */
+    struct reader_source source;
+    struct reader
+        of; /* manifest, refs of the parts, index of all pages; its scratch owns all below */
+    struct part *parts; /* by rank; only after documents_parts */
 };
 
-/* Manifest and pages. DAMAGED names what does not match. documents_fini also after a failure. */
+/* Manifest and pages. DAMAGED names what does not match. documents_fini also after a failure. It
+ * stays where it is until then. */
 int MUST_USE documents_load(struct cli *cli, const struct ckpt_info *info, struct documents *ret,
                             struct diag *diag);
-int MUST_USE documents_parts(struct cli *cli, struct documents *documents, struct diag *diag);
+int MUST_USE documents_parts(struct documents *documents, struct diag *diag);
 /* What of the checkpoint lies in objects of which older ones, newest first. Reads all parts, and
  * keeps none: memory for one at a time. The result lies in the documents' scratch. */
-int MUST_USE documents_shares(struct cli *cli, struct documents *documents, size_t *ret_count,
+int MUST_USE documents_shares(struct documents *documents, size_t *ret_count,
                               struct documents_share **ret, struct diag *diag);
 void documents_fini(struct documents *documents);
 

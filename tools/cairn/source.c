@@ -49,6 +49,19 @@ int source_wait(struct source *source, const bool *done, struct diag *diag)
     return *done ? 0 : diag_set(diag, CAIRN_E_CANCELLED, "interrupted");
 }
 
+int source_await(struct source *source, struct engine_call *call, const bool *done,
+                 struct diag *diag)
+{
+    int status = source_wait(source, done, diag);
+    if (status != 0) {
+        engine_call_cancel(call);
+        while (!*done) {
+            loop_uv_run(source->loop);
+        }
+    }
+    return status;
+}
+
 static int start_tls(struct source *source, struct diag *diag)
 {
     const struct source_options *options = &source->options;
@@ -232,12 +245,7 @@ static void add_health(struct source *source, struct diag *diag)
     request.call.done = on_call;
     request.call.deadline_ms = HEALTH_MS;
     engine_call_start(source->engine, &request.call);
-    if (source_wait(source, &request.done, &ignored) != 0) {
-        engine_call_cancel(&request.call);
-        while (!request.done) {
-            loop_uv_run(source->loop);
-        }
-    }
+    err_ignore(source_await(source, &request.call, &request.done, &ignored)); /* it was extra */
     if (request.status == 0 && status->health == SERVER_RED && status->health_text) {
         diag_clear(diag);
         diag_set(diag, late.code, "%.120s; the server says of its store: %.200s; %.120s", late.text,
@@ -251,11 +259,7 @@ int source_call(struct source *source, struct source_request *request, struct di
     request->source = source;
     request->call.done = on_call;
     engine_call_start(source->engine, &request->call);
-    if (source_wait(source, &request->done, diag) != 0) {
-        engine_call_cancel(&request->call);
-        while (!request->done) {
-            loop_uv_run(source->loop);
-        }
+    if (source_await(source, &request->call, &request->done, diag) != 0) {
         return CAIRN_E_CANCELLED;
     }
     if (request->status == CAIRN_E_TIMED_OUT && !source->offline) {

@@ -33,6 +33,9 @@ struct engine *source_engine(struct source *source);
 struct loop *source_loop(struct source *source);
 /* Runs the loop until *done is true, or until an interrupt (CANCELLED). */
 int MUST_USE source_wait(struct source *source, const bool *done, struct diag *diag);
+/* Waits until a call has set *done. After an interrupt (CANCELLED) the call has ended, too. */
+int MUST_USE source_await(struct source *source, struct engine_call *call, const bool *done,
+                          struct diag *diag);
 /* Ends a source_wait from inside a callback. */
 void source_wake(struct source *source);
 /* One request and its answer: set call.request, read call.reply and call.payload, end it with

@@ -67,33 +67,29 @@ void gc_rig_pass(struct gc_rig *g, bool cycle)
 /* --- saves ------------------------------------------------------------------------------------ */
 
 struct look {
-    struct run_snapshot_req req;
     struct ckpt_id id;
     uint64_t newest_term;
     size_t dead_count;
-    bool reclaimed, open, done;
+    bool reclaimed, open;
 };
 
-static void on_state(struct run_snapshot_req *req)
+static void take_state(void *user, const struct run_state *state)
 {
-    struct look *look = container_of(req, struct look, req);
-    assert_int_equal(req->status, 0);
-    look->newest_term = req->state->newest_term;
-    look->dead_count = req->state->dead_count;
-    look->open = state_open_find(req->state, look->id) != NULL;
-    for (size_t i = 0; i < req->state->commit_count; i++) {
-        const struct state_commit *commit = &req->state->commits[i];
+    struct look *look = user;
+    look->newest_term = state->newest_term;
+    look->dead_count = state->dead_count;
+    look->open = state_open_find(state, look->id) != NULL;
+    for (size_t i = 0; i < state->commit_count; i++) {
+        const struct state_commit *commit = &state->commits[i];
         look->reclaimed =
             look->reclaimed || (commit->reclaimed && ckpt_id_equal(commit->entry.id, look->id));
     }
-    look->done = true;
 }
 
 static struct look look_at(struct gc_rig *g, struct ckpt_id id)
 {
-    struct look look = {.req = {.done = on_state}, .id = id};
-    run_snapshot(g->rig.run, &look.req);
-    rig_until(&g->rig, &look.done);
+    struct look look = {.id = id};
+    rig_state(&g->rig, take_state, &look);
     return look;
 }
 

@@ -9,6 +9,7 @@
 
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -506,6 +507,52 @@ struct ckpt_id rig_save(struct rig *rig, uint64_t step, uint32_t world,
     }
     assert_int_equal(outcome.state, SAVE_COMMITTED);
     return id;
+}
+
+struct state_call {
+    struct run_snapshot_req req;
+    void (*take)(void *user, const struct run_state *state);
+    void *user;
+    bool done;
+};
+
+static void on_state(struct run_snapshot_req *req)
+{
+    struct state_call *call = container_of(req, struct state_call, req);
+    assert_int_equal(req->status, 0);
+    call->take(call->user, req->state);
+    call->done = true;
+}
+
+void rig_state(struct rig *rig, void (*take)(void *user, const struct run_state *state), void *user)
+{
+    struct state_call call = {.req = {.done = on_state}, .take = take, .user = user};
+    run_snapshot(rig->run, &call.req);
+    rig_until(rig, &call.done);
+}
+
+struct commit_question {
+    struct ckpt_id id;
+    struct rig_commit ret;
+};
+
+static void take_commit(void *user, const struct run_state *state)
+{
+    struct commit_question *question = user;
+    const struct state_commit *commit = state_commit_find(state, question->id);
+    assert_non_null(commit);
+    question->ret = (struct rig_commit){.open_id = commit->entry.open_id,
+                                        .manifest_bytes = commit->entry.manifest_bytes,
+                                        .manifest_sha256 = commit->entry.manifest_sha256,
+                                        .health = commit->health};
+    snprintf(question->ret.reason, sizeof(question->ret.reason), "%s", commit->health_reason);
+}
+
+struct rig_commit rig_commit(struct rig *rig, struct ckpt_id id)
+{
+    struct commit_question question = {.id = id};
+    rig_state(rig, take_commit, &question);
+    return question.ret;
 }
 
 /* --- pieces --------------------------------------------------------------------------------------

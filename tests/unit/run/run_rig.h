@@ -94,6 +94,18 @@ struct rig_outcome rig_outcome(struct rig *rig, struct ckpt_id id, uint64_t open
 struct ckpt_id rig_save(struct rig *rig, uint64_t step, uint32_t world,
                         const struct rank_list *lists);
 
+/* Gives the state of the run to take(). */
+void rig_state(struct rig *rig, void (*take)(void *user, const struct run_state *state),
+               void *user);
+/* What the record says of a committed checkpoint now. */
+struct rig_commit {
+    uint64_t open_id, manifest_bytes;
+    struct sha256 manifest_sha256;
+    enum health health;
+    char reason[ENTRY_REASON_BYTES];
+};
+struct rig_commit rig_commit(struct rig *rig, struct ckpt_id id);
+
 /* A tensor of ndim dimensions: shapes and boxes for tests. */
 struct shape rig_shape(uint32_t ndim, int64_t a, int64_t b, int64_t c);
 struct box rig_box(const struct shape *shape, const int64_t *offset, const int64_t *length);

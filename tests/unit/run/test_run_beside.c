@@ -47,25 +47,22 @@ static void restart_with(struct rig *rig, struct record *record, uint64_t lost_f
 }
 
 struct look {
-    struct run_snapshot_req req;
-    bool done, marked;
+    bool marked;
     size_t unknown_count, commit_count, dead_count;
     struct ckpt_id newest;
     uint64_t newest_term;
     int code;
 };
 
-static void on_state(struct run_snapshot_req *req)
+static void take_state(void *user, const struct run_state *state)
 {
-    struct look *look = container_of(req, struct look, req);
-    assert_int_equal(req->status, 0);
-    const struct state_beside *beside = &req->state->beside;
-    look->done = true;
-    look->marked = state_is_marked(req->state);
+    struct look *look = user;
+    const struct state_beside *beside = &state->beside;
+    look->marked = state_is_marked(state);
     look->unknown_count = beside->unknown_count;
-    look->commit_count = req->state->commit_count;
-    look->dead_count = req->state->dead_count;
-    look->newest_term = req->state->newest_term;
+    look->commit_count = state->commit_count;
+    look->dead_count = state->dead_count;
+    look->newest_term = state->newest_term;
     look->code = beside->code;
     if (beside->unknown_count > 0) {
         look->newest = beside->unknown[beside->unknown_count - 1].id;
@@ -74,9 +71,8 @@ static void on_state(struct run_snapshot_req *req)
 
 static struct look look_at(struct rig *rig)
 {
-    struct look look = {.req = {.done = on_state}};
-    run_snapshot(rig->run, &look.req);
-    rig_until(rig, &look.done);
+    struct look look = {.marked = false};
+    rig_state(rig, take_state, &look);
     return look;
 }
 

@@ -33,27 +33,22 @@ static int teardown(void **state)
 }
 
 struct listing {
-    struct run_snapshot_req req;
     uint64_t before_seq;
     uint32_t limit;
     struct ckpt_id id; /* term 0: list */
     struct scratch scratch;
     struct msg_list_reply reply;
     struct ckpt_info info;
-    bool done;
 };
 
-static void on_snapshot(struct run_snapshot_req *req)
+static void take_state(void *user, const struct run_state *state)
 {
-    struct listing *listing = container_of(req, struct listing, req);
+    struct listing *listing = user;
 
-    assert_int_equal(req->status, 0);
-    listing->done = true;
     if (listing->id.term) {
-        assert_int_equal(run_info_find(req->state, listing->id, &listing->scratch, &listing->info),
-                         0);
+        assert_int_equal(run_info_find(state, listing->id, &listing->scratch, &listing->info), 0);
     } else {
-        assert_int_equal(run_info_list(req->state, listing->before_seq, listing->limit,
+        assert_int_equal(run_info_list(state, listing->before_seq, listing->limit,
                                        &listing->scratch, &listing->reply),
                          0);
     }
@@ -61,11 +56,8 @@ static void on_snapshot(struct run_snapshot_req *req)
 
 static void look(struct rig *rig, struct listing *listing)
 {
-    listing->done = false;
-    listing->req.done = on_snapshot;
     scratch_init(&listing->scratch, MIB(64));
-    run_snapshot(rig->run, &listing->req);
-    rig_until(rig, &listing->done);
+    rig_state(rig, take_state, listing);
 }
 
 /* Open ones lead, then the newest; a page ends where it is told to and the next goes on behind it.

@@ -39,29 +39,25 @@ static void on_report(void *user, const struct run_name *run, int status, const 
 }
 
 struct listed {
-    struct run_snapshot_req req;
     size_t count;
-    bool done, has_newest;
+    bool has_newest;
 };
 
-static void on_state(struct run_snapshot_req *req)
+static void take_state(void *user, const struct run_state *state)
 {
-    struct listed *listed = container_of(req, struct listed, req);
-    assert_int_equal(req->status, 0);
-    for (size_t i = 0; i < req->state->commit_count; i++) {
-        const struct state_commit *commit = &req->state->commits[i];
+    struct listed *listed = user;
+    for (size_t i = 0; i < state->commit_count; i++) {
+        const struct state_commit *commit = &state->commits[i];
         listed->count += !commit->forgotten;
         listed->has_newest =
             listed->has_newest || (!commit->forgotten && commit->entry.id.step == SAVES);
     }
-    listed->done = true;
 }
 
 static struct listed look(struct rig *rig)
 {
-    struct listed listed = {.req = {.done = on_state}};
-    run_snapshot(rig->run, &listed.req);
-    rig_until(rig, &listed.done);
+    struct listed listed = {0};
+    rig_state(rig, take_state, &listed);
     return listed;
 }
 

@@ -73,9 +73,9 @@ int cells_of(const struct documents *documents, const struct index_entry *entry,
     int status = 0;
     *ret = (struct cells){0};
     for (uint32_t r = 0; status == 0 && r < entry->rank_count; r++) {
-        if (entry->ranks[r] >= documents->part_count) {
+        if (entry->ranks[r] >= documents->of.part_count) {
             return diag_set(diag, CAIRN_E_DAMAGED, "%s: the index names rank %u of %zu",
-                            entry->name, entry->ranks[r], documents->part_count);
+                            entry->name, entry->ranks[r], documents->of.part_count);
         }
         const struct part *part = &documents->parts[entry->ranks[r]];
         if (entry->kind == INDEX_BLOB) {

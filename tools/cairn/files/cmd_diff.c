@@ -188,13 +188,13 @@ static int walk(struct differing *differing, struct diag *diag)
     const struct documents *a = &differing->sides[0], *b = &differing->sides[1];
     size_t i = 0, k = 0;
     int status = 0;
-    while (status == 0 && (i < a->index_count || k < b->index_count)) {
+    while (status == 0 && (i < a->of.index_count || k < b->of.index_count)) {
         struct difference difference = {0};
-        int order = i == a->index_count   ? 1
-                    : k == b->index_count ? -1
-                                          : index_compare(&a->index[i], &b->index[k]);
-        difference.a = order <= 0 ? &a->index[i++] : NULL;
-        difference.b = order >= 0 ? &b->index[k++] : NULL;
+        int order = i == a->of.index_count   ? 1
+                    : k == b->of.index_count ? -1
+                                             : index_compare(&a->of.index[i], &b->of.index[k]);
+        difference.a = order <= 0 ? &a->of.index[i++] : NULL;
+        difference.b = order >= 0 ? &b->of.index[k++] : NULL;
         CHECK(order > 0 || difference.a != NULL);
         CHECK(order < 0 || difference.b != NULL);
         if (!is_chosen(differing, difference.a ? difference.a : difference.b)) {
@@ -255,7 +255,7 @@ static int load(struct differing *differing, size_t side, const struct selector 
         differing->sides[side].info.tag_count = differing->sides[side].info.metric_count = 0;
     }
     scratch_fini(&scratch);
-    return status != 0 ? status : documents_parts(differing->cli, &differing->sides[side], diag);
+    return status != 0 ? status : documents_parts(&differing->sides[side], diag);
 }
 
 static int run(struct cli *cli, void *values, struct diag *diag)

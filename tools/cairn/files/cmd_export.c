@@ -55,13 +55,13 @@ static bool fits(const struct export_command_options *own, const struct index_en
 static int choose(const struct export_command_options *own, const struct documents *documents,
                   struct export *io, struct diag *diag)
 {
-    io->items = calloc(documents->index_count + 1, sizeof(*io->items));
+    io->items = calloc(documents->of.index_count + 1, sizeof(*io->items));
     if (!io->items) {
         return diag_set(diag, CAIRN_E_NO_MEMORY, "no memory for %zu tensors",
-                        documents->index_count);
+                        documents->of.index_count);
     }
-    for (size_t i = 0; i < documents->index_count; i++) {
-        const struct index_entry *entry = &documents->index[i];
+    for (size_t i = 0; i < documents->of.index_count; i++) {
+        const struct index_entry *entry = &documents->of.index[i];
         if (!is_chosen(own, entry)) {
             continue;
         }

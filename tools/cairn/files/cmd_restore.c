@@ -126,7 +126,7 @@ static int fill_group(struct restoring *restoring, const struct file *file,
         const struct safetensor *tensor = &group->tensors[i];
         sinks[i] = (struct sink){
             .entry = tensor->entry, .fd = file->fd, .base = header.bytes + tensor->offset};
-        memcpy(restoring->files[tensor->entry - restoring->documents->index], file->name,
+        memcpy(restoring->files[tensor->entry - restoring->documents->of.index], file->name,
                sizeof(file->name));
     }
     buf_fini(&header);
@@ -270,7 +270,7 @@ static int restore_documents(struct cli *cli, const struct restore_options *own,
                              struct documents *documents, struct diag *diag)
 {
     struct restoring restoring = {
-        .cli = cli, .own = own, .documents = documents, .count = documents->index_count};
+        .cli = cli, .own = own, .documents = documents, .count = documents->of.index_count};
     format_ckpt(documents->info.id, sizeof(restoring.id), restoring.id);
     restoring.sinks = calloc(restoring.count + 1, sizeof(*restoring.sinks));
     restoring.files = calloc(restoring.count + 1, sizeof(*restoring.files));
@@ -279,7 +279,7 @@ static int restore_documents(struct cli *cli, const struct restore_options *own,
                      : diag_set(diag, CAIRN_E_NO_MEMORY, "no memory");
     if (status == 0) {
         for (size_t i = 0; i < restoring.count; i++) {
-            restoring.sinks[i].entry = &documents->index[i];
+            restoring.sinks[i].entry = &documents->of.index[i];
         }
         struct rank_choice choice = {&own->ranks, (uint32_t)own->as_ranks};
         status = own->ranks.count > 0 || own->as_ranks > 0
@@ -302,8 +302,8 @@ static int choose(const struct option_texts *only, struct documents *documents, 
     size_t kept = 0;
     for (uint32_t i = 0; i < only->count; i++) {
         bool found = false;
-        for (size_t k = 0; !found && k < documents->index_count; k++) {
-            found = glob_matches(only->items[i], documents->index[k].name);
+        for (size_t k = 0; !found && k < documents->of.index_count; k++) {
+            found = glob_matches(only->items[i], documents->of.index[k].name);
         }
         if (!found) {
             return diag_set(diag, CAIRN_E_MISSING_TENSOR,
@@ -312,12 +312,12 @@ static int choose(const struct option_texts *only, struct documents *documents, 
                             only->items[i]);
         }
     }
-    for (size_t k = 0; only->count > 0 && k < documents->index_count; k++) {
-        if (glob_matches_any(only->count, only->items, documents->index[k].name)) {
-            documents->index[kept++] = documents->index[k];
+    for (size_t k = 0; only->count > 0 && k < documents->of.index_count; k++) {
+        if (glob_matches_any(only->count, only->items, documents->of.index[k].name)) {
+            documents->of.index[kept++] = documents->of.index[k];
         }
     }
-    documents->index_count = only->count > 0 ? kept : documents->index_count;
+    documents->of.index_count = only->count > 0 ? kept : documents->of.index_count;
     return 0;
 }
 

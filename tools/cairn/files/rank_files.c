@@ -72,12 +72,12 @@ static const struct index_entry *find_entry(const struct documents *documents,
 {
     struct index_entry key = {
         .name = tensor->name, .coordinate = tensor->coordinate, .kind = INDEX_TENSOR};
-    size_t low = 0, high = documents->index_count;
+    size_t low = 0, high = documents->of.index_count;
     while (low < high) {
         size_t mid = low + (high - low) / 2;
-        int order = index_compare(&documents->index[mid], &key);
+        int order = index_compare(&documents->of.index[mid], &key);
         if (order == 0) {
-            return &documents->index[mid];
+            return &documents->of.index[mid];
         }
         low = order < 0 ? mid + 1 : low;
         high = order < 0 ? high : mid;
@@ -155,14 +155,14 @@ static int hold_share(struct rank_file *file, const struct index_entry *entry,
 static int collect_share(struct rank_file *file, struct diag *diag)
 {
     const struct documents *documents = file->documents;
-    file->held = calloc(documents->index_count + 1, sizeof(*file->held));
+    file->held = calloc(documents->of.index_count + 1, sizeof(*file->held));
     if (!file->held) {
         return diag_set(diag, CAIRN_E_NO_MEMORY, "no memory for %zu tensors",
-                        documents->index_count);
+                        documents->of.index_count);
     }
     int status = 0;
-    for (size_t i = 0; status == 0 && i < documents->index_count; i++) {
-        const struct index_entry *entry = &documents->index[i];
+    for (size_t i = 0; status == 0 && i < documents->of.index_count; i++) {
+        const struct index_entry *entry = &documents->of.index[i];
         struct box *box = scratch_alloc(&file->scratch, sizeof(*box));
         if (!box) {
             return diag_set(diag, CAIRN_E_NO_MEMORY, "no memory for a share");
@@ -273,7 +273,7 @@ static int write_held(const struct rank_file *base, const struct rank_set *ranks
 {
     const struct documents *documents = base->documents;
     int status = 0;
-    for (size_t i = 0; status == 0 && i < documents->part_count; i++) {
+    for (size_t i = 0; status == 0 && i < documents->of.part_count; i++) {
         struct rank_file file = *base;
         file.part = &documents->parts[i];
         file.rank = file.part->rank;
@@ -307,7 +307,7 @@ int rank_files_write(struct cli *cli, struct documents *documents, const struct 
 {
     struct json json;
     const struct rank_set *ranks = choice->ranks;
-    size_t count = choice->as_ranks > 0 ? choice->as_ranks : documents->part_count;
+    size_t count = choice->as_ranks > 0 ? choice->as_ranks : documents->of.part_count;
     if (ranks->count > 0 && ranks->highest >= count) {
         return diag_set(diag, CAIRN_E_INVALID, "--ranks %u: there are ranks 0 to %zu",
                         ranks->highest, count - 1);
@@ -320,8 +320,8 @@ int rank_files_write(struct cli *cli, struct documents *documents, const struct 
     json_open(&json, "ranks", '[');
     struct rank_file base = {
         .cli = cli, .documents = documents, .target = target, .of = choice->as_ranks};
-    int status = base.of > 0 ? write_shares(&base, ranks, &json, diag)
-                             : documents_parts(cli, documents, diag);
+    int status =
+        base.of > 0 ? write_shares(&base, ranks, &json, diag) : documents_parts(documents, diag);
     status = status == 0 && base.of == 0 ? write_held(&base, ranks, &json, diag) : status;
     json_close(&json, ']');
     json_close(&json, '}');

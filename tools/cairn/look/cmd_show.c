@@ -129,14 +129,14 @@ static int print_json(const struct documents *documents, const struct shares *sh
     json_open(&json, NULL, '{');
     json_u64(&json, "schema_version", JSON_SCHEMA_VERSION);
     json_info(&json, "checkpoint", &documents->info);
-    json_shares(&json, &documents->manifest, shares);
+    json_shares(&json, &documents->of.manifest, shares);
     json_open(&json, "manifest", '{');
-    json_manifest(&json, &documents->manifest);
-    json_metadata(&json, &documents->manifest);
+    json_manifest(&json, &documents->of.manifest);
+    json_metadata(&json, &documents->of.manifest);
     json_close(&json, '}');
     json_open(&json, "entries", '[');
-    for (size_t i = 0; i < documents->index_count; i++) {
-        json_entry(&json, &documents->index[i]);
+    for (size_t i = 0; i < documents->of.index_count; i++) {
+        json_entry(&json, &documents->of.index[i]);
     }
     json_close(&json, ']');
     json_close(&json, '}');
@@ -147,7 +147,7 @@ static int print_json(const struct documents *documents, const struct shares *sh
 
 static void print_head(const struct cli *cli, const struct documents *documents)
 {
-    const struct manifest *manifest = &documents->manifest;
+    const struct manifest *manifest = &documents->of.manifest;
     const struct ckpt_info *info = &documents->info;
     char name[RUN_NAME_TEXT_MAX], id[48], parent[48] = "none", time[40], plain[32], stored[32];
     char sha[65], standing[STANDING_BYTES];
@@ -193,7 +193,7 @@ static void print_shares(const struct documents *documents, const struct shares 
     } else {
         printf("base        none\n");
     }
-    format_bytes(documents->manifest.stored_bytes, sizeof(bytes), bytes);
+    format_bytes(documents->of.manifest.stored_bytes, sizeof(bytes), bytes);
     printf("own         %s in objects of its own\n", bytes);
     if (!shares->known) {
         struct shown room;
@@ -211,8 +211,8 @@ static void print_entries(const struct documents *documents)
     static const char *const titles[] = {"NAME",  "TYPE",      "SHAPE",
                                          ">SIZE", "PLACEMENT", "COORDINATE"};
     struct table *table = table_new(ARRAY_LEN(titles), titles);
-    for (size_t i = 0; table && i < documents->index_count; i++) {
-        const struct index_entry *entry = &documents->index[i];
+    for (size_t i = 0; table && i < documents->of.index_count; i++) {
+        const struct index_entry *entry = &documents->of.index[i];
         char shape[200] = "", bytes[32];
         if (entry->kind == INDEX_TENSOR) {
             shape_format(&entry->shape, sizeof(shape), shape);
@@ -245,7 +245,7 @@ static int run(struct cli *cli, void *options, struct diag *diag)
         struct shares shares = {.known = info.base.term == 0};
         status = documents_load(cli, &info, &documents, diag);
         if (status == 0 && !shares.known) {
-            shares.known = documents_shares(cli, &documents, &shares.count, &shares.items,
+            shares.known = documents_shares(&documents, &shares.count, &shares.items,
                                             &shares.why) == 0; /* a part is damaged: it says so */
         }
         if (status == 0 && cli->json) {

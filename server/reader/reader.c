@@ -1,0 +1,407 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * reader: see reader.h. Invariant: nothing is decoded that did not match its hash, and nothing is
+ * called wrong that was read once only. Runs on the caller's thread, which may wait.
+ */
+#include "reader/reader.h"
+
+#include "base/check.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum reader_finding reader_finding_of(int status)
+{
+    switch (status) {
+    case 0:
+        return READER_WHOLE;
+    case CAIRN_E_NOT_FOUND:
+        return READER_MISSING;
+    case CAIRN_E_DAMAGED:
+    case CAIRN_E_FORMAT:
+    case CAIRN_E_DIGEST_MISMATCH:
+        return READER_DAMAGED;
+    case CAIRN_E_IO:
+        return READER_UNREADABLE;
+    default:
+        return READER_NOT_GIVEN;
+    }
+}
+
+bool reader_is_damage(int status)
+{
+    enum reader_finding finding = reader_finding_of(status);
+    return finding != READER_WHOLE && finding != READER_NOT_GIVEN;
+}
+
+/* --- documents -------------------------------------------------------------------------------- */
+
+/* Gets a document that matches its hash: from the medium, at the second try if the first transfer
+ * was wrong, or from whoever is told that it is lost. Its bytes are the scratch's. */
+static int get(struct reader_source *source, const struct doc_key *document,
+               struct scratch *scratch, struct record_value *ret, struct diag *diag)
+{
+    struct diag why;
+    struct reader_bytes bytes;
+    unsigned looks = 0;
+    int status;
+    do {
+        why = DIAG_INIT;
+        bytes = (struct reader_bytes){0};
+        status = source->fetch(source, document, &bytes, &why);
+        if (status != 0) {
+            break; /* how often that is tried is the source's */
+        }
+        status = doc_check(document, bytes.count, bytes.data, &why);
+        if (status != 0) {
+            free(bytes.data);
+        }
+    } while (status != 0 && ++looks < 2);
+    if (reader_is_damage(status) && source->lost) {
+        status = source->lost(source, document, status, &bytes, &why);
+    }
+    if (status != 0) {
+        return diag_set(diag, status, "%s", diag_text(&why, status));
+    }
+    const uint8_t *data = scratch_copy(scratch, bytes.count, bytes.data);
+    *ret = (struct record_value){.bytes = bytes.count, .data = data};
+    free(bytes.data);
+    return data ? 0
+                : diag_set(diag, CAIRN_E_NO_MEMORY, "no memory for %zu bytes of a document",
+                           bytes.count);
+}
+
+static struct doc_key document_of(const struct reader *reader, enum store_kind kind,
+                                  uint32_t number)
+{
+    return (struct doc_key){.name = {.run = reader->root.run,
+                                     .id = reader->root.id,
+                                     .kind = kind,
+                                     .number = number,
+                                     .tag = reader->root.open_id}};
+}
+
+/* A document that matches its hash and cannot be decoded was made by another version, or wrongly.
+ */
+static int undecoded(const struct doc_key *document, int status, struct diag *diag)
+{
+    char text[256];
+    if (status != 0) {
+        doc_name_text(&document->name, sizeof(text), text);
+        diag_add(diag, "%s", text);
+    }
+    return status;
+}
+
+/* Returns room for `count` more items behind the `had` ones of an array, which are copied. */
+static void *grow(struct scratch *scratch, const void *items, size_t had, size_t count, size_t size)
+{
+    void *grown = scratch_array(scratch, had + count + 1, size);
+    if (grown && had > 0) {
+        memcpy(grown, items, had * size);
+    }
+    return grown;
+}
+
+static int add_entries(struct reader *reader, const struct page *page, struct diag *diag)
+{
+    size_t count = page->entry_count;
+    void *grown = page->kind == PAGE_PARTS ? grow(&reader->scratch, reader->parts,
+                                                  reader->part_count, count, sizeof(*page->parts))
+                                           : grow(&reader->scratch, reader->index,
+                                                  reader->index_count, count, sizeof(*page->index));
+    if (!grown) {
+        return diag_set(diag, CAIRN_E_NO_MEMORY, "no memory for the entries of a page");
+    }
+    if (page->kind == PAGE_PARTS) {
+        reader->parts = grown;
+        memcpy(reader->parts + reader->part_count, page->parts, count * sizeof(*page->parts));
+        reader->part_count += count;
+    } else {
+        reader->index = grown;
+        memcpy(reader->index + reader->index_count, page->index, count * sizeof(*page->index));
+        reader->index_count += count;
+    }
+    return 0;
+}
+
+/* Reads a page. The index is kept only for those who want it: it may be as large as all parts. */
+static int read_page(struct reader *reader, uint32_t number, bool with_index, struct diag *diag)
+{
+    const struct page_ref *ref = &reader->manifest.pages[number];
+    struct doc_key document = document_of(reader, STORE_PAGE, number);
+    struct record_value bytes;
+    struct scratch passing;
+    struct page page;
+    bool kept = ref->kind == PAGE_PARTS || with_index;
+    document.bytes = ref->bytes;
+    document.sha256 = ref->sha256;
+    scratch_init(&passing, READER_SCRATCH_MAX);
+    struct scratch *scratch = kept ? &reader->scratch : &passing;
+    int status = get(reader->source, &document, scratch, &bytes, diag);
+    if (status == 0) {
+        status =
+            undecoded(&document, page_decode(bytes.bytes, bytes.data, scratch, &page, diag), diag);
+    }
+    if (status == 0 && kept) {
+        status = add_entries(reader, &page, diag);
+    }
+    scratch_fini(&passing);
+    return status;
+}
+
+int reader_open(struct reader *reader, struct reader_source *source, const struct reader_root *root,
+                bool with_index, struct diag *diag)
+{
+    struct record_value bytes;
+    CHECK(source->fetch);
+    *reader = (struct reader){.source = source, .root = *root};
+    scratch_init(&reader->scratch, READER_SCRATCH_MAX);
+    struct doc_key document = document_of(reader, STORE_MANIFEST, 0);
+    document.bytes = root->manifest_bytes;
+    document.sha256 = root->manifest_sha256;
+    int status = get(source, &document, &reader->scratch, &bytes, diag);
+    if (status == 0) {
+        status = undecoded(
+            &document,
+            manifest_decode(bytes.bytes, bytes.data, &reader->scratch, &reader->manifest, diag),
+            diag);
+    }
+    if (status == 0 && !ckpt_id_equal(reader->manifest.id, root->id)) {
+        status = diag_set(diag, CAIRN_E_DAMAGED, "the manifest is another checkpoint's");
+    }
+    if (status != 0) {
+        reader->manifest.page_count = 0;
+        return status;
+    }
+    for (uint32_t i = 0; i < reader->manifest.page_count; i++) {
+        struct diag why = DIAG_INIT;
+        int one = read_page(reader, i, with_index, &why);
+        if (one != 0 && status == 0) {
+            status = diag_set(diag, one, "%s", diag_text(&why, one));
+        }
+        if (one != 0 && !reader_is_damage(one)) {
+            break;
+        }
+    }
+    CHECK(reader->part_count == 0 || reader->parts);
+    return status;
+}
+
+void reader_fini(struct reader *reader) { scratch_fini(&reader->scratch); }
+
+int reader_part(struct reader *reader, size_t number, struct scratch *scratch, struct part *ret,
+                struct diag *diag)
+{
+    CHECK(number < reader->part_count);
+    const struct part_ref *ref = &reader->parts[number];
+    struct doc_key document = document_of(reader, STORE_PART, ref->rank);
+    struct record_value bytes;
+    document.bytes = ref->bytes;
+    document.sha256 = ref->sha256;
+    int status = get(reader->source, &document, scratch, &bytes, diag);
+    return status != 0 ? status
+                       : undecoded(&document,
+                                   part_decode(bytes.bytes, bytes.data, scratch, ret, diag), diag);
+}
+
+/* --- objects ---------------------------------------------------------------------------------- */
+
+struct scan_piece *reader_pieces(const struct part *part)
+{
+    struct scan_piece *pieces = calloc((size_t)part->chunk_count + 1, sizeof(*pieces));
+    if (pieces) {
+        scan_pieces_of(part, pieces);
+        scan_sort(part->chunk_count, pieces);
+    }
+    return pieces;
+}
+
+size_t reader_object_pieces(size_t count, const struct scan_piece *pieces)
+{
+    size_t end = 1;
+    CHECK(count > 0);
+    while (end < count && object_id_equal(pieces[end].id, pieces[0].id)) {
+        end++;
+    }
+    return end;
+}
+
+void reader_source_fini(struct reader_source *source)
+{
+    for (size_t i = 0; i < READER_DEPTH_MAX; i++) {
+        free(source->rooms[i].memory);
+        source->rooms[i] = (struct reader_room){0};
+    }
+}
+
+struct step { /* a range that is planned and perhaps begun, or the end of an object */
+    struct object_scan scan;
+    struct reader_range range;
+    uint64_t object; /* counted from 1 */
+    bool is_end;
+};
+
+struct reading {
+    struct reader_source *source;
+    struct reader_visitor *visitor;
+    struct reader_object object; /* that is being planned */
+    struct object_scan plan;
+    bool is_planning, no_more;
+    uint64_t number, left;               /* the object at hand; the one of which the rest is left */
+    struct step steps[READER_DEPTH_MAX]; /* a ring, the oldest first */
+    unsigned first, count;
+    uint64_t chunks; /* checked, of the object of the oldest step */
+};
+
+/* Plans the next step. Returns false if everything is planned. */
+static bool plan(struct reading *r, struct step *ret)
+{
+    if (!r->is_planning) {
+        r->no_more = r->no_more || !r->visitor->next(r->visitor, &r->object);
+        if (r->no_more) {
+            return false;
+        }
+        size_t taken =
+            object_scan_begin(&r->plan, r->object.count, r->object.pieces, r->object.chunks_only);
+        CHECK(taken == r->object.count);
+        r->number++;
+    }
+    r->is_planning = r->left != r->number && object_scan_next(&r->plan, &r->visitor->sink);
+    *ret = (struct step){.scan = r->plan, .object = r->number, .is_end = !r->is_planning};
+    if (r->is_planning) {
+        object_scan_skip(&r->plan);
+    }
+    return true;
+}
+
+/* Gives the range its memory, and begins to read it if reads may be begun. */
+static int begin(struct reading *r, struct step *step, unsigned slot, struct diag *diag)
+{
+    struct reader_room *room = &r->source->rooms[slot];
+    size_t bytes = round_up_u64(step->scan.bytes, LIMIT_ALIGN_BYTES) + LIMIT_ALIGN_BYTES;
+    if (room->bytes < bytes) {
+        free(room->memory);
+        room->bytes = max_u64(bytes, LIMIT_CHUNK_BYTES + 2 * (size_t)LIMIT_ALIGN_BYTES);
+        room->memory = aligned_alloc(LIMIT_ALIGN_BYTES, room->bytes);
+        room->bytes = room->memory ? room->bytes : 0;
+    }
+    if (!room->memory) {
+        return diag_set(diag, CAIRN_E_NO_MEMORY, "no memory to read an object");
+    }
+    step->range = (struct reader_range){.object = r->object.at,
+                                        .from = step->scan.from,
+                                        .bytes = step->scan.bytes,
+                                        .to_end = step->scan.in_footer,
+                                        .memory = room->memory,
+                                        .slot = slot};
+    if (r->source->begin) {
+        r->source->begin(r->source, &step->range);
+    }
+    return 0;
+}
+
+/* Fills the ring. */
+static int plan_ahead(struct reading *r, struct diag *diag)
+{
+    unsigned depth = r->source->begin ? r->source->depth : 1;
+    int status = 0;
+    CHECK(depth >= 1 && depth <= READER_DEPTH_MAX);
+    while (status == 0 && r->count < depth) {
+        unsigned slot = (r->first + r->count) % depth;
+        struct step *step = &r->steps[slot];
+        if (!plan(r, step)) {
+            break;
+        }
+        status = step->is_end ? 0 : begin(r, step, slot, diag);
+        r->count += status == 0 ? 1 : 0;
+    }
+    return status;
+}
+
+struct count_sink {
+    struct scan_sink sink;
+    size_t count;
+};
+
+static void count_found(struct scan_sink *sink, const struct scan_piece *piece,
+                        enum scan_where where, const char *why)
+{
+    (void)piece;
+    (void)where;
+    (void)why;
+    container_of(sink, struct count_sink, sink)->count++;
+}
+
+static int tell_unread(struct reading *r, const struct step *step, int status, struct diag *why,
+                       struct diag *diag)
+{
+    struct object_scan scan = step->scan;
+    if (r->visitor->unread) {
+        status = r->visitor->unread(r->visitor, &scan, status, why);
+        r->left = step->object;
+    } else if (reader_is_damage(status)) {
+        object_scan_unreadable(&scan, diag_text(why, status), &r->visitor->sink);
+        status = 0;
+    }
+    return status == 0 ? 0 : diag_set(diag, status, "%s", diag_text(why, status));
+}
+
+/* Checks a range. What is wrong with it is told only after a second look. */
+static int check_range(struct reading *r, const struct step *step, struct diag *diag)
+{
+    struct count_sink count = {.sink.found = count_found};
+    for (unsigned look = 0; look < 2; look++) {
+        struct object_scan scan = step->scan;
+        struct diag why = DIAG_INIT;
+        if (look > 0 && r->source->begin) {
+            r->source->begin(r->source, &step->range);
+        }
+        int status = r->source->read(r->source, &step->range, &why);
+        if (status != 0) {
+            return tell_unread(r, step, status, &why, diag);
+        }
+        object_scan_check(&scan, step->range.memory, look == 0 ? &count.sink : &r->visitor->sink);
+        if (look > 0 || count.count == 0) {
+            r->chunks += scan.chunks;
+            return 0;
+        }
+    }
+    return 0;
+}
+
+static int end_object(struct reading *r, struct step *step)
+{
+    step->scan.chunks = r->chunks;
+    r->chunks = 0;
+    return r->visitor->done ? r->visitor->done(r->visitor, &step->scan) : 0;
+}
+
+/* Ends a read whose bytes are not wanted any more. */
+static void drain(struct reading *r, const struct step *step)
+{
+    if (!step->is_end && r->source->begin) {
+        err_ignore(r->source->read(r->source, &step->range, NULL)); /* only its memory matters */
+    }
+}
+
+int reader_objects(struct reader_source *source, struct reader_visitor *visitor, struct diag *diag)
+{
+    struct reading r = {.source = source, .visitor = visitor};
+    unsigned depth = source->begin ? source->depth : 1;
+    CHECK(source->read);
+    CHECK(visitor->next && visitor->sink.found);
+    int status = plan_ahead(&r, diag);
+    while (r.count > 0) {
+        struct step *step = &r.steps[r.first];
+        if (status != 0 || (step->object == r.left && !step->is_end)) {
+            drain(&r, step);
+        } else {
+            status = step->is_end ? end_object(&r, step) : check_range(&r, step, diag);
+        }
+        r.first = (r.first + 1) % depth;
+        r.count--;
+        status = status != 0 ? status : plan_ahead(&r, diag);
+    }
+    return status;
+}

@@ -1,0 +1,137 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * reader: reads a checkpoint from end to end, and checks each thing against the hash above it:
+ * manifest, pages, parts, objects. The one way in which scrub, repair, salvage and the command line
+ * look at what is stored. Straight-line code that waits for each read; where the bytes come from,
+ * how fast, and how often a failing read is tried is up to a `reader_source`. What is wrong is read
+ * once more before it is told, because a transfer may fail although the medium is good.
+ *
+ * Any thread that may wait; one reader belongs to one thread.
+ */
+#ifndef CAIRN_READER_READER_H
+#define CAIRN_READER_READER_H
+
+#include "pipeline/object_scan.h"
+#include "run/docs.h"
+
+enum { READER_DEPTH_MAX = 8 };
+#define READER_SCRATCH_MAX ((size_t)8 << 30)
+
+/* What an attempt to read a thing says about it. */
+enum reader_finding {
+    READER_WHOLE,
+    READER_MISSING,    /* the store has nothing under its name */
+    READER_DAMAGED,    /* it has other bytes than were sealed */
+    READER_UNREADABLE, /* the medium gave an error; it may pass */
+    READER_NOT_GIVEN   /* the store failed, which says nothing about the thing */
+};
+enum reader_finding reader_finding_of(int status);
+/* True if the medium does not give a thing whole: all findings between WHOLE and NOT_GIVEN. */
+bool reader_is_damage(int status);
+
+/* --- where the bytes come from ---------------------------------------------------------------- */
+
+struct reader_bytes {
+    uint8_t *data; /* malloc'ed */
+    size_t count;
+};
+
+struct reader_range { /* of an object */
+    const struct object_id *object;
+    uint64_t from, bytes;
+    bool to_end;     /* the object must end with it */
+    uint8_t *memory; /* for `bytes`, aligned to LIMIT_ALIGN_BYTES */
+    unsigned slot;   /* less than depth; no two ranges under way have the same */
+};
+
+struct reader_room {
+    uint8_t *memory;
+    size_t bytes;
+};
+
+/* The caller sets the functions; `rooms` begins as zeros. Each function that reads waits. */
+struct reader_source {
+    /* Gives the stored bytes of a document, unchecked. The caller frees them. */
+    int (*fetch)(struct reader_source *source, const struct doc_key *document,
+                 struct reader_bytes *ret, struct diag *diag);
+    /* Told of each document that is missing, damaged or unreadable, with the reason in `why`. It
+     * returns 0 if it gives good bytes instead, which are not checked again, or the status. NULL:
+     * nobody is told. */
+    int (*lost)(struct reader_source *source, const struct doc_key *document, int status,
+                struct reader_bytes *ret, struct diag *why);
+    int (*read)(struct reader_source *source, const struct reader_range *range, struct diag *diag);
+    /* Begins a read that a later read() of the same range ends, so that `depth` ranges are under
+     * way at a time. Each range that was begun is read once more or less late. NULL: one at a time.
+     */
+    void (*begin)(struct reader_source *source, const struct reader_range *range);
+    unsigned depth; /* with begin: 1 to READER_DEPTH_MAX */
+    struct reader_room rooms[READER_DEPTH_MAX];
+};
+
+/* Frees the rooms. */
+void reader_source_fini(struct reader_source *source);
+
+/* --- documents -------------------------------------------------------------------------------- */
+
+struct reader_root { /* what the commit entry says */
+    struct run_name run;
+    struct ckpt_id id;
+    uint64_t open_id;
+    uint64_t manifest_bytes; /* 0: not known */
+    struct sha256 manifest_sha256;
+};
+
+struct reader {
+    struct reader_source *source; /* outlives it */
+    struct reader_root root;
+    struct scratch scratch; /* owns what follows */
+    struct manifest manifest;
+    size_t part_count, index_count;
+    struct part_ref *parts;    /* by rank */
+    struct index_entry *index; /* sorted; only with_index */
+};
+
+/* Reads manifest and pages. A page that is lost says nothing about the others, so they are read all
+ * the same; the status is then that of the first lost one, and `parts` has what the others tell.
+ * Other errors (the source's own, NO_MEMORY) end it at once. reader_fini() also after a failure. */
+int MUST_USE reader_open(struct reader *reader, struct reader_source *source,
+                         const struct reader_root *root, bool with_index, struct diag *diag);
+void reader_fini(struct reader *reader);
+/* Reads the part that parts[number] names. All that it points to is from the scratch. */
+int MUST_USE reader_part(struct reader *reader, size_t number, struct scratch *scratch,
+                         struct part *ret, struct diag *diag);
+
+/* --- objects ---------------------------------------------------------------------------------- */
+
+struct reader_object {
+    const struct object_id *at; /* the name to read; borrowed until done() */
+    size_t count;
+    const struct scan_piece *pieces; /* all of one object, sorted; borrowed until done() */
+    bool chunks_only;                /* only these are known; else the object is read whole */
+};
+
+struct reader_visitor {
+    /* Gives the next object; false: there is none. With several reads under way it is asked before
+     * the last objects are done. */
+    bool (*next)(struct reader_visitor *visitor, struct reader_object *ret);
+    /* Is told what is wrong, once it was read twice. */
+    struct scan_sink sink;
+    /* A range could not be read. Returns 0 if the rest of the object is to be left, or an error
+     * that ends all. NULL: of a range that is missing, damaged or unreadable each chunk is told,
+     * the ranges behind it are read, and any other status ends all. */
+    int (*unread)(struct reader_visitor *visitor, const struct object_scan *scan, int status,
+                  const struct diag *why);
+    /* An object was read; scan->chunks were checked. An error ends all. NULL: nobody is told. */
+    int (*done)(struct reader_visitor *visitor, const struct object_scan *scan);
+};
+
+/* Reads objects, range by range, until there is none left. Damage is the sink's, and no error. */
+int MUST_USE reader_objects(struct reader_source *source, struct reader_visitor *visitor,
+                            struct diag *diag);
+
+/* The chunks of a part, sorted by object. Returns NULL if there is no memory; the caller frees. */
+struct scan_piece *reader_pieces(const struct part *part);
+/* The pieces of the first object of `count` sorted ones, at least one. */
+size_t reader_object_pieces(size_t count, const struct scan_piece *pieces);
+
+#endif
