@@ -57,9 +57,8 @@ int copies_get(struct repair *repair, const struct source *source, const struct 
                             .bytes = envelope->stored_bytes,
                             .data = stored,
                             .from_medium = true};
-    int status = ask_store(repair, source->store, &req);
+    int status = ask_store(&repair->ask, source->store, &req, diag);
     repair_count_read(repair, status == 0 ? envelope->stored_bytes : 0);
-    status = status == 0 ? 0 : repair_fail(diag, status, &req.diag);
     if (status == 0 && !same) { /* the wanted chunk is raw: takes the plain bytes of the copy */
         status = chunk_open(envelope, stored, LIMIT_CHUNK_BYTES, ret, diag);
     }
@@ -84,7 +83,7 @@ static int try_source(struct repair *repair, struct wants *wants, const struct w
     if (status == 0) {
         want->broken->sources[want->piece] = *source;
         wants->left--;
-    } else if (!repair_is_damage(status) && source->store == repair->store) {
+    } else if (!reader_is_damage(status) && source->store == repair->store) {
         return diag_set(diag, status, "%s", diag_text(&why, status));
     }
     return 0;
@@ -160,11 +159,8 @@ static int offer(struct repair *repair, struct wants *wants, const struct scan_p
 static int offer_part(struct repair *repair, struct wants *wants, const struct part *part,
                       struct diag *diag)
 {
-    struct scan_piece *pieces = calloc((size_t)part->chunk_count + 1, sizeof(*pieces));
+    struct scan_piece *pieces = reader_pieces(part);
     int status = pieces ? 0 : diag_set(diag, CAIRN_E_NO_MEMORY, "no memory for a part's chunks");
-    if (status == 0) {
-        scan_pieces_of(part, pieces);
-    }
     for (uint32_t i = 0; status == 0 && i < part->chunk_count && wants->left > 0; i++) {
         status = offer(repair, wants, &pieces[i], diag);
     }
@@ -177,21 +173,24 @@ static int offer_part(struct repair *repair, struct wants *wants, const struct p
 static int offer_ckpt(struct repair *repair, struct wants *wants, const struct commit_fact *fact,
                       struct diag *diag)
 {
-    struct papers papers;
+    struct reader reader;
     struct diag why = DIAG_INIT;
-    int status = papers_open(repair, fact, false, &papers, &why);
-    for (size_t i = 0; status == 0 && i < papers.part_count && wants->left > 0; i++) {
-        struct paper_part part;
-        status = papers_part(repair, &papers, i, &part, &why);
+    int status = reader_open(&reader, &repair->plain.store.reader, &fact->root, false, &why);
+    for (size_t i = 0; status == 0 && i < reader.part_count && wants->left > 0; i++) {
+        struct scratch scratch;
+        struct part part;
+        scratch_init(&scratch, READER_SCRATCH_MAX);
+        status = reader_part(&reader, i, &scratch, &part, &why);
         if (status == 0) {
-            status = offer_part(repair, wants, &part.part, &why);
-        } else if (repair_is_damage(status)) {
+            status = offer_part(repair, wants, &part, &why);
+        } else if (reader_is_damage(status)) {
             status = 0;
+            diag_clear(&why);
         }
-        paper_part_fini(&part);
+        scratch_fini(&scratch);
     }
-    papers_fini(&papers);
-    return status == 0 || repair_is_damage(status)
+    reader_fini(&reader);
+    return status == 0 || reader_is_damage(status)
                ? 0
                : diag_set(diag, status, "%s", diag_text(&why, status));
 }

@@ -44,21 +44,18 @@ int layout_copy(size_t count, const struct scan_piece *pieces, struct scratch *s
 static int take_object(const struct part *part, const struct object_id *id, struct scratch *scratch,
                        struct broken *ret, struct diag *diag)
 {
-    struct scan_piece *pieces = calloc((size_t)part->chunk_count + 1, sizeof(*pieces));
-    size_t first = 0, end;
+    struct scan_piece *pieces = reader_pieces(part);
+    size_t first = 0;
     if (!pieces) {
         return diag_set(diag, CAIRN_E_NO_MEMORY, "no memory for a part's chunks");
     }
-    scan_pieces_of(part, pieces);
-    scan_sort(part->chunk_count, pieces);
     while (first < part->chunk_count && !object_id_equal(pieces[first].id, id)) {
         first++;
     }
-    for (end = first; end < part->chunk_count && object_id_equal(pieces[end].id, id);) {
-        end++;
-    }
-    int status = end == first ? diag_set(diag, CAIRN_E_NOT_FOUND, "its checkpoint does not name it")
-                              : layout_copy(end - first, pieces + first, scratch, ret);
+    int status = first == part->chunk_count
+                     ? diag_set(diag, CAIRN_E_NOT_FOUND, "its checkpoint does not name it")
+                     : layout_copy(reader_object_pieces(part->chunk_count - first, pieces + first),
+                                   pieces + first, scratch, ret);
     free(pieces);
     return status;
 }
@@ -68,27 +65,27 @@ static int take_object(const struct part *part, const struct object_id *id, stru
 static int from_part(struct repair *repair, const struct object_id *id, struct scratch *scratch,
                      struct broken *ret, struct diag *diag)
 {
-    struct papers papers;
-    struct ckpt_id of = {id->term, id->step};
-    const struct commit_fact *fact = repair_fact(repair, of);
+    struct reader reader;
+    const struct commit_fact *fact = repair_fact(repair, (struct ckpt_id){id->term, id->step});
     if (!fact) {
         return diag_set(diag, CAIRN_E_NOT_FOUND, "its checkpoint is gone");
     }
-    int status = papers_open(repair, fact, false, &papers, diag);
-    for (size_t i = 0; status == 0 && i < papers.part_count; i++) {
-        struct paper_part part;
-        if (papers.parts[i].rank == id->rank) {
-            status = papers_part(repair, &papers, i, &part, diag);
-            status = status != 0 ? status : take_object(&part.part, id, scratch, ret, diag);
-            paper_part_fini(&part);
-            papers_fini(&papers);
-            return status;
-        }
+    size_t at = 0;
+    int status = reader_open(&reader, &repair->plain.store.reader, &fact->root, false, diag);
+    while (status == 0 && at < reader.part_count && reader.parts[at].rank != id->rank) {
+        at++;
     }
-    papers_fini(&papers);
-    return status != 0 ? status
-                       : diag_set(diag, CAIRN_E_NOT_FOUND, "its checkpoint has no part of rank %u",
-                                  id->rank);
+    if (status == 0 && at == reader.part_count) {
+        status =
+            diag_set(diag, CAIRN_E_NOT_FOUND, "its checkpoint has no part of rank %u", id->rank);
+    }
+    if (status == 0) {
+        struct part part;
+        status = reader_part(&reader, at, &reader.scratch, &part, diag);
+        status = status != 0 ? status : take_object(&part, id, scratch, ret, diag);
+    }
+    reader_fini(&reader);
+    return status;
 }
 
 /* --- from the footer -------------------------------------------------------------------------- */
@@ -108,8 +105,7 @@ static int read_span(struct repair *repair, const struct span *span, uint8_t *re
                             .offset = span->offset,
                             .bytes = span->bytes,
                             .data = ret};
-    int status = ask_store(repair, span->store, &req);
-    return status == 0 ? 0 : repair_fail(diag, status, &req.diag);
+    return ask_store(&repair->ask, span->store, &req, diag);
 }
 
 /* Finds the footer and sets its range in io. ret_bytes gets the size of the object. */
@@ -118,9 +114,9 @@ static int find_footer(struct repair *repair, struct span *io, uint64_t *ret_byt
 {
     uint8_t trailer[OBJECT_TRAILER_BYTES];
     struct store_req req = {.op = STORE_STAT, .run = repair->name, .object = *io->id};
-    int status = ask_store(repair, io->store, &req);
+    int status = ask_store(&repair->ask, io->store, &req, diag);
     if (status != 0) {
-        return repair_fail(diag, status, &req.diag);
+        return status;
     }
     if (req.ret_bytes < sizeof(trailer)) {
         return diag_set(diag, CAIRN_E_DAMAGED, "it is shorter than a footer");
@@ -140,7 +136,7 @@ static int read_footer(struct repair *repair, struct span *span, struct scratch 
 {
     uint64_t object_bytes = 0;
     int status = find_footer(repair, span, &object_bytes, diag);
-    uint8_t *memory = status == 0 ? repair_memory(repair, span->bytes) : NULL;
+    uint8_t *memory = status == 0 ? scratch_alloc(scratch, span->bytes) : NULL;
     if (status == 0 && !memory) {
         return diag_set(diag, CAIRN_E_NO_MEMORY, "no memory for a footer");
     }
@@ -181,10 +177,10 @@ int layout_of(struct repair *repair, const struct object_id *id, struct scratch 
 {
     struct diag why = DIAG_INIT;
     int status = from_part(repair, id, scratch, ret, &why);
-    if (status != 0 && repair_is_damage(status)) {
+    if (status != 0 && reader_is_damage(status)) {
         status = from_footer(repair, repair->store, id, scratch, ret);
     }
-    if (status != 0 && repair_is_damage(status) && repair->mirror) {
+    if (status != 0 && reader_is_damage(status) && repair->mirror) {
         status = from_footer(repair, repair->mirror, id, scratch, ret);
     }
     return status == 0 ? 0

@@ -52,8 +52,8 @@ static int flush(struct building *b, uint64_t upto, struct diag *diag)
     if (status != 0) {
         return diag_set(diag, status, "fail point repair.write");
     }
-    if (ask_store(b->repair, b->repair->store, &req) != 0) {
-        return repair_fail(diag, req.status, &req.diag);
+    if (ask_store(&b->repair->ask, b->repair->store, &req, diag) != 0) {
+        return req.status;
     }
     memmove(b->window, b->window + bytes, WINDOW_BYTES - bytes);
     memset(b->window + (WINDOW_BYTES - bytes), 0, bytes);
@@ -149,8 +149,7 @@ static int put_footer(struct building *b, uint64_t data_end, struct diag *diag)
 static int do_op(struct building *b, enum store_op op, uint64_t bytes, struct diag *diag)
 {
     struct store_req req = {.op = op, .run = b->repair->name, .object = b->fresh, .bytes = bytes};
-    int status = ask_store(b->repair, b->repair->store, &req);
-    return status == 0 ? 0 : repair_fail(diag, status, &req.diag);
+    return ask_store(&b->repair->ask, b->repair->store, &req, diag);
 }
 
 /* Writes and seals the new object. After an error it does not exist. */
@@ -181,8 +180,8 @@ static int check_fresh(struct building *b, struct diag *diag)
     if (!damage.bad) {
         return diag_set(diag, CAIRN_E_NO_MEMORY, "no memory to check an object");
     }
-    struct extent extent = {&b->fresh, broken->count, broken->pieces, false};
-    int status = survey_object(b->repair, &extent, &damage, diag);
+    struct reader_object object = {&b->fresh, broken->count, broken->pieces, false};
+    int status = survey_object(b->repair, &object, &damage, diag);
     if (status == 0 && (damage.bad_count > 0 || damage.around)) {
         status = diag_set(diag, CAIRN_E_DAMAGED, "what was written does not read back: %.150s",
                           damage.first);
@@ -232,8 +231,8 @@ static int take_place(struct building *b, struct diag *diag)
                             .run = b->repair->name,
                             .object = broken->id,
                             .with_object = b->fresh};
-    if (ask_store(b->repair, b->repair->store, &req) != 0) {
-        return repair_fail(diag, req.status, &req.diag);
+    if (ask_store(&b->repair->ask, b->repair->store, &req, diag) != 0) {
+        return req.status;
     }
     if (broken->missing) {
         repair_add_line(b->repair, true, "object %s: was missing; rebuilt, %zu chunks from %.160s",

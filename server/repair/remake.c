@@ -4,7 +4,7 @@
  * ranks, with the code that makes one at a commit. Invariant: all parts belong to one opening and
  * cover each other, so the new manifest names exactly the bytes that the ranks saved. What no part
  * holds (metadata, tags, metrics) is lost, and a tag says so. Until they are published the new
- * documents are in memory, and papers.c reads them from here, so that a checkpoint is verified
+ * documents are in memory, and reading.c takes them from here, so that a checkpoint is verified
  * before anything is written. On the repair's thread.
  */
 #include "repair_private.h"
@@ -40,6 +40,11 @@ static struct record_value value_of(const struct remade *remade, size_t at)
                : (struct record_value){build->bytes.bytes, build->bytes.data};
 }
 
+static bool is_same(const struct record_value *a, const struct record_value *b)
+{
+    return a->bytes == b->bytes && memcmp(a->data, b->data, b->bytes) == 0;
+}
+
 static struct store_name document(const struct repair *repair, const struct remade *remade,
                                   size_t at)
 {
@@ -60,25 +65,16 @@ struct read_part {
 static int read_part(struct repair *repair, const struct store_name *name, struct scratch *scratch,
                      struct read_part *ret, struct diag *diag)
 {
-    struct store_req req = {.op = STORE_FETCH, .name = *name, .from_medium = true};
-    int status = repair_check(repair, diag);
+    struct record_value bytes;
+    int status = repair_fetch(repair, name, scratch, &bytes, diag);
     if (status != 0) {
         return status;
     }
-    if (ask_store(repair, repair->store, &req) != 0) {
-        return repair_fail(diag, req.status, &req.diag);
-    }
-    repair_count_read(repair, req.ret_bytes);
-    uint8_t *data = scratch_copy(scratch, req.ret_bytes, req.ret_data);
-    free(req.ret_data);
-    if (!data) {
-        return no_memory(diag);
-    }
-    status = part_decode(req.ret_bytes, data, scratch, &ret->part, diag);
+    status = part_decode(bytes.bytes, bytes.data, scratch, &ret->part, diag);
     ret->seal = (struct entry_seal){.open_id = name->tag,
                                     .writer = status == 0 ? ret->part.writer : 0,
-                                    .part_bytes = req.ret_bytes,
-                                    .part_sha256 = sha256(req.ret_bytes, data)};
+                                    .part_bytes = bytes.bytes,
+                                    .part_sha256 = sha256(bytes.bytes, bytes.data)};
     return status;
 }
 
@@ -90,11 +86,11 @@ int remake_world(struct repair *repair, struct remade *io, uint32_t part_count, 
         struct scratch scratch;
         struct read_part found = {0};
         struct diag why = DIAG_INIT;
-        scratch_init(&scratch, REPAIR_SCRATCH_MAX);
+        scratch_init(&scratch, READER_SCRATCH_MAX);
         int status = read_part(repair, &name, &scratch, &found, &why);
         io->world_size = status == 0 ? found.part.world_size : 0;
         scratch_fini(&scratch);
-        if (status != 0 && !repair_is_damage(status)) {
+        if (status != 0 && !reader_is_damage(status)) {
             return repair_fail(diag, status, &why);
         }
     }
@@ -133,25 +129,23 @@ static int read_parts(struct repair *repair, struct remade *remade, struct diag 
  * DAMAGED. */
 static int compare_page(struct repair *repair, struct remade *remade, size_t at, struct diag *diag)
 {
-    struct store_req req = {
-        .op = STORE_FETCH, .name = document(repair, remade, at), .from_medium = true};
-    struct record_value made = value_of(remade, at);
+    struct store_name name = document(repair, remade, at);
+    struct record_value made = value_of(remade, at), stored;
     struct scratch scratch;
     struct page page;
-    int status = ask_store(repair, repair->store, &req);
-    if (status != 0) {
-        return status == CAIRN_E_NOT_FOUND || repair_is_damage(status)
-                   ? 0
-                   : repair_fail(diag, status, &req.diag);
-    }
-    bool same = req.ret_bytes == made.bytes && memcmp(req.ret_data, made.data, made.bytes) == 0;
-    scratch_init(&scratch, REPAIR_SCRATCH_MAX);
-    if (!same && page_decode(req.ret_bytes, req.ret_data, &scratch, &page, NULL) == 0) {
+    struct diag why = DIAG_INIT;
+    scratch_init(&scratch, READER_SCRATCH_MAX);
+    int status = repair_fetch(repair, &name, &scratch, &stored, &why);
+    bool differs = status == 0 && !is_same(&stored, &made);
+    if (differs && page_decode(stored.bytes, stored.data, &scratch, &page, NULL) == 0) {
         status = diag_set(diag, CAIRN_E_DAMAGED,
                           "its page %zu was made from other parts than those that are here", at);
+    } else if (reader_is_damage(status)) {
+        status = 0;
+    } else if (status != 0) {
+        status = repair_fail(diag, status, &why);
     }
     scratch_fini(&scratch);
-    free(req.ret_data);
     return status;
 }
 
@@ -159,7 +153,7 @@ int remake_build(struct repair *repair, const struct origin *origin, struct rema
                  struct diag *diag)
 {
     static const char *tags[] = {MANIFEST_REMADE_TAG};
-    scratch_init(&io->scratch, REPAIR_SCRATCH_MAX);
+    scratch_init(&io->scratch, READER_SCRATCH_MAX);
     int status = read_parts(repair, io, diag);
     if (status != 0) {
         return status;
@@ -194,23 +188,27 @@ void remake_fini(struct remade *remade)
     scratch_fini(&remade->scratch);
 }
 
-int remake_fetch(struct repair *repair, struct store_req *io)
+static size_t place_of(const struct remade *remade, const struct store_name *name)
 {
-    const struct remade *remade = repair->remade;
-    const struct store_name *name = &io->name;
-    size_t at = name->kind == STORE_PAGE ? name->number : remade->build.page_count;
-    bool is_made = ckpt_id_equal(remade->id, name->id) && remade->open_id == name->tag &&
-                   name->kind != STORE_PART && at <= remade->build.page_count;
-    if (!is_made) {
-        return ask_store(repair, repair->store, io);
+    return name->kind == STORE_PAGE ? name->number : remade->build.page_count;
+}
+
+bool remake_has(const struct remade *remade, const struct store_name *name)
+{
+    return ckpt_id_equal(remade->id, name->id) && remade->open_id == name->tag &&
+           name->kind != STORE_PART && place_of(remade, name) <= remade->build.page_count;
+}
+
+int remake_copy(const struct remade *remade, const struct store_name *name,
+                struct reader_bytes *ret, struct diag *diag)
+{
+    CHECK(remake_has(remade, name));
+    struct record_value made = value_of(remade, place_of(remade, name));
+    *ret = (struct reader_bytes){malloc(made.bytes), made.bytes};
+    if (!ret->data) {
+        return no_memory(diag);
     }
-    struct record_value made = value_of(remade, at);
-    io->ret_data = malloc(made.bytes);
-    io->ret_bytes = made.bytes;
-    if (!io->ret_data) {
-        return no_memory(&io->diag);
-    }
-    memcpy(io->ret_data, made.data, made.bytes);
+    memcpy(ret->data, made.data, made.bytes);
     return 0;
 }
 
@@ -224,8 +222,7 @@ static int ask_name(struct repair *repair, enum store_op op, const struct store_
         req.bytes = value->bytes;
         req.data = (void *)(uintptr_t)value->data; /* PUBLISH only reads it */
     }
-    int status = ask_store(repair, repair->store, &req);
-    return status == 0 ? 0 : repair_fail(diag, status, &req.diag);
+    return ask_store(&repair->ask, repair->store, &req, diag);
 }
 
 /* Replaces a damaged document under its own name. If a salvage is killed here, nothing is stored
@@ -238,47 +235,31 @@ static int replace(struct repair *repair, const struct store_name *name,
     return status != 0 ? status : ask_name(repair, STORE_PUBLISH, name, value, diag);
 }
 
-/* Returns true if what is stored under the manifest's name is a whole manifest: it was read in vain
- * before, and holds what no part does. */
-static bool is_manifest(const struct store_name *name, const struct store_req *read)
-{
-    struct scratch scratch;
-    struct manifest manifest;
-    scratch_init(&scratch, REPAIR_SCRATCH_MAX);
-    bool is_whole = name->kind == STORE_MANIFEST && manifest_decode(read->ret_bytes, read->ret_data,
-                                                                    &scratch, &manifest, NULL) == 0;
-    scratch_fini(&scratch);
-    return is_whole;
-}
-
 /* Publishes one document, unless it is stored already. A damaged one is replaced. Returns CONFLICT
- * if a whole manifest is stored there. */
+ * if a whole manifest is stored there: it was read in vain before, and holds what no part does. */
 static int put_document(struct repair *repair, const struct remade *remade, size_t at,
                         struct diag *diag)
 {
     struct store_name name = document(repair, remade, at);
-    struct record_value value = value_of(remade, at);
-    struct store_req req = {.op = STORE_FETCH, .name = name, .from_medium = true};
-    int status = repair_check(repair, diag);
-    if (status != 0) {
-        return status;
+    struct record_value value = value_of(remade, at), stored;
+    struct scratch scratch;
+    struct manifest manifest;
+    struct diag why = DIAG_INIT;
+    scratch_init(&scratch, READER_SCRATCH_MAX);
+    int status = repair_fetch(repair, &name, &scratch, &stored, &why);
+    bool same = status == 0 && is_same(&stored, &value);
+    if (status == 0 && !same && name.kind == STORE_MANIFEST &&
+        manifest_decode(stored.bytes, stored.data, &scratch, &manifest, NULL) == 0) {
+        status = diag_set(diag, CAIRN_E_CONFLICT, "its manifest can be read now: salvage it again");
+    } else if (status == CAIRN_E_NOT_FOUND) {
+        status = ask_name(repair, STORE_PUBLISH, &name, &value, diag);
+    } else if (reader_is_damage(status) || (status == 0 && !same)) {
+        status = replace(repair, &name, &value, diag);
+    } else if (status != 0) {
+        status = repair_fail(diag, status, &why);
     }
-    status = ask_store(repair, repair->store, &req);
-    bool same = status == 0 && req.ret_bytes == value.bytes &&
-                memcmp(req.ret_data, value.data, value.bytes) == 0;
-    bool is_whole = status == 0 && !same && is_manifest(&name, &req);
-    if (status == 0) {
-        free(req.ret_data);
-    }
-    if (is_whole) {
-        return diag_set(diag, CAIRN_E_CONFLICT, "its manifest can be read now: salvage it again");
-    }
-    if (status != 0 && status != CAIRN_E_NOT_FOUND && !repair_is_damage(status)) {
-        return repair_fail(diag, status, &req.diag);
-    }
-    return same                          ? 0
-           : status == CAIRN_E_NOT_FOUND ? ask_name(repair, STORE_PUBLISH, &name, &value, diag)
-                                         : replace(repair, &name, &value, diag);
+    scratch_fini(&scratch);
+    return status;
 }
 
 int remake_publish(struct repair *repair, const struct remade *remade, struct diag *diag)

@@ -32,10 +32,10 @@ static int look(struct repair *repair, struct sight *ret, struct diag *diag)
     if (status != 0) {
         return status;
     }
-    status = ask_store(repair, repair->store, &req);
+    status = ask_store(&repair->ask, repair->store, &req, NULL);
     bool missing = status == 0 && record_version(req.ret_record) == 0 && req.ret_lost_from == 0;
     record_free(req.ret_record);
-    if (status != 0 && (!repair_is_damage(status) || status == CAIRN_E_NOT_FOUND)) {
+    if (status != 0 && (!reader_is_damage(status) || status == CAIRN_E_NOT_FOUND)) {
         return repair_fail(diag, status, &req.diag);
     }
     *ret = (struct sight){.whole = !store_record_is_damaged(&req),
@@ -105,8 +105,7 @@ static int check_ckpt(struct repair *repair, const struct run_state *state, stru
                         id.term, state->newest_term);
     }
     struct store_req req = {.op = STORE_LIST_SMALL, .run = repair->name, .id = id};
-    int status = ask_store(repair, repair->store, &req);
-    status = status == 0 ? 0 : repair_fail(diag, status, &req.diag);
+    int status = ask_store(&repair->ask, repair->store, &req, diag);
     if (status == 0 && !explains(state, id, req.ret_count, req.ret_smalls)) {
         status = diag_set(diag, CAIRN_E_CONFLICT,
                           "a manifest of checkpoint %" PRIu64 "@%" PRIu64
@@ -123,8 +122,7 @@ static int check_ckpt(struct repair *repair, const struct run_state *state, stru
 static int check_ckpts(struct repair *repair, const struct run_state *state, struct diag *diag)
 {
     struct store_req req = {.op = STORE_LIST_CKPTS, .run = repair->name};
-    int status = ask_store(repair, repair->store, &req);
-    status = status == 0 ? 0 : repair_fail(diag, status, &req.diag);
+    int status = ask_store(&repair->ask, repair->store, &req, diag);
     for (size_t i = 0; status == 0 && i < req.ret_count; i++) {
         status = check_ckpt(repair, state, req.ret_ckpts[i], diag);
     }
@@ -154,8 +152,7 @@ static int check_commits(struct repair *repair, const struct run_state *state, s
         if (state->commits[i].reclaimed) {
             continue;
         }
-        status = ask_store(repair, repair->store, &req);
-        status = status == 0 ? 0 : repair_fail(diag, status, &req.diag);
+        status = ask_store(&repair->ask, repair->store, &req, diag);
         if (status == 0 && !has_manifest(&req, commit->open_id)) {
             status = diag_set(diag, CAIRN_E_CONFLICT,
                               "the mirror's record has checkpoint %" PRIu64 "@%" PRIu64
@@ -174,9 +171,9 @@ static int check_last(struct repair *repair, uint64_t newest, struct diag *diag)
     struct store_req req = {.op = STORE_RECORD_GET, .run = repair->name, .from_medium = true};
     struct scratch scratch;
     struct run_state state;
-    int status = ask_store(repair, repair->mirror, &req);
+    int status = ask_store(&repair->ask, repair->mirror, &req, diag);
     if (status != 0) {
-        return repair_fail(diag, status, &req.diag);
+        return status;
     }
     uint64_t version = record_version(req.ret_record);
     if (version != newest) {
@@ -208,7 +205,7 @@ static int mend_file(struct repair *repair, const struct record_file *file, stru
     if (status != 0) {
         return status;
     }
-    status = ask_store(repair, repair->mirror, &copy);
+    status = ask_store(&repair->ask, repair->mirror, &copy, NULL);
     if (status == CAIRN_E_NOT_FOUND) {
         return diag_set(diag, CAIRN_E_CONFLICT, "the mirror has no %s of it", text);
     }
@@ -220,7 +217,7 @@ static int mend_file(struct repair *repair, const struct record_file *file, stru
                              .file = *file,
                              .bytes = copy.ret_bytes,
                              .data = copy.ret_data};
-    status = ask_store(repair, repair->store, &mend);
+    status = ask_store(&repair->ask, repair->store, &mend, NULL);
     free(copy.ret_data);
     if (status == 0) {
         repair->tail_from =
@@ -319,8 +316,8 @@ static bool mend_by_itself(struct repair *repair, struct sight *io)
 {
     struct store_req req = {.op = STORE_RECORD_MEND, .run = repair->name};
     struct diag ignored = DIAG_INIT, was = io->why;
-    if (ask_store(repair, repair->store, &req) != 0 || look(repair, io, &ignored) != 0 ||
-        !io->whole) {
+    if (ask_store(&repair->ask, repair->store, &req, NULL) != 0 ||
+        look(repair, io, &ignored) != 0 || !io->whole) {
         return false;
     }
     repair_add_line(repair, true, "the run's record: made good from its second copy; it was: %s",
@@ -336,9 +333,9 @@ static int copy_whole(struct repair *repair, struct buf *ret, struct record_file
                       struct diag *diag)
 {
     struct store_req get = {.op = STORE_RECORD_GET, .run = repair->name, .from_medium = true};
-    int status = ask_store(repair, repair->mirror, &get);
+    int status = ask_store(&repair->ask, repair->mirror, &get, diag);
     if (status != 0) {
-        return repair_fail(diag, status, &get.diag);
+        return status;
     }
     uint64_t version = record_version(get.ret_record);
     struct store_req last = {
@@ -346,14 +343,13 @@ static int copy_whole(struct repair *repair, struct buf *ret, struct record_file
     *ret_file = (struct record_file){.version = version, .is_snapshot = true, .is_last = true};
     if (version == 0) {
         status = diag_set(diag, CAIRN_E_CONFLICT, "the mirror has no record of the run either");
-    } else if (ask_store(repair, repair->mirror, &last) == 0) {
+    } else if (ask_store(&repair->ask, repair->mirror, &last, NULL) == 0) {
         struct sha256 hash = sha256(last.ret_bytes, last.ret_data);
         record_snapshot_encode(get.ret_record, hash.bytes, ret);
     } else {
         last = (struct store_req){
             .op = STORE_RECORD_FILE, .run = repair->name, .file = {version, .is_snapshot = true}};
-        status = ask_store(repair, repair->mirror, &last);
-        status = status == 0 ? 0 : repair_fail(diag, status, &last.diag);
+        status = ask_store(&repair->ask, repair->mirror, &last, diag);
         if (status == 0) {
             buf_put(ret, last.ret_bytes, last.ret_data);
         }
@@ -386,6 +382,9 @@ static int check_whole(struct repair *repair, const struct buf *copy, struct dia
     return status;
 }
 
+/* The record was replaced: the loop lists what is stored of the run again. */
+static void look_anew(void *user) { run_look_again(((struct repair *)user)->run); }
+
 /* Takes the mirror's whole record, if neither place here has anything of it. */
 static int take_whole(struct repair *repair, struct diag *diag)
 {
@@ -398,12 +397,11 @@ static int take_whole(struct repair *repair, struct diag *diag)
     if (status == 0) {
         mend.bytes = copy.bytes;
         mend.data = copy.data;
-        status = ask_store(repair, repair->store, &mend);
-        status = status == 0 ? 0 : repair_fail(diag, status, &mend.diag);
+        status = ask_store(&repair->ask, repair->store, &mend, diag);
     }
     buf_fini(&copy);
     if (status == 0) {
-        ask_look_again(repair);
+        ask_call(&repair->ask, look_anew, repair);
         repair_add_line(repair, true,
                         "the run's record, which both places had lost: taken from %.160s as it is "
                         "there, up to update %" PRIu64
@@ -417,11 +415,11 @@ static int take_whole(struct repair *repair, struct diag *diag)
 /* Adds an entry to the chain, which could not take one before the record was whole. */
 static int tell_chain(struct repair *repair, struct diag *diag)
 {
-    int status = ask_commits(repair, &repair->facts, &repair->fact_count, diag);
+    int status = facts_commits(repair, &repair->facts, &repair->fact_count, diag);
     if (status != 0 || repair->fact_count == 0) {
         return status;
     }
-    struct ckpt_id newest = repair->facts[repair->fact_count - 1].id;
+    struct ckpt_id newest = repair->facts[repair->fact_count - 1].root.id;
     if (repair->tail_from == 0) {
         return repair_audit(repair, newest, diag, "the run's record was damaged and repaired");
     }

@@ -14,28 +14,9 @@
 #include "base/check.h"
 
 #include <inttypes.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-void salvage_add_item(struct repair *repair, struct ckpt_id id, enum salvage_outcome outcome,
-                      const char *fmt, ...)
-{
-    struct salvage_item item = {.id = id, .outcome = outcome};
-    va_list args;
-    va_start(args, fmt);
-    vsnprintf(item.text, sizeof(item.text), fmt, args);
-    va_end(args);
-    struct salvage_item *grown =
-        realloc(repair->items, (repair->item_count + 1) * sizeof(*repair->items));
-    if (!grown) {
-        repair->items_untold = true;
-        return;
-    }
-    repair->items = grown;
-    repair->items[repair->item_count++] = item;
-}
 
 static const struct ckpt_id record_itself = {0, 0};
 
@@ -65,9 +46,9 @@ static int cut_record(struct salvaging *s, uint64_t lost_from, const char *why, 
         }
         return 0;
     }
-    int status = s->how->yes ? ask_store(s->repair, s->repair->store, &req) : 0;
+    int status = s->how->yes ? ask_store(&s->repair->ask, s->repair->store, &req, diag) : 0;
     if (status != 0) {
-        return repair_fail(diag, status, &req.diag);
+        return status;
     }
     salvage_add_item(s->repair, record_itself, SALVAGE_WHOLE,
                      "the end of the record, from update %" PRIu64
@@ -82,15 +63,14 @@ static int begin_record(struct salvaging *s, uint64_t lost_from, struct diag *di
 {
     struct store_req req = {
         .op = STORE_RECORD_CUT, .run = s->repair->name, .file.version = lost_from};
-    int status = s->how->yes ? ask_store(s->repair, s->repair->store, &req) : 0;
-    return status == 0 ? 0 : repair_fail(diag, status, &req.diag);
+    return s->how->yes ? ask_store(&s->repair->ask, s->repair->store, &req, diag) : 0;
 }
 
 /* Mends damaged files of a record that can still be read as a whole. */
 static int mend_record(struct salvaging *s, const char *why, struct diag *diag)
 {
     struct store_req req = {.op = STORE_RECORD_MEND, .run = s->repair->name};
-    int status = s->how->yes ? ask_store(s->repair, s->repair->store, &req) : 0;
+    int status = s->how->yes ? ask_store(&s->repair->ask, s->repair->store, &req, NULL) : 0;
     if (status == CAIRN_E_NOT_FOUND || status == CAIRN_E_IO) { /* it can be read all the same */
         salvage_add_item(
             s->repair, record_itself, SALVAGE_LEFT,
@@ -112,13 +92,13 @@ static int look_at_record(struct salvaging *s, bool *ret_goes_on, struct diag *d
 {
     struct store_req req = {
         .op = STORE_RECORD_GET, .run = s->repair->name, .take_prefix = true, .from_medium = true};
-    int status = ask_store(s->repair, s->repair->store, &req);
+    int status = ask_store(&s->repair->ask, s->repair->store, &req, NULL);
     char why[REPAIR_TEXT_MAX];
     snprintf(why, sizeof(why), "%.480s", diag_text(&req.diag, CAIRN_E_DAMAGED));
     *ret_goes_on = true;
     s->record_missing = status == 0 && record_version(req.ret_record) == 0;
     record_free(req.ret_record);
-    if (status != 0 && !repair_is_damage(status)) {
+    if (status != 0 && !reader_is_damage(status)) {
         return repair_fail(diag, status, &req.diag);
     }
     if (status != 0) {
@@ -182,10 +162,10 @@ static int make_record(struct salvaging *s, struct diag *diag)
         }
     }
     salvage_find_info(s, &event.info);
-    return ask_try_event(s->repair, &event, !s->how->yes, diag);
+    return ask_event(&s->repair->ask, s->repair->run, &event, !s->how->yes, diag);
 }
 
-int salvage_run(struct repair *repair, struct diag *diag)
+static int salvage_run(struct repair *repair, struct diag *diag)
 {
     struct salvaging s = {.repair = repair, .how = &repair->salvage};
     bool goes_on = true;
@@ -197,10 +177,10 @@ int salvage_run(struct repair *repair, struct diag *diag)
         status = make_record(&s, diag);
     }
     for (size_t i = 0; status == 0 && goes_on && i < s.count; i++) {
-        bool explained = false;
-        status = ask_explained(repair, s.lost[i].id, s.lost[i].open_id, &explained, diag);
+        struct origin origin;
+        status = facts_origin(repair, s.lost[i].id, s.lost[i].open_id, &origin, diag);
         /* An entry that was just made may explain it. */
-        if (status == 0 && !explained && !is_settled(&s, i)) {
+        if (status == 0 && !origin.is_explained && !is_settled(&s, i)) {
             status = salvage_one(&s, &s.lost[i], diag);
         }
     }
@@ -221,11 +201,10 @@ int salvage_begin(struct repair *repair, const struct run_name *run,
         return diag_set(diag, CAIRN_E_BUSY, "a repair is at work; ask again when it has ended");
     }
     CHECK(!repair->items);
-    repair->salvages = true;
     repair->salvage = *how;
-    int status = repair_begin(repair, run, (struct ckpt_id){0, 0}, actor, diag);
-    repair->salvages = status == 0;
-    return status;
+    struct repair_task task = {
+        .run = *run, .actor = actor, .work = salvage_run, .only_reads = !how->yes};
+    return repair_start(repair, &task, diag);
 }
 
 void salvage_take(struct repair *repair, struct salvage_item **ret, size_t *ret_count)

@@ -7,89 +7,34 @@
  */
 #include "salvage_private.h"
 
+#include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
-/* Raises io_base to the newest older checkpoint in whose objects the part has chunks: whatever this
- * one refers to, that one refers to or holds. */
-static void take_base(const struct part *part, struct ckpt_id *io_base)
+void salvage_add_item(struct repair *repair, struct ckpt_id id, enum salvage_outcome outcome,
+                      const char *fmt, ...)
 {
-    for (uint32_t i = 0; i < part->object_count; i++) {
-        struct ckpt_id of = {part->objects[i].id.term, part->objects[i].id.step};
-        if (!ckpt_id_equal(of, part->id) && ckpt_id_compare(of, *io_base) > 0) {
-            *io_base = of;
-        }
+    struct salvage_item item = {.id = id, .outcome = outcome};
+    va_list args;
+    va_start(args, fmt);
+    vsnprintf(item.text, sizeof(item.text), fmt, args);
+    va_end(args);
+    struct salvage_item *grown =
+        realloc(repair->items, (repair->item_count + 1) * sizeof(*repair->items));
+    if (!grown) {
+        repair->items_untold = true;
+        return;
     }
-}
-
-struct judgement {
-    struct papers papers;
-    struct ckpt_id base;
-    enum health health;
-    char why[400];
-};
-
-static void judge_damaged(struct judgement *ret, enum health health, const char *why)
-{
-    if (ret->health == HEALTH_VERIFIED) {
-        snprintf(ret->why, sizeof(ret->why), "%.390s", why);
-    }
-    ret->health = max_u64(ret->health, health) == HEALTH_DAMAGED ? HEALTH_DAMAGED : HEALTH_SUSPECT;
-}
-
-/* Reads all parts of the checkpoint, judges them, and finds its base. */
-static int judge_parts(struct salvaging *s, struct judgement *ret, struct diag *diag)
-{
-    int status = 0;
-    for (size_t i = 0; status == 0 && i < ret->papers.part_count; i++) {
-        struct paper_part part;
-        struct diag why = DIAG_INIT;
-        status = papers_part(s->repair, &ret->papers, i, &part, &why);
-        if (status == 0) {
-            take_base(&part.part, &ret->base);
-        } else if (repair_is_damage(status)) {
-            judge_damaged(ret, HEALTH_DAMAGED, diag_text(&why, status));
-            status = 0;
-        } else {
-            status = repair_fail(diag, status, &why);
-        }
-        paper_part_fini(&part);
-    }
-    return status;
-}
-
-/* Judges the health of the checkpoint. The caller ends ret->papers in any case. */
-static int judge(struct salvaging *s, const struct commit_fact *fact, struct judgement *ret,
-                 struct diag *diag)
-{
-    struct diag why = DIAG_INIT;
-    struct survey survey;
-    int status = papers_open(s->repair, fact, false, &ret->papers, &why);
-    if (status != 0 && repair_is_damage(status)) {
-        judge_damaged(ret, HEALTH_DAMAGED, diag_text(&why, status));
-    } else if (status != 0) {
-        return repair_fail(diag, status, &why);
-    }
-    status = judge_parts(s, ret, diag);
-    bool is_quick = s->how->quick && !s->repair->remade; /* parts alone have no hash above them */
-    if (status != 0 || is_quick || ret->health == HEALTH_DAMAGED) {
-        return status;
-    }
-    survey_init(&survey);
-    status = survey_ckpt(s->repair, fact, false, &survey, diag);
-    if (status == 0 && survey.found > 0) {
-        judge_damaged(ret, survey_health(&survey),
-                      survey.broken ? survey.broken->first : "a document cannot be read");
-    }
-    survey_fini(&survey);
-    return status;
+    repair->items = grown;
+    repair->items[repair->item_count++] = item;
 }
 
 /* Makes the event that enters the checkpoint, from its manifest and its judged health. */
 static void fill_event(const struct salvaging *s, const struct lost_manifest *lost,
-                       const struct judgement *judgement, struct event *ret)
+                       const struct survey *survey, struct event *ret)
 {
-    const struct manifest *manifest = &judgement->papers.manifest;
+    const struct manifest *manifest = &survey->reader.manifest;
     *ret = (struct event){.kind = EVENT_ADOPT,
                           .id = lost->id,
                           .open_id = lost->open_id,
@@ -104,14 +49,14 @@ static void fill_event(const struct salvaging *s, const struct lost_manifest *lo
                                      .manifest_bytes = lost->bytes,
                                      .plain_bytes = manifest->plain_bytes,
                                      .stored_bytes = manifest->stored_bytes,
-                                     .base = judgement->base},
+                                     .base = survey->base},
                           .note = {.tag_count = manifest->tag_count,
                                    .tags = manifest->tags,
                                    .metric_count = manifest->metric_count,
                                    .metrics = manifest->metrics,
                                    .of_save = true},
-                          .health = judgement->health,
-                          .reason = judgement->why,
+                          .health = survey_health(survey),
+                          .reason = survey->first,
                           .actor = s->repair->actor};
 }
 
@@ -128,13 +73,14 @@ int salvage_leave(struct salvaging *s, const struct lost_manifest *lost, const c
         salvage_add_item(s->repair, lost->id, SALVAGE_LEFT, "%.390s", why);
         return 0;
     }
-    int status = ask_info(s->repair, &event.info, diag);
+    int status = facts_info(s->repair, &event.info, diag);
     if (status == CAIRN_E_NOT_FOUND) {
         diag_clear(diag);
         salvage_find_info(s, &event.info);
         status = 0;
     }
-    status = status != 0 ? status : ask_try_event(s->repair, &event, !s->how->yes, diag);
+    status = status != 0 ? status
+                         : ask_event(&s->repair->ask, s->repair->run, &event, !s->how->yes, diag);
     if (status == 0) {
         salvage_add_item(s->repair, lost->id, SALVAGE_GIVEN_UP, "%.390s", why);
     }
@@ -151,33 +97,33 @@ static bool is_refusal(int status)
 static int publish(struct salvaging *s, const struct remade *remade, const struct commit_fact *fact,
                    struct diag *diag)
 {
-    struct papers papers;
+    struct reader reader;
     int status = remake_publish(s->repair, remade, diag);
     s->repair->remade = NULL;
     if (status != 0) {
         return status;
     }
-    status = papers_open(s->repair, fact, false, &papers, diag);
-    papers_fini(&papers);
+    status = reader_open(&reader, &s->repair->plain.store.reader, &fact->root, false, diag);
+    reader_fini(&reader);
     return status;
 }
 
 /* Adds the item of a checkpoint that was entered, or would be. */
 static void add_entered(struct salvaging *s, const struct lost_manifest *lost,
-                        const struct judgement *judgement, bool is_quick, const char *more)
+                        const struct survey *survey, bool is_quick, const char *more)
 {
     const char *good =
         is_quick ? "manifest, pages and parts are whole" : "every byte of it is good";
-    if (judgement->health != HEALTH_VERIFIED) {
-        salvage_add_item(s->repair, lost->id, SALVAGE_DAMAGED, "%s", judgement->why);
-    } else if (!manifest_is_remade(&judgement->papers.manifest)) {
+    if (survey->found > 0) {
+        salvage_add_item(s->repair, lost->id, SALVAGE_DAMAGED, "%.390s", survey->first);
+    } else if (!manifest_is_remade(&survey->reader.manifest)) {
         salvage_add_item(s->repair, lost->id, SALVAGE_WHOLE, "%s", good);
     } else {
         salvage_add_item(
             s->repair, lost->id, SALVAGE_WHOLE,
             "its manifest %s made again from %zu parts, without metadata, tags and metrics of "
             "the save, which are lost; %s%s",
-            s->how->yes || lost->readable ? "was" : "would be", judgement->papers.part_count, good,
+            s->how->yes || lost->readable ? "was" : "would be", survey->reader.part_count, good,
             more);
     }
 }
@@ -186,23 +132,27 @@ static void add_entered(struct salvaging *s, const struct lost_manifest *lost,
 int salvage_enter(struct salvaging *s, struct lost_manifest *lost, const struct remade *remade,
                   const char *more, struct diag *diag)
 {
-    struct judgement judgement = {.health = HEALTH_VERIFIED};
-    struct commit_fact fact = {.id = lost->id,
-                               .open_id = lost->open_id,
-                               .manifest_bytes = lost->bytes,
-                               .manifest_sha256 = lost->sha256};
+    struct survey survey;
+    bool is_quick = s->how->quick && !remade; /* parts alone have no hash above them */
+    struct commit_fact fact = {.root = {.run = s->repair->name,
+                                        .id = lost->id,
+                                        .open_id = lost->open_id,
+                                        .manifest_bytes = lost->bytes,
+                                        .manifest_sha256 = lost->sha256}};
     struct event event;
     struct diag why = DIAG_INIT;
-    int status = judge(s, &fact, &judgement, diag);
-    if (status == 0 && remade && judgement.health != HEALTH_VERIFIED) {
+    int status =
+        survey_ckpt(s->repair, &fact, is_quick ? SURVEY_DOCUMENTS : SURVEY_ALL, &survey, &why);
+    if (status == 0 && remade && survey.found > 0) {
         status = diag_set(&why, CAIRN_E_DAMAGED,
-                          "its manifest is lost, and is not made again: %.300s", judgement.why);
+                          "its manifest is lost, and is not made again: %.300s", survey.first);
     } else if (status == 0) {
-        fill_event(s, lost, &judgement, &event);
-        status = ask_try_event(s->repair, &event, !s->how->yes || remade, &why);
+        fill_event(s, lost, &survey, &event);
+        status = ask_event(&s->repair->ask, s->repair->run, &event, !s->how->yes || remade, &why);
         if (status == 0 && remade && s->how->yes) {
             status = publish(s, remade, &fact, &why);
-            status = status != 0 ? status : ask_event(s->repair, &event, &why);
+            status = status != 0 ? status
+                                 : ask_event(&s->repair->ask, s->repair->run, &event, false, &why);
         }
     }
     if (is_refusal(status)) {
@@ -211,8 +161,8 @@ int salvage_enter(struct salvaging *s, struct lost_manifest *lost, const struct 
         status = repair_fail(diag, status, &why);
     } else {
         lost->entered = true;
-        add_entered(s, lost, &judgement, s->how->quick && !remade, more);
+        add_entered(s, lost, &survey, is_quick, more);
     }
-    papers_fini(&judgement.papers);
+    survey_fini(&survey);
     return status;
 }

@@ -29,7 +29,7 @@ static struct lost_manifest *find_opening(struct salvaging *s, size_t first, str
 static int add_manifests(struct salvaging *s, struct ckpt_id id, struct diag *diag)
 {
     struct store_req req = {.op = STORE_LIST_SMALL, .run = s->repair->name, .id = id};
-    int status = ask_store(s->repair, s->repair->store, &req);
+    int status = ask_store(&s->repair->ask, s->repair->store, &req, NULL);
     struct lost_manifest *grown =
         status == 0 ? realloc(s->lost, (s->count + req.ret_count + 1) * sizeof(*grown)) : NULL;
     if (grown) {
@@ -53,29 +53,24 @@ static int add_manifests(struct salvaging *s, struct ckpt_id id, struct diag *di
 static int read_manifest(struct salvaging *s, struct lost_manifest *lost, struct diag *diag)
 {
     struct repair *repair = s->repair;
-    struct store_req req = {
-        .op = STORE_FETCH,
-        .name = {.run = repair->name, .id = lost->id, .kind = STORE_MANIFEST, .tag = lost->open_id},
-        .from_medium = true};
+    struct store_name name = {
+        .run = repair->name, .id = lost->id, .kind = STORE_MANIFEST, .tag = lost->open_id};
     struct scratch scratch;
+    struct record_value bytes = {0};
     struct manifest manifest;
     struct diag why = DIAG_INIT;
-    int status = repair_check(repair, diag);
-    if (status != 0) {
-        return status;
+    scratch_init(&scratch, READER_SCRATCH_MAX);
+    int status = repair_fetch(repair, &name, &scratch, &bytes, &why);
+    if (status != CAIRN_E_NOT_FOUND && reader_is_damage(status)) {
+        why = DIAG_INIT; /* an error that passes must not make a manifest count as lost */
+        status = repair_fetch(repair, &name, &scratch, &bytes, &why);
     }
-    status = ask_store(repair, repair->store, &req);
-    if (status != 0 && status != CAIRN_E_NOT_FOUND && repair_is_damage(status)) {
-        req.diag = DIAG_INIT; /* an error that passes must not make a manifest count as lost */
-        status = ask_store(repair, repair->store, &req);
+    if (status != 0 && !reader_is_damage(status)) {
+        scratch_fini(&scratch);
+        return repair_fail(diag, status, &why);
     }
-    if (status != 0 && !repair_is_damage(status)) {
-        return repair_fail(diag, status, &req.diag);
-    }
-    scratch_init(&scratch, REPAIR_SCRATCH_MAX);
-    why = status != 0 ? req.diag : why;
-    status = status != 0 ? status
-                         : manifest_decode(req.ret_bytes, req.ret_data, &scratch, &manifest, &why);
+    status =
+        status != 0 ? status : manifest_decode(bytes.bytes, bytes.data, &scratch, &manifest, &why);
     if (status == 0 && (!ckpt_id_equal(manifest.id, lost->id) ||
                         strcmp(manifest.run.project, repair->name.project) != 0 ||
                         strcmp(manifest.run.run, repair->name.run) != 0)) {
@@ -89,14 +84,13 @@ static int read_manifest(struct salvaging *s, struct lost_manifest *lost, struct
     if (status == 0) {
         lost->token = manifest.token;
         lost->parent = manifest.parent;
-        lost->sha256 = sha256(req.ret_bytes, req.ret_data);
-        lost->bytes = req.ret_bytes;
+        lost->sha256 = sha256(bytes.bytes, bytes.data);
+        lost->bytes = bytes.bytes;
         lost->created_wall_ns = manifest.created_wall_ns;
     } else {
         snprintf(lost->why, sizeof(lost->why), "%.390s", diag_text(&why, status));
     }
     scratch_fini(&scratch);
-    free(req.ret_data);
     return status == CAIRN_E_NO_MEMORY ? diag_set(diag, status, "no memory for a manifest") : 0;
 }
 
@@ -120,11 +114,9 @@ static int compare_lost(const void *a, const void *b)
 static int find_explained(struct salvaging *s, struct lost_manifest *lost, struct diag *diag)
 {
     struct origin origin;
-    if (lost->has_manifest) {
-        return ask_explained(s->repair, lost->id, lost->open_id, &lost->explained, diag);
-    }
-    int status = ask_origin(s->repair, lost->id, lost->open_id, &origin, diag);
-    lost->explained = origin.is_explained || lost->part_count == 0;
+    int status = facts_origin(s->repair, lost->id, lost->open_id, &origin, diag);
+    bool has_none = !lost->has_manifest && (origin.is_open || lost->part_count == 0);
+    lost->explained = origin.is_explained || has_none;
     return status;
 }
 
@@ -156,12 +148,9 @@ static int drop_fragments(struct salvaging *s, struct diag *diag)
 int salvage_find_lost(struct salvaging *s, struct diag *diag)
 {
     struct store_req req = {.op = STORE_LIST_CKPTS, .run = s->repair->name};
-    int status = ask_store(s->repair, s->repair->store, &req);
+    int status = ask_store(&s->repair->ask, s->repair->store, &req, diag);
     s->ckpts = req.ret_ckpts;
     s->ckpt_count = status == 0 ? req.ret_count : 0;
-    if (status != 0) {
-        return repair_fail(diag, status, &req.diag);
-    }
     for (size_t i = 0; status == 0 && i < s->ckpt_count; i++) {
         status = add_manifests(s, s->ckpts[i], diag);
     }
@@ -192,21 +181,19 @@ void salvage_find_info(struct salvaging *s, struct entry_info *ret)
     bool found = false;
     for (size_t i = 0; !found && i < s->ckpt_count; i++) {
         struct store_req list = {.op = STORE_LIST_SMALL, .run = repair->name, .id = s->ckpts[i]};
-        int status = ask_store(repair, repair->store, &list);
+        int status = ask_store(&repair->ask, repair->store, &list, NULL);
         for (size_t k = 0; status == 0 && !found && k < list.ret_count; k++) {
-            struct store_req req = {
-                .op = STORE_FETCH, .name = list.ret_smalls[k], .from_medium = true};
             struct scratch scratch;
+            struct record_value bytes;
             struct part part;
-            scratch_init(&scratch, REPAIR_SCRATCH_MAX);
+            scratch_init(&scratch, READER_SCRATCH_MAX);
             found = list.ret_smalls[k].kind == STORE_PART &&
-                    ask_store(repair, repair->store, &req) == 0 &&
-                    part_decode(req.ret_bytes, req.ret_data, &scratch, &part, NULL) == 0;
+                    repair_fetch(repair, &list.ret_smalls[k], &scratch, &bytes, NULL) == 0 &&
+                    part_decode(bytes.bytes, bytes.data, &scratch, &part, NULL) == 0;
             if (found) {
                 *ret =
                     (struct entry_info){.run_uuid = part.run_uuid, .chunk_bytes = part.chunk_bytes};
             }
-            free(req.ret_data);
             scratch_fini(&scratch);
         }
         free(list.ret_smalls);

@@ -22,7 +22,7 @@ static int find_origin(struct salvaging *s, const struct lost_manifest *lost, st
     size_t count = 0;
     uint64_t random[2];
     *ret_is_guess = false;
-    int status = ask_origin(s->repair, lost->id, lost->open_id, ret, diag);
+    int status = facts_origin(s->repair, lost->id, lost->open_id, ret, diag);
     if (status != 0 || ret->is_known) {
         return status;
     }
@@ -38,11 +38,12 @@ static int find_origin(struct salvaging *s, const struct lost_manifest *lost, st
         ret->parent =
             is_older && ckpt_id_compare(other->id, ret->parent) > 0 ? other->id : ret->parent;
     }
-    status = ask_commits(s->repair, &facts, &count, diag);
+    status = facts_commits(s->repair, &facts, &count, diag);
     for (size_t i = 0; status == 0 && i < count; i++) {
-        bool is_older = facts[i].id.term < lost->id.term;
-        ret->parent =
-            is_older && ckpt_id_compare(facts[i].id, ret->parent) > 0 ? facts[i].id : ret->parent;
+        bool is_older = facts[i].root.id.term < lost->id.term;
+        ret->parent = is_older && ckpt_id_compare(facts[i].root.id, ret->parent) > 0
+                          ? facts[i].root.id
+                          : ret->parent;
     }
     free(facts);
     repair_random(s->repair, &random[0]);

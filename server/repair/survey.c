@@ -13,13 +13,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-void survey_init(struct survey *survey)
+void survey_fini(struct survey *survey)
 {
-    memset(survey, 0, sizeof(*survey));
-    scratch_init(&survey->scratch, REPAIR_SCRATCH_MAX);
+    reader_fini(&survey->reader);
+    scratch_fini(&survey->scratch);
 }
-
-void survey_fini(struct survey *survey) { scratch_fini(&survey->scratch); }
 
 enum health survey_health(const struct survey *survey)
 {
@@ -27,32 +25,35 @@ enum health survey_health(const struct survey *survey)
     for (const struct broken *broken = survey->broken; broken; broken = broken->next) {
         damaged = damaged || (!broken->mended && broken->bad_count > 0);
     }
-    return damaged ? HEALTH_DAMAGED : HEALTH_SUSPECT;
+    return damaged ? HEALTH_DAMAGED : survey->found == 0 ? HEALTH_VERIFIED : HEALTH_SUSPECT;
 }
 
 /* --- one object ------------------------------------------------------------------------------- */
 
 struct looking {
-    struct scan_sink sink;
-    struct object_scan scan;
+    struct reader_visitor visitor;
+    const struct reader_object *object; /* NULL once it was given */
     const struct scan_piece *pieces;
     struct damage *damage;
-    size_t found; /* in the present range */
-    bool quiet;   /* in the first look: only counts */
 };
 
-/* Called for each thing that the scan finds wrong. The first look only counts; the second one notes
- * the damage. */
+static bool next(struct reader_visitor *visitor, struct reader_object *ret)
+{
+    struct looking *looking = container_of(visitor, struct looking, visitor);
+    bool is_new = looking->object != NULL;
+    if (is_new) {
+        *ret = *looking->object;
+        looking->object = NULL;
+    }
+    return is_new;
+}
+
 static void found(struct scan_sink *sink, const struct scan_piece *piece, enum scan_where where,
                   const char *why)
 {
-    struct looking *looking = container_of(sink, struct looking, sink);
+    struct looking *looking = container_of(sink, struct looking, visitor.sink);
     struct damage *damage = looking->damage;
     char place[240];
-    looking->found++;
-    if (looking->quiet) {
-        return;
-    }
     if (damage->bad_count == 0 && !damage->around) {
         scan_piece_text(piece, sizeof(place), place);
         snprintf(damage->first, sizeof(damage->first), "%s: %.150s", place, why);
@@ -77,68 +78,20 @@ static void spread(size_t count, const struct scan_piece *pieces, struct damage 
     }
 }
 
-static int read_range(struct repair *repair, const struct object_id *at,
-                      const struct object_scan *scan, uint8_t *memory, struct diag *diag)
-{
-    struct store_req req = {.op = STORE_READ,
-                            .run = repair->name,
-                            .object = *at,
-                            .offset = scan->from,
-                            .bytes = scan->bytes,
-                            .data = memory,
-                            .to_end = scan->in_footer,
-                            .from_medium = true};
-    int status = ask_store(repair, repair->store, &req);
-    repair_count_read(repair, status == 0 ? scan->bytes : 0);
-    return status == 0 ? 0 : repair_fail(diag, status, &req.diag);
-}
-
-/* Reads and checks the present range of the scan; reads it a second time if the first look finds
- * damage. */
-static int look_at_range(struct repair *repair, struct looking *looking, const struct object_id *at,
-                         struct diag *diag)
-{
-    struct object_scan before = looking->scan;
-    uint8_t *memory = repair_memory(repair, looking->scan.bytes + LIMIT_ALIGN_BYTES);
-    if (!memory) {
-        return diag_set(diag, CAIRN_E_NO_MEMORY, "no memory to read an object");
-    }
-    for (unsigned look = 0; look < 2; look++) {
-        struct diag why = DIAG_INIT;
-        looking->scan = before;
-        looking->quiet = look == 0;
-        looking->found = 0;
-        int status = read_range(repair, at, &looking->scan, memory, &why);
-        if (status == 0) {
-            object_scan_check(&looking->scan, memory, &looking->sink);
-        } else if (repair_is_damage(status)) {
-            object_scan_unreadable(&looking->scan, diag_text(&why, status), &looking->sink);
-        } else {
-            return diag_set(diag, status, "%s", diag_text(&why, status));
-        }
-        if (looking->found == 0) {
-            return 0;
-        }
-    }
-    return 0;
-}
-
-int survey_object(struct repair *repair, const struct extent *extent, struct damage *ret,
+int survey_object(struct repair *repair, const struct reader_object *object, struct damage *ret,
                   struct diag *diag)
 {
-    struct looking looking = {.sink.found = found, .pieces = extent->pieces, .damage = ret};
-    memset(ret->bad, 0, extent->count * sizeof(*ret->bad));
+    struct looking looking = {.visitor = {.next = next, .sink.found = found},
+                              .object = object,
+                              .pieces = object->pieces,
+                              .damage = ret};
+    CHECK(object->count > 0);
+    memset(ret->bad, 0, object->count * sizeof(*ret->bad));
     ret->bad_count = 0;
     ret->around = false;
-    size_t taken =
-        object_scan_begin(&looking.scan, extent->count, extent->pieces, extent->chunks_only);
-    CHECK(taken == extent->count);
-    int status = 0;
-    while (status == 0 && object_scan_next(&looking.scan, &looking.sink)) {
-        status = repair_check(repair, diag);
-        status = status != 0 ? status : look_at_range(repair, &looking, extent->at, diag);
-    }
-    spread(extent->count, extent->pieces, ret);
+    int status = reader_objects(&repair->plain.store.reader, &looking.visitor, diag);
+    spread(object->count, object->pieces, ret);
+    CHECK(ret->bad_count <= object->count);
     return status;
 }
 
@@ -154,20 +107,28 @@ static bool is_known(const struct survey *survey, const struct object_id *id)
     return false;
 }
 
+static void count_found(struct survey *survey, bool is_hopeless, const char *text)
+{
+    survey->hopeless += is_hopeless ? 1 : 0;
+    if (survey->found++ == 0) {
+        snprintf(survey->first, sizeof(survey->first), "%s", text);
+    }
+}
+
 /* Reads an object whose layout is known, and keeps it in the survey if something is wrong. */
 static int examine(struct repair *repair, struct survey *survey, struct broken *broken,
                    struct diag *diag)
 {
     struct damage damage = {.bad = broken->bad};
-    struct extent extent = {&broken->id, broken->count, broken->pieces, false};
-    int status = survey_object(repair, &extent, &damage, diag);
+    struct reader_object object = {&broken->id, broken->count, broken->pieces, false};
+    int status = survey_object(repair, &object, &damage, diag);
     if (status == 0 && (damage.bad_count > 0 || damage.around)) {
         broken->bad_count = damage.bad_count;
         broken->around = damage.around;
         memcpy(broken->first, damage.first, sizeof(broken->first));
         broken->next = survey->broken;
         survey->broken = broken;
-        survey->found++;
+        count_found(survey, false, broken->first);
     }
     return status;
 }
@@ -201,19 +162,18 @@ static int examine_older(struct repair *repair, struct survey *survey, size_t co
     if (!broken || !damage.bad) {
         return CAIRN_E_NO_MEMORY;
     }
-    struct extent extent = {pieces[0].id, count, pieces, true};
-    int status = survey_object(repair, &extent, &damage, diag);
+    struct reader_object object = {pieces[0].id, count, pieces, true};
+    int status = survey_object(repair, &object, &damage, diag);
     if (status != 0 || damage.bad_count == 0) {
         return status;
     }
     status = layout_of(repair, pieces[0].id, &survey->scratch, broken, &why);
-    if (status != 0 && !repair_is_damage(status)) {
+    if (status != 0 && !reader_is_damage(status)) {
         return diag_set(diag, status, "%s", diag_text(&why, status));
     }
     if (status != 0) {
-        survey->hopeless++;
-        survey->found++;
-        if (survey->tell) {
+        count_found(survey, true, damage.first);
+        if (survey->how == SURVEY_MEND) {
             repair_add_line(repair, false,
                             "%.240s; what else is in the object nobody knows: %.100s", damage.first,
                             diag_text(&why, status));
@@ -227,52 +187,73 @@ static int examine_older(struct repair *repair, struct survey *survey, size_t co
 static int examine_part(struct repair *repair, struct survey *survey, const struct part *part,
                         struct diag *diag)
 {
-    struct scan_piece *pieces = calloc((size_t)part->chunk_count + 1, sizeof(*pieces));
+    struct scan_piece *pieces = reader_pieces(part);
     int status = pieces ? 0 : diag_set(diag, CAIRN_E_NO_MEMORY, "no memory for a part's chunks");
-    size_t next = 0, end;
-    if (status == 0) {
-        scan_pieces_of(part, pieces);
-        scan_sort(part->chunk_count, pieces);
-    }
-    for (; status == 0 && next < part->chunk_count; next = end) {
+    size_t next = 0, count;
+    for (; status == 0 && next < part->chunk_count; next += count) {
         const struct object_id *id = pieces[next].id;
-        for (end = next + 1; end < part->chunk_count && object_id_equal(pieces[end].id, id);) {
-            end++;
-        }
+        count = reader_object_pieces(part->chunk_count - next, &pieces[next]);
         if (is_known(survey, id)) {
             continue;
         }
         bool older = id->term != part->id.term || id->step != part->id.step;
-        status = older ? examine_older(repair, survey, end - next, pieces + next, diag)
-                       : examine_own(repair, survey, end - next, pieces + next, diag);
+        status = older ? examine_older(repair, survey, count, pieces + next, diag)
+                       : examine_own(repair, survey, count, pieces + next, diag);
     }
     free(pieces);
     return status;
 }
 
-int survey_ckpt(struct repair *repair, const struct commit_fact *fact, bool tell,
+/* Whatever this checkpoint refers to, its base refers to or holds. */
+static void take_base(const struct part *part, struct ckpt_id *io_base)
+{
+    for (uint32_t i = 0; i < part->object_count; i++) {
+        struct ckpt_id of = {part->objects[i].id.term, part->objects[i].id.step};
+        if (!ckpt_id_equal(of, part->id) && ckpt_id_compare(of, *io_base) > 0) {
+            *io_base = of;
+        }
+    }
+}
+
+/* Returns 0 for a document that is lost, which is noted. */
+static int document_read(struct survey *survey, int status, struct diag *diag)
+{
+    if (reader_is_damage(status)) {
+        count_found(survey, true, diag_text(diag, status));
+        diag_clear(diag);
+        return 0;
+    }
+    return status;
+}
+
+static int read_part(struct repair *repair, struct survey *survey, size_t number, struct diag *diag)
+{
+    struct scratch scratch;
+    struct part part;
+    scratch_init(&scratch, READER_SCRATCH_MAX);
+    int status = reader_part(&survey->reader, number, &scratch, &part, diag);
+    if (status != 0) {
+        status = document_read(survey, status, diag);
+    } else {
+        take_base(&part, &survey->base);
+        status = survey->how == SURVEY_DOCUMENTS ? 0 : examine_part(repair, survey, &part, diag);
+    }
+    scratch_fini(&scratch);
+    return status;
+}
+
+int survey_ckpt(struct repair *repair, const struct commit_fact *fact, enum survey_how how,
                 struct survey *ret, struct diag *diag)
 {
-    struct papers papers;
-    ret->tell = tell;
-    int status = papers_open(repair, fact, tell, &papers, diag);
-    /* A lost page says nothing about the parts behind the other pages. */
-    bool lost = status != 0 && repair_is_damage(status);
-    ret->hopeless += lost ? 1 : 0;
-    ret->found += lost ? 1 : 0;
-    status = lost ? 0 : status;
-    for (size_t i = 0; status == 0 && i < papers.part_count; i++) {
-        struct paper_part part;
-        status = papers_part(repair, &papers, i, &part, diag);
-        if (status == 0) {
-            status = examine_part(repair, ret, &part.part, diag);
-        } else if (repair_is_damage(status)) {
-            ret->hopeless++;
-            ret->found++;
-            status = 0;
-        }
-        paper_part_fini(&part);
+    struct repair_source *source = how == SURVEY_MEND ? &repair->mending : &repair->plain;
+    struct diag why = DIAG_INIT;
+    *ret = (struct survey){.how = how};
+    scratch_init(&ret->scratch, READER_SCRATCH_MAX);
+    int status = reader_open(&ret->reader, &source->store.reader, &fact->root, false, &why);
+    status = document_read(ret, status, &why);
+    for (size_t i = 0; status == 0 && i < ret->reader.part_count; i++) {
+        status = read_part(repair, ret, i, &why);
     }
-    papers_fini(&papers);
-    return status;
+    CHECK(status != 0 || ret->found >= ret->hopeless);
+    return status == 0 ? 0 : repair_fail(diag, status, &why);
 }
