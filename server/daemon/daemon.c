@@ -275,7 +275,6 @@ static int start_upkeep(struct daemon *daemon)
     const struct config *config = daemon->config;
     struct upkeep_options upkeep = {.loop = daemon->loop,
                                     .catalog = daemon->catalog,
-                                    .pool = daemon->verify_pool,
                                     .server = daemon->server,
                                     .config = config,
                                     .store_state = tell_state,

@@ -30,6 +30,7 @@ struct upkeep {
     struct upkeep_options options;
     struct duty scrub_duty, gc_duty;
     struct scrub *scrub;
+    struct work_pool *scrub_thread;
     struct gc *gc;
     struct repair *repair;
     struct damaged damaged[UPKEEP_DAMAGED_MAX];
@@ -290,15 +291,17 @@ int upkeep_new(const struct upkeep_options *options, struct upkeep **ret, struct
         return diag_set(diag, CAIRN_E_NO_MEMORY, "no memory for scrub and gc");
     }
     upkeep->options = *options;
-    int status = start_repair(upkeep, diag);
+    int status = work_threads_new(options->loop, 1, "cairn-scrub", &upkeep->scrub_thread, diag);
+    status = status != 0 ? status : start_repair(upkeep, diag);
     if (status != 0) {
+        work_threads_free(upkeep->scrub_thread);
         free(upkeep);
         return status;
     }
     start_duties(upkeep);
     struct scrub_options scrub = {.loop = options->loop,
                                   .catalog = options->catalog,
-                                  .pool = options->pool,
+                                  .thread = upkeep->scrub_thread,
                                   .every_ms = config->scrub_every_ms,
                                   .rate = config->scrub_rate,
                                   .load = load_of,
@@ -350,6 +353,7 @@ static void on_gc_duty_stopped(struct duty *duty)
     struct upkeep *upkeep = container_of(duty, struct upkeep, gc_duty);
     void (*closed)(void *user) = upkeep->closed;
     void *user = upkeep->closed_user;
+    work_threads_free(upkeep->scrub_thread);
     free(upkeep);
     closed(user);
 }

@@ -14,7 +14,6 @@ struct upkeep;
 struct upkeep_options {
     struct loop *loop;
     struct catalog *catalog;
-    struct work_pool *pool; /* for checks */
     /* Its load is watched; it is told of scrub and gc, which clients may ask about. */
     struct server *server;
     const struct config *config;

@@ -72,13 +72,15 @@ static int get(struct reader_source *source, const struct doc_key *document,
 }
 
 static struct doc_key document_of(const struct reader *reader, enum store_kind kind,
-                                  uint32_t number)
+                                  uint32_t number, uint64_t bytes, const struct sha256 *sha256)
 {
     return (struct doc_key){.name = {.run = reader->root.run,
                                      .id = reader->root.id,
                                      .kind = kind,
                                      .number = number,
-                                     .tag = reader->root.open_id}};
+                                     .tag = reader->root.open_id},
+                            .bytes = bytes,
+                            .sha256 = *sha256};
 }
 
 /* A document that matches its hash and cannot be decoded was made by another version, or wrongly.
@@ -129,13 +131,11 @@ static int add_entries(struct reader *reader, const struct page *page, struct di
 static int read_page(struct reader *reader, uint32_t number, bool with_index, struct diag *diag)
 {
     const struct page_ref *ref = &reader->manifest.pages[number];
-    struct doc_key document = document_of(reader, STORE_PAGE, number);
+    struct doc_key document = document_of(reader, STORE_PAGE, number, ref->bytes, &ref->sha256);
     struct record_value bytes;
     struct scratch passing;
     struct page page;
     bool kept = ref->kind == PAGE_PARTS || with_index;
-    document.bytes = ref->bytes;
-    document.sha256 = ref->sha256;
     scratch_init(&passing, READER_SCRATCH_MAX);
     struct scratch *scratch = kept ? &reader->scratch : &passing;
     int status = get(reader->source, &document, scratch, &bytes, diag);
@@ -157,9 +157,8 @@ int reader_open(struct reader *reader, struct reader_source *source, const struc
     CHECK(source->fetch);
     *reader = (struct reader){.source = source, .root = *root};
     scratch_init(&reader->scratch, READER_SCRATCH_MAX);
-    struct doc_key document = document_of(reader, STORE_MANIFEST, 0);
-    document.bytes = root->manifest_bytes;
-    document.sha256 = root->manifest_sha256;
+    struct doc_key document =
+        document_of(reader, STORE_MANIFEST, 0, root->manifest_bytes, &root->manifest_sha256);
     int status = get(source, &document, &reader->scratch, &bytes, diag);
     if (status == 0) {
         status = undecoded(
@@ -195,10 +194,8 @@ int reader_part(struct reader *reader, size_t number, struct scratch *scratch, s
 {
     CHECK(number < reader->part_count);
     const struct part_ref *ref = &reader->parts[number];
-    struct doc_key document = document_of(reader, STORE_PART, ref->rank);
+    struct doc_key document = document_of(reader, STORE_PART, ref->rank, ref->bytes, &ref->sha256);
     struct record_value bytes;
-    document.bytes = ref->bytes;
-    document.sha256 = ref->sha256;
     int status = get(reader->source, &document, scratch, &bytes, diag);
     return status != 0 ? status
                        : undecoded(&document,

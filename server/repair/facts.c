@@ -86,7 +86,9 @@ static void take_origin(void *user, const struct run_state *state)
     struct origin *origin = opening->origin;
     *origin = (struct origin){.is_explained = is_explained(state, opening->id, opening->open_id),
                               .is_open = state_open_find(state, opening->id) != NULL,
-                              .wall_ns = loop_wall_ns(opening->loop)};
+                              .wall_ns = loop_wall_ns(opening->loop),
+                              .has_info = state->exists,
+                              .info = state->info};
     if (opening->id.term != 0 && opening->id.term <= state->term_count) {
         const struct entry_term *term = &state->terms[opening->id.term - 1].entry;
         origin->is_known = !token_equal(&term->token, &nobody);
@@ -101,24 +103,4 @@ int facts_origin(struct repair *repair, struct ckpt_id id, uint64_t open_id, str
     struct opening opening = {repair->options.loop, id, open_id, ret};
     *ret = (struct origin){.is_known = false};
     return ask_state(&repair->ask, repair->run, take_origin, &opening, diag);
-}
-
-struct asked_info {
-    bool exists;
-    struct entry_info info;
-};
-
-static void take_info(void *user, const struct run_state *state)
-{
-    *(struct asked_info *)user = (struct asked_info){state->exists, state->info};
-}
-
-int facts_info(struct repair *repair, struct entry_info *ret, struct diag *diag)
-{
-    struct asked_info asked = {.exists = false};
-    int status = ask_state(&repair->ask, repair->run, take_info, &asked, diag);
-    *ret = asked.info;
-    return status != 0    ? status
-           : asked.exists ? 0
-                          : diag_set(diag, CAIRN_E_NOT_FOUND, "the run has no record");
 }

@@ -10,6 +10,7 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 /* --- the source of the reader ----------------------------------------------------------------- */
 
@@ -34,9 +35,16 @@ static int fetch(struct reader_source *base, const struct doc_key *document,
                  struct reader_bytes *ret, struct diag *diag)
 {
     struct repair *repair = repair_of(container_of(base, struct store_source, reader));
-    return repair->remade && remake_has(repair->remade, &document->name)
-               ? remake_copy(repair->remade, &document->name, ret, diag)
-               : store_source_fetch(base, document, ret, diag);
+    struct record_value made;
+    if (!repair->remade || !remake_find(repair->remade, &document->name, &made)) {
+        return store_source_fetch(base, document, ret, diag);
+    }
+    *ret = (struct reader_bytes){malloc(made.bytes), made.bytes};
+    if (!ret->data) {
+        return diag_set(diag, CAIRN_E_NO_MEMORY, "no memory for a document that is made again");
+    }
+    memcpy(ret->data, made.data, made.bytes);
+    return 0;
 }
 
 /* --- a lost document -------------------------------------------------------------------------- */
@@ -84,13 +92,6 @@ static int fetch_checked(struct repair *repair, struct store *store, const struc
     return status;
 }
 
-static void drop(struct repair *repair, const struct store_name *name)
-{
-    struct store_req req = {.op = STORE_DELETE_SMALL, .name = *name};
-    /* Otherwise garbage collection removes it. */
-    err_ignore(ask_store(&repair->ask, repair->store, &req, NULL));
-}
-
 /* Puts good bytes in the place of a document. */
 static int put_in_place(struct repair *repair, const struct doc_key *document, bool is_missing,
                         const struct reader_bytes *bytes, struct diag *diag)
@@ -122,7 +123,9 @@ static int put_in_place(struct repair *repair, const struct doc_key *document, b
         status = ask_store(&repair->ask, repair->store, &req, diag);
     }
     if (status != 0 && status != CAIRN_E_OUTCOME_UNKNOWN) {
-        drop(repair, &fresh.name);
+        struct store_req drop = {.op = STORE_DELETE_SMALL, .name = fresh.name};
+        /* Otherwise garbage collection removes it. */
+        err_ignore(ask_store(&repair->ask, repair->store, &drop, NULL));
     }
     return status;
 }

@@ -188,28 +188,16 @@ void remake_fini(struct remade *remade)
     scratch_fini(&remade->scratch);
 }
 
-static size_t place_of(const struct remade *remade, const struct store_name *name)
+bool remake_find(const struct remade *remade, const struct store_name *name,
+                 struct record_value *ret)
 {
-    return name->kind == STORE_PAGE ? name->number : remade->build.page_count;
-}
-
-bool remake_has(const struct remade *remade, const struct store_name *name)
-{
-    return ckpt_id_equal(remade->id, name->id) && remade->open_id == name->tag &&
-           name->kind != STORE_PART && place_of(remade, name) <= remade->build.page_count;
-}
-
-int remake_copy(const struct remade *remade, const struct store_name *name,
-                struct reader_bytes *ret, struct diag *diag)
-{
-    CHECK(remake_has(remade, name));
-    struct record_value made = value_of(remade, place_of(remade, name));
-    *ret = (struct reader_bytes){malloc(made.bytes), made.bytes};
-    if (!ret->data) {
-        return no_memory(diag);
+    size_t at = name->kind == STORE_PAGE ? name->number : remade->build.page_count;
+    bool is_made = ckpt_id_equal(remade->id, name->id) && remade->open_id == name->tag &&
+                   name->kind != STORE_PART && at <= remade->build.page_count;
+    if (is_made) {
+        *ret = value_of(remade, at);
     }
-    memcpy(ret->data, made.data, made.bytes);
-    return 0;
+    return is_made;
 }
 
 /* --- onto the medium -------------------------------------------------------------------------- */

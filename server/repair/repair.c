@@ -156,15 +156,13 @@ static void work_run(struct work *work)
 
 static int refuse_second(const struct repair *repair, struct diag *diag)
 {
-    if (repair->id.term == 0) {
-        return diag_set(diag, CAIRN_E_BUSY,
-                        "a repair is at work on the record of %s/%s; ask again when it has ended",
-                        repair->name.project, repair->name.run);
+    char what[64] = "the record";
+    if (repair->id.term != 0) {
+        snprintf(what, sizeof(what), "checkpoint %llu@%llu", (unsigned long long)repair->id.step,
+                 (unsigned long long)repair->id.term);
     }
     return diag_set(diag, CAIRN_E_BUSY,
-                    "a repair is at work on checkpoint %llu@%llu of %s/%s; ask again when it "
-                    "has ended",
-                    (unsigned long long)repair->id.step, (unsigned long long)repair->id.term,
+                    "a repair is at work on %s of %s/%s; ask again when it has ended", what,
                     repair->name.project, repair->name.run);
 }
 

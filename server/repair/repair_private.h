@@ -93,6 +93,8 @@ struct origin {
     struct token token;
     struct ckpt_id parent;
     int64_t wall_ns;
+    bool has_info;
+    struct entry_info info; /* the run's */
 };
 
 /* Gives all checkpoints that may still be read: committed and not reclaimed. *ret is malloc'ed. */
@@ -100,8 +102,6 @@ int MUST_USE facts_commits(struct repair *repair, struct commit_fact **ret, size
                            struct diag *diag);
 int MUST_USE facts_origin(struct repair *repair, struct ckpt_id id, uint64_t open_id,
                           struct origin *ret, struct diag *diag);
-/* Returns NOT_FOUND if the run has no info entry. */
-int MUST_USE facts_info(struct repair *repair, struct entry_info *ret, struct diag *diag);
 
 /* --- repair_work.c ---------------------------------------------------------------------------- */
 
@@ -153,10 +153,9 @@ int MUST_USE remake_world(struct repair *repair, struct remade *io, uint32_t par
 int MUST_USE remake_build(struct repair *repair, const struct origin *origin, struct remade *io,
                           struct diag *diag);
 void remake_fini(struct remade *remade);
-/* Whether that document is one of the new ones, and a copy of it. */
-bool remake_has(const struct remade *remade, const struct store_name *name);
-int MUST_USE remake_copy(const struct remade *remade, const struct store_name *name,
-                         struct reader_bytes *ret, struct diag *diag);
+/* Lends the bytes of a document if it is one of the new ones. */
+bool remake_find(const struct remade *remade, const struct store_name *name,
+                 struct record_value *ret);
 /* Publishes the pages, then the manifest. Existing documents stay, damaged ones are replaced. May
  * be repeated. */
 int MUST_USE remake_publish(struct repair *repair, const struct remade *remade, struct diag *diag);

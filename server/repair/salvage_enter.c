@@ -73,11 +73,11 @@ int salvage_leave(struct salvaging *s, const struct lost_manifest *lost, const c
         salvage_add_item(s->repair, lost->id, SALVAGE_LEFT, "%.390s", why);
         return 0;
     }
-    int status = facts_info(s->repair, &event.info, diag);
-    if (status == CAIRN_E_NOT_FOUND) {
-        diag_clear(diag);
+    struct origin origin;
+    int status = facts_origin(s->repair, lost->id, lost->open_id, &origin, diag);
+    event.info = origin.info;
+    if (status == 0 && !origin.has_info) {
         salvage_find_info(s, &event.info);
-        status = 0;
     }
     status = status != 0 ? status
                          : ask_event(&s->repair->ask, s->repair->run, &event, !s->how->yes, diag);

@@ -218,12 +218,12 @@ static void take_base(const struct part *part, struct ckpt_id *io_base)
 /* Returns 0 for a document that is lost, which is noted. */
 static int document_read(struct survey *survey, int status, struct diag *diag)
 {
-    if (reader_is_damage(status)) {
-        count_found(survey, true, diag_text(diag, status));
-        diag_clear(diag);
-        return 0;
+    if (!reader_is_damage(status)) {
+        return status;
     }
-    return status;
+    count_found(survey, true, diag_text(diag, status));
+    diag_clear(diag);
+    return 0;
 }
 
 static int read_part(struct repair *repair, struct survey *survey, size_t number, struct diag *diag)

@@ -7,8 +7,8 @@
  * the checkpoints that it touches, with a reason that names tensor and object; nothing is deleted
  * or rewritten.
  *
- * A scrub yields to sessions: see pace.h. One loop's thread; the checks run in the catalogue's
- * pool.
+ * A scrub yields to sessions: see pace.h. The functions here are called on the loop's thread; a
+ * pass is straight-line code on a thread of its own.
  */
 #ifndef CAIRN_SCRUB_SCRUB_H
 #define CAIRN_SCRUB_SCRUB_H
@@ -49,10 +49,10 @@ struct scrub_status {
 struct scrub_options {
     struct loop *loop;
     struct catalog *catalog;
-    struct work_pool *pool;
-    uint64_t every_ms; /* from the end of a pass to the next one; 0 means only when asked */
-    uint64_t rate;     /* bytes a second; 0 means as fast as possible */
-    uint64_t save_ms;  /* how often the position is saved; 0 means 10 s */
+    struct work_pool *thread; /* of one thread, which may wait, and which nobody else uses */
+    uint64_t every_ms;        /* from the end of a pass to the next one; 0 means only when asked */
+    uint64_t rate;            /* bytes a second; 0 means as fast as possible */
+    uint64_t save_ms;         /* how often the position is saved; 0 means 10 s */
     /* Bytes that sessions have moved so far; NULL if there are no sessions. */
     uint64_t (*load)(void *user);
     bool (*may_run)(void *user); /* asked between any two steps; NULL means always */

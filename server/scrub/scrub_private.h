@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The state of the scrubber, and its parts. One thing is in flight at a time: a store operation, a
- * piece of work, a question to the run, or a timer; its completion calls the next step. So there
- * are no races inside, and stopping is a flag that each completion looks at.
+ * The state of the scrubber, and its parts. A pass is straight-line code on a thread of its own,
+ * which asks the loop for everything (reader/ask.h); the schedule, the pace and what others are
+ * told live on the loop. Each file calls only those below it:
  *
- *   place.c: load the entry -> (begin) -> scrub.c: next run -> its record -> next checkpoint
- *        walk.c: manifest -> pages -> parts, rank by rank -> objects, range by range -> the end
- *   -> next checkpoint ... -> next run ... -> the pass has ended: save, sleep
+ *   scrub.c (loop): when a pass is due, its end, the status
+ *     scrub_runs.c: run by run: its record, then its checkpoints by sequence
+ *       scrub_ckpt.c: one checkpoint, through the reader
+ *         position.c: how far the pass is, in the store's record
+ *         tell.c: what the loop is told, and asked
  */
 #ifndef CAIRN_SCRUB_SCRUB_PRIVATE_H
 #define CAIRN_SCRUB_SCRUB_PRIVATE_H
@@ -15,103 +17,98 @@
 #include "scrub/pace.h"
 #include "scrub/scrub.h"
 
-#include "pipeline/object_scan.h"
-#include "run/run_fetch.h"
+#include "reader/store_source.h"
 
-enum {
-    SCRUB_LOOK_MS = 5000,  /* how often to look again, without the duty or after a failure */
-    SCRUB_SAVE_MS = 10000, /* between two saves of the position */
-    SCRUB_STORE_DEADLINE_MS = 60000,
-    SCRUB_RETRY_MS = 2000, /* pause after a read that failed for another reason than damage */
-    SCRUB_TRIES_MAX = 5,
-    WALK_FOUND_MAX = 32, /* findings of one checkpoint that are reported one by one */
-    SCRUB_ENTRY_MAX = 256,
-};
+enum { SCRUB_SAVE_MS = 10000 /* between two saves of the position */, SCRUB_ENTRY_MAX = 256 };
 
-struct found {
-    enum health health;
-    char text[SCRUB_TEXT_MAX];
-};
-
-/* The walk through one checkpoint. */
-struct walk {
+/* What scrub_status() shows of a pass. */
+struct scrub_shown {
+    struct entry_scrub entry;
     struct ckpt_id id;
-    uint64_t seq;
-    enum health health; /* the health when the walk began */
-    /* Reads the chunks of the base that it refers to, because the base was not read or is not good.
-     */
-    bool with_base;
-    uint32_t world_size, page_count, page, skip_objects;
-    struct fetch_req fetch;
-    struct scan_piece *pieces; /* of the present part, sorted */
-    size_t piece_count, next;
-    /* before: the scan before the first read of the present range. */
-    struct object_scan scan, before;
-    struct scan_sink sink;
-    bool again; /* the range is being read a second time, and its findings are final */
-    unsigned tries;
-    uint8_t *memory;
-    uint64_t memory_bytes;
-    uint32_t pending_count; /* findings that are not reported yet */
-    struct found pending[WALK_FOUND_MAX];
-    uint32_t pending_more;
-    enum health told; /* the lowest health that this walk has put into the record */
-    void (*then)(struct scrub *scrub); /* the next step after the record was updated */
+    struct scrub_status counters;
 };
 
 struct scrub {
     struct scrub_options options;
+    struct ask ask;
+    /* The loop's: */
     struct timer timer;
     struct post post;
-    void (*step)(struct scrub *scrub); /* the function that timer and post call */
-    struct store_req req;
     struct work work;
-    struct run_req event;
-    bool busy; /* a store operation or a worker is under way */
-    bool running, asked, closing;
-    bool moved; /* the position has changed since it was saved */
     struct pace pace;
-    struct entry_scrub entry;
-    uint8_t raw[SCRUB_ENTRY_MAX]; /* the entry as stored; the guard compares with it */
-    size_t raw_bytes;
-    uint8_t will[SCRUB_ENTRY_MAX];
-    size_t will_bytes;
-    struct record_guard guard;
-    struct record_change change;
-    struct record_update update;
-    uint64_t saved_ms;
-    struct run *run;
-    bool record_told; /* the run's record is damaged, and the finding names the remedy */
-    struct run_snapshot_req snapshot;
-    struct walk walk;
-    struct scrub_status counters;
+    bool busy; /* the thread is at work */
+    bool running, asked, closing;
     struct scrub_finding recent[SCRUB_RECENT]; /* newest first */
     uint32_t recent_count;
     void (*closed)(void *user);
     void *closed_user;
+    /* The thread's while it is at work: */
+    struct scrub_shown now;
+    bool moved; /* the position has changed since it was saved */
+    bool left;  /* the pass was not ended, or it is not known whether one is due */
+    uint64_t saved_ms;
+    uint8_t raw[SCRUB_ENTRY_MAX]; /* the entry as stored; the guard compares with it */
+    size_t raw_bytes;
+    struct run *run;      /* at which the pass is; NULL: none */
+    pthread_mutex_t lock; /* guards shown */
+    struct scrub_shown shown;
 };
 
-/* scrub.c */
+/* --- scrub_runs.c --------------------------------------------------------------------------- */
 
-/* True if the pass was left; the caller does nothing more. */
-bool scrub_must_stop(struct scrub *scrub);
-void scrub_later(struct scrub *scrub, uint64_t ms, void (*step)(struct scrub *scrub));
-void scrub_next_ckpt(struct scrub *scrub); /* called when the walk has ended */
-void scrub_leave(struct scrub *scrub);     /* leaves the pass at its position; looks again later */
-void scrub_tell(struct scrub *scrub, struct ckpt_id id, const struct found *found);
-uint64_t scrub_load(struct scrub *scrub);
-uint64_t scrub_now_ns(struct scrub *scrub);
+/* Looks whether a pass is under way or due, and goes on with it. An error leaves it where it is. */
+int MUST_USE pass_run(struct scrub *scrub);
 
-/* place.c: the position entry in the store's record. */
-void place_load(struct scrub *scrub, void (*then)(struct scrub *scrub));
-/* Saves the position. If another daemon has moved the entry, the pass is left, and the entry is
- * read again. */
-void place_save(struct scrub *scrub, void (*then)(struct scrub *scrub));
-/* Saves the position if SCRUB_SAVE_MS have passed. */
-void place_save_sometimes(struct scrub *scrub, void (*then)(struct scrub *scrub));
+/* --- scrub_ckpt.c ----------------------------------------------------------------------------- */
 
-/* walk.c: starts at entry.rank and entry.objects. */
-void walk_begin(struct scrub *scrub);
-void walk_end(struct scrub *scrub); /* releases everything; safe when idle */
+struct scrub_ckpt {
+    struct reader_root root;
+    enum health health; /* by the record, before it is read */
+    /* Reads the chunks of the base that it refers to, because the base was not read or is not good.
+     */
+    bool with_base;
+};
+/* Reads a checkpoint from the position on, and tells what is wrong with it. An error says that it
+ * was not read to the end: CANCELLED, or the store is not well. */
+int MUST_USE scrub_ckpt(struct scrub *scrub, const struct scrub_ckpt *ckpt);
+
+/* --- position.c ------------------------------------------------------------------------------- */
+
+int MUST_USE position_load(struct scrub *scrub);
+/* Saves the position. An error says that another daemon has moved the entry, and is at work. */
+int MUST_USE position_save(struct scrub *scrub);
+/* Notes that the position has moved, and saves it if it was not for a while. CANCELLED if the pass
+ * is to be left. */
+int MUST_USE position_moved(struct scrub *scrub);
+
+/* --- tell.c ----------------------------------------------------------------------------------- */
+
+struct scrub_moment {
+    uint64_t now_ms;
+    int64_t wall_ns;
+};
+/* Returns CANCELLED if the pass is to be left: the daemon ends, or another one has the duty. */
+int MUST_USE scrub_look(struct scrub *scrub, struct scrub_moment *ret);
+/* These three are called on the loop: whether this daemon has the duty; the milliseconds until a
+ * pass is due, by the position that was read last; that a pass has begun or gone on, or has ended.
+ */
+bool scrub_may_run(const struct scrub *scrub);
+uint64_t scrub_due_in_ms(const struct scrub *scrub);
+void scrub_turn(struct scrub *scrub, bool running);
+/* Makes what the thread has counted visible in the status. */
+void scrub_show(struct scrub *scrub);
+enum scrub_news_kind {
+    SCRUB_FOUND,            /* people are told */
+    SCRUB_LOOKED_AT_RECORD, /* what was found wrong with the run's record before is out of date */
+    SCRUB_IS_DAMAGED,       /* all of it was read; term 0: the run's record */
+    SCRUB_HEALED,
+};
+struct scrub_news { /* about the run at hand */
+    enum scrub_news_kind kind;
+    struct ckpt_id id;
+    enum health health; /* FOUND */
+    const char *text;   /* FOUND */
+};
+void scrub_tell(struct scrub *scrub, const struct scrub_news *news);
 
 #endif

@@ -73,7 +73,7 @@ struct sim_care *care_new(struct scene *scene, struct sim_host *host, struct cat
                             .user = care};
     struct scrub_options scrub = {.loop = sim_loop(host),
                                   .catalog = catalog,
-                                  .pool = sim_pool(host),
+                                  .thread = sim_waiting_pool(host),
                                   .every_ms = scene->calm ? 0 : scene->scrub_every_ms,
                                   .save_ms = 200,
                                   .found = on_found,

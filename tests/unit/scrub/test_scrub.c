@@ -69,7 +69,7 @@ static void start(struct bench *bench, uint64_t rate)
 {
     struct scrub_options options = {.loop = sim_loop(bench->rig.host),
                                     .catalog = bench->rig.catalog,
-                                    .pool = sim_pool(bench->rig.host),
+                                    .thread = sim_waiting_pool(bench->rig.host),
                                     .every_ms = 3600 * 1000,
                                     .rate = rate,
                                     .save_ms = 1,
@@ -107,31 +107,9 @@ static struct scrub_status pass(struct bench *bench)
     return status;
 }
 
-struct asked {
-    struct run_snapshot_req req;
-    struct ckpt_id id;
-    enum health health;
-    char reason[ENTRY_REASON_BYTES];
-    bool done;
-};
-
-static void on_state(struct run_snapshot_req *req)
+static struct rig_commit health_of(struct bench *bench, struct ckpt_id id)
 {
-    struct asked *asked = container_of(req, struct asked, req);
-    assert_int_equal(req->status, 0);
-    const struct state_commit *commit = state_commit_find(req->state, asked->id);
-    assert_non_null(commit);
-    asked->health = commit->health;
-    snprintf(asked->reason, sizeof(asked->reason), "%s", commit->health_reason);
-    asked->done = true;
-}
-
-static struct asked health_of(struct bench *bench, struct ckpt_id id)
-{
-    struct asked asked = {.req = {.done = on_state}, .id = id};
-    run_snapshot(bench->rig.run, &asked.req);
-    rig_until(&bench->rig, &asked.done);
-    return asked;
+    return rig_commit(&bench->rig, id);
 }
 
 static void flip_object(struct bench *bench, struct ckpt_id id, uint32_t rank, uint64_t at)
@@ -170,7 +148,7 @@ static void test_a_chunk_is_named(void **state)
     assert_true(ckpt_id_equal(bench->found[0].id, first));
     assert_int_equal(bench->found[0].health, HEALTH_DAMAGED);
     assert_non_null(strstr(bench->found[0].text, "a.weight (rank 1, object 10@1/1-"));
-    struct asked asked = health_of(bench, first);
+    struct rig_commit asked = health_of(bench, first);
     assert_int_equal(asked.health, HEALTH_DAMAGED);
     assert_non_null(strstr(asked.reason, "a.weight (rank 1, object 10@1/1-"));
     assert_int_equal(health_of(bench, second).health, HEALTH_VERIFIED);
@@ -224,7 +202,7 @@ static void test_documents(void **state)
     }
     pass(bench);
     for (size_t i = 0; i < ARRAY_LEN(things); i++) {
-        struct asked asked = health_of(bench, ids[i]);
+        struct rig_commit asked = health_of(bench, ids[i]);
         assert_int_equal(asked.health, HEALTH_DAMAGED);
         assert_non_null(strstr(asked.reason, things[i].text));
     }

@@ -213,7 +213,7 @@ static void test_what_is_anothers_duty(void **state)
                                   .holder = somebody};
     struct scrub_options scrubs = {.loop = sim_loop(rig.host),
                                    .catalog = rig.catalog,
-                                   .pool = sim_pool(rig.host),
+                                   .thread = sim_waiting_pool(rig.host),
                                    .may_run = never,
                                    .holder = somebody};
     assert_int_equal(gc_new(&collects, &gc), 0);
