@@ -30,7 +30,14 @@ _SCHEMES = ("cairn://", "cairn+unix://")
 
 @dataclass(frozen=True)
 class CheckpointId:
-    """A run's URL ("" when the id names none) and a step in it; ``step`` None: the id has none, ``term`` 0: any."""
+    """A run and a step in it.
+
+    Attributes:
+        run_url: The URL of the run; "" where the id names none.
+        name: The id itself, without the run.
+        step: The step; None where the id has none.
+        term: The term of the step; 0 is any.
+    """
 
     run_url: str
     name: str
@@ -43,7 +50,17 @@ def is_url(text: str) -> bool:
 
 
 def split_url(url: str) -> tuple:
-    """(URL of the run, what stands behind it) of a Cairn URL; InvalidError when it names no run."""
+    """Splits a URL of Cairn.
+
+    Args:
+        url: The URL of a run, or of something in it.
+
+    Returns:
+        (URL of the run, the rest of the path).
+
+    Raises:
+        InvalidError: The URL names no run.
+    """
     if url.startswith("cairn://"):
         hosts, _, path = url[len("cairn://"):].partition("/")
         head = f"cairn://{hosts}/"
@@ -78,10 +95,15 @@ def parse_step(name: str) -> Optional[int]:
 
 
 def parse_id(checkpoint_id: Any, run_url: str = "", latest: bool = False) -> CheckpointId:
-    """The run, step and term of a checkpoint_id: text, path-like, or number.
+    """Finds the run, the step and the term of a checkpoint_id.
 
-    ``run_url`` is that of ids that are no URL. ``latest``: whether "latest" is allowed (a reader's ids; then the
-    step is LATEST). InvalidError: no run, several steps, a step that is too large.
+    Args:
+        checkpoint_id: A text, a path-like object or a number.
+        run_url: The run of ids that are no URL.
+        latest: Whether "latest" is allowed, as for a reader; the step is then LATEST.
+
+    Raises:
+        InvalidError: There is no run, there are several steps, or the step is too large.
     """
     if isinstance(checkpoint_id, int) and not isinstance(checkpoint_id, bool):
         text = str(checkpoint_id)

@@ -61,10 +61,14 @@ except ImportError:  # the package used from its source folder: only the tree wo
 
 
 class Ref:
-    """Where a stored array stands in a tree.
+    """Where a stored array stands in a tree. Immutable.
 
-    ``name`` of the stored tensor; ``kind`` "torch" or "numpy"; ``dtype`` by its name in Cairn
-    ("bfloat16"); ``shape``, elements per dimension; ``device`` it was on ("cpu", "cuda:0"). Immutable.
+    Args:
+        name: The name of the stored tensor.
+        kind: "torch" or "numpy".
+        dtype: Its type by the name in Cairn ("bfloat16").
+        shape: Elements for each dimension.
+        device: The device that it was on ("cpu", "cuda:0").
     """
 
     __slots__ = ("name", "kind", "dtype", "shape", "device", "_encoded")
@@ -362,10 +366,15 @@ _KEY_TYPES = frozenset((type(None), bool, int, float, str, tuple))
 
 def encode(value: Any, path: str = "",
            array: Optional[Callable[[str, Any], Any]] = None) -> bytes:
-    """The typed tree of a value.
+    """Returns the typed tree of a value, as bytes.
 
-    ``array(path, value)`` makes the Ref of a tensor or ndarray inside (None: it is none). Errors:
-    UnsupportedValueError, which names the path.
+    Args:
+        value: The value.
+        path: What errors call it.
+        array: ``array(path, value)`` returns the Ref of a tensor or ndarray inside, or None for any other value.
+
+    Raises:
+        UnsupportedValueError: The tree cannot hold something; the text has its path.
     """
     return Encoder(array).encode(value, path)
 
@@ -559,11 +568,17 @@ _UNTAG: dict = {
 
 
 def decode(data: bytes, deref: Optional[Callable[[Ref], Any]] = None, deferred: bool = False) -> Any:
-    """The value of a typed tree.
+    """Returns the value of a typed tree.
 
-    ``deref(ref)`` gives what stands for a stored array; without it the Ref itself stands there. With
-    ``deferred`` values of registered types stay Deferred until ``resolve``. Errors: FormatError,
-    DamagedError (crc), UnsupportedError (version, a type that is not registered).
+    Args:
+        data: The bytes of the tree. Every byte is judged.
+        deref: ``deref(ref)`` returns the object for a stored array; without it the Ref itself stands there.
+        deferred: True leaves values of registered types Deferred until ``resolve``.
+
+    Raises:
+        FormatError: The bytes are no typed tree.
+        DamagedError: Their checksum is wrong.
+        UnsupportedError: The tree has a newer version, or a type that is not registered.
     """
     return _Decoder(bytes(data), deref, deferred).decode()
 
