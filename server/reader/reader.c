@@ -348,7 +348,7 @@ static int tell_unread(struct reading *r, const struct step *step, int status, s
 static int check_range(struct reading *r, const struct step *step, struct diag *diag)
 {
     struct count_sink count = {.sink.found = count_found};
-    for (unsigned look = 0; look < 2; look++) {
+    for (unsigned look = 0;; look++) {
         struct object_scan scan = step->scan;
         struct diag why = DIAG_INIT;
         if (look > 0 && r->source->begin) {
@@ -364,7 +364,6 @@ static int check_range(struct reading *r, const struct step *step, struct diag *
             return 0;
         }
     }
-    return 0;
 }
 
 static int end_object(struct reading *r, struct step *step)

@@ -200,7 +200,7 @@ static void list_wants(struct survey *survey, struct wants *wants)
 {
     for (struct broken *broken = survey->broken; broken; broken = broken->next) {
         for (size_t i = 0; i < broken->count; i++) {
-            if (broken->bad[i]) {
+            if (broken->damage.bad[i]) {
                 wants->wants[wants->count++] = (struct want){broken, i};
             }
         }
@@ -216,7 +216,7 @@ int copies_find(struct repair *repair, struct survey *survey, struct diag *diag)
     struct wants wants = {.count = 0};
     size_t count = 0;
     for (const struct broken *broken = survey->broken; broken; broken = broken->next) {
-        count += broken->bad_count;
+        count += broken->damage.bad_count;
     }
     wants.wants = scratch_array(&survey->scratch, count + 1, sizeof(*wants.wants));
     wants.room = scratch_alloc(&survey->scratch, LIMIT_CHUNK_BYTES + LIMIT_ALIGN_BYTES);

@@ -17,9 +17,9 @@ int layout_copy(size_t count, const struct scan_piece *pieces, struct scratch *s
     ret->id = *pieces[0].id;
     ret->count = count;
     ret->pieces = scratch_array(scratch, count, sizeof(*ret->pieces));
-    ret->bad = scratch_array(scratch, count, sizeof(*ret->bad));
+    ret->damage.bad = scratch_array(scratch, count, sizeof(*ret->damage.bad));
     ret->sources = scratch_array(scratch, count, sizeof(*ret->sources));
-    if (!ret->pieces || !ret->bad || !ret->sources) {
+    if (!ret->pieces || !ret->damage.bad || !ret->sources) {
         return CAIRN_E_NO_MEMORY;
     }
     const char *before = NULL, *copy = NULL;

@@ -91,7 +91,7 @@ static int get_chunk(struct building *b, size_t at, struct diag *diag)
     const struct broken *broken = b->broken;
     const struct envelope *wanted = &broken->pieces[at].envelope;
     struct source own = {b->repair->store, broken->id, *wanted};
-    if (!broken->bad[at]) {
+    if (!broken->damage.bad[at]) {
         return copies_get(b->repair, &own, wanted, b->chunk, diag);
     }
     /* A range that could not be read counts as bad as a whole, but some of its chunks may be
@@ -194,7 +194,7 @@ static int check_fresh(struct building *b, struct diag *diag)
 static const char *origin_of(const struct broken *broken, const struct repair *repair)
 {
     for (size_t i = 0; i < broken->count; i++) {
-        if (broken->bad[i]) {
+        if (broken->damage.bad[i]) {
             return broken->sources[i].store == repair->mirror ? repair->options.mirror
                                                               : "other objects of the run";
         }
@@ -219,10 +219,11 @@ static int take_place(struct building *b, struct diag *diag)
     int status =
         broken->missing
             ? repair_audit(b->repair, id, diag, "object %s: was missing; %zu chunks from %.60s",
-                           name, broken->bad_count, origin_of(broken, b->repair))
+                           name, broken->damage.bad_count, origin_of(broken, b->repair))
             : repair_audit(b->repair, id, diag,
                            "object %s: %zu chunks%s from %.60s; the damaged bytes become %s", name,
-                           broken->bad_count, broken->around ? " and what is around them" : "",
+                           broken->damage.bad_count,
+                           broken->damage.around ? " and what is around them" : "",
                            origin_of(broken, b->repair), fresh);
     if (status != 0) {
         return status;
@@ -236,13 +237,13 @@ static int take_place(struct building *b, struct diag *diag)
     }
     if (broken->missing) {
         repair_add_line(b->repair, true, "object %s: was missing; rebuilt, %zu chunks from %.160s",
-                        name, broken->bad_count, origin_of(broken, b->repair));
+                        name, broken->damage.bad_count, origin_of(broken, b->repair));
         return 0;
     }
     repair_add_line(b->repair, true,
                     "object %s: rebuilt, %zu chunks from %.160s; the damaged bytes are %s until "
                     "garbage collection",
-                    name, broken->bad_count, origin_of(broken, b->repair), fresh);
+                    name, broken->damage.bad_count, origin_of(broken, b->repair), fresh);
     return 0;
 }
 

@@ -23,9 +23,7 @@ static uint64_t wait_ms(void *user)
 static void on_moved(void *user, uint64_t bytes)
 {
     const struct repair *repair = user;
-    if (repair->options.moved) {
-        repair->options.moved(repair->options.user, bytes);
-    }
+    repair->options.moved(repair->options.user, bytes);
 }
 
 static void end(struct repair *repair)
@@ -57,8 +55,10 @@ int repair_new(const struct repair_options *options, struct repair **ret, struct
     repair->options = *options;
     repair->post.cb = on_post;
     CHECK(pthread_mutex_init(&repair->lock, NULL) == 0); /* needs no resource but memory on Linux */
-    struct ask_options ask = {
-        .loop = options->loop, .wait_ms = wait_ms, .moved = on_moved, .user = repair};
+    struct ask_options ask = {.loop = options->loop,
+                              .wait_ms = wait_ms,
+                              .moved = options->moved ? on_moved : NULL,
+                              .user = repair};
     ask_init(&repair->ask, &ask);
     int status = work_threads_new(options->loop, 1, "cairn-repair", &repair->thread, diag);
     if (status == 0 && options->open_mirror) {

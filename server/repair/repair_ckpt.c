@@ -12,7 +12,7 @@
 static bool has_all_sources(const struct broken *broken)
 {
     for (size_t i = 0; i < broken->count; i++) {
-        if (broken->bad[i] && !broken->sources[i].store) {
+        if (broken->damage.bad[i] && !broken->sources[i].store) {
             return false;
         }
     }
@@ -31,7 +31,7 @@ static void tell_missing(struct repair *repair, const struct broken *broken)
     char name[OBJECT_NAME_BYTES];
     size_t lost = 0;
     for (size_t i = 0; i < broken->count; i++) {
-        lost += broken->bad[i] && !broken->sources[i].store;
+        lost += broken->damage.bad[i] && !broken->sources[i].store;
     }
     rebuild_object_name(&broken->id, name);
     repair_add_line(repair, false,
@@ -50,7 +50,7 @@ static void tell_lost(struct repair *repair, const struct broken *broken)
         return;
     }
     for (size_t i = 0; i < broken->count; i++) {
-        if (broken->bad[i] && !broken->sources[i].store) {
+        if (broken->damage.bad[i] && !broken->sources[i].store) {
             scan_piece_text(&broken->pieces[i], sizeof(place), place);
             repair_add_line(repair, false, "%s: there is no copy in another object of the run%s%s",
                             place, repair->mirror ? " or in " : "",
@@ -74,7 +74,7 @@ static int mend_objects(struct repair *repair, struct survey *survey, struct dia
             repair_add_line(repair, false,
                             "%s; a Ceph cluster repairs its own copies: `ceph health detail` names "
                             "the placement group, `ceph pg repair PG` mends it",
-                            broken->first);
+                            broken->damage.first);
         } else if (has_all_sources(broken)) {
             status = rebuild_object(repair, broken, diag);
         } else {

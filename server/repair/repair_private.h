@@ -168,19 +168,23 @@ struct source { /* a whole copy of a broken chunk */
     struct envelope envelope;
 };
 
+struct damage {
+    bool *bad; /* for each piece */
+    size_t bad_count;
+    bool around;                 /* padding or footer are damaged */
+    char first[REPAIR_TEXT_MAX]; /* the first of it, in words */
+};
+
 /* A broken object, with all the pieces that it must hold. */
 struct broken {
     struct broken *next;
     struct object_id id;
     size_t count;
     struct scan_piece *pieces; /* sorted; their ids point to `id` */
-    bool *bad;                 /* for each piece */
-    struct source *sources;    /* for each piece; its store is NULL if there is no source */
-    size_t bad_count;
-    bool around;  /* padding or footer are damaged */
-    bool missing; /* the object does not exist, so all its bytes are missing */
+    struct damage damage;
+    struct source *sources; /* for each piece; its store is NULL if there is no source */
+    bool missing;           /* the object does not exist, so all its bytes are missing */
     bool mended;
-    char first[REPAIR_TEXT_MAX];
 };
 
 enum survey_how {
@@ -207,12 +211,6 @@ void survey_fini(struct survey *survey);
 /* Returns the health that follows from the things that are broken and not mended. Damage outside
  * the chunks alone does not count as damage, because no restore reads there. */
 enum health survey_health(const struct survey *survey);
-struct damage {
-    bool *bad; /* for each piece */
-    size_t bad_count;
-    bool around;
-    char first[REPAIR_TEXT_MAX];
-};
 /* Reads one object. Its name to read differs from its pieces' for a new object that does not have
  * its final name yet. */
 int MUST_USE survey_object(struct repair *repair, const struct reader_object *object,

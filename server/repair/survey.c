@@ -23,7 +23,7 @@ enum health survey_health(const struct survey *survey)
 {
     bool damaged = survey->hopeless > 0;
     for (const struct broken *broken = survey->broken; broken; broken = broken->next) {
-        damaged = damaged || (!broken->mended && broken->bad_count > 0);
+        damaged = damaged || (!broken->mended && broken->damage.bad_count > 0);
     }
     return damaged ? HEALTH_DAMAGED : survey->found == 0 ? HEALTH_VERIFIED : HEALTH_SUSPECT;
 }
@@ -119,16 +119,12 @@ static void count_found(struct survey *survey, bool is_hopeless, const char *tex
 static int examine(struct repair *repair, struct survey *survey, struct broken *broken,
                    struct diag *diag)
 {
-    struct damage damage = {.bad = broken->bad};
     struct reader_object object = {&broken->id, broken->count, broken->pieces, false};
-    int status = survey_object(repair, &object, &damage, diag);
-    if (status == 0 && (damage.bad_count > 0 || damage.around)) {
-        broken->bad_count = damage.bad_count;
-        broken->around = damage.around;
-        memcpy(broken->first, damage.first, sizeof(broken->first));
+    int status = survey_object(repair, &object, &broken->damage, diag);
+    if (status == 0 && (broken->damage.bad_count > 0 || broken->damage.around)) {
         broken->next = survey->broken;
         survey->broken = broken;
-        count_found(survey, false, broken->first);
+        count_found(survey, false, broken->damage.first);
     }
     return status;
 }

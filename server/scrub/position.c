@@ -49,18 +49,14 @@ int position_load(struct scrub *scrub)
  * restart. Only an entry that another daemon has changed ends it. */
 int position_save(struct scrub *scrub)
 {
-    uint8_t will[SCRUB_ENTRY_MAX];
     struct buf buf;
     struct scrub_moment moment;
-    buf_init(&buf, sizeof(will));
+    buf_init(&buf, sizeof(scrub->raw));
     entry_scrub_encode(&scrub->now.entry, &buf);
     CHECK(buf_status(&buf) == 0); /* all its fields are bounded */
-    size_t will_bytes = buf.bytes;
-    memcpy(will, buf.data, will_bytes);
-    buf_fini(&buf);
     struct record_guard guard = {
         .key = SCRUB_KEY, .absent = scrub->raw_bytes == 0, .value = {scrub->raw_bytes, scrub->raw}};
-    struct record_change change = {.key = SCRUB_KEY, .value = {will_bytes, will}};
+    struct record_change change = {.key = SCRUB_KEY, .value = {buf.bytes, buf.data}};
     struct record_update update = {
         .guard_count = 1, .guards = &guard, .change_count = 1, .changes = &change};
     struct store_req req = {.op = STORE_RECORD_UPDATE, .update = &update};
@@ -69,9 +65,10 @@ int position_save(struct scrub *scrub)
     err_ignore(scrub_look(scrub, &moment)); /* only the time is wanted */
     scrub->saved_ms = moment.now_ms;
     if (status == 0) {
-        memcpy(scrub->raw, will, will_bytes);
-        scrub->raw_bytes = will_bytes;
+        memcpy(scrub->raw, buf.data, buf.bytes);
+        scrub->raw_bytes = buf.bytes;
     }
+    buf_fini(&buf);
     bool is_others = status == CAIRN_E_CONFLICT || status == CAIRN_E_OUTCOME_UNKNOWN;
     scrub->now.counters.errors_total += status != 0 && !is_others;
     scrub_show(scrub);

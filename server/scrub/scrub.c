@@ -17,14 +17,11 @@ enum {
     REST_MS = 60 * LOOK_MS,
 };
 
-static uint64_t load_of(const struct scrub *scrub)
-{
-    return scrub->options.load ? scrub->options.load(scrub->options.user) : 0;
-}
-
 uint64_t scrub_wait_ms(struct scrub *scrub)
 {
-    return pace_wait_ms(&scrub->pace, loop_now_ns(scrub->options.loop), load_of(scrub));
+    const struct scrub_options *options = &scrub->options;
+    uint64_t load = options->load ? options->load(options->user) : 0;
+    return pace_wait_ms(&scrub->pace, loop_now_ns(options->loop), load);
 }
 
 void scrub_moved(struct scrub *scrub, uint64_t bytes)
