@@ -147,14 +147,6 @@ static int entry_finish(const char *what, const struct cur *cur, bool good, stru
         }                                                                         \
         return rc;                                                                \
     }
-#define U32(f)
-#define S32(f)
-#define U64(f)
-#define S64(f)
-#define BYTES(type, f)
-#define ID(f)
-#define REASON(f)
-#define END
 #include "entries.def"
 
 void entry_past_encode(struct buf *buf) { buf_put_u8(buf, ENTRY_VERSION); }

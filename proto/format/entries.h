@@ -155,14 +155,6 @@ void entry_past_encode(struct buf *buf); /* has no decoder, because its key says
 ENTRY_CODEC(chain)
 ENTRY_CODEC(open)
 #define ENTRY(name, version, newest) ENTRY_CODEC(name)
-#define U32(f)
-#define S32(f)
-#define U64(f)
-#define S64(f)
-#define BYTES(type, f)
-#define ID(f)
-#define REASON(f)
-#define END
 #include "entries.def"
 #undef ENTRY_CODEC
 

@@ -100,7 +100,7 @@ CODEC_BY_HAND(msg_sets, holders, Holders)
 CODEC_BY_HAND(msg_sets, compared, Compared)
 #undef CODEC_BY_HAND
 
-/* One row of the table of messages. */
+/* One row of the table of messages. A message without fields has no functions. */
 struct msg_codec {
     const char *name;
     bool has_payload;

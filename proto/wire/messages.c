@@ -192,31 +192,12 @@
 #include "messages.def"
 #undef CODEC_
 
-static void encode_empty(struct enc *enc, const struct msg *msg)
-{
-    CHECK(enc->buf != NULL);
-    (void)msg; /* a message without fields has no bytes */
-}
-
-static void decode_empty(struct dec *dec, const void *message, struct msg *ret)
-{
-    (void)dec;
-    (void)message;
-    (void)ret;
-}
-
-static void rules_empty(struct dec *dec, const struct msg *msg)
-{
-    (void)dec;
-    (void)msg;
-}
-
-#define ROW_(number, NAME, payload, pb, name)                             \
-    [number] = {#NAME,         payload,       &cairn__##pb##__descriptor, \
-                encode_##name, decode_##name, rules_##name},
-#define MESSAGE(number, NAME, name, Pb, payload)      ROW_(number, NAME, payload, name, name)
-#define EMPTY(number, NAME, name, Pb)                 ROW_(number, NAME, false, name, empty)
-#define MESSAGE_BY_HAND(number, NAME, type, name, Pb) ROW_(number, NAME, false, name, name)
+#define ROW_(NAME, payload, name) \
+    {#NAME, payload, &cairn__##name##__descriptor, encode_##name, decode_##name, rules_##name},
+#define MESSAGE(number, NAME, name, Pb, payload) [number] = ROW_(NAME, payload, name)
+#define EMPTY(number, NAME, name, Pb) \
+    [number] = {#NAME, false, &cairn__##name##__descriptor, NULL, NULL, NULL},
+#define MESSAGE_BY_HAND(number, NAME, type, name, Pb) [number] = ROW_(NAME, false, name)
 static const struct msg_codec CODECS[] = {
 #include "messages.def"
 };

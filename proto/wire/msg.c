@@ -27,7 +27,9 @@ void msg_encode(const struct msg *msg, struct buf *buf)
     struct scratch scratch;
     scratch_init(&scratch, ENCODE_SCRATCH_BYTES);
     struct enc enc = {.buf = buf, .scratch = &scratch, .status = buf_status(buf)};
-    codec->encode(&enc, msg);
+    if (codec->encode != NULL) {
+        codec->encode(&enc, msg);
+    }
     scratch_fini(&scratch);
     if (enc.status != 0) {
         buf->status = enc.status;
@@ -39,7 +41,9 @@ int msg_check(const struct msg *msg, struct diag *diag)
     const struct msg_codec *codec = msg_codec_of((uint32_t)msg->type);
     CHECK(codec != NULL);
     struct dec dec = {.name = codec->name, .diag = diag};
-    codec->check(&dec, msg);
+    if (codec->check != NULL) {
+        codec->check(&dec, msg);
+    }
     return dec.status;
 }
 
@@ -91,7 +95,9 @@ int msg_decode(uint32_t type, size_t bytes, const uint8_t *data, struct scratch 
     if (message != NULL) {
         struct dec dec = {.name = codec->name, .scratch = scratch, .diag = diag};
         struct msg msg = {.type = (enum msg_type)type};
-        codec->decode(&dec, message, &msg);
+        if (codec->decode != NULL) {
+            codec->decode(&dec, message, &msg);
+        }
         status = dec.status;
         if (status == 0) {
             *ret = msg;
