@@ -114,11 +114,6 @@ uint64_t conn_held_bytes(const struct conn *conn)
     return conn->in.held_bytes + conn->out.queued_bytes;
 }
 
-uint64_t conn_idle_ms(const struct conn *conn)
-{
-    return loop_now_ms(conn->loop) - conn->in.last_byte_ms;
-}
-
 void conn_peer_name(struct conn *conn, size_t bytes, char *ret)
 {
     conn->stream->ops->peer_name(conn->stream, bytes, ret);

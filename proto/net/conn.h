@@ -18,8 +18,8 @@ struct conn;
 struct conn_handler {
     /* Called when a message has arrived. Its memory lives until the frame is finished, that is,
      * through on_payload. If frame->payload_bytes > 0, *ret_payload must be set to a buffer of at
-     * least that size; if it stays NULL, reading stops until conn_payload_buffer(). A non-zero
-     * result closes the connection, after an ERROR of that code was sent on the frame's stream. */
+     * least that size; if it stays NULL, the connection ends with PROTOCOL. A non-zero result
+     * closes the connection, after an ERROR of that code was sent on the frame's stream. */
     int (*on_message)(void *user, const struct frame *frame, const struct msg *msg,
                       void **ret_payload, struct diag *diag);
     /* Called when the payload is complete in the named buffer. The result means the same. */
@@ -55,8 +55,6 @@ int MUST_USE conn_new(struct loop *loop, struct stream *stream, const struct con
                       struct diag *diag);
 void conn_set_limits(struct conn *conn, uint32_t message_max, uint32_t payload_max);
 void conn_set_heartbeat(struct conn *conn, uint32_t heartbeat_ms, uint32_t dead_after_ms);
-/* Gives a buffer to a message that waits for one. */
-void conn_payload_buffer(struct conn *conn, void *buffer);
 /* Stop and resume reading. While we do not read, the heartbeat does not declare the peer dead. */
 void conn_pause(struct conn *conn);
 void conn_resume(struct conn *conn);
@@ -100,7 +98,6 @@ void conn_send_fd(struct conn *conn, uint32_t stream, const struct msg *msg, int
 size_t conn_queued_bytes(const struct conn *conn);
 uint64_t conn_held_bytes(const struct conn *conn); /* its own part of *held_bytes */
 uint64_t conn_sent_bytes(const struct conn *conn); /* so far, with payloads */
-uint64_t conn_idle_ms(const struct conn *conn);    /* since the last byte from the peer */
 void conn_peer_name(struct conn *conn, size_t bytes, char *ret);
 /* Writes what the peer is proven to be (stream.h), or "" if nothing proves it. */
 void conn_proven(struct conn *conn, size_t bytes, char *ret);

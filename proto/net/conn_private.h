@@ -23,10 +23,10 @@ enum {
  * straight to OVER or CLOSING. */
 enum conn_phase { CONN_OPEN, CONN_FAILING, CONN_OVER, CONN_CLOSING };
 
-enum read_phase { READ_HEADER, READ_MESSAGE, READ_BUFFER_WAIT, READ_PAYLOAD };
+enum read_phase { READ_HEADER, READ_MESSAGE, READ_PAYLOAD };
 
-/* The state of receiving. Invariant: `left` bytes are missing at `at`, except in READ_BUFFER_WAIT,
- * and ahead_at <= ahead_end. */
+/* The state of receiving. Invariant: `left` bytes are missing at `at`, and ahead_at <= ahead_end.
+ */
 struct conn_reader {
     enum read_phase phase;
     bool paused;
@@ -45,8 +45,7 @@ struct conn_reader {
     struct scratch scratch; /* holds the decoded msg */
     uint8_t ahead[CONN_AHEAD_BYTES];
     size_t ahead_at, ahead_end;
-    uint64_t last_byte_ms; /* when the last byte arrived */
-    uint64_t alive_ms;     /* the last byte, or when reading was resumed */
+    uint64_t alive_ms; /* the last byte, or when reading was resumed */
 };
 
 struct conn_item { /* one queued message */

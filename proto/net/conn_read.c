@@ -19,7 +19,7 @@ static void ended(struct conn *conn, int status, const struct diag *diag);
 void conn_reader_init(struct conn *conn)
 {
     conn->in.next_sequence = 1;
-    conn->in.last_byte_ms = conn->in.alive_ms = loop_now_ms(conn->loop);
+    conn->in.alive_ms = loop_now_ms(conn->loop);
     scratch_init(&conn->in.scratch, 0);
     expect(&conn->in, READ_HEADER, conn->in.header, FRAME_HEADER_BYTES);
 }
@@ -45,8 +45,7 @@ void conn_reader_fini(struct conn *conn)
 
 bool conn_may_read(const struct conn *conn)
 {
-    return conn->phase == CONN_OPEN && conn->status == 0 && !conn->in.paused &&
-           conn->in.phase != READ_BUFFER_WAIT;
+    return conn->phase == CONN_OPEN && conn->status == 0 && !conn->in.paused;
 }
 
 void conn_pause(struct conn *conn) { conn->in.paused = true; }
@@ -57,22 +56,6 @@ void conn_resume(struct conn *conn)
         conn->in.paused = false;
         conn->in.resumed = true;
         conn->in.alive_ms = loop_now_ms(conn->loop);
-        conn_kick(conn);
-    }
-}
-
-void conn_payload_buffer(struct conn *conn, void *buffer)
-{
-    CHECK(buffer != NULL);
-    if (conn->phase != CONN_OPEN) {
-        return; /* on_close is due or was called; the buffer stays the user's */
-    }
-    CHECK(conn->in.payload == NULL);
-    conn->in.payload = buffer;
-    if (conn->in.phase == READ_BUFFER_WAIT) {
-        conn->in.resumed = true;
-        conn->in.alive_ms = loop_now_ms(conn->loop);
-        expect(&conn->in, READ_PAYLOAD, buffer, conn->in.frame.payload_bytes);
         conn_kick(conn);
     }
 }
@@ -92,7 +75,7 @@ static void came(struct conn *conn, size_t bytes)
     in->left -= wanted;
     in->ahead_at = 0;
     in->ahead_end = bytes - wanted;
-    in->last_byte_ms = in->alive_ms = loop_now_ms(conn->loop);
+    in->alive_ms = loop_now_ms(conn->loop);
 }
 
 void conn_read_run(struct conn *conn)
@@ -264,7 +247,7 @@ static int message_done(struct conn *conn, struct diag *diag)
     return deliver(conn, diag);
 }
 
-/* Hands the message to the user, who may name a buffer for its payload. */
+/* Hands the message to the user, who names a buffer for its payload. */
 static int deliver(struct conn *conn, struct diag *diag)
 {
     struct conn_reader *in = &conn->in;
@@ -278,14 +261,12 @@ static int deliver(struct conn *conn, struct diag *diag)
         frame_done(conn);
         return 0;
     }
-    if (in->payload == NULL) {
-        in->payload = buffer;
+    if (buffer == NULL) {
+        return diag_set(diag, CAIRN_E_PROTOCOL, "a payload of %u bytes that nobody waits for",
+                        in->frame.payload_bytes);
     }
-    if (in->payload == NULL) {
-        expect(in, READ_BUFFER_WAIT, NULL, 0);
-    } else {
-        expect(in, READ_PAYLOAD, in->payload, in->frame.payload_bytes);
-    }
+    in->payload = buffer;
+    expect(in, READ_PAYLOAD, in->payload, in->frame.payload_bytes);
     return 0;
 }
 
@@ -330,8 +311,6 @@ static void step(struct conn *conn)
         stream = conn->in.frame.stream;
         status = payload_done(conn, &diag);
         break;
-    case READ_BUFFER_WAIT:
-        UNREACHABLE();
     }
     if (status != 0) {
         conn_fail(conn, stream, status, &diag);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Goal: frames and payloads come through whole and in order over every kind of stream, with
- * back-pressure, waiting for buffers, and closing from any callback. Method: an echo server over
+ * back-pressure, and closing from any callback. Method: an echo server over
  * real and simulated sockets, plain, TLS, and chopped into single bytes.
  */
 #include "net_fixture.h"
@@ -179,57 +179,28 @@ static void test_echo_of_large_payloads(void **state)
     run_echo(f, &echo);
 }
 
-/* --- waiting for a buffer
- * ------------------------------------------------------------------------- */
+/* --- a payload without a buffer ----------------------------------------------------------------
+ */
 
-struct waiting {
-    struct timer timer;
-    struct side *server;
-    size_t bytes;
-    unsigned waits;
-};
-
-static void give_buffer(struct timer *timer)
+static int no_buffer(struct side *side, const struct frame *frame, const struct msg *msg,
+                     void **ret_payload, struct diag *diag)
 {
-    struct waiting *waiting = container_of(timer, struct waiting, timer);
-    struct side *server = waiting->server;
-    assert_int_equal(server->messages, waiting->waits); /* nothing came while it waited */
-    server->buffer = malloc(waiting->bytes);
-    conn_payload_buffer(server->conn, server->buffer);
-    assert_int_equal(server->payloads, waiting->waits - 1); /* no callback inside the call */
-}
-
-static int no_buffer_yet(struct side *side, const struct frame *frame, const struct msg *msg,
-                         void **ret_payload, struct diag *diag)
-{
-    (void)msg;
-    (void)ret_payload;
-    (void)diag;
-    struct waiting *waiting = side->f->test;
-    waiting->waits++;
-    waiting->bytes = frame->payload_bytes;
-    timer_start(&waiting->timer, 5);
+    (void)side, (void)frame, (void)msg, (void)ret_payload, (void)diag;
     return 0;
 }
 
-static bool five_payloads(struct net_fixture *f) { return f->server.payloads == 5; }
+static bool server_is_over(struct net_fixture *f) { return f->server.closes == 1; }
 
-static void test_payload_waits_for_its_buffer(void **state)
+static void test_a_payload_without_a_buffer_ends_the_connection(void **state)
 {
     struct net_fixture *f = *state;
-    struct waiting waiting = {.server = &f->server};
+    uint8_t data[500] = {0};
     struct tally tally = {.status = 1};
-    f->test = &waiting;
-    f->server.on_message = no_buffer_yet;
-    timer_init(&waiting.timer, f->server.loop, give_buffer);
+    f->server.on_message = no_buffer;
     net_connect_conns(f);
-    for (uint32_t i = 1; i <= 5; i++) {
-        uint8_t data[500];
-        fill(sizeof(data), data, i);
-        send_bytes(&f->client, i, sizeof(data), data, &tally);
-    }
-    net_run(f, five_payloads);
-    assert_int_equal(tally.done, 5);
+    send_bytes(&f->client, 1, sizeof(data), data, &tally);
+    net_run(f, server_is_over);
+    assert_int_equal(f->server.status, CAIRN_E_PROTOCOL);
 }
 
 /* --- back-pressure
@@ -452,7 +423,7 @@ int main(void)
     } TESTS[] = {
         {"echo_of_many_frames", test_echo_of_many_frames, false},
         {"echo_of_large_payloads", test_echo_of_large_payloads, true},
-        {"payload_waits_for_its_buffer", test_payload_waits_for_its_buffer, false},
+        {"payload_without_a_buffer", test_a_payload_without_a_buffer_ends_the_connection, false},
         {"a_paused_reader_fills_the_queue", test_a_paused_reader_fills_the_queue_and_then_drains_it,
          true},
         {"closing_is_safe_in_every_callback", test_closing_is_safe_in_every_callback, false},

@@ -272,7 +272,6 @@ static void test_idle_peers_live(void **state)
     assert_int_equal(f->server.closes, 0);
     assert_int_equal(f->client.closes, 0);
     assert_int_equal(f->server.messages, 0); /* PING and PONG are conn's own */
-    assert_true(conn_idle_ms(f->server.conn) < patient_ms(f, 200));
 }
 
 static void test_paused_end_judges_nobody_and_nobody_judges_it(void **state)
