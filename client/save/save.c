@@ -35,14 +35,12 @@ static enum sm_result on_queue(struct sm *sm)
 {
     struct save *save = save_of_sm(sm);
     if (save->common.status != 0) {
-        save_move(save, SV_DRAIN);
-        return SM_AGAIN;
+        return save_move(save, SV_DRAIN);
     }
     if (!save_stage_may_open(&save->stage)) {
         return SM_WAIT;
     }
-    save_move(save, SV_LINK);
-    return SM_AGAIN;
+    return save_move(save, SV_LINK);
 }
 
 #define SV_STOP (SM_TO(SV_LINK) | SM_TO(SV_ABORT) | SM_TO(SV_DRAIN))

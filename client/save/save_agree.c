@@ -267,6 +267,7 @@ static void send_lists(struct save_agree *agree, uint32_t g)
 static void take_verdicts(struct save_agree *agree, const struct msg_agreed *agreed)
 {
     uint32_t sent = 0;
+    CHECK(agreed->count == agree->held.group_count);
     agree->talk = TALK_ANSWERED;
     for (uint32_t g = 0; g < agree->held.group_count; g++) {
         uint32_t verdict = agreed->verdicts[g];

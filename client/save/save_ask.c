@@ -12,11 +12,12 @@ enum { SAVE_GRACE_MS_MAX = 10000 };
 
 /* --- moving ---------------------------------------------------------------------- */
 
-void save_move(struct save *save, unsigned state)
+enum sm_result save_move(struct save *save, unsigned state)
 {
     link_forget(&save->common.engine->link, &save->request);
     save->answer = (struct answer){0};
     sm_move(&save->sm, state);
+    return SM_AGAIN;
 }
 
 void save_find_base(struct save *save)
@@ -126,8 +127,7 @@ enum sm_result save_fail_with_answer(struct save *save, const char *what)
     if (save->answer.code == CAIRN_E_ABORTED && save->common.reach >= REACH_OPENED &&
         !sm_is(&save->sm, SV_WAIT)) {
         /* OUTCOME has the reason, with the code of the rank that aborted it */
-        save_move(save, SV_WAIT);
-        return SM_AGAIN;
+        return save_move(save, SV_WAIT);
     }
     diag_add(&save->answer.diag, "%s", what);
     struct diag diag = save->answer.diag;

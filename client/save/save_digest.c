@@ -138,6 +138,8 @@ static bool take_memory(struct save_digest *digest, const struct layout_payload 
 static bool hand_out(struct save_send *send, struct save_digest *digest, uint32_t idx, bool again)
 {
     const struct layout_payload *payload = &send->room->layout.payloads[idx];
+    CHECK(!digest->busy);
+    CHECK(idx < send->room->layout.payload_count);
     digest->payload = idx;
     digest->again = again;
     digest->side = NULL;
@@ -210,6 +212,8 @@ static void take_made(struct save_digest *digest)
 {
     struct save_payload *payload = &digest->send->payloads[digest->payload];
     const struct payload_seal *seal = &digest->seal;
+    CHECK(payload->state == PAYLOAD_BUSY);
+    CHECK(payload->side == NULL);
     payload->state = PAYLOAD_READY; /* object and at stay, because it may have been sent before */
     payload->from_side = seal->new_count > 0 && seal->is_moved;
     payload->bytes = seal->bytes;
@@ -229,6 +233,8 @@ static void on_digest_done(struct work *work)
     struct save_digest *digest = container_of(work, struct save_digest, work);
     struct save_send *send = digest->send;
     uint32_t shared_bytes = digest->again ? 0 : digest->seal.shared_plain_bytes;
+    CHECK(digest->busy);
+    CHECK(send->digests_running > 0);
     learn(digest);
     encode_kit_give_encoder(digest->encoder);
     digest->encoder = NULL;

@@ -12,7 +12,7 @@
 
 enum { SAVE_DRAIN_MS = 1000 };
 
-void save_end_committed(struct save *save)
+enum sm_result save_end_committed(struct save *save)
 {
     save_tell_keep_times(&save->tell);
     /* The daemon may have finished it while we were not connected. */
@@ -22,7 +22,7 @@ void save_end_committed(struct save *save)
     save_part_keep(&save->part);
     save->common.reach = REACH_DECIDED;
     save->room.lent = false;
-    save_move(save, SV_DRAIN);
+    return save_move(save, SV_DRAIN);
 }
 
 /* --- the truth ------------------------------------------------------------------- */
@@ -32,8 +32,7 @@ static enum sm_result outcome(struct save *save)
 {
     const struct answer *answer = &save->answer;
     if (answer->outcome_state == CKPT_COMMITTED || answer->outcome_state == CKPT_FORGOTTEN) {
-        save_end_committed(save);
-        return SM_AGAIN;
+        return save_end_committed(save);
     }
     int code = answer->outcome_code < 0 ? answer->outcome_code : CAIRN_E_ABORTED;
     save->common.reach = REACH_DECIDED;
@@ -54,8 +53,7 @@ static enum sm_result outcome(struct save *save)
                      "other and gather at one server");
         }
     }
-    save_move(save, SV_DRAIN);
-    return SM_AGAIN;
+    return save_move(save, SV_DRAIN);
 }
 
 /* Called on entering WAIT: asks for the outcome. */
@@ -90,8 +88,9 @@ enum sm_result save_on_wait(struct sm *sm)
 
 /* Called when the grace is over and the server has not answered. Only a save whose seal went out
  * can have been committed. */
-static void end_unknown(struct save *save)
+static enum sm_result end_unknown(struct save *save)
 {
+    CHECK(save->common.status != 0);
     if (save->common.reach == REACH_SEALED) {
         struct diag before = save->common.user->diag;
         diag_clear(&save->common.user->diag);
@@ -100,7 +99,7 @@ static void end_unknown(struct save *save)
             "step %llu may or may not be committed: ask for its status; before that: %.300s",
             (unsigned long long)save->common.user->step, before.text);
     }
-    save_move(save, SV_DRAIN);
+    return save_move(save, SV_DRAIN);
 }
 
 /* The state ABORT: tells the server that this save has failed, and takes its word on what became of
@@ -132,8 +131,7 @@ enum sm_result save_on_abort(struct sm *sm)
         save_ask(save, &abort);
     }
     if (save->answer.state == ANSWER_COME || !timer_is_active(&save->timer)) {
-        end_unknown(save);
-        return SM_AGAIN;
+        return end_unknown(save);
     }
     return SM_WAIT;
 }

@@ -107,6 +107,7 @@ static void offer(struct save_send *send, struct save_object *object, const stru
                        .arena_id = send->common->engine->hand.held,
                        .arena_offset = arena_offset(arena, save_room_data(send->room, payload)),
                        .bytes = place->bytes}};
+    CHECK(send->common->engine->link.hands_over);
     send->room->lent = true;
     CHECK(place->piece_count <= LAYOUT_PACK_PIECES_MAX);
     if (save_hand_packs(send)) {

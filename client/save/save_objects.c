@@ -120,6 +120,7 @@ static void release_sides(struct save_send *send)
 static void begin_object(struct save_send *send, struct save_object *object)
 {
     uint32_t end = object->cut ? object->payload_end : send->digest_next;
+    CHECK(object->state == OBJECT_IDLE);
     if (object->has_sequence) {
         release_sides(send);
     }
@@ -147,6 +148,8 @@ static void end_object(struct save_send *send, struct save_object *object)
         .u.object_end = {.object = save_object_id(send, (uint32_t)(object - send->objects)),
                          .data_bytes = object->data_bytes,
                          .envelope_count = object->piece_count}};
+    CHECK(object->state == OBJECT_SENDING);
+    CHECK(object->next_payload >= object->payload_first);
     if (!object->cut) {
         object->cut = true;
         object->payload_end = object->next_payload;
@@ -315,6 +318,8 @@ void save_objects_release(struct save_send *send, const struct save_object *obje
 static void set_durable(struct save_send *send, uint32_t idx)
 {
     struct save_object *object = &send->objects[idx];
+    CHECK(object->has_sequence);
+    CHECK(object->state != OBJECT_DURABLE);
     object->state = OBJECT_DURABLE;
     send->durable_count++;
     sink_rate_durable(&send->common->engine->kit.rate, object->data_bytes,
@@ -339,6 +344,7 @@ static void set_idle(struct save_send *send, uint32_t idx)
 {
     struct save_object *object = &send->objects[idx];
     if (object->state == OBJECT_DURABLE) {
+        CHECK(send->durable_count > 0);
         send->durable_count--;
         atomic_fetch_sub(&send->common->user->durable_bytes, object->plain_bytes);
     }

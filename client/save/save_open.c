@@ -19,8 +19,7 @@ enum sm_result save_on_link(struct sm *sm)
     if (!link_is_up(&save->common.engine->link) || timer_is_active(&save->retry)) {
         return SM_WAIT;
     }
-    save_move(save, SV_OPEN);
-    return SM_AGAIN;
+    return save_move(save, SV_OPEN);
 }
 
 /* Returns the deadline for the server, a little before ours, so that its answer, which names the
@@ -109,21 +108,19 @@ static enum sm_result opened(struct save *save)
     }
     if (opened.state == CKPT_COMMITTED) {
         /* The same attempt saved this step before: the same content (I3). */
-        save_end_committed(save);
-        return SM_AGAIN;
+        return save_end_committed(save);
     }
     if (opened.state == CKPT_OPEN) {
         save_agree_opened(&save->agree);
         save_check_go(&save->check);
     }
     if (opened.state != CKPT_OPEN || opened.sealed) {
-        save_move(save, SV_WAIT);
-    } else if (!save_stage_has_begun(&save->stage)) {
-        save_move(save, SV_AGREE); /* nothing was sent before the copy */
-    } else {
-        save_move(save, again ? SV_HAVE : SV_SEND);
+        return save_move(save, SV_WAIT);
     }
-    return SM_AGAIN;
+    if (!save_stage_has_begun(&save->stage)) {
+        return save_move(save, SV_AGREE); /* nothing was sent before the copy */
+    }
+    return save_move(save, again ? SV_HAVE : SV_SEND);
 }
 
 /* The state OPEN: waits for OPENED. */
@@ -153,8 +150,7 @@ enum sm_result save_on_agree(struct sm *sm)
     if (!save_stage_has_begun(&save->stage)) {
         return SM_WAIT;
     }
-    save_move(save, SV_SEND);
-    return SM_AGAIN;
+    return save_move(save, SV_SEND);
 }
 
 /* Called on entering HAVE: asks which objects the server holds. */
@@ -186,6 +182,5 @@ enum sm_result save_on_have(struct sm *sm)
     if (save->part.running) {
         return SM_WAIT; /* it reads the sequences that sending again will change */
     }
-    save_move(save, SV_SEND);
-    return SM_AGAIN;
+    return save_move(save, SV_SEND);
 }

@@ -107,6 +107,7 @@ static uint32_t add_chunks(struct maker *maker, uint32_t tensor, uint32_t box)
         uint32_t to = send->envelope_of[piece_idx];
         struct part_chunk chunk = to == SAVE_SHARED ? old_chunk(maker, piece_idx)
                                                     : new_chunk(send, piece, &send->envelopes[to]);
+        CHECK(chunk.object < maker->part.object_count);
         maker->part.chunks[maker->chunk_at++] = chunk;
         maker->part.objects[chunk.object].bytes_used += chunk.stored_bytes;
     }

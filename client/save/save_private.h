@@ -96,8 +96,8 @@ enum sm_result save_on_drain(struct sm *sm);
 bool save_is_drained(const struct save *save); /* no worker and no socket touches its memory */
 void save_enter_end(struct sm *sm);
 /* Ends the save as committed, by the server's word or because the same content was committed
- * before. */
-void save_end_committed(struct save *save);
+ * before. Returns SM_AGAIN. */
+enum sm_result save_end_committed(struct save *save);
 void save_free(struct save_common *common); /* frees the save; nothing of it may run any more */
 
 /* save_ask.c */
@@ -109,8 +109,8 @@ void save_find_base(struct save *save);
 /* Fails the save; only the first failure counts. What it means for the save depends on how far it
  * came. */
 void save_take_failure(struct save_common *common, int status, const struct diag *diag);
-/* Moves, and ends the request of the present state. */
-void save_move(struct save *save, unsigned state);
+/* Moves, and ends the request of the present state. Returns SM_AGAIN. */
+enum sm_result save_move(struct save *save, unsigned state);
 /* Called first in every state between OPEN and WAIT. Returns true if it has moved the save, because
  * it failed or lost its connection. */
 bool save_stops(struct save *save);

@@ -148,6 +148,7 @@ static void release(struct save_room *room, uint32_t payload)
         return;
     }
     room->given[payload] = 1;
+    CHECK(room->lots_left[lot] > 0);
     if (--room->lots_left[lot] == 0) {
         CHECK(room->places[lot] != NULL);
         arena_give(room->common->engine->options.arena, room->places[lot]);

@@ -24,14 +24,12 @@ enum sm_result save_on_send(struct sm *sm)
         return SM_AGAIN;
     }
     if (save->send.word == WORD_OVER) {
-        save_move(save, SV_WAIT); /* OUTCOME says what became of it, and why */
-        return SM_AGAIN;
+        return save_move(save, SV_WAIT); /* OUTCOME says what became of it, and why */
     }
     if (!save_way_has_ended(&save->send)) {
         return SM_WAIT;
     }
-    save_move(save, SV_PART);
-    return SM_AGAIN;
+    return save_move(save, SV_PART);
 }
 
 /* The state PART: makes the part once no worker and no socket uses the payloads. */
@@ -46,8 +44,7 @@ enum sm_result save_on_part(struct sm *sm)
         return SM_WAIT; /* after a resume a digest may be made that is not needed any more */
     }
     if (!save_way_has_ended(&save->send)) {
-        save_move(save, SV_SEND); /* an object that was described has failed */
-        return SM_AGAIN;
+        return save_move(save, SV_SEND); /* an object that was described has failed */
     }
     if (!save_part_is_made(&save->part) && save->part.status == 0) {
         save_part_make(&save->part);
@@ -57,8 +54,7 @@ enum sm_result save_on_part(struct sm *sm)
         save_fail(&save->common, save->part.status, &save->part.diag);
         return SM_AGAIN;
     }
-    save_move(save, SV_SEAL);
-    return SM_AGAIN;
+    return save_move(save, SV_SEAL);
 }
 
 /* Asks for the end of the save, on the stream that had the part. */
@@ -97,8 +93,7 @@ enum sm_result save_on_seal(struct sm *sm)
     }
     int code = save->answer.code;
     if (code == 0) {
-        save_move(save, SV_WAIT);
-        return SM_AGAIN;
+        return save_move(save, SV_WAIT);
     }
     if (save_tries_again(save)) {
         /* Parts of other ranks fill the server's memory: ask again until the deadline. */
@@ -106,8 +101,7 @@ enum sm_result save_on_seal(struct sm *sm)
     }
     if ((code == CAIRN_E_DIGEST_MISMATCH || code == CAIRN_E_INVALID) &&
         save->seal_tries++ < SAVE_TRIES) {
-        save_move(save, SV_HAVE); /* what the server lacks is sent again */
-        return SM_AGAIN;
+        return save_move(save, SV_HAVE); /* what the server lacks is sent again */
     }
     engine_drop_bases(save->common.engine); /* the next save fetches what the server has */
     return save_fail_with_answer(save, "seal");

@@ -21,10 +21,10 @@ static struct save_stage *stage_of(struct sm *sm)
     return container_of(sm, struct save_stage, sm);
 }
 
-/* Ends staging, once no worker has the save's memory. */
-static enum sm_result end(struct save_stage *stage)
+/* Moves, and lets the new state run at once. */
+static enum sm_result move(struct save_stage *stage, unsigned state)
 {
-    sm_move(&stage->sm, ST_OVER);
+    sm_move(&stage->sm, state);
     return SM_AGAIN;
 }
 
@@ -124,7 +124,7 @@ static enum sm_result on_turn(struct sm *sm)
     const struct save_common *common = stage->common;
     struct diag diag = DIAG_INIT;
     if (save_is_over(common)) {
-        return end(stage);
+        return move(stage, ST_OVER);
     }
     bool at_once = common->user->when_full != WHEN_FULL_WAIT;
     if (!common->engine->link.joined_once || (!at_once && !is_first_stager(stage))) {
@@ -224,7 +224,7 @@ static enum sm_result on_agree(struct sm *sm)
     struct save_common *common = stage->common;
     struct diag diag = DIAG_INIT;
     if (save_is_over(common)) {
-        return end(stage);
+        return move(stage, ST_OVER);
     }
     if (!save_agree_is_decided(stage->agree)) {
         return SM_WAIT;
@@ -309,7 +309,7 @@ static enum sm_result on_copy(struct sm *sm)
 {
     struct save_stage *stage = stage_of(sm);
     if (save_is_over(stage->common) && snapshot_stop(&stage->snapshot)) {
-        return end(stage);
+        return move(stage, ST_OVER);
     }
     return SM_WAIT;
 }
@@ -393,15 +393,14 @@ static enum sm_result on_room(struct sm *sm)
     const struct arena *arena = engine->options.arena;
     struct diag diag = DIAG_INIT;
     if (save_is_over(stage->common)) {
-        return end(stage);
+        return move(stage, ST_OVER);
     }
     if (!is_first_stager(stage)) {
         return SM_WAIT;
     }
     if (stage->room->layout.payload_count == 0) {
         save_check_begin(stage->check);
-        sm_move(sm, ST_COMPARE);
-        return SM_AGAIN;
+        return move(stage, ST_COMPARE);
     }
     if (engine->prepare.running) {
         return SM_WAIT; /* the worker has the arena */
@@ -421,8 +420,7 @@ static enum sm_result on_room(struct sm *sm)
         return SM_AGAIN;
     }
     save_check_begin(stage->check);
-    sm_move(sm, must_watch(stage) ? ST_WATCH : ST_COPY);
-    return SM_AGAIN;
+    return move(stage, must_watch(stage) ? ST_WATCH : ST_COPY);
 }
 
 void save_stage_more(struct save_stage *stage)
@@ -444,13 +442,12 @@ static enum sm_result on_compare(struct sm *sm)
 {
     struct save_stage *stage = stage_of(sm);
     if (save_is_over(stage->common)) {
-        return end(stage);
+        return move(stage, ST_OVER);
     }
     if (save_check_is_reading(stage->check)) {
         return SM_WAIT;
     }
-    sm_move(sm, save_way_awaits_word(stage->send) ? ST_WORD : ST_STAGED);
-    return SM_AGAIN;
+    return move(stage, save_way_awaits_word(stage->send) ? ST_WORD : ST_STAGED);
 }
 
 static void on_timer(struct timer *timer)
@@ -478,8 +475,7 @@ static enum sm_result on_word(struct sm *sm)
         return SM_WAIT;
     }
     timer_stop(&stage->timer);
-    sm_move(sm, ST_STAGED);
-    return SM_AGAIN;
+    return move(stage, ST_STAGED);
 }
 
 static void enter_staged(struct sm *sm)

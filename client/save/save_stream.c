@@ -13,6 +13,8 @@ static void on_slot_done(struct conn_out *out, int status)
 {
     struct save_slot *slot = container_of(out, struct save_slot, out);
     struct save_send *send = slot->send;
+    CHECK(slot->busy);
+    CHECK(send->slots_busy > 0);
     slot->busy = false;
     send->slots_busy--;
     encode_kit_give_side(slot->side);
