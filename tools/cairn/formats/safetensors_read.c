@@ -283,6 +283,19 @@ static int read_shard(struct set *set, const char *file, struct diag *diag)
     return status != 0 ? status : check_map(set, from, file, diag);
 }
 
+/* Checks the names of all files before one of them is opened. */
+static int check_names(json_t *map, struct diag *diag)
+{
+    for (void *at = json_object_iter(map); at != NULL; at = json_object_iter_next(map, at)) {
+        const char *file = json_string_value(json_object_iter_value(at));
+        if (!file || !is_plain_name(file)) {
+            return diag_set(diag, CAIRN_E_FORMAT, "the index names a file for %s that is none",
+                            json_object_iter_key(at));
+        }
+    }
+    return 0;
+}
+
 static int read_set(struct set *set, struct diag *diag)
 {
     set->files =
@@ -290,14 +303,10 @@ static int read_set(struct set *set, struct diag *diag)
     if (!set->files) {
         return diag_set(diag, CAIRN_E_NO_MEMORY, "no memory for an index");
     }
-    int status = 0;
+    int status = check_names(set->map, diag);
     for (void *at = json_object_iter(set->map); status == 0 && at != NULL;
          at = json_object_iter_next(set->map, at)) {
         const char *file = json_string_value(json_object_iter_value(at));
-        if (!file || !is_plain_name(file)) {
-            return diag_set(diag, CAIRN_E_FORMAT, "the index names a file for %s that is none",
-                            json_object_iter_key(at));
-        }
         status = was_read(set, file) ? 0 : read_shard(set, file, diag);
     }
     if (status == 0 && set->bundle->tensor_count != json_object_size(set->map)) {
