@@ -24,7 +24,6 @@
 
 #include <stdlib.h>
 
-struct save *save_of_sm(struct sm *sm) { return container_of(sm, struct save, sm); }
 static struct save *save_of_op(struct engine_op *op)
 {
     return container_of(op, struct save, common.op);

@@ -12,6 +12,8 @@ enum { SAVE_GRACE_MS_MAX = 10000 };
 
 /* --- moving ---------------------------------------------------------------------- */
 
+struct save *save_of_sm(struct sm *sm) { return container_of(sm, struct save, sm); }
+
 enum sm_result save_move(struct save *save, unsigned state)
 {
     link_forget(&save->common.engine->link, &save->request);

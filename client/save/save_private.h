@@ -70,8 +70,6 @@ struct save {
     bool lost; /* the connection went, and what was said on it counts no more */
 };
 
-struct save *save_of_sm(struct sm *sm);
-
 /* save_open.c */
 enum sm_result save_on_link(struct sm *sm);
 void save_enter_open(struct sm *sm);
@@ -102,6 +100,7 @@ void save_free(struct save_common *common); /* frees the save; nothing of it may
 
 /* save_ask.c */
 extern const struct request_ops save_request_ops;
+struct save *save_of_sm(struct sm *sm);
 /* Runs the machines of the save: staging first, then this one. */
 void save_run(struct save_common *common);
 /* Begins to find the base, once the save is opened and laid out; does nothing before. */
