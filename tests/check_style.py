@@ -4,7 +4,7 @@
 
 For the C files of the tree: length of functions, files and lines, number of parameters, modules in a
 folder, unique file stems, own header first, include guards, forbidden words. For all sources: the
-SPDX line. tests/style_exceptions.txt lists what is tolerated, each with its present value; an entry
+SPDX line. For Markdown: length of lines. tests/style_exceptions.txt lists what is tolerated, each with its present value; an entry
 that is no longer needed, or more generous than needed, is a violation too, so the list only shrinks.
 --self-test plants violations in a temporary tree and checks that each one is found.
 """
@@ -24,6 +24,7 @@ FUNCTION_LINES = 70
 PARAMETERS = 5
 FILE_LINES = {".c": 800, ".h": 300}
 LINE_COLUMNS = 100
+MARKDOWN_COLUMNS = 120
 FOLDER_MODULES = 20
 FUNCTION_START = re.compile(r"^[A-Za-z_]")
 
@@ -170,12 +171,16 @@ def check_includes(report, root, path, code_lines):
             report.say(path, 1, f"its own header, {path.stem}.h, is not the first include")
 
 
+def check_columns(report, path, lines, most):
+    for number, line in enumerate(lines, 1):
+        if len(line) > most:
+            report.say(path, number, f"{len(line)} columns, at most {most}")
+
+
 def check_c_file(report, root, path, text):
     lines = text.splitlines()
     report.limit(path, 1, "-", "lines-in-file", len(lines), FILE_LINES[path.suffix])
-    for number, line in enumerate(lines, 1):
-        if len(line) > LINE_COLUMNS:
-            report.say(path, number, f"{len(line)} columns, at most {LINE_COLUMNS}")
+    check_columns(report, path, lines, LINE_COLUMNS)
     code, comments = split_code(text)
     for name, start, length, parameters in functions_of(code):
         report.limit(path, start, name, "lines", length, FUNCTION_LINES)
@@ -210,6 +215,15 @@ def sources(root):
                 yield relative
 
 
+def documents(root):
+    """The Markdown files of the tree: those at its root, and those in its folders."""
+    for top in sorted(root.iterdir()):
+        for path in [top] if top.is_file() else sorted(top.rglob("*.md")):
+            relative = path.relative_to(root)
+            if path.suffix == ".md" and not top.name.startswith(".") and not {"build", ".venv"} & set(relative.parts):
+                yield relative
+
+
 def needs_spdx(root, path):
     if path.suffix in SPDX_SUFFIXES or path.name == "CMakeLists.txt":
         return True
@@ -233,6 +247,8 @@ def check_tree(root):
         if path.suffix in FILE_LINES:
             c_paths.append(path)
             check_c_file(report, root, path, text)
+    for path in documents(root):
+        check_columns(report, path, (root / path).read_text(encoding="utf-8").splitlines(), MARKDOWN_COLUMNS)
     check_folders(report, c_paths)
     report.stale()
     return len(c_paths), report
@@ -263,6 +279,9 @@ def self_test():
         "server/store/twin.c": (top, []),
         "proto/env/twin.c": (top, []),
         "tools/run": ("#!/bin/sh\n", ["SPDX"]),
+        "README.md": ("# x\n" + "x" * 120 + "\n| " + "x" * 119 + "\n", ["121 columns"]),
+        "deploy/ceph/README.md": ("```\n" + "x" * 121 + "\n```\n", ["columns"]),
+        "build/README.md": ("x" * 200, []),
         "tests/old.c": (top + "int g(int a)\n{\n    x();\n    x();\n" + body + "}\n", []),
         EXCEPTIONS: ("tests/old.c g lines 72\ntests/old.c g parameters 9 # gone\n", ["shrink it"]),
     }

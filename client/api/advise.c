@@ -15,7 +15,7 @@ int cairn_interval(struct cairn_interval *io, struct cairn_error *err)
     struct diag diag = DIAG_INIT;
     struct interval_advice advice;
     struct cairn_interval own = CAIRN_INTERVAL_INIT;
-    int rc = io == NULL ? diag_set(&diag, CAIRN_E_INVALID, "io is NULL")
+    int rc = io == NULL ? diag_set(&diag, CAIRN_E_INVALID, "the argument io is NULL")
                         : args_copy("cairn_interval", sizeof own, io, &own, &diag);
     const struct interval_input input = {
         .blocked_s = own.blocked_s,

@@ -41,14 +41,15 @@ int args_copy(const char *what, size_t bytes, const void *from, void *ret, struc
     memcpy(&given, from, sizeof given);
     if (given < args_first_bytes(what, bytes)) {
         return diag_set(diag, CAIRN_E_INVALID,
-                        "%s.size is %zu, it must be %zu: start from %s's INIT macro of cairn.h",
+                        "%s.size is %zu, but must be %zu: initialise the struct with %s's INIT "
+                        "macro of cairn.h",
                         what, given, bytes, what);
     }
     for (size_t i = bytes; i < given; i++) {
         if (((const uint8_t *)from)[i] != 0) {
             return diag_set(diag, CAIRN_E_UNSUPPORTED,
-                            "%s has a field set (at byte %zu) that libcairn %s does not know: "
-                            "upgrade the library",
+                            "%s has a field set (at byte %zu) that libcairn %s does not know; "
+                            "install a newer libcairn",
                             what, i, CAIRN_VERSION);
         }
     }
@@ -96,7 +97,7 @@ int args_lock_init(pthread_mutex_t *lock, pthread_cond_t *cond, struct diag *dia
     pthread_condattr_t attr;
     int errnum = pthread_mutex_init(lock, NULL);
     if (errnum != 0) {
-        return diag_errno(diag, errnum, "create a lock");
+        return diag_errno(diag, errnum, "cannot create a lock");
     }
     errnum = pthread_condattr_init(&attr);
     if (errnum == 0) {
@@ -106,7 +107,7 @@ int args_lock_init(pthread_mutex_t *lock, pthread_cond_t *cond, struct diag *dia
     }
     if (errnum != 0) {
         pthread_mutex_destroy(lock);
-        return diag_errno(diag, errnum, "create a condition variable");
+        return diag_errno(diag, errnum, "cannot create a condition variable");
     }
     return 0;
 }
@@ -116,10 +117,10 @@ int args_check_when_full(int when_full, struct diag *diag)
     if (when_full >= 0 && when_full <= CAIRN_FULL_FAIL) {
         return 0;
     }
-    return diag_set(diag, CAIRN_E_INVALID,
-                    "options.when_full is %d; CAIRN_FULL_WAIT, CAIRN_FULL_SKIP and CAIRN_FULL_FAIL "
-                    "are possible",
-                    when_full);
+    return diag_set(
+        diag, CAIRN_E_INVALID,
+        "options.when_full is %d; it must be CAIRN_FULL_WAIT, CAIRN_FULL_SKIP or CAIRN_FULL_FAIL",
+        when_full);
 }
 
 enum when_full args_when_full(int when_full)

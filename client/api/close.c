@@ -86,7 +86,7 @@ static int close_handle(void *arg, struct diag *diag)
     }
     if (cairn->close_failure.code != 0) {
         rc = diag_copy(diag, &cairn->close_failure);
-        diag_add(diag, "not everything in flight became durable");
+        diag_add(diag, "not every save in flight became durable before the handle was closed");
     }
     handle_teardown(cairn);
     return rc;

@@ -69,13 +69,13 @@ const char *error_remedy(int code)
     case CAIRN_E_UNREACHABLE:
     case CAIRN_E_CONNECTION_LOST:
     case CAIRN_E_TIMED_OUT:
-        return "is cairnd running there? check the URL or CAIRN_SERVER";
+        return "check that cairnd is running there, and check the URL or CAIRN_SERVER";
     case CAIRN_E_AUTH:
-        return "check cert_file, key_file and ca_file against the server's";
+        return "check that cert_file, key_file and ca_file fit the server's certificates";
     case CAIRN_E_VERSION:
-        return "upgrade the older of client and server";
+        return "upgrade the older of the client and the server";
     case CAIRN_E_DUPLICATE_RANK:
-        return "give each process its own rank, or wait until the old process is gone";
+        return "give each process its own rank, or wait until the old process has ended";
     case CAIRN_E_WORLD_MISMATCH:
         return "give all ranks of an attempt the same world_size";
     default:

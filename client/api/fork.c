@@ -46,7 +46,7 @@ int fork_add(struct cairn *cairn, struct diag *diag)
 {
     CHECK(pthread_once(&fork_once, fork_register) == 0);
     if (fork_errnum != 0) {
-        return diag_errno(diag, fork_errnum, "register the handlers for fork");
+        return diag_errno(diag, fork_errnum, "cannot register the handlers for fork");
     }
     pthread_mutex_lock(&fork_lock);
     list_add_tail(&fork_handles, &cairn->fork_link);

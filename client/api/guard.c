@@ -61,9 +61,8 @@ static void guard_leave(struct guard *guard)
 int guard_dead(const struct cairn *cairn, struct diag *diag)
 {
     return diag_set(diag, CAIRN_E_INTERNAL,
-                    "a broken assertion in Cairn (%s): this handle is dead; close it, open another "
-                    "one to go on "
-                    "saving, and please report it",
+                    "an assertion in Cairn failed (%s), so this handle can no longer be used; "
+                    "close it, open another one to continue saving, and please report it",
                     cairn->broken);
 }
 
@@ -86,9 +85,8 @@ int guard_check_may_block(const struct cairn *cairn, struct diag *diag)
     int rc = guard_check(cairn, diag);
     if (rc == 0 && guard_own_thread() == cairn) {
         rc = diag_set(diag, CAIRN_E_INVALID,
-                      "called from a callback on Cairn's own thread, which may only poll and free: "
-                      "hand over to a "
-                      "thread of yours");
+                      "this function was called in a callback on Cairn's own thread, where only "
+                      "poll and free are allowed; call it on a thread of your own");
     }
     return rc;
 }
@@ -112,7 +110,7 @@ int guard_call(struct cairn *cairn, int (*fn)(void *call, struct diag *diag), vo
             }
         } else {
             rc = diag_set(&diag, CAIRN_E_INTERNAL,
-                          "a broken assertion in Cairn (%s): please report it", guard.broken);
+                          "an assertion in Cairn failed (%s); please report it", guard.broken);
         }
     }
     guard_leave(&guard);

@@ -69,7 +69,8 @@ static void bury_net(struct cairn *cairn)
     /* The server sees the end of the connection. The loop stays, because name look-ups that still
      * run wake it. */
     net_uv_abandon(cairn->net);
-    LOG(LOG_ERROR, "api", "the handle is dead", ls("broken", cairn->broken));
+    LOG(LOG_ERROR, "api", "a broken assertion has made the handle unusable",
+        ls("broken", cairn->broken));
 }
 
 /* Ends every op with INTERNAL, until the list is empty for good. */
@@ -182,7 +183,7 @@ static int start_thread(struct cairn *cairn, struct diag *diag)
     int errnum = pthread_create(&cairn->thread, NULL, thread_main, cairn);
     CHECK(pthread_sigmask(SIG_SETMASK, &old, NULL) == 0);
     if (errnum != 0) {
-        return diag_errno(diag, errnum, "start a thread");
+        return diag_errno(diag, errnum, "cannot start a thread");
     }
     cairn->has_thread = true;
     return 0;
@@ -208,13 +209,13 @@ static int handle_new(struct cairn **ret, struct diag *diag)
 {
     struct cairn *cairn = calloc(1, sizeof *cairn);
     if (cairn == NULL) {
-        return diag_set(diag, CAIRN_E_NO_MEMORY, "no memory for a handle");
+        return diag_no_memory(diag, "a handle");
     }
     int rc = args_lock_init(&cairn->lock, &cairn->cond, diag);
     if (rc == 0 && pthread_mutex_init(&cairn->set_lock, NULL) != 0) {
         pthread_mutex_destroy(&cairn->lock);
         pthread_cond_destroy(&cairn->cond);
-        rc = diag_set(diag, CAIRN_E_NO_MEMORY, "no memory for a lock");
+        rc = diag_no_memory(diag, "a lock");
     }
     if (rc != 0) {
         free(cairn);
@@ -278,10 +279,11 @@ static int open_and_explain(void *arg, struct diag *diag)
     }
     const char *text = diag_text(&first, rc), *remedy = error_remedy(rc);
     /* The text says it already. */
-    if (remedy == NULL || strstr(text, "is cairnd running") != NULL) {
-        return diag_set(diag, rc, "open \"%.100s\": %s", call->url != NULL ? call->url : "", text);
+    if (remedy == NULL || strstr(text, "check that cairnd is running") != NULL) {
+        return diag_set(diag, rc, "cannot open \"%.100s\": %s", call->url != NULL ? call->url : "",
+                        text);
     }
-    return diag_set(diag, rc, "open \"%.100s\": %s; %s", call->url, text, remedy);
+    return diag_set(diag, rc, "cannot open \"%.100s\": %s; %s", call->url, text, remedy);
 }
 
 int cairn_open(const char *url, const struct cairn_options *options, cairn_t **ret,

@@ -49,7 +49,7 @@ static int ask(struct request *request, struct diag *diag)
     bool refused = cairn->is_closing || cairn->is_buried;
     pthread_mutex_unlock(&cairn->lock);
     if (refused) {
-        return diag_set(diag, CAIRN_E_CLOSED, "the handle is being closed");
+        return diag_set(diag, CAIRN_E_CLOSED, "the handle is being closed; open another one");
     }
     request->start.cb = start;
     request->call.done = on_done;
@@ -129,9 +129,7 @@ static int list_copy_note(struct cairn_list *list, const struct ckpt_info *info,
         ret->metrics[i].value = info->metrics[i].value;
         fits = ret->metrics[i].name != NULL;
     }
-    return fits ? 0
-                : diag_set(diag, CAIRN_E_NO_MEMORY, "no memory for a list of %zu checkpoints",
-                           list->count);
+    return fits ? 0 : diag_no_memory(diag, "a list of %zu checkpoints", list->count);
 }
 
 /* Adds a checkpoint to the list, if it is committed. */
@@ -144,8 +142,7 @@ static int list_append(struct cairn_list *list, const struct ckpt_info *info, st
         size_t room = list->room > 0 ? list->room * 2 : 64;
         struct list_item *items = realloc(list->items, room * sizeof *items);
         if (items == NULL) {
-            return diag_set(diag, CAIRN_E_NO_MEMORY, "no memory for a list of %zu checkpoints",
-                            list->count);
+            return diag_no_memory(diag, "a list of %zu checkpoints", list->count);
         }
         list->items = items;
         list->room = room;
@@ -183,7 +180,8 @@ static int list_page(struct cairn *cairn, struct cairn_list *list, uint64_t dead
     bool goes_on = reply->more && least > 1 && (*io_before == 0 || least < *io_before);
     if (rc == 0 && reply->more && !goes_on) {
         rc = diag_set(diag, CAIRN_E_PROTOCOL,
-                      "the server's list of checkpoints does not get on below sequence %llu",
+                      "the server sent the same part of its list of checkpoints again (below "
+                      "sequence %llu); upgrade the server",
                       (unsigned long long)*io_before);
     }
     *io_before = goes_on ? least : 0;
@@ -208,11 +206,11 @@ static int run_list(void *arg, struct diag *diag)
         return rc;
     }
     if (call->ret == NULL) {
-        return diag_set(diag, CAIRN_E_INVALID, "ret is NULL");
+        return diag_set(diag, CAIRN_E_INVALID, "the argument ret is NULL");
     }
     struct cairn_list *list = calloc(1, sizeof *list);
     if (list == NULL) {
-        return diag_set(diag, CAIRN_E_NO_MEMORY, "no memory for a list");
+        return diag_no_memory(diag, "a list");
     }
     scratch_init(&list->scratch, LIST_SCRATCH_MAX);
     uint64_t end_ms =
@@ -286,7 +284,7 @@ static int run_status(void *arg, struct diag *diag)
     struct cairn_checkpoint wanted = CAIRN_CHECKPOINT_INIT;
     int rc = guard_check_may_block(call->cairn, diag);
     if (rc == 0 && call->io == NULL) {
-        rc = diag_set(diag, CAIRN_E_INVALID, "io is NULL");
+        rc = diag_set(diag, CAIRN_E_INVALID, "the argument io is NULL");
     }
     rc = rc != 0 ? rc : args_copy("cairn_checkpoint", sizeof wanted, call->io, &wanted, diag);
     if (rc != 0) {
@@ -326,7 +324,7 @@ static int check_labels(const char *what, const char *const *labels, size_t coun
 {
     if (count > LIMIT_TAGS || (count > 0 && labels == NULL)) {
         return diag_set(diag, count > LIMIT_TAGS ? CAIRN_E_TOO_LARGE : CAIRN_E_INVALID,
-                        "%zu %ss%s; at most %d are allowed", count, what,
+                        "%zu %ss are given%s; at most %d are allowed", count, what,
                         labels == NULL ? " at NULL" : "", LIMIT_TAGS);
     }
     for (size_t i = 0; i < count; i++) {
@@ -344,14 +342,15 @@ static int make_annotate(const struct cairn_annotation *from, struct metric *met
 {
     if (from->metric_count > LIMIT_METRICS || (from->metric_count > 0 && from->metrics == NULL)) {
         return diag_set(diag, from->metrics == NULL ? CAIRN_E_INVALID : CAIRN_E_TOO_LARGE,
-                        "%zu metrics%s; at most %d are allowed", from->metric_count,
+                        "%zu metrics are given%s; at most %d are allowed", from->metric_count,
                         from->metrics == NULL ? " at NULL" : "", LIMIT_METRICS);
     }
     for (size_t i = 0; i < from->metric_count; i++) {
         metrics[i] = (struct metric){from->metrics[i].name, from->metrics[i].value};
         int rc = check_labels("name of a metric", &metrics[i].name, 1, diag);
         if (rc == 0 && isnan(metrics[i].value)) {
-            rc = diag_set(diag, CAIRN_E_INVALID, "metric \"%s\" is not a number (NaN)",
+            rc = diag_set(diag, CAIRN_E_INVALID,
+                          "the value of metric \"%s\" is not a number (NaN); leave the metric out",
                           metrics[i].name);
         }
         if (rc != 0) {
@@ -380,13 +379,15 @@ static int run_annotate(void *arg, struct diag *diag)
     int rc = guard_check_may_block(call->cairn, diag);
     if (rc == 0 && call->cairn->viewer) {
         rc = diag_set(diag, CAIRN_E_READ_ONLY,
-                      "the handle was opened with read_only: it cannot annotate");
+                      "the handle was opened with read_only, so it cannot annotate; open another "
+                      "one without it");
     }
     rc = rc != 0 ? rc
                  : args_copy("cairn_annotation", sizeof annotation, call->annotation, &annotation,
                              diag);
     if (rc == 0 && call->step == CAIRN_LATEST && annotation.term != 0) {
-        rc = diag_set(diag, CAIRN_E_INVALID, "annotation.term is %llu without a step",
+        rc = diag_set(diag, CAIRN_E_INVALID,
+                      "annotation.term is %llu, but annotation.step is not set; set both",
                       (unsigned long long)annotation.term);
     }
     struct request request = {.cairn = call->cairn};
@@ -406,9 +407,9 @@ static int run_annotate(void *arg, struct diag *diag)
     if (rc == 0) {
         engine_call_fini(&request.call);
     } else if (call->step == CAIRN_LATEST) {
-        diag_add(diag, "annotate the latest checkpoint");
+        diag_add(diag, "cannot annotate the latest checkpoint");
     } else {
-        diag_add(diag, "annotate step %llu", (unsigned long long)call->step);
+        diag_add(diag, "cannot annotate step %llu", (unsigned long long)call->step);
     }
     return rc;
 }

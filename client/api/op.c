@@ -25,7 +25,7 @@ int op_new(struct cairn *cairn, bool is_save, struct cairn_op **ret, struct diag
 {
     struct cairn_op *op = calloc(1, sizeof *op);
     if (op == NULL) {
-        return diag_set(diag, CAIRN_E_NO_MEMORY, "no memory for an operation");
+        return diag_no_memory(diag, "an operation");
     }
     int rc = args_lock_init(&op->lock, &op->cond, diag);
     if (rc != 0) {
@@ -76,18 +76,19 @@ static int admit(struct cairn_op *op, struct diag *diag)
         return guard_dead(cairn, diag);
     }
     if (cairn->is_closing) {
-        return diag_set(diag, CAIRN_E_CLOSED, "the handle is being closed");
+        return diag_set(diag, CAIRN_E_CLOSED, "the handle is being closed; open another one");
     }
     if (op->is_save && cairn->fenced.code != 0) {
         return diag_copy(diag, &cairn->fenced);
     }
     if (cairn->restore_count > 0) {
-        return diag_set(diag, CAIRN_E_BUSY,
-                        "a restore is running, it fills the registered tensors: wait for it");
+        return diag_set(
+            diag, CAIRN_E_BUSY,
+            "a restore is running and fills the registered tensors; wait until it ends");
     }
     if (!op->is_save && cairn->borrow_count > 0) {
         return diag_set(diag, CAIRN_E_BUSY,
-                        "a save is copying the registered tensors: restore when it is staged");
+                        "a save is copying the registered tensors; restore when it is staged");
     }
     cairn->borrow_count++;
     cairn->restore_count += op->is_save ? 0 : 1;
@@ -230,10 +231,12 @@ void op_finish(struct cairn_op *op, int status, const struct diag *diag)
 static int op_check(const struct cairn_op *op, struct diag *diag)
 {
     if (op == NULL) {
-        return diag_set(diag, CAIRN_E_INVALID, "the operation is NULL");
+        return diag_set(diag, CAIRN_E_INVALID, "the argument op is NULL");
     }
     if (op->generation != fork_generation()) {
-        return diag_set(diag, CAIRN_E_FORKED, "this operation belongs to the parent process");
+        return diag_set(diag, CAIRN_E_FORKED,
+                        "this operation was started before fork() and belongs to the parent "
+                        "process; wait for it there");
     }
     return 0;
 }
@@ -250,7 +253,7 @@ static bool has_reached(const struct cairn_op *op, enum cairn_stage stage)
 static int outcome(const struct cairn_op *op, enum cairn_stage stage, struct diag *diag)
 {
     if (!has_reached(op, stage)) {
-        return diag_set(diag, CAIRN_E_AGAIN, "the operation goes on");
+        return diag_set(diag, CAIRN_E_AGAIN, "the operation has not ended yet");
     }
     if (stage == OP_RELEASED && op->refused.code != 0) {
         return diag_copy(diag, &op->refused);
@@ -310,8 +313,8 @@ int cairn_op_wait(cairn_op_t *op, enum cairn_stage stage, int64_t deadline_ms,
     struct diag diag = DIAG_INIT;
     int rc = op_check(op, &diag);
     if (rc == 0 && !is_stage(stage)) {
-        rc = diag_set(&diag, CAIRN_E_INVALID,
-                      "stage is %d; CAIRN_STAGED and CAIRN_DONE are possible", (int)stage);
+        rc = diag_set(&diag, CAIRN_E_INVALID, "stage is %d; it must be CAIRN_STAGED or CAIRN_DONE",
+                      (int)stage);
     }
     if (rc == 0 && stage == CAIRN_STAGED && deadline_ms != 0) {
         op_hurry(op);

@@ -16,10 +16,12 @@ static bool is_forked(const struct cairn_op *op) { return op->generation != fork
 static int restore_check(struct cairn_op *op, struct diag *diag)
 {
     if (op == NULL || (!is_forked(op) && op->is_save)) {
-        return diag_set(diag, CAIRN_E_INVALID, "this is no restore");
+        return diag_set(diag, CAIRN_E_INVALID, "this operation is not a restore");
     }
     if (is_forked(op)) {
-        return diag_set(diag, CAIRN_E_FORKED, "this operation belongs to the parent process");
+        return diag_set(diag, CAIRN_E_FORKED,
+                        "this operation was started before fork() and belongs to the parent "
+                        "process; wait for it there");
     }
     return op_wait(op, CAIRN_DONE, 0, diag);
 }
@@ -50,12 +52,15 @@ int cairn_op_result(cairn_op_t *op, struct cairn_result *io, struct cairn_error 
     struct diag diag = DIAG_INIT;
     struct cairn_result result = CAIRN_RESULT_INIT;
     if (op == NULL || io == NULL) {
-        return error_fill(err, diag_set(&diag, CAIRN_E_INVALID, "op or io is NULL"), &diag);
+        return error_fill(err, diag_set(&diag, CAIRN_E_INVALID, "the argument op or io is NULL"),
+                          &diag);
     }
     if (is_forked(op)) {
-        return error_fill(
-            err, diag_set(&diag, CAIRN_E_FORKED, "this operation belongs to the parent process"),
-            &diag);
+        return error_fill(err,
+                          diag_set(&diag, CAIRN_E_FORKED,
+                                   "this operation was started before fork() and belongs to the "
+                                   "parent process; wait for it there"),
+                          &diag);
     }
     int rc = op_wait(op, CAIRN_DONE, 0, &diag);
     if (rc == 0) {

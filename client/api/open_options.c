@@ -41,22 +41,22 @@ static int parse_attempt(const struct cairn_options *options, struct token *ret,
     }
     if (text == NULL && options->world_size > 1) {
         return diag_set(diag, CAIRN_E_INVALID,
-                        "no attempt token: rank 0 draws one with cairn_new_attempt() and gives it "
-                        "to all %d ranks "
-                        "(options.attempt or CAIRN_ATTEMPT)",
+                        "no attempt token is given: draw one on rank 0 with cairn_new_attempt(), "
+                        "and give it to all %d ranks (options.attempt or CAIRN_ATTEMPT)",
                         options->world_size);
     }
     if (text == NULL) {
         if (cairn_new_attempt(fresh) != 0) {
-            return diag_set(diag, CAIRN_E_INTERNAL, "the system gives no random numbers");
+            return diag_set(diag, CAIRN_E_INTERNAL,
+                            "the system call for random numbers failed; try again");
         }
         text = fresh;
     }
     if (strlen(text) != 2 * sizeof *ret || !hex_decode(sizeof *ret, text, ret)) {
-        return diag_set(
-            diag, CAIRN_E_INVALID,
-            "%s is no attempt token: 32 hex digits are expected, as cairn_new_attempt() draws them",
-            where);
+        return diag_set(diag, CAIRN_E_INVALID,
+                        "%s is not an attempt token, which has 32 hex digits; draw one with "
+                        "cairn_new_attempt()",
+                        where);
     }
     return 0;
 }
@@ -78,7 +78,7 @@ static int parse_transport(enum engine_transport *ret, struct diag *diag)
         }
     }
     return diag_set(diag, CAIRN_E_INVALID,
-                    "CAIRN_TRANSPORT is '%.40s'; auto, socket and memfd are possible", text);
+                    "CAIRN_TRANSPORT is '%.40s'; it must be auto, socket or memfd", text);
 }
 
 /* Takes the encoding from the option or from CAIRN_ENCODING. */
@@ -93,8 +93,8 @@ static int parse_encoding(int option, enum encode_mode *ret, struct diag *diag)
     const char *text = option == 0 ? getenv("CAIRN_ENCODING") : NULL;
     if (option < 0 || (size_t)option >= ARRAY_LEN(table)) {
         return diag_set(diag, CAIRN_E_INVALID,
-                        "options.encoding is %d; CAIRN_ENCODE_AUTO, CAIRN_ENCODE_RAW and "
-                        "CAIRN_ENCODE_DENSE are possible",
+                        "options.encoding is %d; it must be CAIRN_ENCODE_AUTO, CAIRN_ENCODE_RAW or "
+                        "CAIRN_ENCODE_DENSE",
                         option);
     }
     for (size_t i = CAIRN_ENCODE_AUTO; text != NULL && i < ARRAY_LEN(table); i++) {
@@ -102,7 +102,7 @@ static int parse_encoding(int option, enum encode_mode *ret, struct diag *diag)
     }
     if (text != NULL && text[0] != '\0' && option == 0) {
         return diag_set(diag, CAIRN_E_INVALID,
-                        "CAIRN_ENCODING is '%.40s'; auto, raw and dense are possible", text);
+                        "CAIRN_ENCODING is '%.40s'; it must be auto, raw or dense", text);
     }
     *ret = table[option != 0 ? option : CAIRN_ENCODE_AUTO].mode;
     return 0;
@@ -112,37 +112,36 @@ static int parse_encoding(int option, enum encode_mode *ret, struct diag *diag)
 static int check_options(const struct cairn_options *options, struct diag *diag)
 {
     if (options->world_size < 1 || options->world_size > LIMIT_WORLD_SIZE) {
-        return diag_set(diag, CAIRN_E_INVALID, "options.world_size is %d; 1 to %d are possible",
+        return diag_set(diag, CAIRN_E_INVALID, "options.world_size is %d; it must be 1 to %d",
                         options->world_size, LIMIT_WORLD_SIZE);
     }
     if (options->rank < 0 || options->rank >= options->world_size) {
         return diag_set(diag, CAIRN_E_INVALID,
-                        "options.rank is %d; with a world_size of %d it is 0 to %d", options->rank,
-                        options->world_size, options->world_size - 1);
+                        "options.rank is %d; with a world_size of %d it must be 0 to %d",
+                        options->rank, options->world_size, options->world_size - 1);
     }
     if (options->threads < 0 || options->threads > API_THREADS_MAX) {
         return diag_set(diag, CAIRN_E_INVALID,
-                        "options.threads is %d; 0 (automatic) to %d are possible", options->threads,
+                        "options.threads is %d; it must be 0 (automatic) to %d", options->threads,
                         API_THREADS_MAX);
     }
     if (options->io_deadline_ms < 0 || options->save_deadline_ms < 0) {
         return diag_set(diag, CAIRN_E_INVALID,
-                        "a deadline in the options is negative; 0 is the default");
+                        "a deadline in the options is negative; use 0 for the default");
     }
     if (options->snapshots < 0 || options->snapshots > API_SNAPSHOTS_MAX) {
         return diag_set(diag, CAIRN_E_INVALID,
-                        "options.snapshots is %d; 0 (automatic) to %d are possible",
+                        "options.snapshots is %d; it must be 0 (automatic) to %d",
                         options->snapshots, API_SNAPSHOTS_MAX);
     }
     if ((options->cert_file == NULL) != (options->key_file == NULL)) {
         return diag_set(diag, CAIRN_E_INVALID,
-                        "options.cert_file and options.key_file go together");
+                        "options.cert_file and options.key_file must be set together");
     }
     if (options->cert_file != NULL && options->ca_file == NULL) {
         return diag_set(diag, CAIRN_E_INVALID,
-                        "options.cert_file is set without ca_file: TLS is used when ca_file names "
-                        "the authority "
-                        "that the server's certificate comes from");
+                        "options.cert_file is set without ca_file; to use TLS, name in ca_file the "
+                        "authority that issued the server's certificate");
     }
     return 0;
 }
@@ -189,7 +188,7 @@ int options_apply(struct cairn *cairn, const char *url, const struct cairn_optio
     if (options->label != NULL) {
         cairn->label = strndup(options->label, LIMIT_COORDINATE_BYTES);
         if (cairn->label == NULL) {
-            return diag_set(diag, CAIRN_E_NO_MEMORY, "no memory for the label");
+            return diag_no_memory(diag, "the label");
         }
     }
     engine->label = cairn->label;

@@ -30,8 +30,7 @@ static int invalid(struct registration *reg, const char *why)
 
 static int no_memory(struct registration *reg)
 {
-    return diag_set(reg->diag, CAIRN_E_NO_MEMORY, "no memory to register %s \"%.200s\"", reg->what,
-                    reg->name);
+    return diag_no_memory(reg->diag, "registering %s \"%.200s\"", reg->what, reg->name);
 }
 
 /* Copies one element. Element [0].size is the distance between elements; fields that only a newer
@@ -42,17 +41,17 @@ static int take(struct registration *reg, const void *array, size_t idx, size_t 
     memcpy(&distance, array, sizeof distance);
     bool is_tensor = strcmp(reg->what, "tensor") == 0;
     if (distance < args_first_bytes(is_tensor ? "cairn_tensor" : "cairn_blob", bytes)) {
-        return diag_set(
-            reg->diag, CAIRN_E_INVALID,
-            "%s [0].size is %zu, it must be %zu or more: start from its INIT macro of cairn.h",
-            reg->what, distance, bytes);
+        return diag_set(reg->diag, CAIRN_E_INVALID,
+                        "%s [0].size is %zu, but must be %zu or more: initialise the struct with "
+                        "its INIT macro of cairn.h",
+                        reg->what, distance, bytes);
     }
     const uint8_t *from = (const uint8_t *)array + idx * distance;
     for (size_t i = bytes; i < distance; i++) {
         if (from[i] != 0) {
             return diag_set(
                 reg->diag, CAIRN_E_UNSUPPORTED,
-                "%s [%zu] has a field set that libcairn %s does not know: upgrade the library",
+                "%s [%zu] has a field set that libcairn %s does not know; install a newer libcairn",
                 reg->what, idx, CAIRN_VERSION);
         }
     }
@@ -77,7 +76,7 @@ static int convert_box(struct registration *reg, const struct cairn_tensor *tens
                        const struct cairn_box *from, struct registered_box *to)
 {
     if (tensor->ndim > 0 && (from->offset == NULL || from->length == NULL)) {
-        return invalid(reg, "the offset or length of a box is NULL");
+        return invalid(reg, "the offset or length of one of its boxes is NULL");
     }
     to->box.ndim = tensor->ndim;
     to->contiguous = from->stride == NULL;
@@ -106,7 +105,7 @@ static int convert_boxes(struct registration *reg, const struct cairn_tensor *fr
         return 0;
     }
     if (from->boxes == NULL) {
-        return invalid(reg, "boxes is NULL, but box_count is not 0");
+        return invalid(reg, "its boxes is NULL, but box_count is not 0");
     }
     for (size_t i = 0; i < from->box_count && rc == 0; i++) {
         rc = convert_box(reg, from, &from->boxes[i], &to->boxes[i]);
@@ -122,7 +121,7 @@ static int convert_group(struct registration *reg, const struct cairn_tensor *fr
     const struct engine_options *engine = &reg->cairn->engine_options;
     if (from->group == NULL) {
         if (from->group_count != 0) {
-            return invalid(reg, "group is NULL, but group_count is not 0");
+            return invalid(reg, "its group is NULL, but group_count is not 0");
         }
         if (to->placement == CAIRN_REPLICATED) {
             to->group = reg->all_ranks;
@@ -131,7 +130,7 @@ static int convert_group(struct registration *reg, const struct cairn_tensor *fr
         return 0; /* otherwise only this rank */
     }
     if (from->group_count == 0) {
-        return invalid(reg, "its group is empty; NULL stands for the default");
+        return invalid(reg, "its group is empty; use NULL for the default");
     }
     to->group = scratch_array(&reg->scratch, from->group_count, sizeof *to->group);
     if (to->group == NULL) {
@@ -170,7 +169,8 @@ static int convert_tensor(struct registration *reg, const struct cairn_tensor *f
     to->coordinate = coordinate_of(reg, from->placement, from->coordinate);
     to->eager = from->eager != 0;
     if (from->device < 0) {
-        return invalid(reg, "its device is negative; 0 is the host, 1 + N CUDA device N");
+        return invalid(reg,
+                       "its device is negative; use 0 for the host, and 1 + N for CUDA device N");
     }
     to->device = (uint32_t)from->device;
     to->shape.ndim = from->ndim;
@@ -225,8 +225,8 @@ static int refuse_while_borrowed(struct cairn *cairn, struct diag *diag)
         return 0;
     }
     return diag_set(diag, CAIRN_E_BUSY,
-                    "%u operation(s) borrow the registered tensors: wait until the save is staged "
-                    "or the restore done",
+                    "%u operation(s) use the registered tensors; wait until the save is staged or "
+                    "the restore has ended",
                     borrow_count);
 }
 
@@ -315,7 +315,7 @@ static int registration_init(struct registration *reg, const struct register_cal
 {
     int rc = guard_check(call->cairn, diag);
     if (rc == 0 && call->array == NULL && call->count > 0) {
-        rc = diag_set(diag, CAIRN_E_INVALID, "the array of %ss is NULL, but count is %zu", what,
+        rc = diag_set(diag, CAIRN_E_INVALID, "the array of %ss is NULL, but its count is %zu", what,
                       call->count);
     }
     rc = rc != 0 ? rc : refuse_while_borrowed(call->cairn, diag);

@@ -17,7 +17,7 @@ static void on_done(struct engine_restore *restore, int status)
 {
     struct cairn_op *op = container_of(restore, struct cairn_op, u.restore);
     if (status == 0 && restore->fell_back) {
-        LOG(LOG_WARN, "api", "newer checkpoints are damaged: an older one was restored",
+        LOG(LOG_WARN, "api", "newer checkpoints are damaged, so an older one was restored",
             lu("term", restore->id.term), lu("step", restore->id.step));
     }
     op_finish(op, status, &restore->diag);
@@ -41,13 +41,13 @@ struct restore_call {
 static int check_options(const struct cairn_restore_options *options, struct diag *diag)
 {
     if (options->deadline_ms < 0) {
-        return diag_set(diag, CAIRN_E_INVALID, "options.deadline_ms is negative; 0 is the default");
+        return diag_set(diag, CAIRN_E_INVALID,
+                        "options.deadline_ms is negative; use 0 for the default");
     }
     if (options->step == CAIRN_LATEST && options->term != 0) {
         return diag_set(diag, CAIRN_E_INVALID,
-                        "options.term is %llu without a step: the latest checkpoint is one of the "
-                        "lineage, whatever "
-                        "its term",
+                        "options.term is %llu, but options.step is not set; the latest checkpoint "
+                        "is chosen whatever its term is, so set both or neither",
                         (unsigned long long)options->term);
     }
     return 0;
@@ -67,17 +67,19 @@ static int copy_only(const struct cairn_restore_options *options, struct scratch
     for (size_t i = 0; only != NULL && i < options->only_count; i++) {
         const char *text = options->only[i];
         if (text == NULL || !text_is_valid(strlen(text), text, LIMIT_NAME_BYTES)) {
-            return diag_set(diag, CAIRN_E_INVALID, "options.only[%zu]: 1 to %d bytes of UTF-8", i,
-                            LIMIT_NAME_BYTES);
+            return diag_set(
+                diag, CAIRN_E_INVALID,
+                "options.only[%zu] is not valid: a pattern must be 1 to %d bytes of UTF-8", i,
+                LIMIT_NAME_BYTES);
         }
         only[i] = scratch_string(scratch, strlen(text), text);
         if (only[i] == NULL) {
-            return diag_set(diag, CAIRN_E_NO_MEMORY, "no memory for the restore's options");
+            return diag_no_memory(diag, "the restore's options");
         }
     }
     restore->only = only;
     restore->only_count = options->only_count;
-    return only != NULL ? 0 : diag_set(diag, CAIRN_E_NO_MEMORY, "no memory for the restore");
+    return only != NULL ? 0 : diag_no_memory(diag, "the restore");
 }
 
 static struct selector make_selector(const struct cairn_restore_options *options)
@@ -99,7 +101,7 @@ static int run(void *arg, struct diag *diag)
     struct cairn_op *op = NULL;
     int rc = guard_check(call->cairn, diag);
     if (call->ret == NULL) {
-        return rc != 0 ? rc : diag_set(diag, CAIRN_E_INVALID, "ret is NULL");
+        return rc != 0 ? rc : diag_set(diag, CAIRN_E_INVALID, "the argument ret is NULL");
     }
     rc = rc != 0
              ? rc

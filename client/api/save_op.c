@@ -32,7 +32,8 @@ static void on_done(struct engine_save *save, int status)
     struct cairn_op *op = container_of(save, struct cairn_op, u.save);
     if (status == 0 && save->new_lineage) {
         LOG(LOG_WARN, "api",
-            "this run has checkpoints that were not restored: a new lineage begins beside them",
+            "this run has checkpoints that this attempt did not restore, so a new lineage begins "
+            "beside them",
             lu("term", save->id.term), lu("step", save->id.step));
     }
     op_finish(op, status, &save->diag);
@@ -61,14 +62,15 @@ static int bad_label(const char *what, size_t idx, const char *text, struct diag
 static int check_counts(const struct cairn_save_options *options, struct diag *diag)
 {
     if (options->tag_count > LIMIT_TAGS || options->metric_count > LIMIT_METRICS) {
-        return diag_set(diag, CAIRN_E_TOO_LARGE, "%zu tags and %zu metrics; %d and %d are allowed",
+        return diag_set(diag, CAIRN_E_TOO_LARGE,
+                        "%zu tags and %zu metrics are given; at most %d and %d are allowed",
                         options->tag_count, options->metric_count, LIMIT_TAGS, LIMIT_METRICS);
     }
     if (options->metadata_bytes > LIMIT_METADATA_BYTES) {
-        return diag_set(
-            diag, CAIRN_E_TOO_LARGE,
-            "the metadata has %zu bytes, %d are allowed: put more into a tensor or a blob",
-            options->metadata_bytes, LIMIT_METADATA_BYTES);
+        return diag_set(diag, CAIRN_E_TOO_LARGE,
+                        "the metadata has %zu bytes, but at most %d are allowed; save more data as "
+                        "a tensor or a blob",
+                        options->metadata_bytes, LIMIT_METADATA_BYTES);
     }
     if ((options->tag_count > 0 && options->tags == NULL) ||
         (options->metric_count > 0 && options->metrics == NULL) ||
@@ -108,8 +110,7 @@ static int copy_options(const struct cairn_save_options *options, struct scratch
     save->tag_count = (uint32_t)options->tag_count;
     save->metric_count = (uint32_t)options->metric_count;
     save->metadata_bytes = (uint32_t)options->metadata_bytes;
-    return rc == 0 && !fits ? diag_set(diag, CAIRN_E_NO_MEMORY, "no memory for the save's options")
-                            : rc;
+    return rc == 0 && !fits ? diag_no_memory(diag, "the save's options") : rc;
 }
 
 /* --- the call ----------------------------------------------------------------------------- */
@@ -129,14 +130,17 @@ static int check_call(const struct save_call *call, struct diag *diag)
         return rc;
     }
     if (call->ret == NULL) {
-        return diag_set(diag, CAIRN_E_INVALID, "ret is NULL");
+        return diag_set(diag, CAIRN_E_INVALID, "the argument ret is NULL");
     }
     if (call->cairn->viewer) {
-        return diag_set(diag, CAIRN_E_READ_ONLY,
-                        "the handle was opened with read_only: it cannot save");
+        return diag_set(
+            diag, CAIRN_E_READ_ONLY,
+            "the handle was opened with read_only, so it cannot save; open another one without it");
     }
     if (call->step == CAIRN_LATEST) {
-        return diag_set(diag, CAIRN_E_INVALID, "CAIRN_LATEST is no step that can be saved");
+        return diag_set(
+            diag, CAIRN_E_INVALID,
+            "the step is CAIRN_LATEST, which cannot be saved; give the number of the step");
     }
     CHECK(FAILPOINT("api.call") == 0);
     return 0;
@@ -147,31 +151,29 @@ static int check_snapshot(const struct cairn_save_options *options, struct diag 
 {
     if (options->mode < 0 || options->mode > CAIRN_LAZY) {
         return diag_set(diag, CAIRN_E_INVALID,
-                        "options.mode is %d; CAIRN_COPY and CAIRN_LAZY are possible",
-                        options->mode);
+                        "options.mode is %d; it must be CAIRN_COPY or CAIRN_LAZY", options->mode);
     }
     if (options->verify_staged < 0 || options->verify_staged > CAIRN_VERIFY_FULL) {
-        return diag_set(diag, CAIRN_E_INVALID,
-                        "options.verify_staged is %d; 0, CAIRN_VERIFY_SAMPLED and "
-                        "CAIRN_VERIFY_FULL are possible",
-                        options->verify_staged);
+        return diag_set(
+            diag, CAIRN_E_INVALID,
+            "options.verify_staged is %d; it must be 0, CAIRN_VERIFY_SAMPLED or CAIRN_VERIFY_FULL",
+            options->verify_staged);
     }
     if (options->verify_staged != 0 && options->mode != CAIRN_LAZY) {
         return diag_set(diag, CAIRN_E_INVALID,
-                        "options.verify_staged goes with CAIRN_LAZY: in copy mode the call returns "
-                        "when all is copied");
+                        "options.verify_staged is set without CAIRN_LAZY; in copy mode nothing is "
+                        "left to verify when the call returns, so leave it 0");
     }
     if (options->check_replicas < 0 || options->check_replicas > CAIRN_CHECK_FAIL) {
         return diag_set(
             diag, CAIRN_E_INVALID,
-            "options.check_replicas is %d; 0, CAIRN_CHECK_WARN and CAIRN_CHECK_FAIL are "
-            "possible",
+            "options.check_replicas is %d; it must be 0, CAIRN_CHECK_WARN or CAIRN_CHECK_FAIL",
             options->check_replicas);
     }
     if (options->check_replicas != 0 && options->mode == CAIRN_LAZY) {
         return diag_set(diag, CAIRN_E_INVALID,
-                        "options.check_replicas reads the whole state before the call returns: it "
-                        "goes with CAIRN_COPY");
+                        "options.check_replicas is set with CAIRN_LAZY, but it reads the whole "
+                        "state before the call returns; use it with CAIRN_COPY");
     }
     return args_check_when_full(options->when_full, diag);
 }
@@ -183,7 +185,8 @@ static int make_op(const struct save_call *call, struct cairn_op **ret, struct d
     struct cairn_op *op = NULL;
     int rc = args_copy("cairn_save_options", sizeof options, call->options, &options, diag);
     if (rc == 0 && options.deadline_ms < 0) {
-        rc = diag_set(diag, CAIRN_E_INVALID, "options.deadline_ms is negative; 0 is the default");
+        rc = diag_set(diag, CAIRN_E_INVALID,
+                      "options.deadline_ms is negative; use 0 for the default");
     }
     rc = rc != 0 ? rc : check_snapshot(&options, diag);
     rc = rc != 0 ? rc : op_new(call->cairn, true, &op, diag);
@@ -226,7 +229,7 @@ static int run(void *arg, struct diag *diag)
                      diag); /* the engine watches the save's own deadline */
     }
     if (rc != 0) {
-        diag_add(diag, "save step %llu", (unsigned long long)call->step);
+        diag_add(diag, "cannot save step %llu", (unsigned long long)call->step);
         op_unref(op);
         return rc;
     }

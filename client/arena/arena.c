@@ -58,7 +58,7 @@ int arena_new(uint64_t max_bytes, struct arena **ret, struct diag *diag)
 {
     struct arena *arena = calloc(1, sizeof *arena);
     if (!arena) {
-        return diag_set(diag, CAIRN_E_NO_MEMORY, "no memory for the arena's bookkeeping");
+        return diag_no_memory(diag, "the arena's bookkeeping");
     }
     arena->max_bytes = max_bytes;
     arena->fd = -1;
@@ -188,7 +188,8 @@ static int map_memfd(struct arena *arena, uint64_t bytes, unsigned flags, struct
                      : settle(data, bytes, flags, &arena->pages);
     }
     if (errnum != 0) {
-        rc = diag_errno(diag, errnum, "map %llu bytes of shared memory", (unsigned long long)bytes);
+        rc = diag_errno(diag, errnum, "cannot map %llu bytes of shared memory",
+                        (unsigned long long)bytes);
     }
     if (rc != 0) {
         if (data) {
@@ -222,17 +223,19 @@ int arena_reserve(struct arena *arena, uint64_t bytes, struct diag *diag)
         return 0;
     }
     if (arena->max_bytes != 0 && bytes > arena->max_bytes) {
-        return diag_set(diag, CAIRN_E_ARENA_TOO_SMALL,
-                        "the arena may have %llu bytes, this save needs %llu: raise arena_bytes",
-                        (unsigned long long)arena->max_bytes, (unsigned long long)bytes);
+        return diag_set(
+            diag, CAIRN_E_ARENA_TOO_SMALL,
+            "the arena may have %llu bytes, but this save needs %llu; raise arena_bytes",
+            (unsigned long long)arena->max_bytes, (unsigned long long)bytes);
     }
     if (!list_is_empty(&arena->extents)) {
         return diag_set(diag, CAIRN_E_BUSY,
-                        "the arena cannot grow while %llu bytes of it are in use",
+                        "the arena cannot grow while %llu bytes of it are in use; try again when "
+                        "the save in flight has ended",
                         (unsigned long long)arena->used_bytes);
     }
     if (bytes > UINT64_MAX / 4) {
-        return diag_set(diag, CAIRN_E_TOO_LARGE, "an arena of %llu bytes",
+        return diag_set(diag, CAIRN_E_TOO_LARGE, "an arena cannot have %llu bytes",
                         (unsigned long long)bytes);
     }
     uint64_t wanted = wanted_bytes(arena, bytes);
@@ -245,7 +248,7 @@ int arena_reserve(struct arena *arena, uint64_t bytes, struct diag *diag)
     /* The rounding to whole pages is not counted against the bound. */
     int rc = map_memfd(arena, round_up_u64(wanted, LIMIT_ALIGN_BYTES), 0, diag);
     if (rc != 0) {
-        diag_add(diag, "staging memory");
+        diag_add(diag, "cannot prepare the staging memory");
     }
     return rc;
 }

@@ -112,8 +112,7 @@ static enum sm_result on_wait_link(struct sm *sm)
         struct diag diag = DIAG_INIT;
         finish(call,
                diag_set(&diag, CAIRN_E_UNSUPPORTED,
-                        "the server is older than this, and does not know what %s asks for: "
-                        "upgrade it",
+                        "the server is too old for the request %s; upgrade the server",
                         msg_name(call->user->request.type)),
                &diag);
         return SM_WAIT;
@@ -146,12 +145,14 @@ static void on_deadline(struct timer *timer)
     if (!link_is_up(link)) {
         char why[DIAG_TEXT_MAX];
         link_say_why(link, sizeof why, why);
-        diag_set(&diag, CAIRN_E_UNREACHABLE, "%s: no connection before the deadline; %s", name,
-                 why);
+        diag_set(&diag, CAIRN_E_UNREACHABLE,
+                 "the request %s could not be sent, because there was no connection before the "
+                 "deadline; %s",
+                 name, why);
         finish(call, CAIRN_E_UNREACHABLE, &diag);
         return;
     }
-    diag_set(&diag, CAIRN_E_TIMED_OUT, "%s: no answer before the deadline%s%s", name,
+    diag_set(&diag, CAIRN_E_TIMED_OUT, "the request %s got no answer before the deadline%s%s", name,
              call->why.code != 0 ? "; last: " : "", call->why.text);
     finish(call, CAIRN_E_TIMED_OUT, &diag);
 }
@@ -187,7 +188,7 @@ static void leave_stopping(struct engine *engine)
 {
     if (engine->options.url.server_count > 1 && list_is_empty(&engine->saves)) {
         link_reset(&engine->link, CAIRN_E_CONNECTION_LOST,
-                   "the server is stopping: another one of the URL is tried");
+                   "the server is stopping; another server of the URL is tried");
     }
 }
 
@@ -214,13 +215,13 @@ static int grow(struct call *call, uint64_t total, struct diag *diag)
     if (user->payload && !call->data) {
         return total <= user->payload_max
                    ? 0
-                   : diag_set(diag, CAIRN_E_TOO_LARGE, "a reply of %llu bytes for a buffer of %zu",
+                   : diag_set(diag, CAIRN_E_TOO_LARGE,
+                              "the server sent a reply of %llu bytes for a buffer of %zu bytes",
                               (unsigned long long)total, user->payload_max);
     }
     uint8_t *data = realloc(call->data, total > 0 ? total : 1);
     if (!data) {
-        return diag_set(diag, CAIRN_E_NO_MEMORY, "no memory for a reply of %llu bytes",
-                        (unsigned long long)total);
+        return diag_no_memory(diag, "a reply of %llu bytes", (unsigned long long)total);
     }
     call->data = data;
     return 0;
@@ -245,7 +246,8 @@ static int total_of(const struct call *call, const struct frame *frame, const st
     }
     if (!fits || total > limit) {
         return diag_set(
-            diag, CAIRN_E_PROTOCOL, "%s at %llu of %llu bytes does not fit what came before",
+            diag, CAIRN_E_PROTOCOL,
+            "the server sent %s at %llu of %llu bytes, which does not continue the reply so far",
             msg_name(msg->type), (unsigned long long)call->at, (unsigned long long)total);
     }
     *ret = total;
@@ -331,7 +333,7 @@ void engine_call_start(struct engine *engine, struct engine_call *user)
     scratch_init(&user->scratch, CALL_SCRATCH_MAX);
     struct call *call = calloc(1, sizeof *call);
     if (!call) {
-        diag_set(&user->diag, CAIRN_E_NO_MEMORY, "no memory for %s", msg_name(user->request.type));
+        diag_no_memory(&user->diag, "%s", msg_name(user->request.type));
         user->no_memory.cb = on_no_memory;
         loop_post(engine->options.loop, &user->no_memory);
         return;
@@ -363,7 +365,8 @@ void engine_call_cancel(struct engine_call *user)
 {
     struct diag diag = DIAG_INIT;
     if (user->impl) {
-        diag_set(&diag, CAIRN_E_CANCELLED, "%s was cancelled", msg_name(user->request.type));
+        diag_set(&diag, CAIRN_E_CANCELLED, "the request %s was cancelled",
+                 msg_name(user->request.type));
         finish(user->impl, CAIRN_E_CANCELLED, &diag);
     }
 }

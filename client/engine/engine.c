@@ -36,7 +36,7 @@ int engine_new(const struct engine_options *options,
     char *label = engine ? strdup(options->label ? options->label : "") : NULL;
     if (!label) {
         free(engine);
-        return diag_set(diag, CAIRN_E_NO_MEMORY, "no memory for a client");
+        return diag_no_memory(diag, "a client");
     }
     engine->magic = ENGINE_MAGIC;
     engine->options = *options;
@@ -79,7 +79,7 @@ uint64_t engine_ms_left(const struct engine *engine, uint64_t end_ms)
 int engine_refuses(const struct engine *engine, struct diag *diag)
 {
     if (engine->closing) {
-        return diag_set(diag, CAIRN_E_CLOSED, "the handle is being closed");
+        return diag_set(diag, CAIRN_E_CLOSED, "the handle is being closed; open another one");
     }
     return engine->link.status != 0 ? diag_copy(diag, &engine->link.diag) : 0;
 }
@@ -253,7 +253,7 @@ void engine_close(struct engine *engine, void (*done)(void *user), void *user)
     engine->closed = done;
     engine->closed_user = user;
     engine->closed_post.cb = on_closed_post;
-    diag_set(&diag, CAIRN_E_CLOSED, "the handle was closed while this was going on");
+    diag_set(&diag, CAIRN_E_CLOSED, "the handle was closed while the operation was running");
     fail_all(engine, CAIRN_E_CLOSED, &diag);
     engine_prepare_drop(engine);
     link_stop(&engine->link);

@@ -136,7 +136,8 @@ void link_stop(struct link *link)
 void link_say_why(const struct link *link, size_t bytes, char *ret)
 {
     bool tried = link->diag.code != 0, one = strcmp(link->first.text, link->diag.text) == 0;
-    snprintf(ret, bytes, "%.200s%s%.200s", tried ? link->first.text : "still connecting",
+    snprintf(ret, bytes, "%.200s%s%.200s",
+             tried ? link->first.text : "the connection is still being made",
              tried && !one ? "; last: " : "", tried && !one ? link->diag.text : "");
 }
 
@@ -207,14 +208,15 @@ static void say_late(struct link *link, int code)
     bool same = strcmp(last.text, link->first.text) == 0;
     diag_clear(&link->diag);
     if (link->server_said) {
-        diag_set(&link->diag, code, "%s lets nobody in: %s", server_name(link), last.text);
+        diag_set(&link->diag, code, "%s refuses new connections: %s", server_name(link), last.text);
         return;
     }
-    diag_set(&link->diag, code, "no connection to %s within %.1f s: %.250s%s%.200s%s",
+    diag_set(&link->diag, code, "no connection to %s could be made within %.1f s: %.250s%s%.200s%s",
              server_name(link), (double)waited_ms / 1000, last.text,
-             same ? "" : "; the first try: ", same ? "" : link->first.text,
-             code == CAIRN_E_UNREACHABLE ? "; is cairnd running there, and the address right?"
-                                         : "");
+             same ? "" : "; the first attempt failed with: ", same ? "" : link->first.text,
+             code == CAIRN_E_UNREACHABLE
+                 ? "; check that cairnd is running there, and that the address is right"
+                 : "");
 }
 
 /* Called when the connection, or an attempt at one, has ended. */
@@ -235,9 +237,9 @@ static void link_failed(struct link *link, int status, const struct diag *diag)
         link->first = link->diag;
     }
     LOG(was_up && !link->moving ? LOG_WARN : LOG_DEBUG, "link",
-        link->moving ? "going to another server"
+        link->moving ? "moving to another server"
         : was_up     ? "connection lost"
-                     : "connect failed",
+                     : "cannot connect",
         lu("rank", engine->options.rank), ls("err", link->diag.text));
     drop_conn(link, false);
     bool late = is_late(link, code);
@@ -277,14 +279,14 @@ static void move_to(struct link *link, size_t server_idx, const char *why)
 void link_gather(struct link *link)
 {
     link->gathered = true; /* set again, because the first server may have been away before */
-    move_to(link, 0, "the ranks gather to agree on who writes what");
+    move_to(link, 0, "the ranks connect to one server to agree on which rank writes what");
 }
 
 void link_spread(struct link *link)
 {
     if (link->gathered) {
         link->gathered = false;
-        move_to(link, home_of(link), "the ranks have agreed, and spread again");
+        move_to(link, home_of(link), "the ranks have agreed and spread over the servers again");
     }
 }
 
@@ -350,10 +352,12 @@ static void fail_silent(struct link *link)
     if (tried_ms < LINK_ATTEMPT_MANY_MS && link->diag.code != 0) {
         diag = link->diag;
     } else {
-        diag_set(&diag, CAIRN_E_UNREACHABLE, "%s has not answered %s for %.1f s%s",
+        diag_set(&diag, CAIRN_E_UNREACHABLE, "%s has not answered the request %s for %.1f s%s",
                  server_name(link), sm_is(&link->sm, LINK_JOIN) ? "JOIN" : "HELLO",
                  (double)tried_ms / 1000,
-                 sm_is(&link->sm, LINK_JOIN) ? ": its store may not answer (cairn status)" : "");
+                 sm_is(&link->sm, LINK_JOIN)
+                     ? "; look at `cairn status`, because its store may not answer"
+                     : "");
     }
     link_failed(link, diag.code, &diag);
 }
@@ -386,7 +390,7 @@ static int dial_sock(struct link *link, struct net_addr *ret_addr, struct sock *
     }
     if (options->url.server_count == 0) {
         return diag_set(diag, CAIRN_E_INVALID,
-                        "no server is named: give host:port in the URL, or set CAIRN_SERVER");
+                        "no server is named; give host:port in the URL, or set CAIRN_SERVER");
     }
     const char *server = options->url.servers[link->server_idx % options->url.server_count];
     int rc = net_addr_parse(server, CAIRN_DEFAULT_PORT, ret_addr, diag);
@@ -506,7 +510,8 @@ static int on_welcome(struct link *link, const struct msg_welcome *welcome, stru
     if (link->joined_once && knows && memcmp(&store, &none, sizeof none) != 0 &&
         memcmp(&store, &welcome->store_uuid, sizeof store) != 0) {
         return diag_set(diag, CAIRN_E_STORE_MISMATCH,
-                        "the server at this address now serves another store");
+                        "the server at this address now serves another store than before; open a "
+                        "new handle if that is intended");
     }
     link->welcome = *welcome;
     link->welcome.store_uuid = knows ? welcome->store_uuid : store;
@@ -542,7 +547,8 @@ static int on_joined(struct link *link, const struct msg_joined *joined, struct 
     if (chunk < LIMIT_CHUNK_BYTES_MIN || chunk > LIMIT_CHUNK_BYTES ||
         chunk % LIMIT_ALIGN_BYTES != 0 || link->welcome.payload_max < chunk) {
         return diag_set(diag, CAIRN_E_PROTOCOL,
-                        "the server says chunks of %llu bytes and payloads of at most %u",
+                        "the server gives chunks of %llu bytes and payloads of at most %u bytes, "
+                        "which is outside the limits",
                         (unsigned long long)chunk, link->welcome.payload_max);
     }
     link->joined = *joined;
@@ -557,7 +563,8 @@ static int on_joined(struct link *link, const struct msg_joined *joined, struct 
 static int on_grant(struct link *link, const struct msg_grant *grant, struct diag *diag)
 {
     if (grant->buffers > link->credits_asked) {
-        return diag_set(diag, CAIRN_E_PROTOCOL, "%u buffers granted, %u asked for", grant->buffers,
+        return diag_set(diag, CAIRN_E_PROTOCOL,
+                        "the server granted %u buffers, but only %u were requested", grant->buffers,
                         link->credits_asked);
     }
     link->credits_asked -= grant->buffers;
@@ -590,7 +597,7 @@ static int link_on_message(void *user, const struct frame *frame, const struct m
         return 0;
     }
     if (msg->type == MSG_BYE) {
-        link_reset(link, CAIRN_E_CONNECTION_LOST, "the server said goodbye");
+        link_reset(link, CAIRN_E_CONNECTION_LOST, "the server ended the connection");
         return 0;
     }
     if (sm_is(&link->sm, LINK_HELLO) && msg->type == MSG_WELCOME) {
@@ -600,7 +607,8 @@ static int link_on_message(void *user, const struct frame *frame, const struct m
         return on_joined(link, &msg->u.joined, diag);
     }
     if (login) {
-        return diag_set(diag, CAIRN_E_PROTOCOL, "%s during login", msg_name(msg->type));
+        return diag_set(diag, CAIRN_E_PROTOCOL, "the server sent %s during login",
+                        msg_name(msg->type));
     }
     if (msg->type == MSG_GRANT) {
         return on_grant(link, &msg->u.grant, diag);
@@ -622,8 +630,8 @@ static void link_on_close(void *user, int status, const struct diag *diag)
     struct diag silent = DIAG_INIT;
     if (status == CAIRN_E_ENDED && sm_is(&link->sm, LINK_HELLO)) {
         diag_set(&silent, CAIRN_E_CONNECTION_LOST,
-                 "%s took the connection and closed it without an answer to HELLO: it is no "
-                 "cairnd, or one that expects TLS (ca_file, --ca-file)",
+                 "%s accepted the connection and closed it without answering HELLO: the program "
+                 "there is not cairnd, or it expects TLS (ca_file, --ca-file)",
                  server_name(link));
         diag = &silent;
     }

@@ -69,7 +69,7 @@ static int discard(struct link *link, const struct frame *frame, void **ret_payl
     if (frame->payload_bytes > 0) {
         link->trash = link->trash ? link->trash : malloc(LIMIT_CHUNK_BYTES);
         if (!link->trash) {
-            return diag_set(diag, CAIRN_E_NO_MEMORY, "no memory to drop a late reply");
+            return diag_no_memory(diag, "the payload of a late reply");
         }
         *ret_payload = link->trash;
     }
@@ -84,7 +84,9 @@ int link_reply(struct link *link, const struct frame *frame, const struct msg *m
         return discard(link, frame, ret_payload, diag);
     }
     if (frame->payload_bytes > 0 && (msg->type == MSG_ERROR || !request->ops->on_payload)) {
-        return diag_set(diag, CAIRN_E_PROTOCOL, "%s with a payload", msg_name(msg->type));
+        return diag_set(diag, CAIRN_E_PROTOCOL,
+                        "the server sent %s with a payload, which is not allowed",
+                        msg_name(msg->type));
     }
     if (msg->type == MSG_ERROR) {
         unlink_request(link, request);
@@ -151,6 +153,8 @@ void link_forget(struct link *link, struct request *request)
     request->receiving = false;
     unlink_request(link, request);
     if (receiving) {
-        link_reset(link, CAIRN_E_CONNECTION_LOST, "an operation ended in the middle of a reply");
+        link_reset(
+            link, CAIRN_E_CONNECTION_LOST,
+            "the connection is made again, because an operation ended in the middle of a reply");
     }
 }

@@ -63,7 +63,7 @@ static void on_run(struct work *work)
 void engine_log_arena(const struct engine *engine)
 {
     const struct arena *arena = engine->options.arena;
-    LOG(LOG_INFO, "engine", "staging memory", lu("bytes", arena_bytes(arena)),
+    LOG(LOG_INFO, "engine", "the staging memory is ready", lu("bytes", arena_bytes(arena)),
         ls("pages", arena_pages_name(arena_pages(arena))),
         ls("page-locked", arena_is_locked(arena) ? "yes" : "no"));
 }
@@ -155,7 +155,7 @@ static void refuse(struct engine *engine, int status, const char *why)
     diag_set(&hand->why, status, "%s", why);
     if (!hand->told) {
         hand->told = true;
-        LOG(LOG_INFO, "hand", "the daemon does not take the arena: bytes go through the socket",
+        LOG(LOG_INFO, "hand", "the daemon does not take the arena; bytes go through the socket",
             lu("rank", engine->options.rank), ls("err", hand->why.text));
     }
 }
@@ -177,7 +177,8 @@ static void ask(struct engine *engine, uint64_t generation)
     int fd = fcntl(arena_fd(arena), F_DUPFD_CLOEXEC, 0);
     if (fd < 0) {
         struct diag diag = DIAG_INIT;
-        refuse(engine, diag_errno(&diag, errno, "a descriptor for the daemon"), diag.text);
+        refuse(engine, diag_errno(&diag, errno, "cannot get a descriptor for the daemon"),
+               diag.text);
         return;
     }
     struct msg msg = {.type = MSG_ARENA,
@@ -218,7 +219,8 @@ static int on_reply(struct request *request, const struct frame *frame, const st
         hand->held = hand->asked;
         link_forget(&engine->link, request);
     } else {
-        return diag_set(diag, CAIRN_E_PROTOCOL, "%s in answer to ARENA", msg_name(msg->type));
+        return diag_set(diag, CAIRN_E_PROTOCOL, "the server sent %s in answer to ARENA",
+                        msg_name(msg->type));
     }
     engine_pump(engine);
     return 0;

@@ -245,10 +245,10 @@ static enum sm_result on_resolve(struct sm *sm)
     }
     if (restore->call_status != 0 || restore->call.reply.type != MSG_RESOLVED) {
         struct diag diag = restore->call.diag;
-        int status = restore->call_status != 0
-                         ? restore->call_status
-                         : diag_set(&diag, CAIRN_E_PROTOCOL, "RESTORE was answered by %s",
-                                    msg_name(restore->call.reply.type));
+        int status = restore->call_status != 0 ? restore->call_status
+                                               : diag_set(&diag, CAIRN_E_PROTOCOL,
+                                                          "the server sent %s in answer to RESTORE",
+                                                          msg_name(restore->call.reply.type));
         restore_fail(restore, status, &diag);
         return SM_AGAIN;
     }
@@ -307,11 +307,11 @@ static bool skip_to_index_page(struct restore *restore)
 static enum sm_result pages_end(struct restore *restore)
 {
     struct diag diag = DIAG_INIT;
-    int rc =
-        restore->index.count == restore->index.cap
-            ? 0
-            : diag_set(&diag, CAIRN_E_DAMAGED, "the index has %zu names, the manifest says %zu",
-                       restore->index.count, restore->index.cap);
+    int rc = restore->index.count == restore->index.cap
+                 ? 0
+                 : diag_set(&diag, CAIRN_E_DAMAGED,
+                            "the checkpoint's index has %zu names, but its manifest says %zu",
+                            restore->index.count, restore->index.cap);
     rc = rc != 0 ? rc : restore_check(restore, &diag);
     rc = rc != 0 ? rc : restore_make_wants(restore, &diag);
     if (rc != 0) {
@@ -439,7 +439,7 @@ static enum sm_result fail_by_report(struct restore *restore, const char *said)
         diag_set(&diag, restore->call_status, "%s", said);
         restore_fail(restore, restore->call_status, &diag);
     }
-    diag_add(&restore->user->diag, "the restored state is not usable");
+    diag_add(&restore->user->diag, "do not use the restored state");
     move(restore, RS_DRAIN);
     return SM_AGAIN;
 }
@@ -472,12 +472,12 @@ static enum sm_result verdict(struct restore *restore)
     if (reply.done ||
         (ckpt_id_equal(reply.id, restore->user->id) && reply.try_count == restore->try_count)) {
         restore->call_status = CAIRN_E_PROTOCOL;
-        return fail_by_report(restore, "the server's verdict contradicts this rank's report");
+        return fail_by_report(restore, "the server's answer contradicts this rank's report");
     }
-    LOG(LOG_WARN, "restore", "checkpoint is damaged, falling back to an older one",
+    LOG(LOG_WARN, "restore", "the checkpoint is damaged; the restore falls back to an older one",
         lu("step", restore->user->id.step), lu("term", restore->user->id.term),
         lu("older_step", reply.id.step), lu("rank", restore->engine->options.rank),
-        ls("err", restore->report_code != 0 ? restore->report_diag.text : "found by another rank"));
+        ls("err", restore->report_code != 0 ? restore->report_diag.text : "another rank found it"));
     begin_try(restore, reply.id, reply.try_count, &reply.info);
     move(restore, RS_MANIFEST);
     return SM_AGAIN;
@@ -517,7 +517,7 @@ static enum sm_result on_report(struct sm *sm)
     }
     if (restore->call.reply.type != MSG_VERDICT) {
         restore->call_status = CAIRN_E_PROTOCOL;
-        return fail_by_report(restore, "REPORT was not answered by VERDICT");
+        return fail_by_report(restore, "the server did not answer REPORT with VERDICT");
     }
     return verdict(restore);
 }
@@ -606,9 +606,9 @@ static void on_timer(struct timer *timer)
     const struct link *link = &restore->engine->link;
     struct diag diag = DIAG_INIT;
     diag_set(&diag, CAIRN_E_TIMED_OUT,
-             "the restore was not done within %llu ms (in state %s)%s%s: the state is not usable",
+             "the restore took over %llu ms (in state %s)%s%s; do not use the state in memory",
              (unsigned long long)restore->user->deadline_ms, sm_state_name(&restore->sm),
-             link_is_up(link) ? "" : "; no connection: ",
+             link_is_up(link) ? "" : "; there was no connection: ",
              link_is_up(link) ? "" : diag_text(&link->diag, link->diag.code));
     tell_others(restore, CAIRN_E_TIMED_OUT, diag.text);
     restore_fail(restore, CAIRN_E_TIMED_OUT, &diag);
@@ -653,7 +653,7 @@ void engine_restore_start(struct engine *engine, struct engine_restore *user)
     scratch_init(&user->scratch, RESTORE_SCRATCH_MAX);
     struct restore *restore = calloc(1, sizeof *restore);
     if (!restore) {
-        diag_set(&user->diag, CAIRN_E_NO_MEMORY, "no memory for a restore");
+        diag_no_memory(&user->diag, "a restore");
         user->no_memory.cb = on_no_memory;
         loop_post(engine->options.loop, &user->no_memory);
         return;
@@ -685,7 +685,7 @@ void engine_restore_abort(struct engine_restore *user)
     struct diag diag = DIAG_INIT;
     if (user->impl) {
         diag_set(&diag, CAIRN_E_CANCELLED,
-                 "the restore was aborted by its caller: the state is not usable");
+                 "the caller aborted the restore; do not use the state in memory");
         tell_others(user->impl, CAIRN_E_CANCELLED, diag.text);
         restore_fail(user->impl, CAIRN_E_CANCELLED, &diag);
     }

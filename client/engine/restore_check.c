@@ -58,9 +58,9 @@ static void near_names(const struct index *index, const char *name, size_t bytes
         }
     }
     if (best_distance[1] <= far) {
-        snprintf(ret, bytes, "; near are '%.100s' and '%.100s'", best[0], best[1]);
+        snprintf(ret, bytes, "; similar names are '%.100s' and '%.100s'", best[0], best[1]);
     } else if (best_distance[0] <= far) {
-        snprintf(ret, bytes, "; near is '%.100s'", best[0]);
+        snprintf(ret, bytes, "; a similar name is '%.100s'", best[0]);
     }
 }
 
@@ -73,14 +73,14 @@ static int check_tensor(const struct registered_tensor *tensor, const struct ind
     char stored[160], wanted[160];
     if (entry->dtype != tensor->dtype) {
         return diag_set(diag, CAIRN_E_DTYPE_MISMATCH,
-                        "tensor '%s' is stored as %s and registered as %s", tensor->name,
+                        "tensor '%s' is stored as %s, but registered as %s", tensor->name,
                         dtype_name(entry->dtype), dtype_name(tensor->dtype));
     }
     if (!shape_equal(&entry->shape, &tensor->shape)) {
         shape_format(&entry->shape, sizeof stored, stored);
         shape_format(&tensor->shape, sizeof wanted, wanted);
         return diag_set(diag, CAIRN_E_SHAPE_MISMATCH,
-                        "tensor '%s' is stored with shape %s and registered with %s", tensor->name,
+                        "tensor '%s' is stored with shape %s, but registered with %s", tensor->name,
                         stored, wanted);
     }
     return 0;
@@ -190,7 +190,7 @@ static int check_patterns(const struct restore *restore, struct diag *diag)
         if (!found) {
             near_names(&restore->index, user->only[i], sizeof near, near);
             return diag_set(diag, CAIRN_E_MISSING_TENSOR,
-                            "nothing in the checkpoint has a name like '%.200s' (of `only`)%s",
+                            "no name in the checkpoint matches the pattern '%.200s' of `only`%s",
                             user->only[i], near);
         }
     }
@@ -209,8 +209,7 @@ int restore_check(struct restore *restore, struct diag *diag)
         scratch_array(&user->scratch, restore->index.count + 1, sizeof *user->unexpected);
     user->locals = scratch_array(&user->scratch, restore->index.count + 1, sizeof *user->locals);
     if (!user->missing || !user->unexpected || !user->locals) {
-        return diag_set(diag, CAIRN_E_NO_MEMORY,
-                        "no memory for the lists of missing and unexpected names");
+        return diag_no_memory(diag, "the lists of missing and unexpected names");
     }
     int rc = check_patterns(restore, diag);
     for (size_t i = 0; rc == 0 && i < set->tensor_count; i++) {

@@ -18,8 +18,8 @@ static int check_sha256(const struct restore *restore, uint64_t bytes, const str
         return 0;
     }
     return diag_set(diag, CAIRN_E_DAMAGED,
-                    "the %s of step %llu@%llu has %zu bytes and another SHA-256 than was committed "
-                    "(%llu bytes)",
+                    "the %s of step %llu@%llu is damaged: it has %zu bytes, and its SHA-256 is not "
+                    "that of the %llu bytes that were committed",
                     what, (unsigned long long)restore->user->id.step,
                     (unsigned long long)restore->user->id.term, restore->call.payload_bytes,
                     (unsigned long long)bytes);
@@ -34,7 +34,7 @@ int restore_take_manifest(struct restore *restore, struct diag *diag)
                  : manifest_decode(restore->call.payload_bytes, restore->call.payload,
                                    &user->scratch, &user->manifest, diag);
     if (rc == 0 && !ckpt_id_equal(user->manifest.id, user->id)) {
-        rc = diag_set(diag, CAIRN_E_DAMAGED, "the manifest is of step %llu@%llu",
+        rc = diag_set(diag, CAIRN_E_DAMAGED, "the manifest belongs to step %llu@%llu",
                       (unsigned long long)user->manifest.id.step,
                       (unsigned long long)user->manifest.id.term);
     }
@@ -45,8 +45,7 @@ int restore_take_manifest(struct restore *restore, struct diag *diag)
             scratch_array(&user->scratch, (size_t)count + 1, sizeof *restore->index.entries);
         rc = restore->index.entries
                  ? 0
-                 : diag_set(diag, CAIRN_E_NO_MEMORY, "no memory for an index of %llu names",
-                            (unsigned long long)count);
+                 : diag_no_memory(diag, "an index of %llu names", (unsigned long long)count);
     }
     restore->page_at = 0;
     return rc;
@@ -67,8 +66,9 @@ int restore_take_page(struct restore *restore, struct diag *diag)
     if (page.kind != PAGE_INDEX || page.level != 0 ||
         restore->index.count + page.entry_count > restore->index.cap) {
         return diag_set(diag, page.level != 0 ? CAIRN_E_UNSUPPORTED : CAIRN_E_DAMAGED,
-                        "index page %u is of kind %u, level %u, with %u entries", restore->page_at,
-                        page.kind, page.level, page.entry_count);
+                        "index page %u has kind %u, level %u and %u entries, which is not what the "
+                        "manifest says",
+                        restore->page_at, page.kind, page.level, page.entry_count);
     }
     memcpy(restore->index.entries + restore->index.count, page.index,
            page.entry_count * sizeof *page.index);

@@ -34,7 +34,8 @@ static void settled(struct restore *restore)
 static void refuse(struct restore *restore, const char *why)
 {
     struct landing *landing = &restore->landing;
-    LOG(LOG_INFO, "restore", "nothing lands: bytes go through the socket",
+    LOG(LOG_INFO, "restore",
+        "the daemon does not write into this process's memory; bytes come through the socket",
         lu("rank", restore->engine->options.rank), ls("err", why));
     link_forget(&restore->engine->link, &landing->request);
     landing->state = LANDING_NONE;
@@ -61,7 +62,8 @@ static void offer(struct restore *restore)
     struct diag diag = DIAG_INIT;
     int fd = fcntl(arena_fd(landing->arena), F_DUPFD_CLOEXEC, 0);
     if (fd < 0) {
-        err_ignore(diag_errno(&diag, errno, "a descriptor for the daemon")); /* for its text only */
+        err_ignore(diag_errno(&diag, errno,
+                              "cannot get a descriptor for the daemon")); /* for its text only */
         refuse(restore, diag.text);
         return;
     }
@@ -128,12 +130,13 @@ static int on_reply(struct request *request, const struct frame *frame, const st
         return 0;
     }
     if (msg->type != MSG_LANDING || msg->u.landing.landing_id != landing->id) {
-        return diag_set(diag, CAIRN_E_PROTOCOL, "%s in answer to LANDING", msg_name(msg->type));
+        return diag_set(diag, CAIRN_E_PROTOCOL, "the server sent %s in answer to LANDING",
+                        msg_name(msg->type));
     }
     link_forget(&restore->engine->link, request);
     arena_close_fd(landing->arena);
     landing->state = LANDING_HELD;
-    LOG(LOG_DEBUG, "restore", "reads land in memory of this process",
+    LOG(LOG_DEBUG, "restore", "the daemon writes what it reads into this process's memory",
         lu("rank", restore->engine->options.rank), lu("bytes", arena_bytes(landing->arena)));
     settled(restore);
     return 0;

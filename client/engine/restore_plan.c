@@ -15,10 +15,7 @@
 
 enum { PLAN_MESSAGE_BYTES = LIMIT_MESSAGE_BYTES / 2, PLAN_WANTS_MAX = 1024, PLAN_WANT_BYTES = 96 };
 
-static int no_memory(struct diag *diag)
-{
-    return diag_set(diag, CAIRN_E_NO_MEMORY, "no memory for the plan of a restore");
-}
+static int no_memory(struct diag *diag) { return diag_no_memory(diag, "the plan of a restore"); }
 
 /* --- wants ----------------------------------------------------------------------- */
 
@@ -48,7 +45,7 @@ static int add_blob(struct restore *restore, const struct index_entry *entry, st
     struct restored_blob *blob = &blobs->items[blobs->count];
     if (entry->plain_bytes > RESTORE_BLOB_BYTES_MAX) {
         return diag_set(diag, CAIRN_E_TOO_LARGE,
-                        "blob '%s' has %llu bytes, at most %d can be restored", entry->name,
+                        "blob '%s' has %llu bytes, but at most %d can be restored", entry->name,
                         (unsigned long long)entry->plain_bytes, RESTORE_BLOB_BYTES_MAX);
     }
     *blob = (struct restored_blob){
@@ -147,7 +144,7 @@ bool restore_part_of(const struct want *want, const struct plan_read *read, stru
 
 static int broken_plan(const struct want *want, const char *what, struct diag *diag)
 {
-    return diag_set(diag, CAIRN_E_PROTOCOL, "the server's plan for '%s': %s",
+    return diag_set(diag, CAIRN_E_PROTOCOL, "the server's plan for '%s' is not valid: %s",
                     want->tensor ? want->tensor->name : want->blob->name, what);
 }
 
@@ -158,11 +155,12 @@ static int check_tensor_record(struct want *want, const struct plan_read *read, 
     struct box part;
     int rc = box_check(&read->cell, &want->tensor->shape, diag);
     if (rc != 0) {
-        return broken_plan(want, "a chunk outside the tensor", diag);
+        return broken_plan(want, "a chunk is outside the tensor", diag);
     }
     if (box_bytes(&read->cell, want->tensor->dtype) != read->plain_bytes ||
         !restore_part_of(want, read, &part)) {
-        return broken_plan(want, "a chunk of another place or length", diag);
+        return broken_plan(want, "a chunk has another place or length than the tensor's grid gives",
+                           diag);
     }
     want->planned_bytes += box_bytes(&part, want->tensor->dtype);
     return 0;
@@ -175,14 +173,14 @@ static int check_record(struct want *want, const struct plan_read *read, struct 
     if (read->stored_bytes == 0 || read->stored_bytes > LIMIT_CHUNK_BYTES ||
         read->plain_bytes == 0 || read->plain_bytes > LIMIT_CHUNK_BYTES ||
         read->offset > LIMIT_OBJECT_BYTES) {
-        return broken_plan(want, "a chunk of an impossible length", diag);
+        return broken_plan(want, "a chunk has an impossible length", diag);
     }
     if (want->tensor) {
         return check_tensor_record(want, read, diag);
     }
     uint64_t end;
     if (!add_u64(read->blob_offset, read->plain_bytes, &end) || end > want->bytes) {
-        return broken_plan(want, "a chunk beyond the blob's end", diag);
+        return broken_plan(want, "a chunk is beyond the blob's end", diag);
     }
     want->planned_bytes += read->plain_bytes;
     return 0;
@@ -193,8 +191,10 @@ static int grow_records(struct restore *restore, size_t more, struct diag *diag)
 {
     size_t needed = restore->record_count + more;
     if (needed > RESTORE_RECORDS_MAX) {
-        return diag_set(diag, CAIRN_E_TOO_LARGE, "a restore of more than %d chunks by one rank",
-                        RESTORE_RECORDS_MAX);
+        return diag_set(
+            diag, CAIRN_E_TOO_LARGE,
+            "this rank would restore more than %d chunks at once; restore fewer tensors at a time",
+            RESTORE_RECORDS_MAX);
     }
     if (needed > restore->record_cap) {
         size_t cap = needed > restore->record_cap * 2 ? needed : restore->record_cap * 2;
@@ -216,7 +216,7 @@ int restore_take_plan(struct restore *restore, size_t bytes, const uint8_t *data
         struct plan_read *read = &restore->records[restore->record_count];
         rc = plan_read_decode(data + i * PLAN_READ_BYTES, read, diag);
         if (rc == 0 && read->want >= in_batch) {
-            rc = diag_set(diag, CAIRN_E_PROTOCOL, "the server's plan names want %u of %zu",
+            rc = diag_set(diag, CAIRN_E_PROTOCOL, "the server's plan names request %u of %zu",
                           read->want, in_batch);
         }
         if (rc == 0) {
@@ -292,7 +292,7 @@ static int check_coverage(struct restore *restore, struct diag *diag)
             at++;
         }
         int rc = want->planned_bytes != want->bytes
-                     ? broken_plan(want, "it does not give all of it, once", diag)
+                     ? broken_plan(want, "it does not give every byte exactly once", diag)
                  : want->tensor
                      ? check_tensor_tiling(want, at - first, &restore->records[first], diag)
                      : check_blob_tiling(want, at - first, &restore->records[first], diag);

@@ -325,7 +325,8 @@ static int on_reply(struct request *request, const struct frame *frame, const st
         return 0;
     }
     if (slot->lands || msg->type != MSG_READ_REPLY || frame->payload_bytes != group->bytes) {
-        return diag_set(diag, CAIRN_E_PROTOCOL, "%s with %u bytes for a READ of %u",
+        return diag_set(diag, CAIRN_E_PROTOCOL,
+                        "the server sent %s with %u bytes for a READ of %u bytes",
                         msg_name(msg->type), frame->payload_bytes, group->bytes);
     }
     take_buffers(slot);
@@ -406,7 +407,7 @@ static bool ask(struct restore *restore, struct read_slot *slot, uint32_t group)
     slot->skip = (uint32_t)(what->offset - read.u.read.offset);
     slot->landing_bytes = read.u.read.bytes;
     if (!promise_buffers(restore, slot, buffers_needed(restore, slot, what))) {
-        diag_set(&diag, CAIRN_E_NO_MEMORY, "no memory for a read buffer");
+        diag_no_memory(&diag, "a read buffer");
         restore_cannot(restore, CAIRN_E_NO_MEMORY, &diag);
         return false;
     }

@@ -84,7 +84,7 @@ static int parse_number(const char *name, const char *text, uint64_t max, uint64
     errno = 0;
     unsigned long long value = strtoull(text, &end, 10);
     if (errno != 0 || end == text || *end != '\0' || text[0] == '-' || value > max) {
-        fprintf(stderr, "cairn-trainer: %s \"%s\": a number from 0 to %" PRIu64 " is expected\n",
+        fprintf(stderr, "cairn-trainer: %s is \"%s\"; it must be a number from 0 to %" PRIu64 "\n",
                 name, text, max);
         return -1;
     }
@@ -212,15 +212,16 @@ static int parse_options(int argc, char **argv, struct options *options)
         }
     }
     if (optind < argc) {
-        fprintf(stderr, "cairn-trainer: \"%s\" is no option\n", argv[optind]);
+        fprintf(stderr, "cairn-trainer: \"%s\" is not an option; see --help\n", argv[optind]);
         return -1;
     }
     if (options->url == NULL) {
-        fputs("cairn-trainer: --url is missing\n", stderr);
+        fputs("cairn-trainer: --url is missing; see --help\n", stderr);
         return -1;
     }
     if (options->rank >= options->world || options->hidden < 8) {
-        fputs("cairn-trainer: --rank must be below --world, --hidden at least 8\n", stderr);
+        fputs("cairn-trainer: --rank must be below --world, and --hidden must be at least 8\n",
+              stderr);
         return -1;
     }
     return 0;
@@ -262,9 +263,9 @@ static int read_text(struct trainer *trainer)
         add_file(trainer, path);
     }
     if (trainer->text_bytes <= MODEL_CONTEXT) {
-        fprintf(stderr, "cairn-trainer: %s: no text to learn there; give one with --text FILE\n",
-                trainer->options.text != NULL ? trainer->options.text
-                                              : "/usr/share/common-licenses");
+        fprintf(
+            stderr, "cairn-trainer: %s has no text to learn; name another file with --text FILE\n",
+            trainer->options.text != NULL ? trainer->options.text : "/usr/share/common-licenses");
         return -1;
     }
     return 0;
@@ -301,7 +302,8 @@ static int write_digest(const struct trainer *trainer, const char *digest)
     if (fd < 0 ||
         pwrite(fd, line, (size_t)length, (off_t)length * trainer->options.rank) != length ||
         close(fd) != 0) {
-        fprintf(stderr, "cairn-trainer: write %s: %s\n", trainer->options.digest, strerror(errno));
+        fprintf(stderr, "cairn-trainer: cannot write %s: %s\n", trainer->options.digest,
+                strerror(errno));
         return -1;
     }
     return 0;
@@ -344,7 +346,7 @@ static int restore_run(struct trainer *trainer)
     rc = rc != 0 ? rc : cairn_op_wait(op, CAIRN_DONE, CAIRN_FOREVER, &err);
     if (cairn_op_run_is_empty(op) && !from->restore_exact && !from->restore_only) {
         cairn_op_free(op);
-        printf("the run is empty: training from the beginning\n");
+        printf("the run has no checkpoint, so training starts from the beginning\n");
         tell(trainer, "empty", 0, 0, 0);
         return 0;
     }
@@ -353,11 +355,12 @@ static int restore_run(struct trainer *trainer)
     cairn_op_free(op);
     tell(trainer, "restored", result.step, result.term, rc);
     if (rc != 0) {
-        fprintf(stderr, "cairn-trainer: restore: %s: %s\n", cairn_err_name(rc), err.text);
+        fprintf(stderr, "cairn-trainer: the restore failed: %s: %s\n", cairn_err_name(rc),
+                err.text);
         return EXIT_RESTORE;
     }
     printf("restored step %" PRIu64 " of term %" PRIu64 "%s\n", result.step, result.term,
-           result.fell_back ? " (newer ones are damaged)" : "");
+           result.fell_back ? " (newer checkpoints are damaged)" : "");
     return 0;
 }
 
@@ -378,8 +381,8 @@ static void poll_saves(struct trainer *trainer, int wait)
                    first->step, result.term, (double)result.blocked_ns / 1e6);
             tell(trainer, "durable", first->step, result.term, 0);
         } else {
-            fprintf(stderr, "cairn-trainer: save of step %" PRIu64 ": %s: %s\n", first->step,
-                    cairn_err_name(rc), err.text);
+            fprintf(stderr, "cairn-trainer: the save of step %" PRIu64 " failed: %s: %s\n",
+                    first->step, cairn_err_name(rc), err.text);
             tell(trainer, "failed", first->step, 0, rc);
             trainer->outcome = rc == CAIRN_E_FENCED ? EXIT_FENCED : EXIT_UNSAVED;
         }
@@ -448,7 +451,7 @@ static int finish(struct trainer *trainer)
     struct cairn_error err;
     char digest[65];
     if (cairn_close(trainer->cairn, (int64_t)trainer->options.save_deadline_ms, &err) != 0) {
-        fprintf(stderr, "cairn-trainer: close: %s\n", err.text);
+        fprintf(stderr, "cairn-trainer: closing the handle failed: %s\n", err.text);
         trainer->outcome = trainer->outcome != 0 ? trainer->outcome : EXIT_UNSAVED;
     }
     trainer->cairn = NULL;
@@ -476,7 +479,7 @@ static int run(struct trainer *trainer)
     }
     if (state_init(&trainer->state, options->hidden, options->rank, options->world,
                    options->seed) != 0) {
-        fputs("cairn-trainer: out of memory; a smaller --hidden needs less\n", stderr);
+        fputs("cairn-trainer: there is not enough memory; a smaller --hidden needs less\n", stderr);
         return EXIT_BROKEN;
     }
     int rc = open_run(trainer);

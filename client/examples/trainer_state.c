@@ -237,7 +237,8 @@ int state_register(struct state *state, cairn_t *cairn, enum state_use use, stru
 static int complain(struct cairn_error *err, const char *what, const char *name)
 {
     err->code = CAIRN_E_MISSING_TENSOR;
-    snprintf(err->text, sizeof err->text, "%s \"%s\": is this run another program's?", what, name);
+    snprintf(err->text, sizeof err->text, "%s \"%s\"; check whether another program wrote this run",
+             what, name);
     return err->code;
 }
 

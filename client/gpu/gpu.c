@@ -82,7 +82,7 @@ static int driver_failed(const struct gpu *gpu, int status, const char *what, st
     const char *text = NULL;
     bool is_known = gpu->driver.error_text(status, &text) == 0 && text;
     return diag_set(diag, CAIRN_E_IO, "%s: %s (%d)", what,
-                    is_known ? text : "an unknown error of the driver", status);
+                    is_known ? text : "the driver reports an unknown error", status);
 }
 
 /* --- opening --------------------------------------------------------------------- */
@@ -94,13 +94,15 @@ static int load(struct gpu *gpu, struct diag *diag)
     gpu->library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
     if (!gpu->library) {
         return diag_set(diag, CAIRN_E_UNSUPPORTED,
-                        "the CUDA driver is not there (%s): device tensors need it", dlerror());
+                        "the CUDA driver cannot be loaded (%s), and device tensors need it; "
+                        "install it, or register tensors in host memory",
+                        dlerror());
     }
     for (size_t i = 0; i < ARRAY_LEN(symbols); i++) {
         void *symbol = dlsym(gpu->library, symbols[i].name);
         if (!symbol) {
-            return diag_set(diag, CAIRN_E_UNSUPPORTED, "%s has no %s: a newer driver is needed",
-                            path, symbols[i].name);
+            return diag_set(diag, CAIRN_E_UNSUPPORTED, "%s has no %s; install a newer driver", path,
+                            symbols[i].name);
         }
         memcpy((uint8_t *)&gpu->driver + symbols[i].at, &symbol, sizeof symbol);
     }
@@ -118,7 +120,7 @@ int gpu_open(struct gpu **ret, struct diag *diag)
     struct gpu *gpu = calloc(1, sizeof *gpu);
     struct diag own = DIAG_INIT;
     if (!gpu) {
-        return diag_set(diag, CAIRN_E_NO_MEMORY, "no memory for the table of the CUDA driver");
+        return diag_no_memory(diag, "the table of the CUDA driver");
     }
     int rc = load(gpu, &own);
     if (rc != 0) {
@@ -162,8 +164,9 @@ void gpu_close(struct gpu *gpu)
 static int use_device(struct gpu *gpu, uint32_t ordinal, struct device **ret, struct diag *diag)
 {
     if (ordinal >= DEVICES_MAX) {
-        return diag_set(diag, CAIRN_E_UNSUPPORTED, "CUDA device %u: %d are the most", ordinal,
-                        DEVICES_MAX);
+        return diag_set(diag, CAIRN_E_UNSUPPORTED,
+                        "the device number %u is too large; at most %d CUDA devices are possible",
+                        ordinal, DEVICES_MAX);
     }
     struct device *device = &gpu->devices[ordinal];
     int status = 0;
@@ -249,11 +252,12 @@ int gpu_check(struct gpu *gpu, uint32_t ordinal, const void *pointer, struct dia
         return rc;
     }
     if (status != 0 || type != MEMORY_DEVICE) {
-        return diag_set(diag, CAIRN_E_INVALID, "%p is no device memory", pointer);
+        return diag_set(diag, CAIRN_E_INVALID, "%p is not device memory", pointer);
     }
     if (found != (int)ordinal) {
-        return diag_set(diag, CAIRN_E_INVALID, "%p is memory of CUDA device %d, not of %u", pointer,
-                        found, ordinal);
+        return diag_set(diag, CAIRN_E_INVALID,
+                        "%p is memory of CUDA device %d, but device %u was given", pointer, found,
+                        ordinal);
     }
     return 0;
 }

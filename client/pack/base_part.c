@@ -14,14 +14,15 @@ int base_part_new(struct ckpt_id id, size_t bytes, const uint8_t *data, struct b
 {
     struct base_part *base = calloc(1, sizeof *base);
     if (!base) {
-        return diag_set(diag, CAIRN_E_NO_MEMORY, "no memory for a base of %zu bytes", bytes);
+        return diag_no_memory(diag, "a base of %zu bytes", bytes);
     }
     base->refs = 1;
     base->id = id;
     scratch_init(&base->scratch, bytes * BASE_SCRATCH_FACTOR + KIB(64));
     int rc = part_decode(bytes, data, &base->scratch, &base->part, diag);
     if (rc == 0 && !ckpt_id_equal(base->part.id, id)) {
-        rc = diag_set(diag, CAIRN_E_INVALID, "the part that came for a base is of another step");
+        rc =
+            diag_set(diag, CAIRN_E_INVALID, "the server sent the part of another step as the base");
     }
     if (rc != 0) {
         base_part_unref(base);

@@ -18,7 +18,7 @@ enum { DOUBTS_MAX = 4 };
 
 static int no_memory(struct diag *diag)
 {
-    return diag_set(diag, CAIRN_E_NO_MEMORY, "no memory to divide what is registered");
+    return diag_no_memory(diag, "dividing the registered tensors among the ranks");
 }
 
 /* --- what is agreed -------------------------------------------------------------- */
@@ -94,9 +94,9 @@ int agreement_check_losses(const struct agreement *agreement, const struct held_
         if (tensor->wrote &&
             !bsearch(&tensor->key, now, group->tensor_count, sizeof *now, compare_keys)) {
             rc = diag_set(diag, CAIRN_E_LIST_MISMATCH,
-                          "rank %u no longer has tensor '%.160s' as it was (same dtype, shape and "
-                          "boxes), of which it was to write a part while other ranks still have "
-                          "it: save again, the ranks will agree anew",
+                          "rank %u no longer has tensor '%.160s' with the same dtype, shape and "
+                          "boxes, but was to write a part of it for the other ranks; save again, "
+                          "and the ranks will agree again on which rank writes what",
                           rank, tensor->name);
         }
     }
@@ -198,7 +198,8 @@ static int place(struct builder *builder, uint32_t t, uint32_t bucket_idx)
     builder->share->tensors[t].at = bucket->split.total_bytes;
     if (bytes == UINT64_MAX ||
         !add_u64(bucket->split.total_bytes, bytes, &bucket->split.total_bytes)) {
-        return diag_set(builder->diag, CAIRN_E_TOO_LARGE, "tensors of more than 2^64 bytes");
+        return diag_set(builder->diag, CAIRN_E_TOO_LARGE,
+                        "the tensors have more than 2^64 bytes in total");
     }
     return 0;
 }
@@ -248,9 +249,9 @@ static int place_alone(struct builder *builder, uint32_t t)
     uint64_t bytes = registered_bytes(&builder->set->tensors[t]);
     builder->share->tensors[t] =
         (struct share_tensor){.split = {.total_bytes = bytes, .member = 0, .members = 1}, .at = 0};
-    return bytes == UINT64_MAX
-               ? diag_set(builder->diag, CAIRN_E_TOO_LARGE, "tensors of more than 2^64 bytes")
-               : 0;
+    return bytes == UINT64_MAX ? diag_set(builder->diag, CAIRN_E_TOO_LARGE,
+                                          "the tensors have more than 2^64 bytes in total")
+                               : 0;
 }
 
 int share_init_agreed(struct share *share, const struct agree_terms *terms, struct diag *diag)

@@ -15,7 +15,7 @@ enum { HELD_GROUPS_MAX = 4096 };
 
 static int no_memory(struct diag *diag)
 {
-    return diag_set(diag, CAIRN_E_NO_MEMORY, "no memory to compare what is registered");
+    return diag_no_memory(diag, "comparing the registered tensors");
 }
 
 /* Returns the key of a tensor: the hash of everything that ranks which hold it together must have
@@ -68,7 +68,8 @@ static int find_groups(struct held *held, const struct registered *set, struct d
         }
         uint32_t group = find_group(held, tensor);
         if (group == HELD_GROUPS_MAX) {
-            return diag_set(diag, CAIRN_E_TOO_LARGE, "tensors of more than %d different groups",
+            return diag_set(diag, CAIRN_E_TOO_LARGE,
+                            "the tensors have more than %d different groups of ranks",
                             HELD_GROUPS_MAX);
         }
         held->group_of[t] = group;

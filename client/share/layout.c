@@ -25,10 +25,7 @@ struct walk {
     struct diag *diag;
 };
 
-static int no_memory(struct diag *diag)
-{
-    return diag_set(diag, CAIRN_E_NO_MEMORY, "no memory for the layout of a save");
-}
+static int no_memory(struct diag *diag) { return diag_no_memory(diag, "the layout of a save"); }
 
 /* --- what is this rank's --------------------------------------------------------- */
 
@@ -37,7 +34,8 @@ static int add_piece(struct walk *walk, const struct layout_piece *piece)
 {
     struct layout *layout = walk->layout;
     if (layout->piece_count == UINT32_MAX / 2) {
-        return diag_set(walk->diag, CAIRN_E_TOO_LARGE, "a save of more than %u chunks by one rank",
+        return diag_set(walk->diag, CAIRN_E_TOO_LARGE,
+                        "this rank would save more than %u chunks; register fewer or larger boxes",
                         UINT32_MAX / 2);
     }
     if (walk->found) {

@@ -28,8 +28,7 @@ struct builder {
 
 static int no_memory(const struct builder *builder)
 {
-    return diag_set(builder->diag, CAIRN_E_NO_MEMORY,
-                    "no memory for the list of what is registered");
+    return diag_no_memory(builder->diag, "the list of registered tensors");
 }
 
 /* --- texts ----------------------------------------------------------------------- */
@@ -41,24 +40,26 @@ static int copy_key(const struct builder *builder, const char *what, const char 
 {
     if (!*name || !text_is_valid(strlen(*name), *name, LIMIT_NAME_BYTES)) {
         return diag_set(builder->diag, CAIRN_E_INVALID,
-                        "%s name '%.64s': 1 to %d bytes of UTF-8 are allowed", what,
+                        "the %s name '%.64s' is not valid: it must be 1 to %d bytes of UTF-8", what,
                         *name ? *name : "(NULL)", LIMIT_NAME_BYTES);
     }
     const char *place = *coordinate ? *coordinate : "";
     if (placement < PLACEMENT_REPLICATED || placement > PLACEMENT_LOCAL) {
-        return diag_set(builder->diag, CAIRN_E_INVALID, "%s '%s': placement %u is none of 1, 2, 3",
-                        what, *name, placement);
+        return diag_set(builder->diag, CAIRN_E_INVALID,
+                        "%s '%s' has placement %u; it must be 1, 2 or 3", what, *name, placement);
     }
     if (placement == PLACEMENT_LOCAL &&
         !text_is_valid(strlen(place), place, LIMIT_COORDINATE_BYTES)) {
         return diag_set(
             builder->diag, CAIRN_E_INVALID,
-            "%s '%s' is local: it needs a coordinate of 1 to %d bytes of UTF-8, such as dp=3", what,
-            *name, LIMIT_COORDINATE_BYTES);
+            "%s '%s' is local, so it needs a coordinate of 1 to %d bytes of UTF-8, such as dp=3",
+            what, *name, LIMIT_COORDINATE_BYTES);
     }
     if (placement != PLACEMENT_LOCAL && place[0] != '\0') {
         return diag_set(builder->diag, CAIRN_E_INVALID,
-                        "%s '%s' has the coordinate '%.64s' but is not local", what, *name, place);
+                        "%s '%s' has the coordinate '%.64s', but is not local; remove the "
+                        "coordinate, or make it local",
+                        what, *name, place);
     }
     *name = scratch_string(&builder->set->scratch, strlen(*name), *name);
     *coordinate = scratch_string(&builder->set->scratch, strlen(place), place);
@@ -77,14 +78,14 @@ static int check_group(const struct builder *builder, const struct registered_te
             (i > 0 && tensor->group[i] <= tensor->group[i - 1])) {
             return diag_set(
                 builder->diag, CAIRN_E_INVALID,
-                "tensor '%s': its group must be ascending ranks below %u; number %u is %u",
+                "the group of tensor '%s' must be ascending ranks below %u; its number %u is %u",
                 tensor->name, set->world_size, i, tensor->group[i]);
         }
         found = found || tensor->group[i] == set->rank;
     }
     if (!found) {
         return diag_set(builder->diag, CAIRN_E_INVALID,
-                        "tensor '%s': its group lacks this rank, %u", tensor->name, set->rank);
+                        "the group of tensor '%s' lacks this rank, %u", tensor->name, set->rank);
     }
     return 0;
 }
@@ -163,7 +164,7 @@ static int check_strides(const struct builder *builder, const char *name,
         if (stride == INT64_MIN ||
             magnitude(stride) > (INT64_MAX >> 8) / (length > 0 ? length : 1)) {
             return diag_set(builder->diag, CAIRN_E_INVALID,
-                            "tensor '%s': stride %lld of dimension %u is too large", name,
+                            "tensor '%s' has stride %lld of dimension %u, which is too large", name,
                             (long long)stride, d);
         }
         contiguous = contiguous && (length == 1 || stride == packed);
@@ -181,8 +182,8 @@ static int check_strides(const struct builder *builder, const char *name,
         int64_t stride = magnitude(box->stride[order[i]]);
         if (stride <= reach) {
             return diag_set(builder->diag, CAIRN_E_INVALID,
-                            "tensor '%s': elements share memory (stride %lld of dimension %u); "
-                            "save a copy of it",
+                            "tensor '%s' has elements that share memory (stride %lld of dimension "
+                            "%u); save a copy of it",
                             name, (long long)box->stride[order[i]], order[i]);
         }
         reach += stride * (box->box.length[order[i]] - 1);
@@ -202,13 +203,14 @@ static int check_memory(const struct builder *builder, const struct registered_t
     }
     if (!box->data) {
         box_format(&box->box, sizeof text, text);
-        return diag_set(builder->diag, CAIRN_E_INVALID, "tensor '%s': the data of box %s is NULL",
-                        tensor->name, text);
+        return diag_set(builder->diag, CAIRN_E_INVALID,
+                        "tensor '%s' has a box %s whose data is NULL", tensor->name, text);
     }
     int rc = box->contiguous ? 0 : check_strides(builder, tensor->name, box);
     if (rc == 0 && tensor->device != 0 && !box->contiguous) {
         rc = diag_set(builder->diag, CAIRN_E_INVALID,
-                      "tensor '%s' is on a device: its boxes must be row-major without holes",
+                      "tensor '%s' is on a device, where boxes must be row-major without holes; "
+                      "save a contiguous copy",
                       tensor->name);
     }
     return rc;
@@ -246,7 +248,7 @@ static int copy_boxes(const struct builder *builder, struct registered_tensor *t
     for (size_t i = 1; i < tensor->box_count; i++) {
         if (box_equal(&boxes[i - 1].box, &boxes[i].box)) {
             box_format(&boxes[i].box, sizeof text, text);
-            return diag_set(builder->diag, CAIRN_E_INVALID, "tensor '%s' has box %s twice",
+            return diag_set(builder->diag, CAIRN_E_INVALID, "tensor '%s' has the box %s twice",
                             tensor->name, text);
         }
     }
@@ -265,7 +267,7 @@ static int copy_tensor(struct builder *builder, struct registered_tensor *tensor
         return rc;
     }
     if (!dtype_is_known(tensor->dtype)) {
-        return diag_set(builder->diag, CAIRN_E_INVALID, "tensor '%s': dtype %u is unknown",
+        return diag_set(builder->diag, CAIRN_E_INVALID, "tensor '%s' has the unknown dtype %u",
                         tensor->name, tensor->dtype);
     }
     rc = shape_check(&tensor->shape, tensor->dtype, &bytes, builder->diag);
@@ -286,11 +288,12 @@ static int copy_blob(const struct builder *builder, struct registered_blob *blob
     }
     if (blob->kind != BLOB_BYTES && blob->kind != BLOB_TREE) {
         return diag_set(builder->diag, CAIRN_E_INVALID,
-                        "blob '%s': kind %u is neither bytes nor tree", blob->name, blob->kind);
+                        "blob '%s' has kind %u, which is neither bytes nor tree", blob->name,
+                        blob->kind);
     }
     if (blob->bytes > 0 && !blob->data) {
-        return diag_set(builder->diag, CAIRN_E_INVALID, "blob '%s': %zu bytes at NULL", blob->name,
-                        blob->bytes);
+        return diag_set(builder->diag, CAIRN_E_INVALID,
+                        "blob '%s' has %zu bytes, but its data is NULL", blob->name, blob->bytes);
     }
     blob->data = scratch_copy(&builder->set->scratch, blob->bytes > 0 ? blob->bytes : 1,
                               blob->bytes > 0 ? blob->data : (const uint8_t *)"");
@@ -393,8 +396,10 @@ int registered_new(const struct registered_list *list, struct registered **ret, 
 {
     if (list->world_size == 0 || list->world_size > LIMIT_WORLD_SIZE ||
         list->rank >= list->world_size) {
-        return diag_set(diag, CAIRN_E_INVALID, "rank %u of a world of %u", list->rank,
-                        list->world_size);
+        return diag_set(diag, CAIRN_E_INVALID,
+                        "rank %u of a world of %u is not possible: the rank must be below the "
+                        "world size, and that must be within the limit",
+                        list->rank, list->world_size);
     }
     struct registered *set = calloc(1, sizeof *set);
     struct builder builder = {.set = set, .diag = diag};

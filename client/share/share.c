@@ -26,7 +26,7 @@ struct groups {
 
 static int no_memory(struct diag *diag)
 {
-    return diag_set(diag, CAIRN_E_NO_MEMORY, "no memory to divide what is registered");
+    return diag_no_memory(diag, "dividing the registered tensors among the ranks");
 }
 
 bool share_writes_blob(const struct registered *set, const struct registered_blob *blob)
@@ -54,7 +54,8 @@ static int find_group(struct groups *groups, const uint32_t *ranks, uint32_t *re
         }
     }
     if (groups->count == SHARE_GROUPS_MAX) {
-        return diag_set(groups->diag, CAIRN_E_TOO_LARGE, "tensors of more than %d different groups",
+        return diag_set(groups->diag, CAIRN_E_TOO_LARGE,
+                        "the tensors have more than %d different groups of ranks",
                         SHARE_GROUPS_MAX);
     }
     groups->items[groups->count] = (struct group){.ranks = ranks};
@@ -78,7 +79,8 @@ static int place_tensor(struct share *share, struct groups *groups, uint32_t *gr
         .at = group->total_bytes};
     uint64_t bytes = registered_bytes(tensor);
     if (bytes == UINT64_MAX || !add_u64(group->total_bytes, bytes, &group->total_bytes)) {
-        rc = diag_set(groups->diag, CAIRN_E_TOO_LARGE, "tensors of more than 2^64 bytes");
+        rc = diag_set(groups->diag, CAIRN_E_TOO_LARGE,
+                      "the tensors have more than 2^64 bytes in total");
     }
     return rc;
 }

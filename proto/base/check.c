@@ -26,6 +26,6 @@ _Noreturn void check_failed(const char *file, int line, const char *what)
     if (handler != NULL) {
         handler(file, line, what);
     }
-    fprintf(stderr, "cairn: broken check at %s:%d: %s\n", file, line, what);
+    fprintf(stderr, "cairn: the assertion at %s:%d failed: %s\n", file, line, what);
     abort();
 }

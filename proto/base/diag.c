@@ -17,6 +17,7 @@
 /* The analyzer's macros are for callers, not for the definitions here. */
 #undef diag_set
 #undef diag_errno
+#undef diag_no_memory
 
 static void diag_printf(struct diag *diag, const char *fmt, va_list args)
     __attribute__((format(printf, 2, 0)));
@@ -24,6 +25,7 @@ static void diag_printf(struct diag *diag, const char *fmt, va_list args)
 /* Removes an incomplete UTF-8 character from the end of a text that was cut. */
 static void diag_trim(char *text)
 {
+    CHECK(text != NULL);
     size_t at = strlen(text);
     size_t tail = 0; /* continuation bytes at the end */
     while (tail < at && tail < 3 && ((uint8_t)text[at - 1 - tail] & 0xc0) == 0x80) {
@@ -52,6 +54,7 @@ static void diag_printf(struct diag *diag, const char *fmt, va_list args)
 int diag_set(struct diag *diag, int code, const char *fmt, ...)
 {
     CHECK(code < 0);
+    CHECK(fmt != NULL);
     if (diag != NULL && diag->code == 0) {
         va_list args;
         va_start(args, fmt);
@@ -65,6 +68,7 @@ int diag_set(struct diag *diag, int code, const char *fmt, ...)
 int diag_errno(struct diag *diag, int errnum, const char *fmt, ...)
 {
     int code = err_from_errno(errnum);
+    CHECK(fmt != NULL);
     if (diag != NULL && diag->code == 0) {
         va_list args;
         va_start(args, fmt);
@@ -83,8 +87,27 @@ int diag_errno(struct diag *diag, int errnum, const char *fmt, ...)
     return code;
 }
 
+int diag_no_memory(struct diag *diag, const char *fmt, ...)
+{
+    char thing[160];
+    va_list args;
+    CHECK(fmt != NULL);
+    va_start(args, fmt);
+    int length = vsnprintf(thing, sizeof(thing), fmt, args);
+    va_end(args);
+    if (length >= (int)sizeof(thing)) {
+        diag_trim(thing);
+    }
+    return diag_set(diag, CAIRN_E_NO_MEMORY,
+                    "there is not enough memory for %s; free memory on this host, or raise the "
+                    "limit of this process, "
+                    "then try again",
+                    length < 0 ? "this" : thing);
+}
+
 void diag_add(struct diag *diag, const char *fmt, ...)
 {
+    CHECK(fmt != NULL);
     if (diag == NULL || diag->code == 0) {
         return;
     }

@@ -25,6 +25,10 @@ struct diag {
 int diag_set(struct diag *diag, int code, const char *fmt, ...) PRINTF(3, 4);
 /* Does the same with ": <strerror(errnum)>" appended, and with the code of err_from_errno. */
 int diag_errno(struct diag *diag, int errnum, const char *fmt, ...) PRINTF(3, 4);
+/* Sets NO_MEMORY, with a text that says that the memory for the named thing is missing, and what to
+ * do. Returns NO_MEMORY. The format names the thing: diag_no_memory(diag, "a list of %zu runs",
+ * count). */
+int diag_no_memory(struct diag *diag, const char *fmt, ...) PRINTF(2, 3);
 /* Puts "context: " in front of the text. Does nothing if no failure is set. */
 void diag_add(struct diag *diag, const char *fmt, ...) PRINTF(2, 3);
 void diag_clear(struct diag *diag);
@@ -33,7 +37,7 @@ int diag_copy(struct diag *diag, const struct diag *from);
 /* Returns the text, or err_text(code) if no text was set. Borrowed from diag. */
 const char *diag_text(const struct diag *diag, int code);
 
-/* The static analyzer sees one file at a time. Here it learns that the two functions never return
+/* The static analyzer sees one file at a time. Here it learns that these functions never return
  * 0. */
 #ifdef __clang_analyzer__
 static inline int diag_is_failure(int code)
@@ -43,8 +47,9 @@ static inline int diag_is_failure(int code)
     }
     return code;
 }
-#define diag_set(...)   diag_is_failure(diag_set(__VA_ARGS__))
-#define diag_errno(...) diag_is_failure(diag_errno(__VA_ARGS__))
+#define diag_set(...)       diag_is_failure(diag_set(__VA_ARGS__))
+#define diag_errno(...)     diag_is_failure(diag_errno(__VA_ARGS__))
+#define diag_no_memory(...) diag_is_failure(diag_no_memory(__VA_ARGS__))
 #endif
 
 #endif

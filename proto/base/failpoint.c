@@ -39,7 +39,8 @@ static pthread_once_t failpoint_once = PTHREAD_ONCE_INIT;
 static _Noreturn void failpoint_refuse(const char *what, const char *why)
 {
     fprintf(stderr,
-            "CAIRN_FAILPOINTS: \"%s\": %s; expected name=error:CODE|kill|stop|delay:MS[@n];...\n",
+            "CAIRN_FAILPOINTS: \"%s\" cannot be used: %s; write "
+            "name=error:CODE|kill|stop|delay:MS[@n];...\n",
             what, why);
     abort();
 }
@@ -50,7 +51,7 @@ static unsigned long failpoint_number(const char *text)
     errno = 0;
     unsigned long number = strtoul(text, &end, 10);
     if (errno != 0 || end == text || *end != '\0' || number == 0) {
-        failpoint_refuse(text, "not a count from 1");
+        failpoint_refuse(text, "it is not a count from 1");
     }
     return number;
 }
@@ -60,7 +61,7 @@ static void failpoint_parse(char *item, struct failpoint *ret)
 {
     char *action = strchr(item, '=');
     if (action == NULL || action == item) {
-        failpoint_refuse(item, "no name or no '='");
+        failpoint_refuse(item, "it has no name or no '='");
     }
     *action++ = '\0';
     char *at = strchr(action, '@');
@@ -77,14 +78,14 @@ static void failpoint_parse(char *item, struct failpoint *ret)
         ret->action = FAILPOINT_ERROR;
         ret->code = err_from_name(action + 6);
         if (ret->code == 0) {
-            failpoint_refuse(action + 6, "not the name of an error");
+            failpoint_refuse(action + 6, "it does not name an error code");
         }
     } else if (strncmp(action, "delay:", 6) == 0) {
         ret->action = FAILPOINT_DELAY;
         unsigned long ms = failpoint_number(action + 6);
         ret->delay_ms = ms < FAILPOINT_DELAY_MS_MAX ? (unsigned)ms : FAILPOINT_DELAY_MS_MAX;
     } else {
-        failpoint_refuse(action, "unknown action");
+        failpoint_refuse(action, "it has an unknown action");
     }
 }
 
@@ -103,7 +104,7 @@ static void failpoint_load(void)
     for (char *item = strtok_r(failpoint_text, ";", &rest); item != NULL;
          item = strtok_r(NULL, ";", &rest)) {
         if (failpoint_count == FAILPOINTS_MAX) {
-            failpoint_refuse(item, "too many fail points");
+            failpoint_refuse(item, "there are too many fail points");
         }
         failpoint_parse(item, &failpoints[failpoint_count]);
         failpoint_count++;

@@ -29,17 +29,21 @@ static int check_input(const struct interval_input *input, struct diag *diag)
                   {"overhead_max", input->overhead_max}};
     for (size_t i = 0; i < ARRAY_LEN(fields); i++) {
         if (!is_number(fields[i].value)) {
-            return diag_set(diag, CAIRN_E_INVALID, "interval: %s is %g; it must be 0 or more",
-                            fields[i].name, fields[i].value);
+            return diag_set(
+                diag, CAIRN_E_INVALID,
+                "the interval cannot be computed, because %s is %g; it must be 0 or more",
+                fields[i].name, fields[i].value);
         }
     }
     if (input->blocked_s <= 0) {
         return diag_set(diag, CAIRN_E_INVALID,
-                        "interval: blocked_s is 0: measure a save before asking how often");
+                        "the interval cannot be computed, because blocked_s is 0; measure how long "
+                        "a save blocks training first");
     }
     if (input->overhead_max >= 1) {
         return diag_set(diag, CAIRN_E_INVALID,
-                        "interval: overhead_max is %g; it is a share of the time, below 1",
+                        "the interval cannot be computed, because overhead_max is %g; it must be a "
+                        "share of the time below 1",
                         input->overhead_max);
     }
     return 0;

@@ -257,7 +257,7 @@ void log_write(enum log_level level, const char *component, const char *msg,
          * it. */
         line.full = false;
         line.bytes = 0;
-        line_head(&line, level, component, "message too long");
+        line_head(&line, level, component, "this message is too long for the log");
     }
     for (const struct log_field *field = fields; field->kind != LOG_K_END; field++) {
         size_t mark = line.bytes;

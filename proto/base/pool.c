@@ -49,7 +49,7 @@ static int pool_map(struct pool *pool, struct diag *diag)
     size_t bytes;
     if (__builtin_mul_overflow(pool->count, pool->buffer_bytes, &bytes) ||
         __builtin_add_overflow(bytes, (size_t)POOL_HUGE_BYTES, &pool->map_bytes)) {
-        return diag_set(diag, CAIRN_E_INVALID, "buffer pool of %zu x %zu bytes: too large",
+        return diag_set(diag, CAIRN_E_INVALID, "a buffer pool of %zu x %zu bytes is too large",
                         pool->count, pool->buffer_bytes);
     }
     void *map =
@@ -57,8 +57,8 @@ static int pool_map(struct pool *pool, struct diag *diag)
     if (map == MAP_FAILED) {
         int errnum = errno;
         return diag_set(diag, CAIRN_E_NO_MEMORY,
-                        "buffer pool of %zu x %zu bytes: the system refuses the memory (errno %d); "
-                        "configure a smaller one",
+                        "the system refuses the memory for a buffer pool of %zu x %zu bytes (errno "
+                        "%d); configure a smaller pool",
                         pool->count, pool->buffer_bytes, errnum);
     }
     pool->map = map;
@@ -79,16 +79,14 @@ int pool_new(size_t count, size_t buffer_bytes, struct pool **ret, struct diag *
     int rc;
     struct pool *pool = calloc(1, sizeof(*pool));
     if (pool == NULL) {
-        return diag_set(diag, CAIRN_E_NO_MEMORY, "buffer pool of %zu x %zu bytes", count,
-                        buffer_bytes);
+        return diag_no_memory(diag, "a buffer pool of %zu x %zu bytes", count, buffer_bytes);
     }
     pool->count = count;
     pool->buffer_bytes = buffer_bytes;
     pool->stack = calloc(count, sizeof(*pool->stack));
     pool->taken = calloc(count, sizeof(*pool->taken));
     if (pool->stack == NULL || pool->taken == NULL) {
-        rc = diag_set(diag, CAIRN_E_NO_MEMORY, "buffer pool of %zu x %zu bytes", count,
-                      buffer_bytes);
+        rc = diag_no_memory(diag, "a buffer pool of %zu x %zu bytes", count, buffer_bytes);
         goto out;
     }
     rc = pool_map(pool, diag);

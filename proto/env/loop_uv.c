@@ -93,14 +93,14 @@ int loop_uv_on_signal(struct loop *loop, int signum, void (*cb)(void *user, int 
     CHECK(uv->signal_count < SIGNALS_MAX);
     status = uv_signal_init(&uv->uv, &watch->handle);
     if (status) {
-        return diag_errno(diag, uv_to_errno(status), "watch signal %d", signum);
+        return diag_errno(diag, uv_to_errno(status), "cannot watch signal %d", signum);
     }
     uv->signal_count++; /* from here on loop_uv_free() closes it */
     watch->cb = cb;
     watch->user = user;
     watch->handle.data = watch;
     status = uv_signal_start(&watch->handle, on_signal, signum);
-    return status ? diag_errno(diag, uv_to_errno(status), "watch signal %d", signum) : 0;
+    return status ? diag_errno(diag, uv_to_errno(status), "cannot watch signal %d", signum) : 0;
 }
 
 void loop_uv_free(struct loop *loop)
@@ -315,7 +315,7 @@ int loop_uv_new(struct loop **ret, struct diag *diag)
     int status;
 
     if (!uv) {
-        return diag_set(diag, CAIRN_E_NO_MEMORY, "event loop: out of memory");
+        return diag_no_memory(diag, "event loop");
     }
     uv->base.ops = &uv_ops;
     uv->magic = LOOP_MAGIC;
@@ -323,13 +323,13 @@ int loop_uv_new(struct loop **ret, struct diag *diag)
     status = uv_loop_init(&uv->uv);
     if (status) {
         free(uv);
-        return diag_errno(diag, uv_to_errno(status), "event loop");
+        return diag_errno(diag, uv_to_errno(status), "cannot start an event loop");
     }
     status = uv_async_init(&uv->uv, &uv->wake, on_wake);
     if (status) {
         CHECK(uv_loop_close(&uv->uv) == 0);
         free(uv);
-        return diag_errno(diag, uv_to_errno(status), "event loop");
+        return diag_errno(diag, uv_to_errno(status), "cannot start an event loop");
     }
     uv->wake.data = uv;
     CHECK(uv_timer_init(&uv->uv, &uv->timer) == 0);

@@ -28,20 +28,21 @@ static int check_kind(int fd, const struct stat *st, struct diag *diag)
     struct statfs fs;
 
     if (fstatfs(fd, &fs) != 0) {
-        return diag_errno(diag, errno, "look at the memory that was handed over");
+        return diag_errno(diag, errno, "cannot examine the memory that was handed over");
     }
     if (fs.f_type == TMPFS_MAGIC) {
         return 0;
     }
     if (fs.f_type != HUGETLBFS_MAGIC) {
         return diag_set(diag, CAIRN_E_INVALID,
-                        "the descriptor is no shared memory; hand over a memfd");
+                        "the descriptor is not shared memory; hand over a memfd");
     }
     if (st->st_uid != geteuid() && st->st_uid != 0) {
-        return diag_set(diag, CAIRN_E_INVALID,
-                        "huge pages of user %u are not taken: they could run out under this "
-                        "process; run both as one user, or hand over plain pages",
-                        (unsigned)st->st_uid);
+        return diag_set(
+            diag, CAIRN_E_INVALID,
+            "huge pages of user %u are refused, because they could run out while this process "
+            "reads them; run both processes as one user, or hand over plain pages",
+            (unsigned)st->st_uid);
     }
     return 0;
 }
@@ -53,11 +54,11 @@ static int check(int fd, uint64_t bytes, struct diag *diag)
     int rc, seals;
 
     if (fstat(fd, &st) != 0) {
-        return diag_errno(diag, errno, "look at the memory that was handed over");
+        return diag_errno(diag, errno, "cannot examine the memory that was handed over");
     }
     if (!S_ISREG(st.st_mode)) {
         return diag_set(diag, CAIRN_E_INVALID,
-                        "the descriptor is no shared memory; hand over a memfd");
+                        "the descriptor is not shared memory; hand over a memfd");
     }
     rc = check_kind(fd, &st, diag);
     if (rc != 0) {
@@ -66,11 +67,11 @@ static int check(int fd, uint64_t bytes, struct diag *diag)
     seals = fcntl(fd, F_GET_SEALS);
     if (seals < 0 || (seals & F_SEAL_SHRINK) == 0 || (seals & F_SEAL_GROW) == 0) {
         return diag_set(diag, CAIRN_E_INVALID,
-                        "the memory is not sealed (F_SEAL_SHRINK and F_SEAL_GROW): it could go "
-                        "away while it is read");
+                        "the memory is not sealed (F_SEAL_SHRINK and F_SEAL_GROW), so it could "
+                        "shrink while it is read; seal it before the hand-over");
     }
     if (bytes == 0 || st.st_size < 0 || (uint64_t)st.st_size != bytes) {
-        return diag_set(diag, CAIRN_E_INVALID, "the memory has %lld bytes, %llu were announced",
+        return diag_set(diag, CAIRN_E_INVALID, "the memory has %lld bytes, but %llu were announced",
                         (long long)st.st_size, (unsigned long long)bytes);
     }
     return 0;
@@ -106,12 +107,13 @@ int memfd_place(int fd, uint64_t bytes, enum memfd_use use, uint8_t **ret, struc
 {
     const int prot = use == MEMFD_WRITE ? PROT_READ | PROT_WRITE : PROT_READ;
     if (bytes > SIZE_MAX - HUGE_BYTES) {
-        return diag_set(diag, CAIRN_E_TOO_LARGE, "memory of %llu bytes", (unsigned long long)bytes);
+        return diag_set(diag, CAIRN_E_TOO_LARGE, "shared memory cannot have %llu bytes",
+                        (unsigned long long)bytes);
     }
     const size_t size = (size_t)bytes;
     uint8_t *data = mmap(NULL, size, prot, MAP_SHARED, fd, 0);
     if (data == MAP_FAILED) {
-        return diag_errno(diag, errno, "map %llu bytes of shared memory",
+        return diag_errno(diag, errno, "cannot map %llu bytes of shared memory",
                           (unsigned long long)bytes);
     }
     for (int i = 0; i < PLACE_TRIES && size >= HUGE_BYTES && (uintptr_t)data % HUGE_BYTES != 0;
@@ -138,7 +140,7 @@ int memfd_map(int fd, uint64_t bytes, enum memfd_use use, struct memfd_map *ret,
     }
     /* A core dump of this process must not hold a trainer's state. */
     if (madvise(data, (size_t)bytes, MADV_DONTDUMP) != 0) {
-        rc = diag_errno(diag, errno, "keep handed-over memory out of core files");
+        rc = diag_errno(diag, errno, "cannot exclude the handed-over memory from core files");
         CHECK(munmap(data, (size_t)bytes) == 0);
         return rc;
     }

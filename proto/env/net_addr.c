@@ -26,7 +26,8 @@ int net_addr_parse(const char *text, uint16_t default_port, struct net_addr *ret
         host++;
         end = strchr(host, ']');
         if (!end || (end[1] && end[1] != ':')) {
-            return diag_set(diag, CAIRN_E_INVALID, "address \"%s\": write IPv6 as [::1]:port",
+            return diag_set(diag, CAIRN_E_INVALID,
+                            "the address \"%s\" is not valid; write an IPv6 address as [::1]:port",
                             text);
         }
         port = end[1] ? end + 2 : NULL;
@@ -34,22 +35,26 @@ int net_addr_parse(const char *text, uint16_t default_port, struct net_addr *ret
         end = host + strcspn(host, ":");
         port = *end ? end + 1 : NULL;
         if (port && strchr(port, ':')) {
-            return diag_set(diag, CAIRN_E_INVALID, "address \"%s\": write IPv6 as [::1]:port",
+            return diag_set(diag, CAIRN_E_INVALID,
+                            "the address \"%s\" is not valid; write an IPv6 address as [::1]:port",
                             text);
         }
     }
     if ((size_t)(end - host) >= sizeof addr.host) {
-        return diag_set(diag, CAIRN_E_INVALID, "address: host name longer than %zu bytes",
+        return diag_set(diag, CAIRN_E_INVALID,
+                        "the host name of the address is longer than %zu bytes",
                         sizeof addr.host - 1);
     }
     memcpy(addr.host, host, (size_t)(end - host));
     if (addr.host[strcspn(addr.host, "/ \t@?[")]) {
         return diag_set(diag, CAIRN_E_INVALID,
-                        "address \"%s\": not a host name; use host:port or unix:/path", text);
+                        "the address \"%s\" has no valid host name; write host:port or unix:/path",
+                        text);
     }
     uint64_t number = default_port;
     if (port && !digits_parse_decimal(port, UINT16_MAX, &number)) {
-        return diag_set(diag, CAIRN_E_INVALID, "address \"%s\": port must be 0 to 65535", text);
+        return diag_set(diag, CAIRN_E_INVALID,
+                        "the address \"%s\" has no valid port; the port must be 0 to 65535", text);
     }
     addr.port = (uint16_t)number;
     *ret = addr;
@@ -64,13 +69,14 @@ static int parse_unix(const char *path, struct net_addr *ret, struct diag *diag)
     size_t bytes = strlen(path);
 
     if (path[0] != '/') {
-        return diag_set(diag, CAIRN_E_INVALID, "address \"unix:%s\": the path must start with /",
-                        path);
+        return diag_set(diag, CAIRN_E_INVALID,
+                        "the address \"unix:%s\" is not valid: the path must start with /", path);
     }
     if (bytes > UNIX_PATH_MAX_BYTES) {
-        return diag_set(diag, CAIRN_E_INVALID,
-                        "address \"unix:%s\": a socket's path may have at most %d bytes", path,
-                        UNIX_PATH_MAX_BYTES);
+        return diag_set(
+            diag, CAIRN_E_INVALID,
+            "the address \"unix:%s\" is not valid: the path of a socket may have at most %d bytes",
+            path, UNIX_PATH_MAX_BYTES);
     }
     memcpy(addr.host, path, bytes);
     *ret = addr;

@@ -29,7 +29,7 @@ int net_uv_connect(struct net *base, const struct net_addr *addr, struct sock **
 
     if (!sock) {
         free(connecting);
-        return diag_set(diag, CAIRN_E_NO_MEMORY, "connect: out of memory");
+        return diag_no_memory(diag, "connecting");
     }
     connecting->addr = *addr;
     connecting->on_progress = on_progress;
@@ -41,7 +41,7 @@ int net_uv_connect(struct net *base, const struct net_addr *addr, struct sock **
         sock->state = SOCK_RESOLVING;
         rc = resolve_start(&net->resolver, addr, on_resolved, sock, &connecting->resolve);
         if (rc) {
-            diag_set(&connecting->failure, CAIRN_E_UNREACHABLE, "look up %s: %s", addr->host,
+            diag_set(&connecting->failure, CAIRN_E_UNREACHABLE, "cannot look up %s: %s", addr->host,
                      err_text(rc));
             fail(sock, 0);
         }
@@ -138,7 +138,7 @@ static void fail(struct sock_uv *sock, int errnum)
 
     net_addr_format(&connecting->addr, sizeof name, name);
     if (errnum) {
-        diag_set(&connecting->failure, CAIRN_E_UNREACHABLE, "connect to %s: %s", name,
+        diag_set(&connecting->failure, CAIRN_E_UNREACHABLE, "cannot connect to %s: %s", name,
                  strerror(errnum));
     }
     connecting->failure.code = CAIRN_E_UNREACHABLE;

@@ -64,7 +64,7 @@ int net_uv_listen(struct net *base, const struct net_addr *addr, unsigned mode,
     listener = calloc(1, sizeof *listener);
     if (!listener) {
         close(fd);
-        return diag_set(diag, CAIRN_E_NO_MEMORY, "listen: out of memory");
+        return diag_no_memory(diag, "a listener");
     }
     rc = poller_new(net->loop, fd, (struct poller_owner){on_listener_poll, listener},
                     &listener->poller, diag);
@@ -173,7 +173,7 @@ static int open_listening(const struct net_addr *addr, unsigned mode, int *ret, 
         fd = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
     }
     if (fd < 0) {
-        return diag_errno(diag, errno, "listen on %s", name);
+        return diag_errno(diag, errno, "cannot listen on %s", name);
     }
     net_tune(fd, target->addr.ss_family);
     if (addr->family == NET_UNIX) {
@@ -181,13 +181,15 @@ static int open_listening(const struct net_addr *addr, unsigned mode, int *ret, 
     } else if (setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one) ||
                bind(fd, (const struct sockaddr *)&target->addr, target->bytes)) {
         rc = errno == EADDRINUSE
-                 ? diag_set(diag, CAIRN_E_BUSY, "listen on %s: another process has this port", name)
-                 : diag_errno(diag, errno, "listen on %s", name);
+                 ? diag_set(diag, CAIRN_E_BUSY,
+                            "cannot listen on %s, because another process uses this port", name)
+                 : diag_errno(diag, errno, "cannot listen on %s", name);
     }
     if (!rc && listen(fd, BACKLOG)) {
         rc = errno == EADDRINUSE
-                 ? diag_set(diag, CAIRN_E_BUSY, "listen on %s: another process has this port", name)
-                 : diag_errno(diag, errno, "listen on %s", name);
+                 ? diag_set(diag, CAIRN_E_BUSY,
+                            "cannot listen on %s, because another process uses this port", name)
+                 : diag_errno(diag, errno, "cannot listen on %s", name);
     }
     if (rc) {
         close(fd);
@@ -211,11 +213,11 @@ static int bind_unix(int fd, const struct target *target, const struct net_addr 
         rc = bind(fd, (const struct sockaddr *)&target->addr, target->bytes);
     }
     if (rc) {
-        return diag_errno(diag, errno, "listen on unix:%s", addr->host);
+        return diag_errno(diag, errno, "cannot listen on unix:%s", addr->host);
     }
     /* No client can connect before listen(), so the mode is never wider than asked for. */
     if (chmod(addr->host, (mode_t)mode)) {
-        rc = diag_errno(diag, errno, "listen on unix:%s: set mode %o", addr->host, mode);
+        rc = diag_errno(diag, errno, "cannot listen on unix:%s with mode %o", addr->host, mode);
         unlink(addr->host); /* if the path stays, the next start finds it stale */
         return rc;
     }
@@ -230,26 +232,28 @@ static int remove_stale(const struct target *target, const char *path, struct di
     int probe, err;
 
     if (lstat(path, &st)) {
-        return errno == ENOENT ? 0 : diag_errno(diag, errno, "listen on unix:%s", path);
+        return errno == ENOENT ? 0 : diag_errno(diag, errno, "cannot listen on unix:%s", path);
     }
     if (!S_ISSOCK(st.st_mode)) {
         return diag_set(diag, CAIRN_E_EXISTS,
-                        "listen on unix:%s: a file is there that is not a socket; remove it or "
-                        "choose another path",
+                        "cannot listen on unix:%s, because a file is there that is not a socket; "
+                        "remove it or choose another path",
                         path);
     }
     probe = socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
     if (probe < 0) {
-        return diag_errno(diag, errno, "listen on unix:%s", path);
+        return diag_errno(diag, errno, "cannot listen on unix:%s", path);
     }
     err = connect(probe, (const struct sockaddr *)&target->addr, target->bytes) ? errno : 0;
     close(probe);
     if (err != ECONNREFUSED && err != ENOENT) {
-        return diag_set(diag, CAIRN_E_BUSY, "listen on unix:%s: another process listens there%s%s",
-                        path, err ? ": " : "", err ? strerror(err) : "");
+        return diag_set(diag, CAIRN_E_BUSY,
+                        "cannot listen on unix:%s, because another process listens there%s%s", path,
+                        err ? ": " : "", err ? strerror(err) : "");
     }
-    return unlink(path) && errno != ENOENT ? diag_errno(diag, errno, "remove stale unix:%s", path)
-                                           : 0;
+    return unlink(path) && errno != ENOENT
+               ? diag_errno(diag, errno, "cannot remove the stale unix:%s", path)
+               : 0;
 }
 
 /* Gives the address of the listener, with the port that the kernel chose if 0 was asked for. */

@@ -21,13 +21,13 @@ int poller_new(struct loop *loop, int fd, struct poller_owner on, struct poller 
     CHECK(fd >= 0);
     if (!poller) {
         close(fd);
-        return diag_set(diag, CAIRN_E_NO_MEMORY, "socket: out of memory");
+        return diag_no_memory(diag, "a socket");
     }
     status = uv_poll_init(loop_uv_handle(loop), &poller->poll, fd);
     if (status) {
         close(fd);
         free(poller);
-        return diag_errno(diag, uv_to_errno(status), "watch socket");
+        return diag_errno(diag, uv_to_errno(status), "cannot watch a socket");
     }
     poller->poll.data = poller;
     poller->fd = fd;

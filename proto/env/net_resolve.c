@@ -40,7 +40,7 @@ int resolver_init(struct resolver *resolver, struct loop *loop, struct diag *dia
     int status;
 
     if (!wake) {
-        return diag_set(diag, CAIRN_E_NO_MEMORY, "resolver: out of memory");
+        return diag_no_memory(diag, "the resolver of host names");
     }
     status = uv_async_init(loop_uv_handle(loop), wake, on_wake);
     if (status) {
@@ -228,7 +228,7 @@ int targets_from_name(const struct net_addr *addr, bool is_passive, struct targe
     snprintf(port, sizeof port, "%u", addr->port);
     err = getaddrinfo(addr->host, port, &hints, &found);
     if (err) {
-        return diag_set(diag, CAIRN_E_UNREACHABLE, "look up host \"%s\": %s", addr->host,
+        return diag_set(diag, CAIRN_E_UNREACHABLE, "cannot look up the host \"%s\": %s", addr->host,
                         err == EAI_SYSTEM ? strerror(errno) : gai_strerror(err));
     }
     ret->count = 0;

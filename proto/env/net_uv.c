@@ -20,7 +20,7 @@ int net_uv_new(struct loop *loop, struct net **ret, struct diag *diag)
     int rc;
 
     if (!net) {
-        return diag_set(diag, CAIRN_E_NO_MEMORY, "network: out of memory");
+        return diag_no_memory(diag, "network");
     }
     rc = resolver_init(&net->resolver, loop, diag);
     if (rc) {

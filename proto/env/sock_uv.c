@@ -50,7 +50,7 @@ int net_uv_adopt(struct net *base, int fd, struct sock **ret, struct diag *diag)
 
     if (!sock) {
         close(fd);
-        return diag_set(diag, CAIRN_E_NO_MEMORY, "connection: out of memory");
+        return diag_no_memory(diag, "connection");
     }
     rc = poller_new(net->loop, fd, (struct poller_owner){sock_uv_on_poll, sock}, &sock->poller,
                     diag);
@@ -169,7 +169,8 @@ int sock_uv_lost(struct sock_uv *sock, int errnum, struct diag *diag)
     char name[64];
 
     sock_uv_peer_name(&sock->base, sizeof name, name);
-    return diag_set(diag, CAIRN_E_CONNECTION_LOST, "connection to %s: %s", name, strerror(errnum));
+    return diag_set(diag, CAIRN_E_CONNECTION_LOST, "the connection to %s failed: %s", name,
+                    strerror(errnum));
 }
 
 /* Reads what is there, with the descriptors that come along. */
@@ -321,7 +322,7 @@ void sock_uv_peer_name(struct sock *base, size_t bytes, char *ret)
     if (sock->connecting) {
         net_addr_format(&sock->connecting->addr, bytes, ret);
     } else if (!get_peer(sock, &peer)) {
-        snprintf(ret, bytes, "a peer that is gone");
+        snprintf(ret, bytes, "a peer that has disconnected");
     } else if (peer.ss_family == AF_UNIX) {
         struct ucred cred;
         if (!get_cred(sock, &cred)) {

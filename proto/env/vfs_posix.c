@@ -29,7 +29,7 @@ static int open_root(struct vfs *vfs, const char *path, vfs_fd *ret, struct diag
         fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     } while (fd < 0 && errno == EINTR);
     if (fd < 0) {
-        return diag_errno(diag, errno, "open directory %s", path);
+        return diag_errno(diag, errno, "cannot open directory %s", path);
     }
     *ret = fd;
     return 0;
@@ -61,10 +61,11 @@ static int open_at(struct vfs *vfs, vfs_fd dir, const char *name, unsigned flags
         fd = vfs_posix_openat(dir, name, open_flags(flags), 0600);
     } while (fd < 0 && errno == EINTR);
     if (fd < 0) {
-        return errno == ELOOP ? diag_set(diag, CAIRN_E_IO,
-                                         "open %s: a symbolic link is in the way; remove it", name)
-                              : diag_errno(diag, errno, "%s %s",
-                                           flags & VFS_CREATE_EXCL ? "create" : "open", name);
+        return errno == ELOOP
+                   ? diag_set(diag, CAIRN_E_IO,
+                              "cannot open %s, because it is a symbolic link; remove it", name)
+                   : diag_errno(diag, errno, "%s %s", flags & VFS_CREATE_EXCL ? "create" : "open",
+                                name);
     }
     /* O_DIRECT is set after the open, because some file systems create the file and then fail an
      * open with O_DIRECT. If it is refused the file is buffered, and vfs_is_direct says so. */
@@ -123,10 +124,10 @@ static int pwrite_all(struct vfs *vfs, vfs_fd fd, uint64_t offset, size_t bytes,
             at += n;
             left -= (size_t)n;
         } else if (n == 0) {
-            return diag_set(diag, CAIRN_E_IO, "write %zu bytes at %llu: nothing was written", bytes,
+            return diag_set(diag, CAIRN_E_IO, "a write of %zu bytes at %llu wrote nothing", bytes,
                             (unsigned long long)offset);
         } else if (errno != EINTR && !(errno == EINVAL && drop_direct(fd))) {
-            return diag_errno(diag, errno, "write %zu bytes at %llu", bytes,
+            return diag_errno(diag, errno, "cannot write %zu bytes at %llu", bytes,
                               (unsigned long long)offset);
         }
     }
@@ -156,7 +157,7 @@ static int pread_all(struct vfs *vfs, vfs_fd fd, uint64_t offset, size_t bytes, 
         } else if (n == 0) {
             break;
         } else if (errno != EINTR && !(errno == EINVAL && drop_direct(fd))) {
-            return diag_errno(diag, errno, "read %zu bytes at %llu", bytes,
+            return diag_errno(diag, errno, "cannot read %zu bytes at %llu", bytes,
                               (unsigned long long)offset);
         }
     }
@@ -183,7 +184,7 @@ static int sync_fd(struct vfs *vfs, vfs_fd fd, struct diag *diag)
     if (fsync(fd)) {
         int err = errno;
         return err == EINTR ? diag_set(diag, CAIRN_E_IO,
-                                       "fsync was interrupted; the file's contents are unknown")
+                                       "fsync was interrupted, so the file's contents are unknown")
                             : diag_errno(diag, err, "fsync");
     }
     return 0;
@@ -202,7 +203,7 @@ static int allocate(struct vfs *vfs, vfs_fd fd, uint64_t bytes, struct diag *dia
         rc = fallocate(fd, FALLOC_FL_KEEP_SIZE, 0, (off_t)bytes);
     } while (rc && errno == EINTR);
     if (rc && errno != EOPNOTSUPP && errno != ENOSYS) {
-        return diag_errno(diag, errno, "reserve %llu bytes", (unsigned long long)bytes);
+        return diag_errno(diag, errno, "cannot reserve %llu bytes", (unsigned long long)bytes);
     }
     return 0;
 }
@@ -218,13 +219,14 @@ static int truncate_fd(struct vfs *vfs, vfs_fd fd, uint64_t bytes, struct diag *
     do {
         rc = ftruncate(fd, (off_t)bytes);
     } while (rc && errno == EINTR);
-    return rc ? diag_errno(diag, errno, "set the length to %llu", (unsigned long long)bytes) : 0;
+    return rc ? diag_errno(diag, errno, "cannot set the length to %llu", (unsigned long long)bytes)
+              : 0;
 }
 
 static int chmod_fd(struct vfs *vfs, vfs_fd fd, uint32_t mode, struct diag *diag)
 {
     (void)vfs;
-    return fchmod(fd, (mode_t)mode) ? diag_errno(diag, errno, "set mode %o", mode) : 0;
+    return fchmod(fd, (mode_t)mode) ? diag_errno(diag, errno, "cannot set the mode %o", mode) : 0;
 }
 
 /* Takes the write lock of the file, or returns BUSY. The lock belongs to the open file, so it ends
@@ -236,7 +238,7 @@ static int lock_fd(struct vfs *vfs, vfs_fd fd, struct diag *diag)
     (void)vfs;
     if (fcntl(fd, F_OFD_SETLK, &lock)) {
         return errno == EAGAIN || errno == EACCES
-                   ? diag_set(diag, CAIRN_E_BUSY, "another process holds the lock")
+                   ? diag_set(diag, CAIRN_E_BUSY, "another process holds the lock of the file")
                    : diag_errno(diag, errno, "lock");
     }
     return 0;

@@ -98,7 +98,8 @@ int vfs_posix_mkdir(struct vfs *vfs, vfs_fd dir, const char *name, struct diag *
     if (rc) {
         return rc;
     }
-    return mkdirat(dir, name, 0700) ? diag_errno(diag, errno, "make directory %s", name) : 0;
+    return mkdirat(dir, name, 0700) ? diag_errno(diag, errno, "cannot create directory %s", name)
+                                    : 0;
 }
 
 /* Renames on file systems without RENAME_NOREPLACE. link() refuses an existing target as well; a
@@ -111,21 +112,22 @@ static int rename_by_link(vfs_fd from_dir, const char *from, vfs_fd to_dir, cons
     struct stat st;
 
     if (fstatat(from_dir, from, &st, AT_SYMLINK_NOFOLLOW)) {
-        return diag_errno(diag, errno, "rename %s", from);
+        return diag_errno(diag, errno, "cannot rename %s", from);
     }
     if (!S_ISDIR(st.st_mode)) {
         if (linkat(from_dir, from, to_dir, to, 0)) {
-            return diag_errno(diag, errno, "rename %s to %s", from, to);
+            return diag_errno(diag, errno, "cannot rename %s to %s", from, to);
         }
         return unlinkat(from_dir, from, 0)
-                   ? diag_errno(diag, errno, "rename %s to %s: remove the old name", from, to)
+                   ? diag_errno(diag, errno, "cannot remove the old name after renaming %s to %s",
+                                from, to)
                    : 0;
     }
     if (fstatat(to_dir, to, &st, AT_SYMLINK_NOFOLLOW) == 0) {
-        return diag_errno(diag, EEXIST, "rename %s to %s", from, to);
+        return diag_errno(diag, EEXIST, "cannot rename %s to %s", from, to);
     }
     return renameat(from_dir, from, to_dir, to)
-               ? diag_errno(diag, errno, "rename %s to %s", from, to)
+               ? diag_errno(diag, errno, "cannot rename %s to %s", from, to)
                : 0;
 }
 
@@ -146,7 +148,7 @@ int vfs_posix_rename(struct vfs *vfs, vfs_fd from_dir, const char *from, vfs_fd 
     if (errno == EINVAL || errno == ENOSYS) {
         return rename_by_link(from_dir, from, to_dir, to, diag);
     }
-    return diag_errno(diag, errno, "rename %s to %s", from, to);
+    return diag_errno(diag, errno, "cannot rename %s to %s", from, to);
 }
 
 int vfs_posix_exchange(struct vfs *vfs, vfs_fd dir, const char *name, const char *with,
@@ -165,11 +167,11 @@ int vfs_posix_exchange(struct vfs *vfs, vfs_fd dir, const char *name, const char
     }
     if (errno == EINVAL || errno == ENOSYS) {
         return diag_set(diag, CAIRN_E_UNSUPPORTED,
-                        "exchange %s with %s: this file system cannot exchange two names in one "
-                        "step",
+                        "cannot exchange %s with %s, because this file system cannot exchange two "
+                        "names in one step; use ext4, xfs or btrfs",
                         name, with);
     }
-    return diag_errno(diag, errno, "exchange %s with %s", name, with);
+    return diag_errno(diag, errno, "cannot exchange %s with %s", name, with);
 }
 
 int vfs_posix_unlink(struct vfs *vfs, vfs_fd dir, const char *name, bool is_dir, struct diag *diag)
@@ -182,7 +184,7 @@ int vfs_posix_unlink(struct vfs *vfs, vfs_fd dir, const char *name, bool is_dir,
         return rc;
     }
     return unlinkat(dir, name, is_dir ? AT_REMOVEDIR : 0)
-               ? diag_errno(diag, errno, "remove %s", name)
+               ? diag_errno(diag, errno, "cannot remove %s", name)
                : 0;
 }
 
@@ -218,7 +220,7 @@ int vfs_posix_list(struct vfs *vfs, vfs_fd dir,
 
     (void)vfs;
     if (!stream) {
-        rc = diag_errno(diag, errno, "list directory");
+        rc = diag_errno(diag, errno, "cannot list a directory");
         if (fd >= 0) {
             close(fd);
         }
@@ -230,7 +232,7 @@ int vfs_posix_list(struct vfs *vfs, vfs_fd dir,
         errno = 0;
         entry = readdir(stream);
         if (!entry) {
-            rc = errno ? diag_errno(diag, errno, "list directory") : 0;
+            rc = errno ? diag_errno(diag, errno, "cannot list a directory") : 0;
             break;
         }
         if (strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0) {
@@ -267,7 +269,7 @@ int vfs_posix_space(struct vfs *vfs, vfs_fd dir, struct vfs_space *ret, struct d
 
     (void)vfs;
     if (fstatfs(dir, &fs)) {
-        return diag_errno(diag, errno, "free space");
+        return diag_errno(diag, errno, "cannot read the free space");
     }
     unit = (uint64_t)(fs.f_frsize ? fs.f_frsize : fs.f_bsize);
     magic = (uint32_t)fs.f_type;

@@ -65,7 +65,7 @@ int work_threads_new(struct loop *loop, unsigned threads, const char *name, stru
 
     CHECK(threads > 0);
     if (!pool) {
-        return diag_set(diag, CAIRN_E_NO_MEMORY, "work pool %s: out of memory", name);
+        return diag_no_memory(diag, "the worker pool %s", name);
     }
     pool->base.ops = &threads_ops;
     pool->magic = WORK_MAGIC;
@@ -85,7 +85,8 @@ int work_threads_new(struct loop *loop, unsigned threads, const char *name, stru
     if (err) {
         unsigned started = pool->count;
         stop_threads(pool, started);
-        return diag_errno(diag, err, "work pool %s: thread %u of %u", name, started + 1, threads);
+        return diag_errno(diag, err, "cannot start, for the worker pool %s, thread %u of %u", name,
+                          started + 1, threads);
     }
     *ret = &pool->base;
     return 0;

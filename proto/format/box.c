@@ -19,10 +19,10 @@
 int shape_check(const struct shape *shape, uint32_t dtype, uint64_t *ret_bytes, struct diag *diag)
 {
     if (!dtype_is_known(dtype)) {
-        return diag_set(diag, CAIRN_E_UNSUPPORTED, "dtype %u is not known to this version", dtype);
+        return diag_set(diag, CAIRN_E_UNSUPPORTED, "dtype %u needs a newer Cairn than this", dtype);
     }
     if (shape->ndim > LIMIT_NDIM) {
-        return diag_set(diag, CAIRN_E_TOO_LARGE, "%u dimensions; at most %d are allowed",
+        return diag_set(diag, CAIRN_E_TOO_LARGE, "%u dimensions are given; at most %d are allowed",
                         shape->ndim, LIMIT_NDIM);
     }
     /* The product without the zeros must fit as well, because boxes and rows of an empty tensor are
@@ -37,7 +37,7 @@ int shape_check(const struct shape *shape, uint32_t dtype, uint64_t *ret_bytes, 
         empty = empty || shape->length[d] == 0;
         uint64_t length = shape->length[d] == 0 ? 1 : (uint64_t)shape->length[d];
         if (!mul_u64(bytes, length, &bytes) || bytes > INT64_MAX) {
-            return diag_set(diag, CAIRN_E_TOO_LARGE, "the tensor's bytes do not fit 63 bits");
+            return diag_set(diag, CAIRN_E_TOO_LARGE, "the tensor is larger than 2^63 bytes");
         }
     }
     *ret_bytes = empty ? 0 : bytes;
@@ -104,16 +104,16 @@ struct box box_whole(const struct shape *shape)
 int box_check(const struct box *box, const struct shape *shape, struct diag *diag)
 {
     if (box->ndim != shape->ndim || box->ndim > LIMIT_NDIM) {
-        return diag_set(diag, CAIRN_E_INVALID, "the box has %u dimensions, the tensor %u",
+        return diag_set(diag, CAIRN_E_INVALID, "the box has %u dimensions, but the tensor has %u",
                         box->ndim, shape->ndim);
     }
     for (uint32_t d = 0; d < box->ndim; d++) {
         int64_t offset = box->offset[d], length = box->length[d], whole = shape->length[d];
         if (offset < 0 || length < 0 || offset > whole || length > whole - offset) {
-            return diag_set(
-                diag, CAIRN_E_INVALID,
-                "the box (offset %lld, length %lld) is outside dimension %u of length %lld",
-                (long long)offset, (long long)length, d, (long long)whole);
+            return diag_set(diag, CAIRN_E_INVALID,
+                            "the box with offset %lld and length %lld goes beyond dimension %u, "
+                            "whose length is %lld",
+                            (long long)offset, (long long)length, d, (long long)whole);
         }
     }
     return 0;

@@ -89,7 +89,7 @@ static int check_local(const struct coverage *cov, bool blob, uint32_t placement
     name_text(cov, blob, sizeof name, name);
     return diag_set(
         cov->diag, CAIRN_E_COVERAGE,
-        "%s is local, but ranks %u and %u both bring it; give each rank its own coordinate", name,
+        "%s is local, but ranks %u and %u both save it; give each rank its own coordinate", name,
         rank_of(cov, 0), rank_of(cov, 1));
 }
 
@@ -103,19 +103,19 @@ static int check_tensor_alike(const struct coverage *cov)
         const struct part_tensor *other = tensor_of(cov, i);
         if (other->dtype != first->dtype) {
             return diag_set(cov->diag, CAIRN_E_DTYPE_MISMATCH,
-                            "%s is %s on rank %u and %s on rank %u", name, dtype_name(first->dtype),
+                            "%s is %s on rank %u but %s on rank %u", name, dtype_name(first->dtype),
                             rank_of(cov, 0), dtype_name(other->dtype), rank_of(cov, i));
         }
         if (!shape_equal(&other->shape, &first->shape)) {
             shape_format(&first->shape, sizeof a, a);
             shape_format(&other->shape, sizeof b, b);
             return diag_set(cov->diag, CAIRN_E_SHAPE_MISMATCH,
-                            "%s has the shape %s on rank %u and %s on rank %u", name, a,
+                            "%s has the shape %s on rank %u but %s on rank %u", name, a,
                             rank_of(cov, 0), b, rank_of(cov, i));
         }
         if (other->placement != first->placement) {
             return diag_set(cov->diag, CAIRN_E_COVERAGE,
-                            "%s has placement %u on rank %u and %u on rank %u", name,
+                            "%s has placement %u on rank %u but %u on rank %u", name,
                             first->placement, rank_of(cov, 0), other->placement, rank_of(cov, i));
         }
     }
@@ -146,20 +146,21 @@ static int check_written(struct coverage *cov, size_t count, uint64_t cell_count
     }
     for (size_t i = 0; i < count; i++) {
         if (i > 0 && written[i].cell == written[i - 1].cell) {
-            return diag_set(cov->diag, CAIRN_E_COVERAGE,
-                            "%s: cell %u of %llu was written by rank %u and rank %u", what,
-                            written[i].cell, (unsigned long long)cell_count, written[i - 1].rank,
-                            written[i].rank);
+            return diag_set(
+                cov->diag, CAIRN_E_COVERAGE,
+                "%s was written twice: cell %u of %llu came from rank %u and from rank %u", what,
+                written[i].cell, (unsigned long long)cell_count, written[i - 1].rank,
+                written[i].rank);
         }
         if (written[i].cell != i) {
             return diag_set(cov->diag, CAIRN_E_COVERAGE,
-                            "%s: cell %zu of %llu was written by no rank (rank %u holds it)", what,
-                            i, (unsigned long long)cell_count, holder);
+                            "%s is incomplete: no rank wrote cell %zu of %llu (rank %u holds it)",
+                            what, i, (unsigned long long)cell_count, holder);
         }
     }
     if (count != cell_count) {
         return diag_set(cov->diag, CAIRN_E_COVERAGE,
-                        "%s: cell %zu of %llu was written by no rank (rank %u holds it)", what,
+                        "%s is incomplete: no rank wrote cell %zu of %llu (rank %u holds it)", what,
                         count, (unsigned long long)cell_count, holder);
     }
     return 0;
@@ -243,16 +244,17 @@ static int report_fault(const struct coverage *cov, const struct tile_fault *fau
     box_format(&fault->point, sizeof point, point);
     if (fault->kind == TILE_HOLE) {
         size_t last = cov->group.member_count - 1;
-        return diag_set(
-            cov->diag, CAIRN_E_COVERAGE,
-            "%s: no rank brings the element %s (%zu ranks from %u to %u have boxes of it)", name,
-            point, last + 1, rank_of(cov, 0), rank_of(cov, last));
+        return diag_set(cov->diag, CAIRN_E_COVERAGE,
+                        "%s is incomplete: no rank saves the element %s (%zu ranks from %u to %u "
+                        "have boxes of it)",
+                        name, point, last + 1, rank_of(cov, 0), rank_of(cov, last));
     }
     box_format(&cov->distinct[fault->first], sizeof a, a);
     box_format(&cov->distinct[fault->second], sizeof b, b);
-    return diag_set(cov->diag, CAIRN_E_COVERAGE,
-                    "%s: box %s of rank %u overlaps box %s of rank %u at %s", name, a,
-                    cov->distinct_rank[fault->first], b, cov->distinct_rank[fault->second], point);
+    return diag_set(
+        cov->diag, CAIRN_E_COVERAGE,
+        "the boxes of %s overlap: box %s of rank %u and box %s of rank %u share the element %s",
+        name, a, cov->distinct_rank[fault->first], b, cov->distinct_rank[fault->second], point);
 }
 
 /* Makes room in the array for `need` elements. Returns NO_MEMORY if there is none. */
@@ -306,13 +308,13 @@ static int check_blob(struct coverage *cov)
         const struct part_blob *other = blob_of(cov, i);
         if (other->kind != first->kind || other->plain_bytes != first->plain_bytes ||
             other->placement != first->placement) {
-            return diag_set(
-                cov->diag, CAIRN_E_COVERAGE,
-                "%s differs: kind %u, placement %u, %llu bytes on rank %u; kind %u, placement %u, "
-                "%llu bytes on rank %u",
-                name, first->kind, first->placement, (unsigned long long)first->plain_bytes,
-                rank_of(cov, 0), other->kind, other->placement,
-                (unsigned long long)other->plain_bytes, rank_of(cov, i));
+            return diag_set(cov->diag, CAIRN_E_COVERAGE,
+                            "%s differs between ranks: kind %u, placement %u, %llu bytes on rank "
+                            "%u; kind %u, placement %u, %llu bytes on rank %u",
+                            name, first->kind, first->placement,
+                            (unsigned long long)first->plain_bytes, rank_of(cov, 0), other->kind,
+                            other->placement, (unsigned long long)other->plain_bytes,
+                            rank_of(cov, i));
         }
         int rc = add_written(cov, &count, &cov->parts[rank_of(cov, i)], other->chunk_first,
                              other->chunk_count);
@@ -333,16 +335,17 @@ static int check_headers(size_t count, const struct part *parts, struct diag *di
     for (size_t i = 0; i < count; i++) {
         const struct part *part = &parts[i];
         if (part->rank != i || part->world_size != count) {
-            return diag_set(diag, CAIRN_E_COVERAGE,
-                            "part %zu of %zu says it is of rank %u in a world of %u ranks", i,
-                            count, part->rank, part->world_size);
+            return diag_set(
+                diag, CAIRN_E_COVERAGE,
+                "part %zu of %zu belongs to rank %u in a world of %u ranks, which does not fit", i,
+                count, part->rank, part->world_size);
         }
         if (!ckpt_id_equal(part->id, parts[0].id) ||
             memcmp(&part->run_uuid, &parts[0].run_uuid, sizeof part->run_uuid) != 0 ||
             part->chunk_bytes != parts[0].chunk_bytes) {
             return diag_set(diag, CAIRN_E_COVERAGE,
-                            "the parts of rank 0 and rank %zu are of different runs, checkpoints "
-                            "or chunk sizes",
+                            "the parts of rank 0 and rank %zu belong to different runs or "
+                            "checkpoints, or have different chunk sizes",
                             i);
         }
     }
@@ -358,7 +361,7 @@ int parts_check_coverage(size_t count, const struct part *parts, struct scratch 
     cov.parts = parts;
     cov.diag = diag;
     if (count == 0 || count > LIMIT_WORLD_SIZE) {
-        return diag_set(diag, CAIRN_E_COVERAGE, "a checkpoint of %zu parts", count);
+        return diag_set(diag, CAIRN_E_COVERAGE, "a checkpoint cannot have %zu parts", count);
     }
     int rc = check_headers(count, parts, diag);
     for (int blobs = 0; blobs <= 1 && rc == 0; blobs++) {

@@ -53,27 +53,30 @@ int doc_open(const struct doc_kind *kind, size_t bytes, const uint8_t *data, str
                         kind->what, bytes, (unsigned long long)kind->bytes_max);
     }
     if (bytes < kind->bytes_min) {
-        return diag_set(diag, CAIRN_E_FORMAT, "the %s has %zu bytes; the shortest has %llu",
-                        kind->what, bytes, (unsigned long long)kind->bytes_min);
+        return diag_set(diag, CAIRN_E_FORMAT,
+                        "the %s has %zu bytes, but the shortest possible one has %llu", kind->what,
+                        bytes, (unsigned long long)kind->bytes_min);
     }
     cur_init(&cur, bytes, data);
     uint32_t magic = cur_u32(&cur), version = cur_u32(&cur);
     uint64_t length = cur_u64(&cur);
     uint32_t crc = cur_u32(&cur);
     if (magic != kind->magic) {
-        return diag_set(diag, CAIRN_E_FORMAT, "this is no %s: it begins with %08x, not %08x",
-                        kind->what, magic, kind->magic);
+        return diag_set(diag, CAIRN_E_FORMAT,
+                        "this is not a valid %s: it begins with %08x instead of %08x", kind->what,
+                        magic, kind->magic);
     }
     if (length != bytes) {
-        return diag_set(diag, CAIRN_E_FORMAT, "the %s has %zu bytes, its header says %llu",
+        return diag_set(diag, CAIRN_E_FORMAT, "the %s has %zu bytes, but its header says %llu",
                         kind->what, bytes, (unsigned long long)length);
     }
     size_t end = kind->covered != 0 ? kind->covered : bytes;
     CHECK(end >= DOC_PROLOGUE_BYTES && end <= bytes);
     uint32_t found = doc_crc(end, data);
     if (found != crc) {
-        return diag_set(diag, CAIRN_E_DAMAGED, "the %s is damaged: crc32c %08x, stored %08x",
-                        kind->what, found, crc);
+        return diag_set(diag, CAIRN_E_DAMAGED,
+                        "the %s is damaged: its crc32c is %08x, but %08x is stored", kind->what,
+                        found, crc);
     }
     if (version != DOC_VERSION) {
         return diag_set(diag, CAIRN_E_UNSUPPORTED,

@@ -267,7 +267,7 @@ static int take_chain(struct cur *cur, uint8_t version, struct scratch *scratch,
     entry->wall_ns = (int64_t)cur_u64(cur);
     if (cur->status == 0 && (entry->kind < CHAIN_COMMIT || entry->kind > CHAIN_REPAIR)) {
         return diag_set(diag, CAIRN_E_UNSUPPORTED,
-                        "a chain entry of kind %u is not known to this version", entry->kind);
+                        "a chain entry of kind %u needs a newer Cairn than this", entry->kind);
     }
     bool good = true;
     if (entry->kind == CHAIN_COMMIT) {

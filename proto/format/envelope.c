@@ -42,7 +42,7 @@ int digest_check(uint8_t digest_alg, const struct digest *digest, struct diag *d
 {
     if (digest_alg != DIGEST_XXH3_128 && digest_alg != DIGEST_SHA256) {
         return diag_set(diag, CAIRN_E_UNSUPPORTED,
-                        "digest algorithm %u is not known to this version", digest_alg);
+                        "digest algorithm %u needs a newer Cairn than this", digest_alg);
     }
     if (digest_alg == DIGEST_XXH3_128 && !is_all_zero(16, digest->bytes + 16)) {
         return diag_set(diag, CAIRN_E_FORMAT,
@@ -54,19 +54,19 @@ int digest_check(uint8_t digest_alg, const struct digest *digest, struct diag *d
 int encoding_check(uint8_t encoding, uint32_t stored_bytes, uint32_t plain_bytes, struct diag *diag)
 {
     if (encoding > ENCODING_PLANES_ZSTD) {
-        return diag_set(diag, CAIRN_E_UNSUPPORTED, "encoding %u is not known to this version",
+        return diag_set(diag, CAIRN_E_UNSUPPORTED, "encoding %u needs a newer Cairn than this",
                         encoding);
     }
     if (plain_bytes == 0 || plain_bytes > LIMIT_CHUNK_BYTES) {
-        return diag_set(diag, CAIRN_E_FORMAT, "a chunk of %u plain bytes; 1 to %d are allowed",
+        return diag_set(diag, CAIRN_E_FORMAT, "a chunk has %u plain bytes; 1 to %d are allowed",
                         plain_bytes, LIMIT_CHUNK_BYTES);
     }
     if (stored_bytes == 0 || stored_bytes > LIMIT_CHUNK_BYTES) {
-        return diag_set(diag, CAIRN_E_FORMAT, "a chunk of %u stored bytes; 1 to %d are allowed",
+        return diag_set(diag, CAIRN_E_FORMAT, "a chunk has %u stored bytes; 1 to %d are allowed",
                         stored_bytes, LIMIT_CHUNK_BYTES);
     }
     if (encoding == ENCODING_RAW && stored_bytes != plain_bytes) {
-        return diag_set(diag, CAIRN_E_FORMAT, "a raw chunk of %u plain bytes has %u stored bytes",
+        return diag_set(diag, CAIRN_E_FORMAT, "a raw chunk has %u plain bytes, but %u stored bytes",
                         plain_bytes, stored_bytes);
     }
     return 0;
@@ -86,7 +86,7 @@ static int envelope_check(const struct envelope *envelope, struct diag *diag)
     }
     if (envelope->key_id != 0) {
         return diag_set(diag, CAIRN_E_UNSUPPORTED,
-                        "a chunk is encrypted (key %u); this version cannot read it",
+                        "a chunk is encrypted (key %u) and needs a newer Cairn than this",
                         envelope->key_id);
     }
     if (!is_all_zero(sizeof envelope->nonce, envelope->nonce) ||
@@ -95,7 +95,7 @@ static int envelope_check(const struct envelope *envelope, struct diag *diag)
     }
     uint8_t width = envelope->element_bytes;
     if (width != 1 && width != 2 && width != 4 && width != 8 && width != 16) {
-        return diag_set(diag, CAIRN_E_FORMAT, "elements of %u bytes; 1, 2, 4, 8 and 16 are known",
+        return diag_set(diag, CAIRN_E_FORMAT, "elements have %u bytes; 1, 2, 4, 8, 16 are possible",
                         width);
     }
     return 0;
@@ -105,13 +105,13 @@ int envelope_decode(const uint8_t bytes[ENVELOPE_BYTES], struct envelope *ret, s
 {
     struct envelope envelope;
     if (load_u32(bytes) != ENVELOPE_MAGIC) {
-        return diag_set(diag, CAIRN_E_FORMAT, "this is no chunk header: it begins with %08x",
+        return diag_set(diag, CAIRN_E_FORMAT, "this is not a chunk header: it begins with %08x",
                         load_u32(bytes));
     }
     uint32_t crc = crc32c(0, 92, bytes);
     if (crc != load_u32(bytes + 92)) {
         return diag_set(diag, CAIRN_E_DAMAGED,
-                        "a chunk header is damaged: crc32c %08x, stored %08x", crc,
+                        "a chunk header is damaged: its crc32c is %08x, but %08x is stored", crc,
                         load_u32(bytes + 92));
     }
     if (bytes[4] != ENVELOPE_VERSION) {

@@ -96,7 +96,8 @@ int run_name_parse(const char *text, struct run_name *ret, struct diag *diag)
     const char *slash = strchr(text, '/');
     if (slash == NULL) {
         return diag_set(diag, CAIRN_E_INVALID,
-                        "a run is written project/run; there is no '/' in \"%.64s\"", text);
+                        "\"%.64s\" does not name a run, because it has no '/'; write project/run",
+                        text);
     }
     struct run_name name;
     int rc = run_name_part("project", (size_t)(slash - text), text, name.project, diag);
@@ -180,10 +181,10 @@ int selector_parse(const char *text, struct selector *ret, struct diag *diag)
         good = digits_read_decimal(&at, UINT64_MAX, &selector.id.term) && selector.id.term > 0;
     }
     if (!good || *at != '\0') {
-        return diag_set(
-            diag, CAIRN_E_INVALID,
-            "\"%.64s\" names no checkpoint; write latest, STEP or STEP@TERM (terms start at 1)",
-            text);
+        return diag_set(diag, CAIRN_E_INVALID,
+                        "\"%.64s\" does not name a checkpoint; write latest, STEP or STEP@TERM "
+                        "(terms start at 1)",
+                        text);
     }
     *ret = selector;
     return 0;

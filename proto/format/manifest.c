@@ -161,7 +161,7 @@ static int take_lists(struct cur *cur, struct scratch *scratch, struct manifest 
     int status = 0;
     const uint8_t *metadata = cur_bytes(cur, ret->metadata_bytes);
     if (cur->status != 0) {
-        return diag_set(diag, CAIRN_E_FORMAT, "the manifest ends in its metadata");
+        return diag_set(diag, CAIRN_E_FORMAT, "the manifest ends in the middle of its metadata");
     }
     ret->metadata =
         ret->metadata_bytes == 0 ? NULL : scratch_copy(scratch, ret->metadata_bytes, metadata);

@@ -110,7 +110,7 @@ static int copy_label(struct merge *merge, const char *what, const char *text, c
 {
     if (text == NULL || !text_is_valid(strlen(text), text, LABEL_BYTES_MAX)) {
         return diag_set(merge->diag, CAIRN_E_INVALID,
-                        "%s \"%.40s\": 1 to %d bytes of UTF-8 are allowed", what,
+                        "%s \"%.40s\" is not valid: it must be 1 to %d bytes of UTF-8", what,
                         text != NULL ? text : "", LABEL_BYTES_MAX);
     }
     *ret = scratch_string(merge->scratch, strlen(text), text);
@@ -153,7 +153,7 @@ static int add_tag(struct merge *merge, const char *text)
     }
     if (note->tag_count == LIMIT_TAGS) {
         return diag_set(merge->diag, CAIRN_E_TOO_LARGE,
-                        "tag \"%s\" would be one more than the %d that a checkpoint may have: "
+                        "tag \"%s\" cannot be added, because the checkpoint has %d tags already; "
                         "remove one first",
                         tag, LIMIT_TAGS);
     }
@@ -192,15 +192,17 @@ static int set_metric(struct merge *merge, const struct metric *from)
         return status;
     }
     if (isnan(metric.value) && !merge->of_save) {
-        return diag_set(merge->diag, CAIRN_E_INVALID, "metric \"%s\" is not a number (NaN)",
+        return diag_set(merge->diag, CAIRN_E_INVALID,
+                        "the value of metric \"%s\" is not a number (NaN); leave the metric out",
                         metric.name);
     }
     uint32_t at = place_of(note->metrics, note->metric_count, sizeof *note->metrics, metric.name);
     bool there = at < note->metric_count && strcmp(note->metrics[at].name, metric.name) == 0;
     if (!there && note->metric_count == LIMIT_METRICS) {
-        return diag_set(merge->diag, CAIRN_E_TOO_LARGE,
-                        "metric \"%s\" would be one more than the %d that a checkpoint may have",
-                        metric.name, LIMIT_METRICS);
+        return diag_set(
+            merge->diag, CAIRN_E_TOO_LARGE,
+            "metric \"%s\" cannot be added, because the checkpoint has %d metrics already",
+            metric.name, LIMIT_METRICS);
     }
     if (!there) {
         memmove(&note->metrics[at + 1], &note->metrics[at],

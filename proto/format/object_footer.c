@@ -73,8 +73,8 @@ static int trailer_decode(const uint8_t *bytes, uint64_t object_bytes, struct tr
     uint32_t crc = crc32c(0, 124, bytes);
     if (crc != load_u32(bytes + 124)) {
         return diag_set(diag, CAIRN_E_DAMAGED,
-                        "the object's trailer is damaged: crc32c %08x, stored %08x", crc,
-                        load_u32(bytes + 124));
+                        "the object's trailer is damaged: its crc32c is %08x, but %08x is stored",
+                        crc, load_u32(bytes + 124));
     }
     if (load_u32(bytes + 4) != TRAILER_VERSION) {
         return diag_set(diag, CAIRN_E_UNSUPPORTED,
@@ -101,7 +101,8 @@ static int trailer_decode(const uint8_t *bytes, uint64_t object_bytes, struct tr
         return diag_set(diag, CAIRN_E_FORMAT, "the object's trailer contradicts itself");
     }
     if (total != object_bytes) {
-        return diag_set(diag, CAIRN_E_DAMAGED, "the object has %llu bytes, its trailer says %llu",
+        return diag_set(diag, CAIRN_E_DAMAGED,
+                        "the object has %llu bytes, but its trailer says %llu",
                         (unsigned long long)object_bytes, (unsigned long long)total);
     }
     return 0;
@@ -148,7 +149,8 @@ int object_footer_decode(size_t bytes, const uint8_t *data, uint64_t object_byte
 {
     struct trailer trailer;
     if (bytes < LIMIT_ALIGN_BYTES || bytes % LIMIT_ALIGN_BYTES != 0) {
-        return diag_set(diag, CAIRN_E_FORMAT, "an object's footer of %zu bytes", bytes);
+        return diag_set(diag, CAIRN_E_FORMAT,
+                        "the object's footer has %zu bytes, which is too short", bytes);
     }
     size_t before = bytes - OBJECT_TRAILER_BYTES;
     int rc = trailer_decode(data + before, object_bytes, &trailer, diag);
@@ -156,14 +158,14 @@ int object_footer_decode(size_t bytes, const uint8_t *data, uint64_t object_byte
         return rc;
     }
     if (trailer.footer_bytes != bytes) {
-        return diag_set(diag, CAIRN_E_FORMAT, "the footer has %zu bytes, its trailer says %llu",
+        return diag_set(diag, CAIRN_E_FORMAT, "the footer has %zu bytes, but its trailer says %llu",
                         bytes, (unsigned long long)trailer.footer_bytes);
     }
     uint32_t crc = crc32c(0, before, data);
     if (crc != trailer.footer_crc) {
         return diag_set(diag, CAIRN_E_DAMAGED,
-                        "the object's footer is damaged: crc32c %08x, stored %08x", crc,
-                        trailer.footer_crc);
+                        "the object's footer is damaged: its crc32c is %08x, but %08x is stored",
+                        crc, trailer.footer_crc);
     }
     struct envelope *envelopes = scratch_array(scratch, trailer.envelope_count, sizeof *envelopes);
     if (envelopes == NULL && trailer.envelope_count > 0) {

@@ -196,12 +196,12 @@ static int check_index_entry(const struct index_entry *entry, struct diag *diag)
             good && entry->dtype == 0 && entry->shape.ndim == 0 && entry->plain_bytes <= INT64_MAX;
         if (entry->blob_kind != BLOB_BYTES && entry->blob_kind != BLOB_TREE) {
             return diag_set(diag, CAIRN_E_UNSUPPORTED,
-                            "blob \"%.200s\" has the kind %u, which is not known to this version",
+                            "blob \"%.200s\" has kind %u, which needs a newer Cairn than this",
                             entry->name, entry->blob_kind);
         }
     } else {
         return diag_set(diag, CAIRN_E_UNSUPPORTED,
-                        "\"%.200s\" is of kind %u, which is not known to this version", entry->name,
+                        "\"%.200s\" has kind %u, which needs a newer Cairn than this", entry->name,
                         entry->kind);
     }
     return good ? 0
@@ -285,7 +285,7 @@ int page_decode(size_t bytes, const uint8_t *data, struct scratch *scratch, stru
     page.entry_count = cur_u32(&cur);
     if ((page.kind != PAGE_PARTS && page.kind != PAGE_INDEX) || page.level != 0) {
         return diag_set(diag, CAIRN_E_UNSUPPORTED,
-                        "a page of kind %u and level %u is not known to this version", page.kind,
+                        "a page of kind %u and level %u needs a newer Cairn than this", page.kind,
                         page.level);
     }
     rc = take_entries(&cur, scratch, &page, diag);
@@ -421,7 +421,7 @@ int index_build(size_t count, const struct part *parts, struct scratch *scratch,
         for (int which = both_next(&both); which >= 0; which = both_next(&both), at++) {
             if (pass == 1 && !entry_from_group(parts, &both.group[which], which == 1, scratch,
                                                &page.index[at])) {
-                return diag_set(diag, CAIRN_E_NO_MEMORY, "building the index of %zu parts", count);
+                return diag_no_memory(diag, "building the index of %zu parts", count);
             }
             both.has[which] = parts_walk_next(&both.walk[which], &both.group[which]);
         }
@@ -429,7 +429,7 @@ int index_build(size_t count, const struct part *parts, struct scratch *scratch,
         if (pass == 0) {
             page.index = scratch_array(scratch, (size_t)at + 1, sizeof *page.index);
             if (page.index == NULL) {
-                return diag_set(diag, CAIRN_E_NO_MEMORY, "building the index of %zu parts", count);
+                return diag_no_memory(diag, "building the index of %zu parts", count);
             }
         }
     }

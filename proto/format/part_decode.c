@@ -57,13 +57,13 @@ static int take_header(struct decoder *decoder, size_t bytes, struct cur *cur)
                 part->rank < part->world_size && chunk_bytes_is_valid(part->chunk_bytes) &&
                 decoder->dim_count <= bytes / 8 && decoder->string_bytes <= bytes;
     if (!good) {
-        return diag_set(decoder->diag, CAIRN_E_FORMAT, "the part's header is broken");
+        return diag_set(decoder->diag, CAIRN_E_FORMAT, "the part's header is malformed");
     }
     part_layout_init(&decoder->layout, part, decoder->dim_count, decoder->string_bytes);
     if (decoder->layout.bytes != bytes) {
         return diag_set(decoder->diag, CAIRN_E_FORMAT,
-                        "the part of rank %u has %zu bytes, its counts make %llu", part->rank,
-                        bytes, (unsigned long long)decoder->layout.bytes);
+                        "the part of rank %u has %zu bytes, but its counts add up to %llu",
+                        part->rank, bytes, (unsigned long long)decoder->layout.bytes);
     }
     return 0;
 }
@@ -84,7 +84,7 @@ static int check_crcs(const struct decoder *decoder)
         size_t bytes = (size_t)min_u64(PART_PAGE_BYTES, layout->crcs - from);
         if (crc32c(0, bytes, decoder->data + from) != load_u32(table + 4 * page)) {
             return diag_set(decoder->diag, CAIRN_E_DAMAGED,
-                            "the part of rank %u is damaged in bytes %llu to %llu",
+                            "the part of rank %u is damaged between bytes %llu and %llu",
                             decoder->part.rank, (unsigned long long)from,
                             (unsigned long long)(from + bytes - 1));
         }
@@ -169,7 +169,7 @@ static int take_object(struct decoder *decoder, uint32_t idx, struct cur *cur)
     object->id.rank = cur_u32(cur);
     object->id.sequence = cur_u32(cur);
     object->bytes_used = cur_u64(cur);
-    return object->id.term > 0 ? 0 : broken(decoder, "an object of term 0", idx);
+    return object->id.term > 0 ? 0 : broken(decoder, "an object has term 0", idx);
 }
 
 /* Reads and checks a tensor's record. */
@@ -266,7 +266,7 @@ static int take_blob(struct decoder *decoder, uint32_t idx, struct cur *cur)
     blob->chunk_count = cur_u32(cur);
     if (blob->kind != BLOB_BYTES && blob->kind != BLOB_TREE) {
         return diag_set(decoder->diag, CAIRN_E_UNSUPPORTED,
-                        "blob \"%.200s\" has the kind %u, which is not known to this version",
+                        "blob \"%.200s\" has kind %u, which needs a newer Cairn than this",
                         blob->name, blob->kind);
     }
     if (!placement_fits(blob->placement, blob->coordinate) || blob->plain_bytes > INT64_MAX ||
@@ -342,7 +342,7 @@ static int take_sections(struct decoder *decoder)
     }
     if (decoder->box_next != part->box_count || decoder->chunk_next != part->chunk_count ||
         decoder->dim_next != decoder->dim_count || decoder->string_next != decoder->string_bytes) {
-        return broken(decoder, "it holds records that nothing refers to", 0);
+        return broken(decoder, "it holds records to which nothing refers", 0);
     }
     return 0;
 }
@@ -365,7 +365,7 @@ static int check_cells(const struct decoder *decoder)
             }
             grid_cell(&grid, chunk->cell, &cell, &offset, &bytes);
             if (chunk->plain_bytes != bytes) {
-                return broken(decoder, "a chunk has not the bytes of its cell",
+                return broken(decoder, "a chunk does not have the bytes of its cell",
                               box->chunk_first + i);
             }
         }
@@ -380,7 +380,7 @@ static int check_cells(const struct decoder *decoder)
             }
             if (chunk->plain_bytes !=
                 blob_chunk_bytes(blob->plain_bytes, part->chunk_bytes, chunk->cell)) {
-                return broken(decoder, "a chunk has not the bytes of its piece",
+                return broken(decoder, "a chunk does not have the bytes of its piece",
                               blob->chunk_first + i);
             }
         }
@@ -405,7 +405,7 @@ static int check_objects(struct decoder *decoder)
     }
     for (uint32_t i = 0; i < part->object_count; i++) {
         if (part->objects[i].bytes_used != decoder->used[i] || decoder->used[i] == 0) {
-            return broken(decoder, "an object's bytes in use are not those of its chunks", i);
+            return broken(decoder, "an object's count of used bytes is not that of its chunks", i);
         }
         order[i] = &part->objects[i];
     }

@@ -156,8 +156,8 @@ bool record_guards_hold(const struct record *record, const struct record_update 
             continue;
         }
         diag_set(diag, CAIRN_E_CONFLICT, "the record's entry \"%s\" %s", guard->key,
-                 guard->absent ? "exists already"
-                 : found       ? "was changed in between"
+                 guard->absent ? "already exists"
+                 : found       ? "was changed by another update in between"
                                : "is gone");
         return false;
     }
@@ -186,15 +186,15 @@ static uint64_t entry_stored_bytes(size_t key_bytes, size_t value_bytes)
 static int record_change_check(const struct record_change *change, struct diag *diag)
 {
     if (!record_key_is_valid(strlen(change->key), change->key)) {
-        return diag_set(
-            diag, CAIRN_E_INVALID,
-            "\"%.160s\" is no record key: 1 to %d printable ASCII characters without space",
-            change->key, LIMIT_RECORD_KEY_BYTES - 1);
+        return diag_set(diag, CAIRN_E_INVALID,
+                        "\"%.160s\" is not a record key: a key has 1 to %d printable ASCII "
+                        "characters without space",
+                        change->key, LIMIT_RECORD_KEY_BYTES - 1);
     }
     if (!change->remove && change->value.bytes > LIMIT_RECORD_VALUE_BYTES) {
         return diag_set(diag, CAIRN_E_TOO_LARGE,
-                        "the record's entry \"%s\" has %zu bytes; at most %d", change->key,
-                        change->value.bytes, LIMIT_RECORD_VALUE_BYTES);
+                        "the record's entry \"%s\" has %zu bytes; at most %d are allowed",
+                        change->key, change->value.bytes, LIMIT_RECORD_VALUE_BYTES);
     }
     return 0;
 }
@@ -211,7 +211,7 @@ static int record_changes_sorted(const struct record_update *update,
 {
     uint64_t bytes = RECORD_UPDATE_HEADER_BYTES;
     const struct record_change **order = calloc(update->change_count + 1, sizeof(*order));
-    int rc = order == NULL ? diag_set(diag, CAIRN_E_NO_MEMORY, "updating a record") : 0;
+    int rc = order == NULL ? diag_no_memory(diag, "updating a record") : 0;
     for (size_t i = 0; i < update->change_count && rc == 0; i++) {
         const struct record_change *change = &update->changes[i];
         order[i] = change;
@@ -219,7 +219,8 @@ static int record_changes_sorted(const struct record_update *update,
         bytes += entry_stored_bytes(strlen(change->key), change->remove ? 0 : change->value.bytes);
     }
     if (rc == 0 && bytes > LIMIT_RECORD_UPDATE_BYTES) {
-        rc = diag_set(diag, CAIRN_E_TOO_LARGE, "a record's update of %llu bytes; at most %d",
+        rc = diag_set(diag, CAIRN_E_TOO_LARGE,
+                      "an update of the record has %llu bytes; at most %d are allowed",
                       (unsigned long long)bytes, LIMIT_RECORD_UPDATE_BYTES);
     }
     if (rc == 0) {
@@ -309,9 +310,10 @@ int record_apply(struct record *record, const struct record_update *update, stru
     }
     if (!merge_init(&merge, record->count, update->change_count) ||
         !merge_run(&merge, record, update->change_count, order)) {
-        rc = diag_set(diag, CAIRN_E_NO_MEMORY, "updating a record of %zu entries", record->count);
+        rc = diag_no_memory(diag, "updating a record of %zu entries", record->count);
     } else if (merge.bytes > LIMIT_RECORD_BYTES) {
-        rc = diag_set(diag, CAIRN_E_TOO_LARGE, "the record would have %llu bytes; at most %d",
+        rc = diag_set(diag, CAIRN_E_TOO_LARGE,
+                      "the record would have %llu bytes after the update; at most %d are allowed",
                       (unsigned long long)merge.bytes, LIMIT_RECORD_BYTES);
     }
     struct record_entry **gone = rc == 0 ? merge.dropped : merge.fresh;
@@ -349,14 +351,14 @@ static int record_append(struct record *record, const char *key, struct record_v
         size_t cap = record->cap < 16 ? 16 : record->cap * 2;
         struct record_entry **entries = realloc(record->entries, cap * sizeof(*entries));
         if (entries == NULL) {
-            return diag_set(diag, CAIRN_E_NO_MEMORY, "reading a record");
+            return diag_no_memory(diag, "reading a record");
         }
         record->entries = entries;
         record->cap = cap;
     }
     struct record_entry *entry = entry_new(key, value);
     if (entry == NULL) {
-        return diag_set(diag, CAIRN_E_NO_MEMORY, "reading a record");
+        return diag_no_memory(diag, "reading a record");
     }
     record->entries[record->count++] = entry;
     record->bytes = bytes;

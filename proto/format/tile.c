@@ -142,11 +142,13 @@ int boxes_tile_fault(const struct shape *shape, size_t count, const struct box *
     if (!mul_u64((uint64_t)count + 1, UINT64_C(1) << tiling.dims, &corner_max) ||
         corner_max > TILE_CORNERS_MAX) {
         return diag_set(diag, CAIRN_E_TOO_LARGE,
-                        "%zu boxes cut in %u dimensions are too many to check", count, tiling.dims);
+                        "the tensor has %zu boxes cut in %u dimensions, which are too many to "
+                        "check; cut it along fewer dimensions",
+                        count, tiling.dims);
     }
     uint64_t *corners = malloc((size_t)corner_max * sizeof *corners);
     if (corners == NULL) {
-        return diag_set(diag, CAIRN_E_NO_MEMORY, "checking the coverage of %zu boxes", count);
+        return diag_no_memory(diag, "checking the coverage of %zu boxes", count);
     }
     size_t n = tiling_corners(&tiling, corners);
     qsort_r(corners, n, sizeof *corners, corner_compare, &tiling);

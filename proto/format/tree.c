@@ -120,7 +120,7 @@ static int check_node(struct checker *checker)
     struct tree_node node;
     bool is_key = false;
     if (!take_node(&checker->cur, &node)) {
-        return bad(checker, "it is cut off or of an unknown kind");
+        return bad(checker, "it is cut off, or has an unknown kind");
     }
     if (!form_is_valid(&node)) {
         return bad(checker, "its payload or child count does not fit its kind");
@@ -156,7 +156,7 @@ int tree_check(size_t bytes, const uint8_t *data, struct diag *diag)
              length = cur_u32(cur);
     uint32_t crc = cur_u32(cur);
     if (cur->status != 0 || magic != TREE_MAGIC) {
-        return diag_set(diag, CAIRN_E_FORMAT, "this is no typed tree");
+        return diag_set(diag, CAIRN_E_FORMAT, "this is not a typed tree");
     }
     if (version != TREE_VERSION) {
         return diag_set(diag, CAIRN_E_UNSUPPORTED,
@@ -164,18 +164,20 @@ int tree_check(size_t bytes, const uint8_t *data, struct diag *diag)
                         TREE_VERSION);
     }
     if (length != cur_left(cur) || nodes == 0 || nodes > length / TREE_NODE_BYTES) {
-        return diag_set(diag, CAIRN_E_FORMAT,
-                        "the typed tree's header says %u nodes in %u bytes; there are %zu bytes",
-                        nodes, length, cur_left(cur));
+        return diag_set(
+            diag, CAIRN_E_FORMAT,
+            "the typed tree's header says %u nodes in %u bytes, but the tree has %zu bytes", nodes,
+            length, cur_left(cur));
     }
     uint32_t found = crc32c(0, length, data + TREE_HEADER_BYTES);
     if (found != crc) {
         return diag_set(diag, CAIRN_E_DAMAGED,
-                        "the typed tree is damaged: crc32c %08x, stored %08x", found, crc);
+                        "the typed tree is damaged: its crc32c is %08x, but %08x is stored", found,
+                        crc);
     }
     for (checker.node = 0; checker.node < nodes; checker.node++) {
         if (checker.node > 0 && checker.depth == 0) {
-            return bad(&checker, "it stands behind the end of the tree");
+            return bad(&checker, "it comes after the end of the tree");
         }
         int rc = check_node(&checker);
         if (rc != 0) {

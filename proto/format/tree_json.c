@@ -362,8 +362,7 @@ int tree_to_json(size_t bytes, const uint8_t *data, unsigned indent, struct buf 
     tree_iter_init(&iter, bytes, data);
     json.pairs = calloc(iter.nodes_left / 8 + 1u, 1);
     if (json.pairs == NULL) {
-        return diag_set(diag, CAIRN_E_NO_MEMORY, "writing a tree of %u nodes as JSON",
-                        iter.nodes_left);
+        return diag_no_memory(diag, "writing a tree of %u nodes as JSON", iter.nodes_left);
     }
     mark_pairs(bytes, data, json.pairs);
     for (uint32_t i = 0; tree_next(&iter, &node) && buf_status(buf) == 0; i++) {

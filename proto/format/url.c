@@ -17,7 +17,8 @@ static int url_add(struct url *url, const char *prefix, size_t bytes, const char
                    struct diag *diag)
 {
     if (url->server_count == URL_SERVERS_MAX) {
-        return diag_set(diag, CAIRN_E_INVALID, "more than %d servers are given", URL_SERVERS_MAX);
+        return diag_set(diag, CAIRN_E_INVALID, "the URL names more than %d servers",
+                        URL_SERVERS_MAX);
     }
     char *to = url->servers[url->server_count];
     if (strlen(prefix) + bytes + sizeof ":65535" > sizeof url->servers[0]) {
@@ -70,8 +71,8 @@ static int url_add_host(struct url *url, size_t bytes, const char *text, struct 
         host > 0 && (has_port ? port_is_valid(bytes - host - 1, text + host + 1) : host == bytes);
     if (!good) {
         return diag_set(diag, CAIRN_E_INVALID,
-                        "\"%.*s\" is no server; write host, host:port or [ipv6]:port, with a port "
-                        "of 1 to 65535",
+                        "\"%.*s\" does not name a server; write host, host:port or [ipv6]:port, "
+                        "with a port of 1 to 65535",
                         (int)(bytes < 80 ? bytes : 80), text);
     }
     int rc = url_add(url, "", bytes, text, diag);
@@ -89,11 +90,12 @@ static int url_add_unix(struct url *url, size_t bytes, const char *path, struct 
     if (bytes < 2 || path[0] != '/') {
         return diag_set(
             diag, CAIRN_E_INVALID,
-            "a Unix socket is given by its absolute path, as in cairn+unix:///run/cairn.sock");
+            "the path of a Unix socket must be absolute, as in cairn+unix:///run/cairn.sock");
     }
     if (bytes > 107) {
-        return diag_set(diag, CAIRN_E_INVALID,
-                        "the path of the Unix socket has %zu bytes; the system allows 107", bytes);
+        return diag_set(
+            diag, CAIRN_E_INVALID,
+            "the path of the Unix socket has %zu bytes, but the system allows at most 107", bytes);
     }
     return url_add(url, "unix:", bytes, path, diag);
 }
@@ -165,9 +167,10 @@ static int url_parse_unix(const char *rest, bool allow_no_run, struct url *url, 
     const char *query = rest + path;
     if (query[0] == '?') {
         if (strncmp(query, "?run=", 5) != 0 || query[5] == '\0') {
-            return diag_set(
-                diag, CAIRN_E_INVALID,
-                "\"%.64s\" is not known here; only ?run=project/run may follow the path", query);
+            return diag_set(diag, CAIRN_E_INVALID,
+                            "the URL has the unknown parameter \"%.64s\"; only ?run=project/run "
+                            "may follow the path",
+                            query);
         }
         query += 5;
     }
@@ -183,11 +186,10 @@ int url_parse(const char *text, const char *default_server, bool allow_no_run, s
     memset(&url, 0, sizeof url);
     for (const char *p = text; *p != '\0'; p++) {
         if ((unsigned char)*p <= 0x20 || *p == 0x7f || *p == '%' || *p == '@' || *p == '#') {
-            return diag_set(
-                diag, CAIRN_E_INVALID,
-                "the URL has the byte 0x%02x at position %zu; spaces, control characters, %% @ # "
-                "are not allowed",
-                (unsigned)(unsigned char)*p, (size_t)(p - text) + 1);
+            return diag_set(diag, CAIRN_E_INVALID,
+                            "the URL has the byte 0x%02x at position %zu; spaces, control "
+                            "characters and %% @ # are not allowed",
+                            (unsigned)(unsigned char)*p, (size_t)(p - text) + 1);
         }
     }
     if (strncmp(text, tcp, sizeof tcp - 1) == 0) {
@@ -196,7 +198,7 @@ int url_parse(const char *text, const char *default_server, bool allow_no_run, s
         rc = url_parse_unix(text + sizeof local - 1, allow_no_run, &url, diag);
     } else {
         rc = diag_set(diag, CAIRN_E_INVALID,
-                      "\"%.64s\" is no Cairn URL; write cairn://host:port/project/run or "
+                      "\"%.64s\" is not a Cairn URL; write cairn://host:port/project/run or "
                       "cairn+unix:///path?run=project/run",
                       text);
     }

@@ -318,7 +318,8 @@ static void on_beat(struct timer *timer)
         struct diag diag = DIAG_INIT;
         int status =
             diag_set(&diag, CAIRN_E_CONNECTION_LOST,
-                     "the peer is dead: no byte came for %llu ms (the limit is %u ms)",
+                     "the peer is taken for dead, because no byte came from it for %llu ms (the "
+                     "limit is %u ms)",
                      (unsigned long long)(now_ms - conn->in.alive_ms), conn->options.dead_after_ms);
         conn_over(conn, status, &diag);
     }
@@ -349,7 +350,7 @@ int conn_new(struct loop *loop, struct stream *stream, const struct conn_options
     struct conn *conn = calloc(1, sizeof(*conn));
     if (conn == NULL) {
         stream->ops->close(stream);
-        return diag_set(diag, CAIRN_E_NO_MEMORY, "no memory for a connection");
+        return diag_no_memory(diag, "a connection");
     }
     conn->magic = CONN_MAGIC;
     conn->loop = loop;

@@ -151,12 +151,11 @@ static void ended(struct conn *conn, int status, const struct diag *diag)
     } else if (in->phase == READ_HEADER && in->left == FRAME_HEADER_BYTES) {
         conn_over(conn, diag_set(&own, CAIRN_E_ENDED, "the peer closed the connection"), &own);
     } else if (is_tls(in)) {
-        conn_over(
-            conn,
-            diag_set(&own, CAIRN_E_CONNECTION_LOST,
-                     "the peer answered with TLS, and this end speaks without it: name the CA "
-                     "of its certificate (ca_file, --ca-file)"),
-            &own);
+        conn_over(conn,
+                  diag_set(&own, CAIRN_E_CONNECTION_LOST,
+                           "the peer speaks TLS, but this end does not: name the CA of the peer's "
+                           "certificate (ca_file, --ca-file)"),
+                  &own);
     } else {
         conn_over(conn,
                   diag_set(&own, CAIRN_E_CONNECTION_LOST,
@@ -175,15 +174,14 @@ static int header_done(struct conn *conn, struct diag *diag)
         return status;
     }
     if (in->frame.sequence != in->next_sequence) {
-        return diag_set(diag, CAIRN_E_PROTOCOL, "frame %llu came where %llu was due",
-                        (unsigned long long)in->frame.sequence,
-                        (unsigned long long)in->next_sequence);
+        return diag_set(
+            diag, CAIRN_E_PROTOCOL, "the peer sent frame %llu where frame %llu was expected",
+            (unsigned long long)in->frame.sequence, (unsigned long long)in->next_sequence);
     }
     in->next_sequence++;
     in->message = malloc(in->frame.message_bytes > 0 ? in->frame.message_bytes : 1);
     if (in->message == NULL) {
-        return diag_set(diag, CAIRN_E_NO_MEMORY, "no memory for a message of %u bytes",
-                        in->frame.message_bytes);
+        return diag_no_memory(diag, "a message of %u bytes", in->frame.message_bytes);
     }
     hold(conn, in->frame.message_bytes);
     expect(in, READ_MESSAGE, in->message, in->frame.message_bytes);
@@ -197,7 +195,7 @@ static int unknown_message(struct conn *conn, struct diag *diag)
     struct diag why = DIAG_INIT;
     int status =
         diag_set(&why, CAIRN_E_UNSUPPORTED,
-                 "message type %u is not known to this version; upgrade this end", frame->type);
+                 "message type %u needs a newer Cairn than this; upgrade this end", frame->type);
     if (frame->payload_bytes > 0) {
         return diag_copy(diag, &why);
     }

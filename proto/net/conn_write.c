@@ -110,7 +110,7 @@ void conn_queue_automatic(struct conn *conn, uint32_t stream, const struct msg *
         return;
     }
     if (conn_queue(conn, stream, msg, NULL) != 0) {
-        fail_later(conn, CAIRN_E_NO_MEMORY, "no memory for an answer");
+        fail_later(conn, CAIRN_E_NO_MEMORY, "there is not enough memory for an answer");
         return;
     }
     struct conn_item *item = list_item(conn->out.queue.prev, struct conn_item, link);
@@ -295,7 +295,7 @@ static int write_some(struct conn *conn, const struct iovec *iov, size_t count, 
     int status = sock_try_writev_fd(conn->stream->ops->fd_sock(conn->stream), iov, count, item->fd,
                                     ret_bytes);
     if (status != 0 && status != CAIRN_E_AGAIN) {
-        diag_set(diag, status, "a descriptor could not be sent");
+        diag_set(diag, status, "a file descriptor could not be sent to the peer");
     }
     return status;
 }

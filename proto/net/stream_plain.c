@@ -92,7 +92,7 @@ int stream_plain_new(struct sock *sock, struct stream **ret, struct diag *diag)
     struct stream_plain *plain = calloc(1, sizeof(*plain));
     if (plain == NULL) {
         sock_close(sock);
-        return diag_set(diag, CAIRN_E_NO_MEMORY, "no memory for a connection's stream");
+        return diag_no_memory(diag, "a connection's stream");
     }
     plain->base.ops = &PLAIN_OPS;
     plain->sock = sock;

@@ -83,7 +83,7 @@ static int set_host(struct stream_tls *tls, const char *host, struct diag *diag)
     ERR_clear_error();
     return good == 1 ? 0
                      : diag_set(diag, CAIRN_E_INVALID,
-                                "\"%s\" cannot be the host name of a TLS server", host);
+                                "\"%s\" is not a host name that a TLS server can have", host);
 }
 
 static struct stream_tls *tls_of(struct stream *s)
@@ -101,7 +101,7 @@ int stream_tls_new(struct loop *loop, struct tls_context *context, struct stream
     struct stream_tls *tls = calloc(1, sizeof(*tls));
     if (tls == NULL) {
         below->ops->close(below);
-        return diag_set(diag, CAIRN_E_NO_MEMORY, "no memory for a TLS stream");
+        return diag_no_memory(diag, "a TLS stream");
     }
     tls->base.ops = &TLS_OPS;
     tls->magic = TLS_MAGIC;
@@ -114,7 +114,7 @@ int stream_tls_new(struct loop *loop, struct tls_context *context, struct stream
     int status = 0;
     if (tls->ssl == NULL || bio == NULL) {
         BIO_free(bio);
-        status = diag_set(diag, CAIRN_E_NO_MEMORY, "no memory for a TLS stream");
+        status = diag_no_memory(diag, "a TLS stream");
     } else {
         BIO_set_data(bio, tls);
         BIO_set_init(bio, 1);
@@ -176,8 +176,7 @@ static int fill_in(struct stream_tls *tls)
     }
     in->at = in->end = 0;
     if (in->cap == 0 && !make_room(in, IN_FIRST, IN_MAX)) {
-        return tls->below_status =
-                   diag_set(&tls->below_diag, CAIRN_E_NO_MEMORY, "no memory for a TLS stream");
+        return tls->below_status = diag_no_memory(&tls->below_diag, "a TLS stream");
     }
     struct iovec iov = {in->data, in->cap};
     size_t bytes = 0;
@@ -286,10 +285,10 @@ static int below_failure(struct stream_tls *tls)
     if (!tls->established) {
         return diag_set(
             &tls->diag, CAIRN_E_CONNECTION_LOST,
-            "the peer closed the connection during the TLS handshake (does it have TLS on?)");
+            "the peer closed the connection during the TLS handshake; check that TLS is on there");
     }
     return diag_set(&tls->diag, CAIRN_E_CONNECTION_LOST,
-                    "the peer closed the connection without TLS's closing message");
+                    "the peer closed the connection without the closing message of TLS");
 }
 
 /* Keeps why OpenSSL gave up; the failure is sticky. */
@@ -303,7 +302,7 @@ static int failed(struct stream_tls *tls)
     const char *why = ERR_reason_error_string(error);
     const char *alert = tls_remedy_of_alert(code);
     const char *remedy = tls_remedy_of_handshake(code);
-    why = why != NULL ? why : "no reason given";
+    why = why != NULL ? why : "OpenSSL gives no reason";
     if (tls->below_status != 0 && held(&tls->in) == 0 && alert == NULL && remedy == NULL &&
         (tls->established || result == X509_V_OK)) {
         tls->status = below_failure(tls);

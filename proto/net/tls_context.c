@@ -38,7 +38,7 @@ static const char *reason(void)
 {
     const char *text = ERR_reason_error_string(ERR_get_error());
     ERR_clear_error();
-    return text != NULL ? text : "no reason given";
+    return text != NULL ? text : "OpenSSL gives no reason";
 }
 
 /* Checks that the files fit each other and the side. */
@@ -46,17 +46,18 @@ static int check_options(const struct tls_options *options, struct diag *diag)
 {
     if ((options->cert_file == NULL) != (options->key_file == NULL)) {
         return diag_set(diag, CAIRN_E_CONFIG,
-                        "TLS needs a certificate and its key, or neither: only the %s is set",
+                        "TLS needs both a certificate and its key, but only the %s is set",
                         options->cert_file != NULL ? "certificate" : "key");
     }
     if (options->server && options->cert_file == NULL) {
         return diag_set(diag, CAIRN_E_CONFIG,
                         "TLS on a server needs a certificate and a key (tools/make-test-pki makes "
-                        "some to try)");
+                        "some for a trial)");
     }
     if (options->server && options->require_peer && options->ca_file == NULL) {
         return diag_set(diag, CAIRN_E_CONFIG,
-                        "client certificates are required, but no CA file says whose are good");
+                        "client certificates are required, but no CA file is set that says which "
+                        "ones to trust");
     }
     return 0;
 }
@@ -68,7 +69,7 @@ static int set_policy(SSL_CTX *ssl, const struct tls_options *options, struct di
         SSL_CTX_set_max_proto_version(ssl, TLS1_3_VERSION) != 1 ||
         SSL_CTX_set_ciphersuites(ssl, TLS_CIPHERS) != 1 || SSL_CTX_set_num_tickets(ssl, 0) != 1 ||
         SSL_CTX_set_max_early_data(ssl, 0) != 1 || SSL_CTX_set_recv_max_early_data(ssl, 0) != 1) {
-        return diag_set(diag, CAIRN_E_CONFIG, "this OpenSSL cannot be held to TLS 1.3: %s",
+        return diag_set(diag, CAIRN_E_CONFIG, "this OpenSSL cannot be limited to TLS 1.3: %s",
                         reason());
     }
     SSL_CTX_set_options(ssl, SSL_OP_NO_TICKET | SSL_OP_NO_RENEGOTIATION | SSL_OP_NO_COMPRESSION);
@@ -95,7 +96,7 @@ int tls_context_new(const struct tls_options *options, struct tls_context **ret,
     ERR_clear_error();
     struct tls_context *context = calloc(1, sizeof(*context));
     if (context == NULL) {
-        return diag_set(diag, CAIRN_E_NO_MEMORY, "no memory for a TLS context");
+        return diag_no_memory(diag, "a TLS context");
     }
     atomic_init(&context->refs, 1);
     context->server = options->server;
@@ -104,7 +105,7 @@ int tls_context_new(const struct tls_options *options, struct tls_context **ret,
     context->ca_file =
         strdup(options->ca_file != NULL ? options->ca_file : "the system's CA store");
     if (context->ssl == NULL || context->bio == NULL || context->ca_file == NULL) {
-        status = diag_set(diag, CAIRN_E_NO_MEMORY, "no memory for a TLS context: %s", reason());
+        status = diag_no_memory(diag, "a TLS context: %s", reason());
     }
     status = status != 0 ? status : set_policy(context->ssl, options, diag);
     status = status != 0 ? status : load_identity(context->ssl, options, diag);
@@ -146,18 +147,19 @@ static int load_identity(SSL_CTX *ssl, const struct tls_options *options, struct
         return 0;
     }
     if (access(options->cert_file, R_OK) != 0) {
-        return diag_set(diag, CAIRN_E_CONFIG, "TLS certificate %s: %s", options->cert_file,
-                        strerror(errno));
+        return diag_set(diag, CAIRN_E_CONFIG, "cannot use the TLS certificate %s: %s",
+                        options->cert_file, strerror(errno));
     }
     if (SSL_CTX_use_certificate_chain_file(ssl, options->cert_file) != 1) {
         return diag_set(diag, CAIRN_E_CONFIG,
-                        "TLS certificate %s: %s (a PEM file with the certificate first is "
-                        "expected)",
+                        "cannot read the TLS certificate %s: %s (it must be a PEM file with the "
+                        "certificate first)",
                         options->cert_file, reason());
     }
     int status = load_key(ssl, options->key_file, diag);
     if (status == 0 && SSL_CTX_check_private_key(ssl) != 1) {
-        status = diag_set(diag, CAIRN_E_CONFIG, "TLS key %s does not belong to certificate %s: %s",
+        status = diag_set(diag, CAIRN_E_CONFIG,
+                          "the TLS key %s does not belong to the certificate %s: %s",
                           options->key_file, options->cert_file, reason());
     }
     return status;
@@ -169,16 +171,17 @@ static int check_key_mode(int fd, const char *key_file, struct diag *diag)
 {
     struct stat st;
     if (fstat(fd, &st) != 0) {
-        return diag_set(diag, CAIRN_E_CONFIG, "TLS key %s: %s", key_file, strerror(errno));
+        return diag_set(diag, CAIRN_E_CONFIG, "cannot use the TLS key %s: %s", key_file,
+                        strerror(errno));
     }
     if (!S_ISREG(st.st_mode)) {
-        return diag_set(diag, CAIRN_E_CONFIG, "TLS key %s is not a regular file", key_file);
+        return diag_set(diag, CAIRN_E_CONFIG, "the TLS key %s is not a regular file", key_file);
     }
     mode_t allowed = st.st_uid == 0 ? 0740 : 0700;
     if ((st.st_mode & 0777 & ~allowed) != 0) {
         return diag_set(diag, CAIRN_E_CONFIG,
-                        "TLS key %s may be read by others (mode %04o): chmod 600 it, and "
-                        "make a new key if others were on this machine",
+                        "other users can read the TLS key %s (mode %04o): run `chmod 600` on it, "
+                        "and make a new key if others had access to this machine",
                         key_file, (unsigned)(st.st_mode & 0777));
     }
     return 0;
@@ -199,15 +202,14 @@ static int load_key(SSL_CTX *ssl, const char *key_file, struct diag *diag)
 {
     int fd = open(key_file, O_RDONLY | O_CLOEXEC);
     if (fd < 0) {
-        return diag_set(diag, CAIRN_E_CONFIG, "TLS key %s: %s", key_file, strerror(errno));
+        return diag_set(diag, CAIRN_E_CONFIG, "cannot use the TLS key %s: %s", key_file,
+                        strerror(errno));
     }
     int status = check_key_mode(fd, key_file, diag);
     FILE *file = status == 0 ? fdopen(fd, "r") : NULL;
     if (file == NULL) {
         close(fd);
-        return status != 0 ? status
-                           : diag_set(diag, CAIRN_E_NO_MEMORY, "TLS key %s: no memory to read it",
-                                      key_file);
+        return status != 0 ? status : diag_no_memory(diag, "reading the TLS key %s", key_file);
     }
     bool is_encrypted = false;
     setvbuf(file, NULL, _IONBF, 0); /* leaves no copy of the key in stdio's buffer */
@@ -217,12 +219,15 @@ static int load_key(SSL_CTX *ssl, const char *key_file, struct diag *diag)
         ERR_clear_error();
         status =
             diag_set(diag, CAIRN_E_CONFIG,
-                     "TLS key %s is encrypted: store it without pass phrase, mode 0600", key_file);
+                     "the TLS key %s is encrypted: store it without a pass phrase, with mode 0600",
+                     key_file);
     } else if (key == NULL) {
-        status = diag_set(diag, CAIRN_E_CONFIG, "TLS key %s: %s (a PEM private key is expected)",
+        status = diag_set(diag, CAIRN_E_CONFIG,
+                          "cannot read the TLS key %s: %s (it must be a private key in PEM format)",
                           key_file, reason());
     } else if (SSL_CTX_use_PrivateKey(ssl, key) != 1) {
-        status = diag_set(diag, CAIRN_E_CONFIG, "TLS key %s: %s", key_file, reason());
+        status =
+            diag_set(diag, CAIRN_E_CONFIG, "cannot use the TLS key %s: %s", key_file, reason());
     }
     EVP_PKEY_free(key);
     return status;
@@ -239,17 +244,20 @@ static int load_ca(SSL_CTX *ssl, const struct tls_options *options, struct diag 
         return 0;
     }
     if (access(options->ca_file, R_OK) != 0) {
-        return diag_set(diag, CAIRN_E_CONFIG, "TLS CA file %s: %s", options->ca_file,
+        return diag_set(diag, CAIRN_E_CONFIG, "cannot use the TLS CA file %s: %s", options->ca_file,
                         strerror(errno));
     }
     if (SSL_CTX_load_verify_file(ssl, options->ca_file) != 1) {
-        return diag_set(diag, CAIRN_E_CONFIG, "TLS CA file %s: %s (PEM certificates are expected)",
-                        options->ca_file, reason());
+        return diag_set(
+            diag, CAIRN_E_CONFIG,
+            "cannot read the TLS CA file %s: %s (it must hold certificates in PEM format)",
+            options->ca_file, reason());
     }
     if (options->server) {
         STACK_OF(X509_NAME) *names = SSL_load_client_CA_file(options->ca_file);
         if (names == NULL) {
-            return diag_set(diag, CAIRN_E_CONFIG, "TLS CA file %s: %s", options->ca_file, reason());
+            return diag_set(diag, CAIRN_E_CONFIG, "cannot use the TLS CA file %s: %s",
+                            options->ca_file, reason());
         }
         SSL_CTX_set_client_CA_list(ssl, names);
     }

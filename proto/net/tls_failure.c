@@ -17,9 +17,9 @@ struct remedy {
 
 static const struct remedy ALERT_REMEDIES[] = {
     {SSL_R_TLSV13_ALERT_CERTIFICATE_REQUIRED,
-     "the server wants a client certificate: set one and its key (cert and key files)"},
-    {SSL_R_TLSV1_ALERT_UNKNOWN_CA,
-     "the peer does not know the CA of our certificate: use one of the CA that it trusts"},
+     "the server requires a client certificate: set one and its key (cert and key files)"},
+    {SSL_R_TLSV1_ALERT_UNKNOWN_CA, "the peer does not know the CA of our certificate: use a "
+                                   "certificate of a CA that the peer trusts"},
     {SSL_R_SSLV3_ALERT_CERTIFICATE_EXPIRED, "our certificate has expired: renew it"},
     {SSL_R_SSLV3_ALERT_BAD_CERTIFICATE,
      "the peer refused our certificate: compare its CA, dates and host names"},
@@ -28,27 +28,29 @@ static const struct remedy ALERT_REMEDIES[] = {
     {SSL_R_SSLV3_ALERT_UNSUPPORTED_CERTIFICATE,
      "our certificate may not be used for this: its extended key usage must allow it"},
     {SSL_R_TLSV1_ALERT_DECRYPT_ERROR,
-     "the peer refused our signature: the key does not fit the certificate"},
+     "the peer refused our signature: the key does not belong to the certificate"},
     {SSL_R_TLSV1_ALERT_ACCESS_DENIED, "the peer denied access"},
 };
 
 static const struct remedy HANDSHAKE_REMEDIES[] = {
     {SSL_R_PEER_DID_NOT_RETURN_A_CERTIFICATE,
      "the client showed no certificate, and this server requires one: set its cert and key files"},
-    {SSL_R_WRONG_VERSION_NUMBER, "the peer does not speak TLS here: is TLS on at one end only?"},
-    {SSL_R_HTTP_REQUEST, "the peer speaks HTTP here"},
-    {SSL_R_PACKET_LENGTH_TOO_LONG, "the peer does not speak TLS here: is TLS on at one end only?"},
-    {SSL_R_UNSUPPORTED_PROTOCOL, "the peer does not know TLS 1.3: upgrade it"},
-    {SSL_R_TLSV1_ALERT_PROTOCOL_VERSION, "the peer does not know TLS 1.3: upgrade it"},
+    {SSL_R_WRONG_VERSION_NUMBER,
+     "the peer does not speak TLS here: check whether TLS is on at only one end"},
+    {SSL_R_HTTP_REQUEST, "the peer speaks HTTP here: check the address"},
+    {SSL_R_PACKET_LENGTH_TOO_LONG,
+     "the peer does not speak TLS here: check whether TLS is on at only one end"},
+    {SSL_R_UNSUPPORTED_PROTOCOL, "the peer does not support TLS 1.3: upgrade the peer"},
+    {SSL_R_TLSV1_ALERT_PROTOCOL_VERSION, "the peer does not support TLS 1.3: upgrade the peer"},
 };
 
 static const struct remedy VERIFY_REMEDIES[] = {
-    {X509_V_ERR_CERT_HAS_EXPIRED, "renew it, and compare the clocks"},
+    {X509_V_ERR_CERT_HAS_EXPIRED, "renew it, and compare the clocks of both machines"},
     {X509_V_ERR_CERT_NOT_YET_VALID, "compare the clocks of both machines"},
-    {X509_V_ERR_HOSTNAME_MISMATCH,
-     "connect by a name that it holds, or issue it with this name (subject alternative name)"},
-    {X509_V_ERR_IP_ADDRESS_MISMATCH,
-     "connect by a name that it holds, or issue it with this address (subject alternative name)"},
+    {X509_V_ERR_HOSTNAME_MISMATCH, "connect by a name that the certificate has, or issue it with "
+                                   "this name (subject alternative name)"},
+    {X509_V_ERR_IP_ADDRESS_MISMATCH, "connect by a name that the certificate has, or issue it with "
+                                     "this address (subject alternative name)"},
     {X509_V_ERR_INVALID_PURPOSE, "its extended key usage must allow this use"},
 };
 
@@ -81,5 +83,6 @@ int tls_refuse_certificate(long result, const char *ca, struct diag *diag)
                         remedy);
     }
     return diag_set(diag, CAIRN_E_AUTH,
-                    "the peer's certificate is refused: %s: it must come from a CA of %s", why, ca);
+                    "the peer's certificate is refused: %s: it must be issued by a CA of %s", why,
+                    ca);
 }

@@ -36,16 +36,16 @@ static int check_lengths(const struct envelope *envelope, struct diag *diag)
 {
     if (envelope->stored_bytes == 0 || envelope->plain_bytes == 0 ||
         envelope->plain_bytes > LIMIT_CHUNK_BYTES || envelope->stored_bytes > LIMIT_CHUNK_BYTES) {
-        return diag_set(diag, CAIRN_E_FORMAT, "a chunk of %u stored and %u plain bytes cannot be",
+        return diag_set(diag, CAIRN_E_FORMAT, "a chunk cannot have %u stored and %u plain bytes",
                         envelope->stored_bytes, envelope->plain_bytes);
     }
     if (envelope->key_id != 0) {
         return diag_set(diag, CAIRN_E_UNSUPPORTED,
-                        "the chunk is encrypted (key %u): this version cannot read it",
+                        "the chunk is encrypted (key %u) and needs a newer Cairn than this",
                         envelope->key_id);
     }
     if (envelope->encoding == ENCODING_RAW && envelope->stored_bytes != envelope->plain_bytes) {
-        return diag_set(diag, CAIRN_E_FORMAT, "a raw chunk of %u stored but %u plain bytes",
+        return diag_set(diag, CAIRN_E_FORMAT, "a raw chunk has %u stored bytes, but %u plain bytes",
                         envelope->stored_bytes, envelope->plain_bytes);
     }
     return 0;
@@ -57,7 +57,8 @@ static int check_crc(const struct envelope *envelope, uint32_t crc, struct diag 
         return 0;
     }
     return diag_set(diag, CAIRN_E_DIGEST_MISMATCH,
-                    "crc32c of %u stored bytes is %08x, not %08x: they were changed after sealing",
+                    "the crc32c of %u stored bytes is %08x instead of %08x: they were changed "
+                    "after the object was sealed",
                     envelope->stored_bytes, crc, envelope->stored_crc);
 }
 
@@ -71,9 +72,10 @@ static int check_digest(const struct envelope *envelope, const struct digest *di
     }
     digest_format(envelope->digest_alg, digest, got);
     digest_format(envelope->digest_alg, &envelope->digest, wanted);
-    return diag_set(diag, CAIRN_E_DIGEST_MISMATCH,
-                    "digest of %u plain bytes is %s, not %s: these are other bytes",
-                    envelope->plain_bytes, got, wanted);
+    return diag_set(
+        diag, CAIRN_E_DIGEST_MISMATCH,
+        "the digest of %u plain bytes is %s instead of %s: these are not the bytes that were saved",
+        envelope->plain_bytes, got, wanted);
 }
 
 /* Verifies raw bytes. If `to` is not NULL they are copied there, and the copy is verified. */
@@ -86,7 +88,7 @@ static int verify_raw(const struct envelope *envelope, const void *stored, void 
         to ? digest_copy_with_crc(alg, envelope->stored_bytes, stored, to, &sums)
            : digest_make_with_crc(alg, envelope->stored_bytes, stored, &sums.digest, &sums.crc);
     if (rc != 0) {
-        return diag_set(diag, rc, "digest algorithm %u is not known to this version", alg);
+        return diag_set(diag, rc, "digest algorithm %u needs a newer Cairn than this", alg);
     }
     rc = check_crc(envelope, sums.crc, diag);
     return rc != 0 ? rc : check_digest(envelope, &sums.digest, diag);
@@ -96,8 +98,7 @@ static void *take_memory(const struct envelope *envelope, struct diag *diag)
 {
     void *memory = malloc(envelope->plain_bytes);
     if (!memory) {
-        (void)diag_set(diag, CAIRN_E_NO_MEMORY, "no memory to decode a chunk of %u bytes",
-                       envelope->plain_bytes);
+        (void)diag_no_memory(diag, "decoding a chunk of %u bytes", envelope->plain_bytes);
     }
     return memory;
 }
@@ -128,7 +129,7 @@ static int decode(const struct envelope *envelope, const void *stored, void *pla
     case ENCODING_PLANES_ZSTD:
         return decode_planes(envelope, stored, plain, diag);
     default:
-        return diag_set(diag, CAIRN_E_UNSUPPORTED, "encoding %u is not known to this version",
+        return diag_set(diag, CAIRN_E_UNSUPPORTED, "encoding %u needs a newer Cairn than this",
                         envelope->encoding);
     }
 }

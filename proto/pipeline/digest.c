@@ -36,7 +36,7 @@ int digest_make(uint8_t alg, size_t bytes, const void *plain, struct digest *ret
         *ret = digest_of_sha(bytes, plain);
         return 0;
     }
-    return diag_set(diag, CAIRN_E_UNSUPPORTED, "digest algorithm %u is not known to this version",
+    return diag_set(diag, CAIRN_E_UNSUPPORTED, "digest algorithm %u needs a newer Cairn than this",
                     alg);
 }
 

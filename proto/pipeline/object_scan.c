@@ -160,7 +160,8 @@ bool object_scan_next(struct object_scan *scan, struct scan_sink *sink)
     }
     choose_chunks(scan);
     if (scan->bytes == 0) {
-        sink->found(sink, object_scan_piece(scan), SCAN_CHUNK, "the object's layout cannot be");
+        sink->found(sink, object_scan_piece(scan), SCAN_CHUNK,
+                    "the object's layout is not possible");
         return false;
     }
     return true;
@@ -186,7 +187,7 @@ static void check_chunks(struct object_scan *scan, const uint8_t *memory, struct
         }
         uint64_t offset = piece->envelope.offset - scan->from;
         if (!scan->chunks_only && offset > at && !is_all_zero(offset - at, memory + at)) {
-            sink->found(sink, piece, SCAN_AROUND, "padding in front of it is not zero");
+            sink->found(sink, piece, SCAN_AROUND, "the padding before it is not zero");
         }
         int status = chunk_verify(&piece->envelope, memory + offset, &diag);
         if (status != 0) {
@@ -198,7 +199,7 @@ static void check_chunks(struct object_scan *scan, const uint8_t *memory, struct
     }
     if (!scan->chunks_only && !is_all_zero(scan->bytes - at, memory + at)) {
         sink->found(sink, &scan->pieces[scan->at > 0 ? scan->at - 1 : 0], SCAN_AROUND,
-                    "padding behind it is not zero");
+                    "the padding after it is not zero");
     }
 }
 
@@ -233,14 +234,14 @@ static void compare_footer(const struct object_scan *scan, const struct object_f
     uint32_t number = 0;
     if (!object_id_equal(&footer->id, scan->pieces[0].id) ||
         footer->envelope_count != count_distinct(scan)) {
-        sink->found(sink, &scan->pieces[0], SCAN_AROUND, "the footer is another object's");
+        sink->found(sink, &scan->pieces[0], SCAN_AROUND, "the footer belongs to another object");
         return;
     }
     for (size_t i = 0; i < scan->count; i++) {
         const struct scan_piece *piece = &scan->pieces[i];
         number += i > 0 && piece->envelope.offset != piece[-1].envelope.offset;
         if (!envelope_is(&footer->envelopes[number], &piece->envelope)) {
-            sink->found(sink, piece, SCAN_AROUND, "the footer says otherwise");
+            sink->found(sink, piece, SCAN_AROUND, "the footer describes it differently");
         }
     }
 }

@@ -148,27 +148,29 @@ static int read_header(const struct planes_stored *stored, struct planes_shape *
                        struct diag *diag)
 {
     if (stored->bytes < zstd_stored_bytes_min(stored->plain_bytes)) {
-        return diag_set(diag, CAIRN_E_FORMAT, "%zu stored bytes for %zu plain ones: above %d:1",
+        return diag_set(diag, CAIRN_E_FORMAT,
+                        "%zu stored bytes cannot hold %zu plain ones: the ratio is above %d:1",
                         stored->bytes, stored->plain_bytes, ZSTD_RATIO_MAX);
     }
     if (stored->bytes < HEADER_BYTES) {
-        return diag_set(diag, CAIRN_E_FORMAT, "byte planes of %zu stored bytes are cut off",
+        return diag_set(diag, CAIRN_E_FORMAT, "the byte planes of %zu stored bytes are cut off",
                         stored->bytes);
     }
     const uint8_t *data = stored->data;
     unsigned width = data[0];
     if (width != 1 && width != 2 && width != 4 && width != 8) {
-        return diag_set(diag, CAIRN_E_FORMAT, "byte planes of width %u; 1, 2, 4 and 8 are known",
-                        width);
+        return diag_set(diag, CAIRN_E_FORMAT,
+                        "the byte planes have width %u; only 1, 2, 4 and 8 are possible", width);
     }
     if (data[1] > TRANSFORM_ROTATE || (data[1] == TRANSFORM_ROTATE && width == 1) || data[2] != 0 ||
         data[3] != 0) {
         return diag_set(diag, CAIRN_E_FORMAT,
-                        "byte planes of width %u with transform %u and reserved bytes %02x%02x",
+                        "the byte planes of width %u have transform %u and reserved bytes "
+                        "%02x%02x, which this version does not know",
                         width, data[1], data[2], data[3]);
     }
     if (stored->bytes < HEADER_BYTES + ENTRY_BYTES * width) {
-        return diag_set(diag, CAIRN_E_FORMAT, "byte planes of %zu stored bytes are cut off",
+        return diag_set(diag, CAIRN_E_FORMAT, "the byte planes of %zu stored bytes are cut off",
                         stored->bytes);
     }
     *ret = (struct planes_shape){.width = (uint8_t)width, .rotate = data[1] == TRANSFORM_ROTATE};
@@ -196,7 +198,7 @@ static int check_plane(const struct plane *plane, struct diag *diag)
         good = plane->stored_bytes == 1 && plane->plain_bytes > 0;
         break;
     default:
-        return diag_set(diag, CAIRN_E_FORMAT, "byte plane %u is of kind %u; 0 to %d are known",
+        return diag_set(diag, CAIRN_E_FORMAT, "byte plane %u has kind %u; only 0 to %d are known",
                         plane->idx, plane->kind, PLANE_FILL);
     }
     if (!good) {
@@ -240,13 +242,13 @@ static int read_tail(const struct planes_stored *stored, size_t at, size_t left_
     size_t end = at + left_over;
     if (end > stored->bytes ||
         (end < stored->bytes && stored->bytes != zstd_stored_bytes_min(stored->plain_bytes))) {
-        return diag_set(diag, CAIRN_E_FORMAT, "byte planes end at %zu of %zu stored bytes", end,
+        return diag_set(diag, CAIRN_E_FORMAT, "the byte planes end at %zu of %zu stored bytes", end,
                         stored->bytes);
     }
     for (size_t i = end; i < stored->bytes; i++) {
         if (stored->data[i] != 0) {
             return diag_set(diag, CAIRN_E_FORMAT,
-                            "byte %zu behind the byte planes is %02x, not zero", i,
+                            "byte %zu after the byte planes is %02x instead of zero", i,
                             stored->data[i]);
         }
     }
@@ -274,7 +276,7 @@ int planes_decode(const struct planes_stored *stored, uint8_t *scratch, void *re
                                     .data = stored->data + at};
         if (plane.stored_bytes > stored->bytes - at) {
             return diag_set(diag, CAIRN_E_FORMAT,
-                            "byte plane %u has %zu stored bytes, %zu are left", i,
+                            "byte plane %u has %zu stored bytes, but only %zu are left", i,
                             plane.stored_bytes, stored->bytes - at);
         }
         rc = open_plane(&plane, scratch + i * elements, &planes[i], diag);

@@ -103,13 +103,13 @@ static int check_window(size_t bytes, const uint8_t *frame, struct diag *diag)
 {
     enum { SINGLE_SEGMENT = 1 << 5, DESCRIPTOR_AT = 5 };
     if (bytes <= DESCRIPTOR_AT) {
-        return diag_set(diag, CAIRN_E_FORMAT, "a zstd frame of %zu bytes is cut off", bytes);
+        return diag_set(diag, CAIRN_E_FORMAT, "the zstd frame of %zu bytes is cut off", bytes);
     }
     unsigned log = frame[4] & SINGLE_SEGMENT ? 0 : 10 + (frame[DESCRIPTOR_AT] >> 3);
     if (log > ZSTD_WINDOW_LOG_MAX) {
         return diag_set(diag, CAIRN_E_FORMAT,
-                        "the zstd frame asks for a window of 2^%u bytes, at most 2^%d", log,
-                        ZSTD_WINDOW_LOG_MAX);
+                        "the zstd frame asks for a window of 2^%u bytes; at most 2^%d are allowed",
+                        log, ZSTD_WINDOW_LOG_MAX);
     }
     return 0;
 }
@@ -123,11 +123,13 @@ static int check_frame(size_t bytes, const void *stored, size_t plain_bytes, str
     }
     unsigned long long said = ZSTD_getFrameContentSize(stored, bytes);
     if (said != plain_bytes) {
-        return diag_set(diag, CAIRN_E_FORMAT, "the zstd frame says %llu plain bytes, expected %zu",
-                        said, plain_bytes);
+        return diag_set(diag, CAIRN_E_FORMAT,
+                        "the zstd frame says %llu plain bytes, but %zu were expected", said,
+                        plain_bytes);
     }
     if (ZSTD_getDictID_fromFrame(stored, bytes) != 0) {
-        return diag_set(diag, CAIRN_E_FORMAT, "the zstd frame needs a dictionary");
+        return diag_set(diag, CAIRN_E_FORMAT,
+                        "the zstd frame needs a dictionary, which Cairn does not use");
     }
     size_t frame_bytes = ZSTD_findFrameCompressedSize(stored, bytes);
     if (ZSTD_isError(frame_bytes) || frame_bytes != bytes) {
@@ -156,7 +158,8 @@ int zstd_decode(size_t bytes, const void *stored, size_t plain_bytes, void *ret_
                 struct diag *diag)
 {
     if (bytes < zstd_stored_bytes_min(plain_bytes)) {
-        return diag_set(diag, CAIRN_E_FORMAT, "%zu stored bytes for %zu plain ones: above %d:1",
+        return diag_set(diag, CAIRN_E_FORMAT,
+                        "%zu stored bytes cannot hold %zu plain ones: the ratio is above %d:1",
                         bytes, plain_bytes, ZSTD_RATIO_MAX);
     }
     return zstd_decode_inner(bytes, stored, plain_bytes, ret_plain, diag);

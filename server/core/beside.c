@@ -127,10 +127,12 @@ static void say_mark(const struct run_state *state, size_t bytes, char *ret)
     const struct state_beside *beside = &state->beside;
     if (is_missing(state)) {
         snprintf(ret, bytes,
-                 "the record of the run is missing, and %zu checkpoint%s stored beside it",
-                 beside->ckpt_count, beside->ckpt_count == 1 ? " is" : "s are");
+                 "the run's record is missing, but the store holds %zu checkpoint%s of the run",
+                 beside->ckpt_count, beside->ckpt_count == 1 ? "" : "s");
     } else if (beside->lost_from != 0) {
-        snprintf(ret, bytes, "the end of the run's record is lost, from its update %" PRIu64 " on",
+        snprintf(ret, bytes,
+                 "the end of the run's record is lost: update %" PRIu64
+                 " and everything after it is missing",
                  beside->lost_from);
     } else if (beside->unknown_count > 0) {
         const struct state_unknown *newest = &beside->unknown[beside->unknown_count - 1];
@@ -155,8 +157,8 @@ void state_mark_text(const struct run_state *state, size_t bytes, char *ret)
     size_t length = strlen(ret);
     if (length > 0 && length < bytes) {
         snprintf(ret + length, bytes - length,
-                 ": put the right record back, or run `cairn salvage %s --store %s` (with --yes, "
-                 "and the daemon stopped, it enters again what it finds)",
+                 ": put the right record back, or run `cairn salvage %s --store %s`, which says "
+                 "what can be entered again (with --yes, and the daemon stopped, it does so)",
                  beside->run != NULL ? beside->run : "RUN",
                  beside->store != NULL ? beside->store : "URL");
     }
@@ -171,8 +173,8 @@ int state_beside_check(const struct run_state *state, struct diag *diag)
     }
     if (state->beside.code != 0) {
         return diag_set(diag, state->beside.code,
-                        "whether the run is empty cannot be told, since what is stored cannot be "
-                        "listed: %s",
+                        "the server cannot tell whether the run is empty, because the stored "
+                        "checkpoints cannot be listed: %s",
                         state->beside.code_text);
     }
     return 0;

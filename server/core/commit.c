@@ -57,7 +57,7 @@ void on_health(struct step *step)
     }
     if (commit->reclaimed) { /* its objects may have been removed, so missing bytes are no damage */
         step_fail(step, CAIRN_E_NOT_FOUND,
-                  "checkpoint %" PRIu64 "@%" PRIu64 " was reclaimed: nothing is left to judge",
+                  "checkpoint %" PRIu64 "@%" PRIu64 " was reclaimed: nothing of it is left",
                   event->id.step, event->id.term);
         return;
     }

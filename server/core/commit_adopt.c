@@ -31,7 +31,8 @@ static void guard_term(struct step *step, const struct state_term *term)
     uint8_t *copy = buf_status(&buf) == 0 ? scratch_copy(step->scratch, buf.bytes, buf.data) : NULL;
     key_term(term->term, key);
     if (copy == NULL) {
-        step_fail(step, CAIRN_E_NO_MEMORY, "no memory to adopt a checkpoint");
+        step_fail(step, CAIRN_E_NO_MEMORY,
+                  "there is not enough memory for entering a checkpoint again");
     } else {
         step_guard_as_read(step, key, (struct record_value){.bytes = buf.bytes, .data = copy});
     }
@@ -70,16 +71,19 @@ static void adopt_term(struct step *step)
             known->entry.world_size != event->world_size ||
             !ckpt_id_equal(known->entry.parent, event->parent)) {
             step_fail(step, CAIRN_E_CONFLICT,
-                      "the record has term %" PRIu64 " of another attempt: it was granted twice",
+                      "the record has term %" PRIu64
+                      " with another attempt: the term was granted twice",
                       event->id.term);
         }
         return;
     }
     if (known != NULL) {
         if (known->entered) {
-            step_fail(step, CAIRN_E_CONFLICT,
-                      "term %" PRIu64 " was filled in, and a checkpoint of it entered since",
-                      event->id.term);
+            step_fail(
+                step, CAIRN_E_CONFLICT,
+                "the record has term %" PRIu64
+                " without its attempt, and a checkpoint of that term has been entered already",
+                event->id.term);
             return;
         }
         guard_term(step, known);
@@ -110,19 +114,21 @@ static void adopt_gone(struct step *step, struct ckpt_id id)
                                  .wall_ns = step->event->wall_ns,
                                  .manifest_bytes = 1,
                                  .world_size = world_of(step, id.term)};
-    struct entry_chain mark = {.wall_ns = step->event->wall_ns,
-                               .id = id,
-                               .actor = step->event->actor != NULL ? step->event->actor : "",
-                               .reason = "nothing of it was left when the record was made again",
-                               .cycle = step->state->gc.cycle,
-                               .id_count = 1,
-                               .ids = &id};
+    struct entry_chain mark = {
+        .wall_ns = step->event->wall_ns,
+        .id = id,
+        .actor = step->event->actor != NULL ? step->event->actor : "",
+        .reason = "nothing of the checkpoint was left when the record was made again",
+        .cycle = step->state->gc.cycle,
+        .id_count = 1,
+        .ids = &id};
     if (id.term == 0 || commit_any(step->state, id) != NULL) {
         return;
     }
     if (state_open_find(step->state, id) != NULL || ckpt_id_compare(id, step->event->id) >= 0) {
         step_fail(step, CAIRN_E_CONFLICT,
-                  "it continues checkpoint %" PRIu64 "@%" PRIu64 ", which cannot be before it",
+                  "it names checkpoint %" PRIu64 "@%" PRIu64
+                  " as its parent, but that checkpoint is not older",
                   id.step, id.term);
         return;
     }
@@ -144,12 +150,13 @@ static void put_info(struct step *step)
     struct buf buf;
     if (state->exists) {
         if (memcmp(&state->info.run_uuid, &info->run_uuid, sizeof(info->run_uuid)) != 0) {
-            step_fail(step, CAIRN_E_CONFLICT, "it is of another run that had this name");
+            step_fail(step, CAIRN_E_CONFLICT, "it belongs to another run that had this name");
         }
         return;
     }
     if (!chunk_bytes_is_valid(info->chunk_bytes)) {
-        step_fail(step, CAIRN_E_INVALID, "its chunk size of %" PRIu64 " bytes cannot be",
+        step_fail(step, CAIRN_E_INVALID,
+                  "its chunk size of %" PRIu64 " bytes is not one that Cairn writes",
                   info->chunk_bytes);
         return;
     }
@@ -178,7 +185,7 @@ static bool adopt_is_answered(struct step *step)
     }
     if (open != NULL && open->entry.open_id != event->open_id) {
         step_fail(step, CAIRN_E_CONFLICT,
-                  "step %" PRIu64 " of term %" PRIu64 " is being saved anew", event->id.step,
+                  "step %" PRIu64 " of term %" PRIu64 " is being saved again", event->id.step,
                   event->id.term);
         return true;
     }

@@ -19,7 +19,7 @@ static void put_first_note(struct step *step, const struct entry_open *open, uin
     struct metric *metrics =
         scratch_array(step->scratch, open->metric_count + 1u, sizeof(*metrics));
     if (metrics == NULL) {
-        step_fail(step, CAIRN_E_NO_MEMORY, "no memory for the note of a commit");
+        step_fail(step, CAIRN_E_NO_MEMORY, "there is not enough memory for the note of a commit");
         return;
     }
     for (uint32_t i = 0; i < open->metric_count; i++) {
@@ -43,11 +43,13 @@ void on_commit(struct step *step)
         char missing[160] = "";
         state_missing_ranks(step->state, open->id, sizeof(missing), missing);
         step_fail(step, CAIRN_E_MISSING_RANKS,
-                  "step %" PRIu64 " cannot be committed: no part from %s", open->id.step, missing);
+                  "step %" PRIu64 " cannot be committed, because no part came from %s",
+                  open->id.step, missing);
         return;
     }
     if (event->commit.manifest_bytes == 0 || event->commit.manifest_bytes > LIMIT_MANIFEST_BYTES) {
-        step_fail(step, CAIRN_E_INVALID, "a commit needs a manifest of 1..%zu bytes, not %" PRIu64,
+        step_fail(step, CAIRN_E_INVALID,
+                  "a commit needs a manifest of 1 to %zu bytes, and this one has %" PRIu64,
                   (size_t)LIMIT_MANIFEST_BYTES, event->commit.manifest_bytes);
         return;
     }
@@ -78,7 +80,7 @@ static bool may_abort(struct step *step, const struct state_open *open)
     }
     step_fail(step, CAIRN_E_TOKEN_MISMATCH,
               "the save of %" PRIu64 "@%" PRIu64
-              " is another attempt's: only the attempt that opened it may abort it",
+              " belongs to another attempt: only the attempt that opened it may abort it",
               open->id.step, open->id.term);
     return false;
 }

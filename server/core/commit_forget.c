@@ -18,19 +18,19 @@
 
 static const char *const outcome_texts[] = {
     [MARK_DONE] = "is done",
-    [MARK_ALREADY] = "is so already",
+    [MARK_ALREADY] = "is already so",
     [MARK_UNKNOWN] = "was never committed",
-    [MARK_FORGOTTEN] = "was forgotten: undelete it first",
-    [MARK_RECLAIMED] = "was forgotten and its space reclaimed: it is gone for good",
-    [MARK_EARLY] = "is not forgotten, or not for long enough",
+    [MARK_FORGOTTEN] = "was forgotten: bring it back with `cairn undelete` first",
+    [MARK_RECLAIMED] = "was forgotten, and its space was reclaimed: it cannot be brought back",
+    [MARK_EARLY] = "is not forgotten, or has not been forgotten for long enough",
     [MARK_PINNED] = "is pinned",
     [MARK_CLAIMED] = "is the base of a save that is open",
     [MARK_LEASED] = "is being restored",
-    [MARK_PARENT] = "was restored by the newest attempt, which has not saved since",
+    [MARK_PARENT] = "was restored by the newest attempt, which has not saved since then",
     [MARK_NEWEST] = "is the newest good checkpoint",
     [MARK_NO_GOOD] = "stays, because the run has no good checkpoint",
     [MARK_LEAST] = "stays, because too few good checkpoints would be left",
-    [MARK_APART] = "stays, because all others that would be left share objects",
+    [MARK_APART] = "stays, because all the other checkpoints that would be left share objects",
     [MARK_KEPT] = "is kept by the policy",
 };
 
@@ -84,7 +84,8 @@ static bool batch_init(struct step *step, size_t count, struct batch *ret)
     struct batch batch = {.marks = scratch_array(step->scratch, count + 1, sizeof(*batch.marks)),
                           .ids = scratch_array(step->scratch, count + 1, sizeof(*batch.ids))};
     if (batch.marks == NULL || batch.ids == NULL) {
-        step_fail(step, CAIRN_E_NO_MEMORY, "no memory for a batch of %zu checkpoints", count);
+        step_fail(step, CAIRN_E_NO_MEMORY,
+                  "there is not enough memory for a batch of %zu checkpoints", count);
         return false;
     }
     *ret = batch;
@@ -130,7 +131,7 @@ static const char *text_of(struct step *step, const char *what, const char *text
     }
     const char *copy = scratch_string(step->scratch, bytes, cut);
     if (copy == NULL) {
-        step_fail(step, CAIRN_E_NO_MEMORY, "no memory for the %s", what);
+        step_fail(step, CAIRN_E_NO_MEMORY, "there is not enough memory for the %s", what);
     }
     return copy;
 }
@@ -156,7 +157,8 @@ static void batch_append(struct step *step, struct batch *batch, enum chain_kind
     qsort(batch->ids, count, sizeof(*batch->ids), compare_ids);
     for (size_t i = 1; i < count; i++) {
         if (ckpt_id_equal(batch->ids[i - 1], batch->ids[i])) {
-            step_fail(step, CAIRN_E_INVALID, "checkpoint %" PRIu64 "@%" PRIu64 " is named twice",
+            step_fail(step, CAIRN_E_INVALID,
+                      "checkpoint %" PRIu64 "@%" PRIu64 " is named twice in the request",
                       batch->ids[i].step, batch->ids[i].term);
             return;
         }
@@ -285,8 +287,7 @@ void on_forget(struct step *step)
     uint64_t *reasons = scratch_array(step->scratch, count + 1, sizeof(*reasons));
     int status = retention_items(state, step->scratch, &items, &step->ret->diag);
     if (status == 0 && (outcomes == NULL || reasons == NULL)) {
-        status =
-            diag_set(&step->ret->diag, CAIRN_E_NO_MEMORY, "no memory for %zu checkpoints", count);
+        status = diag_no_memory(&step->ret->diag, "%zu checkpoints", count);
     }
     if (status == 0 && event->policy != NULL) {
         struct retention_job job = {.policy = event->policy,
@@ -401,7 +402,8 @@ void on_reclaim(struct step *step)
     struct state_use *uses = NULL;
     struct batch batch;
     if (state_uses(state, step->scratch, &uses) != 0) {
-        step_fail(step, CAIRN_E_NO_MEMORY, "no memory for %zu checkpoints", state->commit_count);
+        step_fail(step, CAIRN_E_NO_MEMORY, "there is not enough memory for %zu checkpoints",
+                  state->commit_count);
         return;
     }
     if (!batch_init(step, all ? state->commit_count : event->id_count, &batch)) {

@@ -24,8 +24,8 @@ static void end_sessions(struct step *step, uint64_t cycle)
             step_may_remove(step, report_count)) {
             char reason[160];
             snprintf(reason, sizeof(reason),
-                     "the restore was given up after %" PRIu64
-                     " cycles of garbage collection; restore again",
+                     "the restore made no progress for %" PRIu64
+                     " cycles of garbage collection and was given up; start it again",
                      cycle - session->entry.cycle);
             session_expire(step, session, reason);
             step->ret->ended_count++;
@@ -39,12 +39,13 @@ void on_gc_cycle(struct step *step)
     const struct event *event = step->event;
     step->ret->cycle = state->gc.cycle;
     if (!state->exists) {
-        step_fail(step, CAIRN_E_NOT_FOUND, "the run does not exist");
+        step_fail(step, CAIRN_E_NOT_FOUND, "the run does not exist in this store");
         return;
     }
     if (event->cycle > state->gc.cycle) {
         step_fail(step, CAIRN_E_INVALID,
-                  "cycle %" PRIu64 " of garbage collection has not begun: it is at %" PRIu64,
+                  "cycle %" PRIu64
+                  " of garbage collection has not begun: the store is in cycle %" PRIu64,
                   event->cycle, state->gc.cycle);
         return;
     }

@@ -16,21 +16,23 @@ static bool open_is_valid(struct step *step)
 {
     const struct event *event = step->event;
     if (event->rank != 0) {
-        step_fail(step, CAIRN_E_INVALID, "rank %" PRIu32 " cannot open a save: rank 0 does",
-                  event->rank);
+        step_fail(step, CAIRN_E_INVALID,
+                  "rank %" PRIu32 " cannot open a save: only rank 0 opens saves", event->rank);
     } else if (event->world_size == 0 || event->world_size > LIMIT_WORLD_SIZE) {
-        step_fail(step, CAIRN_E_INVALID, "a world size of %" PRIu32 " is not in 1..%d",
+        step_fail(step, CAIRN_E_INVALID, "the world size is %" PRIu32 "; it must be 1 to %d",
                   event->world_size, (int)LIMIT_WORLD_SIZE);
     } else if (event->open_id == 0) {
-        step_fail(step, CAIRN_E_INVALID, "an opening needs a random id, not 0");
+        step_fail(step, CAIRN_E_INVALID,
+                  "the request to open a save has the id 0; the client must draw a random one");
     } else if (event->open.metadata_bytes > LIMIT_METADATA_BYTES) {
-        step_fail(step, CAIRN_E_TOO_LARGE, "metadata of %" PRIu32 " bytes: at most %d are kept",
+        step_fail(step, CAIRN_E_TOO_LARGE,
+                  "the save's metadata has %" PRIu32 " bytes; at most %d are stored",
                   event->open.metadata_bytes, (int)LIMIT_METADATA_BYTES);
     } else if (event->open.tag_count > LIMIT_TAGS || event->open.metric_count > LIMIT_METRICS) {
-        step_fail(step, CAIRN_E_TOO_LARGE,
-                  "%" PRIu32 " tags and %" PRIu32 " metrics: at most %d and %d are kept",
-                  event->open.tag_count, event->open.metric_count, (int)LIMIT_TAGS,
-                  (int)LIMIT_METRICS);
+        step_fail(
+            step, CAIRN_E_TOO_LARGE,
+            "the save has %" PRIu32 " tags and %" PRIu32 " metrics; at most %d and %d are stored",
+            event->open.tag_count, event->open.metric_count, (int)LIMIT_TAGS, (int)LIMIT_METRICS);
     }
     return step->ret->code == 0;
 }
@@ -43,15 +45,15 @@ static void fail_fenced(struct step *step, const struct state_term *mine)
     step->ret->proven = mine != NULL || newest > step->event->newest_seen;
     if (mine != NULL) {
         step_fail(step, CAIRN_E_FENCED,
-                  "term %" PRIu64 " of this attempt is fenced: term %" PRIu64
-                  " was granted since; stop, or restore first",
+                  "term %" PRIu64 " of this attempt is fenced, because term %" PRIu64
+                  " was granted since; stop this job, or restore before the next save",
                   mine->term, newest);
     } else {
-        step_fail(step, CAIRN_E_FENCED,
-                  "term %" PRIu64 " was granted since this attempt joined (it saw %" PRIu64
-                  "): another attempt "
-                  "saves to this run; stop, or restore first",
-                  newest, step->event->newest_seen);
+        step_fail(
+            step, CAIRN_E_FENCED,
+            "term %" PRIu64 " was granted since this attempt joined (it saw term %" PRIu64
+            "): another attempt saves to this run; stop this job, or restore before the next save",
+            newest, step->event->newest_seen);
     }
 }
 
@@ -59,8 +61,9 @@ static bool world_agrees(struct step *step, const struct state_term *term)
 {
     if (term->entry.world_size != step->event->world_size) {
         step_fail(step, CAIRN_E_WORLD_MISMATCH,
-                  "rank %" PRIu32 " says world size %" PRIu32 ", term %" PRIu64
-                  " was granted for %" PRIu32 "; a new attempt needs a new token",
+                  "rank %" PRIu32 " gives the world size %" PRIu32 ", but term %" PRIu64
+                  " was granted for %" PRIu32
+                  " ranks; a start with another world size needs a new attempt token",
                   step->event->rank, step->event->world_size, term->term, term->entry.world_size);
         return false;
     }
@@ -76,15 +79,15 @@ static bool high_water_is_sane(struct step *step)
     const struct state_beside *beside = &state->beside;
     if (beside->code != 0) {
         step_fail(step, beside->code,
-                  "which terms were granted cannot be told, since what is stored cannot be listed: "
-                  "%s",
+                  "the server cannot tell which terms were granted, because the stored checkpoints "
+                  "cannot be listed: %s",
                   beside->code_text);
     } else if (term_high_water(state) - state->newest_term > TERMS_FILL_MAX) {
         step_fail(step, CAIRN_E_DAMAGED,
-                  "something is stored as step %" PRIu64 " of term %" PRIu64
-                  ", and the record's newest term is %" PRIu64
-                  ": no term is granted across so many; put the right record back, or remove what "
-                  "is not this run's",
+                  "the store holds step %" PRIu64 " of term %" PRIu64
+                  ", but the newest term of the record is %" PRIu64
+                  ": no term is granted across such a gap; put the right record back, or remove "
+                  "the files that do not belong to this run",
                   beside->highest.step, beside->highest.term, state->newest_term);
     }
     return step->ret->code == 0;
@@ -117,7 +120,8 @@ static bool grant_is_allowed(struct step *step)
         return true;
     }
     step_fail(step, CAIRN_E_NOT_FOUND,
-              "the parent checkpoint %" PRIu64 "@%" PRIu64 " was never committed; restore again",
+              "the parent checkpoint %" PRIu64 "@%" PRIu64
+              " was never committed; restore a checkpoint of this run, then save again",
               parent.step, parent.term);
     return false;
 }
@@ -238,7 +242,8 @@ static bool open_is_answered(struct step *step, struct ckpt_id id)
         if (commit->forgotten) {
             step_fail(step, CAIRN_E_EXISTS,
                       "step %" PRIu64 " of term %" PRIu64
-                      " was saved and then forgotten; save another step",
+                      " was saved and then forgotten, and its number is not used again; save "
+                      "another step",
                       id.step, id.term);
         }
         return true;
@@ -267,7 +272,9 @@ static bool is_stored_already(struct step *step, struct ckpt_id id)
     char mark[DIAG_TEXT_MAX];
     state_mark_text(step->state, sizeof(mark), mark);
     step_fail(step, CAIRN_E_DAMAGED,
-              "step %" PRIu64 " of term %" PRIu64 " is stored already: save another step, and: %s",
+              "step %" PRIu64 " of term %" PRIu64
+              " is stored already, although the record does not list it; save another step, and "
+              "repair the record: %s",
               id.step, id.term, mark);
     return true;
 }
@@ -326,9 +333,10 @@ static void find_without_term(struct step *step)
     }
     if (last == NULL && state->newest_term > event->newest_seen) {
         step_fail(step, CAIRN_E_TOKEN_MISMATCH,
-                  "term %" PRIu64 " belongs to an attempt with another token than rank %" PRIu32
-                  "'s: do all ranks "
-                  "have the same CAIRN_ATTEMPT, and does no second job save to this run?",
+                  "term %" PRIu64
+                  " belongs to an attempt with another token than that of rank %" PRIu32
+                  ": check that all ranks have the same CAIRN_ATTEMPT, and that no second job "
+                  "saves to this run",
                   state->newest_term, event->rank);
         return;
     }
@@ -340,7 +348,8 @@ void on_find_open(struct step *step)
     const struct run_state *state = step->state;
     const struct event *event = step->event;
     if (event->rank >= event->world_size) {
-        step_fail(step, CAIRN_E_INVALID, "rank %" PRIu32 " is not below its world size of %" PRIu32,
+        step_fail(step, CAIRN_E_INVALID,
+                  "the rank is %" PRIu32 "; with a world size of %" PRIu32 " it must be lower",
                   event->rank, event->world_size);
         return;
     }

@@ -81,8 +81,9 @@ static bool world_agrees(struct step *step, const struct entry_restore *entry)
 {
     if (step->event->world_size != entry->world_size) {
         step_fail(step, CAIRN_E_WORLD_MISMATCH,
-                  "rank %" PRIu32 " says world size %" PRIu32
-                  ", this attempt's restore was begun with %" PRIu32,
+                  "rank %" PRIu32 " gives the world size %" PRIu32
+                  ", but this attempt began the restore with %" PRIu32
+                  "; start all ranks with one world size",
                   step->event->rank, step->event->world_size, entry->world_size);
         return false;
     }
@@ -101,8 +102,8 @@ static void begin_again(struct step *step, const struct state_restore *session)
     bool same = selector->kind == SELECT_LATEST || selector->id.step == entry->first.step;
     if (!same || (selector->kind == SELECT_EXACT && selector->id.term != entry->first.term)) {
         step_fail(step, CAIRN_E_INVALID,
-                  "rank %" PRIu32 " asks for step %" PRIu64 ", this attempt restores %" PRIu64
-                  "@%" PRIu64 ": all ranks must ask for the same",
+                  "rank %" PRIu32 " asks for step %" PRIu64 ", but this attempt restores %" PRIu64
+                  "@%" PRIu64 ": all ranks must ask for the same checkpoint",
                   step->event->rank, selector->id.step, entry->first.step, entry->first.term);
         return;
     }
@@ -134,23 +135,23 @@ static bool resolve(struct step *step, struct entry_restore *entry)
     const struct state_commit *latest = state_latest(state, (struct ckpt_id){0, 0});
     if (first == NULL) {
         step_fail(step, CAIRN_E_NOT_FOUND,
-                  "all checkpoints of the lineage were forgotten; cairn ls shows superseded ones");
+                  "all checkpoints of the lineage were forgotten; `cairn ls RUN --all` shows the "
+                  "superseded ones, and `cairn undelete RUN` the forgotten ones");
         return false;
     }
     if (latest == NULL || (latest != first && !event->allow_older)) {
         char tried[200];
         ancestors_damaged(state, first->entry.id, sizeof(tried), tried);
         if (latest == NULL) {
-            step_fail(
-                step, CAIRN_E_DAMAGED,
-                "all checkpoints of the lineage are damaged: %s; superseded ones may be asked "
-                "for by STEP@TERM",
-                tried);
+            step_fail(step, CAIRN_E_DAMAGED,
+                      "all checkpoints of the lineage are damaged: %s; `cairn ls RUN --all` shows "
+                      "superseded ones, which can be restored as STEP@TERM",
+                      tried);
         } else {
             step_fail(step, CAIRN_E_DAMAGED,
                       "the newest checkpoint %" PRIu64 "@%" PRIu64
-                      " is damaged (%s) and an older one "
-                      "is not allowed; the newest good one is %" PRIu64 "@%" PRIu64,
+                      " is damaged (%s), and the caller does not allow an older one; the newest "
+                      "good one is %" PRIu64 "@%" PRIu64,
                       first->entry.id.step, first->entry.id.term, first->health_reason,
                       latest->entry.id.step, latest->entry.id.term);
         }
@@ -231,8 +232,11 @@ void on_restore_begin(struct step *step)
     const struct event *event = step->event;
     if (event->world_size == 0 || event->world_size > LIMIT_WORLD_SIZE ||
         event->rank >= event->world_size) {
-        step_fail(step, CAIRN_E_INVALID, "rank %" PRIu32 " of %" PRIu32 ": not a rank of 1..%d",
-                  event->rank, event->world_size, (int)LIMIT_WORLD_SIZE);
+        step_fail(
+            step, CAIRN_E_INVALID,
+            "rank %" PRIu32 " of a world of %" PRIu32
+            " is not possible: the rank must be below the world size, and that must be 1 to %d",
+            event->rank, event->world_size, (int)LIMIT_WORLD_SIZE);
         return;
     }
     const struct state_restore *session = state_restore_find(state, &event->token, event->ordinal);
@@ -297,7 +301,8 @@ static void fall_back_or_fail(struct step *step, struct entry_restore *entry)
         char tried[160];
         ancestors_damaged(step->state, entry->first, sizeof(tried), tried);
         entry->code = CAIRN_E_DAMAGED;
-        snprintf(text, sizeof(text), "no good checkpoint is left (tried: %s); rank %" PRIu32 ": %s",
+        snprintf(text, sizeof(text),
+                 "no good checkpoint is left to restore (tried: %s); rank %" PRIu32 " reported: %s",
                  tried, event->rank, reason);
     } else {
         snprintf(text, sizeof(text), "rank %" PRIu32 ", checkpoint %" PRIu64 "@%" PRIu64 ": %s",
@@ -364,8 +369,8 @@ static void report_ok(struct step *step, const struct state_restore *session)
     bool *came = came_map(step, session);
     uint32_t fresh_count = 0, *fresh = scratch_array(step->scratch, reporters.count, sizeof *fresh);
     if (came == NULL || fresh == NULL) {
-        step_fail(step, CAIRN_E_NO_MEMORY, "no memory for %zu reports of a restore",
-                  reporters.count);
+        step_fail(step, CAIRN_E_NO_MEMORY,
+                  "there is not enough memory for %zu reports of a restore", reporters.count);
         return;
     }
     for (size_t i = 0; i < reporters.count; i++) {
@@ -382,7 +387,7 @@ static void report_ok(struct step *step, const struct state_restore *session)
     if (fresh_count == 0) {
         char missing[160] = "";
         state_missing_reports(step->state, session, sizeof(missing), missing);
-        step_fail(step, CAIRN_E_AGAIN, "the restore waits for %s", missing);
+        step_fail(step, CAIRN_E_AGAIN, "the restore is still waiting for %s", missing);
         return;
     }
     session_guard(step, session); /* an existing report is of an older try, or is the same */
@@ -397,7 +402,7 @@ static bool are_ranks(struct step *step, uint32_t world_size)
     for (size_t i = 0; i < reporters.count; i++) {
         if (reporters.ranks[i] >= world_size) {
             step_fail(step, CAIRN_E_INVALID,
-                      "rank %" PRIu32 " is not below its world size of %" PRIu32,
+                      "the rank is %" PRIu32 "; with a world size of %" PRIu32 " it must be lower",
                       reporters.ranks[i], world_size);
             return false;
         }
@@ -412,7 +417,9 @@ void on_restore_report(struct step *step)
         state_restore_find(step->state, &event->token, event->ordinal);
     if (session == NULL) {
         step_fail(step, CAIRN_E_NOT_FOUND,
-                  "this attempt has no restore number %" PRIu32 "; begin one", event->ordinal);
+                  "this attempt has not begun its restore number %" PRIu32
+                  "; begin the restore first",
+                  event->ordinal);
         return;
     }
     if (!world_agrees(step, &session->entry)) {

@@ -44,7 +44,7 @@ static const struct event_seal **batch_map(struct step *step, uint32_t world_siz
 {
     const struct event_seal **map = scratch_array(step->scratch, world_size, sizeof(*map));
     if (map == NULL) {
-        step_fail(step, CAIRN_E_NO_MEMORY, "no memory for a batch of %zu seals",
+        step_fail(step, CAIRN_E_NO_MEMORY, "there is not enough memory for a batch of %zu seals",
                   step->event->seal_count);
     }
     return map;
@@ -80,11 +80,11 @@ void on_seal(struct step *step)
     for (size_t i = 0; step->ret->code == 0 && i < event->seal_count; i++) {
         const struct event_seal *seal = &event->seals[i];
         if (seal->rank >= open->world_size) {
-            refuse(step, CAIRN_E_INVALID, seal->rank, "the rank is not below the world size");
+            refuse(step, CAIRN_E_INVALID, seal->rank, "the rank must be below the world size");
             return;
         }
         if (seal->entry.part_bytes == 0 || seal->entry.part_bytes > LIMIT_PART_BYTES) {
-            refuse(step, CAIRN_E_INVALID, seal->rank, "its part is empty or above the limit");
+            refuse(step, CAIRN_E_INVALID, seal->rank, "its part is empty or larger than the limit");
             return;
         }
         const struct state_seal *old = seal_find(step->state, event->id, seal->rank);
@@ -92,7 +92,8 @@ void on_seal(struct step *step)
                                         : old != NULL && !old->orphan ? &old->entry
                                                                       : NULL;
         if (same != NULL && !seal_equal(same, &seal->entry)) {
-            refuse(step, CAIRN_E_CONFLICT, seal->rank, "it has sealed another content");
+            refuse(step, CAIRN_E_CONFLICT, seal->rank,
+                   "it has already sealed a part with other content");
             return;
         }
         map[seal->rank] = seal;

@@ -12,7 +12,8 @@
 
 static void step_no_memory(struct step *step)
 {
-    step_fail(step, CAIRN_E_NO_MEMORY, "no memory to prepare an update of the run's record");
+    step_fail(step, CAIRN_E_NO_MEMORY,
+              "there is not enough memory for an update of the run's record");
 }
 
 /* Returns a grown copy of an array in the scratch, or NULL if the scratch is exhausted. */
@@ -101,7 +102,7 @@ void step_put(struct step *step, const char *key, struct buf *buf)
     size_t bytes = buf->bytes;
     buf_fini(buf);
     if (status != 0) {
-        step_fail(step, status, "the entry %s is above %zu bytes", key,
+        step_fail(step, status, "the record's entry %s is larger than %zu bytes", key,
                   (size_t)LIMIT_RECORD_VALUE_BYTES);
         return;
     }
@@ -156,10 +157,10 @@ void step_create_run(struct step *step)
         return;
     }
     if (!chunk_bytes_is_valid(step->event->info.chunk_bytes)) {
-        step_fail(step, CAIRN_E_INVALID,
-                  "a run's chunk size of %" PRIu64 " bytes: a multiple of %d up to %d",
-                  step->event->info.chunk_bytes, (int)LIMIT_CHUNK_BYTES_MIN,
-                  (int)LIMIT_CHUNK_BYTES);
+        step_fail(
+            step, CAIRN_E_INVALID,
+            "the run's chunk size is %" PRIu64 " bytes; it must be a multiple of %d, up to %d",
+            step->event->info.chunk_bytes, (int)LIMIT_CHUNK_BYTES_MIN, (int)LIMIT_CHUNK_BYTES);
         return;
     }
     char key[ENTRY_KEY_MAX];
@@ -405,7 +406,7 @@ void step_answer_not_open(struct step *step)
         step_fail(step, CAIRN_E_NOT_FOUND, "term %" PRIu64 " was never granted", id.term);
     } else {
         step_fail(step, CAIRN_E_ABORTED,
-                  "this opening of step %" PRIu64 " of term %" PRIu64 " was aborted; save again",
+                  "this save of step %" PRIu64 " of term %" PRIu64 " was aborted; save again",
                   id.step, id.term);
     }
 }

@@ -300,12 +300,14 @@ static int step_not_found(const struct run_state *state, uint64_t step, struct d
         }
     }
     if (superseded_count > 0) {
-        return diag_set(
-            diag, CAIRN_E_NOT_FOUND,
-            "step %" PRIu64 " is not on the newest lineage; a superseded branch%s: ask for %" PRIu64
-            "@%" PRIu64,
-            step, superseded_count > 1 ? " has it (several do, the newest is given)" : " has it",
-            step, superseded->entry.id.term);
+        return diag_set(diag, CAIRN_E_NOT_FOUND,
+                        "step %" PRIu64
+                        " is not on the newest lineage, but a superseded branch%s; ask for %" PRIu64
+                        "@%" PRIu64,
+                        step,
+                        superseded_count > 1 ? " has it (several have; the newest is named here)"
+                                             : " has it",
+                        step, superseded->entry.id.term);
     }
     if (below == NULL && above == NULL) {
         return diag_set(diag, CAIRN_E_NOT_FOUND,
@@ -317,8 +319,8 @@ static int step_not_found(const struct run_state *state, uint64_t step, struct d
     if (below != NULL && above != NULL) {
         snprintf(text + used, sizeof(text) - (size_t)used, " and %" PRIu64, above->entry.id.step);
     }
-    return diag_set(diag, CAIRN_E_NOT_FOUND, "step %" PRIu64 " was not saved; the nearest: %s",
-                    step, text);
+    return diag_set(diag, CAIRN_E_NOT_FOUND,
+                    "step %" PRIu64 " was not saved; the nearest saved steps: %s", step, text);
 }
 
 /* Finds the checkpoint that the selector means among those that the state knows. */

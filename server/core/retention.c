@@ -243,7 +243,7 @@ static int keep_best(struct engine *engine, struct diag *diag)
     struct score *scores = scratch_array(engine->scratch, engine->good_count + 1, sizeof(*scores));
     size_t count = 0;
     if (scores == NULL) {
-        return diag_set(diag, CAIRN_E_NO_MEMORY, "no memory for %zu metrics", engine->good_count);
+        return diag_no_memory(diag, "%zu metrics", engine->good_count);
     }
     for (size_t i = 0; i < engine->good_count; i++) {
         const struct retention_item *item = &engine->items[engine->good[i]];
@@ -257,8 +257,8 @@ static int keep_best(struct engine *engine, struct diag *diag)
     }
     if (count == 0) {
         return diag_set(diag, CAIRN_E_NOT_FOUND,
-                        "no good checkpoint of the lineage has a value of the metric \"%s\"; "
-                        "nothing is forgotten",
+                        "no good checkpoint of the lineage has a value of the metric \"%s\", so "
+                        "nothing is forgotten; add one with `cairn annotate`, or use another rule",
                         policy->metric);
     }
     qsort(scores, count, sizeof(*scores), compare_scores);
@@ -340,7 +340,7 @@ static int find_good(struct engine *engine, struct diag *diag)
     size_t there = 0;
     engine->good = scratch_array(engine->scratch, engine->count + 1, sizeof(*engine->good));
     if (engine->good == NULL) {
-        return diag_set(diag, CAIRN_E_NO_MEMORY, "no memory for %zu checkpoints", engine->count);
+        return diag_no_memory(diag, "%zu checkpoints", engine->count);
     }
     for (size_t i = engine->count; i-- > 0;) {
         there += !engine->items[i].gone;
@@ -350,8 +350,8 @@ static int find_good(struct engine *engine, struct diag *diag)
     }
     if (engine->good_count == 0 && there > 0) {
         return diag_set(diag, CAIRN_E_DAMAGED,
-                        "none of the %zu checkpoints is good and on the lineage; nothing is "
-                        "forgotten",
+                        "none of the run's %zu checkpoints is both good and on the lineage, so "
+                        "nothing is forgotten; look at the run with `cairn ls RUN --all`",
                         there);
     }
     const struct retention_item *newest =
@@ -399,10 +399,11 @@ static int apply_rules(struct engine *engine, struct diag *diag)
         any = any || engine->reasons[engine->good[i]] != 0;
     }
     if (status == 0 && !any && engine->good_count > 0) {
-        status = diag_set(diag, CAIRN_E_INVALID,
-                          "no rule of the policy keeps any of the %zu good checkpoints: refused, "
-                          "nothing is forgotten",
-                          engine->good_count);
+        status = diag_set(
+            diag, CAIRN_E_INVALID,
+            "the policy is refused, because its rules keep none of the %zu good checkpoints; "
+            "nothing is forgotten; give a rule that keeps some, such as keep-last",
+            engine->good_count);
     }
     return status;
 }

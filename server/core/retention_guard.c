@@ -57,7 +57,7 @@ int retention_items(const struct run_state *state, struct scratch *scratch,
     bool *followed = scratch_array(scratch, count + 1, sizeof(*followed));
     struct state_use *uses = NULL;
     if (items == NULL || followed == NULL || state_uses(state, scratch, &uses) != 0) {
-        return diag_set(diag, CAIRN_E_NO_MEMORY, "no memory to look at %zu checkpoints", count);
+        return diag_no_memory(diag, "the retention of %zu checkpoints", count);
     }
     for (size_t i = 0; i < count; i++) {
         const struct state_commit *commit = &state->commits[i];

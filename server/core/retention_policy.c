@@ -120,7 +120,8 @@ static int set_tags(struct retention_policy *policy, const char *name, const cha
 {
     struct retention_tags list = {0};
     if (policy->tag_list_count == RETENTION_TAG_LISTS_MAX) {
-        return diag_set(diag, CAIRN_E_TOO_LARGE, "%s: at most %d lists", name,
+        return diag_set(diag, CAIRN_E_TOO_LARGE,
+                        "%s is given too often: at most %d lists are allowed", name,
                         RETENTION_TAG_LISTS_MAX);
     }
     list.tags = scratch_array(scratch, LIMIT_TAGS, sizeof(*list.tags));
@@ -140,7 +141,7 @@ static int set_tags(struct retention_policy *policy, const char *name, const cha
         at++;
     }
     if (!room) {
-        return diag_set(diag, CAIRN_E_NO_MEMORY, "no memory for the tags of %s", name);
+        return diag_no_memory(diag, "the tags of %s", name);
     }
     policy->tag_lists[policy->tag_list_count++] = list;
     return 0;
@@ -153,7 +154,7 @@ static int set_metric(struct retention_policy *policy, const char *name, const c
         return bad(diag, name, value, "the name of a metric");
     }
     policy->metric = scratch_string(scratch, strlen(value), value);
-    return policy->metric != NULL ? 0 : diag_set(diag, CAIRN_E_NO_MEMORY, "no memory for %s", name);
+    return policy->metric != NULL ? 0 : diag_no_memory(diag, "%s", name);
 }
 
 static int set_mode(struct retention_policy *policy, const char *name, const char *value,
@@ -241,12 +242,14 @@ int retention_policy_check(const struct retention_policy *policy, struct diag *d
         return diag_set(diag, CAIRN_E_INVALID, "keep-best needs a metric, and a mode: min or max");
     }
     if (policy->best == 0 && (policy->metric != NULL || policy->mode != MODE_UNSET)) {
-        return diag_set(diag, CAIRN_E_INVALID, "a metric or a mode says nothing without keep-best");
+        return diag_set(diag, CAIRN_E_INVALID,
+                        "a metric or a mode has no effect without keep-best; add keep-best = N or "
+                        "leave it out");
     }
     return any ? 0
-               : diag_set(diag, CAIRN_E_INVALID,
-                          "no policy was specified: nothing is forgotten. Give at least one keep "
-                          "rule");
+               : diag_set(
+                     diag, CAIRN_E_INVALID,
+                     "no policy is given, so nothing is forgotten. Give at least one keep rule");
 }
 
 /* ---- writing ---- */
@@ -360,8 +363,8 @@ static void reason_text(unsigned reason, size_t bytes, char *ret)
         [REASON_EVERY - REASON_STEPS] = "every so often",
         [REASON_BEST - REASON_STEPS] = "best",
         [REASON_TAG - REASON_STEPS] = "tag",
-        [REASON_TIP - REASON_STEPS] = "end of a branch that was superseded lately",
-        [REASON_UNREPLACED - REASON_STEPS] = "not good, and not enough good ones behind it"};
+        [REASON_TIP - REASON_STEPS] = "end of a branch that was superseded recently",
+        [REASON_UNREPLACED - REASON_STEPS] = "not good, but too few older ones are good"};
     if (reason == REASON_LAST || reason == REASON_WITHIN) {
         snprintf(ret, bytes, "%s", reason == REASON_LAST ? "last" : "within");
     } else if (reason < REASON_OLDEST) {

@@ -41,7 +41,7 @@ struct loader {
 
 static int no_memory(struct loader *loader)
 {
-    return diag_set(loader->diag, CAIRN_E_NO_MEMORY, "no memory to decode the run's record");
+    return diag_no_memory(loader->diag, "decoding the run's record");
 }
 
 static int damaged(struct loader *loader, const char *what, uint64_t number)
@@ -109,13 +109,13 @@ static int load_chain(struct loader *loader, const struct entry_key *key, struct
         return status;
     }
     if (entry.seq != key->seq || entry.seq != loader->chain_seq + 1) {
-        return damaged(loader, "the chain has a hole or a misplaced entry at",
+        return damaged(loader, "the chain of entries has a gap or a misplaced entry at number",
                        loader->chain_seq + 1);
     }
     if (memcmp(&entry.previous, &loader->chain_sha256, sizeof(entry.previous)) != 0) {
-        return damaged(loader,
-                       "the chain is broken: the hash of the entry before does not match at",
-                       entry.seq);
+        return damaged(
+            loader, "the chain is broken: the hash of the previous entry does not match at number",
+            entry.seq);
     }
     loader->chain_seq = entry.seq;
     loader->chain_sha256 = sha256(value.bytes, value.data);
@@ -273,15 +273,19 @@ static int check_chain(struct loader *loader)
     if (!loader->has_head) {
         return loader->chain_seq == 0
                    ? 0
-                   : damaged(loader, "the chain has no head; entries", loader->chain_seq);
+                   : damaged(loader, "the chain of entries has no head; number of entries",
+                             loader->chain_seq);
     }
     if (state->head.seq != loader->chain_seq) {
-        return damaged(loader, "entries at the end of the chain are missing or too many; head at",
-                       state->head.seq);
+        return damaged(
+            loader,
+            "the chain of entries is shorter or longer than its head says; the head's number is",
+            state->head.seq);
     }
     if (memcmp(&state->head.sha256, &loader->chain_sha256, sizeof(struct sha256)) != 0) {
-        return damaged(loader, "the newest chain entry does not match the head's hash at",
-                       state->head.seq);
+        return damaged(
+            loader, "the newest entry of the chain does not match the hash in the head at number",
+            state->head.seq);
     }
     return 0;
 }
@@ -344,13 +348,13 @@ static int apply_mark(struct loader *loader, const struct entry_chain *mark)
         struct state_commit *commit = commit_any(&loader->state, ids[i]);
         if (commit == NULL || commit->entry.seq > mark->seq) {
             return damaged(loader,
-                           "a chain entry is about a checkpoint that was never committed, at",
+                           "an entry names a checkpoint that was never committed, at number",
                            mark->seq);
         }
         if (!mark_fits(commit, mark)) {
             return damaged(loader,
-                           "a chain entry forgets, brings back, reclaims or pins what is so "
-                           "already, at",
+                           "an entry forgets, brings back, reclaims or pins a checkpoint that is "
+                           "already in that state, at number",
                            mark->seq);
         }
     }
@@ -379,7 +383,8 @@ static int check_notes(struct loader *loader)
         const struct note_mark *note = &loader->notes[i];
         struct state_commit *commit = commit_by_seq(&loader->state, note->seq);
         if (commit == NULL) {
-            return damaged(loader, "a note is about nothing, at", note->seq);
+            return damaged(loader, "a note names a checkpoint that does not exist, number",
+                           note->seq);
         }
         commit->note = &note->entry;
         commit->note_raw = note->raw;
@@ -398,7 +403,7 @@ static int check_commits(struct loader *loader)
     qsort(state->by_id, state->commit_count, sizeof(struct state_commit *), compare_by_id);
     for (size_t i = 1; i < state->commit_count; i++) {
         if (ckpt_id_equal(state->by_id[i - 1]->entry.id, state->by_id[i]->entry.id)) {
-            return damaged(loader, "a checkpoint is committed twice, at",
+            return damaged(loader, "a checkpoint is committed twice, at number",
                            state->by_id[i]->entry.seq);
         }
     }
@@ -407,7 +412,7 @@ static int check_commits(struct loader *loader)
         const struct state_commit *base =
             entry->base.term != 0 ? commit_any(state, entry->base) : NULL;
         if (entry->base.term != 0 && (base == NULL || base->entry.seq >= entry->seq)) {
-            return damaged(loader, "the base of a commit was not committed before it, at",
+            return damaged(loader, "the base of a commit was not committed before it, at number",
                            entry->seq);
         }
     }
@@ -421,7 +426,8 @@ static int check_commits(struct loader *loader)
         const struct health_mark *health = &loader->healths[i];
         struct state_commit *commit = commit_by_seq(state, health->seq);
         if (commit == NULL || health->entry.health > HEALTH_DAMAGED) {
-            return damaged(loader, "a health entry is about nothing, at", health->seq);
+            return damaged(loader, "a health entry names a checkpoint that does not exist, number",
+                           health->seq);
         }
         commit->health = (enum health)health->entry.health;
         commit->health_raw = health->raw;
@@ -439,11 +445,11 @@ static int check_terms(struct loader *loader)
         const struct state_term *term = &state->terms[i];
         const struct entry_term *entry = &term->entry;
         if (term->term != i + 1) {
-            return damaged(loader, "a term is missing", i + 1);
+            return damaged(loader, "a term is missing, number", i + 1);
         }
         if (entry->world_size == 0 || entry->world_size > LIMIT_WORLD_SIZE ||
             entry->newest_seen + 1 != term->term) {
-            return damaged(loader, "a term's entry contradicts itself", term->term);
+            return damaged(loader, "a term's entry contradicts itself, number", term->term);
         }
         if (entry->parent.term != 0 &&
             (entry->parent.term >= term->term || commit_any(state, entry->parent) == NULL)) {
@@ -455,13 +461,14 @@ static int check_terms(struct loader *loader)
         const struct entry_chain *commit = &state->commits[i].entry;
         const struct state_term *term = term_of(state, commit->id.term);
         if (term == NULL || term->entry.world_size != commit->world_size) {
-            return damaged(loader, "a commit does not fit its term, at", commit->seq);
+            return damaged(loader, "a commit does not fit its term, at number", commit->seq);
         }
         state->terms[commit->id.term - 1].entered = true;
         state->newest_entered = max_u64(state->newest_entered, commit->id.term);
     }
     if (!state->exists && (state->term_count > 0 || state->restore_count > 0)) {
-        return damaged(loader, "the run's info is missing; terms", state->term_count);
+        return damaged(loader, "the run's info entry is missing; number of terms",
+                       state->term_count);
     }
     return 0;
 }
@@ -475,7 +482,7 @@ static int check_saves(struct loader *loader)
         struct state_open *open = &state->opens[i];
         const struct state_term *term = term_of(state, open->id.term);
         if (term == NULL || commit_any(state, open->id) != NULL) {
-            return damaged(loader, "an open entry of an unknown term or of a committed step",
+            return damaged(loader, "an open save has an unknown term or a committed step, number",
                            open->id.step);
         }
         open->world_size = term->entry.world_size;
@@ -492,7 +499,8 @@ static int check_saves(struct loader *loader)
             continue;
         }
         if (seal->rank >= open->world_size) {
-            return damaged(loader, "a seal of a rank beyond the world size", seal->rank);
+            return damaged(loader, "a seal belongs to a rank beyond the world size, rank",
+                           seal->rank);
         }
         seal->orphan = false;
         open->sealed_count++;

@@ -26,19 +26,15 @@ struct arguments {
 
 static void usage(FILE *out)
 {
-    fprintf(
-        out,
-        "usage: cairnd [--config FILE] [--SECTION-KEY VALUE ...]\n"
-        "       cairnd --config FILE --check-config | --print-config\n\n"
-        "The checkpoint server. Values come from the file, then from flags. SIGTERM ends it when "
-        "open "
-        "saves have ended;\nSIGHUP reads file and flags again.\n\n"
-        "  --config FILE                  read this file first\n"
-        "  --check-config                 check file and flags, then end: 0 is good, 2 names the "
-        "mistake\n"
-        "  --print-config                 print the effective configuration as a file, then end\n"
-        "  --help, --version\n\n"
-        "Keys, as flags (in the file: [section] key = value):\n");
+    fprintf(out,
+            "usage: cairnd [--config FILE] [--SECTION-KEY VALUE ...]\n       cairnd --config FILE "
+            "--check-config | --print-config\n\nThe checkpoint server. It takes its settings from "
+            "the file, and then from the flags. On SIGTERM it waits for open\nsaves and ends. On "
+            "SIGHUP it reads the file and the flags again.\n\n  --config FILE                  "
+            "read this file first\n  --check-config                 check file and flags, and end "
+            "with status 0, or with status 2 and the mistake\n  --print-config                 "
+            "print the effective configuration as a file, and end\n  --help, --version\n\nKeys, as "
+            "flags (in the file: [section] key = value):\n");
     config_usage(out);
     fprintf(out,
             "\nA first run:  cairn store create dir:/srv/cairn\n"
@@ -63,10 +59,11 @@ static int take_flag(struct config *config, struct arguments *arguments, struct 
         return 0;
     }
     if (strncmp(flag, "--", 2) != 0) {
-        return diag_set(diag, CAIRN_E_CONFIG, "'%s' is no option; see cairnd --help", flag);
+        return diag_set(diag, CAIRN_E_CONFIG, "cairnd has no option '%s'; see cairnd --help", flag);
     }
     if (arguments->at + 1 == arguments->argc) {
-        return diag_set(diag, CAIRN_E_CONFIG, "%s wants a value", flag);
+        return diag_set(diag, CAIRN_E_CONFIG, "the option %s needs a value; see cairnd --help",
+                        flag);
     }
     const char *value = arguments->argv[++arguments->at];
     if (strcmp(flag, "--config") == 0) {
@@ -129,7 +126,8 @@ static void raise_descriptor_limit(const struct config *config)
     limit.rlim_cur = limit.rlim_max;
     if (setrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur < wanted) {
         LOG(LOG_WARN, "daemon",
-            "few file descriptors for [session] max: raise LimitNOFILE, or ulimit -n",
+            "there are too few file descriptors for [session] max: raise LimitNOFILE of the unit, "
+            "or ulimit -n",
             lu("have", limit.rlim_cur), lu("want", wanted));
     }
 }

@@ -100,8 +100,8 @@ static const struct key *find_flag(const char *flag)
 static const struct {
     const char *section, *name, *remedy;
 } retired[] = {
-    {"store", "create", "a store is made once, by `cairn store create URL`"},
-    {"listen", "plaintext-on-network", "say plain-tcp = network"},
+    {"store", "create", "a store is made once, with `cairn store create URL`"},
+    {"listen", "plaintext-on-network", "write plain-tcp = network"},
 };
 
 static const char *find_retired(const char *section, const char *name)
@@ -157,10 +157,11 @@ int config_set(struct config *config, const char *name, const char *value, struc
     const struct key *key = find_flag(name);
     const char *remedy = key ? NULL : find_retired_flag(name);
     if (remedy) {
-        return diag_set(diag, CAIRN_E_CONFIG, "--%s is no option any more: %s", name, remedy);
+        return diag_set(diag, CAIRN_E_CONFIG, "cairnd no longer has the option --%s: %s", name,
+                        remedy);
     }
     if (!key) {
-        return diag_set(diag, CAIRN_E_CONFIG, "--%s is no option; did you mean --%s?", name,
+        return diag_set(diag, CAIRN_E_CONFIG, "cairnd has no option --%s; did you mean --%s?", name,
                         nearest(name)->flag);
     }
     int status = set_key(config, key, value, diag);
@@ -193,9 +194,8 @@ static char *read_line(char *text, int size, void *stream)
     reading->line++;
     size_t length = strlen(text);
     if (length > 0 && text[length - 1] != '\n' && !feof(reading->file)) {
-        err_ignore(diag_set(reading->diag, CAIRN_E_CONFIG,
-                            "%s:%d: the line is longer than %d bytes", reading->path, reading->line,
-                            size - 2)); /* config_read() reports it */
+        err_ignore(diag_set(reading->diag, CAIRN_E_CONFIG, "%s:%d: the line has more than %d bytes",
+                            reading->path, reading->line, size - 2)); /* config_read() reports it */
         return NULL;
     }
     if (text[strspn(text, " \t\r\n")] == '#') {
@@ -213,11 +213,14 @@ static int add_quota(struct config *config, const char *project, const char *val
     int status = value_quota(project, value, &quota, diag);
     for (size_t i = 0; status == 0 && i < table->count; i++) {
         if (strcmp(table->quotas[i].project, project) == 0) {
-            status = diag_set(diag, CAIRN_E_CONFIG, "'%s' in [quota] is set twice", project);
+            status = diag_set(diag, CAIRN_E_CONFIG,
+                              "'%s' is set twice in [quota]; remove one of the lines", project);
         }
     }
     if (status == 0 && table->count == QUOTAS_MAX) {
-        status = diag_set(diag, CAIRN_E_CONFIG, "more than %d rows in [quota]", QUOTAS_MAX);
+        status = diag_set(diag, CAIRN_E_CONFIG,
+                          "[quota] has more than %d rows; use * for all projects without a row",
+                          QUOTAS_MAX);
     }
     if (status == 0) {
         table->quotas[table->count++] = quota;
@@ -241,17 +244,18 @@ static int on_value(void *user, const char *section, const char *name, const cha
         err_ignore(config_add_retention(&reading->config->retention, section, name, value,
                                         &why)); /* reported below */
     } else if (!key && find_retired(section, name)) {
-        err_ignore(diag_set(&why, CAIRN_E_CONFIG, "'%s' in [%s] is no key any more: %s", name,
+        err_ignore(diag_set(&why, CAIRN_E_CONFIG, "the key '%s' in [%s] no longer exists: %s", name,
                             section, find_retired(section, name)));
     } else if (!key) {
         char flag[256];
         snprintf(flag, sizeof(flag), "%s-%s", section, name);
         const struct key *near = nearest(flag);
         err_ignore(diag_set(&why, CAIRN_E_CONFIG,
-                            "unknown key '%s' in section [%s]; did you mean '%s' in [%s]?", name,
-                            section, near->name, near->section));
+                            "there is no key '%s' in section [%s]; did you mean '%s' in [%s]?",
+                            name, section, near->name, near->section));
     } else if (reading->seen[key - keys]) {
-        err_ignore(diag_set(&why, CAIRN_E_CONFIG, "'%s' in [%s] is set twice", name, section));
+        err_ignore(diag_set(&why, CAIRN_E_CONFIG,
+                            "'%s' is set twice in [%s]; remove one of the lines", name, section));
     } else {
         reading->seen[key - keys] = true;
         if (set_key(reading->config, key, value, &why) != 0) {
@@ -272,18 +276,20 @@ int config_read(struct config *config, const char *path, struct diag *diag)
     struct reading reading = {.config = config, .path = path, .diag = &local};
     reading.file = fopen(path, "re");
     if (!reading.file) {
-        return diag_set(diag, CAIRN_E_CONFIG, "the configuration %s cannot be opened: %s", path,
-                        strerror(errno));
+        return diag_set(
+            diag, CAIRN_E_CONFIG,
+            "the configuration file %s cannot be opened: %s; check its path and its permissions",
+            path, strerror(errno));
     }
     int line = ini_parse_stream(read_line, &reading, on_value, &reading);
     bool failed = ferror(reading.file) != 0;
     fclose(reading.file);
     if (local.code == 0 && failed) {
-        return diag_set(diag, CAIRN_E_IO, "read the configuration %s", path);
+        return diag_set(diag, CAIRN_E_IO, "cannot read the configuration file %s", path);
     }
     if (local.code == 0 && line != 0) {
-        return diag_set(diag, CAIRN_E_CONFIG, "%s:%d: neither [section] nor key = value", path,
-                        line);
+        return diag_set(diag, CAIRN_E_CONFIG,
+                        "%s:%d: the line is neither [section] nor key = value", path, line);
     }
     return diag_copy(diag, &local);
 }
@@ -296,7 +302,8 @@ static int check_tls(const struct config *config, struct diag *diag)
         (config->tls_cert[0] != '\0') + (config->tls_key[0] != '\0') + (config->tls_ca[0] != '\0');
     if (set != 0 && set != 3) {
         return diag_set(diag, CAIRN_E_CONFIG,
-                        "[tls] cert, key and ca belong together: %d of them are set", set);
+                        "[tls] cert, key and ca must be set together, and only %d of them are set",
+                        set);
     }
     return 0;
 }
@@ -307,29 +314,33 @@ static int check_numbers(const struct config *config, struct diag *diag)
     uint64_t chunk = config->chunk_bytes;
     if (chunk < LIMIT_CHUNK_BYTES_MIN || chunk > LIMIT_CHUNK_BYTES || (chunk & (chunk - 1)) != 0) {
         return diag_set(diag, CAIRN_E_CONFIG,
-                        "[save] chunk: %" PRIu64 " bytes: a power of two from 4KiB to 4MiB", chunk);
+                        "[save] chunk is %" PRIu64
+                        " bytes; it must be a power of two from 4KiB to 4MiB",
+                        chunk);
     }
     if (config->buffer_bytes < UINT64_C(4) * LIMIT_CHUNK_BYTES) {
-        return diag_set(diag, CAIRN_E_CONFIG, "[memory] buffers: at least 16MiB");
+        return diag_set(diag, CAIRN_E_CONFIG,
+                        "[memory] buffers is too small: it must be at least 16MiB");
     }
     if (config->dead_after_ms < 2 * config->heartbeat_ms || config->heartbeat_ms == 0) {
         return diag_set(diag, CAIRN_E_CONFIG,
-                        "[session] dead-after must be at least twice heartbeat");
+                        "[session] dead-after is too short: it must be at least twice heartbeat");
     }
     if (config->login_ms == 0 || config->grant_idle_ms == 0) {
-        return diag_set(diag, CAIRN_E_CONFIG, "[session] login and grant-idle must be above zero");
+        return diag_set(diag, CAIRN_E_CONFIG,
+                        "[session] login and grant-idle must be longer than zero");
     }
     const uint64_t times[] = {config->login_ms, config->heartbeat_ms, config->dead_after_ms,
                               config->grant_idle_ms, config->rank_grace_ms};
     for (size_t i = 0; i < ARRAY_LEN(times); i++) {
         if (times[i] > SESSION_TIME_MAX_MS) {
             return diag_set(diag, CAIRN_E_CONFIG,
-                            "[session] and [save] rank-grace: times of at most 24h");
+                            "the times in [session] and [save] rank-grace may be at most 24h");
         }
     }
     if (config->store_threads > 64 || config->verify_threads > 64) {
         return diag_set(diag, CAIRN_E_CONFIG,
-                        "[store] threads and [daemon] verify-threads: at most 64");
+                        "[store] threads and [daemon] verify-threads may be at most 64");
     }
     return 0;
 }
@@ -342,12 +353,13 @@ static int check_mirror(const struct config *config, struct diag *diag)
     if (url[0] != '\0' && strncmp(url, "dir:/", 5) != 0) {
         return diag_set(
             diag, CAIRN_E_CONFIG,
-            "[scrub] repair-from: '%s' is no dir:/absolute/path; from a cluster repair "
-            "with `cairn verify --repair --store URL --from MIRROR` while the daemon is stopped",
+            "[scrub] repair-from is '%s', and must be dir:/absolute/path; to repair from a "
+            "cluster, stop the daemon and run `cairn verify --repair --store URL --from MIRROR`",
             url);
     }
     if (url[0] != '\0' && strcmp(url, config->store_url) == 0) {
-        return diag_set(diag, CAIRN_E_CONFIG, "[scrub] repair-from: that is this very store");
+        return diag_set(diag, CAIRN_E_CONFIG,
+                        "[scrub] repair-from names the daemon's own store; name a mirror of it");
     }
     return 0;
 }
@@ -362,24 +374,27 @@ static int check_words(const struct config *config, struct diag *diag)
     unsigned long mode = strtoul(config->listen_unix_mode, &end, 8);
     if (log_parse_level(config->log_level, &level) != 0) {
         return diag_set(diag, CAIRN_E_CONFIG,
-                        "[log] level: '%s' is none of debug, info, warn, error", config->log_level);
+                        "[log] level is '%s'; it must be debug, info, warn or error",
+                        config->log_level);
     }
     if (log_parse_format(config->log_format, &format) != 0) {
-        return diag_set(diag, CAIRN_E_CONFIG, "[log] format: '%s' is neither text nor json",
+        return diag_set(diag, CAIRN_E_CONFIG, "[log] format is '%s'; it must be text or json",
                         config->log_format);
     }
     const char *plain = config->listen_plain_tcp;
     if (strcmp(plain, "no") != 0 && strcmp(plain, "loopback") != 0 &&
         strcmp(plain, "network") != 0) {
         return diag_set(diag, CAIRN_E_CONFIG,
-                        "[listen] plain-tcp: '%s' is none of no, loopback, network", plain);
+                        "[listen] plain-tcp is '%s'; it must be no, loopback or network", plain);
     }
     if (*end != '\0' || end == config->listen_unix_mode || mode > 0777) {
-        return diag_set(diag, CAIRN_E_CONFIG, "[listen] unix-mode: '%s' is no octal mode",
+        return diag_set(diag, CAIRN_E_CONFIG,
+                        "[listen] unix-mode is '%s'; it must be an octal mode such as 0660",
                         config->listen_unix_mode);
     }
     if (config->store_uuid[0] != '\0' && !hex_decode(16, config->store_uuid, uuid)) {
-        return diag_set(diag, CAIRN_E_CONFIG, "[store] uuid: 32 hex digits are wanted");
+        return diag_set(diag, CAIRN_E_CONFIG,
+                        "[store] uuid must be 32 hex digits, as `cairn store create` prints them");
     }
     return 0;
 }
@@ -391,11 +406,13 @@ int config_check(const struct config *config, struct diag *diag)
         return CAIRN_E_CONFIG;
     }
     if (strncmp(config->store_url, "dir:", 4) == 0 && config->store_url[4] != '/') {
-        return diag_set(diag, CAIRN_E_CONFIG, "[store] url: '%s': an absolute path is wanted",
+        return diag_set(diag, CAIRN_E_CONFIG,
+                        "[store] url is '%s'; the path after dir: must be absolute",
                         config->store_url);
     }
     if (config->listen_unix[0] == '\0' && config->listen_tcp[0] == '\0') {
-        return diag_set(diag, CAIRN_E_CONFIG, "[listen]: set unix or tcp, or nobody can come in");
+        return diag_set(diag, CAIRN_E_CONFIG,
+                        "[listen] names no address, so no client could connect: set unix or tcp");
     }
     int status = check_tls(config, diag);
     status = status != 0 ? status : config_check_retention(config, diag);
@@ -520,7 +537,7 @@ void config_print(const struct config *config, FILE *out)
         fputc('\n', out);
     }
     fprintf(out, "\n[quota]\n# PROJECT = BYTES, N checkpoints: no save is opened while the project "
-                 "holds as much; * is for each project without a row\n");
+                 "holds that much; * stands for each project without a row\n");
     for (size_t i = 0; i < config->quotas.count; i++) {
         char text[96];
         value_format_quota(&config->quotas.quotas[i], sizeof(text), text);

@@ -29,15 +29,16 @@ static int take_pattern(const char *section, size_t bytes, char *ret, struct dia
     length -= strlen("retention ");
     if (length < 3 || from[0] != '"' || from[length - 1] != '"' || length - 2 >= bytes) {
         return diag_set(diag, CAIRN_E_CONFIG,
-                        "[%s]: write [retention \"project/pattern\"], with a pattern of at most 36 "
-                        "bytes",
+                        "the section [%s] must be written [retention \"project/pattern\"], with a "
+                        "pattern of at most 36 bytes",
                         section);
     }
     memcpy(ret, from + 1, length - 2);
     ret[length - 2] = '\0';
     return strchr(ret, '/') != NULL
                ? 0
-               : diag_set(diag, CAIRN_E_CONFIG, "[%s]: the pattern is of project/run: \"%s/*\"?",
+               : diag_set(diag, CAIRN_E_CONFIG,
+                          "the section [%s] needs a pattern of project/run; did you mean \"%s/*\"?",
                           section, ret);
 }
 
@@ -70,12 +71,15 @@ int config_add_retention(struct retain_table *table, const char *section, const 
     }
     struct retain_row *row = find_row(table, pattern);
     if (row == NULL || row->option_count == RETAIN_OPTIONS_MAX) {
-        return diag_set(diag, CAIRN_E_CONFIG, "[retention]: at most %d sections of %d options",
-                        RETAIN_ROWS_MAX, RETAIN_OPTIONS_MAX);
+        return diag_set(
+            diag, CAIRN_E_CONFIG,
+            "[retention] has too many rows: at most %d sections of %d options are allowed",
+            RETAIN_ROWS_MAX, RETAIN_OPTIONS_MAX);
     }
     for (unsigned i = 0; i < row->option_count; i++) {
         if (strcmp(row->options[i].name, name) == 0 && strcmp(name, "keep-tag") != 0) {
-            return diag_set(diag, CAIRN_E_CONFIG, "'%s' in [%s] is set twice", name, section);
+            return diag_set(diag, CAIRN_E_CONFIG,
+                            "'%s' is set twice in [%s]; remove one of the lines", name, section);
         }
     }
     scratch_init(&scratch, POLICY_SCRATCH_BYTES);
@@ -84,7 +88,7 @@ int config_add_retention(struct retain_table *table, const char *section, const 
     struct retain_option *option = &row->options[row->option_count];
     if (status == 0 &&
         (strlen(name) >= sizeof(option->name) || strlen(value) >= sizeof(option->value))) {
-        status = diag_set(diag, CAIRN_E_CONFIG, "'%s' is too long", name);
+        status = diag_set(diag, CAIRN_E_CONFIG, "the value '%s' is too long", name);
     }
     if (status != 0) {
         diag_add(diag, "[%s] %s", section, name);
@@ -113,12 +117,13 @@ int config_check_retention(const struct config *config, struct diag *diag)
     }
     if (config->retention_ms > 0 && table->count == 0) {
         return diag_set(diag, CAIRN_E_CONFIG,
-                        "[retention] interval is set, and no section has a policy");
+                        "[retention] interval is set, but no [retention \"project/pattern\"] "
+                        "section has a policy; add one, or remove interval");
     }
     if (table->count > 0 && !config->retention_said) {
         return diag_set(diag, CAIRN_E_CONFIG,
-                        "[retention] has a policy and no interval, so nobody would follow it: set "
-                        "interval = 1h in [retention], or 0s to have it rest");
+                        "[retention] has a policy but no interval, so it would never be applied: "
+                        "set interval = 1h in [retention], or 0s to suspend the policy");
     }
     return 0;
 }

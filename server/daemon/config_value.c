@@ -51,7 +51,8 @@ int value_bytes(const char *text, uint64_t *ret, struct diag *diag)
     return parse(text, byte_units, ARRAY_LEN(byte_units), ret)
                ? 0
                : diag_set(diag, CAIRN_E_CONFIG,
-                          "'%s' is not a size: write for instance 4096, 64KiB, 128MiB, 1GiB", text);
+                          "'%s' is not a size; write, for instance, 4096, 64KiB, 128MiB or 1GiB",
+                          text);
 }
 
 int value_duration_ms(const char *text, uint64_t *ret, struct diag *diag)
@@ -59,7 +60,8 @@ int value_duration_ms(const char *text, uint64_t *ret, struct diag *diag)
     return parse(text, time_units, ARRAY_LEN(time_units), ret)
                ? 0
                : diag_set(diag, CAIRN_E_CONFIG,
-                          "'%s' is not a duration: write for instance 250ms, 10s, 5m, 1h", text);
+                          "'%s' is not a duration; write, for instance, 250ms, 10s, 5m or 1h",
+                          text);
 }
 
 int value_count(const char *text, uint64_t least, uint64_t *ret, struct diag *diag)
@@ -88,8 +90,8 @@ int value_text(const char *text, size_t bytes, char *ret, struct diag *diag)
 {
     size_t length = strlen(text);
     if (length >= bytes) {
-        return diag_set(diag, CAIRN_E_CONFIG, "a value of %zu bytes: at most %zu", length,
-                        bytes - 1);
+        return diag_set(diag, CAIRN_E_CONFIG, "the value has %zu bytes; at most %zu are allowed",
+                        length, bytes - 1);
     }
     memcpy(ret, text, length + 1);
     return 0;
@@ -125,21 +127,22 @@ static int take_limit(const char *text, struct quota *io, struct diag *diag)
     size_t bytes = strcspn(text, " ");
     const char *unit = text + bytes + strspn(text + bytes, " ");
     if (bytes == 0 || bytes >= sizeof(number)) {
-        return diag_set(diag, CAIRN_E_CONFIG, "'%s' is no limit", text);
+        return diag_set(diag, CAIRN_E_CONFIG, "'%s' is not a limit", text);
     }
     memcpy(number, text, bytes);
     number[bytes] = '\0';
     bool counts = strcmp(unit, "checkpoints") == 0;
     uint64_t *limit = counts ? &io->checkpoints : &io->bytes;
     if (*limit != 0) {
-        return diag_set(diag, CAIRN_E_CONFIG, "two limits of %s", counts ? "checkpoints" : "bytes");
+        return diag_set(diag, CAIRN_E_CONFIG, "there are two limits of %s",
+                        counts ? "checkpoints" : "bytes");
     }
     if (counts) {
         return value_count(number, 1, limit, diag);
     }
     int status = value_bytes(text, limit, diag);
     if (status == 0 && *limit == 0) {
-        status = diag_set(diag, CAIRN_E_CONFIG, "a limit of no bytes");
+        status = diag_set(diag, CAIRN_E_CONFIG, "the limit is 0 bytes");
     }
     return status;
 }
@@ -150,7 +153,7 @@ int value_quota(const char *project, const char *text, struct quota *ret, struct
     struct run_name name;
     char copy[128], *rest = copy;
     if (strcmp(project, "*") != 0 && run_name_set(project, "any", &name, diag) != 0) {
-        diag_add(diag, "a project, or *, is wanted");
+        diag_add(diag, "the row must begin with a project, or with *");
         return CAIRN_E_CONFIG;
     }
     size_t bytes = strlen(text) + 1;
@@ -167,7 +170,8 @@ int value_quota(const char *project, const char *text, struct quota *ret, struct
         status = take_limit(item, &quota, diag);
     }
     if (status != 0) {
-        diag_add(diag, "[quota] %s: write 2TiB, or 1000 checkpoints, or 2TiB, 1000 checkpoints",
+        diag_add(diag,
+                 "[quota] %s: write 2TiB, or 1000 checkpoints, or both with a comma between them",
                  project);
         return CAIRN_E_CONFIG;
     }

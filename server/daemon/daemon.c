@@ -155,7 +155,8 @@ static void on_signal(void *user, int signum)
     struct daemon *daemon = user;
     if (daemon->stopping && !daemon->hurried && daemon->server) {
         daemon->hurried = true;
-        LOG(LOG_WARN, "daemon", "second signal: open saves are cut off", li("signal", signum));
+        LOG(LOG_WARN, "daemon", "a second signal came; open saves are aborted now",
+            li("signal", signum));
         if (!daemon->upkeep && !daemon->obs) {
             server_stop(daemon->server, 0, on_server_stopped, daemon);
         }
@@ -190,7 +191,7 @@ static void notify_ready(void)
     }
     socklen_t length = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + strlen(path));
     if (sendto(fd, text, sizeof(text) - 1, MSG_NOSIGNAL, (struct sockaddr *)&addr, length) < 0) {
-        LOG(LOG_WARN, "daemon", "the service manager could not be told",
+        LOG(LOG_WARN, "daemon", "the service manager could not be notified",
             ls("err", strerror(errno)));
     }
     close(fd);
@@ -214,10 +215,11 @@ static void on_retained(void *user, const struct run_name *run, int status, cons
         run_name_format(run, name);
     }
     if (status != 0) {
-        LOG(LOG_WARN, "retention", "nothing is forgotten", ls("run", name),
+        LOG(LOG_WARN, "retention",
+            "the retention policy forgot nothing, because it could not be decided", ls("run", name),
             ls("err", diag_text(diag, status)));
     } else if (forgotten > 0) {
-        LOG(LOG_INFO, "retention", "forgotten by policy", ls("run", name),
+        LOG(LOG_INFO, "retention", "the retention policy forgot checkpoints", ls("run", name),
             lu("checkpoints", forgotten));
     }
 }
@@ -355,7 +357,8 @@ static int count_store(struct daemon *daemon)
     struct store *counted = NULL;
     int status = store_count_new(daemon->loop, daemon->store, &counted, &daemon->store_counts);
     if (status != 0) {
-        return diag_set(&daemon->diag, status, "no memory for the store's counts");
+        return diag_set(&daemon->diag, status,
+                        "there is not enough memory for the counters of the store");
     }
     daemon->store = counted;
     return 0;
@@ -367,13 +370,13 @@ static void on_store_changed(void *user, bool is_ill, const struct diag *refusal
 {
     struct daemon *daemon = user;
     if (is_ill) {
-        LOG(LOG_ERROR, "store", "the store refuses", ls("code", err_name(refusal->code)),
-            ls("err", diag_text(refusal, refusal->code)));
+        LOG(LOG_ERROR, "store", "the store refuses writes; saves are refused until it works again",
+            ls("code", err_name(refusal->code)), ls("err", diag_text(refusal, refusal->code)));
         if (daemon->upkeep) {
             upkeep_press(daemon->upkeep);
         }
     } else {
-        LOG(LOG_INFO, "store", "the store works again");
+        LOG(LOG_INFO, "store", "the store takes writes again");
     }
 }
 
@@ -395,12 +398,12 @@ static void on_differs(void *user, const char *section, const char *name, bool i
 {
     unsigned *waiting = user;
     if (is_taken) {
-        LOG(LOG_INFO, "config", "taken over", ls("section", section),
+        LOG(LOG_INFO, "config", "a changed setting is in effect", ls("section", section),
             ls("key", name[0] != '\0' ? name : NULL));
     } else {
         ++*waiting;
-        LOG(LOG_WARN, "config", "this change needs a restart", ls("section", section),
-            ls("key", name));
+        LOG(LOG_WARN, "config", "a changed setting takes effect only after a restart",
+            ls("section", section), ls("key", name));
     }
 }
 
@@ -447,12 +450,14 @@ static void on_reload(void *user, int signum)
         if (daemon->is_ready) {
             show_obs(daemon, true);
         }
-        LOG(LOG_INFO, "config", "the configuration was read again", lu("need_restart", waiting));
+        LOG(LOG_INFO, "config", "the daemon has read its configuration again",
+            lu("need_restart", waiting));
         daemon_set_log(options->config);
     }
     if (status != 0) {
-        LOG(LOG_ERROR, "config", "the configuration stays as it was", ls("code", err_name(status)),
-            ls("err", diag_text(&diag, status)));
+        LOG(LOG_ERROR, "config",
+            "the configuration file has a mistake, so the daemon keeps its old configuration",
+            ls("code", err_name(status)), ls("err", diag_text(&diag, status)));
     }
     free(fresh);
 }
@@ -467,7 +472,9 @@ static int watch_store(struct daemon *daemon, struct store *store)
         return status;
     }
     status = store_watch_new(daemon->loop, daemon->store, &watch, &daemon->store);
-    return status == 0 ? 0 : diag_set(&daemon->diag, status, "no memory to watch the store");
+    return status == 0 ? 0
+                       : diag_set(&daemon->diag, status,
+                                  "there is not enough memory for watching the store");
 }
 
 /* Makes the catalogue over the store. on_catalog_ready() continues. */
@@ -499,7 +506,7 @@ static int open_store(struct daemon *daemon, const struct store_open_options *op
         return status != 0 ? status : open_catalog(daemon);
     }
     if (status == CAIRN_E_DENIED) {
-        diag_add(&daemon->diag, "may user %lu write in %s?", (unsigned long)geteuid(),
+        diag_add(&daemon->diag, "check that user %lu may write in %s", (unsigned long)geteuid(),
                  options->url);
     } else {
         diag_add(&daemon->diag, "open the store %s", options->url);
@@ -541,7 +548,7 @@ static void on_opener_failed(void *user, const struct diag *diag)
             stop(daemon, 0);
             return;
         }
-        LOG(LOG_ERROR, "daemon", "the store cannot be opened yet; it is tried again and again",
+        LOG(LOG_ERROR, "daemon", "the store cannot be opened yet; the daemon keeps trying",
             ls("store", daemon->config->store_url), ls("code", err_name(diag->code)),
             ls("err", diag->text));
         notify_ready();
@@ -557,9 +564,10 @@ static int begin_opening(struct daemon *daemon)
     const struct config *config = daemon->config;
     bool expected = config->store_uuid[0] != '\0' &&
                     hex_decode(sizeof(daemon->expected), config->store_uuid, &daemon->expected);
-    snprintf(daemon->no_store, sizeof(daemon->no_store),
-             "is its disk mounted? A new store is made once, with `cairn store create '%s'`",
-             config->store_url);
+    snprintf(
+        daemon->no_store, sizeof(daemon->no_store),
+        "check that its disk is mounted; a new store is made once, with `cairn store create '%s'`",
+        config->store_url);
     struct opener_options options = {.open = {.loop = daemon->loop,
                                               .pool = daemon->store_pool,
                                               .url = config->store_url,
@@ -576,7 +584,9 @@ static int begin_opening(struct daemon *daemon)
         return open_store(daemon, &options.open);
     }
     int status = opener_new(&options, &daemon->opener);
-    return status == 0 ? 0 : diag_set(&daemon->diag, status, "no memory to open the store");
+    return status == 0 ? 0
+                       : diag_set(&daemon->diag, status,
+                                  "there is not enough memory for opening the store");
 }
 
 /* Starts the parts of the daemon from bottom to top. After an error, finish() ends those that were
@@ -642,7 +652,9 @@ int daemon_run(const struct daemon_options *options, struct diag *diag)
 {
     struct daemon daemon = {.options = options, .config = options->config};
     if (prctl(PR_SET_DUMPABLE, 0) != 0) {
-        LOG(LOG_WARN, "daemon", "core dumps could not be switched off", ls("err", strerror(errno)));
+        LOG(LOG_WARN, "daemon",
+            "core dumps could not be disabled, so a crash could write secrets to a core file",
+            ls("err", strerror(errno)));
     }
     int status = start(&daemon);
     if (status == 0) {
@@ -654,6 +666,6 @@ int daemon_run(const struct daemon_options *options, struct diag *diag)
     if (status != 0) {
         return diag_set(diag, status, "%s", diag_text(&daemon.diag, status));
     }
-    LOG(LOG_INFO, "daemon", "stopped in order");
+    LOG(LOG_INFO, "daemon", "the daemon has stopped cleanly");
     return 0;
 }

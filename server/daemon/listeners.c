@@ -57,7 +57,7 @@ static int add_place(struct listeners *listeners, const struct net_addr *addr, u
 {
     char text[320];
     if (listeners->count == LISTENERS_MAX) {
-        return diag_set(diag, CAIRN_E_CONFIG, "[listen]: more than %d addresses", LISTENERS_MAX);
+        return diag_set(diag, CAIRN_E_CONFIG, "[listen] has more than %d addresses", LISTENERS_MAX);
     }
     struct place *place = &listeners->places[listeners->count];
     *place = (struct place){.listeners = listeners,
@@ -90,10 +90,10 @@ static int check_plain(const struct config *config, const char *text, bool local
         return 0;
     }
     return diag_set(diag, CAIRN_E_CONFIG,
-                    "[listen] tcp: %s without TLS lets %s read and write every checkpoint: use the "
-                    "Unix socket ([listen] unix), or set [tls] cert, key and ca, or allow it with "
-                    "[listen] plain-tcp = %s (--listen-plain-tcp %s)",
-                    text, local ? "every user of this host" : "anybody who reaches the port",
+                    "[listen] tcp = %s without TLS would let %s read and write every checkpoint: "
+                    "use the Unix socket ([listen] unix), or set [tls] cert, key and ca, or allow "
+                    "it with [listen] plain-tcp = %s (--listen-plain-tcp %s)",
+                    text, local ? "every user on this host" : "anyone who can reach the port",
                     local ? "loopback" : "network", local ? "loopback" : "network");
 }
 
@@ -106,7 +106,8 @@ static int parse_tcp(const struct config *config, const char *text, struct net_a
         return status;
     }
     if (ret->family != NET_TCP) {
-        return diag_set(diag, CAIRN_E_CONFIG, "[listen] tcp: '%s' is no TCP address", text);
+        return diag_set(diag, CAIRN_E_CONFIG,
+                        "[listen] tcp is '%s', which is not a TCP address; write host:port", text);
     }
     return config->tls_cert[0] == '\0' ? check_plain(config, text, net_addr_is_local(ret), diag)
                                        : 0;
@@ -120,7 +121,9 @@ static int each_address(const struct config *config, struct address_user *user, 
     if (config->listen_unix[0] != '\0') {
         struct net_addr addr = {.family = NET_UNIX};
         if (strlen(config->listen_unix) >= sizeof(addr.host)) {
-            return diag_set(diag, CAIRN_E_CONFIG, "[listen] unix: the path is too long");
+            return diag_set(
+                diag, CAIRN_E_CONFIG,
+                "[listen] unix is too long for the path of a socket; choose a shorter one");
         }
         memcpy(addr.host, config->listen_unix, strlen(config->listen_unix) + 1);
         unsigned mode = (unsigned)strtoul(config->listen_unix_mode, NULL, 8);
@@ -171,12 +174,14 @@ int listeners_metrics_addr(const struct config *config, struct net_addr *ret, st
         return status;
     }
     if (ret->family != NET_TCP) {
-        return diag_set(diag, CAIRN_E_CONFIG, "[metrics] listen: '%s' is no TCP address", text);
+        return diag_set(diag, CAIRN_E_CONFIG,
+                        "[metrics] listen is '%s', which is not a TCP address; write host:port",
+                        text);
     }
     if (!net_addr_is_local(ret) && !config->metrics_network) {
         return diag_set(diag, CAIRN_E_CONFIG,
-                        "[metrics] listen: %s is reachable from the network, where anybody could "
-                        "read names of runs: listen on 127.0.0.1, or say on-network = yes",
+                        "[metrics] listen = %s can be reached from the network, where anyone could "
+                        "read the names of runs: listen on 127.0.0.1, or set on-network = yes",
                         text);
     }
     return 0;
@@ -201,7 +206,7 @@ int listeners_new(const struct listeners_options *options, struct listeners **re
     const struct config *config = options->config;
     struct listeners *listeners = calloc(1, sizeof(*listeners));
     if (!listeners) {
-        return diag_set(diag, CAIRN_E_NO_MEMORY, "no memory for listeners");
+        return diag_no_memory(diag, "listeners");
     }
     *listeners =
         (struct listeners){.loop = options->loop, .net = options->net, .server = options->server};

@@ -89,7 +89,8 @@ static void on_healed(void *user, const struct run_name *name, struct ckpt_id ck
     (void)user;
     run_name_format(name, run);
     ckpt_text(ckpt, sizeof(id), id);
-    LOG(LOG_INFO, "scrub", "every byte is good again", ls("run", run), ls("ckpt", id));
+    LOG(LOG_INFO, "scrub", "every byte of the checkpoint is good again", ls("run", run),
+        ls("ckpt", id));
 }
 
 /* Called when a scrub pass begins or ends. */
@@ -101,7 +102,8 @@ static void on_turned(void *user, bool began)
         return;
     }
     scrub_status(upkeep->scrub, &status);
-    LOG(LOG_INFO, "scrub", began ? "a pass began or goes on" : "the pass has ended or rests",
+    LOG(LOG_INFO, "scrub",
+        began ? "a scrub pass begins or continues" : "the scrub pass has ended or is paused",
         lu("pass", status.pass), lu("ckpts", status.ckpts), lu("bytes", status.bytes),
         lu("findings", status.findings), lu("errors", status.errors_total));
 }
@@ -147,7 +149,9 @@ static void on_collected(void *user)
     LOG(status.errors > 0 ? LOG_WARN
         : nothing         ? LOG_DEBUG
                           : LOG_INFO,
-        "gc", status.dry_run ? "looked, removed nothing" : "a pass has ended",
+        "gc",
+        status.dry_run ? "a dry run of garbage collection has ended and removed nothing"
+                       : "a pass of garbage collection has ended",
         lu("runs", status.runs), lu("ckpts", status.ckpts), lu("reclaimed", status.reclaimed),
         lu("objects", status.objects), lu("small", status.smalls), lu("bytes", status.bytes),
         lu("table_bytes", status.bytes_read), lu("errors", status.errors),
@@ -167,7 +171,7 @@ static void repair_next(struct upkeep *upkeep)
                 upkeep->damaged_count * sizeof(upkeep->damaged[0]));
         int status = repair_begin(upkeep->repair, &next.run, next.id, "cairnd", &diag);
         if (status != 0) {
-            LOG(LOG_ERROR, "repair", "cannot begin", ls("err", diag_text(&diag, status)));
+            LOG(LOG_ERROR, "repair", "a repair cannot begin", ls("err", diag_text(&diag, status)));
         }
     }
 }
@@ -195,7 +199,8 @@ static void on_repaired(void *user, const struct repair_status *status)
     ckpt_text(status->id, sizeof(id), id);
     for (uint32_t i = 0; i < status->line_count; i++) {
         bool mended = status->lines[i].mended;
-        LOG(mended ? LOG_WARN : LOG_ERROR, "repair", mended ? "repaired" : "cannot be repaired",
+        LOG(mended ? LOG_WARN : LOG_ERROR, "repair",
+            mended ? "repaired" : "a damaged checkpoint or record could not be repaired",
             ls("run", run), ls("ckpt", id), ls("what", status->lines[i].text));
     }
     LOG(status->left > 0 || status->code != 0 ? LOG_ERROR : LOG_INFO, "repair", "ended",
@@ -259,7 +264,9 @@ static int start_repair(struct upkeep *upkeep, struct diag *diag)
 
 static void on_duty(struct duty *duty, bool is_ours)
 {
-    LOG(LOG_DEBUG, "daemon", is_ours ? "a duty is ours" : "a duty was lost",
+    LOG(LOG_DEBUG, "daemon",
+        is_ours ? "this daemon has taken over a maintenance task of the store"
+                : "another daemon has taken over a maintenance task of the store",
         ls("duty", duty->options.name));
 }
 
@@ -288,7 +295,7 @@ int upkeep_new(const struct upkeep_options *options, struct upkeep **ret, struct
     const struct config *config = options->config;
     struct upkeep *upkeep = calloc(1, sizeof(*upkeep));
     if (!upkeep) {
-        return diag_set(diag, CAIRN_E_NO_MEMORY, "no memory for scrub and gc");
+        return diag_no_memory(diag, "scrub and garbage collection");
     }
     upkeep->options = *options;
     int status = work_threads_new(options->loop, 1, "cairn-scrub", &upkeep->scrub_thread, diag);

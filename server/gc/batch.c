@@ -109,11 +109,12 @@ static void classify(const struct gc *gc, const struct run_state *state, struct 
 static void note_unknown(struct gc *gc, struct batch_ckpt *ckpt)
 {
     struct diag diag = DIAG_INIT;
-    int status = diag_set(&diag, CAIRN_E_DAMAGED,
-                          "there is something of checkpoint %" PRIu64 "@%" PRIu64
-                          " here, of which it tells nothing: it is an older copy, or another "
-                          "run's; put the right one back (nothing of that checkpoint is removed)",
-                          ckpt->id.step, ckpt->id.term);
+    int status =
+        diag_set(&diag, CAIRN_E_DAMAGED,
+                 "the store holds objects of checkpoint %" PRIu64 "@%" PRIu64
+                 ", which this record does not list: the record is an older copy, or belongs to "
+                 "another run; put the right one back (no object of that checkpoint is removed)",
+                 ckpt->id.step, ckpt->id.term);
     ckpt->kind = KIND_UNKNOWN;
     gc_note(gc, status, &diag, "the run's record");
 }
@@ -381,7 +382,7 @@ static void on_swept(struct store_req *req)
     const struct known_ckpt *known = known_find(&gc->known, &gc->status.run, ckpt->id);
     bool again = req->status != 0 || req->ret_count > 0; /* sweeps again until one finds nothing */
     if (req->status != 0) {
-        gc_note(gc, req->status, &req->diag, "sweeping what unfinished writes left");
+        gc_note(gc, req->status, &req->diag, "removing what unfinished writes left behind");
     }
     if (again && known && known->settled) {
         struct known_ckpt open = *known;
@@ -442,7 +443,7 @@ static void on_removed(struct store_req *req)
         gc->status.bytes_total += req->bytes;
         gc->status.pressed_bytes_total += gc->order.pressed ? req->bytes : 0;
     } else if (req->status != CAIRN_E_NOT_FOUND) {
-        gc_note(gc, req->status, &req->diag, "removing what is not needed");
+        gc_note(gc, req->status, &req->diag, "removing objects that no checkpoint refers to");
         if (req->status == CAIRN_E_READ_ONLY) {
             gc_stop_pass(gc);
             return;
@@ -486,7 +487,7 @@ static void decide(struct gc *gc)
 /* Leaves out a checkpoint that cannot be listed; the next pass tries again. */
 static void skip(struct gc *gc, const struct store_req *req)
 {
-    gc_note(gc, req->status, &req->diag, "the list of what is stored");
+    gc_note(gc, req->status, &req->diag, "listing the stored objects");
     free(gc->batch.ckpts[gc->batch.count].objects);
     gc->visit.ckpt_next++;
     gc_rest(gc, list_objects);

@@ -56,13 +56,13 @@ static struct event reclaim_event(const struct gc *gc)
     struct event event = {.kind = EVENT_RECLAIM,
                           .cycles = gc->options.keep_cycles - (order->dry_run && order->cycle),
                           .actor = gc->options.actor,
-                          .reason = "forgotten for long enough",
+                          .reason = "the checkpoint has been forgotten for long enough",
                           .ids = gc->dues.ids,
                           .id_count = gc->dues.id_count};
     if (order->now) {
         event.cycles = 0;
         event.actor = order->pressed ? gc->options.actor : order->actor;
-        event.reason = order->pressed ? order->reason : "asked to be reclaimed now";
+        event.reason = order->pressed ? order->reason : "a caller asked to reclaim it now";
     }
     return event;
 }
@@ -95,7 +95,7 @@ static void on_decided(struct run_req *req)
 {
     struct gc *gc = container_of(req, struct gc, event);
     if (req->status != 0) {
-        gc_note(gc, req->status, &req->diag, "reclaiming what was forgotten");
+        gc_note(gc, req->status, &req->diag, "reclaiming forgotten checkpoints");
         gc_rest(gc, gc->dues.then);
         return;
     }
@@ -145,7 +145,7 @@ static void on_objects(struct store_req *req)
     due->stuck = req->status != 0 && req->status != CAIRN_E_NOT_FOUND;
     due->has_objects = req->status == 0 && req->ret_count > 0;
     if (due->stuck) {
-        gc_note(gc, req->status, &req->diag, "the list of what a forgotten checkpoint has stored");
+        gc_note(gc, req->status, &req->diag, "listing the objects of a forgotten checkpoint");
     }
     free(req->status == 0 ? req->ret_objects : NULL);
     gc_rest(gc, list_next);
@@ -294,7 +294,7 @@ static void on_reclaimed(struct run_req *req)
 {
     struct gc *gc = container_of(req, struct gc, event);
     if (req->status != 0) {
-        gc_note(gc, req->status, &req->diag, "reclaiming what was forgotten");
+        gc_note(gc, req->status, &req->diag, "reclaiming forgotten checkpoints");
     } else {
         gc->status.reclaimed += req->verdict.done_count;
         gc->status.reclaimed_total += req->verdict.done_count;

@@ -366,7 +366,7 @@ static void on_buried(struct run_req *req)
 {
     struct gc *gc = container_of(req, struct gc, event);
     if (req->status != 0 && req->status != CAIRN_E_NO_SPACE) { /* they stay until there is room */
-        gc_note(gc, req->status, &req->diag, "dead entries of which nothing is left");
+        gc_note(gc, req->status, &req->diag, "removing the entries of aborted saves");
     }
     batch_begin(gc);
 }
@@ -404,7 +404,7 @@ static void on_ckpts(struct store_req *req)
 {
     struct gc *gc = container_of(req, struct gc, req);
     if (req->status != 0) {
-        gc_note(gc, req->status, &req->diag, "the list of checkpoints");
+        gc_note(gc, req->status, &req->diag, "listing the checkpoints");
         gc_next_run(gc);
         return;
     }
@@ -444,7 +444,7 @@ static void on_stale_ended(struct run_req *req)
     struct gc *gc = container_of(req, struct gc, event);
     if (req->status != 0 && req->status != CAIRN_E_ABORTED && req->status != CAIRN_E_FENCED &&
         req->status != CAIRN_E_NOT_FOUND) {
-        gc_note(gc, req->status, &req->diag, "the end of a stale opening");
+        gc_note(gc, req->status, &req->diag, "ending a save that was abandoned");
     }
     gc->visit.stale_next++;
     gc_rest(gc, end_stale);
@@ -475,7 +475,7 @@ static void on_cycle(struct run_req *req)
     struct gc *gc = container_of(req, struct gc, event);
     if (req->status != 0) {
         /* Such as a full disk: dead things are removed all the same. */
-        gc_note(gc, req->status, &req->diag, "a new cycle");
+        gc_note(gc, req->status, &req->diag, "beginning a new cycle");
     }
     gc_rest(gc, end_stale);
 }
@@ -501,7 +501,7 @@ static void on_first_state(struct run_snapshot_req *req)
     struct diag diag = DIAG_INIT;
     int status = state_beside_check(req->state, &diag);
     if (status != 0) {
-        gc_note(gc, status, &diag, "nothing of it is removed");
+        gc_note(gc, status, &diag, "nothing of the run is removed");
     }
     gc->visit.marked = status != 0;
     if (!req->state->exists) {

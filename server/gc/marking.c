@@ -223,15 +223,15 @@ static void unreadable(struct gc *gc, int status, const struct diag *diag)
     run_name_format(&gc->status.run, name);
     if (repair_helps(status)) {
         snprintf(remedy, sizeof(remedy),
-                 "; repair it (`cairn verify %s %" PRIu64 "@%" PRIu64
-                 " --repair`) or forget that checkpoint, too",
+                 "; repair the part (`cairn verify %s %" PRIu64 "@%" PRIu64
+                 " --repair`), or forget that checkpoint as well",
                  name, of->id.step, of->id.term);
     }
     diag_set(&whole, status,
              "the part of rank %" PRIu32 " of checkpoint %" PRIu64 "@%" PRIu64
-             " cannot be read (%.200s), so what it may refer to stays%s",
+             " cannot be read (%.200s), so every object that it may refer to stays%s",
              gc->mark.rank, of->id.step, of->id.term, diag_text(diag, status), remedy);
-    gc_note(gc, status, &whole, "an object table");
+    gc_note(gc, status, &whole, "reading an object table");
     gc->mark.user->lose_own(gc, of->id);
     gc->snapshot = (struct run_snapshot_req){.done = on_unreadable_state, .any_age = true};
     run_snapshot(gc->visit.run, &gc->snapshot);
@@ -249,7 +249,7 @@ static bool take_bytes(struct gc *gc, struct store_req *req, uint64_t wanted, st
         return false;
     }
     if (req->ret_bytes < wanted) {
-        diag_set(diag, CAIRN_E_DAMAGED, "a part is shorter than its header says");
+        diag_set(diag, CAIRN_E_DAMAGED, "the part is shorter than its header says");
         free(req->ret_data);
         unreadable(gc, CAIRN_E_DAMAGED, diag);
         return false;
@@ -290,9 +290,9 @@ static void on_crcs(struct store_req *req)
     struct object_id *ids = calloc((size_t)gc->mark.table.object_count + 1, sizeof(*ids));
     const struct part_table *table = &gc->mark.table;
     int status = ids ? part_table_read(table, gc->mark.pages, req->ret_data, ids, &diag)
-                     : diag_set(&diag, CAIRN_E_NO_MEMORY, "no memory for an object table");
+                     : diag_no_memory(&diag, "an object table");
     if (status == 0 && !add_marks(gc, gc->mark.table.object_count, ids)) {
-        status = diag_set(&diag, CAIRN_E_NO_MEMORY, "no memory for an object table");
+        status = diag_no_memory(&diag, "an object table");
     }
     free(req->ret_data);
     free(ids);
@@ -340,7 +340,7 @@ static void on_first(struct store_req *req)
      * really referred to would be removed. */
     bool is_this = ckpt_id_equal(gc->mark.table.id, of->id) && gc->mark.table.rank == gc->mark.rank;
     if (status == 0 && !(is_ours && is_this)) {
-        status = diag_set(&diag, CAIRN_E_DAMAGED, "a part is another's");
+        status = diag_set(&diag, CAIRN_E_DAMAGED, "the part belongs to another checkpoint or rank");
     }
     if (status != 0) {
         free(req->ret_data);

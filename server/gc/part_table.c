@@ -17,7 +17,7 @@ int part_table_begin(size_t bytes, const uint8_t *data, struct part_table *ret, 
     struct part part = {.chunk_count = 0};
     struct part_layout layout;
     if (bytes < PART_HEADER_BYTES) {
-        return diag_set(diag, CAIRN_E_DAMAGED, "a part of %zu bytes", bytes);
+        return diag_set(diag, CAIRN_E_DAMAGED, "the part has %zu bytes, which is too short", bytes);
     }
     memcpy(header, data, sizeof(header));
     uint32_t crc = load_u32(header + 16);
@@ -27,7 +27,10 @@ int part_table_begin(size_t bytes, const uint8_t *data, struct part_table *ret, 
         return diag_set(diag, CAIRN_E_DAMAGED, "the part's header is damaged");
     }
     if (load_u32(header + 4) != DOC_VERSION) {
-        return diag_set(diag, CAIRN_E_UNSUPPORTED, "the part has version %u", load_u32(header + 4));
+        return diag_set(
+            diag, CAIRN_E_UNSUPPORTED,
+            "the part has version %u, which this program cannot read; use a newer Cairn",
+            load_u32(header + 4));
     }
     memcpy(part.run_uuid.bytes, header + 24, sizeof(part.run_uuid.bytes));
     part.id = (struct ckpt_id){load_u64(header + 40), load_u64(header + 48)};
@@ -39,11 +42,11 @@ int part_table_begin(size_t bytes, const uint8_t *data, struct part_table *ret, 
     part.chunk_count = load_u32(header + 96);
     uint64_t dims = load_u64(header + 104), strings = load_u64(header + 112);
     if (dims > LIMIT_PART_BYTES || strings > LIMIT_PART_BYTES) {
-        return diag_set(diag, CAIRN_E_FORMAT, "the part's header is broken");
+        return diag_set(diag, CAIRN_E_FORMAT, "the part's header is malformed");
     }
     part_layout_init(&layout, &part, dims, strings);
     if (layout.bytes != load_u64(header + 8) || layout.bytes > LIMIT_PART_BYTES) {
-        return diag_set(diag, CAIRN_E_FORMAT, "the part's counts do not make its length");
+        return diag_set(diag, CAIRN_E_FORMAT, "the part's counts do not add up to its length");
     }
     uint64_t end = layout.objects + (uint64_t)part.object_count * PART_OBJECT_BYTES;
     *ret =

@@ -75,12 +75,12 @@ static bool store_wants(struct gc *gc, const struct store_req *usage)
     bool is_new = refusals > 0 && refusals != gc->press.refusals;
     gc->press.refusals = refusals;
     if (total > 0 && available < wanted) {
-        snprintf(reason, sizeof(reason), "less than %" PRIu64 " %% of the store are free", percent);
+        snprintf(reason, sizeof(reason), "less than %" PRIu64 " %% of the store is free", percent);
         want(gc, "", max_u64(wanted - available, is_new ? lacked : 0), reason);
         return true;
     }
     if (is_new) {
-        want(gc, "", max_u64(lacked, 1), "a save was refused for want of room in the store");
+        want(gc, "", max_u64(lacked, 1), "a save was refused because the store was full");
     }
     return is_new;
 }
@@ -102,8 +102,8 @@ static bool project_wants(struct gc *gc, const struct project_sight *sight)
         return false;
     }
     snprintf(reason, sizeof(reason),
-             is_refused ? "a save was refused for want of room in the project's quota"
-                        : "less than %" PRIu64 " %% of the project's quota are free",
+             is_refused ? "a save was refused because the project's quota was used up"
+                        : "less than %" PRIu64 " %% of the project's quota is free",
              gc->options.pressure);
     want(gc, sight->project, sight->stored_bytes - most, reason);
     return true;

@@ -14,7 +14,8 @@ int credit_init(struct credit *credit, uint64_t bytes_total, uint32_t buffer_byt
     uint64_t count = bytes_total / buffer_bytes;
     if (count < 4) {
         return diag_set(diag, CAIRN_E_CONFIG,
-                        "a buffer budget of %llu bytes is too small: at least %u KiB",
+                        "the budget of %llu bytes for payload buffers ([memory] buffers) is too "
+                        "small: it must be at least %u KiB",
                         (unsigned long long)bytes_total, 4 * (buffer_bytes >> 10));
     }
     list_init(&credit->waiting);

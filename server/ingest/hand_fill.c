@@ -129,8 +129,8 @@ static int take_base(struct filler *filler, struct part_chunk *chunk, const stru
     if (!old || old->digest_alg != DIGEST_XXH3_128 ||
         memcmp(&old->digest, &piece->digest, sizeof(old->digest)) != 0) {
         return diag_set(diag, CAIRN_E_INVALID,
-                        "rank %u: a chunk was described as one of the base, which has none such "
-                        "at its place",
+                        "rank %u described a chunk as unchanged since the base, but the base has "
+                        "no such chunk there",
                         filler->writer->key.rank);
     }
     uint32_t cell = chunk->cell, *object = &filler->base_objects[old->object];
@@ -247,7 +247,7 @@ int hand_fill(const struct writer *writer, struct hand_fill *fill, struct diag *
     filler.base_objects = scratch_array(fill->scratch, most, sizeof(*filler.base_objects));
     filler.uses = scratch_array(fill->scratch, writer->recovered_count + 1, sizeof(*filler.uses));
     if (!filler.objects || !filler.places || !filler.base_objects || !filler.uses) {
-        return diag_set(diag, CAIRN_E_NO_MEMORY, "no memory for the objects of a part");
+        return diag_no_memory(diag, "the objects of a part");
     }
     memcpy(filler.objects, fill->part->objects, fill->part->object_count * sizeof(*filler.objects));
     memset(filler.places, 0, most * sizeof(*filler.places));

@@ -109,7 +109,8 @@ static void encode_run(struct work *work)
     if (hand->status == 0) {
         hand->sha256 = sha256(hand->buf.bytes, hand->buf.data);
     } else {
-        diag_set(&hand->diag, hand->status, "a part of %u chunks", hand->part.chunk_count);
+        diag_set(&hand->diag, hand->status,
+                 "the part has %u chunks, which is more than are allowed", hand->part.chunk_count);
     }
 }
 
@@ -174,10 +175,11 @@ static bool objects_are_durable(struct hand_over *hand)
         }
         const struct in_object *object = writer_find_object(writer, id->sequence);
         if (!object || in_object_has_failed(object) || !object->ended) {
-            hand->status = diag_set(&hand->diag, CAIRN_E_INVALID, "object %u %s", id->sequence,
-                                    !object                        ? "is not here"
-                                    : in_object_has_failed(object) ? "could not be stored"
-                                                                   : "was not ended");
+            hand->status =
+                diag_set(&hand->diag, CAIRN_E_INVALID, "object %u %s", id->sequence,
+                         !object                        ? "was never sent to this server"
+                         : in_object_has_failed(object) ? "could not be stored"
+                                                        : "was never finished by the client");
             return false;
         }
         all = false;
@@ -193,7 +195,7 @@ static void fetched(struct fetch_req *fetch)
     hand->status = fetch->status;
     diag_copy(&hand->diag, &fetch->diag);
     if (hand->status != 0) {
-        diag_add(&hand->diag, "the base that the part refers to");
+        diag_add(&hand->diag, "reading the base that the part refers to");
     }
     kick(hand);
 }
@@ -203,8 +205,9 @@ static void fetch_base(struct hand_over *hand)
 {
     const struct writer *writer = hand->writer;
     if (hand->options.base.term == 0) {
-        (void)fail(hand, CAIRN_E_INVALID,
-                   "chunks were described as those of a base, and this save has none");
+        (void)fail(
+            hand, CAIRN_E_INVALID,
+            "the client described chunks as unchanged since a base, but this save has no base");
         return;
     }
     hand->state = HAND_BASE;
@@ -237,7 +240,8 @@ static void check_and_encode(struct hand_over *hand)
             writer_check_part(hand->writer, &hand->part, base ? &hand->refs : NULL, &hand->diag);
     }
     if (hand->status == 0 && hand->part.world_size != hand->options.world_size) {
-        hand->status = diag_set(&hand->diag, CAIRN_E_INVALID, "the part says a world of %u",
+        hand->status = diag_set(&hand->diag, CAIRN_E_INVALID,
+                                "the part gives the world size %u, which is not that of the save",
                                 hand->part.world_size);
     }
     if (hand->status == 0) {
@@ -296,7 +300,8 @@ static void compare(struct hand_over *hand)
                     memcmp(req->ret_data, hand->buf.data, hand->buf.bytes) == 0;
     if (!is_equal && !adopt(hand, req->ret_bytes, req->ret_data)) {
         (void)fail(hand, CAIRN_E_CONFLICT,
-                   "another part of this rank is stored for the same opening");
+                   "another part of this rank is already stored for the same save; start each rank "
+                   "only once");
     }
     free(req->ret_data);
     req->ret_data = NULL;
@@ -379,8 +384,10 @@ static void log_end(const struct hand_over *hand)
             lu("step", writer->key.id.step), lu("rank", writer->key.rank),
             ls("err", diag_text(&hand->diag, hand->status)));
     } else if (hand->status == 0 && !writer->user) {
-        LOG(LOG_INFO, "session", "finished what a client handed over that is gone", ls("run", name),
-            lu("term", writer->key.id.term), lu("step", writer->key.id.step),
+        LOG(LOG_INFO, "session",
+            "the daemon finished the save of a client that is gone, from the memory that it had "
+            "handed over",
+            ls("run", name), lu("term", writer->key.id.term), lu("step", writer->key.id.step),
             lu("rank", writer->key.rank));
     }
 }
@@ -434,14 +441,15 @@ static void resolve(struct hand_over *hand)
     hand->status = 0;
     diag_clear(&hand->diag);
     if (hand->cancelled) {
-        (void)fail(hand, CAIRN_E_ABORTED, "the save has ended");
+        (void)fail(hand, CAIRN_E_ABORTED, "the save has already ended");
     } else if (!is_missing) {
         publish(hand, STORE_FETCH);
     } else if (++hand->tries < PUBLISH_TRIES) {
         publish(hand, STORE_PUBLISH);
     } else {
         (void)fail(hand, CAIRN_E_TIMED_OUT,
-                   "the store did not take the part: each try timed out; see the daemon's health");
+                   "the store did not take the part: every attempt timed out; see `cairn status` "
+                   "for the daemon's health");
     }
 }
 
@@ -463,7 +471,7 @@ static void on_post(struct post *post)
         compare(hand); /* frees the bytes that were read */
     }
     if (hand->cancelled && hand->status == 0 && hand->state != HAND_DONE) {
-        (void)fail(hand, CAIRN_E_ABORTED, "the save has ended");
+        (void)fail(hand, CAIRN_E_ABORTED, "the save has already ended");
     }
     if (hand->status == 0) {
         step(hand);
@@ -477,11 +485,11 @@ int writer_hand_over(struct writer *writer, const struct hand_over_options *opti
                      struct hand_over_wait *wait, struct diag *diag)
 {
     if (writer->hand) {
-        return diag_set(diag, CAIRN_E_BUSY, "the same rank's part is being finished already");
+        return diag_set(diag, CAIRN_E_BUSY, "the part of this rank is already being finished");
     }
     struct hand_over *hand = calloc(1, sizeof(*hand));
     if (!hand) {
-        return diag_set(diag, CAIRN_E_NO_MEMORY, "no memory to finish a part");
+        return diag_no_memory(diag, "finishing a part");
     }
     *hand = (struct hand_over){
         .writer = writer, .options = *options, .post = {.cb = on_post}, .diag = DIAG_INIT};

@@ -368,15 +368,18 @@ static void drop_waiting(struct in_object *object)
 static int check(const struct in_object *object, const struct msg_data *data, struct diag *diag)
 {
     if (object->way && object->way->drop != drop_waiting) {
-        return diag_set(diag, CAIRN_E_PROTOCOL, "bytes of object %u came, and then a description",
-                        object->id.sequence);
+        return diag_set(
+            diag, CAIRN_E_PROTOCOL,
+            "the client sent bytes of object %u, and then a description of the same object",
+            object->id.sequence);
     }
     for (uint32_t i = 0; i < data->envelope_count; i++) {
         const struct envelope *envelope = &data->envelopes[i];
         if (envelope->encoding != ENCODING_RAW || envelope->digest_alg != DIGEST_XXH3_128) {
             return diag_set(diag, CAIRN_E_UNSUPPORTED,
-                            "chunk %u is described with encoding %u and digest algorithm %u", i,
-                            envelope->encoding, envelope->digest_alg);
+                            "chunk %u is described with encoding %u and digest algorithm %u, which "
+                            "cannot be used for a hand-over",
+                            i, envelope->encoding, envelope->digest_alg);
         }
     }
     return 0;
@@ -421,7 +424,7 @@ static int keep_pieces(struct in_object *object, const struct msg_data *data, st
         in_object_room(object->pieces, object->chunk_count + data->envelope_count, sizeof(*grown),
                        &object->piece_cap);
     if (!grown) {
-        return diag_set(diag, CAIRN_E_NO_MEMORY, "no memory for the chunks of an object");
+        return diag_no_memory(diag, "the chunks of an object");
     }
     object->pieces = grown;
     for (uint32_t i = 0; i < data->envelope_count; i++) {
@@ -476,7 +479,7 @@ static int enter(struct in_object *object, const struct msg_describe *describe,
     }
     struct mapped_write *write = new_write(describe);
     if (!write) {
-        return diag_set(diag, CAIRN_E_NO_MEMORY, "no memory for a write");
+        return diag_no_memory(diag, "a write");
     }
     write->base.payload_bytes = describe->bytes;
     write->piece_first = object->chunk_count;
@@ -499,10 +502,11 @@ int mapped_take(struct in_object *object, const struct msg_describe *describe,
         return 0;
     }
     object->stream = described->stream;
-    int status = bytes ? enter(object, describe, &write, diag)
-                       : diag_set(diag, CAIRN_E_PROTOCOL,
-                                  "%u bytes at %llu of the arena leave it, or were never written",
-                                  describe->bytes, (unsigned long long)describe->arena_offset);
+    int status =
+        bytes ? enter(object, describe, &write, diag)
+              : diag_set(diag, CAIRN_E_PROTOCOL,
+                         "the %u bytes at %llu of the arena are outside it, or were never written",
+                         describe->bytes, (unsigned long long)describe->arena_offset);
     if (status != 0) {
         return status;
     }

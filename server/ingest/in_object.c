@@ -95,7 +95,7 @@ void in_object_tell_ended(struct in_object *object)
     struct writer *writer = object->writer;
     if (writer->user && !object->quiet && !in_object_has_failed(object)) {
         writer->events.on_failed(writer->user, object->stream, &object->id, CAIRN_E_ABORTED,
-                                 "the save has ended");
+                                 "the save has already ended");
         object->quiet = true;
     }
 }
@@ -150,9 +150,10 @@ static int check_envelopes(const struct msg_data *data, uint32_t payload_bytes, 
         const struct envelope *envelope = &data->envelopes[i];
         if (envelope->offset < at || envelope->offset > payload_bytes ||
             envelope->stored_bytes > payload_bytes - envelope->offset) {
-            return diag_set(diag, CAIRN_E_PROTOCOL,
-                            "chunk %u at %llu overlaps or leaves the payload of %u bytes", i,
-                            (unsigned long long)envelope->offset, payload_bytes);
+            return diag_set(
+                diag, CAIRN_E_PROTOCOL,
+                "chunk %u at %llu overlaps another chunk, or is outside the payload of %u bytes", i,
+                (unsigned long long)envelope->offset, payload_bytes);
         }
         at = envelope->offset + envelope->stored_bytes;
     }
@@ -180,7 +181,7 @@ int in_object_keep(struct in_object *object, uint32_t count, const struct envelo
     struct envelope *grown = in_object_room(object->envelopes, object->envelope_count + count,
                                             sizeof(*grown), &object->envelope_cap);
     if (!grown) {
-        return diag_set(diag, CAIRN_E_NO_MEMORY, "no memory for the headers of an object");
+        return diag_no_memory(diag, "the headers of an object");
     }
     object->envelopes = grown;
     for (uint32_t i = 0; i < count; i++) {
@@ -194,18 +195,20 @@ int in_object_check(const struct in_object *object, const struct msg_data *data,
                     uint32_t payload_bytes, struct diag *diag)
 {
     if (object->ended || data->offset != object->next_offset) {
-        return diag_set(diag, CAIRN_E_PROTOCOL, "object %u: payload at %llu where %llu was due",
+        return diag_set(diag, CAIRN_E_PROTOCOL,
+                        "object %u: a payload for offset %llu came where offset %llu was expected",
                         object->id.sequence, (unsigned long long)data->offset,
                         (unsigned long long)object->next_offset);
     }
     uint64_t envelopes = (uint64_t)object->chunk_count + data->envelope_count;
     if (envelopes > LIMIT_OBJECT_ENVELOPES) {
-        return diag_set(diag, CAIRN_E_TOO_LARGE, "more than %d chunks in an object",
+        return diag_set(diag, CAIRN_E_TOO_LARGE, "the object has more than %d chunks",
                         LIMIT_OBJECT_ENVELOPES);
     }
     uint64_t end = round_up_u64(data->offset + payload_bytes, LIMIT_ALIGN_BYTES);
     if (end + object_footer_bytes((uint32_t)envelopes) > object->bytes_max) {
-        return diag_set(diag, CAIRN_E_TOO_LARGE, "object %u grows beyond its %llu bytes",
+        return diag_set(diag, CAIRN_E_TOO_LARGE,
+                        "object %u is larger than the %llu bytes that were announced",
                         object->id.sequence, (unsigned long long)object->bytes_max);
     }
     return check_envelopes(data, payload_bytes, diag);

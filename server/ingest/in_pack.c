@@ -166,7 +166,7 @@ static int check_padding(struct mapped_write *write)
     }
     if (!is_zero || !is_all_zero(padded - at, write->base.payload + at)) {
         return diag_set(&write->diag, CAIRN_E_DIGEST_MISMATCH,
-                        "padding beside a chunk is not zero");
+                        "the padding beside a chunk is not zero");
     }
     return 0;
 }

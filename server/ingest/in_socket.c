@@ -35,7 +35,7 @@ static void verify_run(struct work *work)
         const struct envelope *envelope = &write->envelopes[i];
         if (!is_all_zero(envelope->offset - at, payload + at)) {
             write->status = diag_set(&write->diag, CAIRN_E_DIGEST_MISMATCH,
-                                     "padding in front of a chunk is not zero");
+                                     "the padding in front of a chunk is not zero");
             return;
         }
         write->status = chunk_verify(envelope, payload + envelope->offset, &write->diag);
@@ -91,7 +91,7 @@ static int enter(struct in_object *object, const struct msg_data *data,
     struct socket_write *write =
         malloc(sizeof(*write) + data->envelope_count * sizeof(write->envelopes[0]));
     if (!write) {
-        return diag_set(diag, CAIRN_E_NO_MEMORY, "no memory for a write");
+        return diag_no_memory(diag, "a write");
     }
     *write = (struct socket_write){.base = {.offset = data->offset,
                                             .payload = payload->data,
@@ -117,7 +117,8 @@ int socket_take(struct in_object *object, const struct msg_data *data,
     bool first = object->next_offset == 0;
     int status =
         object->way && object->way != &socket_way
-            ? diag_set(diag, CAIRN_E_PROTOCOL, "object %u was described, and bytes of it came",
+            ? diag_set(diag, CAIRN_E_PROTOCOL,
+                       "the client described object %u, and then sent bytes of the same object",
                        object->id.sequence)
             : enter(object, data, payload, &write, diag);
     if (status != 0) {

@@ -99,7 +99,8 @@ static void log_outcome(const struct writer *writer, enum save_state state, int 
         LOG(LOG_INFO, "commit", "checkpoint committed", ls("run", name),
             lu("term", writer->key.id.term), lu("step", writer->key.id.step), lu("sequence", seq));
     } else {
-        LOG(LOG_WARN, "commit", state == SAVE_ABORTED ? "save aborted" : "save lost from sight",
+        LOG(LOG_WARN, "commit",
+            state == SAVE_ABORTED ? "save aborted" : "the outcome of a save is unknown",
             ls("run", name), lu("term", writer->key.id.term), lu("step", writer->key.id.step),
             ls("err", why && why[0] ? why : err_text(code)));
     }
@@ -234,13 +235,14 @@ static struct in_object *begin_object(struct writer *writer, const struct msg_da
         return NULL;
     }
     if (count >= WRITER_OBJECTS_MAX) {
-        *ret_status = diag_set(diag, CAIRN_E_PROTOCOL,
-                               "more than %d objects at once that have no end", WRITER_OBJECTS_MAX);
+        *ret_status =
+            diag_set(diag, CAIRN_E_PROTOCOL,
+                     "the client has more than %d unfinished objects at once", WRITER_OBJECTS_MAX);
         return NULL;
     }
     struct in_object *object = in_object_new(writer, data);
     if (!object) {
-        *ret_status = diag_set(diag, CAIRN_E_NO_MEMORY, "no memory for an object");
+        *ret_status = diag_no_memory(diag, "an object");
         return NULL;
     }
     writer_ref(writer);
@@ -289,17 +291,20 @@ int writer_end(struct writer *writer, uint32_t stream, const struct msg_object_e
     if (!object) {
         return end->object.sequence < writer->next_sequence
                    ? 0
-                   : diag_set(diag, CAIRN_E_PROTOCOL, "the end of an object without payload");
+                   : diag_set(diag, CAIRN_E_PROTOCOL,
+                              "the client ended an object of which it had sent no payload");
     }
     if (in_object_has_failed(object)) {
         return 0; /* its ERROR is on the way */
     }
     if (object->ended || end->data_bytes != object->next_offset ||
         end->envelope_count != object->chunk_count) {
-        return diag_set(
-            diag, CAIRN_E_PROTOCOL, "object %u ends at %llu with %u chunks, received %llu with %u",
-            end->object.sequence, (unsigned long long)end->data_bytes, end->envelope_count,
-            (unsigned long long)object->next_offset, object->chunk_count);
+        return diag_set(diag, CAIRN_E_PROTOCOL,
+                        "the client says that object %u ends at %llu with %u chunks, but %llu "
+                        "bytes with %u chunks were received",
+                        end->object.sequence, (unsigned long long)end->data_bytes,
+                        end->envelope_count, (unsigned long long)object->next_offset,
+                        object->chunk_count);
     }
     object->stream = stream;
     in_object_end(object);

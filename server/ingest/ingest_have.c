@@ -140,7 +140,8 @@ static bool is_for_the_moment(struct asking *asking)
         if (asking->req.status == codes[i]) {
             struct diag diag = DIAG_INIT;
             finish(asking,
-                   diag_set(&diag, CAIRN_E_BUSY, "what is durable cannot be read just now: %s",
+                   diag_set(&diag, CAIRN_E_BUSY,
+                            "the list of durable objects cannot be read at the moment: %s",
                             asking->req.diag.text),
                    &diag);
             return true;

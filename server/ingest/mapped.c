@@ -29,8 +29,8 @@ static int check_count(const struct list *all, uint64_t owner, struct diag *diag
     }
     if (count >= MAPPED_PER_OWNER_MAX) {
         return diag_set(diag, CAIRN_E_BUSY,
-                        "%u arenas of this connection are still being read: the bytes can come by "
-                        "the socket, or later",
+                        "the daemon is still reading %u arenas of this connection: send the bytes "
+                        "through the socket, or hand over the arena later",
                         count);
     }
     return 0;
@@ -42,13 +42,13 @@ int mapped_new(struct list *all, const struct mapped_offer *offer, struct mapped
     struct mapped *mapped = NULL;
     int status = check_count(all, offer->owner, diag);
     if (status == 0 && offer->fd < 0) {
-        status =
-            diag_set(diag, CAIRN_E_INVALID,
-                     "no descriptor came with the arena; has this daemon any left (ulimit -n)?");
+        status = diag_set(diag, CAIRN_E_INVALID,
+                          "no descriptor came with the arena; check that the daemon has free "
+                          "descriptors (ulimit -n)");
     }
     if (status == 0) {
         mapped = calloc(1, sizeof(*mapped));
-        status = mapped ? 0 : diag_set(diag, CAIRN_E_NO_MEMORY, "no memory for an arena");
+        status = mapped ? 0 : diag_no_memory(diag, "an arena");
     }
     if (status == 0) {
         status = memfd_map(offer->fd, offer->arena->bytes, offer->lands ? MEMFD_WRITE : MEMFD_READ,

@@ -48,9 +48,10 @@ int writer_check_id(const struct writer *writer, const struct object_id *id, str
 {
     if (id->term != writer->key.id.term || id->step != writer->key.id.step ||
         id->rank != writer->key.rank || id->writer != writer->key.writer) {
-        return diag_set(diag, CAIRN_E_PROTOCOL,
-                        "an object of term %llu step %llu rank %u is not this session's",
-                        (unsigned long long)id->term, (unsigned long long)id->step, id->rank);
+        return diag_set(
+            diag, CAIRN_E_PROTOCOL,
+            "an object of term %llu, step %llu, rank %u does not belong to this session",
+            (unsigned long long)id->term, (unsigned long long)id->step, id->rank);
     }
     return 0;
 }
@@ -184,16 +185,18 @@ static const char *chunk_refused(const struct writer *writer, const struct part_
                                  const struct object_id *id, const struct part_chunk *chunk)
 {
     if (!writer_owns(writer, id)) {
-        return !refs                            ? "is of another save, and this one has no base"
-               : part_refs_has(refs, id, chunk) ? NULL
-                                                : "is of another save, and not so in the base";
+        return !refs ? "belongs to another save, although this save has no base"
+               : part_refs_has(refs, id, chunk)
+                   ? NULL
+                   : "belongs to another save, and is not the same in the base";
     }
     const struct durable *durable = writer_find_durable(writer, id->sequence);
     if (!durable) {
-        return "is not durable";
+        return "is not durable in the store";
     }
-    return chunk_matches(chunk, durable_find(durable, chunk->offset)) ? NULL
-                                                                      : "holds another chunk there";
+    return chunk_matches(chunk, durable_find(durable, chunk->offset))
+               ? NULL
+               : "holds another chunk at that place";
 }
 
 int writer_check_part(const struct writer *writer, const struct part *part,
@@ -203,7 +206,8 @@ int writer_check_part(const struct writer *writer, const struct part *part,
     if (!ckpt_id_equal(part->id, key->id) || part->rank != key->rank ||
         part->writer != key->writer) {
         return diag_set(diag, CAIRN_E_INVALID,
-                        "the part says term %llu step %llu rank %u, the session is another",
+                        "the part belongs to term %llu, step %llu, rank %u, which is not what this "
+                        "session saves",
                         (unsigned long long)part->id.term, (unsigned long long)part->id.step,
                         part->rank);
     }

@@ -192,7 +192,7 @@ static void answer(struct http_conn *conn, unsigned status, const char *content_
         buf_put(&conn->out, bytes, body);
     }
     if (buf_status(&conn->out) != 0) {
-        LOG(LOG_WARN, "http", "no memory for an answer");
+        LOG(LOG_WARN, "http", "the daemon has no memory for an answer");
         conn_free(conn);
         return;
     }
@@ -234,7 +234,7 @@ int http_new(const struct http_options *options, struct http **ret, struct net_a
 {
     struct http *http = calloc(1, sizeof(*http));
     if (!http) {
-        return diag_set(diag, CAIRN_E_NO_MEMORY, "no memory for an HTTP listener");
+        return diag_no_memory(diag, "an HTTP listener");
     }
     http->options = *options;
     list_init(&http->conns);

@@ -77,24 +77,26 @@ static void errors(struct expose *expose, const char *name, const char *help,
 /* Writes the families about saves and restores. */
 static void write_saves(const struct run_counts *counts, struct expose *expose)
 {
-    begin(expose, FAMILY_COUNTER, "cairn_checkpoints", "Saves that ended, by how.");
+    begin(expose, FAMILY_COUNTER, "cairn_checkpoints", "Saves that have ended, by result.");
     labelled(expose, "result", "committed", counts->saves_committed);
     labelled(expose, "result", "failed", counts->saves_failed);
-    counter(expose, "cairn_checkpoints_opened", "Saves that ranks opened.", counts->saves_opened);
+    counter(expose, "cairn_checkpoints_opened", "Saves that were opened.", counts->saves_opened);
     errors(expose, "cairn_checkpoint_failures", "Saves that failed, by error.", &counts->failures);
-    counter(expose, "cairn_checkpoint_plain_bytes", "State in committed checkpoints.",
-            counts->plain_bytes);
+    counter(expose, "cairn_checkpoint_plain_bytes",
+            "Bytes of state in the committed checkpoints, before encoding.", counts->plain_bytes);
     counter(expose, "cairn_checkpoint_stored_bytes",
-            "What committed checkpoints took in the store.", counts->stored_bytes);
+            "Bytes that the committed checkpoints added to the store.", counts->stored_bytes);
     durations(expose, "cairn_checkpoint_duration_seconds",
-              "Committed saves: from the opening to the commit.", &counts->save_durations);
+              "Time from the opening of a committed save to its commit.", &counts->save_durations);
     durations(expose, "cairn_checkpoint_stall_seconds",
-              "How long training stood still for a save, as its rank 0 says with the next one.",
+              "Time that a save blocked training, as reported by rank 0 with the next save.",
               &counts->blocked);
     durations(expose, "cairn_checkpoint_persist_seconds",
-              "From the call of a save until it was durable, as its rank 0 says with the next one.",
+              "Time from the call of a save until the checkpoint was durable, as reported by rank "
+              "0 with the next save.",
               &counts->persisted);
-    begin(expose, FAMILY_COUNTER, "cairn_restores", "Restores by all ranks that ended, by how.");
+    begin(expose, FAMILY_COUNTER, "cairn_restores",
+          "Restores by all ranks that have ended, by result.");
     labelled(expose, "result", "done", counts->restores_done);
     labelled(expose, "result", "failed", counts->restores_failed);
 }
@@ -102,17 +104,18 @@ static void write_saves(const struct run_counts *counts, struct expose *expose)
 /* Writes the families about updates and readings of records. */
 static void write_records(const struct run_counts *counts, struct expose *expose)
 {
-    counter(expose, "cairn_record_updates", "Updates of runs' records that were made.",
+    counter(expose, "cairn_record_updates", "Updates of runs' records that succeeded.",
             counts->updates);
-    counter(expose, "cairn_record_conflicts", "Updates that came behind another and were repeated.",
+    counter(expose, "cairn_record_conflicts",
+            "Updates of runs' records that lost a race with another update and were repeated.",
             counts->conflicts);
     counter(expose, "cairn_record_unknown_outcomes",
-            "Updates of which the store did not say whether they happened.",
+            "Updates of runs' records of which the store did not say whether they took effect.",
             counts->unknown_outcomes);
-    counter(expose, "cairn_record_update_errors", "Updates that the store refused.",
-            counts->update_errors);
-    counter(expose, "cairn_record_loads", "Records read.", counts->loads);
-    counter(expose, "cairn_record_load_errors", "Records that could not be read.",
+    counter(expose, "cairn_record_update_errors",
+            "Updates of runs' records that the store refused.", counts->update_errors);
+    counter(expose, "cairn_record_loads", "Runs' records that were read.", counts->loads);
+    counter(expose, "cairn_record_load_errors", "Runs' records that could not be read.",
             counts->load_errors);
 }
 
@@ -122,20 +125,18 @@ static void write_sight(const struct metrics_source *source, struct expose *expo
 {
     struct catalog_sight sight;
     catalog_sight(source->catalog, &sight);
-    gauge(expose, "cairn_runs", "Runs that the store holds.", sight.runs);
+    gauge(expose, "cairn_runs", "Runs in the store.", sight.runs);
     gauge(expose, "cairn_runs_unreadable", "Runs whose record could not be read.",
           sight.runs_unreadable);
-    gauge(expose, "cairn_inflight_checkpoints", "Saves that are open.", sight.saves_open);
-    begin(expose, FAMILY_GAUGE, "cairn_inflight_oldest_seconds",
-          "How long the oldest open save has been open.");
+    gauge(expose, "cairn_inflight_checkpoints", "Saves that are open now.", sight.saves_open);
+    begin(expose, FAMILY_GAUGE, "cairn_inflight_oldest_seconds", "Age of the oldest open save.");
     expose_ms(expose, sight.oldest_open_ms);
-    begin(expose, FAMILY_GAUGE, "cairn_listed_checkpoints",
-          "Checkpoints that are listed, by health.");
+    begin(expose, FAMILY_GAUGE, "cairn_listed_checkpoints", "Listed checkpoints, by health.");
     labelled(expose, "health", "verified", sight.checkpoints[HEALTH_VERIFIED]);
     labelled(expose, "health", "suspect", sight.checkpoints[HEALTH_SUSPECT]);
     labelled(expose, "health", "damaged", sight.checkpoints[HEALTH_DAMAGED]);
-    gauge(expose, "cairn_forgotten_checkpoints", "Forgotten checkpoints that can be brought back.",
-          sight.forgotten.count);
+    gauge(expose, "cairn_forgotten_checkpoints",
+          "Forgotten checkpoints that can still be brought back.", sight.forgotten.count);
 }
 
 /* Writes the newest commit of each live run. Their number is bounded, so that the answer stays
@@ -147,16 +148,19 @@ static void write_runs(const struct metrics_source *source, struct expose *expos
     int64_t since_ns = loop_wall_ns(source->loop) - METRICS_RUN_HOURS * INT64_C(3600000000000);
     size_t live = catalog_live_runs(source->catalog, since_ns, METRICS_RUNS_MAX, runs);
     size_t count = live < METRICS_RUNS_MAX ? live : METRICS_RUNS_MAX;
-    gauge(expose, "cairn_live_runs", "Runs that save or have saved within two days; 256 are told.",
+    gauge(expose, "cairn_live_runs",
+          "Runs that are saving or have saved within two days; at most 256 of them have series of "
+          "their own.",
           live);
     begin(expose, FAMILY_GAUGE, "cairn_checkpoint_last_commit_timestamp_seconds",
-          "When a live run committed last.");
+          "Time of the last commit of a live run.");
     for (size_t i = 0; i < count; i++) {
         run_name_format(runs[i].name, name);
         expose_label(expose, "run", name);
         expose_wall(expose, runs[i].commit_wall_ns);
     }
-    begin(expose, FAMILY_GAUGE, "cairn_checkpoint_last_step", "The step of that commit.");
+    begin(expose, FAMILY_GAUGE, "cairn_checkpoint_last_step",
+          "Step of the last commit of a live run.");
     for (size_t i = 0; i < count; i++) {
         run_name_format(runs[i].name, name);
         labelled(expose, "run", name, runs[i].commit_step);
@@ -167,12 +171,14 @@ static void write_server(const struct server *server, struct expose *expose)
 {
     struct server_stats stats;
     server_stats(server, &stats);
-    gauge(expose, "cairn_clients_connected", "Connections of ranks and viewers.", stats.sessions);
-    counter(expose, "cairn_ingest_bytes", "Payload that clients sent or handed over.",
+    gauge(expose, "cairn_clients_connected", "Open connections of ranks and viewers.",
+          stats.sessions);
+    counter(expose, "cairn_ingest_bytes", "Bytes of payload that clients sent or handed over.",
             stats.bytes_in);
-    counter(expose, "cairn_restore_bytes", "Payload that clients read.", stats.bytes_out);
-    gauge(expose, "cairn_buffers_free", "Payload buffers that nobody holds.", stats.buffers_free);
-    gauge(expose, "cairn_buffers_limit", "Payload buffers there are.", stats.buffers_total);
+    counter(expose, "cairn_restore_bytes", "Bytes of payload that clients read.", stats.bytes_out);
+    gauge(expose, "cairn_buffers_free", "Bytes of payload buffers that are free.",
+          stats.buffers_free);
+    gauge(expose, "cairn_buffers_limit", "Bytes of all payload buffers.", stats.buffers_total);
 }
 
 /* Writes the families about scrub. */
@@ -181,20 +187,21 @@ static void write_scrub(const struct scrub *scrub, struct expose *expose)
     struct scrub_status status;
     scrub_status(scrub, &status);
     moment(expose, "cairn_scrub_last_completed_timestamp_seconds",
-           "When the last scrub of everything ended; 0: none has.", status.ended_wall_ns);
-    gauge(expose, "cairn_scrub_running", "1 while a scrub is under way.", status.running);
-    gauge(expose, "cairn_scrub_pass_bytes", "Read by the present scrub, or the last one.",
+           "Time at which the last complete scrub ended, or 0 if none has.", status.ended_wall_ns);
+    gauge(expose, "cairn_scrub_running", "1 while a scrub is running.", status.running);
+    gauge(expose, "cairn_scrub_pass_bytes", "Bytes read by the current scrub, or by the last one.",
           status.bytes);
     gauge(expose, "cairn_scrub_pass_findings",
-          "Damage that the present scrub found, or the last one.", status.findings);
-    counter(expose, "cairn_scrub_bytes", "Read by scrubs.", status.bytes_total);
-    counter(expose, "cairn_scrub_checkpoints", "Checkpoints that scrubs looked at.",
+          "Damaged items found by the current scrub, or by the last one.", status.findings);
+    counter(expose, "cairn_scrub_bytes", "Bytes read by scrubs.", status.bytes_total);
+    counter(expose, "cairn_scrub_checkpoints", "Checkpoints that scrubs have read.",
             status.ckpts_total);
-    counter(expose, "cairn_scrub_findings", "Damage that scrubs found.", status.findings_total);
-    counter(expose, "cairn_scrub_healed", "Checkpoints that scrubs found whole again.",
+    counter(expose, "cairn_scrub_findings", "Damaged items that scrubs have found.",
+            status.findings_total);
+    counter(expose, "cairn_scrub_healed", "Damaged checkpoints that scrubs have found whole again.",
             status.healed_total);
     counter(expose, "cairn_scrub_errors",
-            "What scrubs could not read for another reason than damage.", status.errors_total);
+            "Reads of scrubs that failed for another reason than damage.", status.errors_total);
 }
 
 /* Writes the families about garbage collection. */
@@ -203,19 +210,21 @@ static void write_gc(const struct gc *gc, struct expose *expose)
     struct gc_status status;
     gc_status(gc, &status);
     moment(expose, "cairn_gc_last_completed_timestamp_seconds",
-           "When the last garbage collection ended; 0: none has.", status.ended_wall_ns);
-    gauge(expose, "cairn_gc_running", "1 while garbage is collected.", status.running);
+           "Time at which the last garbage collection ended, or 0 if none has.",
+           status.ended_wall_ns);
+    gauge(expose, "cairn_gc_running", "1 while a garbage collection is running.", status.running);
     gauge(expose, "cairn_gc_pass_table_bytes",
-          "Object tables that the present garbage collection read, or the last one.",
+          "Object tables read by the current garbage collection, or by the last one.",
           status.bytes_read);
-    counter(expose, "cairn_gc_passes", "Garbage collections that began.", status.pass);
+    counter(expose, "cairn_gc_passes", "Garbage collections that have begun.", status.pass);
     counter(expose, "cairn_gc_reclaimed_checkpoints",
-            "Forgotten checkpoints that were given up for good.", status.reclaimed_total);
-    counter(expose, "cairn_gc_removed_objects", "Objects removed.", status.objects_total);
-    counter(expose, "cairn_gc_removed_smalls", "Parts, pages and manifests removed.",
+            "Forgotten checkpoints whose space was reclaimed for good.", status.reclaimed_total);
+    counter(expose, "cairn_gc_removed_objects", "Objects that were removed.", status.objects_total);
+    counter(expose, "cairn_gc_removed_smalls", "Parts, pages and manifests that were removed.",
             status.smalls_total);
-    counter(expose, "cairn_gc_reclaimed_bytes", "Size of the removed objects.", status.bytes_total);
-    counter(expose, "cairn_gc_errors", "What garbage collection could not read or remove.",
+    counter(expose, "cairn_gc_reclaimed_bytes", "Bytes of the removed objects.",
+            status.bytes_total);
+    counter(expose, "cairn_gc_errors", "Reads and removals of garbage collection that failed.",
             status.errors_total);
 }
 
@@ -225,18 +234,19 @@ static void write_retention(const struct metrics_source *source, const struct ru
 {
     struct retain_status status;
     counter(expose, "cairn_retention_forgotten_checkpoints",
-            "Checkpoints forgotten, by policy or by name.", counts->forgotten);
-    counter(expose, "cairn_retention_undeleted_checkpoints", "Checkpoints brought back.",
-            counts->undeleted);
+            "Checkpoints that were forgotten, by policy or by name.", counts->forgotten);
+    counter(expose, "cairn_retention_undeleted_checkpoints",
+            "Forgotten checkpoints that were brought back.", counts->undeleted);
     if (!source->retain) {
         return; /* retention runs from cron, on another host perhaps */
     }
     retain_status(source->retain, &status);
     moment(expose, "cairn_retention_last_success_timestamp_seconds",
-           "When this server's policies were last decided for all runs; 0: not yet.",
+           "Time at which this server last applied its retention policies to all runs, or 0 if it "
+           "has not.",
            status.good_wall_ns);
-    counter(expose, "cairn_retention_errors", "Runs of which a policy could not be decided.",
-            status.errors);
+    counter(expose, "cairn_retention_errors",
+            "Runs to which a retention policy could not be applied.", status.errors);
 }
 
 /* Returns the name of an operation, as a label. */
@@ -300,14 +310,14 @@ static void write_store(const struct metrics_source *source, struct expose *expo
 {
     const struct store_counts *counts = source->store;
     const char *backend = catalog_store(source->catalog)->caps.name;
-    counter(expose, "cairn_write_bytes", "Written to the store.", counts->bytes_written);
-    counter(expose, "cairn_read_bytes", "Read from the store.", counts->bytes_read);
-    errors(expose, "cairn_backend_errors", "Operations of the store that failed, by error.",
+    counter(expose, "cairn_write_bytes", "Bytes written to the store.", counts->bytes_written);
+    counter(expose, "cairn_read_bytes", "Bytes read from the store.", counts->bytes_read);
+    errors(expose, "cairn_backend_errors", "Store operations that failed, by error.",
            &counts->errors);
-    gauge(expose, "cairn_backend_operations_running", "Operations that wait for the store.",
-          counts->running);
+    gauge(expose, "cairn_backend_operations_running",
+          "Store operations that are waiting or running.", counts->running);
     begin(expose, FAMILY_HISTOGRAM, "cairn_backend_op_duration_seconds",
-          "Operations of the store, those that failed too.");
+          "Time of store operations, including those that failed.");
     for (size_t op = 0; op < STORE_OP_COUNT; op++) {
         expose_label(expose, "backend", backend);
         expose_label(expose, "op", op_name((enum store_op)op));
@@ -318,15 +328,16 @@ static void write_store(const struct metrics_source *source, struct expose *expo
 static void write_usage(const struct metrics_usage *usage, struct expose *expose)
 {
     bool up = usage->status == 0;
-    gauge(expose, "cairn_backend_up", "1 when the store answered this scrape.", up);
+    gauge(expose, "cairn_backend_up", "1 if the store answered this scrape.", up);
     if (up) {
-        gauge(expose, "cairn_backend_read_only", "1 when the store takes no saves.",
+        gauge(expose, "cairn_backend_read_only", "1 if the store takes no saves.",
               usage->usage.read_only);
-        gauge(expose, "cairn_backend_size_bytes", "Room of the store's medium.",
+        gauge(expose, "cairn_backend_size_bytes", "Size of the store's medium in bytes.",
               usage->usage.total_bytes);
-        gauge(expose, "cairn_backend_free_bytes", "Of it free.", usage->usage.free_bytes);
+        gauge(expose, "cairn_backend_free_bytes", "Free bytes on the store's medium.",
+              usage->usage.free_bytes);
     }
-    gauge(expose, "cairn_scrape_success", "1 when everything below and above could be collected.",
+    gauge(expose, "cairn_scrape_success", "1 if all metrics of this scrape could be collected.",
           up);
 }
 
@@ -334,22 +345,22 @@ static void write_health(const struct metrics_usage *usage, struct expose *expos
 {
     static const enum server_health words[] = {SERVER_GREEN, SERVER_YELLOW, SERVER_RED};
     begin(expose, FAMILY_GAUGE, "cairn_health",
-          "1 for the word that says how the server is; red: saves are refused.");
+          "1 for the word that is the server's health; red means that saves are refused.");
     for (size_t i = 0; i < ARRAY_LEN(words); i++) {
         labelled(expose, "word", server_health_name(words[i]), usage->health.word == words[i]);
     }
     begin(expose, FAMILY_GAUGE, "cairn_store_wait_seconds",
-          "How long the server has been waiting for its store; 0: the store is there.");
+          "Time for which the server has been waiting for its store, or 0 if the store is open.");
     expose_ms(expose, usage->waits_ms);
 }
 
 void metrics_write(const struct metrics_source *source, const struct metrics_usage *usage,
                    struct expose *expose)
 {
-    begin(expose, FAMILY_INFO, "cairn_build", "The server's version.");
+    begin(expose, FAMILY_INFO, "cairn_build", "1 for the version of the server.");
     expose_label(expose, "version", CAIRN_VERSION);
     expose_u64(expose, 1);
-    moment(expose, "cairn_start_timestamp_seconds", "When the server began.",
+    moment(expose, "cairn_start_timestamp_seconds", "Time at which the server started.",
            source->begun_wall_ns);
     write_health(usage, expose);
     if (!source->catalog) {

@@ -58,7 +58,7 @@ static void answer_metrics(struct obs *obs, struct http_call *call,
         http_answer(call, 200, expose_content_type(expose.openmetrics), expose.buf.bytes,
                     expose.buf.data);
     } else {
-        answer_text(call, 500, "no memory for the metrics\n");
+        answer_text(call, 500, "there is not enough memory for the metrics\n");
     }
     expose_fini(&expose);
 }
@@ -78,13 +78,13 @@ static void judge(struct obs *obs, struct metrics_usage *io, const struct diag *
     char text[DIAG_TEXT_MAX + 64];
     if (!server) {
         set_red(&io->health, io->status, "the store is being opened",
-                "none is needed unless it lasts; then look at the daemon's log");
+                "none is needed unless this lasts; then look at the daemon's log");
         return;
     }
     server_health(server, io->status == 0 ? &io->usage : NULL, &io->health);
     if (io->status != 0 && io->health.word != SERVER_RED) {
-        snprintf(text, sizeof(text), "the store gives no answer: %s", diag_text(diag, io->status));
-        set_red(&io->health, io->status, text, "look at the disk, or the cluster, and its network");
+        snprintf(text, sizeof(text), "the store does not answer: %s", diag_text(diag, io->status));
+        set_red(&io->health, io->status, text, "check the disk, or the cluster and its network");
     }
 }
 
@@ -116,7 +116,8 @@ static void on_patience(struct timer *timer)
 {
     struct obs *obs = container_of(timer, struct obs, patience);
     struct diag diag = DIAG_INIT;
-    int status = diag_set(&diag, CAIRN_E_TIMED_OUT, "not within %d ms", OBS_PATIENCE_MS);
+    int status = diag_set(&diag, CAIRN_E_TIMED_OUT, "the store did not answer within %d ms",
+                          OBS_PATIENCE_MS);
     answer_all(obs, status, &diag);
 }
 
@@ -148,13 +149,14 @@ static void on_call(void *user, struct http_call *call)
     struct obs *obs = user;
     const char *path = call->request.path;
     if (strcmp(path, "/metrics") != 0 && strcmp(path, "/healthz") != 0) {
-        answer_text(call, 404, "there are /metrics and /healthz\n");
+        answer_text(call, 404, "this address serves only /metrics and /healthz\n");
         return;
     }
     list_add_tail(&obs->calls, &call->link);
     if (!obs->options.source.catalog) {
         struct diag diag = DIAG_INIT;
-        int status = diag_set(&diag, CAIRN_E_UNREACHABLE, "there is no store yet");
+        int status =
+            diag_set(&diag, CAIRN_E_UNREACHABLE, "the daemon has not opened its store yet");
         answer_all(obs, status, &diag);
         return;
     }
@@ -174,7 +176,7 @@ int obs_new(const struct obs_options *options, struct obs **ret, struct diag *di
     struct net_addr bound;
     char text[320];
     if (!obs) {
-        return diag_set(diag, CAIRN_E_NO_MEMORY, "no memory for [metrics]");
+        return diag_no_memory(diag, "[metrics]");
     }
     obs->options = *options;
     obs->begun_ms = loop_now_ms(options->source.loop);

@@ -66,9 +66,7 @@ static int get(struct reader_source *source, const struct doc_key *document,
     const uint8_t *data = scratch_copy(scratch, bytes.count, bytes.data);
     *ret = (struct record_value){.bytes = bytes.count, .data = data};
     free(bytes.data);
-    return data ? 0
-                : diag_set(diag, CAIRN_E_NO_MEMORY, "no memory for %zu bytes of a document",
-                           bytes.count);
+    return data ? 0 : diag_no_memory(diag, "%zu bytes of a document", bytes.count);
 }
 
 static struct doc_key document_of(const struct reader *reader, enum store_kind kind,
@@ -113,7 +111,7 @@ static int add_entries(struct reader *reader, const struct page *page, struct di
                                            : grow(&reader->scratch, reader->index,
                                                   reader->index_count, count, sizeof(*page->index));
     if (!grown) {
-        return diag_set(diag, CAIRN_E_NO_MEMORY, "no memory for the entries of a page");
+        return diag_no_memory(diag, "the entries of a page");
     }
     if (page->kind == PAGE_PARTS) {
         reader->parts = grown;
@@ -284,7 +282,7 @@ static int begin(struct reading *r, struct step *step, unsigned slot, struct dia
         room->bytes = room->memory ? room->bytes : 0;
     }
     if (!room->memory) {
-        return diag_set(diag, CAIRN_E_NO_MEMORY, "no memory to read an object");
+        return diag_no_memory(diag, "reading an object");
     }
     step->range = (struct reader_range){.object = r->object.at,
                                         .from = step->scan.from,

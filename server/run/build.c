@@ -21,10 +21,7 @@ static int build_index_pages(const struct build_input *input, struct build *buil
                              struct diag *diag);
 static int count_objects(const struct build_input *input, struct build *build, struct diag *diag);
 
-static int no_memory(struct diag *diag)
-{
-    return diag_set(diag, CAIRN_E_NO_MEMORY, "out of memory while building the manifest");
-}
+static int no_memory(struct diag *diag) { return diag_no_memory(diag, "building the manifest"); }
 
 void build_fini(struct build *build)
 {
@@ -93,7 +90,8 @@ int build_manifest_at(struct build *build, int64_t created_wall_ns, struct diag 
     status = buf_status(&build->bytes);
     if (status) {
         return diag_set(diag, status,
-                        "the manifest does not fit into %d bytes (%u pages, %u bytes of metadata)",
+                        "the manifest does not fit into %d bytes (%u pages, %u bytes of metadata): "
+                        "save less metadata",
                         LIMIT_MANIFEST_BYTES, build->manifest.page_count,
                         build->manifest.metadata_bytes);
     }
@@ -110,21 +108,21 @@ static int parts_check_identity(const struct build_input *input, struct diag *di
         if (part->rank != rank || part->world_size != input->world_size ||
             !ckpt_id_equal(part->id, input->id)) {
             return diag_set(diag, CAIRN_E_INVALID,
-                            "the part that rank %u sealed says rank %u of %u, %" PRIu64 "@%" PRIu64
-                            "; the save is %" PRIu64 "@%" PRIu64 " of %u ranks",
+                            "the part that rank %u sealed belongs to rank %u of %u and to %" PRIu64
+                            "@%" PRIu64 ", but the save is %" PRIu64 "@%" PRIu64 " of %u ranks",
                             rank, part->rank, part->world_size, part->id.step, part->id.term,
                             input->id.step, input->id.term, input->world_size);
         }
         if (part->writer != input->seals[rank].writer) {
             return diag_set(diag, CAIRN_E_INVALID,
                             "the part of rank %u was made by writer %016" PRIx64
-                            ", sealed by %016" PRIx64,
+                            ", but sealed by writer %016" PRIx64,
                             rank, part->writer, input->seals[rank].writer);
         }
         if (part->chunk_bytes != input->chunk_bytes ||
             memcmp(&part->run_uuid, &input->run_uuid, sizeof part->run_uuid) != 0) {
             return diag_set(diag, CAIRN_E_INVALID,
-                            "the part of rank %u is of another run, or of chunks of %" PRIu64
+                            "the part of rank %u belongs to another run, or has chunks of %" PRIu64
                             " bytes instead of %" PRIu64,
                             rank, part->chunk_bytes, input->chunk_bytes);
         }

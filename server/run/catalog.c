@@ -181,8 +181,7 @@ static void on_listed(struct store_req *req)
 
     for (size_t i = 0; status == 0 && i < req->ret_count; i++) {
         if (!catalog_hold_run(catalog, &req->ret_runs[i], false)) {
-            status =
-                diag_set(&req->diag, CAIRN_E_NO_MEMORY, "out of memory with %zu runs listed", i);
+            status = diag_no_memory(&req->diag, "a list of more than %zu runs", i);
         }
     }
     if (status == 0) {
@@ -190,7 +189,7 @@ static void on_listed(struct store_req *req)
         catalog->sweep_count = req->ret_count;
     } else {
         free(req->ret_runs);
-        diag_add(&req->diag, "list the runs of the store");
+        diag_add(&req->diag, "cannot list the runs of the store");
     }
     req->ret_runs = NULL;
     catalog->options.ready(catalog->options.user, status, status ? &req->diag : NULL);

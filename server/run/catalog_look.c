@@ -79,7 +79,7 @@ static void on_listed(struct store_req *req)
     catalog->look.busy = false;
     for (size_t i = 0; status == 0 && !catalog->closing && i < req->ret_count; i++) {
         if (!catalog_hold_run(catalog, &req->ret_runs[i], true)) {
-            status = diag_set(&req->diag, CAIRN_E_NO_MEMORY, "no memory for the list of runs");
+            status = diag_no_memory(&req->diag, "the list of runs");
         }
     }
     free(req->ret_runs);

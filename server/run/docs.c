@@ -232,8 +232,9 @@ static void doc_load(struct doc *doc)
 
     if (doc->key.bytes > kind_bytes_max(doc->key.name.kind)) {
         doc_name_text(&doc->key.name, sizeof text, text);
-        doc->status = diag_set(&doc->diag, CAIRN_E_TOO_LARGE, "%s: %llu bytes are above the limit",
-                               text, (unsigned long long)doc->key.bytes);
+        doc->status =
+            diag_set(&doc->diag, CAIRN_E_TOO_LARGE, "%s has %llu bytes, which is above the limit",
+                     text, (unsigned long long)doc->key.bytes);
         doc_post(doc);
         return;
     }
@@ -272,7 +273,7 @@ static int doc_no_memory(struct doc_req *req)
 {
     char text[256];
     doc_name_text(&req->key.name, sizeof text, text);
-    return diag_set(&req->diag, CAIRN_E_NO_MEMORY, "no memory to read %s", text);
+    return diag_no_memory(&req->diag, "reading %s", text);
 }
 
 int docs_get(struct catalog *catalog, struct doc_req *req)
@@ -484,5 +485,5 @@ void doc_name_text(const struct store_name *name, size_t bytes, char *ret)
         snprintf(ret, bytes, "page %u of %s", name->number, ckpt);
         return;
     }
-    snprintf(ret, bytes, "something of %s", ckpt);
+    snprintf(ret, bytes, "a document of %s", ckpt);
 }

@@ -303,7 +303,7 @@ static enum sm_result on_build(struct sm *sm)
     finish->puts =
         calloc(finish->build.page_count ? finish->build.page_count : 1, sizeof *finish->puts);
     if (!finish->puts && finish->status == 0) {
-        finish->status = diag_set(&finish->diag, CAIRN_E_NO_MEMORY, "out of memory for the pages");
+        finish->status = diag_no_memory(&finish->diag, "the pages of the checkpoint");
     }
     sm_move(sm, finish->status ? FIN_ABORT : FIN_PUBLISH);
     return SM_AGAIN;
@@ -384,7 +384,8 @@ static void put_compare(struct fin_put *put, const uint8_t *found, uint64_t byte
     }
     if (!same) {
         doc_name_text(&req->name, sizeof text, text);
-        diag_set(&diag, CAIRN_E_DAMAGED, "%s is there already with other bytes; save again", text);
+        diag_set(&diag, CAIRN_E_DAMAGED, "%s is already in the store with other bytes; save again",
+                 text);
         finish_fail(put->finish, CAIRN_E_DAMAGED, &diag);
     }
 }
@@ -408,7 +409,7 @@ static void on_put(struct store_req *req)
             put_submit(put, STORE_PUBLISH); /* PUBLISH never replaces, so it may be repeated */
         } else if (req->status) {
             doc_name_text(&req->name, sizeof text, text);
-            diag_add(&req->diag, "publish %s", text);
+            diag_add(&req->diag, "cannot publish %s", text);
             finish_fail(finish, req->status, &req->diag);
         } else if (req->op == STORE_FETCH) {
             put_compare(put, found, req->ret_bytes);

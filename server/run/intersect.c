@@ -90,18 +90,19 @@ static int want_check(const struct plan_want *want, const struct index_entry *en
     }
     want_text(want, sizeof text, text);
     if (want->dtype != entry->dtype) {
-        return diag_set(diag, CAIRN_E_DTYPE_MISMATCH, "%s is stored as %s, wanted as %s", text,
-                        dtype_name(entry->dtype), dtype_name(want->dtype));
+        return diag_set(diag, CAIRN_E_DTYPE_MISMATCH, "%s is stored as %s, but was requested as %s",
+                        text, dtype_name(entry->dtype), dtype_name(want->dtype));
     }
     if (!shape_equal(&want->shape, &entry->shape)) {
         shape_format(&entry->shape, sizeof stored, stored);
         shape_format(&want->shape, sizeof wanted, wanted);
-        return diag_set(diag, CAIRN_E_SHAPE_MISMATCH, "%s is stored with shape %s, wanted with %s",
-                        text, stored, wanted);
+        return diag_set(diag, CAIRN_E_SHAPE_MISMATCH,
+                        "%s is stored with shape %s, but was requested with %s", text, stored,
+                        wanted);
     }
     status = box_check(&want->box, &entry->shape, diag);
     if (status) {
-        diag_add(diag, "%s: wanted box", text);
+        diag_add(diag, "the requested box of %s", text);
     }
     return status;
 }
@@ -112,7 +113,8 @@ int intersect_page(struct intersect *sect, const struct page *page, struct diag 
     uint32_t at;
 
     if (page->kind != PAGE_INDEX || page->entry_count == 0) {
-        return diag_set(diag, CAIRN_E_FORMAT, "the manifest names a page as index that is none");
+        return diag_set(diag, CAIRN_E_FORMAT,
+                        "the manifest names a page as its index that is not an index page");
     }
     last = &page->index[page->entry_count - 1];
     for (at = name_lower_bound(sect, page->index[0].name); at < sect->want_count; at++) {
@@ -154,10 +156,11 @@ int intersect_check_found(const struct intersect *sect, struct diag *diag)
     want_text(first, sizeof text, text);
     if (missing > 1) {
         return diag_set(diag, CAIRN_E_MISSING_TENSOR,
-                        "the checkpoint holds no %s, nor %" PRIu32 " others that are wanted", text,
-                        missing - 1);
+                        "the checkpoint does not hold %s, nor %" PRIu32
+                        " others that were requested",
+                        text, missing - 1);
     }
-    return diag_set(diag, CAIRN_E_MISSING_TENSOR, "the checkpoint holds no %s", text);
+    return diag_set(diag, CAIRN_E_MISSING_TENSOR, "the checkpoint does not hold %s", text);
 }
 
 /* Returns true for a want without elements, for which nothing is read. */
@@ -271,8 +274,7 @@ static struct plan_read *read_add(struct intersect *sect, uint32_t want, const s
         size_t cap = sect->read_cap ? sect->read_cap * 2 : 64;
         struct plan_read *reads = realloc(sect->reads, cap * sizeof *reads);
         if (!reads) {
-            diag_set(diag, CAIRN_E_NO_MEMORY, "out of memory with %zu chunks planned",
-                     sect->read_count);
+            diag_no_memory(diag, "a plan of more than %zu chunks", sect->read_count);
             return NULL;
         }
         sect->reads = reads;
@@ -351,7 +353,7 @@ int intersect_part(struct intersect *sect, const struct part *part, struct diag 
     if (part->chunk_bytes != sect->chunk_bytes) {
         return diag_set(diag, CAIRN_E_DAMAGED,
                         "part %" PRIu32 " has chunks of %" PRIu64
-                        " bytes, its manifest of %" PRIu64,
+                        " bytes, but its manifest gives %" PRIu64,
                         part->rank, part->chunk_bytes, sect->chunk_bytes);
     }
     for (uint32_t i = 0; status == 0 && i < sect->want_count; i++) {
@@ -412,9 +414,10 @@ int intersect_end(struct intersect *sect, struct diag *diag)
 
         if (item->covered != needed) {
             want_text(item->want, sizeof text, text);
-            return diag_set(diag, CAIRN_E_DAMAGED,
-                            "%s: the parts hold %" PRIu64 " of %" PRIu64 " wanted %s", text,
-                            item->covered, needed, item->want->is_blob ? "bytes" : "elements");
+            return diag_set(
+                diag, CAIRN_E_DAMAGED,
+                "%s is incomplete: the parts hold %" PRIu64 " of %" PRIu64 " requested %s", text,
+                item->covered, needed, item->want->is_blob ? "bytes" : "elements");
         }
     }
     if (sect->read_count) {

@@ -32,8 +32,7 @@ int part_refs_init(struct part_refs *refs, const struct part *base, struct scrat
 {
     uint32_t *order = scratch_array(scratch, (size_t)base->chunk_count + 1, sizeof(*order));
     if (!order) {
-        return diag_set(diag, CAIRN_E_NO_MEMORY, "no memory for the %u chunks of a base",
-                        base->chunk_count);
+        return diag_no_memory(diag, "the %u chunks of a base", base->chunk_count);
     }
     for (uint32_t i = 0; i < base->chunk_count; i++) {
         order[i] = i;

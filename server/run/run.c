@@ -547,7 +547,7 @@ void run_shut(struct run *run)
     struct diag diag = DIAG_INIT;
 
     diag_set(&diag, CAIRN_E_SHUTTING_DOWN,
-             "the server is stopping; try again, or at another server of the same store");
+             "the server is stopping; try again, or connect to another server of the same store");
     timer_stop(&run->retry);
     timer_stop(&run->poll.timer);
     timer_stop(&run->gap.timer);

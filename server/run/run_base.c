@@ -104,7 +104,7 @@ static void index_run(struct work *work)
     uint64_t most = min_u64(part->object_count, RUN_BASE_SPARSE_MAX);
     op->sparse = scratch_array(&op->scratch, most + 1, sizeof(*op->sparse));
     op->status = op->sparse ? part_refs_init(&op->refs, part, &op->scratch, &op->diag)
-                            : diag_set(&op->diag, CAIRN_E_NO_MEMORY, "no memory for a base");
+                            : diag_no_memory(&op->diag, "a base");
 }
 
 static void index_done(struct work *work)
@@ -126,7 +126,8 @@ static void on_fetched(struct fetch_req *fetch)
     if (!op) {
         req->status = fetch->status != 0 ? fetch->status : CAIRN_E_NO_MEMORY;
         diag_copy(&req->diag, &fetch->diag);
-        diag_set(&req->diag, req->status, "no memory for a base"); /* the first text is kept */
+        diag_set(&req->diag, req->status,
+                 "there is not enough memory for a base"); /* the first text is kept */
         run_fetch_release(fetch);
         req->done(req);
         return;

@@ -87,7 +87,7 @@ static void end(struct run *run, int status, const struct diag *diag)
 static void no_memory(struct run *run)
 {
     struct diag diag = DIAG_INIT;
-    end(run, diag_set(&diag, CAIRN_E_NO_MEMORY, "no memory for what is stored of the run"), &diag);
+    end(run, diag_no_memory(&diag, "the list of the run's stored checkpoints"), &diag);
 }
 
 /* Notes a manifest that the record does not know, and keeps room for it in the list of unknown
@@ -316,7 +316,9 @@ int keep_update(struct run *run, struct diag *diag)
     status = status ? status : record_apply(kept, &mine, diag);
     if (status != 0) {
         record_free(kept);
-        return diag_set(diag, status, "no memory for a restore of a record that takes no update");
+        return diag_set(
+            diag, status,
+            "there is not enough memory for a restore of a record that takes no update");
     }
     record_free(run->kept);
     run->kept = kept;

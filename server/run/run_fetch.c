@@ -146,13 +146,13 @@ static void on_state(struct run_snapshot_req *snapshot)
     commit = state_commit_known(snapshot->state, req->id);
     if (!commit) {
         diag_set(&diag, CAIRN_E_NOT_FOUND,
-                 "there is no %s: it was not committed, or was forgotten and is gone", text);
+                 "there is no %s: it was never committed, or it was forgotten and reclaimed", text);
         fail(req, CAIRN_E_NOT_FOUND, &diag);
         return;
     }
     struct fetch_op *op = req->op = calloc(1, sizeof *op);
     if (!op) {
-        diag_set(&diag, CAIRN_E_NO_MEMORY, "no memory to read %s", text);
+        diag_no_memory(&diag, "reading %s", text);
         fail(req, CAIRN_E_NO_MEMORY, &diag);
         return;
     }

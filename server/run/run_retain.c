@@ -98,7 +98,7 @@ static void begin_run(struct retain *retain)
     int status = retain_policy(row, &retain->scratch, &retain->policy, &diag);
     retain->run = status == 0 ? catalog_run(retain->options.catalog, name) : NULL;
     if (retain->run == NULL) {
-        status = status != 0 ? status : diag_set(&diag, CAIRN_E_NO_MEMORY, "no memory for a run");
+        status = status != 0 ? status : diag_no_memory(&diag, "a run");
         report(retain, name, status, &diag, 0);
         end_run(retain);
         return;
@@ -119,8 +119,9 @@ static void begin_round(struct retain *retain)
     retain->round_failed = false;
     if (jump_s != 0) {
         status = diag_set(&diag, CAIRN_E_CONFLICT,
-                          "the wall clock jumped by %" PRId64 " s: nothing is forgotten before it "
-                          "is set back, has run on for 24 h, or cairnd is restarted",
+                          "the wall clock jumped by %" PRId64
+                          " s, so nothing is forgotten until the clock is set back, has run on for "
+                          "24 h, or cairnd is restarted",
                           jump_s);
     } else {
         status = catalog_names(retain->options.catalog, &retain->names, &retain->name_count);

@@ -188,13 +188,10 @@ static const char *remedy_of(const struct quota_sight *sight, size_t size, char 
     if (usage->reclaimable_bytes > 0) {
         snprintf(ret, size,
                  "%" PRIu64
-                 " of them are forgotten and wait%s: `cairn gc --now --project %s` frees "
-                 "them; or",
+                 " are forgotten and wait%s: free them with `cairn gc --now --project %s`, or",
                  usage->reclaimable_bytes, sight->until, sight->project);
     } else {
-        snprintf(ret, size,
-                 "none is forgotten: `cairn forget RUN --keep-last N --now` frees some; "
-                 "or");
+        snprintf(ret, size, "free some with `cairn forget RUN --keep-last N --now`, or");
     }
     return ret;
 }
@@ -208,16 +205,16 @@ int quota_check(const struct quota *quota, const struct quota_sight *sight, stru
     }
     if (quota->bytes != 0 && usage->stored_bytes >= quota->bytes) {
         return diag_set(diag, CAIRN_E_QUOTA,
-                        "project %s holds %" PRIu64 " bytes of its quota of %" PRIu64
-                        ", %s raise [quota]",
+                        "project %s uses %" PRIu64 " bytes of its quota of %" PRIu64
+                        "; %s raise [quota]",
                         sight->project, usage->stored_bytes, quota->bytes,
                         remedy_of(sight, sizeof(remedy), remedy));
     }
     if (quota->checkpoints != 0 && usage->checkpoints >= quota->checkpoints) {
         return diag_set(diag, CAIRN_E_QUOTA,
-                        "project %s has %" PRIu64 " checkpoints of its quota of %" PRIu64
-                        ": `cairn forget RUN --keep-last N` takes some off, or raise [quota]; two "
-                        "good ones of a run stay unless --keep-least says otherwise",
+                        "project %s has %" PRIu64 " checkpoints, and its quota is %" PRIu64
+                        ": forget some with `cairn forget RUN --keep-last N`, or raise [quota]; "
+                        "two good checkpoints of each run stay unless --keep-least is lower",
                         sight->project, usage->checkpoints, quota->checkpoints);
     }
     return 0;
@@ -234,8 +231,8 @@ int quota_check_save(const struct quota *quota, const struct quota_sight *sight,
         return 0;
     }
     return diag_set(diag, CAIRN_E_QUOTA,
-                    "no room for %" PRIu64 " bytes: project %s holds %" PRIu64
-                    " of its quota of %" PRIu64 ", %s raise [quota]",
+                    "there is no room for %" PRIu64 " bytes: project %s uses %" PRIu64
+                    " of its quota of %" PRIu64 "; %s raise [quota]",
                     bytes, sight->project, usage->stored_bytes, quota->bytes,
                     remedy_of(sight, sizeof(remedy), remedy));
 }

@@ -143,13 +143,14 @@ static void on_deadline(struct timer *timer)
     if (open->sealed_count == open->world_size) {
         track->abort.event.code = CAIRN_E_TIMED_OUT;
         snprintf(track->reason, sizeof track->reason,
-                 "all ranks sealed, but the deadline of %" PRIu64 " ms passed before the commit",
+                 "all ranks sealed their parts, but the deadline of %" PRIu64
+                 " ms passed before the commit",
                  open->entry.deadline_ms);
     } else {
         track->abort.event.code = CAIRN_E_MISSING_RANKS;
         state_missing_ranks(&run->state, track->id, sizeof missing, missing);
         snprintf(track->reason, sizeof track->reason,
-                 "not sealed before the deadline of %" PRIu64 " ms: %s", open->entry.deadline_ms,
+                 "no part within the deadline of %" PRIu64 " ms from %s", open->entry.deadline_ms,
                  missing);
     }
     track->abort.done = on_aborted;

@@ -206,8 +206,8 @@ void wait_give_up(const struct run *run, struct run_req *req)
     run_name_format(&run->name, name);
     if (event->kind == EVENT_FIND_OPEN) {
         diag_set(&req->diag, CAIRN_E_MISSING_RANKS,
-                 "rank 0 did not open the save of step %" PRIu64 " of %s within %" PRIu64 " ms; "
-                 "is it alive, and at the same step?",
+                 "rank 0 did not open the save of step %" PRIu64 " of %s within %" PRIu64
+                 " ms; check that rank 0 is alive and saves the same step",
                  event->id.step, name, req->wait_ms);
     } else {
         session = state_restore_find(&run->state, &event->token, event->ordinal);
@@ -215,8 +215,9 @@ void wait_give_up(const struct run *run, struct run_req *req)
             state_missing_reports(&run->state, session, sizeof missing, missing);
         }
         diag_set(&req->diag, CAIRN_E_MISSING_RANKS,
-                 "restore of step %" PRIu64 " of %s: no report from %s within %" PRIu64
-                 " ms; the state in memory is not to be used",
+                 "the restore of step %" PRIu64
+                 " of %s is not complete: no report came from %s within %" PRIu64
+                 " ms; do not use the state in memory, and restore again",
                  event->id.step, name, missing, req->wait_ms);
     }
     req->verdict.code = CAIRN_E_MISSING_RANKS;
@@ -237,7 +238,7 @@ void refusal_note(struct run *run, const struct store_req *req)
 
     memset(refusal, 0, sizeof *refusal);
     diag_set(&refusal->diag, req->status, "%s%s%s", diag_text(&req->diag, req->status),
-             run->unknown.code != 0 ? "; it began with: " : "", run->unknown.text);
+             run->unknown.code != 0 ? "; the first failure was: " : "", run->unknown.text);
     refusal->at_ms = loop_now_ms(run->catalog->loop);
     if (event && event->kind == EVENT_OPEN) {
         refusal->open.was_asked = true;
@@ -337,12 +338,12 @@ static bool watch_outcome(const struct run_state *state, const struct run_watch 
     }
     if (is_fenced) {
         *ret = (struct outcome){SAVE_ABORTED, CAIRN_E_FENCED,
-                                "a newer term of this run was granted", 0};
+                                "a newer term of this run was granted to another attempt", 0};
     } else if (open || state_commit_find(state, watch->id)) {
         *ret = (struct outcome){SAVE_ABORTED, CAIRN_E_ABORTED,
-                                "another opening of the step came after this one", 0};
+                                "the same step was opened again later", 0};
     } else {
-        *ret = (struct outcome){SAVE_NONE, CAIRN_E_NOT_FOUND, "no such save is known", 0};
+        *ret = (struct outcome){SAVE_NONE, CAIRN_E_NOT_FOUND, "the run has no such save", 0};
     }
     return true;
 }

@@ -169,10 +169,11 @@ static void say_gone(struct absent *absent, const struct state_open *open)
         snprintf(who, sizeof(who), " (%s)", absent->label);
     }
     snprintf(absent->reason, sizeof(absent->reason),
-             "rank %u of %u%s has been gone for %" PRIu64 " s without having sealed: %s",
+             "rank %u of %u%s has been gone for %" PRIu64 " s and had not sealed its part: %s",
              absent->rank, open->world_size, who, gone_ms / 1000,
-             absent->unseen ? "it has not come back to this daemon, as others of its job have"
-                            : "its connection ended and it did not come back");
+             absent->unseen
+                 ? "it has not reconnected to this daemon, as other ranks of its job have"
+                 : "its connection ended, and it did not reconnect");
 }
 
 /* Called with the state of the run. Aborts an open save that a gone rank holds up, or looks again

@@ -252,19 +252,21 @@ static int join_group(struct agree *agree, uint32_t rank, const struct msg_agree
         return 0; /* the group's verdict will be "unknown" */
     }
     if (rc != 0) {
-        return diag_set(diag, rc, "no memory to compare the ranks' lists");
+        return diag_set(diag, rc, "there is not enough memory for comparing the ranks' lists");
     }
     if (group->member_count != said->members || said->members > agree->key.world_size) {
         return diag_set(diag, CAIRN_E_PROTOCOL,
-                        "a group of %u of %u ranks that others say has %u members", said->members,
-                        agree->key.world_size, group->member_count);
+                        "a list names a group of %u of %u ranks, but other ranks say that the "
+                        "group has %u members",
+                        said->members, agree->key.world_size, group->member_count);
     }
     if (!group->members) {
         return 0;
     }
     struct member *member = &group->members[said->member];
     if (member->came && member->rank != rank) {
-        return diag_set(diag, CAIRN_E_PROTOCOL, "ranks %u and %u say they are the same member",
+        return diag_set(diag, CAIRN_E_PROTOCOL,
+                        "ranks %u and %u both say that they are the same member of a group",
                         member->rank, rank);
     }
     if (!member->came) {
@@ -356,14 +358,15 @@ static int find_member(const struct agree *agree, uint32_t rank, struct group *g
             return 0;
         }
     }
-    return diag_set(diag, CAIRN_E_PROTOCOL, "a list of a group that rank %u did not name", rank);
+    return diag_set(diag, CAIRN_E_PROTOCOL, "a list belongs to a group that rank %u did not name",
+                    rank);
 }
 
 /* Checks that a list goes on where its last frame ended; a first frame starts it anew. */
 static int check_place(uint32_t first, uint32_t *io_at, uint32_t count, struct diag *diag)
 {
     if (first != 0 && first != *io_at) {
-        return diag_set(diag, CAIRN_E_PROTOCOL, "a list goes on at %u instead of %u", first,
+        return diag_set(diag, CAIRN_E_PROTOCOL, "a list continues at entry %u instead of %u", first,
                         *io_at);
     }
     *io_at = first + count;
@@ -478,8 +481,8 @@ int agree_holders(const struct agree *agree, struct xxh128 key, uint32_t *io_at,
     }
     if (!group || group->lists_failed) {
         ret->code = CAIRN_E_TOO_LARGE;
-        ret->text = "the ranks' lists differ, and are too long for the server's memory for them: "
-                    "name the ranks that hold each tensor as its group";
+        ret->text = "the ranks' lists differ, and are too long for the memory that the server sets "
+                    "aside for them: name the ranks that hold each tensor as its group";
         return 0;
     }
     struct answer answer = {.set = &group->lists, .sets = ret};
@@ -523,13 +526,14 @@ int agree_compared(const struct agree *agree, struct xxh128 key, uint32_t *io_at
     }
     if (!group || !group->members || group->digests_failed) {
         ret->code = CAIRN_E_TOO_LARGE;
-        ret->text = "too many replicated tensors for the server's memory to compare them";
+        ret->text = "the save has too many replicated tensors for the memory that the server sets "
+                    "aside to compare them; turn check_replicas off";
         return 0;
     }
     if (group->has_unchecked) {
         char text[128];
         snprintf(text, sizeof text,
-                 "rank %u does not compare replicas: give check_replicas on every rank",
+                 "rank %u does not compare replicas: set check_replicas on every rank",
                  group->unchecked_rank);
         ret->code = CAIRN_E_INVALID;
         ret->text = scratch_string(scratch, strlen(text), text);

@@ -73,15 +73,16 @@ static int check_rule(const struct session *session, const struct rule *rule, co
                       struct diag *diag)
 {
     if (!rule) {
-        return diag_set(diag, CAIRN_E_PROTOCOL, "%s is not for a server", msg_name(msg->type));
+        return diag_set(diag, CAIRN_E_PROTOCOL, "the client sent %s, which a server does not serve",
+                        msg_name(msg->type));
     }
     if (session->state < rule->least) {
-        return diag_set(diag, CAIRN_E_PROTOCOL, "%s before %s", msg_name(msg->type),
+        return diag_set(diag, CAIRN_E_PROTOCOL, "the client sent %s before %s", msg_name(msg->type),
                         session->state == SESSION_NEW ? "HELLO" : "JOIN");
     }
     if (rule->rank_only && session->viewer) {
         return diag_set(diag, CAIRN_E_DENIED,
-                        "%s from a viewer, who may only list, read and annotate",
+                        "a viewer sent %s, but a viewer may only list, read and annotate",
                         msg_name(msg->type));
     }
     return 0;
@@ -111,15 +112,16 @@ static int on_message(void *user, const struct frame *frame, const struct msg *m
     struct session *session = user;
     const struct rule *rule = find_rule(msg->type);
     if (msg->type == MSG_BYE) {
-        return diag_set(diag, CAIRN_E_ENDED, "the client said goodbye");
+        return diag_set(diag, CAIRN_E_ENDED, "the client ended the connection");
     }
     int status = check_rule(session, rule, msg, diag);
     if (status != 0) {
         return status;
     }
     if ((frame->payload_bytes > 0) != msg_has_payload(msg->type)) {
-        return diag_set(diag, CAIRN_E_PROTOCOL, "%s with %u payload bytes", msg_name(msg->type),
-                        frame->payload_bytes);
+        return diag_set(diag, CAIRN_E_PROTOCOL,
+                        "the client sent %s with %u bytes of payload, which is not allowed",
+                        msg_name(msg->type), frame->payload_bytes);
     }
     if (answer_waiting(session, frame, msg->type)) {
         return 0;
@@ -217,7 +219,10 @@ static bool make_place(struct server *server, bool is_local)
         struct session *session = list_item(node, struct session, link);
         if (timer_is_active(&session->login) && (is_full || !session->is_local) &&
             (!network_is_full || !session->is_local)) {
-            session_log(session, LOG_INFO, "closed before its login: its place is needed", NULL);
+            session_log(session, LOG_INFO,
+                        "the connection was closed before its login, because the server needs its "
+                        "place for another",
+                        NULL);
             session_close(session, false);
             return true;
         }
@@ -234,19 +239,22 @@ void server_accept(struct server *server, struct stream *stream)
                                    .queue_low_bytes = QUEUE_LOW_BYTES,
                                    .held_bytes = &server->message_bytes};
     if (server->closing) {
-        refuse(server, stream, CAIRN_E_SHUTTING_DOWN, "the server is stopping");
+        refuse(server, stream, CAIRN_E_SHUTTING_DOWN,
+               "the server is stopping; try again, or connect to another server of the same store");
         return;
     }
     /* Only a Unix socket has a descriptor here. */
     bool is_local = stream->ops->fd_sock && stream->ops->fd_sock(stream);
     if (!make_place(server, is_local)) {
         refuse(server, stream, CAIRN_E_BUSY,
-               "the server has as many connections as [session] max allows: try again later");
+               "the server already has as many connections as [session] max allows; try again "
+               "later, or raise it");
         return;
     }
     struct session *session = session_new(server);
     if (!session) {
-        refuse(server, stream, CAIRN_E_NO_MEMORY, "the server has no memory for a connection");
+        refuse(server, stream, CAIRN_E_NO_MEMORY,
+               "the server has not enough memory for another connection; try again later");
         return;
     }
     struct diag diag = DIAG_INIT;

@@ -18,20 +18,22 @@ static const char *remedy_of(int code)
     switch (code) {
     case CAIRN_E_NO_SPACE: /* room_remedy() has more to say */
     case CAIRN_E_QUOTA:
-        return "make room";
+        return "make room in the store";
     case CAIRN_E_AUTH:
     case CAIRN_E_DENIED:
-        return "give the daemon's user its rights; restart the daemon if it was blocklisted";
+        return "give the daemon's user its permissions again; restart the daemon if the cluster "
+               "had blocklisted it";
     case CAIRN_E_READ_ONLY:
-        return "look at the kernel's log and the disk; restart the daemon when they are well";
+        return "check the kernel's log and the disk; restart the daemon when they are in order";
     case CAIRN_E_NO_STORE:
-        return "put the store back, then restart the daemon";
+        return "put the store back in its place, then restart the daemon";
     case CAIRN_E_TIMED_OUT:
     case CAIRN_E_OUTCOME_UNKNOWN:
     case CAIRN_E_UNREACHABLE:
-        return "look at the network, the disk, `ceph health detail`; then it heals by itself";
+        return "check the network, the disk and `ceph health detail`; the daemon recovers by "
+               "itself when they work again";
     default:
-        return "look at the daemon's log; cairn doctor --store URL, on its host, says more";
+        return "look at the daemon's log, and run `cairn doctor --store URL` on its host";
     }
 }
 
@@ -50,14 +52,15 @@ static void room_remedy(const struct health_facts *facts, size_t size, char *ret
         char run[RUN_NAME_TEXT_MAX];
         run_name_format(sight->largest, run);
         snprintf(ret, size,
-                 "`cairn forget %s --keep-last 2 --now` frees all but two checkpoints of the "
+                 "`cairn forget %s --keep-last 2 --now` removes all but two checkpoints of the "
                  "largest run at once, for good; or add room to the disk",
                  run);
     } else {
         snprintf(ret, size,
-                 "nothing is forgotten, and no run has more than the two good checkpoints that "
-                 "stay: add room to the disk, remove its other files, or lower [store] reserve; "
-                 "`cairn forget RUN --keep-last 1 --keep-least 1 --now` keeps one");
+                 "no checkpoint is waiting to be reclaimed, and no run has more than the two good "
+                 "checkpoints that always stay: add room to the disk, remove other files from it, "
+                 "or lower [store] reserve; `cairn forget RUN --keep-last 1 --keep-least 1 --now` "
+                 "keeps only one");
     }
 }
 
@@ -86,8 +89,8 @@ static void say_store(struct health_word *health, const struct health_facts *fac
         health->code = code;
         health->since_ms = state->since_ms;
     } else {
-        say(health, SERVER_YELLOW, "none is needed unless it comes again",
-            "the store works again; it had refused with %s: %s", err_name(code), text);
+        say(health, SERVER_YELLOW, "none is needed unless this happens again",
+            "the store works again; it had refused writes with %s: %s", err_name(code), text);
         health->since_ms = state->last_ms;
     }
 }
@@ -108,18 +111,19 @@ static bool say_marked(struct health_word *health, const struct health_facts *fa
     }
     run_name_format(facts->sight->marked, name);
     snprintf(remedy, sizeof(remedy),
-             "`cairn salvage %s --store %s` says what can be entered again; with --yes, and the "
-             "daemon stopped, it does so",
+             "`cairn salvage %s --store %s` says which checkpoints can be entered again; stop the "
+             "daemon and add --yes to enter them",
              name, facts->url ? facts->url : "URL");
     if (facts->sight->runs_marked == 1) {
         say(health, SERVER_YELLOW, remedy,
-            "run %s has stored checkpoints that its record does not tell of, or has lost the end "
-            "of its record; nothing of it is removed",
+            "the record of run %s does not list all of its stored checkpoints, or has lost its "
+            "end; nothing of the run is removed",
             name);
     } else {
         say(health, SERVER_YELLOW, remedy,
-            "%" PRIu64 " runs have stored checkpoints that their records do not tell of, or have "
-            "lost the end of their records; the first is %s; nothing of them is removed",
+            "the records of %" PRIu64
+            " runs do not list all of their stored checkpoints, or have lost their end; the first "
+            "run is %s; nothing of these runs is removed",
             facts->sight->runs_marked, name);
     }
     return true;
@@ -130,15 +134,15 @@ static bool say_marked(struct health_word *health, const struct health_facts *fa
 static bool say_damage(struct health_word *health, const struct health_facts *facts)
 {
     static const char *const remedy =
-        "`cairn verify` names them (damaged files of records: `cairn scrub --wait`), `cairn verify "
-        "--repair` puts right what has a copy; restores take older ones; look at the disk that "
-        "holds them";
+        "`cairn verify` names them (`cairn scrub --wait` names damaged files of records), and "
+        "`cairn verify --repair` repairs what has a copy; restores use older checkpoints; check "
+        "the disk that holds the store";
     uint64_t found = facts->scrub ? facts->scrub->findings : 0;
     uint64_t records = facts->scrub ? facts->scrub->damaged_records : 0;
     uint64_t damaged = facts->sight ? facts->sight->checkpoints[HEALTH_DAMAGED] : 0;
     uint64_t suspect = facts->sight ? facts->sight->checkpoints[HEALTH_SUSPECT] : 0;
     if (found > 0) {
-        say(health, SERVER_YELLOW, remedy, "scrub has found %" PRIu64 " damaged thing%s", found,
+        say(health, SERVER_YELLOW, remedy, "scrub has found %" PRIu64 " damaged item%s", found,
             plural(found));
     } else if (records + damaged + suspect > 0) {
         say(health, SERVER_YELLOW, remedy,
@@ -159,21 +163,21 @@ void health_of(const struct health_facts *facts, struct health_word *ret)
         /* A server without garbage collection is the one that the CLI starts over a bare store;
          * that store is opened read-only on purpose. */
         say(ret, SERVER_RED, remedy_of(CAIRN_E_READ_ONLY), "%s: %s", err_name(CAIRN_E_READ_ONLY),
-            facts->usage->detail[0] ? facts->usage->detail : "the store takes no changes");
+            facts->usage->detail[0] ? facts->usage->detail : "the store is read-only");
         ret->code = CAIRN_E_READ_ONLY;
     } else if (say_marked(ret, facts) || say_damage(ret, facts)) {
         return;
     } else if (facts->store && facts->store->word == STORE_RECOVERED) {
         say_store(ret, facts);
     } else if (facts->usage && is_low(facts->usage)) {
-        say(ret, SERVER_YELLOW, "", "less than %d %% of the store are free", SPACE_LOW_PERCENT);
+        say(ret, SERVER_YELLOW, "", "less than %d %% of the store is free", SPACE_LOW_PERCENT);
         room_remedy(facts, sizeof(ret->remedy), ret->remedy);
     } else if (facts->gc && facts->gc->errors > 0) {
-        say(ret, SERVER_YELLOW, "cairn gc tells more; it tries again by itself",
+        say(ret, SERVER_YELLOW, "`cairn gc --status` shows more; the daemon tries again by itself",
             "garbage collection had %" PRIu64 " error%s: %s", facts->gc->errors,
             plural(facts->gc->errors), facts->gc->text);
     } else if (facts->usage && facts->usage->detail[0]) {
-        say(ret, SERVER_YELLOW, "cairn doctor --store URL, on the server's host, says more", "%s",
+        say(ret, SERVER_YELLOW, "run `cairn doctor --store URL` on the server's host", "%s",
             facts->usage->detail);
     }
 }

@@ -86,7 +86,7 @@ struct request *request_new(struct session *session, uint32_t stream, const stru
     struct request *request = calloc(1, sizeof(*request));
     if (!request) {
         conn_send_error(session->conn, stream, CAIRN_E_NO_MEMORY,
-                        "the server has no memory for a request");
+                        "the server has not enough memory for this request; try again");
         return NULL;
     }
     request->session = session;
@@ -97,7 +97,8 @@ struct request *request_new(struct session *session, uint32_t stream, const stru
     if (status != 0) {
         scratch_fini(&request->scratch);
         free(request);
-        conn_send_error(session->conn, stream, status, "the server has no memory for a request");
+        conn_send_error(session->conn, stream, status,
+                        "the server has not enough memory for this request; try again");
         return NULL;
     }
     list_init(&request->link);

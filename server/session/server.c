@@ -34,7 +34,7 @@ static void on_shed(struct post *post)
             return;
         }
         session_log(most, LOG_WARN, "connection closed",
-                    "[memory] messages is used up, and it holds most of it");
+                    "[memory] messages is used up, and this connection holds most of it");
         session_close(most, false);
     }
 }
@@ -60,7 +60,9 @@ static void close_all(struct server *server)
     absent_end(server);
     list_each_safe (node, &server->sessions) {
         struct session *session = list_item(node, struct session, link);
-        conn_send_error(session->conn, 0, CAIRN_E_SHUTTING_DOWN, "the server is stopping");
+        conn_send_error(
+            session->conn, 0, CAIRN_E_SHUTTING_DOWN,
+            "the server is stopping; try again, or connect to another server of the same store");
         session_close(session, true);
     }
     if (server->ingest) {
@@ -107,7 +109,7 @@ int server_new(const struct server_options *options, struct server **ret, struct
 {
     struct server *server = calloc(1, sizeof(*server));
     if (!server) {
-        return diag_set(diag, CAIRN_E_NO_MEMORY, "no memory for the server");
+        return diag_no_memory(diag, "the server");
     }
     server->options = *options;
     if (server->options.buffer_bytes == 0) {
@@ -154,7 +156,7 @@ int server_open(struct server *server, struct catalog *catalog, struct diag *dia
                                     .lanes = server->options.encode_lanes};
     int status = ingest_new(&ingest, &server->ingest);
     if (status != 0) {
-        return diag_set(diag, status, "no memory for the server");
+        return diag_set(diag, status, "there is not enough memory for the server");
     }
     ingest_on_room(server->ingest, session_room, server);
     server->options.catalog = catalog;

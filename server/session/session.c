@@ -60,8 +60,8 @@ void session_closed(struct session *session, int status, const struct diag *diag
 static void on_login_timeout(struct timer *timer)
 {
     struct session *session = container_of(timer, struct session, login);
-    session_log(session, LOG_WARN, "no login in time", NULL);
-    conn_send_error(session->conn, 0, CAIRN_E_TIMED_OUT, "no login in time");
+    session_log(session, LOG_WARN, "the client did not log in in time", NULL);
+    conn_send_error(session->conn, 0, CAIRN_E_TIMED_OUT, "the client did not log in in time");
     session_close(session, true);
 }
 
@@ -80,12 +80,12 @@ static const char *stuck_why(struct session *session)
                             .sent_bytes = conn_sent_bytes(session->conn)};
     const char *why = NULL;
     if (now.held && last->held && now.data_frames == last->data_frames) {
-        why = "granted buffers were not used in time";
+        why = "the client did not use its granted buffers in time";
     } else if (now.sending && last->sending && now.sent_bytes == last->sent_bytes) {
-        why = "what was asked for was not read in time";
+        why = "the client did not read its answers in time";
     } else if (now.unread && last->unread && now.sent_bytes == last->sent_bytes) {
-        why = "more was asked for at once than a connection may hold, and none of it could be "
-              "answered in time";
+        why = "the client asked for more at once than a connection may hold, and did not read any "
+              "answer in time";
     }
     *last = now;
     return why;

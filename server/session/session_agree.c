@@ -29,7 +29,7 @@ static void on_over(struct agree_wait *wait, int code, const char *why)
     struct request *request = request_of(wait);
     struct diag diag = DIAG_INIT;
     int status = code != 0 ? code : CAIRN_E_ABORTED;
-    diag_set(&diag, status, "%s", why[0] != '\0' ? why : "the save has ended");
+    diag_set(&diag, status, "%s", why[0] != '\0' ? why : "the save has already ended");
     request_error(request, status, &diag);
     free_wait(request);
 }
@@ -58,7 +58,8 @@ static struct agree *agree_of(struct session *session, uint32_t stream, struct c
 {
     struct session_save *save = session_find_save(session, id);
     if (!save || save->open_id != open_id || writer_is_over(save->writer)) {
-        conn_send_error(session->conn, stream, CAIRN_E_ABORTED, "the save is not open");
+        conn_send_error(session->conn, stream, CAIRN_E_ABORTED,
+                        "the save is not open on this server; save again");
         return NULL;
     }
     if (!save->agree) {
@@ -67,8 +68,9 @@ static struct agree *agree_of(struct session *session, uint32_t stream, struct c
                                 .open_id = open_id,
                                 .world_size = session->join.world_size};
         if (agree_hold(&session->server->agrees, &key, &save->agree) != 0) {
-            conn_send_error(session->conn, stream, CAIRN_E_NO_MEMORY,
-                            "the server has no memory to compare lists");
+            conn_send_error(
+                session->conn, stream, CAIRN_E_NO_MEMORY,
+                "the server has not enough memory for comparing the ranks' lists; try again");
             return NULL;
         }
     }
@@ -98,8 +100,9 @@ static void log_verdicts(const struct request *request, const uint32_t *verdicts
         /* Logged once for each group, by its first member. */
         if (msg->groups[i].member == 0 && verdicts[i] >= AGREE_ANEW) {
             LOG(LOG_INFO, "session",
-                verdicts[i] == AGREE_UNKNOWN ? "lists of a group are beyond the memory for them"
-                                             : "lists of a group differ",
+                verdicts[i] == AGREE_UNKNOWN ? "the lists of a group of ranks are too long for the "
+                                               "memory that is set aside for them"
+                                             : "the lists of a group of ranks differ",
                 lu("term", msg->id.term), lu("step", msg->id.step),
                 lu("members", msg->groups[i].members));
         }

@@ -60,8 +60,10 @@ static void refuse_duty(struct session *session, uint32_t stream, const char *wh
                         const char *holder)
 {
     char text[256];
-    snprintf(text, sizeof(text), "another daemon of this store%s%s %s, by its own schedule: ask it",
-             holder[0] != '\0' ? ", on " : "", holder, what);
+    snprintf(
+        text, sizeof(text),
+        "another daemon of this store%s%s %s by its own schedule; send the request to that daemon",
+        holder[0] != '\0' ? ", on " : "", holder, what);
     conn_send_error(session->conn, stream, CAIRN_E_BUSY, text);
 }
 
@@ -73,8 +75,8 @@ static void refuse_care(struct session *session, uint32_t stream, const char *wh
     bool read_only = catalog && catalog_store(catalog)->caps.read_only;
     char text[256];
     snprintf(text, sizeof(text), "this server does not %s%s", what,
-             read_only ? ": the store was read-only when it started. Look at the kernel's log and "
-                         "the disk, mount it to be written, and restart the daemon"
+             read_only ? ", because the store was read-only when the server started; check the "
+                         "kernel's log and the disk, mount it for writing, and restart the daemon"
                        : "");
     conn_send_error(session->conn, stream, read_only ? CAIRN_E_READ_ONLY : CAIRN_E_UNSUPPORTED,
                     text);
@@ -125,7 +127,8 @@ static int check_runs(struct catalog *catalog, const struct msg_gc *asked, struc
         if (!found) {
             char name[RUN_NAME_TEXT_MAX];
             run_name_format(&asked->runs[i], name);
-            status = diag_set(diag, CAIRN_E_NOT_FOUND, "there is no run %s", name);
+            status = diag_set(diag, CAIRN_E_NOT_FOUND,
+                              "there is no run %s on this server; `cairn ls` lists the runs", name);
         }
     }
     free(names);
@@ -140,8 +143,9 @@ static int begin_gc(struct session *session, const struct msg_gc *asked, struct 
     if (!asked->now) {
         return gc_now(gc, asked->dry_run)
                    ? 0
-                   : diag_set(diag, CAIRN_E_BUSY,
-                              "garbage collection is at work; ask again when it has ended");
+                   : diag_set(
+                         diag, CAIRN_E_BUSY,
+                         "a pass of garbage collection is running; ask again when it has ended");
     }
     session_actor(session, asked->actor, sizeof(actor), actor);
     struct gc_order order = {.dry_run = asked->dry_run,
@@ -153,8 +157,8 @@ static int begin_gc(struct session *session, const struct msg_gc *asked, struct 
         status = gc_reclaim_now(gc, &order);
         if (status == CAIRN_E_BUSY) {
             err_ignore(diag_set(diag, status,
-                                "another garbage collection waits for the end of the one at work; "
-                                "ask again when they have ended"));
+                                "another pass of garbage collection is already waiting for the "
+                                "running one; ask again when both have ended"));
         }
     }
     return status;
@@ -394,7 +398,8 @@ int session_on_repair(struct session *session, uint32_t stream, const struct msg
     struct diag why = DIAG_INIT;
     bool of_record = asked->run.project[0] != '\0';
     if (asked->begin && !of_record && session->state != SESSION_JOINED) {
-        return diag_set(diag, CAIRN_E_PROTOCOL, "REPAIR of a checkpoint before JOIN");
+        return diag_set(diag, CAIRN_E_PROTOCOL,
+                        "the client sent REPAIR of a checkpoint before JOIN");
     }
     timer_stop(&session->login);
     if (!repair) {

@@ -36,7 +36,8 @@ static int check_feature(const struct session *session, const struct msg *msg, s
 {
     return session->hands_over
                ? 0
-               : diag_set(diag, CAIRN_E_PROTOCOL, "%s, and hand-over was not agreed on",
+               : diag_set(diag, CAIRN_E_PROTOCOL,
+                          "the client sent %s although the two ends did not agree on hand-over",
                           msg_name(msg->type));
 }
 
@@ -55,7 +56,7 @@ int session_on_arena(struct session *session, uint32_t stream, const struct msg 
         .fd = conn_take_fd(session->conn), .owner = session->id, .arena = &msg->u.arena};
     status = mapped_new(&session->server->mapped, &offer, &mapped, &why);
     if (status != 0) {
-        session_log(session, LOG_INFO, "arena not taken, its bytes come by the socket",
+        session_log(session, LOG_INFO, "the arena was not taken; its bytes come through the socket",
                     diag_text(&why, status));
         conn_send_error(session->conn, stream, status, diag_text(&why, status));
         return 0;
@@ -93,7 +94,8 @@ int session_on_describe(struct session *session, uint32_t stream, const struct m
         return status;
     }
     if (!session->mapped || mapped_arena_id(session->mapped) != describe->arena_id) {
-        return diag_set(diag, CAIRN_E_PROTOCOL, "a description in arena %llx, which is not here",
+        return diag_set(diag, CAIRN_E_PROTOCOL,
+                        "the client described chunks in arena %llx, which it has not handed over",
                         (unsigned long long)describe->arena_id);
     }
     struct session_save *save =
@@ -184,7 +186,8 @@ int session_on_complete(struct session *session, uint32_t stream, const struct m
     }
     struct session_save *save = session_find_save(session, complete->id);
     if (!save || save->open_id != complete->open_id || writer_is_over(save->writer)) {
-        conn_send_error(session->conn, stream, CAIRN_E_ABORTED, "the save is not open");
+        conn_send_error(session->conn, stream, CAIRN_E_ABORTED,
+                        "the save is not open on this server; save again");
         return 0;
     }
     struct request *request = request_new(session, stream, msg);

@@ -27,7 +27,7 @@ int session_on_hello(struct session *session, uint32_t stream, const struct msg 
     struct msg reply = {.type = MSG_WELCOME};
     struct msg_welcome *welcome = &reply.u.welcome;
     if (session->state != SESSION_NEW) {
-        return diag_set(diag, CAIRN_E_PROTOCOL, "a second HELLO");
+        return diag_set(diag, CAIRN_E_PROTOCOL, "the client sent a second HELLO");
     }
     int status = wire_negotiate(&msg->u.hello, &welcome->version, &welcome->features, diag);
     if (status != 0) {
@@ -68,15 +68,14 @@ static int check_ranks(struct session *session, struct session **ret_old, struct
         }
         if (other->join.world_size != join->world_size) {
             return diag_set(diag, CAIRN_E_WORLD_MISMATCH,
-                            "rank %u says a world of %u, rank %u of the same attempt says %u: "
-                            "start all ranks with one world size",
+                            "rank %u gives the world size %u, but rank %u of the same attempt "
+                            "gives %u: start all ranks with one world size",
                             join->rank, join->world_size, other->join.rank, other->join.world_size);
         }
         if (other->join.rank == join->rank && other->join.writer != join->writer) {
             return diag_set(diag, CAIRN_E_DUPLICATE_RANK,
-                            "rank %u of this attempt is connected already (%s): give every process "
-                            "its own rank, or wait "
-                            "until the other one has ended",
+                            "rank %u of this attempt is already connected (%s): give every process "
+                            "its own rank, or wait until the other process has ended",
                             join->rank, other->peer);
         }
         if (other->join.rank == join->rank) {
@@ -95,9 +94,8 @@ static int check_record(const struct session *session, const struct run_state *s
         const struct entry_term *term = &state->terms[i].entry;
         if (token_equal(&term->token, &join->token) && term->world_size != join->world_size) {
             return diag_set(diag, CAIRN_E_WORLD_MISMATCH,
-                            "rank %u says a world of %u, but term %llu of this attempt was granted "
-                            "for %u: a new world size "
-                            "needs a new attempt token",
+                            "rank %u has world size %u, but term %llu of this attempt was granted "
+                            "for %u: a new world size needs a new attempt token",
                             join->rank, join->world_size, (unsigned long long)state->terms[i].term,
                             term->world_size);
         }
@@ -152,7 +150,8 @@ static void on_snapshot(struct run_snapshot_req *req)
         status = check_ranks(session, &old, &diag);
     }
     if (old) {
-        session_log(old, LOG_INFO, "connection replaced by a newer one of the same process", NULL);
+        session_log(old, LOG_INFO, "a newer connection of the same process replaces this one",
+                    NULL);
         session_close(old, false);
     }
     if (status == 0) {
@@ -203,12 +202,14 @@ int session_on_join(struct session *session, uint32_t stream, const struct msg *
 {
     const struct msg_join *join = &msg->u.join;
     if (session->state == SESSION_JOINED || session->joining) {
-        return diag_set(diag, CAIRN_E_PROTOCOL, "a second JOIN");
+        return diag_set(diag, CAIRN_E_PROTOCOL, "the client sent a second JOIN");
     }
     if (!join->viewer && (join->world_size == 0 || join->world_size > LIMIT_WORLD_SIZE ||
                           join->rank >= join->world_size)) {
-        return diag_set(diag, CAIRN_E_INVALID, "rank %u of a world of %u", join->rank,
-                        join->world_size);
+        return diag_set(diag, CAIRN_E_INVALID,
+                        "rank %u of a world of %u is not possible: the rank must be below the "
+                        "world size, and that must be within the limit",
+                        join->rank, join->world_size);
     }
     struct request *request = request_new(session, stream, msg);
     if (!request) {

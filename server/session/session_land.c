@@ -43,7 +43,8 @@ int session_on_landing(struct session *session, uint32_t stream, const struct ms
     struct mapped *landing = NULL;
     struct diag why = DIAG_INIT;
     if (!session->lands) {
-        return diag_set(diag, CAIRN_E_PROTOCOL, "LANDING, and it was not agreed on");
+        return diag_set(diag, CAIRN_E_PROTOCOL,
+                        "the client sent LANDING although the two ends did not agree on it");
     }
     if (msg->u.landing.bytes == 0) {
         session_end_landing(session);
@@ -56,7 +57,8 @@ int session_on_landing(struct session *session, uint32_t stream, const struct ms
         .fd = conn_take_fd(session->conn), .owner = session->id, .arena = &memory, .lands = true};
     int status = mapped_new(&session->server->mapped, &offer, &landing, &why);
     if (status != 0) {
-        session_log(session, LOG_INFO, "memory for reads not taken, they go by the socket",
+        session_log(session, LOG_INFO,
+                    "the client's memory for reads was not taken; the bytes go through the socket",
                     diag_text(&why, status));
         conn_send_error(session->conn, stream, status, diag_text(&why, status));
         return 0;
@@ -209,14 +211,17 @@ static uint8_t *find_room(const struct session *session, const struct msg_read *
                         ? mapped_room(landing, read->landing_offset, read->bytes)
                         : NULL;
     if (!room) {
-        diag_set(diag, CAIRN_E_PROTOCOL, "READ of %u bytes to %llu of landing %llx, which %s",
+        diag_set(diag, CAIRN_E_PROTOCOL,
+                 "the client sent READ of %u bytes to offset %llu of landing %llx, which %s",
                  read->bytes, (unsigned long long)read->landing_offset,
                  (unsigned long long)read->landing_id,
                  landing && mapped_arena_id(landing) == read->landing_id
-                     ? "it leaves, or which is a hole"
-                     : "is not here");
+                     ? "is too short for it, or has a hole there"
+                     : "this server does not have");
     } else if (session->landing_reads >= LANDING_READS_MAX) {
-        diag_set(diag, CAIRN_E_PROTOCOL, "more than %d READs land at once", LANDING_READS_MAX);
+        diag_set(diag, CAIRN_E_PROTOCOL,
+                 "more than %d READs into the client's memory are in flight at once",
+                 LANDING_READS_MAX);
         room = NULL;
     }
     return room;

@@ -116,7 +116,8 @@ static int resolve(const struct run_state *state, uint32_t kind, const struct se
         commit = forgotten_step(state, selector->id.step);
         if (!commit) {
             return diag_set(diag, CAIRN_E_NOT_FOUND,
-                            "no checkpoint of step %llu is forgotten and can be brought back",
+                            "no forgotten checkpoint of step %llu can be brought back; `cairn "
+                            "undelete RUN` lists those that can",
                             (unsigned long long)selector->id.step);
         }
     } else {
@@ -135,7 +136,7 @@ static int resolve_all(struct request *request, const struct run_state *state, s
     const struct msg_mark *mark = &request->msg.u.mark;
     struct event *event = &request->step.event;
     struct ckpt_id *ids = scratch_array(&request->scratch, mark->selector_count + 1u, sizeof(*ids));
-    int status = ids ? 0 : diag_set(diag, CAIRN_E_NO_MEMORY, "no memory for the checkpoints");
+    int status = ids ? 0 : diag_no_memory(diag, "the checkpoints");
     for (uint32_t i = 0; status == 0 && i < mark->selector_count; i++) {
         status = resolve(state, mark->kind, &mark->selectors[i], &ids[i], diag);
         for (size_t j = 0; status == 0 && j < event->id_count; j++) {
@@ -162,7 +163,9 @@ static void on_state(struct run_snapshot_req *req)
     if (status == 0 && !req->state->exists) {
         /* A run whose record is lost still exists. */
         status = state_beside_check(req->state, &diag);
-        status = status != 0 ? status : diag_set(&diag, CAIRN_E_NOT_FOUND, "there is no such run");
+        status = status != 0 ? status
+                             : diag_set(&diag, CAIRN_E_NOT_FOUND,
+                                        "there is no such run; `cairn ls` lists the runs");
     }
     if (status == 0) {
         status = resolve_all(request, req->state, &diag);
@@ -180,7 +183,7 @@ static int take_policy(struct request *request, const struct retention_policy **
 {
     const struct msg_mark *mark = &request->msg.u.mark;
     struct retention_policy *policy = scratch_array(&request->scratch, 1, sizeof(*policy));
-    int status = policy ? 0 : diag_set(diag, CAIRN_E_NO_MEMORY, "no memory for a policy");
+    int status = policy ? 0 : diag_no_memory(diag, "a policy");
     for (uint32_t i = 0; status == 0 && i < mark->option_count; i++) {
         status = retention_policy_set(policy, mark->options[i].name, mark->options[i].value,
                                       &request->scratch, diag);
@@ -225,17 +228,19 @@ static int check(const struct msg_mark *mark, struct diag *diag)
 {
     bool forget = mark->kind == MSG_MARK_FORGET;
     if (mark->option_count > 0 && (!forget || mark->selector_count > 0)) {
-        return diag_set(diag, CAIRN_E_INVALID,
-                        "a policy is for forgetting, and not beside checkpoints by name");
+        return diag_set(
+            diag, CAIRN_E_INVALID,
+            "a policy can only forget, and cannot be combined with checkpoints by name");
     }
     if (mark->option_count == 0 && forget && mark->selector_count == 0) {
         return diag_set(diag, CAIRN_E_INVALID,
-                        "no policy was specified: nothing is forgotten. Give at least one keep "
-                        "rule, or name checkpoints");
+                        "no policy is given, so nothing is forgotten. Give at least one keep rule, "
+                        "or name checkpoints");
     }
     bool list = mark->kind == MSG_MARK_UNDELETE && mark->dry_run;
     if (mark->selector_count == 0 && !forget && !list) {
-        return diag_set(diag, CAIRN_E_INVALID, "which checkpoints? Name at least one");
+        return diag_set(diag, CAIRN_E_INVALID,
+                        "the request names no checkpoint; name at least one");
     }
     return 0;
 }
@@ -260,7 +265,7 @@ int session_on_mark(struct session *session, uint32_t stream, const struct msg *
     status = status != 0 ? status : take_policy(request, &policy, &why);
     const char *actor = actor_of(request, mark->actor);
     if (status == 0 && !actor) {
-        status = diag_set(&why, CAIRN_E_NO_MEMORY, "no memory for who asks");
+        status = diag_no_memory(&why, "the name of the caller");
     }
     if (status != 0) {
         fail(request, status, &why);

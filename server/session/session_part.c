@@ -27,21 +27,21 @@ void session_free_part_left(struct session *session)
 static int reserve_part(struct server *server, uint64_t bytes, uint8_t **ret, struct diag *diag)
 {
     if (bytes > server->options.part_bytes_total) {
-        return diag_set(
-            diag, CAIRN_E_TOO_LARGE,
-            "a part of %llu bytes; [memory] parts of the server's configuration is %llu",
-            (unsigned long long)bytes, (unsigned long long)server->options.part_bytes_total);
+        return diag_set(diag, CAIRN_E_TOO_LARGE,
+                        "the rank's part has %llu bytes, and [memory] parts of the server's "
+                        "configuration allows %llu; raise it",
+                        (unsigned long long)bytes,
+                        (unsigned long long)server->options.part_bytes_total);
     }
     if (bytes > server->options.part_bytes_total - server->part_bytes_used) {
         return diag_set(diag, CAIRN_E_BUSY,
-                        "parts of %llu bytes are being received: try again, or raise [memory] "
-                        "parts in the configuration",
+                        "the server is receiving parts of %llu bytes already: try again, or raise "
+                        "[memory] parts in its configuration",
                         (unsigned long long)server->part_bytes_used);
     }
     uint8_t *memory = malloc(bytes);
     if (!memory) {
-        return diag_set(diag, CAIRN_E_NO_MEMORY, "no memory for a part of %llu bytes",
-                        (unsigned long long)bytes);
+        return diag_no_memory(diag, "a part of %llu bytes", (unsigned long long)bytes);
     }
     server->part_bytes_used += bytes;
     *ret = memory;
@@ -66,7 +66,8 @@ static int start_part(struct session_save *save, const struct msg_part *part, st
 {
     session_free_part(save);
     if (part->total_bytes == 0 || part->total_bytes > LIMIT_PART_BYTES) {
-        return diag_set(diag, CAIRN_E_TOO_LARGE, "a part of %llu bytes",
+        return diag_set(diag, CAIRN_E_TOO_LARGE,
+                        "the rank's part has %llu bytes, which is not possible",
                         (unsigned long long)part->total_bytes);
     }
     int status = reserve_part(save->session->server, part->total_bytes, &save->part, diag);
@@ -92,7 +93,8 @@ int session_part_buffer(struct session *session, const struct frame *frame, cons
     }
     if (!save->part || part->total_bytes != save->part_bytes || part->offset != save->part_at ||
         frame->payload_bytes > save->part_bytes - save->part_at) {
-        return diag_set(diag, CAIRN_E_PROTOCOL, "a part's bytes at %llu where %llu were due",
+        return diag_set(diag, CAIRN_E_PROTOCOL,
+                        "bytes of the part for offset %llu came where offset %llu was expected",
                         (unsigned long long)part->offset, (unsigned long long)save->part_at);
     }
     session->part_receiving = save;
@@ -229,7 +231,8 @@ static int adopt(struct request *request, const struct store_req *found, const s
     scratch_fini(&scratch);
     if (!same) {
         return diag_set(diag, CAIRN_E_CONFLICT,
-                        "another part of this rank is stored for the same opening");
+                        "another part of this rank is already stored for the same save; start each "
+                        "rank only once");
     }
     request->u.seal.adopted_bytes = found->ret_bytes;
     request->u.seal.adopted_sha256 = *sha;
@@ -252,8 +255,8 @@ static void on_compared(struct store_req *req)
     if (status == CAIRN_E_NOT_FOUND) {
         diag_clear(&diag);
         status = diag_set(&diag, CAIRN_E_TIMED_OUT,
-                          "the store did not take the part of rank %u in %d tries, each of which "
-                          "timed out; see the daemon's health",
+                          "the store did not take the part of rank %u: %d attempts timed out; see "
+                          "`cairn status` for the daemon's health",
                           req->name.number, PUBLISH_TRIES);
     }
     if (status == 0) {
@@ -328,7 +331,8 @@ static void check_chunks(struct request *request)
     int status = writer_check_part(request->u.seal.writer, &request->u.seal.part, refs,
                                    &request->u.seal.diag);
     if (status == 0 && request->u.seal.part.world_size != session->join.world_size) {
-        status = diag_set(&request->u.seal.diag, CAIRN_E_INVALID, "the part says a world of %u",
+        status = diag_set(&request->u.seal.diag, CAIRN_E_INVALID,
+                          "the part gives the world size %u, which is not that of the save",
                           request->u.seal.part.world_size);
     }
     if (status != 0) {
@@ -372,7 +376,7 @@ static void on_base(struct fetch_req *req)
     struct request *request = container_of(req, struct request, u.seal.fetch);
     if (req->status != 0) {
         struct diag diag = req->diag;
-        diag_add(&diag, "the base that the part refers to");
+        diag_add(&diag, "reading the base that the part refers to");
         seal_fail(request, req->status, &diag);
         return;
     }
@@ -425,8 +429,10 @@ int session_take_part(struct session_save *save, const char *what, uint64_t byte
                       struct diag *diag)
 {
     if (!save->part || save->part_at != save->part_bytes || bytes != save->part_bytes) {
-        return diag_set(diag, CAIRN_E_PROTOCOL, "%s before the whole part: %llu of %llu bytes",
-                        what, (unsigned long long)save->part_at, (unsigned long long)bytes);
+        return diag_set(
+            diag, CAIRN_E_PROTOCOL,
+            "the client sent %s before the whole part: only %llu of %llu bytes have come", what,
+            (unsigned long long)save->part_at, (unsigned long long)bytes);
     }
     *ret = save->part;
     save->part = NULL;
@@ -454,7 +460,8 @@ int session_on_seal(struct session *session, uint32_t stream, const struct msg *
     const struct msg_seal *seal = &msg->u.seal;
     struct session_save *save = session_find_save(session, seal->id);
     if (!save || save->open_id != seal->open_id) {
-        conn_send_error(session->conn, stream, CAIRN_E_ABORTED, "the save is not open");
+        conn_send_error(session->conn, stream, CAIRN_E_ABORTED,
+                        "the save is not open on this server; save again");
         return 0;
     }
     struct request *request = request_new(session, stream, msg);

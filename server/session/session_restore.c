@@ -21,7 +21,7 @@ static void warn_of_loss(const struct session *session, const struct run_state *
     if (state_is_marked(state) && (session->viewer || session->join.rank == 0)) {
         run_name_format(run_name_of(session->run), run);
         state_mark_text(state, sizeof(text), text);
-        LOG(LOG_WARN, "session", "restore from a record that is not whole", ls("run", run),
+        LOG(LOG_WARN, "session", "a restore uses a record that is not whole", ls("run", run),
             ls("err", text));
     }
 }
@@ -131,7 +131,8 @@ static void on_viewed(struct run_snapshot_req *req)
         }
         if (!commit && !request->verdict.empty) {
             status = diag_set(&diag, CAIRN_E_DAMAGED,
-                              "every checkpoint on the lineage is damaged or forgotten");
+                              "every checkpoint on the lineage is damaged or forgotten; `cairn ls "
+                              "RUN --all` shows the superseded ones");
         }
     } else if (status == 0) {
         status = state_select(req->state, &request->msg.u.restore.selector, &commit, &diag);
@@ -202,9 +203,11 @@ static void on_report_try(struct run_snapshot_req *req)
                          : NULL;
     if (!restore) {
         struct diag diag = req->diag;
-        int status = req->status != 0
-                         ? req->status
-                         : diag_set(&diag, CAIRN_E_NOT_FOUND, "no such restore is going on");
+        int status =
+            req->status != 0
+                ? req->status
+                : diag_set(&diag, CAIRN_E_NOT_FOUND,
+                           "the client reports on a restore that this session has not begun");
         request_error(request, status, &diag);
         request_free(request);
         return;
@@ -497,7 +500,9 @@ int session_on_read(struct session *session, uint32_t stream, const struct msg *
 {
     const struct msg_read *read = &msg->u.read;
     if (read->bytes == 0 || read->bytes > session->server->options.buffer_bytes) {
-        return diag_set(diag, CAIRN_E_PROTOCOL, "READ of %u bytes", read->bytes);
+        return diag_set(diag, CAIRN_E_PROTOCOL,
+                        "the client sent READ of %u bytes, which is outside the limits",
+                        read->bytes);
     }
     struct request *request = request_new(session, stream, msg);
     if (request && read->landing_id != 0) {

@@ -150,7 +150,7 @@ static void on_base(struct base_req *req)
         struct session_save *save = session_find_save(session, request->u.open.opened.id);
         /* NOT_FOUND: the world of the base had no such rank. */
         session_log(session, req->status == CAIRN_E_NOT_FOUND ? LOG_DEBUG : LOG_WARN,
-                    "no base to refer to, the rank sends everything",
+                    "the rank has no base to refer to and sends everything",
                     diag_text(&req->diag, req->status));
         if (save && req->status == CAIRN_E_NOT_FOUND) {
             save->base = (struct ckpt_id){0};
@@ -223,7 +223,8 @@ static void log_opened(const struct request *request, const struct verdict *verd
     run_name_format(run_name_of(request->session->run), name);
     if (verdict->new_lineage) {
         LOG(LOG_WARN, "session",
-            "a new lineage starts beside existing checkpoints: this attempt restored none of them",
+            "this attempt restored none of the run's checkpoints, so a new lineage begins beside "
+            "them",
             ls("run", name), lu("term", verdict->id.term), lu("step", verdict->id.step),
             lu("rank", request->session->join.rank));
     }
@@ -275,7 +276,9 @@ static void on_found(struct run_req *req)
         return;
     }
     struct diag diag = DIAG_INIT;
-    int status = diag_set(&diag, CAIRN_E_SHUTTING_DOWN, "the server is stopping: no new save");
+    int status = diag_set(&diag, CAIRN_E_SHUTTING_DOWN,
+                          "the server is stopping and opens no new save; try again, or connect to "
+                          "another server of the same store");
     request_error(request, status, &diag);
     request_free(request);
 }
@@ -363,11 +366,14 @@ int session_data_buffer(struct session *session, const struct frame *frame, cons
 {
     (void)msg;
     if (frame->payload_bytes > session->server->options.buffer_bytes) {
-        return diag_set(diag, CAIRN_E_TOO_LARGE, "a payload of %u bytes", frame->payload_bytes);
+        return diag_set(diag, CAIRN_E_TOO_LARGE,
+                        "the client sent a payload of %u bytes, which is larger than was agreed on",
+                        frame->payload_bytes);
     }
     session->receiving = credit_use(&session->credit);
     if (!session->receiving) {
-        return diag_set(diag, CAIRN_E_PROTOCOL, "a payload without a grant");
+        return diag_set(diag, CAIRN_E_PROTOCOL,
+                        "the client sent a payload for which it had no grant");
     }
     *ret = session->receiving;
     return 0;
@@ -396,7 +402,7 @@ int session_on_object_end(struct session *session, uint32_t stream, const struct
     struct session_save *save =
         session_find_save(session, (struct ckpt_id){end->object.term, end->object.step});
     if (!save || writer_is_over(save->writer)) {
-        conn_send_error(session->conn, stream, CAIRN_E_ABORTED, "the save has ended");
+        conn_send_error(session->conn, stream, CAIRN_E_ABORTED, "the save has already ended");
         return 0;
     }
     return writer_end(save->writer, stream, end, diag);
@@ -435,7 +441,8 @@ int session_on_have(struct session *session, uint32_t stream, const struct msg *
     (void)diag;
     struct session_save *save = session_find_save(session, msg->u.have.id);
     if (!save || writer_is_over(save->writer)) {
-        conn_send_error(session->conn, stream, CAIRN_E_ABORTED, "the save is not open");
+        conn_send_error(session->conn, stream, CAIRN_E_ABORTED,
+                        "the save is not open on this server; save again");
         return 0;
     }
     struct request *request = request_new(session, stream, msg);

@@ -132,7 +132,7 @@ int session_on_progress(struct session *session, uint32_t stream, const struct m
                                         msg->u.progress.project ? msg->u.progress.project : ""};
     collecting.rows = calloc(ROWS_MAX, sizeof(*collecting.rows));
     if (!collecting.rows) {
-        return diag_set(diag, CAIRN_E_NO_MEMORY, "no memory for the progress of saves");
+        return diag_no_memory(diag, "the progress of saves");
     }
     ingest_progress(session->server->ingest, collect, &collecting);
     for (uint32_t i = 0; i < collecting.count; i++) {

@@ -61,16 +61,17 @@ void doctor_remedy_of(struct doctor *doctor, int code, const char *url)
 {
     url = url != NULL && url[0] != '\0' ? url : "URL";
     if (code == CAIRN_E_DAMAGED || code == CAIRN_E_FORMAT) {
-        doctor_remedy(doctor,
-                      "with the daemon stopped: `cairn verify --repair --store %s` makes good what "
-                      "has a second copy, with --from MIRROR also from a mirror; `cairn salvage "
-                      "--store %s` says which checkpoints that no record tells of can be entered "
-                      "again, and with --yes it does so; and look at the disk or the pool",
-                      url, url);
+        doctor_remedy(
+            doctor,
+            "with the daemon stopped: `cairn verify --repair --store %s` repairs what has a second "
+            "copy, and with --from MIRROR also from a mirror; `cairn salvage --store %s` says "
+            "which checkpoints that no record lists can be entered again, and enters them with "
+            "--yes; check the disk or the pool as well",
+            url, url);
     } else if (code == CAIRN_E_STORE_FEATURES) {
         doctor_remedy(doctor, "use a newer Cairn");
     } else {
-        doctor_remedy(doctor, "the message says what to do");
+        doctor_remedy(doctor, "follow the advice in the message");
     }
 }
 
@@ -82,8 +83,9 @@ void doctor_space(struct doctor *doctor, const char *check, const struct doctor_
     bool is_low = room->free_bytes / SPACE_WARNING_PERCENT < room->total_bytes / 100;
     char kept[80] = "";
     if (reserve > 0) {
-        snprintf(kept, sizeof(kept), "; %" PRIu64 " MiB %s are kept for records and deletion",
-                 reserve >> 20, room->beyond ? "beyond them" : "of them");
+        snprintf(kept, sizeof(kept),
+                 "; %" PRIu64 " MiB %s are kept in reserve for records and deletion", reserve >> 20,
+                 room->beyond ? "beyond them" : "of them");
     }
     doctor_add(doctor,
                is_short ? DOCTOR_UNSAFE
@@ -92,9 +94,10 @@ void doctor_space(struct doctor *doctor, const char *check, const struct doctor_
                check, "%.1f GiB of %.1f GiB are free%s", (double)room->free_bytes / gib,
                (double)room->total_bytes / gib, kept);
     if (is_short) {
-        doctor_remedy(doctor, "no save is accepted: " FREES_ROOM ", or add space");
+        doctor_remedy(doctor,
+                      "no save is accepted until there is room: " FREES_ROOM ", or add space");
     } else if (is_low) {
-        doctor_remedy(doctor, "less than %d %%: " FREES_ROOM ", or add space",
+        doctor_remedy(doctor, "less than %d %% is free: " FREES_ROOM ", or add space",
                       SPACE_WARNING_PERCENT);
     }
 }
@@ -111,11 +114,12 @@ void doctor_clock(struct doctor *doctor, const struct doctor_clock *clock)
                               : skew_ms > CLOCK_WARNING_MS ? DOCTOR_WARNING
                                                            : DOCTOR_GOOD;
     doctor_add(doctor, level, "clock",
-               "this host's clock and %s are %" PRId64 ".%03" PRId64 " s apart", clock->whose,
+               "this host's clock and %s differ by %" PRId64 ".%03" PRId64 " s", clock->whose,
                skew_ms / 1000, skew_ms % 1000);
     if (level != DOCTOR_GOOD) {
-        doctor_remedy(doctor,
-                      "set up time synchronisation (chrony, systemd-timesyncd) on both: keys and "
-                      "certificates are refused, and times in lists and rules are wrong");
+        doctor_remedy(
+            doctor,
+            "set up time synchronisation (chrony, systemd-timesyncd) on both; with wrong clocks "
+            "keys and certificates are refused, and times in lists and rules are wrong");
     }
 }

@@ -13,7 +13,10 @@ static int get_u64(const struct record *record, const char *key, uint64_t *ret, 
 {
     struct record_value value;
     if (!record_get(record, key, &value) || value.bytes != 8) {
-        return diag_set(diag, CAIRN_E_FORMAT, "the store record has no proper \"%s\"", key);
+        return diag_set(diag, CAIRN_E_FORMAT,
+                        "the store's own record has no valid \"%s\"; use another copy of the "
+                        "store, or `cairn salvage`",
+                        key);
     }
     *ret = load_u64(value.data);
     return 0;
@@ -85,8 +88,8 @@ static int check_features(const struct record *record, const struct store_record
     }
     if (format != rules->format || (incompat & ~rules->incompat_known) != 0) {
         return diag_set(diag, CAIRN_E_STORE_FEATURES,
-                        "the store in %s has format %llu and features %#llx; this version "
-                        "knows format %llu and %#llx: use a newer Cairn",
+                        "the store in %s has format %llu and features %#llx, but this version "
+                        "knows format %llu and features %#llx: use a newer Cairn",
                         rules->place, (unsigned long long)format, (unsigned long long)incompat,
                         (unsigned long long)rules->format,
                         (unsigned long long)rules->incompat_known);
@@ -101,15 +104,18 @@ static int check_identity(const struct record *record, const struct store_record
 {
     struct record_value value;
     if (!record_get(record, "uuid", &value) || value.bytes != sizeof(struct uuid)) {
-        return diag_set(diag, CAIRN_E_FORMAT, "the store record has no proper \"uuid\"");
+        return diag_set(diag, CAIRN_E_FORMAT,
+                        "the store's own record has no valid \"uuid\"; use another copy of the "
+                        "store, or `cairn salvage`");
     }
     memcpy(&ret->uuid, value.data, sizeof(struct uuid));
     if (rules->expected != NULL && memcmp(rules->expected, value.data, sizeof(ret->uuid)) != 0) {
         char have[33], want[33];
         hex_encode(sizeof(struct uuid), value.data, have);
         hex_encode(sizeof(struct uuid), rules->expected, want);
-        return diag_set(diag, CAIRN_E_STORE_MISMATCH, "%s holds store %s; expected was %s: %s",
-                        rules->place, have, want, rules->hint);
+        return diag_set(diag, CAIRN_E_STORE_MISMATCH,
+                        "%s holds store %s, but store %s was expected: %s", rules->place, have,
+                        want, rules->hint);
     }
     return 0;
 }

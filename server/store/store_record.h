@@ -37,7 +37,7 @@ int MUST_USE store_record_raise(const struct record *record, uint64_t by,
 
 struct store_record_rules {
     const char *place; /* names the store in texts: "/path", "namespace cairn" */
-    const char *hint;  /* advice after a mismatch: "is the right disk mounted?" */
+    const char *hint;  /* advice after a mismatch */
     uint64_t format, ro_compat_known, incompat_known;
     const struct uuid *expected; /* NULL accepts any store */
 };

@@ -261,8 +261,8 @@ class Doctor(OnCeph):
         group.all("fill", 1)
         group.save(1)
         findings = self.examine(self.store)
-        for word in ("size 3, min_size 2", "may not read others' keys", "kept to its namespaces", "1 of 1 runs",
-                     "a round trip takes", "0.000 s apart"):
+        for word in ("size 3, min_size 2", "may not read the keys of other users", "may use only its own namespaces", "1 of 1 runs",
+                     "a round trip takes", "differ by 0.000 s"):
             self.assertTrue(self.found(findings, "good", word), word)
         unsafe = [one for one in findings if one["level"] == "unsafe"]
         self.assertEqual([one["check"] for one in unsafe], ["pool cairn-ec"], unsafe)  # 2+1 may lose what it writes

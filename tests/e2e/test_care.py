@@ -59,7 +59,7 @@ class Care(Case):
         flip(self.small(daemon, 5, "page-0"), 40)
         objects(6).unlink()
         _, out, err = cairn("scrub", "--wait", *self.where(daemon), check=6)
-        self.assertRegex(err, r"^cairn: scrub has found \d+ damaged things, last in demo/run 6@1: .*; `cairn scrub --status` names.*\n$")
+        self.assertRegex(err, r"^cairn: scrub has found \d+ damaged items, last in demo/run 6@1: .*; `cairn scrub --status` names.*\n$")
         for step in range(1, 7):
             self.assertIn(f"demo/run {step}@1: {'suspect' if step == 2 else 'damaged'}", out)
         health = {step: entry["health"] for (step, _), entry in listed(daemon).items()}
@@ -83,7 +83,7 @@ class Care(Case):
             out = self.bed.path / f"out{how[0]}"
             self.assertIn("2@1", cairn("restore", "demo/run", "--to", out, *how, check=3)[1])  # known damage is said, too
             cairn("restore", "demo/run", "--to", out / "none", "--no-fallback", *how, check=6)
-            self.assertIn("2@1: name it", cairn("export", "demo/run", "--to", out / "none", *how, check=6)[2])
+            self.assertIn("the newest good one, name 2@1", cairn("export", "demo/run", "--to", out / "none", *how, check=6)[2])
 
     def test_what_is_whole_again_is_good_again(self):
         daemon = self.saved(2)
@@ -241,7 +241,7 @@ class Care(Case):
             code, out, err = cairn("gc", *where)
             self.assertEqual(code, 6, out + err)
             self.assertIn("of 2 runs", out)
-            self.assertTrue(err.startswith("cairn: DAMAGED: demo/run: nothing of it is removed: the run's record: "), err)
+            self.assertTrue(err.startswith("cairn: DAMAGED: demo/run: nothing of the run is removed: the run's record: "), err)
             self.assertIn("record/0000", err)
             self.assertEqual(err.count("\n"), 1, err)
             self.assertNotIn("the run's record", out)
@@ -265,7 +265,7 @@ class Care(Case):
         part.write_bytes(wrong.read_bytes())
         for _ in range(2):
             _, _, err = cairn("gc", "--store", f"dir:{daemon.store}", check=6)
-            self.assertIn("demo/run: an object table: the part of rank 0 of checkpoint 1@1 cannot be read (a part is another's)", err)
+            self.assertIn("demo/run: reading an object table: the part of rank 0 of checkpoint 1@1 cannot be read (the part belongs to another checkpoint or rank)", err)
         self.assertEqual(daemon.files("runs/demo/run/objects/*/*"), objects)
         part.write_bytes(right)
         self.assert_whole(daemon, {(1, 1), (2, 1)})

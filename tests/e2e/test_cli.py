@@ -230,7 +230,7 @@ class Files(Case):
         (self.bed.path / "afile").write_text("mine")
         _, _, err = cairn("restore", "demo/run", "--to", self.bed.path / "afile", "--store", f"dir:{daemon.store}",
                           check=1)
-        self.assertIn("is no directory: restore into", err)
+        self.assertIn("is not a directory; restore into", err)
         cairn("restore", "demo/run", "--to", target, "--store", f"dir:{daemon.store}", check=0)
 
     def test_leftovers_of_another_restore(self):
@@ -334,7 +334,7 @@ class Commands(Case):
             shown = cairn_json("show", "demo/one", 1, *where)  # the manifest never changes
             self.assertEqual((shown["checkpoint"]["tags"], shown["manifest"]["tags"]), (["best"], ["e2e"]))
         _, _, err = cairn("annotate", "demo/one", 9, "--tag", "x", *server, check=4)
-        self.assertIn("nearest: 3", err)
+        self.assertIn("nearest saved steps: 3", err)
         for words in (("demo/one",), ("demo/one", 1), ("demo/one", 1, "--metric", "loss=nan")):
             cairn("annotate", *words, *server, check=2)
         _, _, err = cairn("annotate", "demo/one", 1, "--tag", "x", "--store", f"dir:{self.server.store}", check=11)
@@ -493,7 +493,7 @@ class Help(Case):
                 for word in ("repeated", "needed"):  # --help and the manual add these by themselves
                     self.assertNotIn(word, option["help"], option["name"])
         said = " ".join(cairn("forget", "--help", check=0)[1].split())
-        self.assertIn("keep what has all of these tags ('': none at all); may be repeated --checkpoint", said)
+        self.assertIn("keep checkpoints that have all of these tags ('': those without tags); may be repeated --checkpoint", said)
 
     def test_manual_pages_and_completions(self):
         names = [command["name"] for command in cairn_json("help")["commands"]]

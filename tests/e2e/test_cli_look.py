@@ -29,7 +29,7 @@ class Waiting(Case):
         self.assertEqual(cairn_json("wait", "demo/run", *self.where)["checkpoint"]["step"], 1)
         self.assertEqual(cairn("wait", "demo/run", "1@1", *self.where, check=0)[1], "1@1: committed\n")
         _, _, err = cairn("wait", "demo/run", "2", "--for", "300ms", *self.where, check=5)
-        self.assertIn("not within 0.300 s", err)
+        self.assertIn("did not happen within 0.300 s", err)
         waiters = [start_cairn(self.bed, "wait", "demo/run", *words, "--json", *self.where)
                    for words in (("2",), ("2@1",))]
         group.save(2)

@@ -188,7 +188,7 @@ class Run(Case):
         group.finish(started)
         status, _, events = running.end()
         self.assertEqual((status, events[-1]["message"]), (
-            143, "stopped by SIGTERM; the command ended with 0; nothing is left to become durable"))
+            143, "SIGTERM stopped the job; the command ended with 0; everything that was staged is durable"))
         running = Running(self.bed, "wait", "0", options=("--grace", "1s", *where))
         running.until("ready")
         group[0].do("save", 3, 20000)

@@ -49,16 +49,16 @@ class Configuration(Case):
         self.assertIn("chunk", said)
         self.run_cairnd("--config", self.bed.path / "nothing.conf", "--check-config", status=2)
         self.assertIn("--nonsense", self.run_cairnd("--nonsense", "1", status=2))
-        self.assertIn("wants a value", self.run_cairnd("--store-url", status=2))
+        self.assertIn("needs a value", self.run_cairnd("--store-url", status=2))
 
     def test_tcp_without_tls_has_to_be_allowed(self):
         """Also on loopback; the remedies are named. What allows loopback does not allow the network."""
         for address, allowed, fragments in (
-                ("127.0.0.1:0", "no", ("every user of this host", "[listen] unix", "plain-tcp = loopback")),
+                ("127.0.0.1:0", "no", ("every user on this host", "[listen] unix", "plain-tcp = loopback")),
                 ("[::1]:0", "no", ("--listen-plain-tcp loopback",)),
-                ("0.0.0.0:0", "no", ("anybody who reaches the port", "[tls]", "plain-tcp = network")),
+                ("0.0.0.0:0", "no", ("anyone who can reach the port", "[tls]", "plain-tcp = network")),
                 ("0.0.0.0:0", "loopback", ("plain-tcp = network",)),
-                ("127.0.0.1:0", "yes", ("plain-tcp: 'yes'", "no, loopback, network"))):
+                ("127.0.0.1:0", "yes", ("plain-tcp is 'yes'", "no, loopback or network"))):
             daemon = Daemon(self.bed, creates=False, listen_tcp=address, listen_plain_tcp=allowed)
             said = self.run_cairnd(*daemon.argv()[1:], status=2)
             for fragment in fragments:
@@ -133,7 +133,7 @@ class Stores(Case):
     def test_no_store_here(self):
         (self.bed.path / "empty").mkdir()
         for name in ("empty", "absent"):
-            self.refused(Daemon(self.bed, name, creates=False), 10, "NO_STORE", "is its disk mounted?",
+            self.refused(Daemon(self.bed, name, creates=False), 10, "NO_STORE", "check that its disk is mounted",
                          f"cairn store create 'dir:{self.bed.path / name}'")
         self.assertEqual(list((self.bed.path / "empty").iterdir()), [])
         self.assertFalse((self.bed.path / "absent").exists())
@@ -160,7 +160,7 @@ class Stores(Case):
         theirs.mkdir()
         (theirs / "thesis.txt").write_text("mine")
         self.assertIn("NOT_EMPTY", cairn("store", "create", f"dir:{theirs}", check=1)[2])
-        self.assertIn("make it first", cairn("store", "create", f"dir:{theirs}/a/b", check=4)[2])
+        self.assertIn("create it first", cairn("store", "create", f"dir:{theirs}/a/b", check=4)[2])
         self.assertIn("create or upgrade", cairn("store", "erase", f"dir:{theirs}", check=2)[2])
         self.assertEqual([path.name for path in theirs.iterdir()], ["thesis.txt"])
 

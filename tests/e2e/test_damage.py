@@ -133,7 +133,7 @@ class Damage(Case):
             document = verified(daemon, how, check=6)
             found = [entry for entry in document["checked"] if not entry["good"]]
             self.assertEqual([entry["step"] for entry in found], [2])
-            self.assertIn("are wanted", found[0]["findings"][0])
+            self.assertIn("were requested", found[0]["findings"][0])
         group = self.group(daemon)
         self.assertEqual(group.restore(), (2, 1, False))  # no restore reads them
         group.all("check", 2)
@@ -159,7 +159,7 @@ class Damage(Case):
             self.assertIn("demo/run 1@1: good", out)
             _, out, err = cairn("ls", "demo/run", *where, check=0)
             self.assertIn("*  1@1", out)
-            self.assertIn("cairn: demo/run: checkpoints may be missing here: the run's record: ", err)
+            self.assertIn("cairn: the list of demo/run may lack checkpoints: the run's record: ", err)
             self.assertIn(last.name, err)
             self.assertRegex(err, r"`cairn salvage demo/run (--store \S+ )?--accept-loss")
             target = self.bed.path / f"out{where[0]}"
@@ -211,7 +211,7 @@ class Rewind(Case):
         _, out, err = cairn("ls", "demo/run", "--store", f"dir:{daemon.store}", check=0)
         self.assertNotIn("3@1", out)
         for where in (("--server", f"unix:{daemon.socket}"), ("--store", f"dir:{daemon.store}")):
-            for words, rows, hint in (((), 3, "cairn: 2 superseded, shown with --all\n"), (("--superseded",), 5, ""),
+            for words, rows, hint in (((), 3, "cairn: 2 superseded, which --all shows\n"), (("--superseded",), 5, ""),
                                       (("--all",), 5, ""), (("-a", "--limit", 4), 4, "")):
                 _, out, err = cairn("ls", "demo/run", *words, *where, check=0)
                 self.assertEqual((len(out.splitlines()) - 1, err), (rows, hint), out)

@@ -38,7 +38,7 @@ class Doctor(Case):
         self.assertEqual(daemon.stop(), 0)
         files = daemon.files()  # the copies of the records are written at the end
         self.assertEqual([path for path in files if daemon.store / "copy" not in path.parents], served)
-        self.assertIn("free", self.examine(daemon.store)["lock/good"]["text"])
+        self.assertIn("no daemon is using the store", self.examine(daemon.store)["lock/good"]["text"])
         self.assertEqual(daemon.files(), files)  # nothing stays behind
 
     def test_what_is_unsafe_is_named(self):
@@ -52,7 +52,7 @@ class Doctor(Case):
         flip(record, record.stat().st_size // 2)
         found = self.examine(daemon.store, 1)
         self.assertIn("demo/run", found["records/unsafe"]["text"])
-        self.assertIn(f"`cairn verify --repair --store dir:{daemon.store}` makes good what has a second copy",
+        self.assertIn(f"`cairn verify --repair --store dir:{daemon.store}` repairs what has a second copy",
                       found["records/unsafe"]["remedy"])
         _, out, _ = cairn("doctor", "--store", f"dir:{daemon.store}", "--reserve", "1000TiB", "--only-bad", check=1)
         self.assertIn("unsafe   space:", out)
@@ -73,7 +73,7 @@ class Doctor(Case):
         daemon = self.daemon(store_reserve="64MiB")
         found = self.ask(daemon)
         space = found.get("space/good") or found["space/warning"]
-        self.assertIn("; 64 MiB beyond them are kept for records and deletion", space["text"])
+        self.assertIn("; 64 MiB beyond them are kept in reserve for records and deletion", space["text"])
         where = ("--server", f"unix:{daemon.socket}")
         self.assertEqual(cairn_json("status", *where)["reserve_bytes"], 64 << 20)
         self.assertIn(", reserve 64.00 MiB", cairn("status", *where, check=0)[1])
@@ -100,7 +100,7 @@ class Doctor(Case):
         daemon.start()  # which puts it right from its copy, and says so
         found = self.ask(daemon)
         self.assertIn("1 of 1 runs", found["records/good"]["text"])
-        self.assertRegex(cairn("status", *where, check=0)[1], "(covered damage|from the other place): record file ")
+        self.assertRegex(cairn("status", *where, check=0)[1], "(damage that the second copy covers|read from the second copy): the record file ")
         group = Group(self.bed, daemon.url(), 2)
         group.restore()
         group.save(2)

@@ -84,7 +84,7 @@ class Reload(Case):
         self.path.write_text(text)
         return self.daemon(config=self.path, log_level=None, gc_pressure=None)
 
-    def reload(self, daemon, text, expected="read again"):
+    def reload(self, daemon, text, expected="the daemon has read its configuration again"):
         """What the log says from here on."""
         before = len(daemon.log())
         self.path.write_text(text)
@@ -101,7 +101,7 @@ class Reload(Case):
         for step in range(1, 6):
             group.save(step)
         said = self.reload(daemon, "[log]\nlevel = debug\n[retention]\ninterval = 1s\nkeep-last = 3\n")
-        self.assertIn("taken over section=retention", said)
+        self.assertIn("a changed setting is in effect section=retention", said)
         wait_until("the old ones are forgotten", lambda: {step for step, _ in listed(daemon, how="server")} == {3, 4, 5})
         self.reload(daemon, "[log]\nlevel = debug\n")
         for step in range(6, 9):
@@ -149,9 +149,9 @@ class Reload(Case):
     def test_what_needs_a_restart_is_named(self):
         daemon = self.with_file("[memory]\nbuffers = 64MiB\n")
         said = self.reload(daemon, "[memory]\nbuffers = 128MiB\n[session]\nmax = 10\n[log]\nlevel = warn\n")
-        self.assertIn("this change needs a restart section=memory key=buffers", said)
-        self.assertIn("this change needs a restart section=session key=max", said)
-        self.assertIn("taken over section=log key=level", said)
+        self.assertIn("a changed setting takes effect only after a restart section=memory key=buffers", said)
+        self.assertIn("a changed setting takes effect only after a restart section=session key=max", said)
+        self.assertIn("a changed setting is in effect section=log key=level", said)
         self.assertIn("need_restart=2", said)
 
     def test_a_broken_file_changes_nothing(self):
@@ -160,9 +160,9 @@ class Reload(Case):
         for text, why in (("[gc]\nkeep-cycles = 6\nevery = often\n", "cairnd.conf:3"),
                           ("[gc]\nkeep-cycles = 6\n[quota]\ndemo = 1 checkpoints\n[tls]\ncert = /nowhere\n", "[tls]"),
                           ("[gc]\nkeep-cycles = 6\n[retention]\nkeep-last = 2\n", "interval")):
-            said = self.reload(daemon, text, "stays as it was")
+            said = self.reload(daemon, text, "keeps its old configuration")
             self.assertIn(why, said)
-            self.assertNotIn("taken over", said)
+            self.assertNotIn("a changed setting", said)
             self.assertEqual(self.status(daemon)["gc"]["keep_cycles"], 5)
             done = subprocess.run([str(word) for word in [*daemon.argv(), "--check-config"]], capture_output=True, timeout=30,
                                   check=False)
@@ -181,7 +181,7 @@ class Reload(Case):
         op = group[0].do("save", 1, 20000)["op"]
         for signum in (signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGPIPE, signal.SIGXFSZ):
             daemon.process.send_signal(signum)
-        wait_until("it was asked to read its configuration again", lambda: "read again" in daemon.log())
+        wait_until("it was asked to read its configuration again", lambda: "has read its configuration again" in daemon.log())
         other = group[1].do("save", 1, 20000)["op"]
         group[0].do("wait", op, 20000)
         group[1].do("wait", other, 20000)

@@ -90,8 +90,8 @@ class Forget(Case):
         self.assertEqual(cairn("undelete", "demo/run", *store, check=0)[1], "")
         for command in ("undelete", "pin"):
             code, _, err = cairn(command, "demo/run", "10@1", *store)
-            self.assertEqual((code, err), (3, "cairn: demo/run 10@1 was forgotten and its space reclaimed: it is gone for good\n"))
-        self.assertIn("no checkpoint of step 10", cairn("undelete", "demo/run", "10", *store, check=4)[2])
+            self.assertEqual((code, err), (3, "cairn: demo/run 10@1 was forgotten, and its space was reclaimed: it cannot be brought back\n"))
+        self.assertIn("no forgotten checkpoint of step 10", cairn("undelete", "demo/run", "10", *store, check=4)[2])
         cairn("show", "demo/run", "10", *store, check=4)
         self.assert_whole(daemon, {(20, 1), (30, 1), (40, 1)})
 
@@ -117,7 +117,7 @@ class Forget(Case):
                               r"unless an open save or a restore uses them\nof what was forgotten before, garbage collection would free:\n")
         self.assertRegex(out, r"\n +1 would be reclaimed; would remove \d+ objects? \(.*\n(.*\n)* +it would be reclaimed without waiting")
         _, out, err = cairn("gc", "--now", "demo/run", *where, check=0)
-        self.assertIn("`cairn undelete` does not bring it back", err)
+        self.assertIn("`cairn undelete` cannot bring it back", err)
         self.assertIn("gone for good", out)
         for words, said in ((("--now",), "nothing was reclaimed"), (("--now", "-n"), "nothing would be reclaimed")):
             _, out, _ = cairn("gc", *words, *where, check=0)
@@ -125,9 +125,9 @@ class Forget(Case):
             self.assertNotIn("gone for good", out)
         self.assertEqual(daemon.files("runs/demo/run/checkpoints/1-10/*"), [])
         self.assertEqual(cairn("undelete", "demo/run", "10@1", *where)[::2],
-                         (3, "cairn: demo/run 10@1 was forgotten and its space reclaimed: it is gone for good\n"))
+                         (3, "cairn: demo/run 10@1 was forgotten, and its space was reclaimed: it cannot be brought back\n"))
         said = cairn("status", "demo/run", "10@1", *where)[1]
-        self.assertRegex(said, rf"reclaimed by uid={os.getuid()} claimed=\S+@\S+: asked to be reclaimed now")
+        self.assertRegex(said, rf"reclaimed by uid={os.getuid()} claimed=\S+@\S+: a caller asked to reclaim it now")
         document = cairn_json("forget", "demo/run", "20", "--now", *where)
         self.assertEqual((document["gc"]["reclaimed"], document["gc"]["forgotten"]), (1, 0))
         self.assertEqual(daemon.files("runs/demo/run/checkpoints/1-20/*"), [])
@@ -158,7 +158,7 @@ class Forget(Case):
         there = lambda: sorted(path.name for step in (10, 20) for path in daemon.files(f"runs/demo/run/checkpoints/1-{step}/*"))
         cairn("forget", "demo/run", "20", *where, check=0)
         before = there()
-        said = r"the part of rank 1 of checkpoint 30@1 cannot be read .*`cairn verify demo/run 30@1 --repair`\) or forget that checkpoint"
+        said = r"the part of rank 1 of checkpoint 30@1 cannot be read .*`cairn verify demo/run 30@1 --repair`\), or forget that checkpoint"
         told = cairn_json("gc", "--now", "--dry-run", *where, check=6)["gc"]
         for words in (("gc", "--now"), ("gc", "--now", "demo/run"), ("forget", "demo/run", "--keep-last", 9, "--now")):
             code, out, err = cairn(*words, *where)
@@ -220,8 +220,8 @@ class Forget(Case):
             cairn("annotate", "demo/run", step, "--metric", f"loss={loss}", *at(daemon), check=0)
         note = lambda: cairn_json("status", "demo/run", "40@1", *at(daemon))["checkpoint"]["note_version"]
         before = note()
-        for value, said in (("nan", "NaN is no value"), ("-nan(1)", "NaN is no value"), ("1e400", "beyond what a metric holds"),
-                            ("-1e400", "beyond what a metric holds"), ("1e", "NAME=VALUE"), ("", "NAME=VALUE")):
+        for value, said in (("nan", "NaN is not a value"), ("-nan(1)", "NaN is not a value"), ("1e400", "larger than a metric can hold"),
+                            ("-1e400", "larger than a metric can hold"), ("1e", "NAME=VALUE"), ("", "NAME=VALUE")):
             code, _, err = cairn("annotate", "demo/run", "40", "--metric", f"loss={value}", *at(daemon))
             self.assertEqual(code, 2, value)
             self.assertIn(f"--metric 'loss={value}': ", err)
@@ -232,28 +232,28 @@ class Forget(Case):
         best = ("--keep-best", 1, "--mode", "min", "--keep-tag", "paper")
         code, _, err = cairn("forget", "demo/run", *best, "--metric", "accuracy", *at(daemon))
         self.assertEqual(code, 4)
-        self.assertIn('a value of the metric "accuracy"; nothing is forgotten', err)
+        self.assertIn('a value of the metric "accuracy", so nothing is forgotten', err)
         self.assertEqual(cairn("forget", "demo/run", *best, *at(daemon))[0], 2)
         cairn("forget", "demo/run", *best, "--metric", "loss", *at(daemon), check=0)
         self.assertEqual(steps(daemon), [20, 40, 60])
         cairn("tag", "demo/run", "40", "paper", "--remove", *at(daemon), check=0)
         code, _, err = cairn("forget", "demo/run", "--keep-tag", "paper", *at(daemon))
         self.assertEqual(code, 2)
-        self.assertIn("no rule of the policy keeps any", err)
+        self.assertIn("its rules keep none of the", err)
 
     def test_mistakes_forget_nothing(self):
         daemon, _ = self.saved(ALL[:3])
-        for words, fragment in (((), "no policy was specified"),
-                                (("--keep-last", 0), "no policy was specified"),
+        for words, fragment in (((), "no policy is given"),
+                                (("--keep-last", 0), "no policy is given"),
                                 (("--keep-last", "-3"), "keep-last \"-3\""),
                                 (("--keep-within", "3 days"), "keep-within"),
                                 (("--metric", "loss", "--keep-last", 1), "without keep-best"),
-                                (("--keep-last", 30, "--keep-last", 3), "--keep-last '3': it was given as '30' before"),
-                                (("--keep-within", "0d"), "no policy was specified"),
-                                (("10", "--keep-last", 1), "not beside checkpoints by name"),
-                                (("10", "--keep-least", "1x"), "--keep-least 1x"),
+                                (("--keep-last", 30, "--keep-last", 3), "--keep-last '3' was already given as '30'"),
+                                (("--keep-within", "0d"), "no policy is given"),
+                                (("10", "--keep-last", 1), "cannot be combined with checkpoints by name"),
+                                (("10", "--keep-least", "1x"), "--keep-least is 1x"),
                                 (("10", "--keep-least", 0), "at least 1"),
-                                (("--project", "demo", "--keep-last", 1), "no RUN")):
+                                (("--project", "demo", "--keep-last", 1), "RUN or a checkpoint cannot")):
             code, _, err = cairn("forget", "demo/run", *words, *at(daemon))
             self.assertEqual((words, code), (words, 2), err)
             self.assertIn(fragment, err)
@@ -318,7 +318,7 @@ class Forget(Case):
         self.addCleanup(relay.close)
         code, out, err = cairn(*policy, "--quiet", "--server", f"127.0.0.1:{relay.port}")
         self.assertEqual((code, out), (3, ""))
-        self.assertRegex(err, r"^cairn: demo/b: UNREACHABLE: .*\ncairn: 2 runs were not looked at\n$")
+        self.assertRegex(err, r"^cairn: demo/b: UNREACHABLE: .*\ncairn: 2 runs were not examined\n$")
 
     def test_damage_is_named_in_one_line_and_loses_nothing(self):
         daemon, _ = self.saved(ALL[:3])
@@ -333,12 +333,12 @@ class Forget(Case):
         code, out, err = cairn("forget", "--project", "demo", "--keep-last", 2, *at(daemon))
         self.assertEqual(code, 3)
         self.assertEqual(len(err.splitlines()), 1, err)
-        self.assertTrue(err.startswith("cairn: demo/bad: DAMAGED: none of the 2 checkpoints is good"), err)
+        self.assertTrue(err.startswith("cairn: demo/bad: DAMAGED: none of the run's 2 checkpoints is both good"), err)
         self.assertIn("demo/run: 1 forgotten, 2 kept", out)
         self.assertEqual(cairn("forget", "demo/bad", "--keep-last", 1, *at(daemon))[0], 6)
         said = json.loads(cairn("forget", "demo/bad", "--keep-last", 1, "--json", *at(daemon))[2])  # one object
         self.assertEqual((said["code"], said["error"]), (6, "DAMAGED"))
-        self.assertIn("demo/bad: none of the 2", said["message"])
+        self.assertIn("demo/bad: none of the run's 2", said["message"])
         code, _, err = cairn("forget", "demo/bad", "10", *at(daemon))
         self.assertEqual(code, 3)
         self.assertIn("10@1 stays, because the run has no good checkpoint", err)
@@ -355,8 +355,8 @@ class Forget(Case):
         self.assertEqual(steps(daemon, run="demo/all-of-it"), ALL[:4])
         _, out, _ = cairn("undelete", "demo/run", *at(daemon), check=0)
         self.assertIn("20@1", out)
-        for text, fragment in (("interval = 1h", "no section has a policy"),
-                               ("keep-last = 2", "has a policy and no interval"),
+        for text, fragment in (("interval = 1h", "section has a policy"),
+                               ("keep-last = 2", "has a policy but no interval"),
                                ("interval = 0s\nkeep-last = 2", None),
                                ("metric = loss\nkeep-last = 1", "without keep-best")):
             config.write_text(f"[retention]\n{text}\n")
@@ -404,7 +404,7 @@ class Forget(Case):
         policy = ("forget", "demo/run", "--keep-last", 2)
         run = cairn_json(*policy, *at(daemon))["runs"][0]
         reasons = {(c["step"], c["term"]): c["reasons"] for c in run["checkpoints"]}
-        self.assertEqual(reasons[(40, 1)], "end of a branch that was superseded lately")
+        self.assertEqual(reasons[(40, 1)], "end of a branch that was superseded recently")
         self.assertEqual(set(listed(daemon, how="server")), {(40, 1), (30, 2), (35, 2)})
         cairn(*policy, "--keep-superseded", "0s", *at(daemon), check=0)
         self.assertEqual(set(listed(daemon, how="server")), {(30, 2), (35, 2)})

@@ -84,7 +84,7 @@ class FullDisk(Case):
             self.assertIn("read-only", cairn("status", "--server", f"unix:{daemon.socket}")[1])
             for words in (("gc", "--now"), ("gc",), ("scrub",), ("verify", "--repair")):
                 _, _, err = cairn(*words, "--server", f"unix:{daemon.socket}", check=1)
-                self.assertRegex(err, "READ_ONLY: .*mount it to be written, and restart the daemon")
+                self.assertRegex(err, "READ_ONLY: .*mount it for writing, and restart the daemon")
             group = self.group(daemon)
             group.all("fill", 99)
             self.assertEqual(group.restore(), (2, 1, True))
@@ -269,7 +269,7 @@ class FullDisk(Case):
             lambda s: s if s["health"] != "red" and s["free_bytes"] * 20 >= s["total_bytes"] else None)(self.status(daemon)),
             timeout_s=60)
         self.assertGreater(status["gc"]["forgotten"], 0)  # not all
-        self.assertIn("for want of room", cairn("status", *where)[1])
+        self.assertIn("for lack of room", cairn("status", *where)[1])
         left = [int(line.split()[1].split("@")[0]) for line in cairn("undelete", "demo/run", *where, check=0)[1].splitlines()]
         gone = set(saved[:-2]) - set(left)
         self.assertTrue(gone and max(gone) < min(left), (gone, left))

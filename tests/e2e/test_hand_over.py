@@ -92,7 +92,7 @@ class HandOver(Case):
         wait_until("all is handed over", lambda: "rank handed over its state" in daemon.log())
         group.kill()
         wait_until("the save is committed", lambda: "checkpoint committed" in daemon.log())
-        self.assertIn("finished what a client handed over that is gone", daemon.log())
+        self.assertIn("the daemon finished the save of a client that is gone", daemon.log())
 
     def test_a_rank_that_had_not_staged_leaves_nothing(self):
         daemon = self.daemon(save_chunk=CHUNK, restore_drain="10m")

@@ -217,7 +217,7 @@ class Hostile(Case):
                 time.sleep(0.005)  # 256 requests at once would be another offence
         self.assertLess(sent, 8 << 20)
         wait_until("the peer that does not read is gone",
-                   lambda: "was not read in time" in self.server.log())
+                   lambda: "did not read its answers in time" in self.server.log())
         sock.close()
         self.still_serves()
 

@@ -174,7 +174,7 @@ class Metrics(Case):
         wait_until("it is seen", lambda: self.get("/healthz")[0] == 503)
         body = self.get("/healthz")[2]
         self.assertIn("red: NO_SPACE", body)
-        self.assertIn("remedy: nothing is forgotten, and no run has more than the two good checkpoints that stay: add room", body)
+        self.assertIn("remedy: no checkpoint is waiting to be reclaimed, and no run has more than the two good checkpoints that always stay: add room", body)
         told = self.scrape()
         self.assertEqual((told["health", "word=red"], told["backend_up"]), (1, 1))
         self.assertEqual(other.stop(), 0)
@@ -192,7 +192,7 @@ class Metrics(Case):
         cairn("scrub", "--server", f"unix:{self.server.socket}", check=0)
         wait_until("it hangs", lambda: self.get("/healthz")[0] == 503)
         began = time.monotonic()
-        self.assertRegex(self.get("/healthz")[2], "red: .*(no answer|TIMED_OUT).*\nremedy: ")
+        self.assertRegex(self.get("/healthz")[2], "red: .*(does not answer|TIMED_OUT).*\nremedy: ")
         told = self.scrape()
         self.assertLess(time.monotonic() - began, 20)
         self.assertEqual((told["backend_up"], told["scrape_success"], told["health", "word=red"]), (0, 0, 1))
@@ -253,7 +253,7 @@ class Metrics(Case):
     def test_off_and_refused(self):
         plain = self.daemon("plain")
         self.assertNotIn("metrics: listening", plain.log())
-        for listen, word in (("0.0.0.0:0", "on-network"), ("nonsense:x", "[metrics] listen"), ("unix:/x", "no TCP address")):
+        for listen, word in (("0.0.0.0:0", "on-network"), ("nonsense:x", "[metrics] listen"), ("unix:/x", "not a TCP address")):
             other = self.bed.start(self.server.argv(store_url=f"dir:{self.bed.path}/x", metrics_listen=listen),
                                    stdin=-3, stdout=-1, stderr=-2)
             out = other.communicate(timeout=30)[0].decode()

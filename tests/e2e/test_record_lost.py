@@ -102,7 +102,7 @@ class RecordLost(Case):
         cairn("gc", "--server", f"unix:{daemon.socket}")
         self.assertEqual(before, self.files(daemon) & before)
         self.assertEqual(daemon.stop(), 0)
-        self.says_what_is_lost(daemon, "the record of the run is missing")
+        self.says_what_is_lost(daemon, "the run's record is missing")
 
     def test_of_yesterday(self):
         daemon = self.daemon(**CARE)
@@ -136,7 +136,7 @@ class RecordLost(Case):
             self.assertEqual(status, 6, (words, out, err))
             self.assertIn(self.remedy(daemon), out)
         self.assertEqual("were not read" in cairn("verify", "--server", f"unix:{daemon.socket}", check=6)[1], True)
-        self.assertIn("pass 2 was asked for", cairn("scrub", "--server", f"unix:{daemon.socket}", check=0)[1])
+        self.assertIn("pass 2 begins", cairn("scrub", "--server", f"unix:{daemon.socket}", check=0)[1])
         self.assertEqual(daemon.stop(), 0)
         self.says_what_is_lost(daemon, "are not in the run's record")
 
@@ -190,7 +190,7 @@ class RecordLost(Case):
                 self.assertFalse(result["ok"], result)
                 self.assertIn("cairn salvage demo/run", result["text"])
             group.end()
-            self.assertIn("restore from a record that is not whole", daemon.log())
+            self.assertIn("a restore uses a record that is not whole", daemon.log())
             self.assertEqual(daemon.stop(), 0)
         self.assertEqual(before, daemon.files("runs/**/*"))
 

@@ -349,8 +349,8 @@ class Record(Repairing):
         said = self.repair(self.store, check=6)
         self.assertIn("only a mirror", said["checked"][0]["left"][0])
         _, out, _ = cairn("doctor", *self.store, check=1)
-        self.assertIn(f"`cairn verify --repair {' '.join(map(str, self.store))}` makes good what has a second copy, "
-                      "with --from MIRROR also", out)
+        self.assertIn(f"`cairn verify --repair {' '.join(map(str, self.store))}` repairs what has a second copy, "
+                      "and with --from MIRROR also", out)
         self.mended(1, [1, 2, 3, 4])
         self.assertNotIn(b"unproven", self.record(self.served))
         self.assertEqual({name: self.files()[name] for name in before}, before)
@@ -424,7 +424,7 @@ class Record(Repairing):
         self.refused()
         flip(self.updates()[-1], 40)
         flip(self.updates()[-3], 40)
-        self.refused("what follows it names another")
+        self.refused("the next update names another one")
 
     def annotated_to(self, store, count):
         """The record there ends with this update."""
@@ -541,9 +541,9 @@ class Record(Repairing):
         shutil.rmtree(self.served.store / "copy")
         status, out, err = cairn("verify", *self.store)
         self.assertEqual(status, 6, out)
-        self.assertIn("copy is missing, the second place of all records", out)
+        self.assertIn("copy, which holds the second copy of all records, is missing", out)
         self.assertIn(f"`cairn verify --repair --store dir:{self.served.store}` makes them good", err)
-        self.assertIn("copy is missing", cairn("doctor", *self.store, check=1)[1])
+        self.assertIn("the second copy of all records, is missing", cairn("doctor", *self.store, check=1)[1])
         cairn("verify", "--repair", *self.store, check=0)
         cairn("verify", *self.store, check=0)
         self.assertTrue(self.served.files("copy/runs/demo/run/record/*.snapshot"))

@@ -171,7 +171,7 @@ class Salvage(Case):
         for words in ((), ("--yes",)):
             said = self.salvage(daemon, "--accept-loss", *words, check=3)
             for key, text in (((10, 1), "is not made again: "), ((20, 1), "cannot be made again: the part of rank 0"),
-                              ((25, 1), "its page 0 was made from other parts"), ((40, 2), "the part that rank 1 sealed says")):
+                              ((25, 1), "its page 0 was made from other parts"), ((40, 2), "the part that rank 1 sealed belongs to")):
                 self.assertEqual(said[key][0], "left", said)
                 self.assertIn(text, said[key][1])
             self.assert_remade(said, (30, 2), "was" if words else "would be")
@@ -264,8 +264,8 @@ class Salvage(Case):
             self.assertEqual(refused.process.wait(30), 6)
             self.assertIn(remedy, refused.tail())
             _, out, err = cairn("salvage", "--store", url, check=0)
-            self.assertIn("the store's record: whole: nothing whole of it is left; the store's UUID is then a new one: it is made anew", out)
-            self.assertIn(f"`cairn salvage --yes --store {url}` does it", err)
+            self.assertIn("the store's record: whole: nothing intact of it is left; the store's UUID is a new one: it is made again", out)
+            self.assertIn(f"`cairn salvage --yes --store {url}` makes these changes", err)
             self.assertEqual([path for path in sorted(daemon.store.rglob("*")) if path.name != "lock"],
                              [path for path in files if path.name != "lock"])
             pinned = loss == "folders"
@@ -274,7 +274,7 @@ class Salvage(Case):
                                      env={"CAIRN_FAILPOINTS": point})
                 self.assertEqual(status, -9, point)
             _, out, _ = cairn("salvage", "--yes", "--store", url, *(("--store-uuid", uuid) if pinned else ()), check=0)
-            self.assertIn("it is made anew", out)
+            self.assertIn("it is made again", out)
             made = cairn_json("store", "upgrade", url)["store_uuid"]
             self.assertEqual(made == uuid, pinned)
             self.assertIn(made, out)
@@ -293,10 +293,10 @@ class Salvage(Case):
         cairn("salvage", "--store", f"dir:{daemon.store}", "--server", "unix:/nowhere", check=2)
         status, _, err = cairn("salvage", RUN, "--server", "unix:/nowhere")
         self.assertEqual(status, 2)
-        self.assertIn("with the daemon stopped", err)
+        self.assertIn("stop the daemon first", err)
         daemon.start()
         _, _, err = cairn("salvage", "--yes", "--store", f"dir:{daemon.store}", check=11)
-        self.assertIn("stop it", err)
+        self.assertIn("stop that daemon first", err)
 
 
 if __name__ == "__main__":

@@ -44,9 +44,9 @@ class Smoke(Case):
         bad = f"cairn://127.0.0.1:{relay.port}/demo/full"
         code, out, err = run(BIN / "cairn-trainer", *trainer, bad, "--attempt", token())
         self.assertEqual(code, 6, err)
-        self.assertIn("restore: NOT_FOUND: ", err)
-        self.assertIn("step 99 was not saved; the nearest: 5", err)
-        self.assertNotIn("the run is empty", out)
+        self.assertIn("the restore failed: NOT_FOUND: ", err)
+        self.assertIn("step 99 was not saved; the nearest saved steps: 5", err)
+        self.assertNotIn("the run has no checkpoint", out)
         code, out, err = run(BIN / "cairn-minimal", bad)
         self.assertEqual((code, out), (1, ""))
         self.assertIn("NOT_FOUND: step 99 was not saved", err)
@@ -54,7 +54,7 @@ class Smoke(Case):
         self.assertIsNone(relay.failed)
         code, out, err = run(BIN / "cairn-trainer", *trainer, daemon.url("demo/new"), "--attempt", token())
         self.assertEqual(code, 0, err)
-        self.assertIn("the run is empty: training from the beginning", out)
+        self.assertIn("the run has no checkpoint, so training starts from the beginning", out)
         for step in (1, 2):
             code, out, err = run(BIN / "cairn-minimal", daemon.url("demo/minimal"))
             self.assertEqual((code, out), (0, f"step {step} is durable, weights[0] is {step}\n"), err)

@@ -58,13 +58,13 @@ class Target(Case):
 
     def test_places_that_take_no_directory(self):
         (self.bed.path / "file").write_text("mine")
-        cases = [("/proc/x", 2, "--to /proc/x: no directory can be made there: name one on a disk"),
-                 (f"{self.bed.path}/none/x", 2, "/none/x: the directory above it is not there: make it first"),
-                 (f"{self.bed.path}/file", 1, "file is no directory: restore into"),
+        cases = [("/proc/x", 2, "--to /proc/x: no directory can be created there; name one on a disk"),
+                 (f"{self.bed.path}/none/x", 2, "/none/x: the directory above it does not exist; create it first"),
+                 (f"{self.bed.path}/file", 1, "file is not a directory; restore into"),
                  (self.bed.path / ("x" * 250), 2, "the name is too long")]
         if os.geteuid() != 0:
             (self.bed.path / "locked").mkdir(mode=0o500)
-            cases.append((self.bed.path / "locked" / "x", 12, "you may not write there"))
+            cases.append((self.bed.path / "locked" / "x", 12, "you have no permission to write there"))
         for command in (self.commands[0], self.commands[3]):
             for place, status, words in cases:
                 code, out, err = cairn(*command, "--to", place, *self.where)
@@ -96,7 +96,7 @@ class Target(Case):
                     shutil.rmtree(self.out)
                     continue
                 self.assertEqual(code, 1, (limit, command, err))
-                self.assertIn("TOO_LARGE: write ", err)
+                self.assertIn("TOO_LARGE: cannot write ", err)
                 self.assertIn("ulimit -f", err)
                 self.assertEqual([path.name for path in self.bed.path.glob("out*")], [])
         cairn(*self.commands[0], "--to", self.out, *self.where, check=0)

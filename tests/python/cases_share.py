@@ -106,7 +106,7 @@ def refused(rank, world, url):
         ck.save(1).durable.result(60)
         with pytest.raises(cairn.InvalidError, match="share"):
             ck.restore(share="scatter")
-        with pytest.raises(cairn.InvalidError, match="rank 0 said .*share=None, rank 1 said .*share='broadcast'"):
+        with pytest.raises(cairn.InvalidError, match="rank 0 gave .*share=None, but rank 1 gave .*share='broadcast'"):
             ck.restore(share="broadcast" if rank else None)
         with pytest.raises(cairn.InvalidError):
             ck.restore(share="broadcast" if rank else "scatter")
@@ -126,7 +126,7 @@ def flipped(rank, world, url):
                 data[17] ^= 4
         gloo.Gloo.broadcast = flip
         try:
-            with pytest.raises(cairn.DigestMismatchError, match="what rank 0 read and what came here differ.*unusable" if rank == 1
+            with pytest.raises(cairn.DigestMismatchError, match="the bytes that rank 0 read differ from those that came here.*unusable" if rank == 1
                                else "failed on rank 1"):
                 ck.restore(share="broadcast")
         finally:

@@ -106,11 +106,11 @@ def test_annotate(url):
         assert (newest.tags, newest.metrics) == (("newest",), {})
         with pytest.raises(cairn.InvalidError, match='"loss" is not a number'):
             client.annotate(5, metrics={"loss": float("nan")})
-        with pytest.raises(cairn.NotFoundError, match="annotate step 7"):
+        with pytest.raises(cairn.NotFoundError, match="cannot annotate step 7"):
             client.annotate(7, tags=["x"])
-        with pytest.raises(cairn.InvalidError, match="annotate: the metric 'loss' is 'low', which is no number"):
+        with pytest.raises(cairn.InvalidError, match="annotate: the metric 'loss' is 'low', which is not a number"):
             client.annotate(5, metrics={"loss": "low"})
-        with pytest.raises(cairn.InvalidError, match="the step must be an integer, it is '8'"):
+        with pytest.raises(cairn.InvalidError, match="the step must be an integer, but it is '8'"):
             client.save("8")
         with pytest.raises(cairn.InvalidError, match="one text"):
             client.annotate(5, tags="best")
@@ -158,7 +158,7 @@ def test_bad_arguments(url):
             with pytest.raises(cairn.InvalidError, match="save: (metrics is|the metric 'a')"):
                 client.save(1, metrics=metrics)
         for deadline in (-1, float("nan"), "x"):
-            with pytest.raises(cairn.InvalidError, match="deadline is .*; it may be seconds, 0 or more"):
+            with pytest.raises(cairn.InvalidError, match="deadline is .*; it must be seconds, 0 or more"):
                 client.save(1, deadline=deadline)
         client.save(1, deadline=float("inf")).result(30)
     for options in ({"io_deadline": -1}, {"save_deadline": float("nan")}, {"arena_bytes": -1}, {"arena_bytes": 2 ** 70},

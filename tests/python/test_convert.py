@@ -459,7 +459,7 @@ def test_lost_newest_is_refused(convert, own_daemon, tmp_path):
     shutil.rmtree(own_daemon.store / "copy")
     own_daemon.start()
     said = convert("export", "py/lost", "--to", "out", "--format", "npz", *server, check=6)
-    assert "newest good one is 1@1: name it" in said and not (tmp_path / "out").exists()
+    assert "name the newest good one, 1@1" in said and not (tmp_path / "out").exists()
     convert("export", "py/lost", "1", "--to", "out", "--format", "npz", *server)
 
 

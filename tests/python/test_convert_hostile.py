@@ -147,12 +147,12 @@ def test_archives_of_other_kinds(convert, run, tmp_path):
     numpy.savez_compressed(tmp_path / "c.npz", a=numpy.arange(3))
     with zipfile.ZipFile(tmp_path / "bz.npz", "w", zipfile.ZIP_BZIP2) as archive:
         archive.write(tmp_path / "c.npz", "a.npy")
-    assert "compressed in way 12" in convert("import", run, "bz.npz", check=2)
+    assert "compressed by method 12" in convert("import", run, "bz.npz", check=2)
     numpy.savez(tmp_path / "field.npz", a=numpy.zeros(3, dtype=[("x", "<f4")]))
-    assert "are not read" in convert("import", run, "field.npz", check=2)
+    assert "cannot be read" in convert("import", run, "field.npz", check=2)
     with zipfile.ZipFile(tmp_path / "other.npz", "w") as archive:
         archive.writestr("read.me", "text")
-    assert "is no .npy" in convert("import", run, "other.npz", check=6)
+    assert "is not a .npy file" in convert("import", run, "other.npz", check=6)
     for types in ("[]", "{", '{"a": 1}', "[" * 100000):
         with zipfile.ZipFile(tmp_path / "types.npz", "w") as archive:
             archive.writestr("cairn.json", types)

@@ -50,7 +50,7 @@ def test_torch_16_open_until_the_marker_is_closed(url):
     assert sorted(name.split("step-7/")[1] for name in fs.find(f"{url}/step-7")) == [".metadata", "a.bin", "sub/b.bin"]
     with pytest.raises(cairn.ExistsError, match="committed"):
         write(f"{url}/step-7/c.bin", b"too late")
-    with pytest.raises(cairn.UnsupportedError, match="not removed by paths"):
+    with pytest.raises(cairn.UnsupportedError, match="cannot be removed by its path"):
         fs.rm(f"{url}/step-7/a.bin")
     with pytest.raises(FileNotFoundError):
         fs.rm(f"{url}/step-99/a.bin")
@@ -207,12 +207,12 @@ def test_copies_and_folders(url):
     cairn.fs.seal(f"{url}/step-1")
     fs.cp(f"{url}/step-1/a.csv", f"{url}/step-2.csv")  # a file that is a checkpoint by itself
     assert fs.cat_file(f"{url}/step-2.csv") == b"1"
-    with pytest.raises(cairn.UnsupportedError, match="not removed by paths"):
+    with pytest.raises(cairn.UnsupportedError, match="cannot be removed by its path"):
         fs.rmdir(f"{url}/step-1")
     with pytest.raises(FileNotFoundError):
         fs.rmdir(f"{url}/step-9")
     for bad in ("../step-3/a", "x/../../a", "./a"):
-        with pytest.raises(cairn.InvalidError, match="no names of files"):
+        with pytest.raises(cairn.InvalidError, match="cannot be names of files"):
             write(f"{url}/step-3/{bad}", b"x")
 
 

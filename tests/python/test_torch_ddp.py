@@ -98,7 +98,7 @@ dist.destroy_process_group()
         for process in processes:
             process.kill()
     assert [process.returncode for process in processes] == [0, 0], outputs
-    assert "planning the restore failed on rank 1" in outputs[0] and "w: stored is" in outputs[1]
+    assert "planning the restore failed on rank 1" in outputs[0] and "w: the stored value" in outputs[1]
     assert "open: " in outputs[0] and "opening the checkpointer failed on rank 1" in outputs[0]
 
 

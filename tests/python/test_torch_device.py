@@ -269,7 +269,7 @@ def test_a_driver_that_fails_is_named_and_the_next_save_is_none_the_worse(url, f
         ck.save(100).durable.result(60)
     assert failures
     for text in failures:
-        assert "x.a" in text and ("illegal memory access" in text or "no device memory" in text)
+        assert "x.a" in text and ("illegal memory access" in text or "not device memory" in text)
 
 
 def test_without_a_driver_the_save_says_so(url, fake, monkeypatch):

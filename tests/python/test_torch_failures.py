@@ -79,7 +79,7 @@ def test_a_step_that_is_saved_already_says_so(url):
     with Checkpointer(url, {"x": state}, on_error="raise") as ck:
         ck.save(5).durable.result(60)
         state["n"] = 2
-        with pytest.warns(cairn.torch.CairnWarning, match="step 5 is saved already and stays as it was"):
+        with pytest.warns(cairn.torch.CairnWarning, match="step 5 is already saved and stays as it was"):
             ck.save(5).durable.result(60)
         ck.restore(5)
         assert state["n"] == 1

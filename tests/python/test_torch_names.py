@@ -151,14 +151,14 @@ def test_shape_and_dtype_mismatch_name_the_tensor(url):
     assert_same([p.detach() for p in wide.parameters()], before)
     with pytest.raises(cairn.DtypeMismatchError, match=r"model\.0\.weight: .*float32.*bfloat16"):
         restore(url, {"model": small_model(0, torch.bfloat16)})
-    with pytest.raises(cairn.InvalidError, match="model: stored as module"):
+    with pytest.raises(cairn.InvalidError, match="model: it was stored as module"):
         restore(url, {"model": 3})
 
 
 def test_wrong_optimizer(url):
     model = small_model(0)
     save(url, {"model": model, "optim": torch.optim.Adam(model.parameters())})
-    with pytest.raises(cairn.InvalidError, match="optim: the stored optimizer is Adam, the live one SGD"):
+    with pytest.raises(cairn.InvalidError, match="optim: the stored optimizer is Adam, but the live one is SGD"):
         restore(url, {"model": model, "optim": torch.optim.SGD(model.parameters())})
     split = [{"params": [p]} for p in model.parameters()]
     save(url, {"model": model, "optim": torch.optim.Adam(split)}, 2)

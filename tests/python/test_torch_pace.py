@@ -121,7 +121,7 @@ def test_bad_words_are_refused(url):
         with pytest.raises(cairn.InvalidError, match="interval|overhead_max|mtbf"):
             Checkpointer(url, {}, **bad)
     with Checkpointer(url, {}) as ck:
-        with pytest.raises(cairn.InvalidError, match='say interval="auto"'):
+        with pytest.raises(cairn.InvalidError, match='give interval="auto"'):
             ck.should_save(1)
     with pytest.raises(cairn.InvalidError, match="blocked_s is -1"):
         _cairn.interval(-1, 1, 1, 1, 0, 0, 0, 1, 1)

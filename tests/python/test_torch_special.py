@@ -70,7 +70,7 @@ def test_torch_12_sparse_as_components(url, kind):
     assert_same(parts_of(model.table), parts_of(value))
     assert_same(parts_of(model.weight), parts_of(value))
     assert model.table is table and model.weight is weight and weight.requires_grad  # the optimizer still knows it
-    with pytest.raises(cairn.InvalidError, match=r"model\.\w+: stored is a tensor made of others.*live one is plain"):
+    with pytest.raises(cairn.InvalidError, match=r"model\.\w+: a tensor made of others .* is stored, but the live one is plain"):
         restore(url, {**live, "model": Holder(torch.zeros(4, 6))})
 
 

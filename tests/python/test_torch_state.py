@@ -288,7 +288,7 @@ def test_unsupported_value_names_its_path(url):
     with Checkpointer(url, {"models": {"g": torch.nn.Linear(2, 2)}}) as ck:
         with pytest.raises(cairn.UnsupportedValueError, match=r"models\.g: .*Linear.* a name of its own in the state"):
             ck.save(1)
-    with pytest.raises(cairn.InvalidError, match="model: it is the class Linear; give an object of it"):
+    with pytest.raises(cairn.InvalidError, match="model: the state holds the class Linear; give an object of that class"):
         Checkpointer(url, {"model": torch.nn.Linear})
     for key in ("a.b", "", "cairn.x", 3):
         with pytest.raises(cairn.InvalidError, match="state: the key"):

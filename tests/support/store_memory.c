@@ -67,7 +67,8 @@ static int do_create(struct memory_medium *medium, struct store_req *req)
                         req->object.sequence, req->object.rank);
     }
     if (req->bytes == 0 || req->bytes > LIMIT_OBJECT_BYTES) {
-        return diag_set(&req->diag, CAIRN_E_INVALID, "object of %llu bytes: allowed are 1 to %d",
+        return diag_set(&req->diag, CAIRN_E_INVALID,
+                        "the object has %llu bytes; 1 to %d are allowed",
                         (unsigned long long)req->bytes, LIMIT_OBJECT_BYTES);
     }
     int rc = add_thing(medium, link, req->bytes, &req->diag);
@@ -91,7 +92,7 @@ static int do_write(struct memory_medium *medium, struct store_req *req)
         !add_u64(req->offset, req->bytes, &end) || end > thing->bytes_max) {
         return diag_set(
             &req->diag, CAIRN_E_INVALID,
-            "write of %llu bytes at %llu: not aligned to %d or beyond the object's %llu",
+            "a write of %llu bytes at %llu is not aligned to %d, or is beyond the object's %llu",
             (unsigned long long)req->bytes, (unsigned long long)req->offset, LIMIT_ALIGN_BYTES,
             (unsigned long long)thing->bytes_max);
     }
@@ -117,7 +118,7 @@ static int do_seal(struct memory_medium *medium, struct store_req *req)
         return no_object(req);
     }
     if ((*link)->sealed) {
-        return diag_set(&req->diag, CAIRN_E_EXISTS, "object %u is sealed already",
+        return diag_set(&req->diag, CAIRN_E_EXISTS, "object %u is already sealed",
                         req->object.sequence);
     }
     if ((*link)->voided) {

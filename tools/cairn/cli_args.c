@@ -20,7 +20,7 @@ struct words {
 static int unknown_option(const struct cli *cli, const char *word, struct diag *diag)
 {
     const char *name = cli->command ? cli->command->name : "", *space = name[0] ? " " : "";
-    return diag_set(diag, CAIRN_E_INVALID, "%s is no option of cairn%s%s; see cairn%s%s --help",
+    return diag_set(diag, CAIRN_E_INVALID, "%s is not an option of cairn%s%s; see cairn%s%s --help",
                     word, space, name, space, name);
 }
 
@@ -35,7 +35,7 @@ static int take_option(struct option_set *set, const struct option *option, stru
         value = words->words[++words->at];
     }
     return value ? options_take(set, option, value, diag)
-                 : diag_set(diag, CAIRN_E_INVALID, "--%s wants %s", option->name, option->value);
+                 : diag_set(diag, CAIRN_E_INVALID, "--%s needs %s", option->name, option->value);
 }
 
 /* --name VALUE, --name=VALUE, -x VALUE. */
@@ -69,14 +69,14 @@ static int take_command(struct cli *cli, struct words *words, const char *text, 
         }
     }
     if (!cli->command) {
-        return diag_set(diag, CAIRN_E_INVALID, "'%s' is no command; see cairn --help", text);
+        return diag_set(diag, CAIRN_E_INVALID, "'%s' is not a command; see cairn --help", text);
     }
     cli->command_at = words->at;
     words->argument = cli->command->arguments;
     cli->own_set.table = cli->command->options;
     cli->own_set.values = calloc(1, cli->command->options_bytes + 1);
     return cli->own_set.values ? options_init(&cli->own_set, diag)
-                               : diag_set(diag, CAIRN_E_NO_MEMORY, "no memory for options");
+                               : diag_no_memory(diag, "options");
 }
 
 static int take_argument(struct cli *cli, struct words *words, const char *text, struct diag *diag)
@@ -96,8 +96,8 @@ static int take_argument(struct cli *cli, struct words *words, const char *text,
         struct option_texts *texts = (struct option_texts *)(void *)own;
         if (texts->count == OPTION_TEXTS_MAX) {
             return diag_set(diag, CAIRN_E_INVALID,
-                            "more than %d runs are named; see cairn %s --help", OPTION_TEXTS_MAX,
-                            cli->command->name);
+                            "the command line names more than %d runs; see cairn %s --help",
+                            OPTION_TEXTS_MAX, cli->command->name);
         }
         texts->items[texts->count++] = text;
         break;
@@ -164,7 +164,8 @@ static int choose_source(struct cli *cli, struct diag *diag)
                   (cli->run_text && strstr(cli->run_text, "://") &&
                    strncmp(cli->run_text, "cairn:///", 9) != 0);
     if (server && options_given(&cli->common_set, "store")) {
-        return diag_set(diag, CAIRN_E_INVALID, "a server and --store: name one of them");
+        return diag_set(diag, CAIRN_E_INVALID,
+                        "the command line names both a server and --store; name only one of them");
     }
     const struct cli_common *common = &cli->common;
     cli->source = (struct source_options){.url = common->server,

@@ -38,8 +38,8 @@ static int understand_run(struct cli *cli, struct diag *diag)
     }
     if (!server) {
         return diag_set(diag, CAIRN_E_INVALID,
-                        "which server? Say --server HOST:PORT (or unix:/path), set CAIRN_SERVER, "
-                        "or read a store with --store dir:/path");
+                        "no server is named: give --server HOST:PORT (or unix:/path), set "
+                        "CAIRN_SERVER, or read a store with --store dir:/path");
     }
     if (strstr(server, "://")) {
         cli->source.url = server;
@@ -63,9 +63,10 @@ static int only_run(struct cli *cli, struct diag *diag)
         cli->run = names[0];
         cli->has_run = true;
     } else if (status == 0) {
-        status = count == 0 ? diag_set(diag, CAIRN_E_NOT_FOUND, "there is no run here yet")
-                            : diag_set(diag, CAIRN_E_INVALID,
-                                       "which of the %zu runs? `cairn ls` names them", count);
+        status = count == 0
+                     ? diag_set(diag, CAIRN_E_NOT_FOUND, "the store has no run yet")
+                     : diag_set(diag, CAIRN_E_INVALID,
+                                "there are %zu runs, so name one; `cairn ls` lists them", count);
     }
     free(names);
     return status;
@@ -110,8 +111,8 @@ int cli_check_run(struct cli *cli, struct diag *diag)
     if (status == 0 && !found) {
         char name[RUN_NAME_TEXT_MAX];
         run_name_format(&cli->run, name);
-        status =
-            diag_set(diag, CAIRN_E_NOT_FOUND, "there is no run %s; `cairn ls` names all", name);
+        status = diag_set(diag, CAIRN_E_NOT_FOUND, "there is no run %s; `cairn ls` lists all runs",
+                          name);
     }
     return status;
 }
@@ -126,7 +127,7 @@ int cli_resolve(struct cli *cli, const struct selector *selector, struct scratch
     if (status == 0 && resolved->empty) {
         char name[RUN_NAME_TEXT_MAX];
         run_name_format(&cli->run, name);
-        status = diag_set(diag, CAIRN_E_NOT_FOUND, "%s has no checkpoint", name);
+        status = diag_set(diag, CAIRN_E_NOT_FOUND, "%s has no checkpoint yet", name);
     }
     if (status == 0) {
         *ret = resolved->info;
@@ -144,7 +145,7 @@ void cli_say_mark(const struct cli *cli, const struct cli_list *list)
     struct shown room;
     run_name_format(&cli->run, name);
     if (list->mark[0] != 0) {
-        fprintf(stderr, "cairn: %s: checkpoints may be missing here: %s\n", name,
+        fprintf(stderr, "cairn: the list of %s may lack checkpoints: %s\n", name,
                 shown(&room, list->mark));
     }
 }
@@ -183,9 +184,8 @@ int cli_resolve_newest(struct cli *cli, const struct selector *selector, struct 
     if (status == 0 && passed_over) {
         format_ckpt(ret->id, sizeof(id), id);
         status = diag_set(diag, CAIRN_E_DAMAGED,
-                          "the newest checkpoint is damaged or lost (cairn status, cairn ls); the "
-                          "newest good one is %s: "
-                          "name it",
+                          "the newest checkpoint is damaged or lost (see `cairn status` and `cairn "
+                          "ls`); to use the newest good one, name %s",
                           id);
     }
     return status;
@@ -208,7 +208,7 @@ int cli_keep_note(struct ckpt_info *io, struct scratch *scratch, struct diag *di
     }
     io->tags = tags;
     io->metrics = metrics;
-    return fits ? 0 : diag_set(diag, CAIRN_E_NO_MEMORY, "no memory for tags and metrics");
+    return fits ? 0 : diag_no_memory(diag, "tags and metrics");
 }
 
 struct listing {
@@ -223,7 +223,7 @@ static int keep_page(struct listing *listing, const struct msg_list_reply *reply
         size_t cap = (listing->count + reply->count) * 2;
         struct ckpt_info *grown = realloc(listing->items, cap * sizeof(*grown));
         if (!grown) {
-            return diag_set(diag, CAIRN_E_NO_MEMORY, "no memory for the list");
+            return diag_no_memory(diag, "the list of runs and checkpoints");
         }
         listing->items = grown;
         listing->cap = cap;
@@ -266,8 +266,7 @@ int cli_list(struct cli *cli, struct scratch *scratch, struct cli_list *io, stru
         }
         io->items = items;
         io->count = listing.count;
-        status =
-            items && io->mark ? 0 : diag_set(diag, CAIRN_E_NO_MEMORY, "no memory for the list");
+        status = items && io->mark ? 0 : diag_no_memory(diag, "the list of runs and checkpoints");
     }
     free(listing.items);
     return status;

@@ -16,25 +16,25 @@ const struct command *const commands[] = {
 
 const struct option cli_options[] = {
     {"server", "HOST:PORT",
-     "the server (or unix:/path); also in RUN as cairn://HOST:PORT/project/run or "
+     "the server (or unix:/path); RUN may name it too, as cairn://HOST:PORT/project/run or "
      "cairn+unix:///path?run=project/run",
      OPTION_AT_TEXT(struct cli_common, server)},
     {"store", "URL",
-     "read the store itself, without a server: dir:/PATH or rados:POOL[/NAMESPACE][?conf=FILE]",
+     "read the store directly, without a server: dir:/PATH or rados:POOL[/NAMESPACE][?conf=FILE]",
      OPTION_AT_TEXT(struct cli_common, store)},
-    {"ca-file", "FILE", "use TLS; the server's certificate must be of this authority",
+    {"ca-file", "FILE", "use TLS, with a server certificate issued by this authority",
      OPTION_AT_TEXT(struct cli_common, ca_file), .completes = COMPLETES_FILES},
     {"cert-file", "FILE", "this client's certificate", OPTION_AT_TEXT(struct cli_common, cert_file),
      .completes = COMPLETES_FILES},
-    {"key-file", "FILE", "its private key", OPTION_AT_TEXT(struct cli_common, key_file),
-     .completes = COMPLETES_FILES},
-    {"timeout", "DURATION", "for one answer of the server, 1s to 1d",
+    {"key-file", "FILE", "the private key of this certificate",
+     OPTION_AT_TEXT(struct cli_common, key_file), .completes = COMPLETES_FILES},
+    {"timeout", "DURATION", "time limit for one answer of the server, 1s to 1d",
      OPTION_AT_DURATION(struct cli_common, timeout_ms), .preset = "10s", .min = 1000,
      .max = 86400000},
-    {"json", NULL, "JSON on stdout; errors as JSON on stderr",
+    {"json", NULL, "print JSON on stdout, and errors as JSON on stderr",
      OPTION_AT_FLAG(struct cli_common, json)},
-    {"quiet", NULL, "no progress", OPTION_AT_FLAG(struct cli_common, quiet), .letter = 'q'},
-    {"help", NULL, "this text", OPTION_AT_FLAG(struct cli_common, help), .letter = 'h',
+    {"quiet", NULL, "show no progress", OPTION_AT_FLAG(struct cli_common, quiet), .letter = 'q'},
+    {"help", NULL, "show this text", OPTION_AT_FLAG(struct cli_common, help), .letter = 'h',
      .alone = true},
     {0}};
 

@@ -158,8 +158,8 @@ void cli_usage(FILE *out, const struct command *command)
     print_wrapped(
         out,
         "RUN is project/run, or cairn://HOST:PORT/project/run; CHECKPOINT is latest, STEP, or "
-        "STEP@TERM. Each option has a twin in the environment: CAIRN_SERVER for --server, "
-        "CAIRN_CA_FILE for --ca-file. The command line wins.",
+        "STEP@TERM. Each option can also be set in the environment: CAIRN_SERVER for --server, "
+        "CAIRN_CA_FILE for --ca-file. The command line takes precedence.",
         0, 0);
     print_statuses(out);
 }

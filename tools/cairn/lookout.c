@@ -45,7 +45,7 @@ int lookout_run(struct cli *cli, const struct lookout *lookout, struct diag *dia
 {
     if (cli->source.store) {
         return diag_set(diag, CAIRN_E_UNSUPPORTED,
-                        "a store without a server does not change: ask the server (--server)");
+                        "a store without a server does not change; ask the server (--server)");
     }
     int status = cli_connect(cli, true, diag);
     if (status != 0) {
@@ -61,7 +61,7 @@ int lookout_run(struct cli *cli, const struct lookout *lookout, struct diag *dia
         }
         if (now >= end) {
             diag_clear(diag); /* what the last look did not find */
-            return diag_set(diag, CAIRN_E_TIMED_OUT, "not within %llu.%03llu s",
+            return diag_set(diag, CAIRN_E_TIMED_OUT, "it did not happen within %llu.%03llu s",
                             (unsigned long long)(lookout->for_ms / 1000),
                             (unsigned long long)(lookout->for_ms % 1000));
         }

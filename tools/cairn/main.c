@@ -29,7 +29,7 @@ static int run_command(struct cli *cli, struct diag *diag)
         if (!cli->json) {
             cli_usage(stderr, NULL);
         }
-        return diag_set(diag, CAIRN_E_INVALID, "which command? See cairn --help");
+        return diag_set(diag, CAIRN_E_INVALID, "no command is given; see cairn --help");
     }
     if (cli->help) {
         cli_usage(stdout, cli->command);

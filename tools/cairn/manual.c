@@ -133,7 +133,7 @@ static void put_program(FILE *out)
     put(out, "What Cairn lists is complete, verified and durable; what it restores is exactly what "
              "was saved, or a named error.\n\nRUN is project/run, or "
              "cairn://HOST:PORT/project/run. CHECKPOINT is latest, STEP, or STEP@TERM. Commands "
-             "ask a server, or read a store themselves with --store.\n");
+             "ask a server, or read a store directly with --store.\n");
     for (enum command_group group = 0; group < GROUP_COUNT; group++) {
         fprintf(out, ".SS %s\n", command_group_title(group));
         for (size_t i = 0; commands[i]; i++) {
@@ -149,10 +149,10 @@ static void put_program(FILE *out)
     fprintf(out, ".SH OPTIONS\nOf all commands; before or behind the command's name.\n");
     put_options(out, cli_options);
     fprintf(out, ".SH ENVIRONMENT\n");
-    put(out, "Each option has a twin: CAIRN_ and its name in capitals, with _ for -. Flags are "
-             "yes or no there. What the command line says comes before the environment; a server "
-             "that the command line names before CAIRN_STORE, and CAIRN_STORE before "
-             "CAIRN_SERVER.\n");
+    put(out, "Each option can also be set by a variable, whose name is CAIRN_ and the option's "
+             "name in capitals, with _ for -. The value of a flag is yes or no there. The command "
+             "line takes precedence over the environment; a server that the command line names "
+             "takes precedence over CAIRN_STORE, and CAIRN_STORE over CAIRN_SERVER.\n");
     put_statuses(out);
     fprintf(out, ".SH SEE ALSO\n.BR cairn (3)\n");
 }

@@ -93,7 +93,7 @@ static int open_mirror(void *user, struct loop *loop, struct work_pool *pool, st
         .loop = loop, .pool = pool, .url = offline->repair_from, .read_only = true};
     int status = store_open(&options, ret, diag);
     if (status != 0) {
-        diag_add(diag, "--from %s", options.url);
+        diag_add(diag, "cannot read the mirror --from %s", options.url);
     }
     return status;
 }
@@ -122,7 +122,7 @@ int offline_new(const struct offline_options *options, struct offline **ret, str
 {
     struct offline *offline = calloc(1, sizeof(*offline));
     if (!offline) {
-        return diag_set(diag, CAIRN_E_NO_MEMORY, "no memory");
+        return diag_no_memory(diag, "reading the store");
     }
     *offline = (struct offline){.loop = options->loop, .net = options->net, .pool = options->pool};
     int status = open_store(offline, options, diag);
@@ -189,7 +189,7 @@ int offline_dial(void *user, struct sock **ret, struct diag *diag)
     struct stream *stream = NULL;
     int pair[2];
     if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, pair) != 0) {
-        return diag_errno(diag, errno, "make a socket pair");
+        return diag_errno(diag, errno, "cannot create a socket pair");
     }
     int status = net_uv_adopt(offline->net, pair[0], &ours, diag);
     if (status == 0) {

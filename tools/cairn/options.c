@@ -69,11 +69,11 @@ static int check_range(const struct option *option, struct said said, uint64_t v
                        struct diag *diag)
 {
     if (value < option->min) {
-        return diag_set(diag, CAIRN_E_INVALID, "%s %s: too small; see --help", said.name,
+        return diag_set(diag, CAIRN_E_INVALID, "%s %s is too small; see --help", said.name,
                         said.text);
     }
     if (option->max != 0 && value > option->max) {
-        return diag_set(diag, CAIRN_E_INVALID, "%s %s: too large; see --help", said.name,
+        return diag_set(diag, CAIRN_E_INVALID, "%s %s is too large; see --help", said.name,
                         said.text);
     }
     return 0;
@@ -121,14 +121,14 @@ static int take_whole(const struct option *option, struct said said, uint64_t *t
     uint64_t value = 0;
     if (option->kind == OPTION_COUNT) {
         if (!digits_parse_decimal(said.text, UINT64_MAX, &value)) {
-            return refuse(said, "a number is wanted", diag);
+            return refuse(said, "it must be a number", diag);
         }
     } else if (option->kind == OPTION_SIZE) {
         if (!option_read_size(said.text, &value)) {
-            return refuse(said, "a size is wanted, for instance 64MiB", diag);
+            return refuse(said, "it must be a size, for instance 64MiB", diag);
         }
     } else if (!read_units(said.text, ARRAY_LEN(durations), durations, 1000, &value)) {
-        return refuse(said, "a duration is wanted, for instance 90s, 15m or 1h30m", diag);
+        return refuse(said, "it must be a duration, for instance 90s, 15m or 1h30m", diag);
     }
     int status = check_range(option, said, value, diag);
     *to = status == 0 ? value : *to;
@@ -140,7 +140,7 @@ static int take_number(struct said said, double *to, struct diag *diag)
     char *end = NULL;
     double value = strtod(said.text, &end);
     if (end == said.text || *end != '\0' || !isfinite(value)) {
-        return refuse(said, "a number is wanted", diag);
+        return refuse(said, "it must be a number", diag);
     }
     *to = value;
     return 0;
@@ -158,7 +158,7 @@ static int take_flag(struct said said, bool *to, struct diag *diag)
             }
         }
     }
-    return refuse(said, "yes or no is wanted", diag);
+    return refuse(said, "it must be yes or no", diag);
 }
 
 static int take_text(const struct option *option, struct said said, const char **to,
@@ -172,8 +172,8 @@ static int take_text(const struct option *option, struct said said, const char *
         at += word + strspn(at + word, " ");
     }
     if (!fits) {
-        return diag_set(diag, CAIRN_E_INVALID, "%s '%s': one of these is wanted: %s", said.name,
-                        said.text, option->choices);
+        return diag_set(diag, CAIRN_E_INVALID, "%s '%s' is not possible; it must be one of: %s",
+                        said.name, said.text, option->choices);
     }
     *to = said.text;
     return 0;
@@ -185,9 +185,8 @@ static int take_texts(const struct option *option, struct said said, struct opti
     uint64_t max =
         option->max != 0 && option->max < OPTION_TEXTS_MAX ? option->max : OPTION_TEXTS_MAX;
     if (to->count == max) {
-        return diag_set(diag, CAIRN_E_TOO_LARGE,
-                        "%s '%s' is one more than the %" PRIu64 " that are allowed", said.name,
-                        said.text, max);
+        return diag_set(diag, CAIRN_E_TOO_LARGE, "%s '%s' is one too many; %" PRIu64 " are allowed",
+                        said.name, said.text, max);
     }
     to->items[to->count++] = said.text;
     return 0;
@@ -249,7 +248,7 @@ static int check_once(const struct option_set *set, const struct option *option,
         strcmp(*before, said.text) == 0) {
         return 0;
     }
-    return diag_set(diag, CAIRN_E_INVALID, "%s '%s': it was given as '%s' before", said.name,
+    return diag_set(diag, CAIRN_E_INVALID, "%s '%s' was already given as '%s'", said.name,
                     said.text, *before);
 }
 

@@ -35,7 +35,7 @@ int out_flush(void)
     if (error == EPIPE || reader_is_gone()) {
         return 0;
     }
-    fprintf(stderr, "cairn: standard output: %s\n",
+    fprintf(stderr, "cairn: cannot write to standard output: %s\n",
             error != 0 ? strerror(error) : "an earlier write failed");
     return CAIRN_E_IO;
 }

@@ -122,7 +122,7 @@ int source_new(const struct source_options *options, struct source **ret, struct
 {
     struct source *source = calloc(1, sizeof(*source));
     if (!source) {
-        return diag_set(diag, CAIRN_E_NO_MEMORY, "no memory");
+        return diag_no_memory(diag, "this command");
     }
     source->options = *options;
     int status = start(source, diag);
@@ -248,8 +248,9 @@ static void add_health(struct source *source, struct diag *diag)
     err_ignore(source_await(source, &request.call, &request.done, &ignored)); /* it was extra */
     if (request.status == 0 && status->health == SERVER_RED && status->health_text) {
         diag_clear(diag);
-        diag_set(diag, late.code, "%.120s; the server says of its store: %.200s; %.120s", late.text,
-                 status->health_text, status->health_remedy ? status->health_remedy : "");
+        diag_set(diag, late.code, "%.120s; the server says about its store: %.200s; %.120s",
+                 late.text, status->health_text,
+                 status->health_remedy ? status->health_remedy : "");
     }
     engine_call_fini(&request.call);
 }
@@ -281,7 +282,7 @@ int source_runs(struct source *source, struct run_name **ret, size_t *ret_count,
             memcpy(*ret, reply->names, reply->count * sizeof(**ret));
             *ret_count = reply->count;
         } else {
-            status = diag_set(diag, CAIRN_E_NO_MEMORY, "no memory for %u run names", reply->count);
+            status = diag_no_memory(diag, "%u run names", reply->count);
         }
     }
     engine_call_fini(&request.call);
@@ -291,6 +292,7 @@ int source_runs(struct source *source, struct run_name **ret, size_t *ret_count,
 int source_check_record(struct source *source, const struct run_name *run, bool *ret_salvage,
                         struct diag *diag)
 {
-    return source->offline ? offline_check_record(source->offline, run, ret_salvage, diag)
-                           : diag_set(diag, CAIRN_E_UNSUPPORTED, "only of a store");
+    return source->offline
+               ? offline_check_record(source->offline, run, ret_salvage, diag)
+               : diag_set(diag, CAIRN_E_UNSUPPORTED, "this can be done only with --store");
 }

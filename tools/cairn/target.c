@@ -21,11 +21,11 @@ static int check_empty(const char *path, struct diag *diag)
     DIR *dir = opendir(path);
     if (!dir && errno == ENOTDIR) {
         return diag_set(diag, CAIRN_E_NOT_EMPTY,
-                        "%s is no directory: restore into a directory that is absent or empty",
+                        "%s is not a directory; restore into a directory that is absent or empty",
                         path);
     }
     if (!dir) {
-        return errno == ENOENT ? 0 : diag_errno(diag, errno, "look at %s", path);
+        return errno == ENOENT ? 0 : diag_errno(diag, errno, "cannot examine %s", path);
     }
     int status = 0;
     struct dirent *entry;
@@ -33,7 +33,7 @@ static int check_empty(const char *path, struct diag *diag)
         if (strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0) {
             status =
                 diag_set(diag, CAIRN_E_NOT_EMPTY,
-                         "%s is not empty: restore into a directory that is absent or empty", path);
+                         "%s is not empty; restore into a directory that is absent or empty", path);
         }
     }
     closedir(dir);
@@ -55,24 +55,24 @@ static int cannot_make(const struct target *target, int error, struct diag *diag
     static const struct {
         int error;
         const char *remedy;
-    } rows[] = {{EACCES, "you may not write there; name a place where you may"},
-                {EPERM, "you may not write there; name a place where you may"},
-                {EROFS, "it is mounted read-only; name a place that is not"},
-                {ENOSPC, "there is no room; free some, or name another place"},
+    } rows[] = {{EACCES, "you have no permission to write there; name another place"},
+                {EPERM, "you have no permission to write there; name another place"},
+                {EROFS, "it is mounted read-only; name another place"},
+                {ENOSPC, "there is no room left; free some, or name another place"},
                 {EDQUOT, "your quota there is used up; free some, or name another place"},
                 {ENAMETOOLONG, "the name is too long; name a shorter one"}};
     if (error == EEXIST) {
-        return diag_set(diag, CAIRN_E_EXISTS, "%s is there from another restore: remove it first",
+        return diag_set(diag, CAIRN_E_EXISTS, "%s is left from another restore; remove it first",
                         target->partial);
     }
     if ((error == ENOENT || error == ENOTDIR) && !is_directory_above(target->path)) {
         return diag_set(diag, CAIRN_E_INVALID,
-                        "--to %s: the directory above it is not there: make it first",
+                        "--to %s: the directory above it does not exist; create it first",
                         target->path);
     }
     if (error == ENOENT) { /* /proc and the like */
         return diag_set(diag, CAIRN_E_INVALID,
-                        "--to %s: no directory can be made there: name one on a disk",
+                        "--to %s: no directory can be created there; name one on a disk",
                         target->path);
     }
     for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
@@ -81,7 +81,7 @@ static int cannot_make(const struct target *target, int error, struct diag *diag
             return diag_set(diag, code, "--to %s: %s", target->path, rows[i].remedy);
         }
     }
-    return diag_errno(diag, error, "--to %s: make %s", target->path, target->partial);
+    return diag_errno(diag, error, "--to %s: cannot create %s", target->path, target->partial);
 }
 
 int target_begin(const char *path, struct target *ret, struct diag *diag)
@@ -91,7 +91,7 @@ int target_begin(const char *path, struct target *ret, struct diag *diag)
         length--;
     }
     if (length == 0 || length >= sizeof(ret->path)) {
-        return diag_set(diag, CAIRN_E_INVALID, "--to: a directory is wanted");
+        return diag_set(diag, CAIRN_E_INVALID, "--to needs a directory");
     }
     memcpy(ret->path, path, length);
     ret->path[length] = '\0';
@@ -129,7 +129,7 @@ int target_create(struct target *target, const char *name, int *ret_fd, struct d
 {
     int fd = openat(target->dir, name, O_CREAT | O_EXCL | O_RDWR | O_NOFOLLOW | O_CLOEXEC, 0600);
     if (fd < 0) {
-        return diag_errno(diag, errno, "create %s/%s", target->partial, name);
+        return diag_errno(diag, errno, "cannot create %s/%s", target->partial, name);
     }
     *ret_fd = fd;
     return 0;
@@ -147,8 +147,8 @@ int target_write(int fd, const struct target_piece *piece, struct diag *diag)
         }
         if (written < 0 && errno == EFBIG) {
             return diag_set(diag, CAIRN_E_TOO_LARGE,
-                            "write %s: its file would be larger than is allowed (ulimit -f, or the "
-                            "file system's limit)",
+                            "cannot write %s, because its file would be larger than is allowed "
+                            "(ulimit -f, or the file system's limit)",
                             piece->name);
         }
         if (written <= 0) {
@@ -176,7 +176,7 @@ static int sync_parent(const char *path, struct diag *diag)
     snprintf(copy, sizeof(copy), "%s", path);
     int fd = open(dirname(copy), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (fd < 0) {
-        return diag_errno(diag, errno, "open the directory of %s", path);
+        return diag_errno(diag, errno, "cannot open the directory of %s", path);
     }
     return target_close(fd, path, diag);
 }
@@ -186,7 +186,7 @@ int target_commit(struct target *target, struct diag *diag)
     int status = fsync(target->dir) == 0 ? 0 : diag_errno(diag, errno, "sync %s", target->partial);
     if (status == 0 && rename(target->partial, target->path) !=
                            0) { /* replaces an empty directory, nothing else */
-        status = diag_errno(diag, errno, "rename %s to %s", target->partial, target->path);
+        status = diag_errno(diag, errno, "cannot rename %s to %s", target->partial, target->path);
     }
     if (status != 0) {
         return status; /* target_abort() finds what there is */
@@ -224,6 +224,7 @@ void target_abort(struct target *target)
     }
     target->dir = -1;
     if (rmdir(target->partial) != 0) {
-        fprintf(stderr, "cairn: %s stays behind: %s\n", target->partial, strerror(errno));
+        fprintf(stderr, "cairn: %s could not be removed and stays there: %s\n", target->partial,
+                strerror(errno));
     }
 }

@@ -91,7 +91,7 @@ static int put(struct sink *sink, uint64_t offset, uint64_t bytes, const uint8_t
 {
     uint64_t end;
     if (!add_u64(offset, bytes, &end) || end > sink_bytes(sink)) {
-        return diag_set(diag, CAIRN_E_DAMAGED, "%s: the plan points behind its end",
+        return diag_set(diag, CAIRN_E_DAMAGED, "%s: the server's plan points beyond its end",
                         sink->entry->name);
     }
     sink->written += bytes;
@@ -117,8 +117,9 @@ static int scatter(struct sink *sink, const struct plan_read *read, const uint8_
                              .element_bytes = dtype_bits(entry->dtype) / 8};
     int status = box_check(&read->cell, &entry->shape, diag);
     if (status == 0 && box_bytes(&read->cell, entry->dtype) != read->plain_bytes) {
-        status = diag_set(diag, CAIRN_E_DAMAGED, "%s: a chunk of another size than its box",
-                          entry->name);
+        status =
+            diag_set(diag, CAIRN_E_DAMAGED,
+                     "%s: the server's plan has a chunk of another size than its box", entry->name);
     }
     if (status != 0 || !box_intersect(walk.cell, walk.to, &walk.both)) {
         return status;
@@ -179,7 +180,8 @@ static void start_read(struct writing *writing, struct slot *slot)
     writing->next++;
     if (status == 0 &&
         (slot->read.want >= writing->sink_count || slot->read.stored_bytes > LIMIT_CHUNK_BYTES)) {
-        status = diag_set(&writing->diag, CAIRN_E_PROTOCOL, "the server's plan is out of bounds");
+        status = diag_set(&writing->diag, CAIRN_E_PROTOCOL,
+                          "the server's plan points outside the memory for it");
     }
     if (status != 0) {
         writing->status = status;
@@ -217,7 +219,7 @@ static int start_slots(struct writing *writing, struct diag *diag)
         slot->stored = aligned_alloc(LIMIT_ALIGN_BYTES, LIMIT_CHUNK_BYTES);
         slot->plain = aligned_alloc(LIMIT_ALIGN_BYTES, LIMIT_CHUNK_BYTES);
         if (!slot->stored || !slot->plain) {
-            return diag_set(diag, CAIRN_E_NO_MEMORY, "no memory for read buffers");
+            return diag_no_memory(diag, "read buffers");
         }
     }
     return 0;
@@ -273,9 +275,10 @@ static int write_batch(struct writing *writing, const struct ckpt_info *info, si
     for (size_t i = 0; status == 0 && i < count; i++) {
         const struct sink *sink = &writing->sinks[i];
         if (sink->written != sink_bytes(sink)) {
-            status = diag_set(diag, CAIRN_E_DAMAGED, "%s: the plan covers %llu of %llu bytes",
-                              sink->entry->name, (unsigned long long)sink->written,
-                              (unsigned long long)sink_bytes(sink));
+            status =
+                diag_set(diag, CAIRN_E_DAMAGED,
+                         "%s: the server's plan covers only %llu of %llu bytes", sink->entry->name,
+                         (unsigned long long)sink->written, (unsigned long long)sink_bytes(sink));
         }
     }
     free(request.call.payload);
@@ -289,7 +292,7 @@ int writeout(struct cli *cli, const struct ckpt_info *info, size_t count, struct
     struct progress progress;
     struct writing *writing = calloc(1, sizeof(*writing));
     if (!writing) {
-        return diag_set(diag, CAIRN_E_NO_MEMORY, "no memory");
+        return diag_no_memory(diag, "writing the files");
     }
     *writing = (struct writing){.cli = cli, .progress = &progress};
     progress_start(&progress, cli, "restore", info->plain_bytes);

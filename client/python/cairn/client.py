@@ -52,7 +52,7 @@ def new_attempt() -> str:
 
 def _choice(what: str, table: dict, value: Optional[str]) -> int:
     if value not in table:
-        raise InvalidError.of(f"{what} is {value!r}; it may be {', '.join(repr(key) for key in table if key)}")
+        raise InvalidError.of(f"{what} is {value!r}; it must be {', '.join(repr(key) for key in table if key)}")
     return table[value]
 
 
@@ -60,9 +60,9 @@ def _step(value: Any) -> int:
     try:
         step = operator.index(value)
     except TypeError:
-        raise InvalidError.of(f"save: the step must be an integer, it is {value!r}") from None
+        raise InvalidError.of(f"save: the step must be an integer, but it is {value!r}") from None
     if not 0 <= step < LATEST:
-        raise InvalidError.of(f"save: the step must be from 0 to {LATEST - 1}, it is {step}")
+        raise InvalidError.of(f"save: the step must be 0 to {LATEST - 1}, but it is {step}")
     return step
 
 
@@ -74,7 +74,7 @@ def _metrics(what: str, metrics: Optional[Mapping[str, float]]) -> tuple:
         try:
             rows.append((str(name), float(value.detach() if hasattr(value, "detach") else value)))
         except (TypeError, ValueError, OverflowError):
-            raise InvalidError.of(f"{what}: the metric {name!r} is {value!r}, which is no number") from None
+            raise InvalidError.of(f"{what}: the metric {name!r} is {value!r}, which is not a number") from None
     return tuple(rows)
 
 
@@ -87,7 +87,7 @@ def _ms(what: str, seconds: Optional[float]) -> int:
     except TypeError:
         is_possible = False
     if not is_possible:
-        raise InvalidError.of(f"{what} is {seconds!r}; it may be seconds, 0 or more, or None")
+        raise InvalidError.of(f"{what} is {seconds!r}; it must be seconds, 0 or more, or None")
     return max(1, int(min(seconds, _SECONDS_MAX) * 1000 + 0.999))
 
 
@@ -339,7 +339,7 @@ class Client:
         except TypeError:
             is_possible = False
         if not is_possible:
-            raise InvalidError.of(f"arena_bytes is {arena_bytes!r}; it may be an integer, 0 (what the rank writes) or more")
+            raise InvalidError.of(f"arena_bytes is {arena_bytes!r}; it must be an integer, 0 (what the rank writes) or more")
         self.url, self.rank, self.world_size, self.read_only = url, rank, world_size, read_only
         self._save_deadline = 600.0 if save_deadline is None else save_deadline
         self._ops: weakref.WeakSet = weakref.WeakSet()
@@ -361,7 +361,7 @@ class Client:
     def __del__(self) -> None:
         handle = getattr(self, "_handle", None)
         if handle is not None and handle.is_open():
-            warnings.warn(f"cairn.Client of {self.url} was not closed: saves in flight are aborted",
+            warnings.warn(f"cairn.Client of {self.url} was not closed, so its saves in flight are aborted; call close()",
                           ResourceWarning, source=self, stacklevel=2)
 
     def set_tensors(self, tensors: Iterable[tuple]) -> None:
@@ -427,7 +427,7 @@ class Client:
         """
         step = _step(step)
         if isinstance(tags, str):
-            raise InvalidError.of("save: tags is a sequence of texts, not one text")
+            raise InvalidError.of("save: tags must be a sequence of texts, not one text")
         rows = _metrics("save", metrics)
         op = Operation(self._handle.save(step, tuple(str(tag) for tag in tags), rows, metadata, _ms("deadline", deadline),
                                          2 if lazy else 1, _choice("verify_staged", _VERIFY, verify_staged),
@@ -459,7 +459,7 @@ class Client:
         """
         allow = -1 if allow_older is None else int(allow_older)
         if isinstance(only, str):
-            raise InvalidError.of("restore: only is a sequence of patterns, not one text")
+            raise InvalidError.of("restore: only must be a sequence of patterns, not one text")
         op = Operation(self._handle.restore(step, term, allow, int(strict), _ms("deadline", deadline), tuple(only),
                                             int(bool(all_local))))
         self._ops.add(op)
@@ -486,7 +486,7 @@ class Client:
             TooLargeError: There are more than 32 tags or 64 metrics.
         """
         if isinstance(tags, str) or isinstance(remove_tags, str):
-            raise InvalidError.of("annotate: tags is a sequence of texts, not one text")
+            raise InvalidError.of("annotate: tags must be a sequence of texts, not one text")
         rows = _metrics("annotate", metrics)
         self._handle.annotate(step, term, rows, tuple(str(tag) for tag in tags),
                               tuple(str(tag) for tag in remove_tags), _ms("timeout", timeout))

@@ -74,20 +74,20 @@ class NoMemoryError(CairnError):
 
 
 class InternalError(CairnError):
-    """Internal error: a broken assertion in Cairn."""
+    """Internal error: an assertion in Cairn failed."""
 
     CODE = -3
     NAME = "INTERNAL"
-    SUMMARY = "internal error: a broken assertion in Cairn"
+    SUMMARY = "internal error: an assertion in Cairn failed"
     retry = "never"
 
 
 class AgainError(CairnError):
-    """Not finished yet; the operation goes on."""
+    """Not finished yet; the operation is still running."""
 
     CODE = -4
     NAME = "AGAIN"
-    SUMMARY = "not finished yet; the operation goes on"
+    SUMMARY = "not finished yet; the operation is still running"
     retry = "retry"
 
 
@@ -155,20 +155,20 @@ class NotFoundError(CairnError):
 
 
 class ExistsError(CairnError):
-    """Exists already."""
+    """Already exists."""
 
     CODE = -12
     NAME = "EXISTS"
-    SUMMARY = "exists already"
+    SUMMARY = "already exists"
     retry = "never"
 
 
 class ConflictError(CairnError):
-    """Changed by somebody else in between."""
+    """Another process changed it in between."""
 
     CODE = -13
     NAME = "CONFLICT"
-    SUMMARY = "changed by somebody else in between"
+    SUMMARY = "another process changed it in between"
     retry = "retry"
 
 
@@ -191,11 +191,11 @@ class AbortedError(CairnError):
 
 
 class MissingRanksError(CairnError):
-    """Ranks did not come before the deadline."""
+    """Not all ranks came before the deadline."""
 
     CODE = -16
     NAME = "MISSING_RANKS"
-    SUMMARY = "ranks did not come before the deadline"
+    SUMMARY = "not all ranks came before the deadline"
     retry = "retry"
 
 
@@ -362,11 +362,11 @@ class NoSpaceError(CairnError):
 
 
 class QuotaError(CairnError):
-    """Over the quota."""
+    """The project's quota is used up."""
 
     CODE = -35
     NAME = "QUOTA"
-    SUMMARY = "over the quota"
+    SUMMARY = "the project's quota is used up"
     retry = "later"
 
 
@@ -389,20 +389,20 @@ class ReadOnlyError(CairnError):
 
 
 class NoStoreError(CairnError):
-    """No Cairn store here."""
+    """There is no Cairn store here."""
 
     CODE = -38
     NAME = "NO_STORE"
-    SUMMARY = "no Cairn store here"
+    SUMMARY = "there is no Cairn store here"
     retry = "never"
 
 
 class StoreLockedError(CairnError):
-    """Another daemon has this store."""
+    """Another daemon is using this store."""
 
     CODE = -39
     NAME = "STORE_LOCKED"
-    SUMMARY = "another daemon has this store"
+    SUMMARY = "another daemon is using this store"
     retry = "later"
 
 
@@ -493,7 +493,7 @@ class SkippedError(CairnError):
 
     CODE = -49
     NAME = "SKIPPED"
-    SUMMARY = "the save was skipped: no room for another one in flight"
+    SUMMARY = "the save was skipped, because there was no room for another one in flight"
     retry = "later"
 
 
@@ -502,7 +502,7 @@ class ReplicasDifferError(CairnError):
 
     CODE = -50
     NAME = "REPLICAS_DIFFER"
-    SUMMARY = "ranks hold different bytes of what should be equal"
+    SUMMARY = "ranks hold different bytes of a tensor that should be equal"
     retry = "never"
 
 

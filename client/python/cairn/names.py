@@ -69,11 +69,11 @@ def split_url(url: str) -> tuple:
         path = dict(parse_qsl(query)).get("run", "")
         head += "?run="
     else:
-        raise InvalidError.of(f"{url!r} is no Cairn URL: cairn://host:port/project/run[/step-100] or "
+        raise InvalidError.of(f"{url!r} is not a Cairn URL; write cairn://host:port/project/run[/step-100] or "
                               "cairn+unix:///path?run=project/run[/step-100]")
     parts = [part for part in path.split("/") if part]
     if len(parts) < 2:
-        raise InvalidError.of(f"{url!r} names no run: cairn://host:port/project/run[/step-100] or "
+        raise InvalidError.of(f"{url!r} does not name a run; write cairn://host:port/project/run[/step-100] or "
                               "cairn+unix:///path?run=project/run[/step-100]")
     return head + "/".join(parts[:2]), "/".join(parts[2:])
 
@@ -88,7 +88,7 @@ def parse_step(name: str) -> Optional[int]:
     for words in (_STEP_WORDS, _CHECKPOINT_WORDS):
         steps = {number for word, number in pairs if word in words}
         if len(steps) > 1:
-            raise InvalidError.of(f"the checkpoint id {name!r} names several steps: {sorted(steps)}; one is allowed")
+            raise InvalidError.of(f"the checkpoint id {name!r} names several steps: {sorted(steps)}; name only one")
         if steps:
             return steps.pop()
     return None
@@ -115,7 +115,7 @@ def parse_id(checkpoint_id: Any, run_url: str = "", latest: bool = False) -> Che
     if is_url(text):
         run_url, name = split_url(text)
     if not run_url:
-        raise InvalidError.of(f"the checkpoint id {text!r} is no Cairn URL, and none was given before: use "
+        raise InvalidError.of(f"the checkpoint id {text!r} is not a Cairn URL, and none was given before; use "
                               "cairn://host:port/project/run/step-100, or make the Writer or Reader with the run's URL")
     stem, at, term_text = name.rstrip("/").rpartition("@")
     term = int(term_text) if latest and at and term_text.isdecimal() and term_text.isascii() else 0

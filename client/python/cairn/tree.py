@@ -186,7 +186,7 @@ class Encoder:
         self._put_value(value, 0)
         body = b"".join(self._parts)
         if len(body) > _U32_MAX:
-            raise UnsupportedValueError.of(f"{path}: the tree has {len(body)} bytes; 4 GiB is the most. "
+            raise UnsupportedValueError.of(f"{path}: the tree has {len(body)} bytes; at most 4 GiB are allowed. "
                                            "Store large data as tensors")
         return _HEADER.pack(MAGIC, VERSION, self._nodes, len(body), crc32c(body)) + body
 
@@ -205,7 +205,7 @@ class Encoder:
 
     def _node(self, kind: int, children: int = 0, payload: bytes = b"") -> None:
         if len(payload) > _U32_MAX:
-            raise self._refuse(f"{len(payload)} bytes are too many; 4 GiB is the most")
+            raise self._refuse(f"{len(payload)} bytes are too many; at most 4 GiB are allowed")
         self._parts.append(_NODE.pack(kind, children, len(payload)))
         if payload:
             self._parts.append(payload)
@@ -309,8 +309,8 @@ class Encoder:
         if ref is None:
             has_state = callable(getattr(value, "state_dict", None)) and not isinstance(value, type)
             raise self._refuse(f"a value of type {type(value).__module__}.{type(value).__qualname__} cannot be stored; "
-                               + ("give it a name of its own in the state, beside the others, or say its state_dict() here"
-                                  if has_state else "convert it, or teach Cairn with cairn.register_type"))
+                               + ("give it a name of its own in the state, or put its state_dict() here"
+                                  if has_state else "convert it, or register its type with cairn.register_type"))
         if type(ref) is Deferred:
             self._put_tagged(ref.tag, ref.child, depth)
         else:
@@ -393,16 +393,16 @@ class _Decoder:
     def decode(self) -> Any:
         data = self._data
         if len(data) < _HEADER.size or data[:4] != MAGIC:
-            raise FormatError.of("this is no typed tree")
+            raise FormatError.of("this is not a typed tree")
         _, version, self._nodes, length, crc = _HEADER.unpack_from(data)
         if version != VERSION:
-            raise UnsupportedError.of(f"the typed tree has version {version}; this package reads {VERSION}")
+            raise UnsupportedError.of(f"the typed tree has version {version}; this package reads version {VERSION}")
         if length != len(data) - _HEADER.size:
-            raise FormatError.of(f"the typed tree's header says {length} bytes follow; "
+            raise FormatError.of(f"the typed tree's header says {length} bytes follow, but "
                                  f"{len(data) - _HEADER.size} do")
         found = crc32c(data[_HEADER.size:])
         if found != crc:
-            raise DamagedError.of(f"the typed tree is damaged: crc32c {found:08x}, stored {crc:08x}")
+            raise DamagedError.of(f"the typed tree is damaged: its crc32c is {found:08x}, but {crc:08x} is stored")
         value = self._value(0, False)
         if self._at != len(data) or self._node_idx != self._nodes:
             raise self._bad("the tree ends here, but bytes or nodes are left over")
@@ -415,7 +415,7 @@ class _Decoder:
         kind, reserved, children, length = _NODE_STRICT.unpack_from(data, self._at)
         start = self._at + _NODE.size
         if reserved != b"\0\0\0" or length > len(data) - start or kind > TAGGED:
-            raise self._bad("it is cut off or of an unknown kind")
+            raise self._bad("it is cut off, or has an unknown kind")
         if is_key and kind not in _KEY_KINDS:
             raise self._bad("a dict's key may be null, bool, int, float, str, or a tuple of these")
         if children and depth + 1 >= DEPTH_MAX:
@@ -503,16 +503,16 @@ class _Decoder:
 
 def _as_dict(child: Any) -> dict:
     if type(child) is not dict:
-        raise TypeError("a dict belongs here")
+        raise TypeError("a dict is expected here")
     return child
 
 
 def _as_set(cls: type, child: Any) -> Any:
     if type(child) is not list:
-        raise TypeError("a list belongs here")
+        raise TypeError("a list is expected here")
     result = cls(child)
     if len(result) != len(child):
-        raise ValueError("an item stands twice in a set")
+        raise ValueError("a set has the same item twice")
     return result
 
 
@@ -520,7 +520,7 @@ def _torch_dtype(child: str) -> Any:
     import torch
     dtype = getattr(torch, child)
     if not isinstance(dtype, torch.dtype):
-        raise ValueError(f"torch.{child} is no dtype")
+        raise ValueError(f"torch.{child} is not a dtype")
     return dtype
 
 

@@ -35,7 +35,7 @@ int64_t py_deadline_ms(PyObject *seconds)
         return -1;
     }
     if (isnan(value)) {
-        PyErr_SetString(PyExc_ValueError, "a time in seconds cannot be NaN");
+        PyErr_SetString(PyExc_ValueError, "a time in seconds must not be NaN");
         return -1;
     }
     if (value < 0) {
@@ -75,7 +75,8 @@ int64_t *py_int64_array(struct py_scratch *scratch, PyObject *sequence, Py_ssize
         return NULL;
     }
     if (*io_count >= 0 && count != *io_count) {
-        PyErr_Format(PyExc_ValueError, "%zd numbers are needed, there are %zd", *io_count, count);
+        PyErr_Format(PyExc_ValueError, "%zd numbers are needed, but there are %zd", *io_count,
+                     count);
         return NULL;
     }
     int64_t *array = py_scratch_take(scratch, (size_t)count, sizeof *array);

@@ -12,7 +12,7 @@ cairn_t *py_handle_enter(struct py_handle *handle)
 {
     if (handle->pid != getpid()) {
         py_raise_code(CAIRN_E_FORKED,
-                      "this handle belongs to the parent process; open one in the child");
+                      "this handle belongs to the parent process; open another one in the child");
         return NULL;
     }
     if (handle->cairn == NULL) {
@@ -168,8 +168,9 @@ static PyObject *handle_close(PyObject *self, PyObject *args)
         Py_RETURN_NONE;
     }
     if (handle->calls > 0) {
-        return py_raise_code(CAIRN_E_BUSY,
-                             "another thread is inside a call of this client: close it afterwards");
+        return py_raise_code(
+            CAIRN_E_BUSY,
+            "another thread is inside a call of this client; close the client after that call");
     }
     cairn_t *cairn = handle->cairn;
     handle->cairn = NULL;

@@ -14,7 +14,7 @@ static PyObject *new_attempt(PyObject *Py_UNUSED(self), PyObject *Py_UNUSED(args
     char token[33];
     int rc = cairn_new_attempt(token);
     if (rc != 0) {
-        return py_raise_code(rc, "draw an attempt token");
+        return py_raise_code(rc, "cannot draw an attempt token");
     }
     return PyUnicode_FromString(token);
 }

@@ -65,7 +65,8 @@ static bool op_check(const struct py_op *self)
     if (self->pid == getpid()) {
         return true;
     }
-    py_raise_code(CAIRN_E_FORKED, "this operation belongs to the parent process");
+    py_raise_code(CAIRN_E_FORKED, "this operation was started before fork() and belongs to the "
+                                  "parent process; wait for it there");
     return false;
 }
 
@@ -147,7 +148,7 @@ static PyObject *op_blob(PyObject *object, PyObject *args)
         Py_RETURN_NONE;
     }
     if (rc != 0) {
-        return py_raise_code(rc, "read a restored blob");
+        return py_raise_code(rc, "cannot read a restored blob");
     }
     return PyBytes_FromStringAndSize(data, (Py_ssize_t)bytes);
 }
@@ -172,7 +173,7 @@ static PyObject *op_metadata(PyObject *object, PyObject *Py_UNUSED(args))
     }
     int rc = cairn_op_metadata(self->op, &data, &bytes);
     if (rc != 0) {
-        return py_raise_code(rc, "read the restored checkpoint's metadata");
+        return py_raise_code(rc, "cannot read the metadata of the restored checkpoint");
     }
     return PyBytes_FromStringAndSize(data, (Py_ssize_t)bytes);
 }
@@ -235,7 +236,7 @@ static PyObject *entry_list(struct py_op *self,
     }
     if (list != NULL && rc != CAIRN_E_NOT_FOUND) {
         Py_DECREF(list);
-        return py_raise_code(rc, "list what the checkpoint holds");
+        return py_raise_code(rc, "cannot list the contents of the checkpoint");
     }
     return list;
 }

@@ -57,7 +57,7 @@ static bool expect_tuple(PyObject *object, Py_ssize_t fields, const char *what)
     if (PyTuple_Check(object) && PyTuple_Size(object) == fields) {
         return true;
     }
-    PyErr_Format(PyExc_TypeError, "a %s is a tuple of %zd", what, fields);
+    PyErr_Format(PyExc_TypeError, "a %s must be a tuple of %zd values", what, fields);
     return false;
 }
 

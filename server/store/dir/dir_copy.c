@@ -113,7 +113,7 @@ int dir_copy_now(struct dir_store *store, struct dir_run *run, struct diag *diag
     struct copy copy;
     int rc;
     if (!encode(run, &copy, &rc)) {
-        return rc ? diag_set(diag, rc, "copy of %s", run->record.path) : 0;
+        return rc ? diag_set(diag, rc, "cannot copy %s", run->record.path) : 0;
     }
     pthread_mutex_lock(&run->copying.lock);
     rc = put(store, run, &copy, diag);

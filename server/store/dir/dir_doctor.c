@@ -43,17 +43,17 @@ static void look_at_file_system(struct looking *looking, const struct vfs_space 
     if (space->is_network) {
         doctor_add(looking->doctor, DOCTOR_UNSAFE, "file system",
                    "%s is on the network file system %s", looking->options->path, space->fs_type);
-        doctor_remedy(looking->doctor,
-                      "use a local disk, or a store on Ceph: a daemon on another host cannot be "
-                      "kept out of this one");
+        doctor_remedy(looking->doctor, "use a local disk, or a store on Ceph: on a network file "
+                                       "system a daemon on another host could not be kept out");
     } else if (strcmp(space->fs_type, "tmpfs") == 0) {
         doctor_add(looking->doctor, DOCTOR_UNSAFE, "file system", "%s is on tmpfs",
                    looking->options->path);
-        doctor_remedy(looking->doctor, "use a disk: tmpfs is gone after a power cut");
+        doctor_remedy(looking->doctor,
+                      "use a disk, because the contents of tmpfs are lost at a power cut");
     } else if (!is_tried) {
         doctor_add(looking->doctor, DOCTOR_WARNING, "file system", "%s is on %s",
                    looking->options->path, space->fs_type);
-        doctor_remedy(looking->doctor, "use ext4, xfs or btrfs: Cairn is tested on these");
+        doctor_remedy(looking->doctor, "use ext4, xfs or btrfs, on which Cairn is tested");
     } else {
         doctor_add(looking->doctor, DOCTOR_GOOD, "file system", "%s is on %s",
                    looking->options->path, space->fs_type);
@@ -77,8 +77,9 @@ static void look_at_space(struct looking *looking)
     doctor_space(looking->doctor, "space", &room);
     /* Btrfs does not count inodes. */
     if (space.total_inodes > 0 && space.free_inodes < INODES_MIN) {
-        doctor_add(looking->doctor, DOCTOR_WARNING, "inodes", "%" PRIu64 " of %" PRIu64 " are free",
-                   space.free_inodes, space.total_inodes);
+        doctor_add(looking->doctor, DOCTOR_WARNING, "inodes",
+                   "%" PRIu64 " of %" PRIu64 " inodes are free", space.free_inodes,
+                   space.total_inodes);
         doctor_remedy(looking->doctor, "a checkpoint needs a file for each rank's objects and "
                                        "part: make the file system with more inodes");
     }
@@ -100,7 +101,7 @@ static void look_at_mode(struct looking *looking)
                : group ? DOCTOR_WARNING
                        : DOCTOR_GOOD,
                "permissions", "mode %04o%s", stat.mode & 07777u,
-               all     ? ": everybody may change the store"
+               all     ? ": every user may change the store"
                : group ? ": a whole group may change the store"
                        : "");
     if (all || group) {
@@ -135,7 +136,7 @@ static int write_probe(struct looking *looking, struct probe *probe, struct diag
     probe->is_direct = vfs->ops->is_direct(vfs, probe->fd);
     probe->before_ns = clock_ns(CLOCK_REALTIME);
     int64_t begin_ns = clock_ns(CLOCK_MONOTONIC);
-    rc = back == NULL ? diag_set(diag, CAIRN_E_NO_MEMORY, "no memory to look")
+    rc = back == NULL ? diag_no_memory(diag, "this check")
                       : vfs->ops->pwrite(vfs, probe->fd, 0, PROBE_BYTES, probe->page, diag);
     rc = rc ? rc : vfs->ops->fsync(vfs, probe->fd, diag);
     rc = rc ? rc : vfs->ops->fsync(vfs, looking->root, diag);
@@ -144,8 +145,9 @@ static int write_probe(struct looking *looking, struct probe *probe, struct diag
     rc = rc ? rc : vfs->ops->fstat(vfs, probe->fd, &stat, diag);
     rc = rc ? rc : vfs->ops->pread(vfs, probe->fd, 0, PROBE_BYTES, back, &got, diag);
     if (rc == 0 && (got != PROBE_BYTES || memcmp(back, probe->page, PROBE_BYTES) != 0)) {
-        rc = diag_set(diag, CAIRN_E_DAMAGED, "%s/%s does not hold what was written to it",
-                      looking->options->path, probe->name);
+        rc =
+            diag_set(diag, CAIRN_E_DAMAGED, "%s/%s does not hold the bytes that were written to it",
+                     looking->options->path, probe->name);
     }
     probe->mtime_ns = stat.mtime_ns;
     free(back);
@@ -159,18 +161,19 @@ static void tell_probe(struct looking *looking, const struct probe *probe)
 {
     int64_t ms = probe->sync_ns / 1000000;
     doctor_add(looking->doctor, ms > SLOW_SYNC_MS ? DOCTOR_WARNING : DOCTOR_GOOD, "fsync",
-               "a file and its name were made durable in %" PRId64 ".%01" PRId64 " ms", ms,
+               "making a file and its name durable took %" PRId64 ".%01" PRId64 " ms", ms,
                probe->sync_ns / 100000 % 10);
     if (ms > SLOW_SYNC_MS) {
-        doctor_remedy(looking->doctor, "each commit waits for a few of these: look at what else "
-                                       "uses this disk, or take another");
+        doctor_remedy(looking->doctor, "each commit waits for a few of these: find out what else "
+                                       "uses this disk, or use another disk");
     }
-    doctor_add(looking->doctor, probe->is_direct ? DOCTOR_GOOD : DOCTOR_WARNING, "O_DIRECT",
-               probe->is_direct ? "writes go past the page cache"
-                                : "the file system does not take it: writes go through the page "
-                                  "cache");
+    doctor_add(
+        looking->doctor, probe->is_direct ? DOCTOR_GOOD : DOCTOR_WARNING, "O_DIRECT",
+        probe->is_direct
+            ? "writes bypass the page cache (O_DIRECT)"
+            : "the file system does not support O_DIRECT, so writes go through the page cache");
     if (!probe->is_direct) {
-        doctor_remedy(looking->doctor, "use ext4 or xfs for two to six times the rate");
+        doctor_remedy(looking->doctor, "use ext4 or xfs, which are two to six times as fast");
     }
     /* A file gets the time of the kernel's last tick, which is slightly behind the clock. */
     struct doctor_clock clock = {.whose = "the file system's",
@@ -201,12 +204,10 @@ static void look_at_writing(struct looking *looking)
     } else {
         doctor_add(looking->doctor, DOCTOR_UNSAFE, "fsync",
                    "a file cannot be made durable here: %s", diag_text(&why, rc));
-        doctor_remedy(
-            looking->doctor,
-            rc == CAIRN_E_DENIED || rc == CAIRN_E_READ_ONLY
-                ? "look as the user that cairnd runs as, on a file system that is mounted "
-                  "for writing"
-                : "look at the kernel's log and at the disk");
+        doctor_remedy(looking->doctor, rc == CAIRN_E_DENIED || rc == CAIRN_E_READ_ONLY
+                                           ? "run this command as the user that cairnd runs as, on "
+                                             "a file system that is mounted for writing"
+                                           : "check the kernel's log and the disk");
     }
     err_ignore(vfs->ops->unlink(vfs, looking->root, probe.name, false, NULL)); /* if it is there */
     free(probe.page);
@@ -223,12 +224,12 @@ static void look_at_lock(struct looking *looking)
     vfs_fd fd;
     int rc = vfs->ops->open(vfs, looking->root, "lock", VFS_READ | VFS_WRITE, &fd, &why);
     if (rc == CAIRN_E_NOT_FOUND) {
-        doctor_add(looking->doctor, DOCTOR_GOOD, "lock", "no daemon was ever started here");
+        doctor_add(looking->doctor, DOCTOR_GOOD, "lock", "no daemon has ever used this store");
         return;
     }
     if (rc != 0) {
         doctor_add(looking->doctor, DOCTOR_WARNING, "lock", "%s", diag_text(&why, rc));
-        doctor_remedy(looking->doctor, "look as the user that cairnd runs as");
+        doctor_remedy(looking->doctor, "run this command as the user that cairnd runs as");
         return;
     }
     rc = vfs->ops->lock(vfs, fd, &why);
@@ -236,14 +237,15 @@ static void look_at_lock(struct looking *looking)
     snprintf(path, sizeof(path), "%s/lock", looking->options->path);
     if (rc == CAIRN_E_BUSY) {
         holder_of(path, sizeof(who), who);
-        doctor_add(looking->doctor, DOCTOR_GOOD, "lock", "a daemon has the store: %s",
+        doctor_add(looking->doctor, DOCTOR_GOOD, "lock", "a daemon is using the store: %s",
                    who[0] != '\0' ? who : "its process cannot be seen from here");
     } else if (rc == 0) {
-        doctor_add(looking->doctor, DOCTOR_GOOD, "lock", "free: no daemon runs on this store");
+        doctor_add(looking->doctor, DOCTOR_GOOD, "lock", "no daemon is using the store");
     } else {
         doctor_add(looking->doctor, DOCTOR_UNSAFE, "lock", "%s", diag_text(&why, rc));
-        doctor_remedy(looking->doctor, "use a file system with open-file-description locks: two "
-                                       "daemons on one store would not notice each other");
+        doctor_remedy(looking->doctor,
+                      "use a file system with open-file-description locks; without them two "
+                      "daemons on one store would not notice each other");
     }
 }
 
@@ -284,12 +286,12 @@ static void look_at_quarantine(struct looking *looking)
     }
     if (rc != 0) {
         doctor_add(looking->doctor, DOCTOR_WARNING, "quarantine", "%s", diag_text(&why, rc));
-        doctor_remedy(looking->doctor, "look as the user that cairnd runs as");
+        doctor_remedy(looking->doctor, "run this command as the user that cairnd runs as");
     } else if (found.files > 0) {
         doctor_add(looking->doctor, DOCTOR_GOOD, "quarantine",
-                   "%" PRIu64 " file%s (%" PRIu64 " bytes) in %.160s/quarantine: damaged files of "
-                   "records that others took the place of; nothing reads them: remove them when "
-                   "nobody wants to look at them any more",
+                   "%" PRIu64 " file%s (%" PRIu64
+                   " bytes) in %.160s/quarantine: damaged files of records that were replaced; "
+                   "nothing reads them, so remove them when you no longer need them",
                    found.files, plural(found.files), found.bytes, looking->options->path);
     }
 }
@@ -301,7 +303,8 @@ int dir_doctor(const struct dir_doctor_options *options, struct doctor *doctor, 
     int rc = options->vfs->ops->open_root(options->vfs, options->path, &looking.root, &why);
     if (rc == CAIRN_E_NOT_FOUND) {
         return diag_set(diag, CAIRN_E_NO_STORE,
-                        "%s is not there; name the directory that cairnd's `store` names",
+                        "%s does not exist; name the directory that [store] url names in cairnd's "
+                        "configuration",
                         options->path);
     }
     if (rc != 0) {

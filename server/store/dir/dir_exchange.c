@@ -18,7 +18,7 @@ struct trade {
 static int is_written(struct dir_store *store, struct store_req *req, const struct object_id *id)
 {
     return dir_object_is_open(store, &req->run, id)
-               ? diag_set(&req->diag, CAIRN_E_BUSY, "object %u of rank %u is being written",
+               ? diag_set(&req->diag, CAIRN_E_BUSY, "object %u of rank %u is still being written",
                           id->sequence, id->rank)
                : 0;
 }
@@ -82,7 +82,7 @@ int dir_op_exchange(struct dir_store *store, struct store_req *req)
         int sync_rc = dir_sync_now(store, &trade.at, &why); /* L8 */
         if (sync_rc != 0) {
             rc = diag_set(&req->diag, CAIRN_E_OUTCOME_UNKNOWN,
-                          "%s/%s was exchanged, but that may not outlive a power cut: %s",
+                          "%s/%s was exchanged, but the exchange may not survive a power cut: %s",
                           trade.at.path, trade.name, diag_text(&why, sync_rc));
         }
     }

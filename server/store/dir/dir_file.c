@@ -48,8 +48,8 @@ int dir_at_open(struct dir_store *store, const char *path, struct dir_at *ret, s
                                        &why);
         if (rc == CAIRN_E_IO && is_in_the_way(store, path, other)) {
             return diag_set(diag, CAIRN_E_DAMAGED,
-                            "%s/%s is not a directory: something else was put in its place; "
-                            "remove it",
+                            "%s/%s is not a directory: another program has put something else in "
+                            "its place; remove it",
                             store->path, other);
         }
         if (rc != 0) {
@@ -236,10 +236,10 @@ int dir_stat_file(struct dir_store *store, const struct dir_at *at, const char *
         return rc;
     }
     if (stat.kind != VFS_FILE) {
-        return diag_set(
-            diag, CAIRN_E_DAMAGED,
-            "%s/%s/%s is not a regular file: something else was put in its place; remove it",
-            store->path, at->path, name);
+        return diag_set(diag, CAIRN_E_DAMAGED,
+                        "%s/%s/%s is not a regular file: another program has put something else in "
+                        "its place; remove it",
+                        store->path, at->path, name);
     }
     *ret = stat;
     return 0;
@@ -270,17 +270,17 @@ int dir_rename_durably(struct dir_store *store, const struct dir_at *at, const c
         rc = dir_sync_now(store, at, &why); /* L8 */
         return rc == 0 ? 0
                        : diag_set(diag, CAIRN_E_OUTCOME_UNKNOWN,
-                                  "%s/%s is there, but may not outlive a power cut: %s", at->path,
-                                  name, diag_text(&why, rc));
+                                  "%s/%s was written, but may not survive a power cut: %s",
+                                  at->path, name, diag_text(&why, rc));
     }
     if (rc != CAIRN_E_EXISTS && rc != CAIRN_E_NO_SPACE &&
         vfs->ops->stat(vfs, at->fd, temp, &stat, NULL) != 0) {
-        return diag_set(diag, CAIRN_E_OUTCOME_UNKNOWN, "%s/%s may be there or not: %s", at->path,
-                        name, diag_text(&why, rc));
+        return diag_set(diag, CAIRN_E_OUTCOME_UNKNOWN, "%s/%s may or may not have been written: %s",
+                        at->path, name, diag_text(&why, rc));
     }
     err_ignore(
         vfs->ops->unlink(vfs, at->fd, temp, false, NULL)); /* otherwise the next start removes it */
-    return diag_set(diag, rc, "%s/%s: %s", at->path, name, diag_text(&why, rc));
+    return diag_set(diag, rc, "%s/%s is damaged: %s", at->path, name, diag_text(&why, rc));
 }
 
 int dir_take_back(struct dir_store *store, const struct dir_at *at, const char *name,
@@ -291,9 +291,10 @@ int dir_take_back(struct dir_store *store, const struct dir_at *at, const char *
         return CAIRN_E_OUTCOME_UNKNOWN;
     }
     diag_clear(diag);
-    return diag_set(diag, CAIRN_E_IO,
-                    "%s/%s: the fsync of its directory failed, so it was taken back", at->path,
-                    name);
+    return diag_set(
+        diag, CAIRN_E_IO,
+        "%s/%s was removed again, because the fsync of its directory failed; check the disk",
+        at->path, name);
 }
 
 /* Writes a temporary and closes it. If that fails, the caller removes it. */
@@ -344,11 +345,11 @@ static int read_all(struct dir_store *store, vfs_fd fd, struct dir_bytes *ret, s
     size_t got = 0;
     uint8_t *data = direct ? aligned_alloc(LIMIT_ALIGN_BYTES, room) : malloc(room);
     if (data == NULL) {
-        return diag_set(diag, CAIRN_E_NO_MEMORY, "%llu bytes", (unsigned long long)ret->bytes);
+        return diag_no_memory(diag, "reading %llu bytes", (unsigned long long)ret->bytes);
     }
     int rc = vfs->ops->pread(vfs, fd, ret->offset, direct ? room : ret->bytes, data, &got, diag);
     if (rc == 0 && got != ret->bytes) {
-        rc = diag_set(diag, CAIRN_E_DAMAGED, "%zu bytes of %llu", got,
+        rc = diag_set(diag, CAIRN_E_DAMAGED, "only %zu bytes of %llu could be read", got,
                       (unsigned long long)ret->bytes);
     }
     if (rc != 0) {
@@ -375,8 +376,9 @@ static int read_once(struct dir_store *store, const struct dir_at *at, const cha
         return rc;
     }
     if (stat.bytes > ret->bytes_max) {
-        rc = diag_set(diag, CAIRN_E_TOO_LARGE, "%s/%s has %llu bytes, %llu are allowed", at->path,
-                      name, (unsigned long long)stat.bytes, (unsigned long long)ret->bytes_max);
+        rc = diag_set(diag, CAIRN_E_TOO_LARGE, "%s/%s has %llu bytes, but at most %llu are allowed",
+                      at->path, name, (unsigned long long)stat.bytes,
+                      (unsigned long long)ret->bytes_max);
     } else {
         ret->bytes = stat.bytes;
         if (ret->range > 0) {
@@ -400,7 +402,7 @@ int dir_read_file(struct dir_store *store, const struct dir_at *at, const char *
         /* L22: once more; a second failure is an error. */
         rc = read_once(store, at, name, ret, diag);
     } else if (rc != 0) {
-        diag_set(diag, rc, "%s/%s is not there", at->path, name);
+        diag_set(diag, rc, "%s/%s does not exist", at->path, name);
     }
     return rc;
 }

@@ -53,7 +53,7 @@ int dir_op_list_small(struct dir_store *store, struct store_req *req)
     }
     dir_entries_fini(&entries);
     if (list == NULL) {
-        return diag_set(&req->diag, CAIRN_E_NO_MEMORY, "list of small things");
+        return diag_no_memory(&req->diag, "a list of small things");
     }
     qsort(list, count, sizeof(*list), store_order_smalls);
     req->ret_smalls = list;
@@ -96,7 +96,7 @@ int dir_op_list_ckpts(struct dir_store *store, struct store_req *req)
         dir_entries_fini(&entries[i]);
     }
     if (rc == 0 && list == NULL) {
-        rc = diag_set(&req->diag, CAIRN_E_NO_MEMORY, "list of checkpoints");
+        rc = diag_no_memory(&req->diag, "a list of checkpoints");
     }
     if (rc != 0) {
         return rc;
@@ -192,7 +192,7 @@ int dir_names_list(struct dir_store *store, struct dir_names *ret, struct diag *
     int second = first == CAIRN_E_NO_MEMORY ? first : add_tree(store, "copy/runs", &list, &why[1]);
     if (second == CAIRN_E_NO_MEMORY || (first != 0 && list.count == of_first)) {
         free(list.names);
-        return diag_set(diag, first ? first : second, "list of runs: %s",
+        return diag_set(diag, first ? first : second, "cannot list the runs: %s",
                         diag_text(&why[first == 0], first ? first : second));
     }
     if (first != 0 || second != 0) {

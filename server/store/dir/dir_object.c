@@ -56,7 +56,7 @@ static int no_object(struct store_req *req)
     char name[DIR_NAME_MAX];
     dir_name_object(&req->object, name);
     return diag_set(&req->diag, CAIRN_E_NOT_FOUND,
-                    "object %s of step %llu, term %llu is not being written", name,
+                    "object %s of step %llu, term %llu is not open for writing", name,
                     (unsigned long long)req->object.step, (unsigned long long)req->object.term);
 }
 
@@ -104,9 +104,9 @@ static int take_space(struct dir_store *store, vfs_fd fd, uint64_t bytes, struct
     if (rc == 0 && (space.free_bytes < store->reserve_bytes ||
                     space.free_bytes - store->reserve_bytes < bytes)) {
         rc = diag_set(diag, CAIRN_E_NO_SPACE,
-                      "%s: an object of %llu bytes does not fit into %llu free bytes, of which "
-                      "%llu are kept in reserve; `cairn gc --now` frees what is forgotten, `cairn "
-                      "forget RUN --keep-last 2 --now` older ones; or make room on the disk",
+                      "%s has no room for an object of %llu bytes: %llu bytes are free, of which "
+                      "%llu are kept in reserve; `cairn gc --now` frees forgotten checkpoints, "
+                      "`cairn forget RUN --keep-last 2 --now` older ones; or make room on the disk",
                       store->path, (unsigned long long)bytes, (unsigned long long)space.free_bytes,
                       (unsigned long long)store->reserve_bytes);
     }
@@ -135,7 +135,7 @@ static int make_file(struct dir_store *store, struct dir_open *open, const char 
     }
     rc = store->vfs->ops->stat(store->vfs, at.fd, name, &stat, NULL);
     if (rc == 0) {
-        rc = diag_set(diag, CAIRN_E_EXISTS, "object %s/%s is sealed already", path, name);
+        rc = diag_set(diag, CAIRN_E_EXISTS, "object %s/%s is already sealed", path, name);
     } else if (rc == CAIRN_E_NOT_FOUND) {
         rc = 0;
     } else {
@@ -153,12 +153,13 @@ int dir_op_create(struct dir_store *store, struct store_req *req)
     char path[DIR_PATH_MAX];
     struct ckpt_id id = {req->object.term, req->object.step};
     if (req->bytes == 0 || req->bytes > LIMIT_OBJECT_BYTES) {
-        return diag_set(&req->diag, CAIRN_E_INVALID, "object of %llu bytes: allowed are 1 to %d",
+        return diag_set(&req->diag, CAIRN_E_INVALID,
+                        "the object has %llu bytes; 1 to %d are allowed",
                         (unsigned long long)req->bytes, LIMIT_OBJECT_BYTES);
     }
     struct dir_open *open = calloc(1, sizeof(*open));
     if (open == NULL) {
-        return diag_set(&req->diag, CAIRN_E_NO_MEMORY, "object");
+        return diag_no_memory(&req->diag, "an object");
     }
     open->run = req->run;
     open->id = req->object;
@@ -174,7 +175,7 @@ int dir_op_create(struct dir_store *store, struct store_req *req)
     pthread_mutex_unlock(&store->lock);
     if (exists) {
         free(open);
-        return diag_set(&req->diag, CAIRN_E_EXISTS, "object %u of rank %u is being written",
+        return diag_set(&req->diag, CAIRN_E_EXISTS, "object %u of rank %u is still being written",
                         req->object.sequence, req->object.rank);
     }
     dir_path_objects(&req->run, id, path);
@@ -200,8 +201,8 @@ static int check_range(const struct dir_open *open, struct store_req *req)
         return 0;
     }
     return diag_set(&req->diag, CAIRN_E_INVALID,
-                    "write of %llu bytes at %llu: not aligned to %d, beyond the object's %llu, or "
-                    "after its seal",
+                    "a write of %llu bytes at %llu is not aligned to %d, is beyond the object's "
+                    "%llu bytes, or comes after its seal",
                     (unsigned long long)req->bytes, (unsigned long long)req->offset,
                     LIMIT_ALIGN_BYTES, (unsigned long long)open->bytes_max);
 }
@@ -209,8 +210,8 @@ static int check_range(const struct dir_open *open, struct store_req *req)
 static int say_void(const struct dir_open *open, struct store_req *req)
 {
     return diag_set(&req->diag, open->void_code,
-                    "object %u of rank %u: an earlier write of it failed", open->id.sequence,
-                    open->id.rank);
+                    "object %u of rank %u cannot be written, because an earlier write of it failed",
+                    open->id.sequence, open->id.rank);
 }
 
 int dir_op_write(struct dir_store *store, struct store_req *req)
@@ -304,12 +305,13 @@ int dir_op_seal(struct dir_store *store, struct store_req *req)
     pthread_mutex_unlock(&store->lock);
     if (open == NULL) {
         int rc = dir_op_stat(store, req);
-        return rc == 0 ? diag_set(&req->diag, CAIRN_E_EXISTS, "object %u is sealed already",
+        return rc == 0 ? diag_set(&req->diag, CAIRN_E_EXISTS, "object %u is already sealed",
                                   req->object.sequence)
                        : rc;
     }
     if (is_busy) {
-        return diag_set(&req->diag, CAIRN_E_INVALID, "object %u: writes are in flight",
+        return diag_set(&req->diag, CAIRN_E_INVALID,
+                        "object %u cannot be sealed while writes are in flight",
                         req->object.sequence);
     }
     int rc = open->void_code != 0 ? say_void(open, req) : seal_open(store, open, &req->diag);
@@ -333,7 +335,7 @@ int dir_op_abort(struct dir_store *store, struct store_req *req)
         return no_object(req);
     }
     if (is_busy) {
-        return diag_set(&req->diag, CAIRN_E_BUSY, "object %u is being created or sealed",
+        return diag_set(&req->diag, CAIRN_E_BUSY, "object %u is just being created or sealed",
                         req->object.sequence);
     }
     if (is_last) {

@@ -126,15 +126,15 @@ int dir_op_read(struct dir_store *store, struct store_req *req)
     if (!add_u64(req->offset, req->bytes, &end) || end > place.stat.bytes ||
         (req->to_end && end != place.stat.bytes)) {
         rc = diag_set(&req->diag, CAIRN_E_DAMAGED,
-                      "object %s/%s has %llu bytes, %llu at %llu are wanted", place.at.path,
-                      place.name, (unsigned long long)place.stat.bytes,
+                      "object %s/%s has %llu bytes, but %llu bytes at %llu were requested",
+                      place.at.path, place.name, (unsigned long long)place.stat.bytes,
                       (unsigned long long)req->bytes, (unsigned long long)req->offset);
     } else if (req->bytes > 0) {
         rc = read_once(store, &place, req, NULL);
         rc = rc == CAIRN_E_IO ? read_once(store, &place, req, NULL)
                               : rc; /* L22: once more, with a fresh descriptor */
         if (rc != 0) {
-            diag_set(&req->diag, rc, "read %llu bytes at %llu of object %s/%s: %s",
+            diag_set(&req->diag, rc, "cannot read %llu bytes at %llu of object %s/%s: %s",
                      (unsigned long long)req->bytes, (unsigned long long)req->offset, place.at.path,
                      place.name, err_text(rc));
         }
@@ -166,7 +166,7 @@ static int pick_objects(struct dir_store *store, struct store_req *req,
 {
     struct object_id *list = calloc(entries->count + 1, sizeof(*list));
     if (list == NULL) {
-        return diag_set(&req->diag, CAIRN_E_NO_MEMORY, "list of %zu objects", entries->count);
+        return diag_no_memory(&req->diag, "a list of %zu objects", entries->count);
     }
     size_t count = 0;
     for (size_t i = 0; i < entries->count; i++) {

@@ -23,9 +23,9 @@ int dir_check_inodes(const struct dir_store *store, const struct vfs_space *spac
         return 0;
     }
     return diag_set(diag, CAIRN_E_NO_SPACE,
-                    "%s: %" PRIu64 " inodes of %" PRIu64 " are free and %" PRIu64
-                    " are kept in reserve; `cairn gc --now` frees those of what is forgotten; or "
-                    "remove other files of the disk",
+                    "%s has too few inodes: %" PRIu64 " of %" PRIu64 " are free, and %" PRIu64
+                    " are kept in reserve; `cairn gc --now` frees those of forgotten checkpoints; "
+                    "or remove other files from the disk",
                     store->path, space->free_inodes, space->total_inodes, kept);
 }
 
@@ -37,8 +37,8 @@ static int check_space(struct dir_store *store, struct diag *diag)
     int rc = store->vfs->ops->space(store->vfs, store->root, &space, diag);
     if (rc == 0 && space.free_bytes <= store->reserve_bytes) {
         rc = diag_set(diag, CAIRN_E_NO_SPACE,
-                      "%s: %" PRIu64 " bytes are free and %" PRIu64
-                      " are kept in reserve; `cairn gc --now` frees what is forgotten, `cairn "
+                      "%s is full: %" PRIu64 " bytes are free, and %" PRIu64
+                      " are kept in reserve; `cairn gc --now` frees forgotten checkpoints, `cairn "
                       "forget RUN --keep-last 2 --now` older ones; or make room on the disk",
                       store->path, space.free_bytes, store->reserve_bytes);
     }
@@ -81,8 +81,8 @@ int dir_op_probe(struct dir_store *store, struct store_req *req)
     }
     if (rc == CAIRN_E_NOT_FOUND) {
         return diag_set(&req->diag, CAIRN_E_NO_STORE,
-                        "%s, or the store in it, is gone; put it back (is its disk mounted?) and "
-                        "restart the daemon",
+                        "%s, or the store in it, no longer exists; put it back (check that its "
+                        "disk is mounted), and restart the daemon",
                         store->path);
     }
     return rc ? diag_copy(&req->diag, &why) : 0;

@@ -23,8 +23,8 @@ static void write_snapshot(struct dir_store *store, struct dir_record *rec, cons
         return; /* a full disk is reported elsewhere, and the snapshot is made up for */
     }
     if (rc != 0) {
-        dir_note(store, "no snapshot of %s at version %llu: %s", rec->path,
-                 (unsigned long long)record_version(rec->record), err_name(rc));
+        dir_note(store, "the snapshot of record %s at version %llu could not be written: %s",
+                 rec->path, (unsigned long long)record_version(rec->record), err_name(rc));
     }
 }
 
@@ -48,7 +48,8 @@ static int publish_update(struct dir_store *store, struct dir_record *rec,
     record_update_encode(update, version, rec->last.bytes, &buf);
     int rc = buf_status(&buf);
     if (rc != 0) {
-        rc = diag_set(diag, rc, "update %llu of %s", (unsigned long long)version, rec->path);
+        rc = diag_set(diag, rc, "cannot write update %llu of record %s",
+                      (unsigned long long)version, rec->path);
     }
     dir_name_version(version, false, name);
     struct record_value value = {.bytes = buf.bytes, .data = buf.data};
@@ -63,10 +64,10 @@ static int publish_update(struct dir_store *store, struct dir_record *rec,
         rc = CAIRN_E_CONFLICT;
         if (diag != NULL) {
             diag_clear(diag);
-            diag_set(
-                diag, rc,
-                "update %llu of %s was written by somebody else: is a second daemon on this store?",
-                (unsigned long long)version, rec->path);
+            diag_set(diag, rc,
+                     "another process wrote update %llu of record %s: check that no second daemon "
+                     "uses this store",
+                     (unsigned long long)version, rec->path);
         }
     }
     buf_fini(&buf);
@@ -128,7 +129,10 @@ int dir_record_settle(struct dir_store *store, struct dir_run *run, struct diag 
     CHECK(rec->is_stuck);
     uint64_t doubted = rec->version_max == UINT64_MAX ? 0 : rec->version_max + 1;
     if (store->read_only || atomic_load(&store->is_degraded)) {
-        return diag_set(diag, CAIRN_E_READ_ONLY, "%s: nothing is written any more", rec->path);
+        return diag_set(diag, CAIRN_E_READ_ONLY,
+                        "record %s takes no more updates, because an fsync of it failed; check the "
+                        "disk and restart the daemon",
+                        rec->path);
     }
     dir_record_init(&seen, rec->path);
     seen.is_beside = true; /* takes all names, and moves nothing */
@@ -148,12 +152,12 @@ int dir_record_settle(struct dir_store *store, struct dir_run *run, struct diag 
     dir_record_fini(&seen);
     if (rc != 0) {
         return diag_set(diag, CAIRN_E_READ_ONLY,
-                        "%s: whether its last update is durable is unknown since a failed fsync, "
-                        "and writing it once more failed: %s; check the disk",
+                        "an fsync of record %s failed, so its last update may not be durable, and "
+                        "writing it again failed too: %s; check the disk",
                         rec->path, diag_text(&why, rc));
     }
     rec->is_stuck = false;
-    dir_note(store, "settled after a failed fsync: %s", rec->path);
+    dir_note(store, "written again after a failed fsync: %s", rec->path);
     return 0;
 }
 
@@ -184,8 +188,8 @@ static int make_ready(struct dir_store *store, struct dir_run *run, struct diag 
     }
     if (rc == 0 && rec->is_unhealed) {
         rc = diag_set(diag, CAIRN_E_READ_ONLY,
-                      "%s: only its copy has all of it, and putting it back failed; see the "
-                      "store's line in `cairn status`",
+                      "only the copy of record %s is complete, and restoring the first place from "
+                      "it failed; see the store's line in `cairn status`",
                       rec->path);
     }
     return rc;

@@ -94,7 +94,7 @@ static int check_updates(struct checking *checking)
             if (whole->file.version == version &&
                 memcmp(&whole->last, &link.hash, sizeof(link.hash)) != 0) {
                 err_ignore(diag_set(
-                    &why, CAIRN_E_DAMAGED, "snapshot %llu of %s is of another history",
+                    &why, CAIRN_E_DAMAGED, "snapshot %llu of record %s belongs to another history",
                     (unsigned long long)version, sight->places[whole->file.is_copy].at.path));
                 name(checking, whole->file, &why);
                 *whole = checking->wholes[--checking->count];
@@ -127,10 +127,11 @@ static void conclude(struct checking *checking)
     if (!sight->is_enough && sight->damage.count == 0) {
         struct diag why = DIAG_INIT;
         struct record_file file = {.version = sight->newest};
-        err_ignore(diag_set(&why, CAIRN_E_DAMAGED,
-                            "%s/%s ends before version %llu, which %s has: files of it are missing",
-                            sight->store->path, sight->places[DIR_FIRST].at.path,
-                            (unsigned long long)sight->newest, sight->places[DIR_SECOND].at.path));
+        err_ignore(
+            diag_set(&why, CAIRN_E_DAMAGED,
+                     "%s/%s ends before version %llu, which %s has: some of its files are missing",
+                     sight->store->path, sight->places[DIR_FIRST].at.path,
+                     (unsigned long long)sight->newest, sight->places[DIR_SECOND].at.path));
         name(checking, file, &why);
     }
 }

@@ -56,35 +56,35 @@ static void say_lost(const struct dir_sight *sight, struct dir_record *rec)
     char text[RUN_NAME_TEXT_MAX];
     rec->lost = (struct diag)DIAG_INIT;
     if (is_run_unreadable(sight, rec->path)) { /* no command of Cairn reaches what is below it */
-        err_ignore(diag_set(&rec->lost, sight->lost.code,
-                            "%.250s; nothing of the run can be read: look at the disk (dmesg), and "
-                            "restore from a mirror meanwhile; its second record goes as far as "
-                            "update %llu",
-                            sight->lost.text, (ull)(sight->lost_from - 1)));
+        err_ignore(
+            diag_set(&rec->lost, sight->lost.code,
+                     "%.250s; nothing of the run can be read: check the disk (dmesg), and restore "
+                     "from a mirror meanwhile; the second copy of the record ends with update %llu",
+                     sight->lost.text, (ull)(sight->lost_from - 1)));
         return;
     }
     if (sight->lost.code == CAIRN_E_DENIED) { /* only the right to read it is lost */
-        err_ignore(diag_set(&rec->lost, CAIRN_E_DENIED,
-                            "%.250s; nothing is lost: give %s back to the user that cairnd runs as "
-                            "(`chown -R`, `chmod -R u+rwX`); until then the record goes as far as "
-                            "update %llu",
-                            sight->lost.text, rec->path, (ull)(sight->lost_from - 1)));
+        err_ignore(
+            diag_set(&rec->lost, CAIRN_E_DENIED,
+                     "%.250s; nothing is lost: give %s back to the user that cairnd runs as "
+                     "(`chown -R`, `chmod -R u+rwX`); until then the record ends with update %llu",
+                     sight->lost.text, rec->path, (ull)(sight->lost_from - 1)));
         return;
     }
     /* The store's own: a daemon that opens it goes on by itself. */
     if (!dir_parse_record(rec->path, &run)) {
         err_ignore(diag_set(&rec->lost, sight->lost.code,
-                            "%.250s; the store's record goes as far as update %llu; a daemon that "
-                            "starts goes on from there",
+                            "%.250s; the store's record ends with update %llu, and a daemon that "
+                            "starts continues from there",
                             sight->lost.text, (ull)(sight->lost_from - 1)));
         return;
     }
     run_name_format(&run, text);
     short_cause(sight, &why);
     err_ignore(diag_set(&rec->lost, sight->lost.code,
-                        "%.200s; the record goes as far as update %llu: with the daemon stopped "
-                        "`cairn salvage %s --store %s --accept-loss --yes` goes on without what is "
-                        "lost, unless a mirror has it (verify --repair --from)",
+                        "%.200s; the record can be read up to update %llu: if a mirror has the "
+                        "rest, use verify --repair --from; if not, stop the daemon and run `cairn "
+                        "salvage %s --store %s --accept-loss --yes`, which gives up the rest",
                         why.text, (ull)(sight->lost_from - 1), text,
                         store_caps_url(&sight->store->base.caps)));
 }
@@ -144,7 +144,7 @@ static void check_copies_folder(const struct dir_sight *sight, struct dir_damage
         io->files[0] =
             (struct record_file){.version = sight->newest, .is_snapshot = true, .is_copy = true};
         err_ignore(diag_set(&io->first, CAIRN_E_DAMAGED,
-                            "%s/copy is missing, the second place of all records",
+                            "%s/copy, which holds the second copy of all records, is missing",
                             sight->store->path));
     }
 }
@@ -272,7 +272,7 @@ static int sync_or_stick(struct dir_store *store, struct dir_record *rec, struct
     if (rc != 0 && dir_check_broken(store, rec->path, NULL) != 0) {
         rec->is_stuck = true;
         rec->version_max = UINT64_MAX;
-        dir_note(store, "fsync failed, not writable: %s", rec->path);
+        dir_note(store, "an fsync failed, so this record cannot be written: %s", rec->path);
         return 0;
     }
     return rc == 0 ? 0 : diag_copy(diag, &why);
@@ -296,11 +296,13 @@ static void heal_or_note(struct dir_store *store, struct dir_run *run, struct di
     rec->is_unhealed = !sight->is_enough;
     bool is_wanted = sight->damage.count > 0 || rec->is_unhealed;
     if (is_wanted) {
-        dir_note(store, "%s: %s", rec->is_unhealed ? "from the other place" : "covered damage",
+        dir_note(store, "%s: %s",
+                 rec->is_unhealed ? "read from the second copy"
+                                  : "damage that the second copy covers",
                  sight->damage.count > 0 ? sight->damage.first.text : rec->path);
     }
     if (is_wanted && dir_record_heal(store, run, sight, &why) != 0) {
-        dir_note(store, "not healed: %s", why.text);
+        dir_note(store, "a damaged copy could not be repaired: %s", why.text);
     }
     if (atomic_load(&run->copying.to) < record_version(rec->record)) {
         dir_copy_want(store, run);

@@ -120,18 +120,21 @@ static int prove(struct dir_store *store, const struct dir_at *at, const struct 
     struct diag why = DIAG_INIT;
     int rc = read_link(file, req->bytes, req->data, &link, &why);
     if (rc != 0) {
-        return diag_set(diag, rc, "the copy is damaged itself: %s", diag_text(&why, rc));
+        return diag_set(diag, rc, "the copy is damaged as well: %s", diag_text(&why, rc));
     }
     bool is_proven = find_hash(store, at, file, file->version, &known);
     if (!is_proven && (file->is_snapshot || !file->is_last)) {
-        return diag_set(diag, CAIRN_E_NOT_FOUND, "nothing whole follows that proves the copy");
+        return diag_set(diag, CAIRN_E_NOT_FOUND,
+                        "no intact update follows that would prove the copy");
     }
     return is_in_place(store, at, file, &link) ? 0
            : is_proven
-               ? diag_set(diag, CAIRN_E_CONFLICT,
-                          "the copy is not what was here: what follows it names another")
+               ? diag_set(
+                     diag, CAIRN_E_CONFLICT,
+                     "the copy is not the file that was here: the next update names another one")
                : diag_set(diag, CAIRN_E_CONFLICT,
-                          "the copy does not follow what is here: the two records went apart");
+                          "the copy does not continue the record that is here: the two records "
+                          "have diverged");
 }
 
 /* --- putting it there ------------------------------------------------------------------------- */
@@ -168,7 +171,8 @@ static int put(struct dir_store *store, const struct dir_at *at, struct store_re
     char name[DIR_NAME_MAX];
     dir_name_version(req->file.version, req->file.is_snapshot, name);
     if (look_at(store, at, &req->file, &link) == 0 && is_in_place(store, at, &req->file, &link)) {
-        return diag_set(&req->diag, CAIRN_E_CONFLICT, "%s/%s is whole", at->path, name);
+        return diag_set(&req->diag, CAIRN_E_CONFLICT,
+                        "%s/%s is not damaged, so there is nothing to repair", at->path, name);
     }
     int rc = prove(store, at, req, &req->diag);
     rc = rc ? rc : dir_check_broken(store, at->path, &req->diag);
@@ -178,7 +182,7 @@ static int put(struct dir_store *store, const struct dir_at *at, struct store_re
                  : replace(store, at, name, value, &req->diag);
     }
     if (rc != 0) {
-        diag_add(&req->diag, "record file %s/%s", at->path, name);
+        diag_add(&req->diag, "cannot repair the record file %s/%s", at->path, name);
     }
     return rc;
 }
@@ -198,8 +202,8 @@ static int take_memory(struct dir_record *rec, struct record *held, const struct
 {
     if (record_version(held) < sight->newest) {
         return diag_set(diag, CAIRN_E_CONFLICT,
-                        "%s has version %llu, this server knows %llu: is a second daemon on this "
-                        "store?",
+                        "record %s has version %llu, but this server knows version %llu: check "
+                        "that no second daemon uses this store",
                         rec->path, (unsigned long long)sight->newest,
                         (unsigned long long)record_version(held));
     }
@@ -226,10 +230,10 @@ static int mend_once(struct dir_store *store, struct dir_run *run, size_t *ret_l
     if (rc == 0 && !was_lost) {
         rc = dir_sight_check(&sight);
     } else if (rc == 0 && held == NULL) {
-        rc = diag_set(diag, CAIRN_E_NOT_FOUND,
-                      "neither place has all of it, nor has this server: "
-                      "%s",
-                      sight.lost.text);
+        rc = diag_set(
+            diag, CAIRN_E_NOT_FOUND,
+            "neither copy of the record is complete, and this server does not know the rest: %s",
+            sight.lost.text);
     }
     if (rc == 0 && held != NULL) {
         rc = take_memory(rec, held, &rec->last, &sight, diag);
@@ -264,8 +268,8 @@ static int mend_all(struct dir_store *store, struct dir_run *run, struct diag *d
         rc = mend_once(store, run, &left, diag);
     }
     return rc == 0 && left > 0 ? diag_set(diag, CAIRN_E_IO,
-                                          "%s: damaged files do not go to "
-                                          "quarantine; look at it",
+                                          "damaged files of record %s could not be moved to "
+                                          "quarantine; check the permissions of that folder",
                                           run->record.path)
                                : rc;
 }
@@ -276,7 +280,8 @@ static int mend_file(struct dir_store *store, struct dir_record *rec, struct sto
     struct dir_at at;
     if (req->file.is_last && rec->record != NULL && rec->lost_from == 0 && !is_held(rec, req)) {
         return diag_set(&req->diag, CAIRN_E_CONFLICT,
-                        "%s: the copy is not what this server has read", rec->path);
+                        "the copy of record %s is not the one that this server has read",
+                        rec->path);
     }
     int rc = dir_at_open(store, rec->path, &at, &req->diag);
     if (rc == 0) {
@@ -299,7 +304,7 @@ static int put_whole(struct dir_store *store, struct dir_run *run, struct store_
     int rc = read_link(&req->file, req->bytes, req->data, &link, &req->diag);
     rc = rc ? rc : dir_sight_open(&sight, rec, &req->diag);
     if (rc == 0 && (sight.newest > 0 || sight.lost_from != 0)) {
-        rc = diag_set(&req->diag, CAIRN_E_CONFLICT, "there is something of %s here", rec->path);
+        rc = diag_set(&req->diag, CAIRN_E_CONFLICT, "record %s exists here", rec->path);
     }
     dir_sight_close(&sight);
     rc = rc ? rc : dir_place_open(store, &run->name, rec->path, &at, &req->diag);
@@ -316,8 +321,7 @@ int dir_op_record_mend(struct dir_store *store, struct store_req *req)
 {
     struct dir_run *run = dir_run_find(store, &req->run);
     if (run == NULL) {
-        return diag_set(&req->diag, CAIRN_E_NO_MEMORY, "record of %s/%s", req->run.project,
-                        req->run.run);
+        return diag_no_memory(&req->diag, "the record of %s/%s", req->run.project, req->run.run);
     }
     pthread_mutex_lock(&run->lock);
     struct dir_record *rec = &run->record;
@@ -416,9 +420,11 @@ int dir_record_cut(struct dir_store *store, struct dir_run *run, uint64_t from, 
     struct dir_sight sight = {.store = store};
     int rc = dir_sight_open(&sight, &run->record, diag);
     if (rc == 0 && sight.lost_from == 0) {
-        rc = diag_set(diag, CAIRN_E_CONFLICT, "nothing of %s is lost", run->record.path);
+        rc = diag_set(diag, CAIRN_E_CONFLICT, "nothing of record %s is lost", run->record.path);
     } else if (rc == 0 && from != 0 && from != sight.lost_from) {
-        rc = diag_set(diag, CAIRN_E_CONFLICT, "%s ends before update %llu, not %llu: look again",
+        rc = diag_set(diag, CAIRN_E_CONFLICT,
+                      "record %s ends before update %llu, not before update %llu as was assumed; "
+                      "run the command again",
                       run->record.path, (unsigned long long)sight.lost_from,
                       (unsigned long long)from);
     }
@@ -431,8 +437,7 @@ int dir_op_record_cut(struct dir_store *store, struct store_req *req)
 {
     struct dir_run *run = dir_run_find(store, &req->run);
     if (run == NULL) {
-        return diag_set(&req->diag, CAIRN_E_NO_MEMORY, "record of %s/%s", req->run.project,
-                        req->run.run);
+        return diag_no_memory(&req->diag, "the record of %s/%s", req->run.project, req->run.run);
     }
     pthread_mutex_lock(&run->lock);
     int rc = run->record.is_stuck ? dir_record_settle(store, run, &req->diag) : 0;

@@ -16,7 +16,8 @@
 
 typedef unsigned long long ull;
 
-const char dir_written_whole[] = "; it was written whole, so the disk or somebody changed it";
+const char dir_written_whole[] =
+    "; the file was complete when it was written, so the disk or another program has changed it";
 
 /* --- the folders ------------------------------------------------------------------------------ */
 
@@ -50,8 +51,8 @@ static int say_damaged(const struct dir_sight *sight, const char *path, const ch
     if (code == CAIRN_E_FORMAT || code == CAIRN_E_TOO_LARGE || code == CAIRN_E_NOT_FOUND) {
         code = CAIRN_E_DAMAGED;
     }
-    return diag_set(diag, code, "record file %s/%s/%s: %s%s", sight->store->path, path, name,
-                    why->text, code == CAIRN_E_DAMAGED ? dir_written_whole : "");
+    return diag_set(diag, code, "the record file %s/%s/%s is damaged: %s%s", sight->store->path,
+                    path, name, why->text, code == CAIRN_E_DAMAGED ? dir_written_whole : "");
 }
 
 int dir_sight_snapshot(struct dir_sight *sight, const struct record_file *which,
@@ -104,7 +105,7 @@ int dir_sight_update(struct dir_sight *sight, uint64_t version, struct record *r
     }
     if (rc == 0 && io_link->is_known &&
         memcmp(previous.bytes, io_link->hash.bytes, sizeof(previous)) != 0) {
-        rc = diag_set(&why, CAIRN_E_DAMAGED, "it does not follow the update before it");
+        rc = diag_set(&why, CAIRN_E_DAMAGED, "it does not follow the previous update");
     }
     if (rc == 0 && record != NULL) {
         rc = record_apply(record, &update, &why);
@@ -161,7 +162,8 @@ static int take_course(struct dir_sight *sight, struct course *course)
     if (rc == 0 && is_contradicted(sight, course)) {
         record_free(course->record);
         course->record = NULL;
-        return diag_set(&course->why, CAIRN_E_DAMAGED, "%s/%016llx.snapshot is of another history",
+        return diag_set(&course->why, CAIRN_E_DAMAGED,
+                        "%s/%016llx.snapshot belongs to another history",
                         sight->places[DIR_SECOND].at.path, (ull)course->from.version);
     }
     for (uint64_t at = course->from.version + 1; rc == 0 && at <= sight->newest; at++) {
@@ -324,7 +326,7 @@ static int compare_places(struct dir_sight *sight, struct diag *diag)
         return 0;
     }
     return diag_set(diag, CAIRN_E_DAMAGED,
-                    "the run's record in %s/%s is another run's than the one in %s: put the right "
+                    "the record in %s/%s belongs to another run than the one in %s: put the right "
                     "folder back, or move the wrong one away",
                     sight->store->path, sight->places[DIR_FIRST].at.path,
                     sight->places[DIR_SECOND].at.path);

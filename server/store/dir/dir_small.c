@@ -222,8 +222,7 @@ int dir_op_record_get(struct dir_store *store, struct store_req *req)
     }
     struct dir_run *run = dir_run_find(store, &req->run);
     if (run == NULL) {
-        return diag_set(&req->diag, CAIRN_E_NO_MEMORY, "record of %s/%s", req->run.project,
-                        req->run.run);
+        return diag_no_memory(&req->diag, "the record of %s/%s", req->run.project, req->run.run);
     }
     pthread_mutex_lock(&run->lock);
     int rc = get_held(store, run, req);
@@ -235,8 +234,7 @@ int dir_op_record_update(struct dir_store *store, struct store_req *req)
 {
     struct dir_run *run = dir_run_find(store, &req->run);
     if (run == NULL) {
-        return diag_set(&req->diag, CAIRN_E_NO_MEMORY, "record of %s/%s", req->run.project,
-                        req->run.run);
+        return diag_no_memory(&req->diag, "the record of %s/%s", req->run.project, req->run.run);
     }
     pthread_mutex_lock(&run->lock);
     pthread_mutex_t *lock = dir_make_lock(store, &req->run);
@@ -247,8 +245,8 @@ int dir_op_record_update(struct dir_store *store, struct store_req *req)
     if (rc == CAIRN_E_NOT_FOUND) { /* never said of a record: it would read as an empty run */
         diag_clear(&req->diag);
         rc = diag_set(&req->diag, CAIRN_E_DAMAGED,
-                      "the folder %s/%s was removed under the running daemon; put it back, or "
-                      "restart the daemon, which makes it again from its second copy",
+                      "the folder %s/%s was removed while the daemon was running; put it back, or "
+                      "restart the daemon, which restores it from its second copy",
                       store->path, run->record.path);
     }
     pthread_mutex_unlock(&run->lock);
@@ -275,7 +273,8 @@ int dir_op_usage(struct dir_store *store, struct store_req *req)
     pthread_mutex_lock(&store->lock);
     if (is_degraded) {
         snprintf(usage->detail, sizeof(usage->detail),
-                 "read-only: fsync failed %d times; check the disk, restart",
+                 "the store is read-only, because fsync failed %d times; check the disk and "
+                 "restart the daemon",
                  DIR_SYNC_FAILURES_MAX);
     } else if (store->health_count > 1) {
         snprintf(usage->detail, sizeof(usage->detail), "(%u notes) %s", store->health_count,

@@ -28,7 +28,7 @@ static int no_store(const struct store_dir_options *options, const char *what, s
     return diag_set(diag, CAIRN_E_NO_STORE, "%s %s; %s", options->path, what,
                     options->remedy && !options->read_only
                         ? options->remedy
-                        : "check the path: [store] url of cairnd's configuration names it");
+                        : "check the path, which [store] url names in cairnd's configuration");
 }
 
 /* Opens the store's directory; makes it if it may be created. */
@@ -45,7 +45,7 @@ static int open_root(struct dir_store *store, const struct store_dir_options *op
         return diag_copy(diag, &why);
     }
     if (!create) {
-        return no_store(options, "is not there", diag);
+        return no_store(options, "does not exist", diag);
     }
     char parent[4096];
     int n = snprintf(parent, sizeof(parent), "%s", store->path);
@@ -65,7 +65,8 @@ static int open_root(struct dir_store *store, const struct store_dir_options *op
     why = DIAG_INIT;
     rc = vfs->ops->open_root(vfs, above, &fd, &why);
     if (rc == CAIRN_E_NOT_FOUND) {
-        return diag_set(diag, rc, "%s, above the store, is not there: make it first", above);
+        return diag_set(
+            diag, rc, "%s, the directory above the store, does not exist; create it first", above);
     }
     if (rc != 0) {
         return diag_copy(diag, &why);
@@ -89,18 +90,18 @@ static int check_file_system(struct dir_store *store, const struct store_dir_opt
         return rc;
     }
     if (space.is_network && !options->read_only && !options->force_fs) {
-        return diag_set(diag, CAIRN_E_UNSUPPORTED,
-                        "%s is on the network file system %s, where a second daemon on another "
-                        "host could not be "
-                        "kept out: use a local disk, or promise that no other host writes with "
-                        "[store] single-writer = yes (cairn store create --single-writer)",
-                        store->path, space.fs_type);
+        return diag_set(
+            diag, CAIRN_E_UNSUPPORTED,
+            "%s is on the network file system %s, where a second daemon on another host could not "
+            "be kept out: use a local disk, or set [store] single-writer = yes (cairn store create "
+            "--single-writer) if you are sure that no other host writes",
+            store->path, space.fs_type);
     }
     if (strcmp(space.fs_type, "tmpfs") == 0 && !options->force_fs && !options->read_only) {
         return diag_set(
             diag, CAIRN_E_UNSUPPORTED,
-            "%s is on tmpfs, which is gone after a power cut: use a disk, or say, for a test, "
-            "[store] single-writer = yes (cairn store create --single-writer)",
+            "%s is on tmpfs, whose contents are lost at a power cut: use a disk, or, for a test, "
+            "set [store] single-writer = yes (cairn store create --single-writer)",
             store->path);
     }
     for (size_t i = 0; i < ARRAY_LEN(tried); i++) {
@@ -108,7 +109,8 @@ static int check_file_system(struct dir_store *store, const struct store_dir_opt
             return 0;
         }
     }
-    dir_note(store, "file system %.23s is not one of ext4, xfs, btrfs", space.fs_type);
+    dir_note(store, "Cairn is not tested on the file system %.23s; use ext4, xfs or btrfs",
+             space.fs_type);
     return 0;
 }
 
@@ -119,7 +121,7 @@ static int check_owner(struct dir_store *store, struct diag *diag)
     int rc = store->vfs->ops->fstat(store->vfs, store->root, &stat, diag);
     if (rc == 0 && (stat.mode & 0002) != 0) { /* D19: reported, never repaired silently */
         rc = diag_set(diag, CAIRN_E_DENIED,
-                      "%s may be written by everybody (mode %04o): chmod o-w it", store->path,
+                      "every user may write to %s (mode %04o); run `chmod o-w` on it", store->path,
                       stat.mode & 07777u);
     }
     return rc;
@@ -130,9 +132,9 @@ static int check_owner(struct dir_store *store, struct diag *diag)
 static int no_identity(const struct dir_store *store, int code, const char *what, struct diag *diag)
 {
     return diag_set(diag, code,
-                    "the store's own record is lost (%.110s), and runs are there: put store/ or "
-                    "copy/store/ back from a mirror or a backup, or make it again with `cairn "
-                    "salvage --store dir:%s`",
+                    "the store's own record is lost (%.110s), but the store holds runs: put store/ "
+                    "or copy/store/ back from a mirror or a backup, or make the record again with "
+                    "`cairn salvage --store dir:%s`",
                     what, store->path);
 }
 
@@ -182,7 +184,7 @@ static int check_empty(struct dir_store *store, struct diag *diag)
     bool remains = false;
     rc = rc ? rc : find_remains(store, &remains, diag);
     return rc == 0 && remains
-               ? no_identity(store, CAIRN_E_NOT_EMPTY, "neither place has any of it", diag)
+               ? no_identity(store, CAIRN_E_NOT_EMPTY, "neither copy of it has anything", diag)
                : rc;
 }
 
@@ -193,7 +195,7 @@ static int go_without_lock(struct dir_store *store)
     store->read_only = store->is_shared = true;
     snprintf(store->base.caps.read_only_why, sizeof(store->base.caps.read_only_why),
              "its file system is mounted read-only");
-    dir_note(store, "read-only: the file system is mounted so");
+    dir_note(store, "the store is read-only, because its file system is mounted read-only");
     return 0;
 }
 
@@ -210,7 +212,8 @@ static int take_lock(struct dir_store *store, struct diag *diag)
     rc = rc ? rc : vfs->ops->lock(vfs, store->lock_fd, &why);
     if (rc == CAIRN_E_BUSY) {
         return diag_set(diag, CAIRN_E_STORE_LOCKED,
-                        "another daemon has the store %s; stop it first", store->path);
+                        "another daemon is using the store %s; stop that daemon first",
+                        store->path);
     }
     return rc ? diag_copy(diag, &why) : 0;
 }
@@ -239,7 +242,7 @@ static int check_record(struct dir_store *store, const struct uuid *expected, st
 {
     struct store_record_facts facts;
     struct store_record_rules rules = {.place = store->path,
-                                       .hint = "is the right disk mounted?",
+                                       .hint = "check that the right disk is mounted",
                                        .format = DIR_FORMAT_VERSION,
                                        .ro_compat_known = DIR_RO_COMPAT_KNOWN,
                                        .incompat_known = DIR_INCOMPAT_KNOWN,
@@ -253,8 +256,9 @@ static int check_record(struct dir_store *store, const struct uuid *expected, st
     if (facts.ro_compat_unknown != 0) {
         store->read_only = true;
         snprintf(store->base.caps.read_only_why, sizeof(store->base.caps.read_only_why),
-                 "it has features that a newer Cairn is needed for to write");
-        dir_note(store, "read-only: features %#llx need a newer Cairn to write",
+                 "it uses features that only a newer Cairn can write");
+        dir_note(store,
+                 "the store is read-only, because only a newer Cairn can write its features %#llx",
                  (unsigned long long)facts.ro_compat_unknown);
     }
     return 0;
@@ -278,7 +282,7 @@ static int look_at_record(struct dir_store *store, struct diag *diag)
     int rc = dir_record_look(store, rec, NULL, diag);
     rec->is_beside = false;
     if (rc == 0 && rec->lost_from != 0) {
-        dir_note(store, "the store's record: %s", rec->lost.text);
+        dir_note(store, "the store's own record: %s", rec->lost.text);
     }
     return rc;
 }
@@ -304,12 +308,13 @@ static int remake(struct dir_store *store, const struct store_dir_options *optio
     store_record_first(DIR_FORMAT_VERSION, &uuid, &first);
     store_record_go_on(&first, (uint64_t)loop_wall_ns(store->loop) / 1000000000u);
     if (expected != NULL && memcmp(expected, first.bytes[5], sizeof(uuid)) != 0) {
-        return diag_set(diag, CAIRN_E_INVALID, "the uuid that was asked for is none of a store's");
+        return diag_set(diag, CAIRN_E_INVALID,
+                        "the requested UUID is not one that a store can have");
     }
     hex_encode(sizeof(uuid), first.bytes[5], hex);
     err_ignore(diag_set(options->salvaged, CAIRN_E_DAMAGED,
-                        "nothing whole of it is left; the store's UUID is %s",
-                        store->read_only && expected == NULL ? "then a new one" : hex));
+                        "nothing intact of it is left; the store's UUID is %s",
+                        store->read_only && expected == NULL ? "a new one" : hex));
     if (store->read_only) {
         return record_apply(store->own->record.record, &first.update, diag);
     }
@@ -317,7 +322,7 @@ static int remake(struct dir_store *store, const struct store_dir_options *optio
     rc = rc ? rc : FAILPOINT("dir.remake");
     rc = rc ? rc : dir_record_update(store, store->own, &first.update, &version, diag);
     if (rc == 0) {
-        dir_note(store, "the store's record was lost and is made again");
+        dir_note(store, "the store's own record was lost and has been made again");
     }
     return rc;
 }
@@ -338,7 +343,7 @@ static int load_record(struct dir_store *store, bool remakes, uint64_t *ret_rais
     if (rc == 0 && !remakes && !has_identity(store) &&
         (is_lost || record_version(rec->record) > 0)) {
         return no_identity(store, is_lost ? rec->lost.code : CAIRN_E_DAMAGED,
-                           is_lost ? rec->lost.text : "nothing whole is left", diag);
+                           is_lost ? rec->lost.text : "nothing intact is left", diag);
     }
     if (!is_lost) {
         return rc;
@@ -359,7 +364,7 @@ static int find_or_make(struct dir_store *store, const struct store_dir_options 
     rc = rc || exists ? rc : find_remains(store, &remains, diag);
     if (rc == 0 && !exists && !create && !(remains && options->salvaged != NULL)) {
         return remains ? no_identity(store, options->create ? CAIRN_E_NOT_EMPTY : CAIRN_E_DAMAGED,
-                                     "neither place has any of it", diag)
+                                     "neither copy of it has anything", diag)
                        : no_store(options, "holds no Cairn store", diag);
     }
     if (rc == 0 && !exists && create) {
@@ -394,7 +399,7 @@ int dir_start(struct dir_store *store, const struct store_dir_options *options, 
     uint64_t raise = 1;
     store->own = dir_run_find(store, &(struct run_name){.project = ""});
     if (store->own == NULL) {
-        return diag_set(diag, CAIRN_E_NO_MEMORY, "open store %s", store->path);
+        return diag_no_memory(diag, "opening the store %s", store->path);
     }
     int rc = open_root(store, options, options->create && !options->read_only, diag);
     rc = rc ? rc : check_file_system(store, options, diag);

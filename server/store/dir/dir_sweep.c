@@ -53,7 +53,8 @@ static int sweep_folder(struct dir_store *store, const char *path, size_t *ret_l
             left++;
         } else if (epoch > store->base.caps.epoch) {
             left++;
-            dir_note(store, "temporary of a newer epoch: %.60s/%.40s", path, entry->name);
+            dir_note(store, "a temporary file belongs to a newer epoch of the store: %.60s/%.40s",
+                     path, entry->name);
         } else {
             rc = FAILPOINT("dir.sweep");
             rc = rc ? rc : store->vfs->ops->unlink(store->vfs, at.fd, entry->name, false, diag);

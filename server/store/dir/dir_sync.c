@@ -117,11 +117,10 @@ static bool is_broken(const struct dir_sync *sync, const char *path)
 
 static int say_broken(const char *path, struct diag *diag)
 {
-    return diag_set(
-        diag, CAIRN_E_READ_ONLY,
-        "directory %s: an fsync of it failed, so nothing new is trusted to it; check the disk "
-        "and restart the daemon",
-        path[0] != 0 ? path : ".");
+    return diag_set(diag, CAIRN_E_READ_ONLY,
+                    "an fsync of directory %s failed, so nothing new is written to it; check the "
+                    "disk and restart the daemon",
+                    path[0] != 0 ? path : ".");
 }
 
 int dir_check_broken(struct dir_store *store, const char *path, struct diag *diag)
@@ -242,7 +241,7 @@ int dir_sync_now(struct dir_store *store, const struct dir_at *at, struct diag *
         *link = calloc(1, sizeof(**link));
         if (*link == NULL) {
             pthread_mutex_unlock(&sync->lock);
-            return diag_set(diag, CAIRN_E_NO_MEMORY, "fsync of directory %s", at->path);
+            return diag_no_memory(diag, "the fsync of directory %s", at->path);
         }
         (*link)->path = waiter.path;
     }
@@ -259,7 +258,7 @@ int dir_sync_now(struct dir_store *store, const struct dir_at *at, struct diag *
     leave(sync, syncer, &waiter);
     pthread_mutex_unlock(&sync->lock);
     if (waiter.status != 0) {
-        diag_set(diag, waiter.status, "fsync of directory %s: %s",
+        diag_set(diag, waiter.status, "cannot fsync directory %s: %s",
                  at->path[0] != 0 ? at->path : ".", diag_text(&waiter.diag, waiter.status));
     }
     return waiter.status;

@@ -61,8 +61,8 @@ static int check_writable(struct dir_store *store, struct diag *diag)
     }
     if (atomic_load(&store->is_degraded)) {
         return diag_set(diag, CAIRN_E_READ_ONLY,
-                        "the store %s is read-only since fsync failed %d times; check the disk and "
-                        "restart the daemon",
+                        "the store %s is read-only, because fsync failed %d times; check the disk "
+                        "and restart the daemon",
                         store->path, DIR_SYNC_FAILURES_MAX);
     }
     return 0;
@@ -182,7 +182,7 @@ int store_dir_new(const struct store_dir_options *options, struct store **ret, s
 {
     struct dir_store *store = alloc_store(options->path);
     if (store == NULL) {
-        return diag_set(diag, CAIRN_E_NO_MEMORY, "open store %s", options->path);
+        return diag_no_memory(diag, "opening the store %s", options->path);
     }
     store->base.ops = &dir_ops;
     store->loop = options->loop;

@@ -75,7 +75,7 @@ static void look_at_run(const struct store_doctor_options *options, struct store
     if (missing && asking.req.diag.text[0] == '\0') {
         err_ignore(diag_set(&asking.req.diag, CAIRN_E_DAMAGED,
                             /* Reported below. */
-                            "there is something of the run, and no record of it"));
+                            "the store holds files of the run, but no record of it"));
     }
     char name[RUN_NAME_TEXT_MAX] = "the store's own";
     if (!store_is_own_record(run)) {
@@ -123,8 +123,10 @@ static void look_at_store(const struct store_doctor_options *options, struct doc
     int rc = store_open(&open, &store, &why);
     if (rc == CAIRN_E_NO_STORE) {
         doctor_add(doctor, DOCTOR_WARNING, "store", "%s", diag_text(&why, rc));
-        doctor_remedy(doctor, "is its disk mounted? If the place is right: cairn store create '%s'",
-                      options->url);
+        doctor_remedy(
+            doctor,
+            "check that its disk is mounted; if the place is right, run `cairn store create '%s'`",
+            options->url);
         return;
     }
     if (rc != 0) {
@@ -134,8 +136,9 @@ static void look_at_store(const struct store_doctor_options *options, struct doc
     }
     char uuid[33];
     hex_encode(sizeof(store->caps.uuid), &store->caps.uuid, uuid);
-    doctor_add(doctor, DOCTOR_GOOD, "store", "%s store %s, epoch %llu, of a format that is known",
-               store->caps.name, uuid, (unsigned long long)store->caps.epoch);
+    doctor_add(doctor, DOCTOR_GOOD, "store",
+               "%s store %s, epoch %llu, has a format that this version knows", store->caps.name,
+               uuid, (unsigned long long)store->caps.epoch);
     look_at_records(options, store, doctor);
     close_store(store, options->loop);
 }
@@ -146,10 +149,11 @@ static void look_at_host(struct doctor *doctor)
     struct timex timex = {0};
     bool known = adjtimex(&timex) >= 0;
     if (known && (timex.status & STA_UNSYNC) != 0) {
-        doctor_add(doctor, DOCTOR_WARNING, "clock", "nothing keeps this host's clock in step");
-        doctor_remedy(doctor, "run chrony or systemd-timesyncd (in a container: on its host)");
+        doctor_add(doctor, DOCTOR_WARNING, "clock", "nothing synchronises this host's clock");
+        doctor_remedy(doctor,
+                      "run chrony or systemd-timesyncd (for a container, run it on the host)");
     } else if (known) {
-        doctor_add(doctor, DOCTOR_GOOD, "clock", "this host's clock is kept in step");
+        doctor_add(doctor, DOCTOR_GOOD, "clock", "this host's clock is synchronised");
     }
 }
 
@@ -189,8 +193,8 @@ int store_doctor(const struct store_doctor_options *options, struct doctor *doct
     if (rc == 0) {
         if (silent) {
             doctor_add(doctor, DOCTOR_UNSAFE, "store",
-                       "not looked at: the cluster's OSDs answer nothing");
-            doctor_remedy(doctor, "look at `ceph health detail`, then run this again");
+                       "the store was not examined, because the cluster's OSDs do not answer");
+            doctor_remedy(doctor, "look at `ceph health detail`, then run this command again");
         } else {
             look_at_store(options, doctor);
         }

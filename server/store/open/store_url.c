@@ -34,7 +34,7 @@ static int take_parameter(struct store_url *parsed, char *word, const char *url,
     char *value = strchr(word, '=');
     uint64_t seconds;
     if (value == NULL || value[1] == '\0') {
-        return wrong(url, "a parameter without a value", diag);
+        return wrong(url, "a parameter has no value", diag);
     }
     *value++ = '\0';
     if (strcmp(word, "conf") == 0) {
@@ -47,11 +47,11 @@ static int take_parameter(struct store_url *parsed, char *word, const char *url,
         parsed->cluster.data_pool = value;
     } else if (strcmp(word, "timeout") == 0) {
         if (!digits_parse_decimal(value, TIMEOUT_S_MAX, &seconds) || seconds == 0) {
-            return wrong(url, "timeout is a number of seconds, 1 to 3600", diag);
+            return wrong(url, "timeout must be a number of seconds from 1 to 3600", diag);
         }
         parsed->cluster.op_timeout_ms = seconds * 1000;
     } else {
-        return wrong(url, "an unknown parameter", diag);
+        return wrong(url, "it has an unknown parameter", diag);
     }
     return 0;
 }
@@ -74,10 +74,10 @@ int store_url_parse(const char *url, struct store_url *ret, struct diag *diag)
     }
     ret->cluster.meta_pool = ret->text;
     if (ret->text[0] == '\0') {
-        return wrong(url, "no pool is named", diag);
+        return wrong(url, "it names no pool", diag);
     }
     if (ret->space[0] == '\0' || strchr(ret->space, '/') != NULL || strlen(ret->space) > 100) {
-        return wrong(url, "a namespace is 1 to 100 characters without '/'", diag);
+        return wrong(url, "a namespace must be 1 to 100 characters without '/'", diag);
     }
     int status = 0;
     for (char *rest = query, *word; status == 0 && (word = strsep(&rest, "&")) != NULL;) {
@@ -126,8 +126,8 @@ int store_url_check(const char *url, struct diag *diag)
     struct store_url parsed;
     const char *path = store_url_path(url);
     if (path != NULL) {
-        return path[0] != '\0' ? 0 : wrong(url, "no path is named", diag);
+        return path[0] != '\0' ? 0 : wrong(url, "it names no path", diag);
     }
     return after(url, "rados:") ? store_url_parse(url, &parsed, diag)
-                                : wrong(url, "no kind of store that is known", diag);
+                                : wrong(url, "it names no known kind of store", diag);
 }

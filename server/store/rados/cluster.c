@@ -44,8 +44,9 @@ int cluster_release_check(int release, struct diag *diag)
 {
     return release >= CLUSTER_RELEASE_MIN
                ? 0
-               : diag_set(diag, CAIRN_E_UNSUPPORTED,
-                          "the Ceph cluster allows OSDs of release %d; Cairn needs %d (nautilus): "
-                          "upgrade it, then `ceph osd require-osd-release`",
-                          release, CLUSTER_RELEASE_MIN);
+               : diag_set(
+                     diag, CAIRN_E_UNSUPPORTED,
+                     "the Ceph cluster allows OSDs of release %d, but Cairn needs %d (nautilus): "
+                     "upgrade the cluster, then run `ceph osd require-osd-release`",
+                     release, CLUSTER_RELEASE_MIN);
 }

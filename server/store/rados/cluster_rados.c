@@ -326,13 +326,14 @@ static int configure(struct real *real, const struct cluster_rados_options *opti
     };
     if (rados_conf_read_file(real->rados, options->conf) != 0) {
         return diag_set(diag, CAIRN_E_CONFIG,
-                        "cannot read the Ceph configuration %s; name it with "
-                        "?conf=/path in the store's URL, or in CEPH_CONF",
+                        "cannot read the Ceph configuration %s; name the file with ?conf=/path in "
+                        "the store's URL, or in CEPH_CONF",
                         options->conf ? options->conf : "in its usual places");
     }
     for (size_t i = 0; i < sizeof(settings) / sizeof(settings[0]); i++) {
         if (settings[i][1] && rados_conf_set(real->rados, settings[i][0], settings[i][1]) != 0) {
-            return diag_set(diag, CAIRN_E_UNSUPPORTED, "this librados knows no setting %s",
+            return diag_set(diag, CAIRN_E_UNSUPPORTED,
+                            "this version of librados has no setting %s; install a newer librados",
                             settings[i][0]);
         }
     }
@@ -347,7 +348,7 @@ static int explain_connect(int rc, const char *user, struct diag *diag)
     case EACCES:
     case EPERM:
         return diag_set(diag, CAIRN_E_AUTH,
-                        "the Ceph cluster refuses the key of client.%s; make the user and its "
+                        "the Ceph cluster refuses the key of client.%s; create the user and its "
                         "keyring again with deploy/ceph/make-user",
                         user);
     case ENOENT:
@@ -356,12 +357,13 @@ static int explain_connect(int rc, const char *user, struct diag *diag)
                         user);
     case EOPNOTSUPP:
         return diag_set(diag, CAIRN_E_AUTH,
-                        "no way to prove to the Ceph cluster who client.%s is: is there a keyring, "
-                        "and does the cluster use cephx?",
+                        "client.%s cannot authenticate to the Ceph cluster: check that it has a "
+                        "keyring, and that the cluster uses cephx",
                         user);
     default:
         return diag_set(diag, CAIRN_E_UNREACHABLE,
-                        "no Ceph monitor answers (%s); check mon_host in the Ceph configuration",
+                        "no Ceph monitor answers (%s); check mon_host in the Ceph configuration, "
+                        "and the network",
                         strerror(-rc));
     }
 }
@@ -370,8 +372,8 @@ static int check_release(struct real *real, struct diag *diag)
 {
     int8_t release = 0;
     int rc = rados_get_min_compatible_osd(real->rados, &release);
-    return rc != 0 ? diag_set(diag, CAIRN_E_UNREACHABLE, "ask the Ceph cluster for its release: %s",
-                              strerror(-rc))
+    return rc != 0 ? diag_set(diag, CAIRN_E_UNREACHABLE,
+                              "cannot ask the Ceph cluster for its release: %s", strerror(-rc))
                    : cluster_release_check(release, diag);
 }
 
@@ -384,15 +386,16 @@ static int open_pools(struct real *real, const struct cluster_rados_options *opt
     real->pools[CLUSTER_DATA] =
         strdup(options->data_pool ? options->data_pool : options->meta_pool);
     if (!real->pools[CLUSTER_META] || !real->pools[CLUSTER_DATA]) {
-        return diag_set(diag, CAIRN_E_NO_MEMORY, "no memory for a Ceph client");
+        return diag_no_memory(diag, "a Ceph client");
     }
     for (size_t i = 0; i < CLUSTER_POOLS; i++) {
         int rc = rados_ioctx_create(real->rados, real->pools[i], &io);
         if (rc != 0) {
-            return diag_set(diag, rc == -ENOENT ? CAIRN_E_CONFIG : CAIRN_E_UNREACHABLE,
-                            "pool %s: %s; make it with `ceph osd pool create %s`", real->pools[i],
-                            rc == -ENOENT ? "there is none of that name" : strerror(-rc),
-                            real->pools[i]);
+            return diag_set(
+                diag, rc == -ENOENT ? CAIRN_E_CONFIG : CAIRN_E_UNREACHABLE,
+                "pool %s cannot be opened: %s; create it with `ceph osd pool create %s`",
+                real->pools[i], rc == -ENOENT ? "there is no pool of that name" : strerror(-rc),
+                real->pools[i]);
         }
         rados_ioctx_destroy(io);
     }
@@ -405,14 +408,14 @@ int cluster_rados_new(const struct cluster_rados_options *options, struct cluste
     const char *user = options->user ? options->user : "cairn";
     struct real *real = calloc(1, sizeof(*real));
     if (!real) {
-        return diag_set(diag, CAIRN_E_NO_MEMORY, "no memory for a Ceph client");
+        return diag_no_memory(diag, "a Ceph client");
     }
     real->base.ops = &real_ops;
     CHECK(pthread_mutex_init(&real->lock, NULL) == 0);
     int rc = rados_create(&real->rados, user);
     if (rc != 0) {
         real->rados = NULL;
-        rc = diag_set(diag, CAIRN_E_INTERNAL, "make a Ceph client: %s", strerror(-rc));
+        rc = diag_set(diag, CAIRN_E_INTERNAL, "cannot create a Ceph client: %s", strerror(-rc));
     } else {
         rc = configure(real, options, diag);
     }

@@ -61,15 +61,15 @@ static void look_at_version(struct looking *looking)
                is_old       ? DOCTOR_UNSAFE
                : is_untried ? DOCTOR_WARNING
                             : DOCTOR_GOOD,
-               "version", "Ceph %s, OSDs of %s at least%s", version, release,
-               is_old       ? ": too old"
-               : is_untried ? ": Cairn is tested on pacific"
+               "version", "Ceph %s; the cluster requires OSDs of %s or later%s", version, release,
+               is_old       ? ", which is too old"
+               : is_untried ? "; Cairn is tested on pacific"
                             : "");
     if (is_old) {
-        doctor_remedy(looking->doctor, "upgrade to nautilus or later, then `ceph osd "
-                                       "require-osd-release`");
+        doctor_remedy(looking->doctor,
+                      "upgrade to nautilus or later, then run `ceph osd require-osd-release`");
     } else if (is_untried) {
-        doctor_remedy(looking->doctor, "try it out: `ctest -L ceph` on such a cluster");
+        doctor_remedy(looking->doctor, "test it on such a cluster with `ctest -L ceph`");
     }
 }
 
@@ -97,7 +97,7 @@ static void look_at_health(struct looking *looking)
     json_view_text(json_view_member(health, "status"), sizeof(status), status);
     if (is_well) {
         doctor_add(looking->doctor, strcmp(status, "HEALTH_OK") == 0 ? DOCTOR_GOOD : DOCTOR_WARNING,
-                   "health", "%s", status[0] != '\0' ? status : "the monitors do not tell");
+                   "health", "%s", status[0] != '\0' ? status : "the monitors do not report it");
     }
 }
 
@@ -114,16 +114,18 @@ static void look_at_flags(struct looking *looking)
     while ((flag = strsep(&rest, ",")) != NULL) {
         for (size_t i = 0; i < ARRAY_LEN(stop); i++) {
             if (strcmp(flag, stop[i]) == 0) {
-                doctor_add(looking->doctor, DOCTOR_UNSAFE, "flags", "%s is set: saves hang or fail",
-                           flag);
-                doctor_remedy(looking->doctor, i == 0 ? "add OSDs or delete" : "ceph osd unpause");
+                doctor_add(looking->doctor, DOCTOR_UNSAFE, "flags",
+                           "the flag %s is set, so saves hang or fail", flag);
+                doctor_remedy(looking->doctor,
+                              i == 0 ? "add OSDs, or delete data" : "ceph osd unpause");
             }
         }
         for (size_t i = 0; i < ARRAY_LEN(hinder); i++) {
             if (strcmp(flag, hinder[i]) == 0) {
                 doctor_add(looking->doctor, DOCTOR_WARNING, "flags",
-                           "%s is set: the cluster does not heal as it should", flag);
-                doctor_remedy(looking->doctor, "ceph osd unset %s, unless you are at work on it",
+                           "the flag %s is set, so the cluster does not repair itself fully", flag);
+                doctor_remedy(looking->doctor,
+                              "run `ceph osd unset %s`, unless you are working on the cluster",
                               flag);
             }
         }
@@ -169,13 +171,14 @@ static int ask_monitors(struct looking *looking, struct diag *diag)
     rc = rc != 0 ? rc : ask(looking, ASK_DF, &looking->df_text, &looking->df);
     if (rc == -EACCES || rc == -EPERM) {
         doctor_add(looking->doctor, DOCTOR_WARNING, "monitor",
-                   "client.%s may not ask the monitors: nothing can be said of pools and health",
+                   "client.%s may not query the monitors, so pools and health cannot be examined",
                    looking->options->user);
-        doctor_remedy(looking->doctor, "deploy/ceph/make-user gives it the right (mon 'allow r')");
+        doctor_remedy(looking->doctor,
+                      "give it the permission with deploy/ceph/make-user (mon 'allow r')");
         return 0;
     }
     if (rc != 0) {
-        return rados_error(rc, false, "ask the Ceph monitors", diag);
+        return rados_error(rc, false, "cannot query the Ceph monitors", diag);
     }
     look_at_version(looking);
     look_at_health(looking);
@@ -247,26 +250,28 @@ static int look_at_use(struct looking *looking, const struct probe *probe, const
     snprintf(check, sizeof(check), "use of %s", pool);
     int rc = probe_use(looking, probe, &trip_ns);
     if (rc != 0) {
-        int code = rados_error(rc, false, "make, read and remove an object", &why);
+        int code = rados_error(rc, false, "cannot create, read and remove an object", &why);
         doctor_add(looking->doctor, DOCTOR_UNSAFE, check, "%s: %s", err_name(code),
                    diag_text(&why, code));
         doctor_remedy(looking->doctor,
                       rc == -EPERM || rc == -EACCES
-                          ? "deploy/ceph/make-user --pool … --namespace %s --user %s gives it what "
-                            "it needs"
-                          : "the message says what to do (namespace %s, user %s)",
+                          ? "run deploy/ceph/make-user --pool … --namespace %s --user %s, which "
+                            "gives it the permissions that it needs"
+                          : "follow the advice in the message (namespace %s, user %s)",
                       looking->options->space, looking->options->user);
         return rc;
     }
     int64_t trip_us = trip_ns / 1000;
     bool is_slow = trip_us > INT64_C(1000) * SLOW_TRIP_MS;
-    doctor_add(looking->doctor, is_slow ? DOCTOR_WARNING : DOCTOR_GOOD, check,
-               "written, read and removed in namespace %s; a round trip takes %" PRId64
-               ".%03" PRId64 " ms",
-               probe->space, trip_us / 1000, trip_us % 1000);
+    doctor_add(
+        looking->doctor, is_slow ? DOCTOR_WARNING : DOCTOR_GOOD, check,
+        "a test object was written, read and removed in namespace %s; a round trip takes %" PRId64
+        ".%03" PRId64 " ms",
+        probe->space, trip_us / 1000, trip_us % 1000);
     if (is_slow) {
-        doctor_remedy(looking->doctor, "each commit waits for some ten of these: look at the "
-                                       "network and at `ceph osd perf`");
+        doctor_remedy(
+            looking->doctor,
+            "each commit waits for about ten of these: check the network and `ceph osd perf`");
     }
     return 0;
 }
@@ -281,11 +286,11 @@ static void look_at_rights(struct looking *looking, const struct probe *own)
     struct cluster_step look = {.kind = STEP_STAT};
     if (strcmp(user, "admin") == 0 || ask(looking, ASK_KEYS, &keys, &view) == 0) {
         doctor_add(looking->doctor, DOCTOR_UNSAFE, "rights",
-                   "client.%s may read the keys of all users", user);
-        doctor_remedy(looking->doctor, "make a user for Cairn alone: deploy/ceph/make-user");
+                   "client.%s may read the keys of all users of the cluster", user);
+        doctor_remedy(looking->doctor, "create a user for Cairn alone with deploy/ceph/make-user");
     } else {
-        doctor_add(looking->doctor, DOCTOR_GOOD, "rights", "client.%s may not read others' keys",
-                   user);
+        doctor_add(looking->doctor, DOCTOR_GOOD, "rights",
+                   "client.%s may not read the keys of other users", user);
     }
     free(keys);
     snprintf(other.space, sizeof(other.space), "not-%.200s", looking->options->space);
@@ -295,12 +300,12 @@ static void look_at_rights(struct looking *looking, const struct probe *own)
                    "client.%s may use every namespace of pool %s", user,
                    looking->options->meta_pool);
         doctor_remedy(looking->doctor,
-                      "deploy/ceph/make-user --user %s --namespace %s keeps it to "
-                      "its own",
+                      "run deploy/ceph/make-user --user %s --namespace %s, which restricts it to "
+                      "its own namespaces",
                       user, looking->options->space);
     } else if (rc == -EPERM || rc == -EACCES) {
-        doctor_add(looking->doctor, DOCTOR_GOOD, "rights", "client.%s is kept to its namespaces",
-                   user);
+        doctor_add(looking->doctor, DOCTOR_GOOD, "rights",
+                   "client.%s may use only its own namespaces", user);
     }
 }
 

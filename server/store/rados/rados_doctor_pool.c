@@ -67,10 +67,9 @@ static void look_at_replicas(const struct pool *pool)
                                                                                : DOCTOR_GOOD;
     doctor_add(pool->doctor, level, pool->check,
                "replicated, size %" PRIu64 ", min_size %" PRIu64 "%s", pool->size, pool->min_size,
-               pool->size < 2 ? ": one copy, which dies with its disk"
-               : pool->min_size < 2
-                   ? ": with one copy left it goes on writing, and what is written "
-                     "then dies with that disk"
+               pool->size < 2            ? ": there is one copy, which is lost with its disk"
+               : pool->min_size < 2      ? ": the pool accepts writes with one copy left, and data "
+                                           "written then is lost with that disk"
                : pool->size < 3          ? ": after one failure there is one copy left"
                : level == DOCTOR_WARNING ? ": one OSD that is down stops all writes"
                                          : "");
@@ -91,7 +90,7 @@ static void look_at_coding(const struct pool *pool, struct json_view osdmap)
     json_view_text(json_view_member(json_view_member(profiles, profile), "k"), sizeof(text), text);
     if (!digits_parse_decimal(text, UINT32_MAX, &k) || k == 0 || k >= pool->size) {
         doctor_add(pool->doctor, DOCTOR_WARNING, pool->check,
-                   "erasure-coded by profile '%s', of which k is not known", profile);
+                   "the pool is erasure-coded by profile '%s', whose k is not known", profile);
         doctor_remedy(pool->doctor, "look at `ceph osd erasure-code-profile get %s`", profile);
         return;
     }
@@ -101,14 +100,14 @@ static void look_at_coding(const struct pool *pool, struct json_view osdmap)
     doctor_add(pool->doctor, level, pool->check,
                "erasure-coded %" PRIu64 "+%" PRIu64 ", min_size %" PRIu64 "%s", k, m,
                pool->min_size,
-               is_unsafe ? ": it goes on writing when no further failure can be survived"
+               is_unsafe ? ": the pool accepts writes when it can survive no further failure"
                : m < 2   ? ": one OSD that is down stops all writes"
                          : "");
     if (is_unsafe && m >= 2) {
         doctor_remedy(pool->doctor, "ceph osd pool set %s min_size %" PRIu64, pool->name, k + 1);
     } else if (level != DOCTOR_GOOD) {
         doctor_remedy(pool->doctor,
-                      "make a pool with m=2 or more (k=%" PRIu64 " m=2 needs %" PRIu64
+                      "create a pool with m=2 or more (k=%" PRIu64 " m=2 needs %" PRIu64
                       " OSDs), and a new store with that data-pool",
                       k, k + 2);
     }
@@ -121,12 +120,12 @@ static void look_at_kind(const struct pool *pool, bool is_meta, struct json_view
     if (pool->type == TYPE_REPLICATED) {
         look_at_replicas(pool);
     } else if (pool->type != TYPE_ERASURE) {
-        doctor_add(pool->doctor, DOCTOR_WARNING, pool->check, "of an unknown type %" PRIu64,
-                   pool->type);
+        doctor_add(pool->doctor, DOCTOR_WARNING, pool->check,
+                   "the pool has the unknown type %" PRIu64, pool->type);
         doctor_remedy(pool->doctor, "use a replicated pool");
     } else if (is_meta) {
         doctor_add(pool->doctor, DOCTOR_UNSAFE, pool->check,
-                   "erasure-coded: it has no keys (omap), which records need");
+                   "the pool is erasure-coded and has no keys (omap), which records need");
         doctor_remedy(pool->doctor,
                       "name a replicated pool in the store's URL, and this one as data-pool=%s",
                       pool->name);
@@ -148,8 +147,8 @@ static void look_at_quota(const struct pool *pool)
                    is_full   ? DOCTOR_UNSAFE
                    : is_near ? DOCTOR_WARNING
                              : DOCTOR_GOOD,
-                   pool->check, "quota: %" PRIu64 " of %" PRIu64 " MiB are used", used >> 20,
-                   quota >> 20);
+                   pool->check, "%" PRIu64 " of %" PRIu64 " MiB of the pool's quota are used",
+                   used >> 20, quota >> 20);
         if (is_near || is_full) {
             doctor_remedy(pool->doctor, FREES_ROOM ", or `ceph osd pool set-quota %s max_bytes N`",
                           pool->name);
@@ -161,8 +160,8 @@ static void look_at_quota(const struct pool *pool)
                    objects >= objects_max ? DOCTOR_UNSAFE
                    : is_near              ? DOCTOR_WARNING
                                           : DOCTOR_GOOD,
-                   pool->check, "quota: %" PRIu64 " of %" PRIu64 " objects are used", objects,
-                   objects_max);
+                   pool->check, "%" PRIu64 " of %" PRIu64 " objects of the pool's quota are used",
+                   objects, objects_max);
         if (is_near) {
             doctor_remedy(pool->doctor, "`ceph osd pool set-quota %s max_objects N`", pool->name);
         }
@@ -176,19 +175,20 @@ static void look_at_fullness(const struct pool *pool)
     double used = 0;
     bool known = json_view_f64(json_view_member(pool->stats, "percent_used"), &used);
     if (has_word(flags, "full")) {
-        doctor_add(pool->doctor, DOCTOR_UNSAFE, pool->check, "full%s: no save is accepted",
+        doctor_add(pool->doctor, DOCTOR_UNSAFE, pool->check,
+                   "the pool is full%s, so no save is accepted",
                    has_word(flags, "full_quota") ? " by its quota" : "");
         doctor_remedy(pool->doctor,
                       FREES_ROOM ", raise the quota (`ceph osd pool set-quota %s`), or add OSDs",
                       pool->name);
     } else if (has_word(flags, "nearfull") || has_word(flags, "backfillfull") ||
                (known && used * 100 > FULL_WARNING_PERCENT)) {
-        doctor_add(pool->doctor, DOCTOR_WARNING, pool->check, "nearly full: %.0f %% are used",
-                   used * 100);
+        doctor_add(pool->doctor, DOCTOR_WARNING, pool->check,
+                   "the pool is nearly full: %.0f %% of it is used", used * 100);
         doctor_remedy(pool->doctor, FREES_ROOM ", or add OSDs");
     } else if (known) {
         doctor_add(pool->doctor, DOCTOR_GOOD, pool->check,
-                   "%.1f GiB stored, room for %.1f GiB more",
+                   "%.1f GiB are stored, and there is room for %.1f GiB more",
                    (double)number(pool->stats, "stored") / (1 << 30),
                    (double)number(pool->stats, "max_avail") / (1 << 30));
     }
@@ -202,7 +202,7 @@ void rados_doctor_pool(const char *name, bool is_meta, struct json_view report, 
     snprintf(pool.check, sizeof(pool.check), "pool %s", name);
     pool.map = find_named(json_view_member(osdmap, "pools"), "pool_name", name);
     if (pool.map.at == NULL) {
-        doctor_add(doctor, DOCTOR_UNSAFE, pool.check, "there is none of that name");
+        doctor_add(doctor, DOCTOR_UNSAFE, pool.check, "there is no pool of that name");
         doctor_remedy(doctor, "ceph osd pool create %s", name);
         return;
     }

@@ -76,9 +76,9 @@ int rados_index_begin(struct rados_store *store, const struct run_name *run,
     };
     rc = rados_shard_call(store, &shard, ARRAY_LEN(steps), steps);
     if (rc == -ECANCELED) {
-        return diag_set(diag, CAIRN_E_EXISTS, "object %s exists already", sealed + 2);
+        return diag_set(diag, CAIRN_E_EXISTS, "object %s already exists", sealed + 2);
     }
-    return rc == 0 ? 0 : rados_error(rc, true, "begin an object", diag);
+    return rc == 0 ? 0 : rados_error(rc, true, "cannot begin an object", diag);
 }
 
 /* Checks whether the key has the value that this operation was to give it. In that case it was our
@@ -108,12 +108,12 @@ static int given_up(struct rados_store *store, const struct rados_shard *shard, 
     bool is_sealed = rc == 0 && step.ret_map.count > 0;
     cluster_map_fini(&step.ret_map);
     if (rc != 0 && rc != -ENOENT) {
-        return rados_error(rc, true, "seal an object", diag);
+        return rados_error(rc, true, "cannot seal an object", diag);
     }
     return is_sealed
-               ? diag_set(diag, CAIRN_E_EXISTS, "object %s is sealed already", sealed + 2)
-               : diag_set(diag, CAIRN_E_IO, "object %s was swept as what a dead writer left behind",
-                          sealed + 2);
+               ? diag_set(diag, CAIRN_E_EXISTS, "object %s is already sealed", sealed + 2)
+               : diag_set(diag, CAIRN_E_IO,
+                          "object %s was removed as the leftover of a dead writer", sealed + 2);
 }
 
 int rados_index_name(struct rados_store *store, const struct open_object *object, uint32_t was,
@@ -138,7 +138,9 @@ int rados_index_name(struct rados_store *store, const struct open_object *object
     if (rc == -ECANCELED || rc == -ENOENT) {
         return given_up(store, &shard, sealed, diag);
     }
-    return rc == 0 ? 0 : rados_error(rc, true, "name more pieces of an object", diag);
+    return rc == 0
+               ? 0
+               : rados_error(rc, true, "cannot enter more pieces of an object in the index", diag);
 }
 
 int rados_index_forget(struct rados_store *store, const struct run_name *run,
@@ -189,7 +191,7 @@ int rados_index_seal(struct rados_store *store, const struct piece_table *table,
     int rc = buf_status(&buf);
     if (rc != 0) {
         buf_fini(&buf);
-        return diag_set(diag, rc, "no memory for an object's table");
+        return diag_set(diag, rc, "there is not enough memory for an object's table");
     }
     struct cluster_step steps[] = {
         {.kind = STEP_KEY_IS, .key = sealed},
@@ -205,7 +207,7 @@ int rados_index_seal(struct rados_store *store, const struct piece_table *table,
     if (rc == -ECANCELED || rc == -ENOENT) {
         return given_up(store, &shard, sealed, diag);
     }
-    return rc == 0 ? 0 : rados_error(rc, true, "seal an object", diag);
+    return rc == 0 ? 0 : rados_error(rc, true, "cannot seal an object", diag);
 }
 
 /* --- find ------------------------------------------------------------------------------------- */
@@ -256,7 +258,7 @@ int rados_table_decode(const struct store_req *req, const struct cluster_pair *p
     }
     struct piece_table *table = calloc(1, sizeof(*table) + count * sizeof(table->pieces[0]));
     if (table == NULL) {
-        return diag_set(diag, CAIRN_E_NO_MEMORY, "no memory for an object's table");
+        return diag_no_memory(diag, "an object's table");
     }
     *table = (struct piece_table){.refs = 1,
                                   .run = req->run,
@@ -313,7 +315,7 @@ static int fetch_table(struct rados_store *store, const struct store_req *req,
         return diag_set(diag, CAIRN_E_NOT_FOUND, "object %s of step %llu is not in the store",
                         sealed + 2, (unsigned long long)req->object.step);
     }
-    rc = rc != 0 ? rados_error(rc, false, "find an object", diag)
+    rc = rc != 0 ? rados_error(rc, false, "cannot find an object", diag)
                  : rados_table_decode(req, &step.ret_map.pairs[0], ret, diag);
     cluster_map_fini(&step.ret_map);
     return rc;
@@ -363,12 +365,13 @@ static int add_objects(struct store_req *req, const struct cluster_map *map)
     struct object_id *grown =
         realloc(req->ret_objects, (req->ret_count + map->count) * sizeof(*grown));
     if (grown == NULL) {
-        return diag_set(&req->diag, CAIRN_E_NO_MEMORY, "list of %zu objects", req->ret_count);
+        return diag_no_memory(&req->diag, "a list of %zu objects", req->ret_count);
     }
     req->ret_objects = grown;
     for (size_t i = 0; i < map->count; i++) {
         if (!rados_key_parse(map->pairs[i].key, req->id, &grown[req->ret_count])) {
-            return diag_set(&req->diag, CAIRN_E_DAMAGED, "the index holds '%s', no object's name",
+            return diag_set(&req->diag, CAIRN_E_DAMAGED,
+                            "the index holds '%s', which is not the name of an object",
                             map->pairs[i].key);
         }
         req->ret_count++;
@@ -391,7 +394,7 @@ static int list_shard(struct rados_store *store, struct store_req *req, unsigned
         struct cluster_step step = {.kind = STEP_KEYS, .key = "s/", .after = after};
         rc = rados_shard_call(store, &shard, 1, &step);
         if (rc != 0) {
-            return rc == -ENOENT ? 0 : rados_error(rc, false, "list objects", &req->diag);
+            return rc == -ENOENT ? 0 : rados_error(rc, false, "cannot list objects", &req->diag);
         }
         rc = add_objects(req, &step.ret_map);
         more = step.ret_map.more && step.ret_map.count > 0;
@@ -407,9 +410,7 @@ int rados_op_list_objects(struct rados_store *store, struct store_req *req)
 {
     req->ret_objects = calloc(1, sizeof(*req->ret_objects)); /* never NULL on success */
     req->ret_count = 0;
-    int rc = req->ret_objects != NULL
-                 ? 0
-                 : diag_set(&req->diag, CAIRN_E_NO_MEMORY, "no memory for a list");
+    int rc = req->ret_objects != NULL ? 0 : diag_no_memory(&req->diag, "a list");
     for (unsigned i = 0; rc == 0 && i < RADOS_INDEX_SHARDS; i++) {
         rc = list_shard(store, req, i);
     }
@@ -445,13 +446,13 @@ int rados_op_delete_object(struct rados_store *store, struct store_req *req)
             {.kind = STEP_KEY_SET, .key = dying, .data = buf.data, .bytes = buf.bytes},
             {.kind = STEP_KEY_REMOVE, .key = sealed}};
         rc = rados_shard_call(store, &shard, 3, steps);
-        rc = rc == 0 ? 0 : rados_error(rc, true, "delete an object", &req->diag);
+        rc = rc == 0 ? 0 : rados_error(rc, true, "cannot delete an object", &req->diag);
     }
     rc = rc != 0 ? rc : rados_remove_pieces(store, table, &req->diag);
     if (rc == 0) {
         struct cluster_step step = {.kind = STEP_KEY_REMOVE, .key = dying};
         int removed = rados_shard_call(store, &shard, 1, &step);
-        rc = removed == 0 ? 0 : rados_error(removed, true, "delete an object", &req->diag);
+        rc = removed == 0 ? 0 : rados_error(removed, true, "cannot delete an object", &req->diag);
     }
     buf_fini(&buf);
     rados_table_unref(store, table);

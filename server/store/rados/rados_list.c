@@ -75,7 +75,7 @@ int rados_list_enter(struct rados_store *store, const struct run_name *run, stru
         .kind = STEP_KEY_SET, .key = key, .data = mark, .bytes = sizeof(mark)};
     int rc = rados_shard_call(store, &shard, 1, &step);
     rados_known_end(store, mine, rc == 0);
-    return rc == 0 ? 0 : rados_error(rc, false, "enter a checkpoint in the list", diag);
+    return rc == 0 ? 0 : rados_error(rc, false, "cannot enter a checkpoint in the list", diag);
 }
 
 int rados_list_look(struct rados_store *store, const struct store_req *req, struct rados_mark *ret,
@@ -92,7 +92,7 @@ int rados_list_look(struct rados_store *store, const struct store_req *req, stru
         return 0;
     }
     if (rc != 0) {
-        return rados_error(rc, false, "the list of what is stored", diag);
+        return rados_error(rc, false, "listing the stored objects", diag);
     }
     const struct cluster_map *map = &step.ret_map;
     if (map->count == 1 && map->pairs[0].bytes <= sizeof(ret->data)) {
@@ -118,7 +118,7 @@ int rados_list_leave(struct rados_store *store, const struct store_req *req,
     int rc = rados_shard_call(store, &shard, 2, steps);
     return rc == 0 || rc == -ECANCELED || rc == -ENOENT
                ? 0
-               : rados_error(rc, true, "take a checkpoint out of the list", diag);
+               : rados_error(rc, true, "cannot remove a checkpoint from the list", diag);
 }
 
 /* --- small things ----------------------------------------------------------------------------- */
@@ -146,7 +146,7 @@ int rados_list_enter_small(struct rados_store *store, const struct store_name *n
         {.kind = STEP_KEY_SET, .key = MARK, .data = mark, .bytes = sizeof(mark)},
         {.kind = STEP_KEY_SET, .key = tail_key, .data = count, .bytes = sizeof(count)}};
     rc = rados_shard_call(store, &shard, tails->count > 0 ? 3 : 2, steps);
-    return rc == 0 ? 0 : rados_error(rc, false, "enter a small thing in the list", diag);
+    return rc == 0 ? 0 : rados_error(rc, false, "cannot enter a small document in the list", diag);
 }
 
 /* Enters, in one operation, those names that are not entered and that no thread is entering. Their
@@ -179,7 +179,8 @@ static int enter_names(struct rados_store *store, struct store_req *req)
     for (size_t i = 0; i < count; i++) {
         rados_known_end(store, mine[i], rc == 0);
     }
-    return rc == 0 ? 0 : rados_error(rc, false, "enter small things in the list", &req->diag);
+    return rc == 0 ? 0
+                   : rados_error(rc, false, "cannot enter small documents in the list", &req->diag);
 }
 
 int rados_op_enter(struct rados_store *store, struct store_req *req)
@@ -202,11 +203,12 @@ static int not_settled(struct rados_store *store, const struct rados_shard *shar
     bool given_up = rc == 0 && step.ret_map.count > 0;
     cluster_map_fini(&step.ret_map);
     if (given_up) {
-        return diag_set(diag, CAIRN_E_IO, "%s was swept as what a dead writer left behind",
+        return diag_set(diag, CAIRN_E_IO, "%s was removed as the leftover of a dead writer",
                         key + 2);
     }
     /* A head that exists with all its tails keeps them; reading it back shows that. */
-    return diag_set(diag, CAIRN_E_OUTCOME_UNKNOWN, "%s: changed while it was published", key + 2);
+    return diag_set(diag, CAIRN_E_OUTCOME_UNKNOWN,
+                    "%s was changed while it was being published; try again", key + 2);
 }
 
 int rados_list_settle_small(struct rados_store *store, const struct store_name *name,
@@ -229,7 +231,7 @@ int rados_list_settle_small(struct rados_store *store, const struct store_name *
     if (rc == 0) {
         return 0;
     }
-    int code = rados_error(rc, true, "settle a small thing", &why);
+    int code = rados_error(rc, true, "cannot complete a small document", &why);
     return diag_set(diag, CAIRN_E_OUTCOME_UNKNOWN, "%s", diag_text(&why, code));
 }
 
@@ -247,7 +249,9 @@ int rados_list_doom_small(struct rados_store *store, const struct store_name *na
         {.kind = STEP_KEY_SET, .key = MARK, .data = mark, .bytes = sizeof(mark)},
         {.kind = STEP_KEY_SET, .key = key, .data = count, .bytes = sizeof(count)}};
     int rc = rados_shard_call(store, &shard, 2, steps);
-    return rc == 0 ? 0 : rados_error(rc, true, "note what is to be removed", diag);
+    return rc == 0
+               ? 0
+               : rados_error(rc, true, "cannot note the documents that are to be removed", diag);
 }
 
 void rados_list_leave_small(struct rados_store *store, const struct store_name *name,
@@ -279,13 +283,16 @@ static int each_key(struct rados_store *store, const struct rados_shard *place,
         struct cluster_step step = {.kind = STEP_KEYS, .after = after};
         rc = rados_shard_call(store, place, 1, &step);
         if (rc == -EIO) {
-            return diag_set(&req->diag, CAIRN_E_IO,
-                            "no copy of the list of what is stored, %s in namespace %s, can be "
-                            "read; no checkpoint needs it: `rados rm -N %s %s -p POOL` gives it up",
-                            place->object, place->space, place->space, place->object);
+            return diag_set(
+                &req->diag, CAIRN_E_IO,
+                "no copy of the list of stored checkpoints, %s in namespace %s, can be read; no "
+                "checkpoint needs the list, and `rados rm -N %s %s -p POOL` removes it",
+                place->object, place->space, place->space, place->object);
         }
         if (rc != 0) {
-            return rc == -ENOENT ? 0 : rados_error(rc, false, "list what is stored", &req->diag);
+            return rc == -ENOENT
+                       ? 0
+                       : rados_error(rc, false, "cannot list the stored checkpoints", &req->diag);
         }
         const struct cluster_map *map = &step.ret_map;
         for (size_t i = 0; rc == 0 && i < map->count; i++) {
@@ -302,7 +309,8 @@ static int each_key(struct rados_store *store, const struct rados_shard *place,
 
 static int broken(struct store_req *req, const char *key)
 {
-    return diag_set(&req->diag, CAIRN_E_DAMAGED, "the list of what is stored holds '%s'", key);
+    return diag_set(&req->diag, CAIRN_E_DAMAGED,
+                    "the list of stored checkpoints holds '%s', which is not an entry", key);
 }
 
 /* Appends the checkpoint that the key names to the request's list. */
@@ -316,7 +324,7 @@ static int add_ckpt(struct store_req *req, const char *key)
     }
     struct ckpt_id *grown = realloc(req->ret_ckpts, (req->ret_count + 1) * sizeof(*grown));
     if (grown == NULL) {
-        return diag_set(&req->diag, CAIRN_E_NO_MEMORY, "list of %zu checkpoints", req->ret_count);
+        return diag_no_memory(&req->diag, "a list of %zu checkpoints", req->ret_count);
     }
     req->ret_ckpts = grown;
     grown[req->ret_count++] = id;
@@ -332,7 +340,7 @@ int rados_op_list_ckpts(struct rados_store *store, struct store_req *req)
     int rc = req->ret_ckpts != NULL
                  /* Sorted, because the numbers have one width. */
                  ? each_key(store, &place, req, add_ckpt)
-                 : diag_set(&req->diag, CAIRN_E_NO_MEMORY, "no memory for a list");
+                 : diag_no_memory(&req->diag, "a list");
     if (rc != 0) {
         free(req->ret_ckpts);
         req->ret_ckpts = NULL;
@@ -358,7 +366,7 @@ static int add_small(struct store_req *req, const char *key)
     }
     struct store_name *grown = realloc(req->ret_smalls, (req->ret_count + 1) * sizeof(*grown));
     if (grown == NULL) {
-        return diag_set(&req->diag, CAIRN_E_NO_MEMORY, "list of %zu small things", req->ret_count);
+        return diag_no_memory(&req->diag, "a list of %zu small things", req->ret_count);
     }
     req->ret_smalls = grown;
     grown[req->ret_count++] = name;
@@ -371,9 +379,8 @@ int rados_op_list_small(struct rados_store *store, struct store_req *req)
     rados_list_smalls(store, &req->run, req->id, &place);
     req->ret_smalls = calloc(1, sizeof(*req->ret_smalls)); /* never NULL on success */
     req->ret_count = 0;
-    int rc = req->ret_smalls != NULL
-                 ? each_key(store, &place, req, add_small)
-                 : diag_set(&req->diag, CAIRN_E_NO_MEMORY, "no memory for a list");
+    int rc = req->ret_smalls != NULL ? each_key(store, &place, req, add_small)
+                                     : diag_no_memory(&req->diag, "a list");
     if (rc != 0) {
         free(req->ret_smalls);
         req->ret_smalls = NULL;

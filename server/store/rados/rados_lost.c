@@ -35,12 +35,11 @@ int rados_lost_check(struct rados_store *store, struct rados_record *rec, struct
     }
     return store_is_own_record(&rec->run)
                ? diag_set(diag, CAIRN_E_DAMAGED,
-                          "namespace %s holds runs, and the object \"%s\", the store's record, is "
-                          "missing",
+                          "namespace %s holds runs, but the object \"%s\", which is the store's "
+                          "record, is missing",
                           rec->space, rec->object)
                : diag_set(diag, CAIRN_E_DAMAGED,
-                          "the record %s/%s is missing, and the list of runs has the run: it is no "
-                          "new one",
+                          "the record %s/%s is missing, although the list of runs has the run",
                           rec->space, rec->object);
 }
 
@@ -117,7 +116,7 @@ int rados_lost_renew(struct rados_store *store, struct rados_record *rec, struct
     }
     rc = cluster_do(store->cluster, &call);
     if (rc != 0 && rc != -ENOENT) {
-        return rados_error(rc, true, "remove a record that is damaged", diag);
+        return rados_error(rc, true, "cannot remove a damaged record", diag);
     }
     return rados_record_begin(store, rec, version, diag);
 }
@@ -126,18 +125,19 @@ int rados_op_record_cut(struct rados_store *store, struct store_req *req)
 {
     if (store_is_own_record(&req->run)) {
         return diag_set(&req->diag, CAIRN_E_UNSUPPORTED,
-                        "the store's own record is made again by `cairn salvage --store URL`");
+                        "only `cairn salvage --store URL` can make the store's own record again");
     }
     struct rados_record *run = rados_run_lock(store, &req->run);
     struct diag why = DIAG_INIT;
     if (run == NULL) {
-        return diag_set(&req->diag, CAIRN_E_NO_MEMORY, "no memory for a run");
+        return diag_no_memory(&req->diag, "a run");
     }
     rados_record_drop(run);
     int rc = rados_record_refresh(store, run, &why);
     rc = rc != 0 ? rc : rados_lost_check(store, run, &why);
     if (rc == 0 || req->file.version != RADOS_LOST_FROM) {
-        rc = diag_set(&req->diag, CAIRN_E_CONFLICT, "nothing of the record %s/%s is lost",
+        rc = diag_set(&req->diag, CAIRN_E_CONFLICT,
+                      "nothing of the record %s/%s is lost, so there is nothing to repair",
                       run->space, run->object);
     } else if (!rados_is_loss(rc)) {
         rc = diag_copy(&req->diag, &why);

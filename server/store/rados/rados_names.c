@@ -141,40 +141,41 @@ int rados_error(int rc, bool change, const char *what, struct diag *diag)
                         "%s: the Ceph cluster did not answer in time; look at `ceph health detail`",
                         what);
     case ENOENT:
-        return diag_set(diag, CAIRN_E_NOT_FOUND, "%s: not in the store", what);
+        return diag_set(diag, CAIRN_E_NOT_FOUND, "%s: the object is not in the store", what);
     case EEXIST:
-        return diag_set(diag, CAIRN_E_EXISTS, "%s: exists already", what);
+        return diag_set(diag, CAIRN_E_EXISTS, "%s: the object already exists", what);
     case ECANCELED:
-        return diag_set(diag, CAIRN_E_CONFLICT, "%s: changed in between", what);
+        return diag_set(diag, CAIRN_E_CONFLICT, "%s: another process changed the object in between",
+                        what);
     case EDQUOT:
-        return diag_set(
-            diag, CAIRN_E_QUOTA,
-            "%s: the pool's quota is reached; `cairn gc --now` frees what is forgotten, or "
-            "raise it with `ceph osd pool set-quota`",
-            what);
+        return diag_set(diag, CAIRN_E_QUOTA,
+                        "%s: the pool's quota is used up; `cairn gc --now` frees forgotten "
+                        "checkpoints, or raise the quota with `ceph osd pool set-quota`",
+                        what);
     case ENOSPC:
         return diag_set(
             diag, CAIRN_E_NO_SPACE,
-            "%s: the Ceph cluster is full; `cairn gc --now` frees what is forgotten, `cairn "
+            "%s: the Ceph cluster is full; `cairn gc --now` frees forgotten checkpoints, `cairn "
             "forget RUN --keep-last 2 --now` older ones; or add OSDs",
             what);
     case EPERM:
     case EACCES:
         return diag_set(diag, CAIRN_E_DENIED,
-                        "%s: the cephx user may not; deploy/ceph/make-user gives it what it needs",
+                        "%s: the cephx user has no permission; deploy/ceph/make-user gives it the "
+                        "permissions that it needs",
                         what);
     case ESHUTDOWN: /* EBLOCKLISTED */
         return diag_set(diag, CAIRN_E_DENIED,
-                        "%s: this client is on the cluster's blocklist; see `ceph osd blocklist "
-                        "ls`, then restart the daemon",
+                        "%s: the cluster has put this client on its blocklist; look at `ceph osd "
+                        "blocklist ls`, then restart the daemon",
                         what);
     case EOPNOTSUPP:
         return diag_set(diag, CAIRN_E_UNSUPPORTED,
-                        "%s: the pool takes no keys (omap): metadata needs a replicated pool, only "
-                        "data may be erasure-coded",
+                        "%s: the pool supports no keys (omap): metadata needs a replicated pool, "
+                        "and only data may be erasure-coded",
                         what);
     case ENOMEM:
-        return diag_set(diag, CAIRN_E_NO_MEMORY, "%s: no memory", what);
+        return diag_no_memory(diag, "a request to the Ceph cluster (%s)", what);
     default:
         return diag_set(diag, CAIRN_E_IO, "%s: %s", what, strerror(-rc));
     }

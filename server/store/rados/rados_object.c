@@ -35,7 +35,7 @@ static struct open_object *find_open(struct rados_store *store, const struct sto
 
 static int not_open(struct store_req *req)
 {
-    return diag_set(&req->diag, CAIRN_E_NOT_FOUND, "object %u of rank %u is not being written",
+    return diag_set(&req->diag, CAIRN_E_NOT_FOUND, "object %u of rank %u is not open for writing",
                     req->object.sequence, req->object.rank);
 }
 
@@ -53,12 +53,13 @@ static void free_open(struct rados_store *store, struct open_object *object)
 int rados_op_create(struct rados_store *store, struct store_req *req)
 {
     if (req->bytes == 0 || req->bytes > LIMIT_OBJECT_BYTES) {
-        return diag_set(&req->diag, CAIRN_E_INVALID, "an object of %llu bytes",
+        return diag_set(&req->diag, CAIRN_E_INVALID,
+                        "the object has %llu bytes, which is outside the limits",
                         (unsigned long long)req->bytes);
     }
     struct open_object *object = calloc(1, sizeof(*object));
     if (object == NULL) {
-        return diag_set(&req->diag, CAIRN_E_NO_MEMORY, "no memory for an object");
+        return diag_no_memory(&req->diag, "an object");
     }
     object->run = req->run;
     object->id = req->object;
@@ -72,9 +73,10 @@ int rados_op_create(struct rados_store *store, struct store_req *req)
         list_add_tail(&store->open, &object->link);
     }
     pthread_mutex_unlock(&store->lock);
-    int rc = taken ? diag_set(&req->diag, CAIRN_E_EXISTS, "object %u of rank %u is being written",
-                              req->object.sequence, req->object.rank)
-                   : rados_index_begin(store, &req->run, &req->object, &req->diag);
+    int rc =
+        taken ? diag_set(&req->diag, CAIRN_E_EXISTS, "object %u of rank %u is still being written",
+                         req->object.sequence, req->object.rank)
+              : rados_index_begin(store, &req->run, &req->object, &req->diag);
     pthread_mutex_lock(&store->lock);
     object->busy = false;
     if (rc != 0) {
@@ -98,8 +100,7 @@ static int check_write(const struct open_object *object, const struct store_req 
     }
     if (req->offset > object->bytes_max || req->bytes > object->bytes_max - req->offset) {
         return diag_set(diag, CAIRN_E_INVALID,
-                        "a write of %llu bytes at %llu leaves the object of "
-                        "%llu",
+                        "a write of %llu bytes at %llu goes beyond the object's %llu bytes",
                         (unsigned long long)req->bytes, (unsigned long long)req->offset,
                         (unsigned long long)object->bytes_max);
     }
@@ -107,7 +108,7 @@ static int check_write(const struct open_object *object, const struct store_req 
         const struct piece *piece = &object->pieces[i];
         if (req->offset < piece->offset + piece->bytes &&
             piece->offset < req->offset + req->bytes) {
-            return diag_set(diag, CAIRN_E_INVALID, "a write at %llu meets an earlier one",
+            return diag_set(diag, CAIRN_E_INVALID, "a write at %llu overlaps an earlier one",
                             (unsigned long long)req->offset);
         }
     }
@@ -167,7 +168,7 @@ static int take_pieces(struct open_object *object, struct store_req *req, uint32
 {
     return add_pieces(object, req, ret_first, ret_count) == 0
                ? 0
-               : diag_set(&req->diag, CAIRN_E_NO_MEMORY, "no memory for a write");
+               : diag_no_memory(&req->diag, "a write");
 }
 
 static void note_failure(struct rados_store *store, const struct store_req *req)
@@ -283,7 +284,7 @@ static int write_all(struct rados_store *store, struct store_req *req, uint32_t 
     }
     if (rc == 0) {
         rc = write_pieces(store, req, first, count);
-        rc = rc != 0 ? rados_error(rc, true, "write a piece of an object", &req->diag) : 0;
+        rc = rc != 0 ? rados_error(rc, true, "cannot write a piece of an object", &req->diag) : 0;
     }
     if (rc != 0) {
         note_failure(store, req);
@@ -301,7 +302,7 @@ static int write_gathered(struct rados_store *store, struct store_req *req,
     int rc = 0;
     if (rados_gather_bytes(gather, &data, &copy) != 0) {
         note_failure(store, req);
-        return diag_set(&req->diag, CAIRN_E_NO_MEMORY, "no memory for a write");
+        return diag_no_memory(&req->diag, "a write");
     }
     whole.offset = gather->offset;
     whole.data = (void *)(uintptr_t)data; /* a write only reads its data */
@@ -392,7 +393,7 @@ static int seal_of_another(struct rados_store *store, struct store_req *req)
     int rc = rados_index_find(store, req, true, &table, &why);
     if (rc == 0) {
         rados_table_unref(store, table);
-        return diag_set(&req->diag, CAIRN_E_EXISTS, "object %u of rank %u is sealed already",
+        return diag_set(&req->diag, CAIRN_E_EXISTS, "object %u of rank %u is already sealed",
                         req->object.sequence, req->object.rank);
     }
     return rc == CAIRN_E_NOT_FOUND ? not_open(req) : diag_copy(&req->diag, &why);
@@ -407,7 +408,7 @@ int rados_op_seal(struct rados_store *store, struct store_req *req)
     struct piece_table *table = table_of(store, object);
     int rc = 0;
     if (table == NULL) {
-        rc = diag_set(&req->diag, CAIRN_E_NO_MEMORY, "no memory for an object's table");
+        rc = diag_no_memory(&req->diag, "an object's table");
     } else if (object->failed) {
         rc = diag_set(&req->diag, CAIRN_E_IO, "object %u of rank %u is void since a write failed",
                       req->object.sequence, req->object.rank);
@@ -460,7 +461,7 @@ int rados_remove_pieces(struct rados_store *store, const struct piece_table *tab
             rc = removed;
         }
     }
-    return rc == 0 ? 0 : rados_error(rc, true, "remove pieces of an object", diag);
+    return rc == 0 ? 0 : rados_error(rc, true, "cannot remove pieces of an object", diag);
 }
 
 /* Removes the pieces and the entry of an object. Returns OUTCOME_UNKNOWN if the cluster does not
@@ -472,7 +473,7 @@ static int drop(struct rados_store *store, struct open_object *object)
     if (rc == 0 && !object->failed) {
         /* A write that timed out may still happen, so the entry stays, for the sweep. */
         int forgotten = rados_index_forget(store, &object->run, &object->id);
-        rc = forgotten == 0 ? 0 : rados_error(forgotten, true, "drop an object", NULL);
+        rc = forgotten == 0 ? 0 : rados_error(forgotten, true, "cannot drop an object", NULL);
     }
     free(table);
     return rc;
@@ -570,10 +571,11 @@ static int read_table(struct rados_store *store, struct store_req *req,
 {
     if (req->offset > table->bytes || req->bytes > table->bytes - req->offset ||
         (req->to_end && req->bytes != table->bytes - req->offset)) {
-        return diag_set(diag, CAIRN_E_DAMAGED,
-                        "object %u of rank %u has %llu bytes; %llu at %llu were wanted",
-                        req->object.sequence, req->object.rank, (unsigned long long)table->bytes,
-                        (unsigned long long)req->bytes, (unsigned long long)req->offset);
+        return diag_set(
+            diag, CAIRN_E_DAMAGED,
+            "object %u of rank %u has %llu bytes, but %llu bytes at %llu were requested",
+            req->object.sequence, req->object.rank, (unsigned long long)table->bytes,
+            (unsigned long long)req->bytes, (unsigned long long)req->offset);
     }
     struct reading reading = {.store = store,
                               .table = table,
@@ -590,11 +592,11 @@ static int read_table(struct rados_store *store, struct store_req *req,
     }
     int rc = read_pieces(&reading);
     if (rc == -ENOENT || rc == -ERANGE) {
-        return diag_set(diag, CAIRN_E_DAMAGED, "object %u of rank %u: a piece is %s",
-                        req->object.sequence, req->object.rank,
-                        rc == -ENOENT ? "missing" : "too short");
+        return diag_set(
+            diag, CAIRN_E_DAMAGED, "object %u of rank %u is damaged: a piece of it is %s",
+            req->object.sequence, req->object.rank, rc == -ENOENT ? "missing" : "too short");
     }
-    return rc == 0 ? 0 : rados_error(rc, false, "read an object", diag);
+    return rc == 0 ? 0 : rados_error(rc, false, "cannot read an object", diag);
 }
 
 int rados_op_read(struct rados_store *store, struct store_req *req)

@@ -42,17 +42,17 @@ static int probe(struct rados_store *store, enum cluster_pool pool, const char *
 int rados_op_probe(struct rados_store *store, struct store_req *req)
 {
     char space[CLUSTER_NAMESPACE_MAX];
-    const char *what = "write a small object where records are";
+    const char *what = "cannot write a test object to the pool of the records";
     int rc = probe(store, CLUSTER_META, store->space);
     if (rc == 0) {
-        what = "write a small object where pieces are";
+        what = "cannot write a test object to the pool of the data";
         snprintf(space, sizeof(space), "%.200s/probe", store->space);
         rc = probe(store, CLUSTER_DATA, space);
     }
     if (rc == -ENODEV) {
         return diag_set(&req->diag, CAIRN_E_NO_STORE,
-                        "%s: the pool is gone; see `ceph osd pool ls`, and restart the daemon when "
-                        "it is back",
+                        "%s: the pool no longer exists; look at `ceph osd pool ls`, and restart "
+                        "the daemon when the pool is back",
                         what);
     }
     return rc == 0 ? 0 : rados_error(rc, false, what, &req->diag);

@@ -62,7 +62,8 @@ void rados_record_encode_version(uint64_t version, const struct sha256 *last,
 
 static int damaged(const struct rados_record *rec, const char *what, struct diag *diag)
 {
-    return diag_set(diag, CAIRN_E_DAMAGED, "the record %s/%s: %s", rec->space, rec->object, what);
+    return diag_set(diag, CAIRN_E_DAMAGED, "the record %s/%s is damaged: %s", rec->space,
+                    rec->object, what);
 }
 
 uint32_t rados_record_crc(const char *key, const struct record_value *value)
@@ -131,7 +132,7 @@ static int take_version(const struct rados_record *rec, const struct cluster_map
                         uint64_t *ret_version, struct sha256 *ret_last, struct diag *diag)
 {
     if (map->count != 1 || map->pairs[0].bytes != VERSION_BYTES) {
-        return damaged(rec, "it has no proper version", diag);
+        return damaged(rec, "its version is missing or malformed", diag);
     }
     *ret_version = load_u64(map->pairs[0].data);
     memcpy(ret_last->bytes, map->pairs[0].data + 8, sizeof(ret_last->bytes));
@@ -146,14 +147,14 @@ static int replay(struct rados_record *rec, const struct cluster_pair *pair,
     uint64_t version;
     struct sha256 previous;
     if (pair->bytes < MAKER_BYTES) {
-        return damaged(rec, "an update in its log is cut", diag);
+        return damaged(rec, "an update in its log is cut off", diag);
     }
     const uint8_t *data = pair->data + MAKER_BYTES;
     size_t bytes = pair->bytes - MAKER_BYTES;
     int rc = record_update_decode(bytes, data, scratch, &update, &version, previous.bytes, diag);
     if (rc == 0 && (version != record_version(rec->record) + 1 ||
                     memcmp(previous.bytes, rec->last.bytes, sizeof(previous.bytes)) != 0)) {
-        rc = damaged(rec, "an update in its log does not follow the one before", diag);
+        rc = damaged(rec, "an update in its log does not follow the previous one", diag);
     }
     uint64_t sum = rc == 0 ? sum_after(rec, &update) : 0;
     rc = rc != 0 ? rc : record_apply(rec->record, &update, diag);
@@ -204,13 +205,14 @@ static int catch_up(struct rados_store *store, struct rados_record *rec, bool *r
             return 0;
         }
         if (rc != 0) {
-            return rc == -ENOENT ? damaged(rec, "it is gone", diag) : failed(rec, rc, false, diag);
+            return rc == -ENOENT ? damaged(rec, "it no longer exists", diag)
+                                 : failed(rec, rc, false, diag);
         }
         struct cluster_map *log = &steps[1].ret_map;
         more = log->more;
         rc = take_version(rec, &steps[0].ret_map, &version, &last, diag);
         if (rc == 0 && version < have) {
-            rc = damaged(rec, "its version went back", diag);
+            rc = damaged(rec, "its version went backwards", diag);
         }
         if (rc == 0 && version > have) {
             char next[KEY_MAX];
@@ -328,7 +330,7 @@ static int load(struct rados_store *store, struct rados_record *rec, struct diag
     struct cluster_step steps[] = {{.kind = STEP_KEY, .key = "v"}, {.kind = STEP_KEY, .key = "s"}};
     int rc = record_new(&rec->record);
     if (rc != 0) {
-        return diag_set(diag, rc, "no memory for a record");
+        return diag_set(diag, rc, "there is not enough memory for a record");
     }
     rec->last = (struct sha256){{0}};
     rec->sum = 0;
@@ -373,8 +375,9 @@ int rados_record_refresh(struct rados_store *store, struct rados_record *rec, st
         }
         rados_record_drop(rec);
     }
-    return diag_set(diag, CAIRN_E_BUSY, "the record %s/%s changes faster than it can be read",
-                    rec->space, rec->object);
+    return diag_set(diag, CAIRN_E_BUSY,
+                    "the record %s/%s changes faster than it can be read; try again", rec->space,
+                    rec->object);
 }
 
 /* --- the guarded update ----------------------------------------------------------------------- */
@@ -450,7 +453,7 @@ static int prepare(struct rados_store *store, const struct rados_record *rec,
     ret->keys = calloc(changes + 2, sizeof(*ret->keys));
     ret->values = malloc(values + 1);
     if (ret->steps == NULL || ret->keys == NULL || ret->values == NULL) {
-        return diag_set(diag, CAIRN_E_NO_MEMORY, "no memory for an update of a record");
+        return diag_no_memory(diag, "an update of a record");
     }
     buf_put(&ret->log, MAKER_BYTES, ret->maker.bytes);
     record_update_encode(update, ret->version, rec->last.bytes, &ret->log);
@@ -498,11 +501,13 @@ static int look_who(struct rados_store *store, const struct rados_record *rec,
     bool known = map->count == 1 && map->pairs[0].bytes >= MAKER_BYTES;
     *ret_ours = known && memcmp(map->pairs[0].data, attempt->maker.bytes, MAKER_BYTES) == 0;
     cluster_map_fini(&step.ret_map);
-    return known ? 0
-                 : diag_set(diag, CAIRN_E_OUTCOME_UNKNOWN,
-                            "the record %s/%s has moved on too far to tell whether update %" PRIu64
-                            " was made",
-                            rec->space, rec->object, attempt->version);
+    return known
+               ? 0
+               : diag_set(
+                     diag, CAIRN_E_OUTCOME_UNKNOWN,
+                     "the record %s/%s has changed too often since to tell whether update %" PRIu64
+                     " took effect",
+                     rec->space, rec->object, attempt->version);
 }
 
 /* Called after a time-out: takes the version away from the attempt, or finds that it is taken. */
@@ -535,8 +540,8 @@ static int resolve(struct rados_store *store, const struct rados_record *rec,
     }
     err_ignore(failed(rec, rc, true, &why)); /* only the text; the caller sets the code */
     return diag_set(diag, CAIRN_E_OUTCOME_UNKNOWN,
-                    "the record %s/%s: an update timed out, and whether it was made cannot be "
-                    "found out now: %s",
+                    "an update of the record %s/%s timed out, and the cluster cannot be asked now "
+                    "whether it took effect: %s",
                     rec->space, rec->object, why.text);
 }
 
@@ -563,7 +568,7 @@ static int would_fit(const struct rados_record *rec, const struct record_update 
     struct record *copy;
     int rc = record_clone(rec->record, &copy);
     if (rc != 0) {
-        return diag_set(diag, rc, "no memory for an update of a record");
+        return diag_set(diag, rc, "there is not enough memory for an update of a record");
     }
     rc = record_apply(copy, update, diag);
     record_free(copy);
@@ -634,8 +639,9 @@ int rados_record_update(struct rados_store *store, struct rados_record *rec,
             return 0;
         }
     }
-    return rc != 0
-               ? rc
-               : diag_set(diag, CAIRN_E_BUSY, "the record %s/%s: %d updates by others came first",
-                          rec->space, rec->object, RADOS_RETRIES);
+    return rc != 0 ? rc
+                   : diag_set(diag, CAIRN_E_BUSY,
+                              "the record %s/%s could not be updated, because %d updates by others "
+                              "came first; try again",
+                              rec->space, rec->object, RADOS_RETRIES);
 }

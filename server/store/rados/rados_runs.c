@@ -119,9 +119,7 @@ static int tell_loss(struct store_req *req, const struct rados_record *run, int 
     if (!req->take_prefix) {
         return code;
     }
-    return record_new(&req->ret_record) == 0
-               ? 0
-               : diag_set(&req->diag, CAIRN_E_NO_MEMORY, "no memory for a record");
+    return record_new(&req->ret_record) == 0 ? 0 : diag_no_memory(&req->diag, "a record");
 }
 
 /* Reads the record from the cluster, beside the cache: what is in the cache may be gone from the
@@ -142,7 +140,7 @@ int rados_op_record_get(struct rados_store *store, struct store_req *req)
 {
     struct rados_record *run = rados_run_lock(store, &req->run);
     if (run == NULL) {
-        return diag_set(&req->diag, CAIRN_E_NO_MEMORY, "no memory for a run");
+        return diag_no_memory(&req->diag, "a run");
     }
     int rc = req->from_medium ? read_anew(store, run, &req->diag) : 0;
     rc = rc != 0 ? rc : rados_record_refresh(store, run, &req->diag);
@@ -152,7 +150,7 @@ int rados_op_record_get(struct rados_store *store, struct store_req *req)
     if (rados_is_loss(rc)) {
         rc = tell_loss(req, run, rc);
     } else if (rc == 0 && !known && record_clone(run->record, &req->ret_record) != 0) {
-        rc = diag_set(&req->diag, CAIRN_E_NO_MEMORY, "no memory for a record");
+        rc = diag_no_memory(&req->diag, "a record");
     }
     rados_run_unlock(store, run);
     return rc;
@@ -198,7 +196,7 @@ static int enter(struct rados_store *store, const struct run_name *name, unsigne
      * is TIMED_OUT. A late "intended" that overwrites a "made" costs each listing a look. */
     return failure == 0 || (failure == -EIO && entered > 0)
                ? 0
-               : rados_error(failure, false, "the list of runs", diag);
+               : rados_error(failure, false, "cannot list the runs", diag);
 }
 
 static bool is_made_text(const struct cluster_pair *pair)
@@ -231,20 +229,20 @@ int rados_list_has_run(struct rados_store *store, const struct run_name *run, bo
         cluster_map_fini(&steps[i].ret_map);
     }
     *ret = found;
-    return found || failure == 0 ? 0 : rados_error(failure, false, "the list of runs", diag);
+    return found || failure == 0 ? 0 : rados_error(failure, false, "cannot list the runs", diag);
 }
 
 int rados_op_record_update(struct rados_store *store, struct store_req *req)
 {
     struct rados_record *run = rados_run_lock(store, &req->run);
     if (run == NULL) {
-        return diag_set(&req->diag, CAIRN_E_NO_MEMORY, "no memory for a run");
+        return diag_no_memory(&req->diag, "a run");
     }
     int rc = run->record == NULL ? rados_record_refresh(store, run, &req->diag) : 0;
     rc = rc != 0 ? rc : rados_lost_check(store, run, &req->diag);
     bool new = rc == 0 && record_version(run->record) == 0;
     if (new &&store_is_own_record(&req->run)) {
-        rc = diag_set(&req->diag, CAIRN_E_DAMAGED, "the store's record is missing");
+        rc = diag_set(&req->diag, CAIRN_E_DAMAGED, "the store's own record is missing");
     }
     rc = rados_is_loss(rc) ? tell_loss(req, run, rc) : rc;
     if (rc == 0 && new &&record_guards_hold(run->record, req->update, NULL)) {
@@ -271,7 +269,8 @@ static int is_made(struct rados_store *store, const struct run_name *run, bool *
         .pool = CLUSTER_META, .space = space, .object = object, .step_count = 1, .steps = &step};
     int rc = cluster_do(store->cluster, &call);
     *ret = rc == 0 || rc == -EIO; /* an unreadable one exists */
-    return *ret || rc == -ENOENT ? 0 : rados_error(rc, false, "a run of the list", diag);
+    return *ret || rc == -ENOENT ? 0
+                                 : rados_error(rc, false, "cannot read a run of the list", diag);
 }
 
 struct listed {
@@ -302,7 +301,7 @@ static int add_listed(struct listing *io, size_t list, const struct cluster_pair
         size_t cap = io->cap > 0 ? io->cap * 2 : 64;
         struct listed *grown = realloc(io->runs, cap * sizeof(*grown));
         if (grown == NULL) {
-            return diag_set(diag, CAIRN_E_NO_MEMORY, "list of %zu runs", io->count);
+            return diag_no_memory(diag, "a list of %zu runs", io->count);
         }
         io->runs = grown;
         io->cap = cap;
@@ -390,19 +389,19 @@ int rados_op_list_runs(struct rados_store *store, struct store_req *req)
         int why = 0;
         rc = read_list(store, i, &listing, &why, &req->diag);
         if (rc == 0 && why != 0 && why != -ENOENT && why != -EIO) {
-            rc = rados_error(why, false, "the list of runs", &req->diag);
+            rc = rados_error(why, false, "cannot list the runs", &req->diag);
         }
         readable |= why != -EIO ? 1u << i : 0;
         unread = why == -EIO ? why : unread;
     }
     if (rc == 0 && readable == 0) {
-        rc = rados_error(unread, false, "both lists of runs", &req->diag);
+        rc = rados_error(unread, false, "cannot read either list of runs", &req->diag);
     }
     fold(&listing);
     req->ret_count = 0;
     req->ret_runs = calloc(listing.count + 1, sizeof(*req->ret_runs)); /* never NULL on success */
     if (rc == 0 && req->ret_runs == NULL) {
-        rc = diag_set(&req->diag, CAIRN_E_NO_MEMORY, "list of %zu runs", listing.count);
+        rc = diag_no_memory(&req->diag, "a list of %zu runs", listing.count);
     }
     rc = rc != 0 ? rc : take_made(store, &listing, readable, req);
     free(listing.runs);
@@ -418,7 +417,7 @@ int rados_op_usage(struct rados_store *store, struct store_req *req)
     struct cluster_usage usage;
     int rc = store->cluster->ops->usage(store->cluster, &usage);
     if (rc != 0) {
-        return rados_error(rc, false, "the cluster's usage", &req->diag);
+        return rados_error(rc, false, "cannot ask for the cluster's usage", &req->diag);
     }
     req->ret_usage = (struct store_usage){.total_bytes = usage.total_bytes,
                                           .free_bytes = usage.free_bytes,

@@ -151,7 +151,7 @@ int rados_op_publish(struct rados_store *store, struct store_req *req)
     const struct rados_tails tails = {.name = name, .count = tail_count(req->bytes)};
     uint8_t *head = malloc(HEAD_BYTES + inside);
     if (head == NULL) {
-        return diag_set(&req->diag, CAIRN_E_NO_MEMORY, "no memory to publish %zu bytes", inside);
+        return diag_no_memory(&req->diag, "publishing %zu bytes", inside);
     }
     int rc = rados_list_enter_small(store, &req->name, &tails, &req->diag);
     if (rc != 0) {
@@ -176,8 +176,8 @@ int rados_op_publish(struct rados_store *store, struct store_req *req)
         err_ignore(remove_tails(store, &small, &tails)); /* the list names what is left */
     }
     if (rc == -ESTALE) {
-        return diag_set(&req->diag, CAIRN_E_IO, "%s is being swept as what a dead writer left",
-                        small.object);
+        return diag_set(&req->diag, CAIRN_E_IO,
+                        "%s is being removed as the leftover of a dead writer", small.object);
     }
     if (rc == 0 && tails.count > 0) {
         return rados_list_settle_small(store, &req->name, &tails, &req->diag);
@@ -194,7 +194,8 @@ struct head {
 
 static int damaged(const struct small *small, const char *what, struct diag *diag)
 {
-    return diag_set(diag, CAIRN_E_DAMAGED, "%s/%s: %s", small->space, small->object, what);
+    return diag_set(diag, CAIRN_E_DAMAGED, "%s/%s is damaged: %s", small->space, small->object,
+                    what);
 }
 
 /* Reads what does not fit into the head to `data`. */
@@ -235,7 +236,7 @@ static int read_head(struct rados_store *store, const struct small *small, struc
         return rados_error(rc, false, small->object, diag);
     }
     if (step.ret_bytes < HEAD_BYTES || load_u64(room.data) != HEAD_MAGIC) {
-        return damaged(small, "no proper head", diag);
+        return damaged(small, "its head is missing or malformed", diag);
     }
     *ret = (struct head){.bytes = load_u64(room.data + 8),
                          .tail_name = load_u64(room.data + 16),
@@ -280,7 +281,7 @@ static int fetch_range(struct rados_store *store, struct store_req *req)
                                 .bytes = (size_t)req->bytes,
                                 .into = data};
     if (data == NULL) {
-        return diag_set(&req->diag, CAIRN_E_NO_MEMORY, "no memory to fetch");
+        return diag_no_memory(&req->diag, "fetching a document");
     }
     place_of(store, &req->name, &small);
     int rc = call(store, &small, small.object, 1, &step);
@@ -305,10 +306,10 @@ int rados_op_fetch(struct rados_store *store, struct store_req *req)
     place_of(store, &req->name, &small);
     int rc = room != NULL ? read_head(store, &small, (struct room){HEAD_BYTES + FIRST_BYTES, room},
                                       &head, &req->diag)
-                          : diag_set(&req->diag, CAIRN_E_NO_MEMORY, "no memory to fetch");
+                          : diag_no_memory(&req->diag, "fetching a document");
     if (rc == 0) {
         data = malloc(head.bytes + 1);
-        rc = data != NULL ? 0 : diag_set(&req->diag, CAIRN_E_NO_MEMORY, "no memory to fetch");
+        rc = data != NULL ? 0 : diag_no_memory(&req->diag, "fetching a document");
     }
     if (rc == 0) {
         memcpy(data, room + HEAD_BYTES, head.ready);
@@ -367,7 +368,7 @@ int rados_small_bury(struct rados_store *store, const struct store_name *name,
             return 0;
         }
         if (rc == 0) {
-            return damaged(&small, "no proper head", diag);
+            return damaged(&small, "its head is missing or malformed", diag);
         }
         rc = rc == -ENOENT ? lay_stone(store, &small, tails->name) : rc;
     }

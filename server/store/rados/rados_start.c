@@ -46,7 +46,7 @@ static int check_record(struct rados_store *store, const struct uuid *expected, 
     struct store_record_facts facts;
     snprintf(place, sizeof(place), "namespace %s", store->space);
     struct store_record_rules rules = {.place = place,
-                                       .hint = "is it the right cluster?",
+                                       .hint = "check that it is the right cluster",
                                        .format = RADOS_FORMAT_VERSION,
                                        .ro_compat_known = RADOS_RO_COMPAT_KNOWN,
                                        .incompat_known = RADOS_INCOMPAT_KNOWN,
@@ -58,7 +58,7 @@ static int check_record(struct rados_store *store, const struct uuid *expected, 
         if (facts.ro_compat_unknown != 0) {
             store->read_only = true;
             snprintf(store->base.caps.read_only_why, sizeof(store->base.caps.read_only_why),
-                     "it has features that a newer Cairn is needed for to write");
+                     "it uses features that only a newer Cairn can write");
         }
     }
     return rc;
@@ -77,14 +77,14 @@ static int check_pool(const struct rados_store *store, const char *data_pool, st
     const char *configured = data_pool != NULL ? data_pool : "the pool of its records";
     if (has.bytes == 0) {
         return diag_set(diag, CAIRN_E_STORE_MISMATCH,
-                        "the store in namespace %s has its data in the pool of its records, and "
-                        "not in %s: leave data-pool out of the store's URL",
+                        "the store in namespace %s has its data in the pool of its records, not in "
+                        "%s: leave data-pool out of the store's URL",
                         store->space, configured);
     }
     return diag_set(diag, CAIRN_E_STORE_MISMATCH,
-                    "the store in namespace %s has its data in pool %.*s, and not in %s: write "
-                    "data-pool=%.*s in the store's URL (a pool that was renamed gets its name back "
-                    "with `ceph osd pool rename`)",
+                    "the store in namespace %s has its data in pool %.*s, not in %s: write "
+                    "data-pool=%.*s in the store's URL (if the pool was renamed, give it its old "
+                    "name with `ceph osd pool rename`)",
                     store->space, (int)has.bytes, (const char *)has.data, configured,
                     (int)has.bytes, (const char *)has.data);
 }
@@ -109,7 +109,8 @@ static int raise_epoch(struct rados_store *store, struct diag *diag)
             return diag_copy(diag, &why);
         }
     }
-    return diag_set(diag, CAIRN_E_BUSY, "too many daemons start on this store at once");
+    return diag_set(diag, CAIRN_E_BUSY,
+                    "too many daemons are starting on this store at once; start this one again");
 }
 
 /* Loads the store's own record, or makes the store if there is none and it may be created. */
@@ -125,7 +126,7 @@ static int find_or_make(struct rados_store *store, const struct store_rados_opti
                         store->space,
                         options->remedy && !options->read_only
                             ? options->remedy
-                            : "check the name: [store] url of cairnd's configuration has it");
+                            : "check the name, which [store] url gives in cairnd's configuration");
     }
     if (rc == 0 && record_version(record->record) == 0) {
         rc = make_store(store, options->data_pool, diag);
@@ -202,7 +203,7 @@ static int fill_again(struct rados_store *store, const struct store_rados_option
     int rc;
     if (store->read_only) { /* in memory only; nobody else sees it */
         rados_record_drop(record);
-        rc = record_new(&record->record) == 0 ? 0 : diag_set(diag, CAIRN_E_NO_MEMORY, "a record");
+        rc = record_new(&record->record) == 0 ? 0 : diag_no_memory(diag, "a record");
         rc = rc ? rc : record_apply(record->record, &first.update, diag);
         rc = rc ? rc : record_apply(record->record, &after, diag);
     } else {

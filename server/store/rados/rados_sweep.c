@@ -32,13 +32,13 @@ struct sweep { /* the sweep of one index object */
 
 static int failed(const struct sweep *sweep, int rc)
 {
-    return rados_error(rc, true, "sweep a checkpoint", &sweep->req->diag);
+    return rados_error(rc, true, "cannot remove a checkpoint's leftovers", &sweep->req->diag);
 }
 
 static int not_proper(const struct sweep *sweep, const char *key)
 {
-    return diag_set(&sweep->req->diag, CAIRN_E_DAMAGED, "the index holds '%s', which is no entry",
-                    key);
+    return diag_set(&sweep->req->diag, CAIRN_E_DAMAGED,
+                    "the index holds '%s', which is not an entry", key);
 }
 
 /* Removes pieces 0 to count - 1 of an object, as if it had been sealed. */
@@ -47,7 +47,7 @@ static int remove_numbers(struct sweep *sweep, const struct object_id *id, uint6
 {
     struct piece_table *table = calloc(1, sizeof(*table) + count * sizeof(table->pieces[0]));
     if (table == NULL) {
-        return diag_set(&sweep->req->diag, CAIRN_E_NO_MEMORY, "no memory to sweep");
+        return diag_no_memory(&sweep->req->diag, "sweeping a checkpoint");
     }
     *table =
         (struct piece_table){.run = sweep->req->run, .id = *id, .epoch = epoch, .count = count};

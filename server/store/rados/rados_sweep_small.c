@@ -37,7 +37,8 @@ struct sweep {
 
 static int failed(const struct sweep *sweep, int rc)
 {
-    return rados_error(rc, true, "sweep a checkpoint's small things", &sweep->req->diag);
+    return rados_error(rc, true, "cannot remove the leftovers of a checkpoint's small documents",
+                       &sweep->req->diag);
 }
 
 /* Removes an entry. Returns 0 even if it is gone already. */
@@ -112,7 +113,7 @@ static int sweep_tails(struct sweep *sweep, const struct cluster_pair *pair)
     if (!rados_key_parse_tails(pair->key, &name, &tails.name) || tails.count == 0 ||
         tails.count > TAILS_MAX) {
         return diag_set(diag, CAIRN_E_DAMAGED,
-                        "the list of small things holds '%s', which is no entry", pair->key);
+                        "the list of small documents holds '%s', which is not an entry", pair->key);
     }
     if (pair->key[0] == 'x' && sweep->has_given_up) { /* it may have been given up in this sweep */
         sweep->is_used = true;

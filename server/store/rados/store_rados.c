@@ -148,7 +148,7 @@ int store_rados_new(const struct store_rados_options *options, struct store **re
     struct rados_store *store = calloc(1, sizeof(*store));
     if (store == NULL) {
         options->cluster->ops->close(options->cluster);
-        return diag_set(diag, CAIRN_E_NO_MEMORY, "open a store on Ceph");
+        return diag_no_memory(diag, "opening a store on Ceph");
     }
     store->base.ops = &rados_ops;
     store->base.caps = (struct store_caps){.object_bytes_preferred = MIB(64),

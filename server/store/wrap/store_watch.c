@@ -273,9 +273,9 @@ int store_watch_new(struct loop *loop, struct store *inner,
         watch->op = STORE_PROBE;
         watch->first_ms = watch->last_ms = now_ms(watch);
         watch->refusals = 1;
-        err_ignore(diag_set(&watch->refusal, CAIRN_E_READ_ONLY, "the store takes no changes: %s",
+        err_ignore(diag_set(&watch->refusal, CAIRN_E_READ_ONLY, "the store is read-only: %s",
                             inner->caps.read_only_why[0] != 0 ? inner->caps.read_only_why
-                                                              : "it was opened for reading"));
+                                                              : "it was opened for reading only"));
     } else {
         timer_start(&watch->timer, 0); /* so that the first state comes from a probe */
     }
@@ -308,7 +308,7 @@ void store_watch_state(const struct store *store, struct store_state *ret)
                                     .refusals = 1};
         err_ignore(diag_set(&ret->refusal, CAIRN_E_TIMED_OUT,
                             "the store has not answered for %" PRIu64
-                            " s; look at the kernel's log and the disk, or at the cluster",
+                            " s; check the kernel's log and the disk, or the cluster",
                             (now - watch->probe_ms) / 1000));
     }
 }

@@ -15,7 +15,7 @@ static void no_memory(struct post *post)
     struct store_req *req = container_of(work, struct store_req, work);
     struct wrap_store *store = container_of(req->store, struct wrap_store, base);
     store->pending--;
-    req->status = diag_set(&req->diag, CAIRN_E_NO_MEMORY, "store request");
+    req->status = diag_no_memory(&req->diag, "a store request");
     req->done(req);
 }
 

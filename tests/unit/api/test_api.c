@@ -124,7 +124,7 @@ static void test_bad_options_are_refused_with_the_remedy(void **state)
     refused(url, &options, CAIRN_E_INVALID, "32 hex digits");
     setenv("CAIRN_ATTEMPT", "short", 1);
     options.attempt = NULL;
-    refused(url, &options, CAIRN_E_INVALID, "CAIRN_ATTEMPT is no attempt token");
+    refused(url, &options, CAIRN_E_INVALID, "CAIRN_ATTEMPT is not an attempt token");
     unsetenv("CAIRN_ATTEMPT");
     options = of_world(0, 1);
     options.threads = 1000;
@@ -151,7 +151,7 @@ static void test_structs_may_grow_but_not_shrink(void **state)
     refused(url, &newer.known, CAIRN_E_INVALID, "cairn_options.size is 3");
     newer.known.size = sizeof newer;
     newer.unknown = 1;
-    refused(url, &newer.known, CAIRN_E_UNSUPPORTED, "upgrade");
+    refused(url, &newer.known, CAIRN_E_UNSUPPORTED, "install a newer libcairn");
     newer.unknown = 0;
     assert_int_equal(cairn_open(url, &newer.known, &cairn, NULL), 0);
     close_well(cairn);
@@ -162,7 +162,7 @@ static void test_a_server_that_refuses_is_named(void **state)
     (void)state;
     fake_script.ready = CAIRN_E_UNREACHABLE;
     refused(url, NULL, CAIRN_E_UNREACHABLE, "127.0.0.1:7421");
-    refused(url, NULL, CAIRN_E_UNREACHABLE, "is cairnd running");
+    refused(url, NULL, CAIRN_E_UNREACHABLE, "check that cairnd is running");
     fake_script.ready = CAIRN_E_DUPLICATE_RANK;
     refused(url, NULL, CAIRN_E_DUPLICATE_RANK, "its own rank");
 }

@@ -36,7 +36,7 @@ static void drop(void *user) { atomic_fetch_add(&((struct seen *)user)->drops, 1
 static void ignore_line(void *user, int level, const char *line)
 {
     (void)level;
-    if (strstr(line, "dead") != NULL) {
+    if (strstr(line, "unusable") != NULL) {
         *(atomic_int *)user = 1;
     }
 }
@@ -63,7 +63,7 @@ static void break_one(void)
 
     fake_script.breaks_worker = breaks_worker;
     assert_int_equal(cairn_save(cairn, 2, NULL, &op, &err), CAIRN_E_INTERNAL);
-    assert_non_null(strstr(err.text, "this handle is dead"));
+    assert_non_null(strstr(err.text, "this handle can no longer be used"));
     assert_null(op);
     fake_script.breaks_worker = false;
 

@@ -122,7 +122,8 @@ static void test_long_value_leaves_the_line_whole(void **state)
     memset(value, 'y', 20000);
     value[20000] = '\0';
     LOG(LOG_INFO, "c", value, lu("n", 2));
-    assert_non_null(strstr(kept, "\"msg\":\"message too long\",\"n\":2,\"truncated\":true}"));
+    assert_non_null(strstr(
+        kept, "\"msg\":\"this message is too long for the log\",\"n\":2,\"truncated\":true}"));
     free(value);
 }
 

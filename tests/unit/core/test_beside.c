@@ -267,7 +267,7 @@ static void a_lost_end(void **ret)
     char text[300];
     f->beside = (struct state_beside){.run = "p/r", .lost_from = 3};
     assert_int_equal(core_begin(f, &one, LATEST, true), CAIRN_E_DAMAGED);
-    assert_says(f, "from its update 3 on");
+    assert_says(f, "update 3 and everything after it");
     f->beside.lost_from = 0;
     core_save(f, &one, 10);
     f->beside.lost_from = 9;

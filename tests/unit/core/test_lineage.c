@@ -114,7 +114,7 @@ static void selecting_steps(void **ret)
     assert_non_null(strstr(diag.text, "50@1"));
     diag_clear(&diag);
     assert_int_equal(state_select(&f->state, &STEP(99), &found, &diag), CAIRN_E_NOT_FOUND);
-    assert_non_null(strstr(diag.text, "nearest: 30"));
+    assert_non_null(strstr(diag.text, "nearest saved steps: 30"));
 }
 
 /* Goal: the names of missing ranks read well at every count, and stay inside the caller's buffer.
@@ -123,11 +123,12 @@ static void naming_missing_ranks(void **ret)
 {
     struct core_fixture *f = *ret;
     struct actor many = {.token = 7, .world_size = 40, .newest_seen = 1};
-    char text[200] = "no part from ";
+    char text[200] = "no part came from ";
     assert_int_equal(core_open(f, &many, 1, 5), 0);
     state_missing_ranks(&f->state, ID(2, 1), sizeof(text), text);
-    assert_string_equal(text, "no part from ranks 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, "
-                              "14, 15 and 24 others of 40");
+    assert_string_equal(text,
+                        "no part came from ranks 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, "
+                        "14, 15 and 24 others of 40");
     for (uint32_t rank = 0; rank < 40; rank++) {
         if (rank != 1 && rank != 3 && rank != 5) {
             assert_int_equal(core_seal(f, ID(2, 1), 5, rank), 0);

@@ -207,7 +207,7 @@ static void test_retention_is_whole(void **state)
         const char *text, *what; /* NULL: it is good */
     } cases[] = {{"[retention]\nkeep-last = 3\n", "set interval = 1h"},
                  {"[retention \"lab/*\"]\nkeep-last = 3\n", "set interval = 1h"},
-                 {"[retention]\ninterval = 1h\n", "no section has a policy"},
+                 {"[retention]\ninterval = 1h\n", "section has a policy"},
                  {"[retention]\ninterval = 0s\nkeep-last = 3\n", NULL},
                  {"[retention]\ninterval = 1h\n[retention \"lab/*\"]\nkeep-last = 3\n", NULL},
                  {"[retention]\ninterval = 0s\n", NULL}};
@@ -248,7 +248,7 @@ static void test_mistakes_have_their_line(void **state)
     (void)state;
     char text[2048];
     assert_refused("[store]\n\nurll = x\n", "3", "did you mean 'url' in [store]");
-    assert_refused("[store]\nurl = dir:/a\n[stare]\nurl = dir:/a\n", "4", "unknown key");
+    assert_refused("[store]\nurl = dir:/a\n[stare]\nurl = dir:/a\n", "4", "there is no key");
     assert_refused("[store]\nurl = dir:/a\nurl = dir:/b\n", "3", "set twice");
     assert_refused("[memory]\nbuffers = 12 apples\n", "2", "not a size");
     assert_refused("[session]\nlogin = 10\n", "2", "not a duration");
@@ -258,7 +258,7 @@ static void test_mistakes_have_their_line(void **state)
     assert_refused("[store]\nnonsense\n", "2", "neither [section] nor key");
     assert_refused("[store]\nthreads = 0\n", "2", "not a count");
     snprintf(text, sizeof text, "[store]\nurl = dir:/%01000d\n", 0);
-    assert_refused(text, "2", "longer than");
+    assert_refused(text, "2", "the line has more than");
     struct diag diag = DIAG_INIT;
     config_defaults(&config);
     assert_int_not_equal(config_read(&config, "/nowhere/cairnd.conf", &diag), 0);
@@ -291,13 +291,13 @@ static void test_cross_checks(void **state)
     } cases[] = {{"store-url", "", "[store] url"},
                  {"store-url", "dir:relative", "[store] url"},
                  {"listen-tcp", "", "[listen]"},
-                 {"tls-cert", "cert.pem", "belong together"},
+                 {"tls-cert", "cert.pem", "must be set together"},
                  {"save-chunk", "5000", "[save] chunk"},
                  {"save-chunk", "8MiB", "[save] chunk"},
                  {"memory-buffers", "15MiB", "[memory] buffers"},
                  {"session-dead-after", "6s", "twice heartbeat"},
                  {"session-heartbeat", "0ms", "twice heartbeat"},
-                 {"session-login", "0s", "above zero"},
+                 {"session-login", "0s", "longer than zero"},
                  {"session-grant-idle", "1200h", "at most 24h"},
                  {"store-threads", "65", "at most 64"},
                  {"log-level", "loud", "[log] level"},
@@ -306,7 +306,7 @@ static void test_cross_checks(void **state)
                  {"store-uuid", "abc", "[store] uuid"},
                  {"listen-tcp", "0.0.0.0:7421", "plain-tcp = network"},
                  {"listen-plain-tcp", "no", "plain-tcp = loopback"},
-                 {"listen-plain-tcp", "yes", "none of no, loopback, network"},
+                 {"listen-plain-tcp", "yes", "it must be no, loopback or network"},
                  {"listen-tcp", "127.0.0.1:7421,nonsense:port", "[listen] tcp"},
                  {"metrics-listen", "0.0.0.0:7422", "on-network"},
                  {"metrics-listen", "nonsense:port", "[metrics] listen"}};

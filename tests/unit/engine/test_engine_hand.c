@@ -231,7 +231,7 @@ static void count_landings(void *user, enum log_level level, const char *line, s
     (void)user;
     (void)level;
     (void)bytes;
-    landings += strstr(line, "reads land in memory") != NULL;
+    landings += strstr(line, "writes what it reads into") != NULL;
 }
 
 static void save_one(struct world *world, uint64_t seed)

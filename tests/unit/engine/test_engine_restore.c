@@ -119,7 +119,7 @@ static void what_does_not_fit_is_named(void **state)
         int code;
         const char *text;
     } cases[] = {
-        {"model.weigth", CAIRN_F32, 300, CAIRN_E_MISSING_TENSOR, "near is 'model.weight'"},
+        {"model.weigth", CAIRN_F32, 300, CAIRN_E_MISSING_TENSOR, "similar name is 'model.weight'"},
         {"model.weight", CAIRN_BF16, 300, CAIRN_E_DTYPE_MISMATCH, "stored as float32"},
         {"model.weight", CAIRN_F32, 299, CAIRN_E_SHAPE_MISMATCH, "[300, 40]"},
     };
@@ -202,7 +202,7 @@ static void a_part_is_restored_by_pattern(void **state)
     }
     world_await_restores(&world, 12000);
     assert_int_equal(world.ranks[0].restore_status, CAIRN_E_MISSING_TENSOR);
-    assert_non_null(strstr(world.ranks[0].restore.diag.text, "near is 'model.weight'"));
+    assert_non_null(strstr(world.ranks[0].restore.diag.text, "similar name is 'model.weight'"));
     world_ranks_stop(&world);
     world_fini(&world);
 }
@@ -255,7 +255,7 @@ static void damage_moves_all_ranks_to_an_older_one(void **state)
     restore_all(&world, (struct selector){.kind = SELECT_STEP, .id = {.step = 2}});
     for (uint32_t i = 0; i < 2; i++) {
         assert_int_equal(world.ranks[i].restore_status, CAIRN_E_DAMAGED);
-        assert_non_null(strstr(world.ranks[i].restore.diag.text, "not usable"));
+        assert_non_null(strstr(world.ranks[i].restore.diag.text, "do not use"));
     }
     world_ranks_stop(&world);
     world_fini(&world);

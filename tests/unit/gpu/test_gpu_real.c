@@ -189,7 +189,7 @@ static void other_memory_is_refused(void **state)
     (void)state;
     uintptr_t device = allocated(MIB);
     assert_int_equal(gpu_check(gpu, 0, &here, &diag[0]), CAIRN_E_INVALID);
-    assert_non_null(strstr(diag[0].text, "no device memory"));
+    assert_non_null(strstr(diag[0].text, "not device memory"));
     assert_int_equal(gpu_check(gpu, 63, (const void *)device, &diag[1]), CAIRN_E_UNSUPPORTED);
     assert_non_null(strstr(diag[1].text, "CUDA device 63"));
     assert_int_equal(cuda.release(device), 0);

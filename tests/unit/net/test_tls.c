@@ -92,14 +92,14 @@ static void test_client_of_another_ca(void **state)
 {
     struct net_fixture *f = *state;
     use(f, context(true, "server", "ca.crt"), context(false, "other", "ca.crt"));
-    expect_auth(f, "must come from a CA of", "does not know the CA");
+    expect_auth(f, "must be issued by a CA of", "does not know the CA");
 }
 
 static void test_client_without_certificate(void **state)
 {
     struct net_fixture *f = *state;
     use(f, context(true, "server", "ca.crt"), context(false, NULL, "ca.crt"));
-    expect_auth(f, "showed no certificate", "wants a client certificate");
+    expect_auth(f, "showed no certificate", "requires a client certificate");
 }
 
 static void test_client_with_expired_certificate(void **state)
@@ -113,7 +113,7 @@ static void test_server_of_another_ca(void **state)
 {
     struct net_fixture *f = *state;
     use(f, context(true, "server", "ca.crt"), context(false, "client", "other-ca.crt"));
-    expect_auth(f, "does not know the CA", "must come from a CA of");
+    expect_auth(f, "does not know the CA", "must be issued by a CA of");
 }
 
 static void test_server_with_a_client_certificate(void **state)

@@ -111,7 +111,7 @@ static void test_missing_report_is_named(void **state)
     report(rig, 0, id, 0, &call);
     rig_until(rig, &call.done);
     assert_int_equal(call.req.status, CAIRN_E_MISSING_RANKS);
-    assert_non_null(strstr(call.req.diag.text, ": no report from rank 1 of 2 "));
+    assert_non_null(strstr(call.req.diag.text, "no report came from rank 1 of 2 "));
 }
 
 /* One rank meets damage: all move to the older checkpoint and finish there. */

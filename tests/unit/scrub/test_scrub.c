@@ -169,7 +169,7 @@ static void test_around_the_chunks(void **state)
     flip_object(bench, second, 0, stat.ret_bytes - 4096 + 50);
     pass(bench);
     assert_int_equal(health_of(bench, first).health, HEALTH_SUSPECT);
-    assert_non_null(strstr(health_of(bench, first).reason, "padding behind it is not zero"));
+    assert_non_null(strstr(health_of(bench, first).reason, "padding after it is not zero"));
     assert_int_equal(health_of(bench, second).health, HEALTH_SUSPECT);
     assert_non_null(strstr(health_of(bench, second).reason, "footer"));
 }

@@ -112,12 +112,14 @@ static void test_references_are_checked(void **state)
         peer->id = reply->msg.u.opened.id;
         peer->open_id = 70 + step;
         expect_refused(seal_changed(peer, bytes, data, change_digest), "chunk 1 refers to object");
-        expect_refused(seal_changed(peer, bytes, data, change_offset), "not so in the base");
-        expect_refused(seal_changed(peer, bytes, data, change_crc), "not so in the base");
-        expect_refused(seal_changed(peer, bytes, data, change_encoding), "not so in the base");
-        expect_refused(seal_changed(peer, bytes, data, change_sequence), "not so in the base");
-        expect_refused(seal_changed(peer, bytes, data, change_step), "not so in the base");
-        expect_refused(seal_changed(peer, bytes, data, change_writer), "not so in the base");
+        expect_refused(seal_changed(peer, bytes, data, change_offset), "not the same in the base");
+        expect_refused(seal_changed(peer, bytes, data, change_crc), "not the same in the base");
+        expect_refused(seal_changed(peer, bytes, data, change_encoding),
+                       "not the same in the base");
+        expect_refused(seal_changed(peer, bytes, data, change_sequence),
+                       "not the same in the base");
+        expect_refused(seal_changed(peer, bytes, data, change_step), "not the same in the base");
+        expect_refused(seal_changed(peer, bytes, data, change_writer), "not the same in the base");
         assert_int_equal(seal_changed(peer, bytes, data, leave)->type, MSG_SEALED);
         expect_committed(peer);
     }

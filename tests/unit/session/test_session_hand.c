@@ -193,7 +193,7 @@ static void test_a_part_that_times_out_is_published_again(void **state)
         } else {
             assert_int_equal(end->type, MSG_ERROR);
             assert_int_equal(end->msg.u.error.code, CAIRN_E_TIMED_OUT);
-            assert_non_null(strstr(end->text, "each try timed out"));
+            assert_non_null(strstr(end->text, "every attempt timed out"));
         }
     }
 }
@@ -339,13 +339,13 @@ static void bad_description(uint64_t arena, uint64_t at, uint32_t bytes, const c
 static void test_descriptions_outside_the_arena(void **state)
 {
     (void)state;
-    bad_description(7, ARENA_BYTES, RIG_CHUNK, "leave it");
-    bad_description(7, ARENA_BYTES - RIG_CHUNK, RIG_CHUNK + 1, "leave it");
-    bad_description(7, UINT64_MAX - 4095, RIG_CHUNK, "leave it");
-    bad_description(7, 0, LIMIT_CHUNK_BYTES, "leave it");
+    bad_description(7, ARENA_BYTES, RIG_CHUNK, "are outside it");
+    bad_description(7, ARENA_BYTES - RIG_CHUNK, RIG_CHUNK + 1, "are outside it");
+    bad_description(7, UINT64_MAX - 4095, RIG_CHUNK, "are outside it");
+    bad_description(7, 0, LIMIT_CHUNK_BYTES, "are outside it");
     bad_description(7, 100, RIG_CHUNK, "arena_offset");
     bad_description(7, 0, LIMIT_CHUNK_BYTES + 1, "bytes");
-    bad_description(9, 0, RIG_CHUNK, "not here");
+    bad_description(9, 0, RIG_CHUNK, "which it has not handed over");
     assert_int_equal(
         fallocate(arena_fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 4 * RIG_CHUNK, RIG_CHUNK),
         0);
@@ -383,7 +383,7 @@ static void test_bytes_and_descriptions_do_not_mix(void **state)
     assert_true(peer_await_credits(&peer, 1));
     hand_describe(0, 0);
     peer_chunk(&peer, 0, false);
-    assert_refused(CAIRN_E_PROTOCOL, "was described");
+    assert_refused(CAIRN_E_PROTOCOL, "described object");
     hand_begin(10, 77);
     peer.next_offset = 0;
     peer_send(&peer, (struct msg){.type = MSG_WANT, .u.want = {.buffers = 1}});
@@ -402,15 +402,15 @@ static void test_nothing_of_it_without_the_feature(void **state)
     assert_true(peer_open(&peer, 10, 77));
     struct msg arena = {.type = MSG_ARENA, .u.arena = {.arena_id = 7, .bytes = ARENA_BYTES}};
     conn_send_fd(peer.conn, peer.next_stream++, &arena, hand_make_fd(ARENA_BYTES, SEALS));
-    assert_refused(CAIRN_E_PROTOCOL, "not agreed on");
+    assert_refused(CAIRN_E_PROTOCOL, "did not agree on hand-over");
     assert_true(peer_login(&peer));
     assert_true(peer_open(&peer, 10, 77));
     peer_send(&peer, hand_description(0, 0, &envelope));
-    assert_refused(CAIRN_E_PROTOCOL, "not agreed on");
+    assert_refused(CAIRN_E_PROTOCOL, "did not agree on hand-over");
     assert_true(peer_login(&peer));
     assert_true(peer_open(&peer, 10, 77));
     peer_send(&peer, (struct msg){.type = MSG_COMPLETE, .u.complete = {peer.id, 77, 100}});
-    assert_refused(CAIRN_E_PROTOCOL, "not agreed on");
+    assert_refused(CAIRN_E_PROTOCOL, "did not agree on hand-over");
 }
 
 /* --- COMPLETE that cannot be --------------------------------------------------------------------

@@ -107,10 +107,10 @@ static void test_a_marked_run_is_yellow(void **state)
     health_of(&facts, &health);
     assert_int_equal(health.word, SERVER_YELLOW);
     assert_non_null(strstr(health.remedy, "`cairn salvage team/lost --store 'dir:/a b'` says"));
-    assert_non_null(strstr(health.text, "2 runs have stored checkpoints"));
+    assert_non_null(strstr(health.text, "the records of 2 runs do not list"));
     sight.runs_marked = 1;
     health_of(&facts, &health);
-    assert_non_null(strstr(health.text, "run team/lost has stored checkpoints"));
+    assert_non_null(strstr(health.text, "the record of run team/lost does not list"));
 }
 
 static void test_every_refusal_has_a_remedy(void **state)

@@ -67,7 +67,7 @@ static void test_data_without_grant(void **state)
 {
     (void)state;
     peer_chunk(a, 0, false);
-    assert_refused(a, CAIRN_E_PROTOCOL, "without a grant");
+    assert_refused(a, CAIRN_E_PROTOCOL, "for which it had no grant");
 }
 
 static void test_data_in_another_ones_name(void **state)
@@ -76,7 +76,7 @@ static void test_data_in_another_ones_name(void **state)
     want(a, 1);
     a->writer++;
     peer_chunk(a, 0, false);
-    assert_refused(a, CAIRN_E_PROTOCOL, "is not this session's");
+    assert_refused(a, CAIRN_E_PROTOCOL, "does not belong to this session");
 }
 
 static void test_data_out_of_place(void **state)
@@ -86,7 +86,7 @@ static void test_data_out_of_place(void **state)
     peer_chunk(a, 0, false);
     a->next_offset += RIG_CHUNK;
     peer_chunk(a, 0, false);
-    assert_refused(a, CAIRN_E_PROTOCOL, "was due");
+    assert_refused(a, CAIRN_E_PROTOCOL, "was expected");
 }
 
 static void test_data_behind_its_end(void **state)
@@ -97,7 +97,7 @@ static void test_data_behind_its_end(void **state)
     peer_end_object(a, 0, 1);
     a->next_offset = RIG_CHUNK;
     peer_chunk(a, 0, false);
-    assert_refused(a, CAIRN_E_PROTOCOL, "was due");
+    assert_refused(a, CAIRN_E_PROTOCOL, "was expected");
 }
 
 static void test_end_that_disagrees(void **state)
@@ -109,7 +109,7 @@ static void test_end_that_disagrees(void **state)
     assert_refused(a, CAIRN_E_PROTOCOL, "ends at");
     again();
     peer_end_object(a, 5, 1);
-    assert_refused(a, CAIRN_E_PROTOCOL, "without payload");
+    assert_refused(a, CAIRN_E_PROTOCOL, "had sent no payload");
     again();
     want(a, 1);
     peer_chunk(a, 6, false);
@@ -152,7 +152,7 @@ static void test_object_beyond_its_word(void **state)
     for (unsigned i = 0; i < 3; i++) {
         peer_chunk(a, 1, false);
     }
-    assert_refused(a, CAIRN_E_TOO_LARGE, "grows beyond its");
+    assert_refused(a, CAIRN_E_TOO_LARGE, "is larger than the");
 }
 
 static void test_too_many_objects(void **state)
@@ -226,7 +226,7 @@ static void test_part_out_of_order(void **state)
     struct msg msg = {.type = MSG_PART};
     msg.u.part = (struct msg_part){.id = a->id, .open_id = 77, .offset = 5, .total_bytes = 200};
     peer_send_payload(a, msg, sizeof bytes, bytes);
-    assert_refused(a, CAIRN_E_PROTOCOL, "were due");
+    assert_refused(a, CAIRN_E_PROTOCOL, "was expected");
 }
 
 static void test_part_of_nothing_is_thrown_away(void **state)
@@ -261,7 +261,7 @@ static void test_part_with_foreign_chunks(void **state)
     assert_true(peer_object(a, 0, 2));
     a->envelopes[1].stored_crc ^= 1;
     uint8_t *part = peer_part(a, &bytes);
-    refused_part(part, bytes, CAIRN_E_INVALID, "holds another chunk there");
+    refused_part(part, bytes, CAIRN_E_INVALID, "holds another chunk at that place");
     a->envelopes[1].stored_crc ^= 1;
     a->objects[0].sequence = 3;
     part = peer_part(a, &bytes);
@@ -269,7 +269,7 @@ static void test_part_with_foreign_chunks(void **state)
     a->objects[0].sequence = 0;
     a->world = 3;
     part = peer_part(a, &bytes);
-    refused_part(part, bytes, CAIRN_E_INVALID, "a world of 3");
+    refused_part(part, bytes, CAIRN_E_INVALID, "the world size 3");
     a->world = 2;
     part = peer_part(a, &bytes);
     part[bytes / 2] ^= 1;

@@ -189,16 +189,16 @@ static void bad_read(struct msg msg, const char *text)
 static void test_places_outside_the_landing(void **state)
 {
     (void)state;
-    bad_read(read_msg(0, 1, BYTES), "leaves");
-    bad_read(read_msg(0, 2, BYTES - RIG_CHUNK), "leaves");
-    bad_read(read_msg(0, 1, UINT64_MAX - 4095), "leaves");
+    bad_read(read_msg(0, 1, BYTES), "is too short for it");
+    bad_read(read_msg(0, 2, BYTES - RIG_CHUNK), "is too short for it");
+    bad_read(read_msg(0, 1, UINT64_MAX - 4095), "is too short for it");
     bad_read(read_msg(0, 1, 100), "multiple of 4096");
     struct msg msg = read_msg(0, 1, 0);
     msg.u.read.bytes = 100;
     bad_read(msg, "multiple of 4096");
     msg = read_msg(0, 1, 0);
     msg.u.read.landing_id = ID + 1;
-    bad_read(msg, "not here");
+    bad_read(msg, "this server does not have");
     assert_int_equal(
         fallocate(landing_fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, RIG_CHUNK), 0);
     begin();
@@ -246,10 +246,10 @@ static void test_nothing_of_it_without_the_feature(void **state)
     reader.features = 0;
     assert_true(peer_viewer(&reader));
     peer_send(&reader, (struct msg){.type = MSG_LANDING, .u.landing = {.landing_id = ID}});
-    assert_refused("not agreed on");
+    assert_refused("did not agree on it");
     assert_true(peer_viewer(&reader));
     peer_send(&reader, read_msg(0, 1, 0));
-    assert_refused("not here");
+    assert_refused("this server does not have");
 }
 
 /* --- shared by several -------------------------------------------------------------------------
@@ -414,7 +414,7 @@ static void test_taken_away_nothing_lands(void **state)
     begin();
     assert_int_equal(offer(-1, 0)->type, MSG_LANDING);
     peer_send(&reader, read_msg(0, 1, 0));
-    assert_refused("not here");
+    assert_refused("this server does not have");
     assert_int_equal(memory[0], 0xee);
 }
 

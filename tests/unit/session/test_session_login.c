@@ -70,7 +70,7 @@ static void test_order_is_kept(void **state)
     assert_true(peer_login(peer));
     peer_send(peer, (struct msg){.type = MSG_GRANT, .u.grant = {.buffers = 1}});
     assert_refused(peer, CAIRN_E_PROTOCOL);
-    assert_non_null(strstr(peer_last(peer)->text, "GRANT is not for a server"));
+    assert_non_null(strstr(peer_last(peer)->text, "GRANT, which a server does not serve"));
 }
 
 static void test_silent_client_is_dropped(void **state)

@@ -193,7 +193,7 @@ static void test_a_chunk_that_the_base_has_not_there_is_refused(void **state)
     const struct peer_reply *reply = hand_then(hand_complete());
     assert_int_equal(reply->type, MSG_ERROR);
     assert_int_equal(reply->msg.u.error.code, CAIRN_E_INVALID);
-    assert_non_null(strstr(reply->text, "the base, which has none such"));
+    assert_non_null(strstr(reply->text, "the base has no such chunk"));
     assert_int_equal(hand_state_of(peer.id), CKPT_OPEN);
 }
 
@@ -209,7 +209,7 @@ static void test_a_base_that_was_not_named_is_no_base(void **state)
     const struct peer_reply *reply = hand_then(hand_complete());
     assert_int_equal(reply->type, MSG_ERROR);
     assert_int_equal(reply->msg.u.error.code, CAIRN_E_INVALID);
-    assert_non_null(strstr(reply->text, "this save has none"));
+    assert_non_null(strstr(reply->text, "this save has no base"));
 }
 
 /* Before the feature, what a description said of digests was not looked at. */

@@ -131,7 +131,7 @@ static void test_a_part_that_times_out_is_published_again(void **state)
     assert_non_null(reply);
     assert_int_equal(reply->type, MSG_ERROR);
     assert_int_equal(reply->msg.u.error.code, CAIRN_E_TIMED_OUT);
-    assert_non_null(strstr(reply->text, "in 4 tries"));
+    assert_non_null(strstr(reply->text, "4 attempts timed out"));
 }
 
 static void test_resume_on_another_connection(void **state)

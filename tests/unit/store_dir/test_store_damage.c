@@ -222,7 +222,7 @@ static void covered_damage_is_quarantined(void **state)
         spill(&file, file.data, file.bytes);
         bed_open_ok(&bed);
         expect_version_11(&bed, "");
-        expect_note(&bed, "covered damage");
+        expect_note(&bed, "damage that the second copy covers");
         snprintf(moved, sizeof(moved), "quarantine/runs+p+r+record+%s", names[i]);
         assert_true(is_there(&bed, moved));
         for (unsigned v = 12; v <= 30; v++) {

@@ -173,16 +173,16 @@ static void what_is_bad_is_found(void **state)
         {{.flags = "noout"}, DOCTOR_WARNING, "flags", "noout"},
         {{.pool_flags = ",full,full_quota"}, DOCTOR_UNSAFE, "pool p", "full by its quota"},
         {{.pool_flags = ",nearfull"}, DOCTOR_WARNING, "pool p", "nearly full"},
-        {{.used_percent = 80}, DOCTOR_WARNING, "pool p", "80 % are used"},
+        {{.used_percent = 80}, DOCTOR_WARNING, "pool p", "80 % of it is used"},
         {{.quota = 100 << 20, .stored = 90 << 20},
          DOCTOR_WARNING,
          "pool p",
-         "quota: 90 of 100 MiB"},
-        {{.quota = 100 << 20, .stored = 101 << 20}, DOCTOR_UNSAFE, "pool p", "quota: 101 of 100"},
-        {{.quota = 100 << 20, .stored = 10 << 20}, DOCTOR_GOOD, "pool p", "quota: 10 of 100"},
-        {{.skew_s = 30}, DOCTOR_WARNING, "clock", "apart"},
-        {{.skew_s = -30}, DOCTOR_WARNING, "clock", "apart"},
-        {{.skew_s = 3600}, DOCTOR_UNSAFE, "clock", "apart"},
+         "90 of 100 MiB of the pool's quota"},
+        {{.quota = 100 << 20, .stored = 101 << 20}, DOCTOR_UNSAFE, "pool p", "101 of 100 "},
+        {{.quota = 100 << 20, .stored = 10 << 20}, DOCTOR_GOOD, "pool p", "10 of 100 "},
+        {{.skew_s = 30}, DOCTOR_WARNING, "clock", "differ by"},
+        {{.skew_s = -30}, DOCTOR_WARNING, "clock", "differ by"},
+        {{.skew_s = 3600}, DOCTOR_UNSAFE, "clock", "differ by"},
         {{.may_read_keys = true}, DOCTOR_UNSAFE, "rights", "keys of all users"},
         {{.checks = "\"OSD_FULL\":{\"severity\":\"HEALTH_ERR\",\"summary\":{\"message\":"
                     "\"1 full osd(s)\"}}"},
@@ -245,7 +245,7 @@ static void coded_pools_need_spare_pieces(void **state)
     }
     *doctor = (struct doctor){0};
     rados_doctor_pool("absent", true, view("{\"osdmap\":{\"pools\":[]}}"), view("{}"), doctor);
-    assert_true(has(doctor, DOCTOR_UNSAFE, "pool absent", "none of that name"));
+    assert_true(has(doctor, DOCTOR_UNSAFE, "pool absent", "no pool of that name"));
 }
 
 /* Goal: refusals in use are findings. */

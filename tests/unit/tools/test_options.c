@@ -88,9 +88,9 @@ static void test_refused(void **state)
 {
     (void)state;
     static const char *const cases[][3] = {
-        {"t-choice", "mean", "one of these is wanted: min max"},
-        {"t-choice", "mi", "one of these"},
-        {"t-choice", "", "one of these"},
+        {"t-choice", "mean", "it must be one of: min max"},
+        {"t-choice", "mi", "it must be one of"},
+        {"t-choice", "", "it must be one of"},
         {"t-count", "1", "too small"},
         {"t-count", "10", "too large"},
         {"t-count", "2x", "a number"},
@@ -152,7 +152,7 @@ static void test_twins(void **state)
     setenv("CAIRN_T_FLAG", "perhaps", 1);
     begin(&bed);
     assert_int_equal(options_take_twins(&bed.set, &diag), CAIRN_E_INVALID);
-    assert_non_null(strstr(diag.text, "CAIRN_T_FLAG 'perhaps': yes or no"));
+    assert_non_null(strstr(diag.text, "CAIRN_T_FLAG 'perhaps': it must be yes or no"));
     unsetenv("CAIRN_T_FLAG");
     unsetenv("CAIRN_T_COUNT");
     unsetenv("CAIRN_T_TEXT");

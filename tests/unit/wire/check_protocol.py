@@ -13,7 +13,21 @@ ROOT = pathlib.Path(__file__).resolve().parents[3]
 ROWS = "".join(path.read_text() for path in sorted((ROOT / "proto/wire").glob("msg_*.def")))
 PROTO = subprocess.run([sys.argv[1], "-E", "-P", "-undef", "-nostdinc", "-x", "c", ROOT / "proto/wire/cairn.proto.in"],
                        check=True, capture_output=True, text=True).stdout
-DOC = (ROOT / "proto/PROTOCOL.md").read_text()
+
+
+def one_row_each(text):
+    """A row whose first cells are empty continues the row above it, because lines have at most 120 columns."""
+    lines = []
+    for line in text.split("\n"):
+        if not line.startswith("| | "):
+            lines.append(line)
+            continue
+        cells = zip(lines[-1].split("|"), line.split("|"))
+        lines[-1] = "|".join(f"{above.rstrip()} {more.strip()} " if more.strip() else above for above, more in cells)
+    return "\n".join(lines)
+
+
+DOC = one_row_each((ROOT / "proto/PROTOCOL.md").read_text())
 
 
 def message_numbers():

@@ -11,7 +11,7 @@ static struct cell *grow(struct cells *cells, size_t count, struct diag *diag)
 {
     struct cell *grown = realloc(cells->items, (cells->count + count + 1) * sizeof(*grown));
     if (!grown) {
-        err_ignore(diag_set(diag, CAIRN_E_NO_MEMORY, "no memory for the chunks of a tensor"));
+        err_ignore(diag_no_memory(diag, "the chunks of a tensor"));
         return NULL; /* the caller returns NO_MEMORY */
     }
     cells->items = grown;

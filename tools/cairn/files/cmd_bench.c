@@ -24,12 +24,12 @@ struct bench_options {
 static const struct argument arguments[] = {{"RUN", .kind = ARGUMENT_RUN}, {0}};
 
 static const struct option options[] = {
-    {"size", "SIZE", "of one checkpoint", OPTION_AT_SIZE(struct bench_options, bytes),
+    {"size", "SIZE", "size of one checkpoint", OPTION_AT_SIZE(struct bench_options, bytes),
      .preset = "256MiB", .min = 1 << 20},
-    {"rounds", "N", "saves, and restores", OPTION_AT_COUNT(struct bench_options, rounds),
-     .preset = "3", .min = 1, .max = ROUNDS_MAX},
-    {"dry-run", NULL, "say what would be done", OPTION_AT_FLAG(struct bench_options, dry_run),
-     .letter = 'n'},
+    {"rounds", "N", "number of saves and of restores",
+     OPTION_AT_COUNT(struct bench_options, rounds), .preset = "3", .min = 1, .max = ROUNDS_MAX},
+    {"dry-run", NULL, "show what would be done, and do nothing",
+     OPTION_AT_FLAG(struct bench_options, dry_run), .letter = 'n'},
     {0}};
 
 struct round {
@@ -127,7 +127,9 @@ static int run_rounds(struct benching *benching, struct diag *diag)
         status = save_once(benching, i, &error);
         status = status != 0 ? status : restore_once(benching, i, &error);
         if (status == 0 && sum_of(benching) != benching->sum) {
-            return diag_set(diag, CAIRN_E_INTERNAL, "round %" PRIu64 ": restored other bytes",
+            return diag_set(diag, CAIRN_E_INTERNAL,
+                            "round %" PRIu64
+                            " restored other bytes than it saved; run `cairn verify` on the run",
                             i + 1);
         }
     }
@@ -186,13 +188,12 @@ static int show(const struct benching *benching)
         format_bytes(bytes, sizeof(size), size);
         printf("%s of random bytes, %" PRIu64 " rounds, one rank, medians\n", size, own->rounds);
         if (!own->dry_run) {
-            print_figure(benching, "save: training stands still",
+            print_figure(benching, "save: training is blocked for",
                          offsetof(struct round, blocked_s));
             print_figure(benching, "save: until it is durable", offsetof(struct round, durable_s));
             print_figure(benching, "restore: until verified", offsetof(struct round, restore_s));
-            fprintf(stderr,
-                    "cairn: restores follow their saves, so reads may come from a cache; the "
-                    "checkpoints stay in the run\n");
+            fprintf(stderr, "cairn: each restore follows its save, so reads may come from a cache; "
+                            "the checkpoints stay in the run\n");
         }
         return out_flush();
     }
@@ -226,7 +227,7 @@ static int open_and_run(struct benching *benching, struct diag *diag)
         return status;
     }
     if (getrandom(&benching->seed, sizeof(benching->seed), 0) != (ssize_t)sizeof(benching->seed)) {
-        return diag_set(diag, CAIRN_E_IO, "no random bytes");
+        return diag_set(diag, CAIRN_E_IO, "the system gives no random bytes; try again");
     }
     status = cairn_open(url, &how, &benching->cairn, &error);
     if (status != 0) {
@@ -243,9 +244,11 @@ static int run(struct cli *cli, void *values, struct diag *diag)
     struct benching *benching = calloc(1, sizeof(*benching));
     if (cli->source.store) {
         free(benching);
-        return diag_set(diag, CAIRN_E_READ_ONLY, "--store is read only: name a server (--server)");
+        return diag_set(
+            diag, CAIRN_E_READ_ONLY,
+            "--store is read-only, and bench saves checkpoints; name a server (--server)");
     }
-    int status = benching ? 0 : diag_set(diag, CAIRN_E_NO_MEMORY, "no memory");
+    int status = benching ? 0 : diag_no_memory(diag, "this command");
     if (status == 0) {
         *benching = (struct benching){.cli = cli, .own = own};
         benching->tensor_bytes = own->bytes / TENSORS / 8 * 8;
@@ -253,8 +256,7 @@ static int run(struct cli *cli, void *values, struct diag *diag)
     if (status == 0 && !own->dry_run) {
         benching->memory = malloc(benching->tensor_bytes * TENSORS);
         status = benching->memory ? open_and_run(benching, diag)
-                                  : diag_set(diag, CAIRN_E_NO_MEMORY,
-                                             "no memory for %" PRIu64 " bytes", own->bytes);
+                                  : diag_no_memory(diag, "%" PRIu64 " bytes", own->bytes);
     }
     status = status != 0 ? status : show(benching);
     if (benching) {
@@ -268,14 +270,12 @@ const struct command command_bench = {
     .name = "bench",
     .group = GROUP_FILES,
     .summary = "measure saves and restores against a server",
-    .details =
-        "One rank, from this machine, through the library as a training job uses it: 16 tensors of "
-        "random bytes, new for each save, so that nothing is shared with an older checkpoint and "
-        "nothing compresses. Each restore is compared with what was saved. RUN must have no "
-        "checkpoints; those of the bench stay in it.\n\n"
-        "It does not show: several ranks, other machines, a cold cache of the server, or a disk "
-        "under "
-        "other load.",
+    .details = "The command saves and restores as one rank from this machine, through the library "
+               "that a training job uses. A save has 16 tensors of random bytes, which are new "
+               "each time, so that nothing is shared with an older checkpoint and nothing "
+               "compresses. Each restore is compared with its save. RUN must have no checkpoints; "
+               "the checkpoints of the bench stay in it.\n\nThe figures do not cover several "
+               "ranks, other machines, a cold cache of the server, or a disk under other load.",
     .example = "cairn bench try/bench --size 1GiB",
     .arguments = arguments,
     .options = options,

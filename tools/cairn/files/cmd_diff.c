@@ -29,14 +29,16 @@ static const struct argument arguments[] = {{"RUN", .kind = ARGUMENT_RUN},
                                             {0}};
 
 static const struct option options[] = {
-    {"norms", NULL, "norms of tensors that changed, and of the difference; reads all of them",
+    {"norms", NULL,
+     "also print the norms of changed tensors and of their difference, which reads all of them",
      OPTION_AT_FLAG(struct diff_options, norms)},
     {"no-read-data", NULL,
-     "compare digests only: what changed is told by chunks of at most 4 MiB, nothing is read",
+     "compare only digests and read no data; changes are then shown in chunks of at most 4 MiB",
      OPTION_AT_FLAG(struct diff_options, no_read_data)},
     {"only", "PATTERN", "only tensors and blobs whose names match (* ? [a-z])",
      OPTION_AT_TEXTS(struct diff_options, only)},
-    {"all", NULL, "what is equal, too", OPTION_AT_FLAG(struct diff_options, all), .letter = 'a'},
+    {"all", NULL, "also list what is equal", OPTION_AT_FLAG(struct diff_options, all),
+     .letter = 'a'},
     {0}};
 
 enum change { CHANGE_NONE, CHANGE_BYTES, CHANGE_TYPE, CHANGE_REMOVED, CHANGE_ADDED };
@@ -267,7 +269,9 @@ static int run(struct cli *cli, void *values, struct diag *diag)
     struct selector other = {.kind = SELECT_LATEST};
     int status = own->other ? selector_parse(own->other, &other, diag) : 0;
     if (status == 0 && own->norms && own->no_read_data) {
-        status = diag_set(diag, CAIRN_E_INVALID, "--norms reads, --no-read-data does not");
+        status =
+            diag_set(diag, CAIRN_E_INVALID,
+                     "--norms and --no-read-data exclude each other, because norms need the data");
     }
     status = status != 0 ? status : cli_connect(cli, true, diag);
     status = status != 0 ? status : load(&differing, 0, &cli->selector, diag);
@@ -299,9 +303,10 @@ const struct command command_diff = {
     .name = "diff",
     .group = GROUP_FILES,
     .summary = "compare two checkpoints of a run, tensor by tensor",
-    .details = "The second one is latest unless named. Chunks with equal digests are not read; of "
-               "the others both are read and the bytes that differ are counted. Exit 0: equal; 1: "
-               "they differ; 2: an error that has no status of its own.",
+    .details = "The second checkpoint is latest unless it is named. Chunks with equal digests are "
+               "not read. Other chunks are read from both checkpoints, and the bytes that differ "
+               "are counted. The exit status is 0 if the checkpoints are equal, 1 if they differ, "
+               "and 2 after an error without a status of its own.",
     .example = "cairn diff lab/gpt 1000\ncairn diff lab/gpt 1000 1200@3 --norms --only 'model.*'",
     .arguments = arguments,
     .options = options,

@@ -28,17 +28,18 @@ static const struct argument arguments[] = {
     {0}};
 
 static const struct option options[] = {
-    {"to", "DIR", "where to write", OPTION_AT_TEXT(struct export_command_options, to),
+    {"to", "DIR", "directory to write to", OPTION_AT_TEXT(struct export_command_options, to),
      .completes = COMPLETES_DIRECTORIES, .needed = true},
-    {"format", "FORMAT", "what to write", OPTION_AT_TEXT(struct export_command_options, format),
+    {"format", "FORMAT", "format to write", OPTION_AT_TEXT(struct export_command_options, format),
      .preset = "safetensors", .choices = "safetensors npz torch dcp"},
     {"only", "PATTERN", "only tensors whose names match (* ? [a-z])",
      OPTION_AT_TEXTS(struct export_command_options, only)},
-    {"max-shard-size", "SIZE", "safetensors: a file's tensors at most; several files get an index",
+    {"max-shard-size", "SIZE",
+     "safetensors: most bytes of tensors in a file; several files get an index",
      OPTION_AT_SIZE(struct export_command_options, shard_bytes), .preset = "5GiB", .min = 4096},
-    {"local", NULL, "also tensors that belong to a rank, as NAME@COORDINATE",
+    {"local", NULL, "also write tensors that belong to one rank, as NAME@COORDINATE",
      OPTION_AT_FLAG(struct export_command_options, local)},
-    {"dry-run", NULL, "say what would be written",
+    {"dry-run", NULL, "show what would be written, and write nothing",
      OPTION_AT_FLAG(struct export_command_options, dry_run), .letter = 'n'},
     {0}};
 
@@ -57,8 +58,7 @@ static int choose(const struct export_command_options *own, const struct documen
 {
     io->items = calloc(documents->of.index_count + 1, sizeof(*io->items));
     if (!io->items) {
-        return diag_set(diag, CAIRN_E_NO_MEMORY, "no memory for %zu tensors",
-                        documents->of.index_count);
+        return diag_no_memory(diag, "%zu tensors", documents->of.index_count);
     }
     for (size_t i = 0; i < documents->of.index_count; i++) {
         const struct index_entry *entry = &documents->of.index[i];
@@ -76,8 +76,8 @@ static int choose(const struct export_command_options *own, const struct documen
         io->bytes += entry->plain_bytes;
     }
     if (io->count == 0) {
-        return diag_set(diag, CAIRN_E_MISSING_TENSOR, "there is nothing to export%s",
-                        own->only.count > 0 ? " that --only names" : "");
+        return diag_set(diag, CAIRN_E_MISSING_TENSOR, "the checkpoint has nothing to export%s",
+                        own->only.count > 0 ? " that matches --only" : "");
     }
     return 0;
 }
@@ -108,7 +108,9 @@ static int show(const struct export *export, const struct export_command_options
                id, export->count, plural(export->count), bytes,
                own->dry_run ? "would go to" : "are in", own->to, own->format);
         if (export->left_out > 0) {
-            fprintf(stderr, "cairn: %zu left out: what belongs to ranks (--local), and blobs\n",
+            fprintf(stderr,
+                    "cairn: %zu items were left out: tensors that belong to one rank (see "
+                    "--local), and blobs\n",
                     export->left_out);
         }
         return out_flush();
@@ -180,16 +182,15 @@ const struct command command_export = {
     .group = GROUP_FILES,
     .summary = "write a checkpoint as safetensors files",
     .details =
-        "Into DIR, which must be absent or empty: model.safetensors, or numbered files with "
-        "model.safetensors.index.json. Files are written to DIR.partial, checked, synced and "
-        "renamed. A damaged checkpoint is an error (exit 6), never another checkpoint.\n\n"
-        "Types that safetensors lacks are written as bytes and named beside them, and `cairn "
-        "import` reads them back. Tensors that belong to a rank and blobs are left out, and "
-        "counted.\n\n"
-        "Files of torch.save, directories of torch.distributed.checkpoint and archives of "
-        "numpy.savez are written by `cairn-convert export`, which is installed with Cairn's "
-        "Python package and takes the same words. For these formats this command says the whole "
-        "command line and ends with status 2.",
+        "DIR must be absent or empty. The command writes model.safetensors there, or numbered "
+        "files with model.safetensors.index.json. It writes to DIR.partial first, checks and syncs "
+        "the files, and then renames the directory. A damaged checkpoint is an error (exit status "
+        "6), and no other checkpoint takes its place.\n\nTypes that safetensors lacks are written "
+        "as bytes and named beside them, and `cairn import` reads them back. Tensors that belong "
+        "to one rank and blobs are left out, and counted.\n\nFiles of torch.save, directories of "
+        "torch.distributed.checkpoint and archives of numpy.savez are written by `cairn-convert "
+        "export`, which is installed with Cairn's Python package and takes the same words. For "
+        "these formats this command prints the whole command line and ends with status 2.",
     .example = "cairn export lab/gpt --to out\ncairn export lab/gpt 1200 --to out --only "
                "'model.*'",
     .arguments = arguments,

@@ -35,21 +35,21 @@ static const struct argument arguments[] = {
     {0}};
 
 static const struct option options[] = {
-    {"format", "FORMAT", "what PATH is", OPTION_AT_TEXT(struct import_options, format),
+    {"format", "FORMAT", "format of PATH", OPTION_AT_TEXT(struct import_options, format),
      .preset = "auto", .choices = "auto safetensors safetensors-index npz torch dcp"},
-    {"step", "N", "the checkpoint's step", OPTION_AT_COUNT(struct import_options, step),
+    {"step", "N", "step of the new checkpoint", OPTION_AT_COUNT(struct import_options, step),
      .preset = "0", .max = INT64_MAX},
-    {"tag", "TEXT", "a tag of the checkpoint", OPTION_AT_TEXTS(struct import_options, tags),
+    {"tag", "TEXT", "tag of the new checkpoint", OPTION_AT_TEXTS(struct import_options, tags),
      .max = LIMIT_TAGS},
     {"new-lineage", NULL,
-     "also into a run that has checkpoints: they are superseded, and a job that trains it is "
-     "fenced",
+     "import into a run that already has checkpoints, which are then superseded; a job that is "
+     "training the run is fenced",
      OPTION_AT_FLAG(struct import_options, new_lineage), .alone = true},
-    {"deadline", "DURATION", "until it is durable",
+    {"deadline", "DURATION", "time limit until the checkpoint is durable",
      OPTION_AT_DURATION(struct import_options, deadline_ms), .preset = "1h", .min = 1000},
-    {"arena", "SIZE", "staging memory", OPTION_AT_SIZE(struct import_options, arena_bytes),
-     .preset = "256MiB", .min = 16 << 20},
-    {"dry-run", NULL, "read and check the files, save nothing",
+    {"arena", "SIZE", "cannot prepare the staging memory",
+     OPTION_AT_SIZE(struct import_options, arena_bytes), .preset = "256MiB", .min = 16 << 20},
+    {"dry-run", NULL, "read and check the files, and save nothing",
      OPTION_AT_FLAG(struct import_options, dry_run), .letter = 'n'},
     {0}};
 
@@ -112,7 +112,8 @@ static int detect(struct importing *importing, struct diag *diag)
         importing->format = "safetensors-index";
     } else {
         return diag_set(diag, CAIRN_E_INVALID,
-                        "%s holds neither .metadata nor model.safetensors.index.json: name a file",
+                        "%s has neither .metadata nor model.safetensors.index.json; name a file "
+                        "instead of the directory",
                         path);
     }
     return 0;
@@ -142,7 +143,7 @@ static int fill(struct importing *importing, struct diag *diag)
     const struct bundle *bundle = &importing->bundle;
     importing->tensors = calloc(bundle->tensor_count + 1, sizeof(*importing->tensors));
     if (!importing->tensors) {
-        return diag_set(diag, CAIRN_E_NO_MEMORY, "no memory for %zu tensors", bundle->tensor_count);
+        return diag_no_memory(diag, "%zu tensors", bundle->tensor_count);
     }
     for (size_t i = 0; i < bundle->tensor_count; i++) {
         const struct bundle_tensor *from = &bundle->tensors[i];
@@ -240,9 +241,8 @@ static int show(const struct importing *importing)
  * so with it the save ends: nothing half read is ever committed. */
 static void on_bus(int signum)
 {
-    static const char text[] =
-        "cairn: IO: a file that is being imported became shorter while it was read, or cannot be "
-        "read; nothing was imported\n";
+    static const char text[] = "cairn: IO: a file that was being imported became shorter while it "
+                               "was read, or could not be read, so nothing was imported\n";
     (void)signum;
     ssize_t wrote = write(STDERR_FILENO, text, sizeof(text) - 1);
     _exit(wrote > 0 ? EXIT_FAILURE : EXIT_FAILURE + 1);
@@ -253,11 +253,11 @@ static int run(struct cli *cli, void *values, struct diag *diag)
     struct importing importing = {.cli = cli, .own = values};
     struct sigaction bus = {.sa_handler = on_bus};
     if (sigaction(SIGBUS, &bus, NULL) != 0) {
-        return diag_errno(diag, errno, "catch SIGBUS");
+        return diag_errno(diag, errno, "cannot set a handler for SIGBUS");
     }
     if (cli->source.store && !importing.own->dry_run) {
         return diag_set(diag, CAIRN_E_READ_ONLY,
-                        "--store is read only: import through the server (--server)");
+                        "--store is read-only; import through the server (--server)");
     }
     bundle_init(&importing.bundle);
     int status = read_bundle(&importing, diag);
@@ -274,15 +274,14 @@ static int run(struct cli *cli, void *values, struct diag *diag)
 const struct command command_import = {
     .name = "import",
     .group = GROUP_FILES,
-    .summary = "make a checkpoint of another program's files",
+    .summary = "make a checkpoint from files of another program",
     .details =
-        "PATH is a safetensors file, or a folder with model.safetensors.index.json. The checkpoint "
-        "is one of a world of one rank, each tensor replicated, and can be restored at any world "
-        "size.\n\n"
-        "Files of torch.save, directories of torch.distributed.checkpoint and archives of "
-        "numpy.savez are read by `cairn-convert import`, which is installed with Cairn's Python "
-        "package and takes the same words. For such a PATH this command says the whole command "
-        "line and ends with status 2.",
+        "PATH is a safetensors file, or a folder with model.safetensors.index.json. The new "
+        "checkpoint has a world of one rank, each tensor is replicated, and it can be restored at "
+        "any world size.\n\nFiles of torch.save, directories of torch.distributed.checkpoint and "
+        "archives of numpy.savez are read by `cairn-convert import`, which is installed with "
+        "Cairn's Python package and takes the same words. For such a PATH this command prints the "
+        "whole command line and ends with status 2.",
     .example = "cairn import lab/base model.safetensors\ncairn import lab/base ./sharded-model "
                "--step 1200 --tag imported",
     .arguments = arguments,

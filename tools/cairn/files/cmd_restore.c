@@ -34,15 +34,17 @@ static const struct argument arguments[] = {
     {0}};
 
 static const struct option options[] = {
-    {"to", "DIR", "where to write", OPTION_AT_TEXT(struct restore_options, to),
+    {"to", "DIR", "directory to write to", OPTION_AT_TEXT(struct restore_options, to),
      .completes = COMPLETES_DIRECTORIES, .needed = true},
     {"only", "PATTERN", "only tensors and blobs whose names match (* ? [a-z])",
      OPTION_AT_TEXTS(struct restore_options, only)},
-    {"ranks", "LIST", "only what these ranks held, a file each: 0,3-5", .kind = OPTION_OTHER,
-     .take = rank_set_take, .at = OPTION_AT(struct restore_options, ranks, struct rank_set)},
-    {"as-ranks", "M", "as M ranks, a file each with an even share of every tensor's rows",
+    {"ranks", "LIST", "write only what these ranks held, a file for each: 0,3-5",
+     .kind = OPTION_OTHER, .take = rank_set_take,
+     .at = OPTION_AT(struct restore_options, ranks, struct rank_set)},
+    {"as-ranks", "M",
+     "write a file for each of M ranks, with an even share of the rows of every tensor",
      OPTION_AT_COUNT(struct restore_options, as_ranks), .min = 1, .max = LIMIT_WORLD_SIZE},
-    {"no-fallback", NULL, "fail when the checkpoint is damaged, take no older one",
+    {"no-fallback", NULL, "fail if the checkpoint is damaged, instead of restoring an older one",
      OPTION_AT_FLAG(struct restore_options, no_fallback)},
     {0}};
 
@@ -142,7 +144,7 @@ static int write_group(struct restoring *restoring, const char *coordinate, stru
     struct safetensors group = {.checkpoint = restoring->id, .tensors = tensors};
     struct file file = {.fd = -1};
     char wish[LIMIT_COORDINATE_BYTES + 16];
-    int status = sinks && tensors ? 0 : diag_set(diag, CAIRN_E_NO_MEMORY, "no memory");
+    int status = sinks && tensors ? 0 : diag_no_memory(diag, "the files of the restore");
     for (size_t i = 0; status == 0 && i < restoring->count; i++) {
         const struct index_entry *entry = restoring->sinks[i].entry;
         if (entry->kind == INDEX_TENSOR && strcmp(entry->coordinate, coordinate) == 0) {
@@ -198,8 +200,8 @@ static int write_blob(struct restoring *restoring, size_t i, struct diag *diag)
     struct sink sink = {.entry = entry, .fd = -1, .memory = restoring->cli->blob};
     char wish[400];
     if (!sink.memory) {
-        return diag_set(diag, CAIRN_E_NO_MEMORY, "no memory for %s of %llu bytes", entry->name,
-                        (unsigned long long)entry->plain_bytes);
+        return diag_no_memory(diag, "%s of %llu bytes", entry->name,
+                              (unsigned long long)entry->plain_bytes);
     }
     snprintf(wish, sizeof(wish), "%.150s%s%.100s", entry->name, entry->coordinate[0] ? "-" : "",
              entry->coordinate);
@@ -276,7 +278,7 @@ static int restore_documents(struct cli *cli, const struct restore_options *own,
     restoring.files = calloc(restoring.count + 1, sizeof(*restoring.files));
     int status = restoring.sinks && restoring.files
                      ? target_begin(own->to, &restoring.target, diag)
-                     : diag_set(diag, CAIRN_E_NO_MEMORY, "no memory");
+                     : diag_no_memory(diag, "the files of the restore");
     if (status == 0) {
         for (size_t i = 0; i < restoring.count; i++) {
             restoring.sinks[i].entry = &documents->of.index[i];
@@ -306,10 +308,10 @@ static int choose(const struct option_texts *only, struct documents *documents, 
             found = glob_matches(only->items[i], documents->of.index[k].name);
         }
         if (!found) {
-            return diag_set(diag, CAIRN_E_MISSING_TENSOR,
-                            "nothing in the checkpoint has a name like '%s' (--only); `cairn show` "
-                            "names all",
-                            only->items[i]);
+            return diag_set(
+                diag, CAIRN_E_MISSING_TENSOR,
+                "no name in the checkpoint matches '%s' (--only); `cairn show` lists the names",
+                only->items[i]);
         }
     }
     for (size_t k = 0; only->count > 0 && k < documents->of.index_count; k++) {
@@ -463,14 +465,15 @@ const struct command command_restore = {
     .group = GROUP_FILES,
     .summary = "write a checkpoint as safetensors and JSON files",
     .details =
-        "DIR must be absent or empty: the files are written to DIR.partial, checked, synced "
-        "and renamed. When the newest checkpoint is damaged, the newest good one is restored "
-        "and the exit status is 3 (not with --no-fallback). With --ranks the files are "
-        "rank-R.safetensors, each with the rectangles of the tensors that rank R held, and "
-        "ranks.json, which says where they belong; blobs are left out. With --as-ranks M the same "
-        "files for M ranks, whatever number saved it: of a tensor of L rows rank R gets rows L*R/M "
-        "to L*(R+1)/M, rounded so that all rows are somewhere once; a scalar, and what belongs to "
-        "a coordinate (NAME@COORDINATE), is whole in rank 0's. --ranks then chooses among the M.",
+        "DIR must be absent or empty. The command writes to DIR.partial first, checks and syncs "
+        "the files, and then renames the directory. If the newest checkpoint is damaged, the "
+        "newest good one is restored and the exit status is 3 (not with --no-fallback).\n\nWith "
+        "--ranks the files are rank-R.safetensors, each with the rectangles of the tensors that "
+        "rank R held, and ranks.json, which says where they belong; blobs are left out. With "
+        "--as-ranks M the command writes the same files for M ranks, whatever number of ranks "
+        "saved the checkpoint: of a tensor of L rows rank R gets rows L*R/M to L*(R+1)/M, rounded "
+        "so that each row is written once. A scalar, and a tensor that belongs to a coordinate "
+        "(NAME@COORDINATE), is in the file of rank 0. --ranks then chooses among the M ranks.",
     .example = "cairn restore lab/gpt --to out\ncairn restore lab/gpt 1200 --to out --only "
                "'model.*'\ncairn restore lab/gpt --to out --as-ranks 8",
     .arguments = arguments,

@@ -133,7 +133,7 @@ static int compare_tensor(struct comparing *comparing, struct diag *diag)
         for (size_t i = 0; i < PAIRS; i++) {
             comparing->memory[side][i] = malloc(LIMIT_CHUNK_BYTES);
             if (!comparing->memory[side][i]) {
-                status = diag_set(diag, CAIRN_E_NO_MEMORY, "no memory for chunks");
+                status = diag_no_memory(diag, "chunks");
             }
         }
     }
@@ -151,7 +151,7 @@ static int read_blob(struct comparing *comparing, size_t side, uint8_t **ret, st
     *ret = malloc(from->entry->plain_bytes + 1);
     struct sink sink = {.entry = from->entry, .fd = -1, .memory = *ret};
     if (!*ret) {
-        return diag_set(diag, CAIRN_E_NO_MEMORY, "no memory for %s", from->entry->name);
+        return diag_no_memory(diag, "%s", from->entry->name);
     }
     comparing->result->read_bytes += from->entry->plain_bytes;
     return writeout(comparing->cli, &from->documents->info, 1, &sink, diag);

@@ -11,10 +11,7 @@
 #include <string.h>
 #include <unistd.h>
 
-static int no_memory(struct diag *diag)
-{
-    return diag_set(diag, CAIRN_E_NO_MEMORY, "no memory for an export");
-}
+static int no_memory(struct diag *diag) { return diag_no_memory(diag, "an export"); }
 
 static int write_piece(int fd, const char *name, uint64_t offset, const struct buf *buf,
                        struct diag *diag)
@@ -22,7 +19,7 @@ static int write_piece(int fd, const char *name, uint64_t offset, const struct b
     int status = buf_status(buf);
     struct target_piece piece = {
         .name = name, .offset = offset, .bytes = buf->bytes, .data = buf->data};
-    return status != 0 ? diag_set(diag, status, "the contents of %s", name)
+    return status != 0 ? diag_set(diag, status, "cannot write the contents of %s", name)
                        : target_write(fd, &piece, diag);
 }
 

@@ -24,7 +24,8 @@ int library_url(struct cli *cli, char ret[LIBRARY_URL_BYTES], struct diag *diag)
         return status;
     }
     if (!server) {
-        return diag_set(diag, CAIRN_E_INVALID, "which server? Say --server, or set CAIRN_SERVER");
+        return diag_set(diag, CAIRN_E_INVALID,
+                        "no server is named: give --server, or set CAIRN_SERVER");
     }
     if (strncmp(server, "unix:", 5) == 0) {
         snprintf(ret, LIBRARY_URL_BYTES, "cairn+unix://%s?run=%s", server + 5, text);
@@ -57,10 +58,10 @@ int library_check_empty(const char *url, const struct cairn_options *options, st
     if (status != 0) {
         status = library_error(status, &error, diag);
     } else if (cairn_list_count(list) > 0) {
-        status =
-            diag_set(diag, CAIRN_E_EXISTS,
-                     "the run has checkpoints: a save would begin a lineage beside them and fence "
-                     "a job that trains it; choose another run, or say --new-lineage");
+        status = diag_set(
+            diag, CAIRN_E_EXISTS,
+            "the run already has checkpoints, and a save would begin a new lineage beside them and "
+            "fence a job that is training the run; choose another run, or give --new-lineage");
     }
     cairn_list_free(list);
     err_ignore(cairn_close(viewer, 0, NULL)); /* nothing was begun */

@@ -40,7 +40,7 @@ int rank_set_take(void *to, const char *text, struct diag *diag)
     } while (fine && digits_skip(&at, ","));
     return fine && *at == '\0'
                ? 0
-               : diag_set(diag, CAIRN_E_INVALID, "ranks are wanted, for instance 0,3-5");
+               : diag_set(diag, CAIRN_E_INVALID, "it must be a list of ranks, for instance 0,3-5");
 }
 
 bool rank_set_has(const struct rank_set *set, uint32_t rank)
@@ -98,7 +98,7 @@ static int hold(struct rank_file *file, const struct part_tensor *tensor, uint32
     held->entry.shape.ndim = box->ndim;
     memcpy(held->entry.shape.length, box->length, sizeof(box->length));
     held->entry.plain_bytes = box_bytes(box, whole->dtype);
-    return held->entry.name ? 0 : diag_set(diag, CAIRN_E_NO_MEMORY, "no memory for names");
+    return held->entry.name ? 0 : diag_no_memory(diag, "names");
 }
 
 static int collect(struct rank_file *file, struct diag *diag)
@@ -106,7 +106,7 @@ static int collect(struct rank_file *file, struct diag *diag)
     int status = 0;
     file->held = calloc(file->part->box_count + 1u, sizeof(*file->held));
     if (!file->held) {
-        return diag_set(diag, CAIRN_E_NO_MEMORY, "no memory for %u boxes", file->part->box_count);
+        return diag_no_memory(diag, "%u boxes", file->part->box_count);
     }
     for (uint32_t i = 0; i < file->part->tensor_count; i++) {
         const struct part_tensor *tensor = &file->part->tensors[i];
@@ -149,7 +149,7 @@ static int hold_share(struct rank_file *file, const struct index_entry *entry,
     held->entry.name = scratch_string(&file->scratch, strlen(name), name);
     memcpy(held->entry.shape.length, box->length, sizeof(box->length));
     held->entry.plain_bytes = box_bytes(box, entry->dtype);
-    return held->entry.name ? 0 : diag_set(diag, CAIRN_E_NO_MEMORY, "no memory for names");
+    return held->entry.name ? 0 : diag_no_memory(diag, "names");
 }
 
 static int collect_share(struct rank_file *file, struct diag *diag)
@@ -157,15 +157,14 @@ static int collect_share(struct rank_file *file, struct diag *diag)
     const struct documents *documents = file->documents;
     file->held = calloc(documents->of.index_count + 1, sizeof(*file->held));
     if (!file->held) {
-        return diag_set(diag, CAIRN_E_NO_MEMORY, "no memory for %zu tensors",
-                        documents->of.index_count);
+        return diag_no_memory(diag, "%zu tensors", documents->of.index_count);
     }
     int status = 0;
     for (size_t i = 0; status == 0 && i < documents->of.index_count; i++) {
         const struct index_entry *entry = &documents->of.index[i];
         struct box *box = scratch_alloc(&file->scratch, sizeof(*box));
         if (!box) {
-            return diag_set(diag, CAIRN_E_NO_MEMORY, "no memory for a share");
+            return diag_no_memory(diag, "a share");
         }
         if (entry->kind == INDEX_TENSOR && share_of(file, entry, box)) {
             status = hold_share(file, entry, box, diag);
@@ -187,7 +186,7 @@ static int fill(struct rank_file *file, int fd, const char *name, struct diag *d
         tensors[i] = (struct safetensor){.entry = &file->held[i].entry};
     }
     int status = tensors && sinks ? safetensors_layout(&layout, &header, diag)
-                                  : diag_set(diag, CAIRN_E_NO_MEMORY, "no memory for a file");
+                                  : diag_no_memory(diag, "a file");
     struct target_piece piece = {.name = name, .bytes = header.bytes, .data = header.data};
     status = status != 0 ? status : target_write(fd, &piece, diag);
     for (size_t i = 0; status == 0 && i < file->count; i++) {
@@ -256,7 +255,7 @@ static int write_summary(struct target *target, const struct json *json, struct 
 {
     static const char name[] = "ranks.json";
     int fd = -1, status = buf_status(&json->buf);
-    status = status != 0 ? diag_set(diag, status, "the contents of %s", name)
+    status = status != 0 ? diag_set(diag, status, "cannot write the contents of %s", name)
                          : target_create(target, name, &fd, diag);
     if (status == 0) {
         struct target_piece piece = {
@@ -309,7 +308,7 @@ int rank_files_write(struct cli *cli, struct documents *documents, const struct 
     const struct rank_set *ranks = choice->ranks;
     size_t count = choice->as_ranks > 0 ? choice->as_ranks : documents->of.part_count;
     if (ranks->count > 0 && ranks->highest >= count) {
-        return diag_set(diag, CAIRN_E_INVALID, "--ranks %u: there are ranks 0 to %zu",
+        return diag_set(diag, CAIRN_E_INVALID, "--ranks names rank %u: there are ranks 0 to %zu",
                         ranks->highest, count - 1);
     }
     json_init(&json);

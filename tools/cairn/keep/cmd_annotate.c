@@ -45,17 +45,18 @@ static int take_metric(void *to, const char *text, struct diag *diag)
     double value = equals ? strtod(equals + 1, &end) : 0;
     bool is_beyond = errno == ERANGE && isinf(value); /* `inf` itself is one, and said so */
     if (!equals || equals == text || end == equals + 1 || *end != '\0') {
-        return diag_set(diag, CAIRN_E_INVALID, "write NAME=VALUE, for instance loss=1.25");
+        return diag_set(diag, CAIRN_E_INVALID, "it must be NAME=VALUE, for instance loss=1.25");
     }
     if (isnan(value)) {
-        return diag_set(diag, CAIRN_E_INVALID, "NaN is no value; leave the metric out");
+        return diag_set(diag, CAIRN_E_INVALID, "NaN is not a value; leave the metric out");
     }
     if (is_beyond) {
-        return diag_set(diag, CAIRN_E_INVALID,
-                        "that is beyond what a metric holds (1.8e308); infinity is written inf");
+        return diag_set(
+            diag, CAIRN_E_INVALID,
+            "the value is larger than a metric can hold (1.8e308); write inf for infinity");
     }
     if (list->count == LIMIT_METRICS) {
-        return diag_set(diag, CAIRN_E_TOO_LARGE, "more than %d metrics", LIMIT_METRICS);
+        return diag_set(diag, CAIRN_E_TOO_LARGE, "more than %d metrics are given", LIMIT_METRICS);
     }
     size_t bytes = (size_t)(equals - text);
     if (bytes > LABEL_BYTES_MAX) {
@@ -83,7 +84,7 @@ static int run(struct cli *cli, void *values, struct diag *diag)
     struct annotate_options *own = values;
     if (own->metrics.count + own->tags.count + own->removed_tags.count == 0) {
         return diag_set(diag, CAIRN_E_INVALID,
-                        "annotate with what? Give --metric, --tag or --remove-tag");
+                        "there is nothing to annotate with; give --metric, --tag or --remove-tag");
     }
     int status = mark_connect(cli, true, diag);
     struct source_request request = {
@@ -110,10 +111,9 @@ const struct command command_annotate = {
     .group = GROUP_KEEP,
     .summary = "add metrics and tags to a checkpoint",
     .details =
-        "Metrics are set or replaced by name. The checkpoint's bytes do not change; `ls` and "
-        "`show` show what was given with the save and what was annotated since. With --store under "
-        "the "
-        "store's lock, while no daemon has it.",
+        "Metrics are set or replaced by name. The checkpoint's bytes do not change. `ls` and "
+        "`show` show what was given with the save and what was annotated since then. With --store "
+        "the command takes the store's lock, so no daemon may be using the store.",
     .example = "cairn annotate lab/gpt 1200 --metric eval=1.25 --tag best",
     .arguments = arguments,
     .options = options,

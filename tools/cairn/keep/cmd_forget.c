@@ -21,27 +21,27 @@
 enum { REASONS_BYTES = 512, TIMED_OUT_MAX = 3 /* runs in a row */ };
 
 /* Counting rules: X(member, option, value, help). */
-#define RULES(X)                                                                        \
-    X(last, "keep-last", "N", "keep the newest N")                                      \
-    X(hourly, "keep-hourly", "N", "keep the newest of each of N hours (UTC)")           \
-    X(daily, "keep-daily", "N", "keep the newest of each of N days")                    \
-    X(weekly, "keep-weekly", "N", "keep the newest of each of N weeks, from Monday")    \
-    X(monthly, "keep-monthly", "N", "keep the newest of each of N months")              \
-    X(yearly, "keep-yearly", "N", "keep the newest of each of N years")                 \
-    X(within, "keep-within", "SPAN", "keep all within SPAN (2y5m7d3h) of the newest")   \
-    X(within_hourly, "keep-within-hourly", "SPAN", "keep hourly ones within SPAN")      \
-    X(within_daily, "keep-within-daily", "SPAN", "keep daily ones within SPAN")         \
-    X(within_weekly, "keep-within-weekly", "SPAN", "keep weekly ones within SPAN")      \
-    X(within_monthly, "keep-within-monthly", "SPAN", "keep monthly ones within SPAN")   \
-    X(within_yearly, "keep-within-yearly", "SPAN", "keep yearly ones within SPAN")      \
-    X(every_steps, "keep-every-steps", "N", "keep those whose step is a multiple of N") \
-    X(every, "keep-every", "DURATION", "keep one as soon as DURATION has passed")       \
-    X(best, "keep-best", "N", "keep the N best by --metric")                            \
-    X(metric, "metric", "NAME", "the metric of --keep-best")                            \
-    X(mode, "mode", "min|max", "what is better for --keep-best")                        \
-    X(superseded, "keep-superseded", "DURATION",                                        \
-      "keep the end of a superseded branch for DURATION (7d)")                          \
-    X(least, "keep-least", "N", "good checkpoints that stay whatever the rules say (2)")
+#define RULES(X)                                                                               \
+    X(last, "keep-last", "N", "keep the newest N")                                             \
+    X(hourly, "keep-hourly", "N", "keep the newest of each of N hours (UTC)")                  \
+    X(daily, "keep-daily", "N", "keep the newest of each of N days")                           \
+    X(weekly, "keep-weekly", "N", "keep the newest of each of N weeks, from Monday")           \
+    X(monthly, "keep-monthly", "N", "keep the newest of each of N months")                     \
+    X(yearly, "keep-yearly", "N", "keep the newest of each of N years")                        \
+    X(within, "keep-within", "SPAN", "keep all that are within SPAN (2y5m7d3h) of the newest") \
+    X(within_hourly, "keep-within-hourly", "SPAN", "keep one for each hour within SPAN")       \
+    X(within_daily, "keep-within-daily", "SPAN", "keep one for each day within SPAN")          \
+    X(within_weekly, "keep-within-weekly", "SPAN", "keep one for each week within SPAN")       \
+    X(within_monthly, "keep-within-monthly", "SPAN", "keep one for each month within SPAN")    \
+    X(within_yearly, "keep-within-yearly", "SPAN", "keep one for each year within SPAN")       \
+    X(every_steps, "keep-every-steps", "N", "keep those whose step is a multiple of N")        \
+    X(every, "keep-every", "DURATION", "keep one for each DURATION that has passed")           \
+    X(best, "keep-best", "N", "keep the N best by --metric")                                   \
+    X(metric, "metric", "NAME", "the metric of --keep-best")                                   \
+    X(mode, "mode", "min|max", "whether --keep-best prefers low or high values")               \
+    X(superseded, "keep-superseded", "DURATION",                                               \
+      "keep the end of a superseded branch for DURATION (7d)")                                 \
+    X(least, "keep-least", "N", "number of good checkpoints that stay whatever the rules say (2)")
 
 struct forget_options {
 #define MEMBER(member, option, value, help) const char *member;
@@ -63,19 +63,22 @@ static const struct option options[] = {
     {option, value, help, OPTION_AT_TEXT(struct forget_options, member), .alone = true},
     RULES(ROW)
 #undef ROW
-        {"keep-tag", "TAG[,TAG]", "keep what has all of these tags ('': none at all)",
+        {"keep-tag", "TAG[,TAG]",
+         "keep checkpoints that have all of these tags ('': those without tags)",
          OPTION_AT_TEXTS(struct forget_options, tags), .max = 32, .alone = true},
-    {"checkpoint", "STEP[@TERM]", "another checkpoint to forget by name",
+    {"checkpoint", "STEP[@TERM]", "forget this checkpoint as well, by name",
      OPTION_AT_TEXTS(struct forget_options, checkpoints), .alone = true},
-    {"run", "PATTERN", "all runs whose name matches (gpt-*)",
+    {"run", "PATTERN", "apply the policy to all runs whose name matches (gpt-*)",
      OPTION_AT_TEXTS(struct forget_options, runs), .alone = true},
-    {"project", "NAME", "all runs of a project, or those of it that --run matches",
+    {"project", "NAME", "apply the policy to all runs of a project, or to those that --run matches",
      OPTION_AT_TEXT(struct forget_options, project), .alone = true},
-    {"reason", "TEXT", "why, for the audit record; the policy itself if not given",
+    {"reason", "TEXT", "reason for the audit record; the policy itself if not given",
      OPTION_AT_TEXT(struct forget_options, reason)},
-    {"now", NULL, "and reclaim all that is forgotten in these runs at once: undelete cannot follow",
+    {"now", NULL,
+     "also reclaim at once everything that is forgotten in these runs, so that undelete can bring "
+     "nothing back",
      OPTION_AT_FLAG(struct forget_options, now), .alone = true},
-    {"dry-run", NULL, "say what would be forgotten, and why the rest stays",
+    {"dry-run", NULL, "show what would be forgotten and why the rest stays, and forget nothing",
      OPTION_AT_FLAG(struct forget_options, dry_run), .letter = 'n'},
     {0}};
 
@@ -141,19 +144,20 @@ static int prepare(struct job *job, struct diag *diag)
         uint64_t least;
         job->mark.option_count = 0;
         if (!digits_parse_decimal(own->least, UINT32_MAX, &least) || least == 0) {
-            return diag_set(diag, CAIRN_E_INVALID, "--keep-least %s: a number, at least 1",
-                            own->least);
+            return diag_set(diag, CAIRN_E_INVALID,
+                            "--keep-least is %s; it must be a number of at least 1", own->least);
         }
         job->mark.keep_least = (uint32_t)least;
     }
     bool many = own->project != NULL || own->runs.count > 0;
     if (status == 0 && job->cli->run_text == NULL && !many) {
-        status = diag_set(diag, CAIRN_E_INVALID,
-                          "of which runs? Name RUN, --project NAME or --run PATTERN ('*': all)");
+        status =
+            diag_set(diag, CAIRN_E_INVALID,
+                     "no run is named: give RUN, --project NAME or --run PATTERN ('*' means all)");
     } else if (status == 0 && many && (job->cli->run_text || job->mark.selector_count > 0)) {
         status = diag_set(diag, CAIRN_E_INVALID,
-                          "--project and --run choose runs for a policy: no RUN or checkpoint "
-                          "beside them");
+                          "--project and --run choose runs for a policy, so RUN or a checkpoint "
+                          "cannot be named as well");
     }
     return status;
 }
@@ -341,7 +345,7 @@ static int forget_all(struct job *job, struct diag *diag)
     json_open(&job->json, "runs", '[');
     job->names = calloc(count + 1, sizeof(*job->names));
     if (status == 0 && !job->names) {
-        status = diag_set(diag, CAIRN_E_NO_MEMORY, "no memory for the names of %zu runs", count);
+        status = diag_no_memory(diag, "the names of %zu runs", count);
     }
     bool goes_on = true;
     for (size_t i = 0; status == 0 && i < count; i++) {
@@ -353,11 +357,11 @@ static int forget_all(struct job *job, struct diag *diag)
     }
     free(names);
     if (job->passed_count > 0 && !job->cli->json) {
-        fprintf(stderr, "cairn: %u run%s not looked at\n", job->passed_count,
+        fprintf(stderr, "cairn: %u run%s not examined\n", job->passed_count,
                 job->passed_count == 1 ? " was" : "s were");
     }
     if (status == 0 && job->run_count == 0) {
-        status = diag_set(diag, CAIRN_E_NOT_FOUND, "no run matches; `cairn ls` names them");
+        status = diag_set(diag, CAIRN_E_NOT_FOUND, "no run matches; `cairn ls` lists the runs");
     }
     json_close(&job->json, ']');
     json_u64(&job->json, "passed_over", job->passed_count);
@@ -397,24 +401,24 @@ static int run(struct cli *cli, void *values, struct diag *diag)
 const struct command command_forget = {
     .name = "forget",
     .group = GROUP_KEEP,
-    .summary = "forget checkpoints by a policy, or by name",
+    .summary = "forget checkpoints by a policy or by name",
     .details =
-        "Keep rules are OR-ed and each counts for itself, as in restic: a counting rule keeps the "
-        "newest of each hour, day, week, month or year (UTC), and the oldest of all while it has "
-        "counts left; -1 or `unlimited` keeps all. Only good checkpoints of the lineage count, in "
-        "the order in which they were committed. Whatever the rules say, these stay: the newest "
-        "good one, the last good ones below --keep-least, what is pinned, the base of an open "
-        "save, what is being restored, the end of a branch that was superseded lately.\n"
-        "\n"
-        "A forgotten checkpoint is off all lists at once; its space is freed by garbage "
-        "collection, and until then `undelete` brings it back. Who forgot it and why stays in "
-        "the run's record. With --now all that is forgotten in these runs, now or before, is "
-        "reclaimed at once and cannot be brought back, as `gc --now` does it. Without a keep rule "
-        "and without a checkpoint's name nothing is "
-        "forgotten. With --store the store is opened for writing, under its lock: exit 11 while "
-        "a daemon has it; with --dry-run it is only read. A run that cannot be decided (only "
-        "damage, no value of the metric, a wrong clock) loses nothing, is named in one line on "
-        "stderr, and the others go on: exit 3.",
+        "A checkpoint is kept if any rule keeps it, and each rule counts for itself, as in restic. "
+        "A counting rule keeps the newest checkpoint of each hour, day, week, month or year (UTC), "
+        "and the oldest of all while it has counts left; -1 or `unlimited` keeps all. Only good "
+        "checkpoints of the lineage count, in the order in which they were committed. Whatever the "
+        "rules say, these checkpoints stay: the newest good one, the last good ones below "
+        "--keep-least, pinned ones, the base of an open save, one that is being restored, and the "
+        "end of a branch that was superseded recently.\n\nA forgotten checkpoint leaves all lists "
+        "at once. Garbage collection frees its space later, and until then `undelete` brings it "
+        "back. The run's record keeps who forgot it and why. With --now everything that is "
+        "forgotten in these runs, now or before, is reclaimed at once, as by `gc --now`, and "
+        "cannot be brought back. Without a keep rule and without the name of a checkpoint nothing "
+        "is forgotten.\n\nWith --store the command opens the store for writing, under its lock, "
+        "and ends with status 11 while a daemon is using the store; with --dry-run it only reads. "
+        "A run for which the policy cannot be decided (all its checkpoints are damaged, none has a "
+        "value of the metric, a clock is wrong) loses nothing. Such a run is named in one line on "
+        "stderr, the other runs are processed, and the exit status is 3.",
     .example =
         "cairn forget lab/gpt --keep-last 3 --keep-daily 7 --dry-run\n"
         "cairn forget --project lab --keep-within 2d --keep-best 3 --metric loss --mode min\n"

@@ -12,7 +12,7 @@ static const struct argument arguments[] = {
     {"RUN", .kind = ARGUMENT_RUN}, {"CHECKPOINT", .kind = ARGUMENT_CHECKPOINT}, {0}};
 
 static const struct option options[] = {
-    {"reason", "TEXT", "why, for the audit record", OPTION_AT_TEXT(struct pin_options, reason)},
+    {"reason", "TEXT", "reason for the audit record", OPTION_AT_TEXT(struct pin_options, reason)},
     {0}};
 
 static int run(struct cli *cli, void *values, struct diag *diag)
@@ -22,14 +22,14 @@ static int run(struct cli *cli, void *values, struct diag *diag)
     return mark_run(cli, &words, diag);
 }
 
-const struct command command_pin = {
-    .name = "pin",
-    .group = GROUP_KEEP,
-    .summary = "keep a checkpoint whatever a policy says",
-    .details = "A pinned checkpoint is not forgotten, by nobody, until it is unpinned. Who pinned "
-               "it and why stays in the run's record.",
-    .example = "cairn pin lab/gpt 1200 --reason \"paper, table 3\"",
-    .arguments = arguments,
-    .options = options,
-    .options_bytes = sizeof(struct pin_options),
-    .run = run};
+const struct command command_pin = {.name = "pin",
+                                    .group = GROUP_KEEP,
+                                    .summary = "keep a checkpoint, whatever a policy says",
+                                    .details =
+                                        "Nobody can forget a pinned checkpoint until it is "
+                                        "unpinned. The run's record keeps who pinned it and why.",
+                                    .example = "cairn pin lab/gpt 1200 --reason \"paper, table 3\"",
+                                    .arguments = arguments,
+                                    .options = options,
+                                    .options_bytes = sizeof(struct pin_options),
+                                    .run = run};

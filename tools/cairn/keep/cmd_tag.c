@@ -18,9 +18,9 @@ static const struct argument arguments[] = {
     {"TAG", .kind = ARGUMENT_TEXT, .at = OPTION_AT(struct tag_options, tag, const char *)},
     {0}};
 
-static const struct option options[] = {{"remove", NULL, "take the tag away",
-                                         OPTION_AT_FLAG(struct tag_options, remove), .alone = true},
-                                        {0}};
+static const struct option options[] = {
+    {"remove", NULL, "remove the tag", OPTION_AT_FLAG(struct tag_options, remove), .alone = true},
+    {0}};
 
 static int run(struct cli *cli, void *values, struct diag *diag)
 {
@@ -53,9 +53,9 @@ static int run(struct cli *cli, void *values, struct diag *diag)
 const struct command command_tag = {
     .name = "tag",
     .group = GROUP_KEEP,
-    .summary = "add a tag to a checkpoint, or take one away",
-    .details = "Tags are shown by `ls` and `show` and used by `forget --keep-tag`. Metrics: "
-               "`annotate`.",
+    .summary = "add a tag to a checkpoint, or remove one",
+    .details =
+        "`ls` and `show` show tags, and `forget --keep-tag` uses them. `annotate` sets metrics.",
     .example = "cairn tag lab/gpt 1200 best\ncairn tag lab/gpt 1200 best --remove",
     .arguments = arguments,
     .options = options,

@@ -14,12 +14,12 @@ static const struct argument arguments[] = {
     {"CHECKPOINT", .kind = ARGUMENT_CHECKPOINT, .optional = true},
     {0}};
 
-static const struct option options[] = {{"reason", "TEXT", "why, for the audit record",
-                                         OPTION_AT_TEXT(struct undelete_options, reason)},
-                                        {"dry-run", NULL, "say what would be brought back",
-                                         OPTION_AT_FLAG(struct undelete_options, dry_run),
-                                         .letter = 'n'},
-                                        {0}};
+static const struct option options[] = {
+    {"reason", "TEXT", "reason for the audit record",
+     OPTION_AT_TEXT(struct undelete_options, reason)},
+    {"dry-run", NULL, "show what would be brought back, and change nothing",
+     OPTION_AT_FLAG(struct undelete_options, dry_run), .letter = 'n'},
+    {0}};
 
 static int run(struct cli *cli, void *values, struct diag *diag)
 {
@@ -37,9 +37,9 @@ const struct command command_undelete = {
     .name = "undelete",
     .group = GROUP_KEEP,
     .summary = "bring back a forgotten checkpoint",
-    .details =
-        "A forgotten checkpoint can be brought back, whole and verified as it was, until garbage "
-        "collection has reclaimed its space. Without CHECKPOINT: lists those that can be.",
+    .details = "A forgotten checkpoint can be brought back, complete and verified as it was, until "
+               "garbage collection has reclaimed its space. Without CHECKPOINT the command lists "
+               "those that can be brought back.",
     .example = "cairn undelete lab/gpt\ncairn undelete lab/gpt 1200",
     .arguments = arguments,
     .options = options,

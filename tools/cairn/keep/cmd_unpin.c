@@ -12,7 +12,7 @@ static const struct argument arguments[] = {
     {"RUN", .kind = ARGUMENT_RUN}, {"CHECKPOINT", .kind = ARGUMENT_CHECKPOINT}, {0}};
 
 static const struct option options[] = {
-    {"reason", "TEXT", "why, for the audit record", OPTION_AT_TEXT(struct unpin_options, reason)},
+    {"reason", "TEXT", "reason for the audit record", OPTION_AT_TEXT(struct unpin_options, reason)},
     {0}};
 
 static int run(struct cli *cli, void *values, struct diag *diag)
@@ -25,8 +25,9 @@ static int run(struct cli *cli, void *values, struct diag *diag)
 const struct command command_unpin = {
     .name = "unpin",
     .group = GROUP_KEEP,
-    .summary = "take a pin away",
-    .details = "From then on policies decide about it again; it is not forgotten by this.",
+    .summary = "remove the pin of a checkpoint",
+    .details =
+        "From then on policies decide about the checkpoint again. Unpinning does not forget it.",
     .example = "cairn unpin lab/gpt 1200",
     .arguments = arguments,
     .options = options,

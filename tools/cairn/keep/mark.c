@@ -142,7 +142,7 @@ int mark_run(struct cli *cli, const struct mark_words *words, struct diag *diag)
     mark_actor(actor);
     int status = mark_connect(cli, !words->dry_run, diag);
     if (status == 0 && !cli->has_run) {
-        status = diag_set(diag, CAIRN_E_INVALID, "which run? `cairn ls` names them");
+        status = diag_set(diag, CAIRN_E_INVALID, "no run is named; `cairn ls` lists the runs");
     }
     status = status != 0 ? status : mark_call(cli, &mark, &request, diag);
     if (status == 0) {

@@ -22,21 +22,21 @@ struct advise_options {
 };
 
 static const struct option options[] = {
-    {"since", "DURATION", "from the last 30d, 12h ...; without it: from all",
+    {"since", "DURATION", "use only the last 30d, 12h ...; without it everything is used",
      OPTION_AT_DURATION(struct advise_options, since_ms)},
-    {"blocked", "SECONDS", "training stands still for a save; instead of what was measured",
+    {"blocked", "SECONDS", "time that a save blocks training, instead of the measured one",
      OPTION_AT_NUMBER(struct advise_options, blocked_s)},
-    {"persist", "SECONDS", "a save takes until it is durable; instead of what was measured",
+    {"persist", "SECONDS", "time until a save is durable, instead of the measured one",
      OPTION_AT_NUMBER(struct advise_options, persist_s)},
-    {"restart", "SECONDS", "from a failure until training goes on", .preset = "300",
+    {"restart", "SECONDS", "time from a failure until training continues", .preset = "300",
      OPTION_AT_NUMBER(struct advise_options, restart_s)},
     {"mtbf", "HOURS",
-     "time between failures that is expected before any was seen; without it: from "
-     "the number of ranks",
+     "expected time between failures, used before any was seen; without it the number of ranks "
+     "decides",
      OPTION_AT_NUMBER(struct advise_options, mtbf_h)},
-    {"ranks", "N", "instead of the newest checkpoint's",
+    {"ranks", "N", "number of ranks, instead of that of the newest checkpoint",
      OPTION_AT_COUNT(struct advise_options, ranks), .max = LIMIT_WORLD_SIZE},
-    {"overhead-max", "PERCENT", "of the time that saves may take", .preset = "5",
+    {"overhead-max", "PERCENT", "share of the time that saves may take", .preset = "5",
      OPTION_AT_NUMBER(struct advise_options, overhead_percent)},
     {0}};
 
@@ -100,11 +100,11 @@ static int fetch_row(struct cli *cli, int64_t since_ns, struct msg_usage_row *re
         engine_call_fini(&request.call);
     }
     if (status == 0 && !found) {
-        return diag_set(diag, CAIRN_E_NOT_FOUND, "run %s/%s is not there", cli->run.project,
-                        cli->run.run);
+        return diag_set(diag, CAIRN_E_NOT_FOUND, "there is no run %s/%s; `cairn ls` lists the runs",
+                        cli->run.project, cli->run.run);
     }
     if (status == 0 && ret->code != 0) {
-        return diag_set(diag, ret->code, "the record of %s/%s cannot be read: cairn doctor",
+        return diag_set(diag, ret->code, "the record of %s/%s cannot be read; run `cairn doctor`",
                         cli->run.project, cli->run.run);
     }
     return status;
@@ -129,8 +129,8 @@ static int fill(const struct advise_options *own, const struct msg_usage_row *ro
     }
     if (io->persist_s == 0) {
         return diag_set(diag, CAIRN_E_NOT_FOUND,
-                        "no save of this run has told how long it took (each is told by the save "
-                        "after it): say --blocked and --persist");
+                        "no save of this run has reported how long it took (each save reports the "
+                        "one before it); give --blocked and --persist");
     }
     return 0;
 }
@@ -203,17 +203,15 @@ static int run(struct cli *cli, void *values, struct diag *diag)
 const struct command command_advise = {
     .name = "advise",
     .group = GROUP_LOOK,
-    .summary = "how often to save a run, from what was measured",
-    .details =
-        "Three lines: what failures are expected, what a save costs, and the interval that follows "
-        "(Young's rule in Daly's form, within a cap on what saves may take, and no faster than "
-        "saves "
-        "become durable).\n\n"
-        "Measured are: how long training stood still for a save and how long it took to be durable "
-        "(rank 0 tells with the next save), restores (each counts as a failure), and the time "
-        "between "
-        "the first and the last save that is listed, long pauses left out. What was never seen is "
-        "expected from the number of ranks: one stop in 50,700 hours of an accelerator.",
+    .summary = "how often to save a run, computed from measurements",
+    .details = "The command prints three lines: the failures to expect, the cost of a save, and "
+               "the interval that follows from both. It uses Young's rule in Daly's form, within a "
+               "cap on the time that saves may take, and never advises saving faster than saves "
+               "become durable.\n\nThese values are measured: the time that a save blocked "
+               "training and the time until it was durable (rank 0 reports them with the next "
+               "save), the restores (each counts as a failure), and the time between the first and "
+               "the last listed save, without long pauses. Where no failure was seen, the number "
+               "of ranks gives the expectation: one stop in 50,700 hours of an accelerator.",
     .example = "cairn advise vision/resnet --restart 120",
     .arguments = arguments,
     .options = options,

@@ -18,7 +18,7 @@ struct flush_options {
 
 static const struct argument arguments[] = {{"RUN", .kind = ARGUMENT_RUN, .optional = true}, {0}};
 
-static const struct option options[] = {{"for", "DURATION", "at most so long",
+static const struct option options[] = {{"for", "DURATION", "time limit",
                                          OPTION_AT_DURATION(struct flush_options, for_ms),
                                          .preset = "30s", .max = 30 * 86400000ull},
                                         {0}};
@@ -117,7 +117,7 @@ static int finish(struct cli *cli, const struct flushing *flushing, struct diag 
     if (status == 0 && cli->json) {
         status = json_print(&json);
     } else if (status == 0 && !cli->quiet) {
-        printf("nothing is open; %llu became durable, %llu did not\n",
+        printf("no save is open; %llu became durable, and %llu did not\n",
                (unsigned long long)ended.committed, (unsigned long long)ended.aborted);
         status = out_flush();
     }
@@ -142,11 +142,12 @@ static int run(struct cli *cli, void *values, struct diag *diag)
 const struct command command_flush = {
     .name = "flush",
     .group = GROUP_LOOK,
-    .summary = "wait until no save of a run is open any more",
-    .details = "For the moment before a machine goes: ranks and server finish what is staged by "
-               "themselves, and this says when they have, and how each save ended. Exit 0: nothing "
-               "is open; 3: nothing is open, but a save that was open was aborted; 5: the time is "
-               "over, stderr names what is open and which ranks are missing.",
+    .summary = "wait until no save of a run is open",
+    .details = "Use this command before a machine is taken away. Ranks and server finish by "
+               "themselves what is staged; the command waits until they have, and prints how each "
+               "save ended. The exit status is 0 if no save is open, 3 if no save is open but one "
+               "of the open saves was aborted, and 5 if the time ran out; stderr then names the "
+               "open saves and the ranks that are missing.",
     .example = "trap 'cairn flush lab/gpt --for 25s; scontrol requeue $SLURM_JOB_ID' USR1",
     .arguments = arguments,
     .options = options,

@@ -18,10 +18,10 @@ struct ls_options {
 static const struct argument arguments[] = {{"RUN", .kind = ARGUMENT_RUN, .optional = true}, {0}};
 
 static const struct option options[] = {
-    {"all", NULL, "all that is there: superseded checkpoints too",
-     OPTION_AT_FLAG(struct ls_options, all), .letter = 'a'},
+    {"all", NULL, "also list superseded checkpoints", OPTION_AT_FLAG(struct ls_options, all),
+     .letter = 'a'},
     {"superseded", NULL, "the same", OPTION_AT_FLAG(struct ls_options, superseded)},
-    {"limit", "N", "at most N checkpoints", OPTION_AT_COUNT(struct ls_options, limit),
+    {"limit", "N", "list at most N checkpoints", OPTION_AT_COUNT(struct ls_options, limit),
      .max = UINT32_MAX},
     {0}};
 
@@ -51,7 +51,7 @@ static int list_runs(struct cli *cli, struct diag *diag)
     if (cli->json) {
         status = json_print(&json);
     } else if (count == 0) {
-        fprintf(stderr, "cairn: no runs\n");
+        fprintf(stderr, "cairn: the store has no runs yet\n");
     }
     json_fini(&json);
     free(names);
@@ -125,10 +125,10 @@ static int print_list(struct cli *cli, const struct ls_options *own, const struc
     if (table && shown > 0) {
         table_print(table, stdout);
     } else {
-        fprintf(stderr, "cairn: no checkpoints\n");
+        fprintf(stderr, "cairn: the run has no checkpoints yet\n");
     }
     if (hidden > 0) {
-        fprintf(stderr, "cairn: %zu superseded, shown with --all\n", hidden);
+        fprintf(stderr, "cairn: %zu superseded, which --all shows\n", hidden);
     }
     table_free(table);
     return out_flush();
@@ -186,10 +186,10 @@ const struct command command_ls = {
     .name = "ls",
     .group = GROUP_LOOK,
     .summary = "list checkpoints, newest first; without RUN: the runs",
-    .details = "Open saves come first, with the ranks that are missing. `*` marks what `restore "
-               "latest` takes; superseded checkpoints (off the lineage) are shown with "
-               "--all, and always in --json. What became of an aborted save, which is no "
-               "checkpoint, says `cairn status RUN STEP@TERM`.",
+    .details = "Open saves come first, with the ranks that are missing. `*` marks the checkpoint "
+               "that `restore latest` takes. Superseded checkpoints (those off the lineage) are "
+               "shown with --all, and always in --json. For the outcome of an aborted save, which "
+               "is not a checkpoint, use `cairn status RUN STEP@TERM`.",
     .example = "cairn ls\ncairn ls lab/gpt --limit 5",
     .arguments = arguments,
     .options = options,

@@ -265,7 +265,7 @@ static int run(struct cli *cli, void *options, struct diag *diag)
 const struct command command_show = {
     .name = "show",
     .group = GROUP_LOOK,
-    .summary = "one checkpoint: who, when, how large, and its tensors",
+    .summary = "show one checkpoint: who saved it and when, its size, and its tensors",
     .details = "CHECKPOINT is latest (the default), STEP, or STEP@TERM. RUN may be left out where "
                "there is only one.",
     .arguments = arguments,

@@ -19,12 +19,13 @@ struct stats_options {
 };
 
 static const struct option options[] = {
-    {"by", "WHAT", "a row for each project, or each run", .preset = "project",
+    {"by", "WHAT", "what a row stands for: a project or a run", .preset = "project",
      .choices = "project run", OPTION_AT_TEXT(struct stats_options, by)},
-    {"project", "NAME", "of this project only", OPTION_AT_TEXT(struct stats_options, project)},
-    {"since", "DURATION", "count what was done in the last 30d, 12h ...; without it: all",
+    {"project", "NAME", "show only this project", OPTION_AT_TEXT(struct stats_options, project)},
+    {"since", "DURATION", "count only the last 30d, 12h ...; without it everything is counted",
      OPTION_AT_DURATION(struct stats_options, since_ms)},
-    {"csv", NULL, "one line a row, for a spreadsheet", OPTION_AT_FLAG(struct stats_options, csv)},
+    {"csv", NULL, "print comma-separated values, for a spreadsheet",
+     OPTION_AT_FLAG(struct stats_options, csv)},
     {0}};
 
 /* The rows, merged as wanted. */
@@ -89,7 +90,7 @@ static int take_rows(struct stats *stats, const struct msg_usage_reply *reply, s
         const struct msg_usage_row *row = &reply->rows[i];
         struct msg_usage_row *to = place_of(stats, row);
         if (!to) {
-            return diag_set(diag, CAIRN_E_NO_MEMORY, "no memory for %zu rows", stats->count);
+            return diag_no_memory(diag, "%zu rows", stats->count);
         }
         add(to, row);
         if (row->code != 0 || row->text[0] != 0) {
@@ -108,8 +109,10 @@ static int take_rows(struct stats *stats, const struct msg_usage_reply *reply, s
 static int take_quotas(struct stats *stats, const struct msg_usage_reply *reply, struct diag *diag)
 {
     if (reply->quota_count > QUOTAS_MAX) {
-        return diag_set(diag, CAIRN_E_TOO_LARGE, "the server has %u quotas; this version knows %d",
-                        reply->quota_count, QUOTAS_MAX);
+        return diag_set(
+            diag, CAIRN_E_TOO_LARGE,
+            "the server has %u quotas, but this version can show only %d; use a newer cairn",
+            reply->quota_count, QUOTAS_MAX);
     }
     for (uint32_t i = 0; i < reply->quota_count; i++) {
         const struct msg_usage_quota *from = &reply->quotas[i];
@@ -294,17 +297,17 @@ static int run(struct cli *cli, void *values, struct diag *diag)
 const struct command command_stats = {
     .name = "stats",
     .group = GROUP_LOOK,
-    .summary = "what projects or runs cost: bytes, hours, saves and restores",
+    .summary = "show what projects or runs cost: bytes, hours, saves and restores",
     .details =
-        "SAVES and RESTORES count good ones and, behind the plus, those that came to nothing. "
-        "WRITTEN is what the saves of the window stored; STORED what is there now, of listed and "
-        "forgotten checkpoints; SHARED what listed ones did not have to store, because an older "
-        "checkpoint holds it or an encoding made it smaller; RECLAIMABLE what forgotten ones may "
-        "give back with the next gc.\n\n"
-        "Sizes are from the runs' records, no object is read: bytes of a removed checkpoint that a "
-        "later one refers to are in the store and are not counted. Restores by `cairn restore` and "
-        "other viewers are not counted.\n\n"
-        "Runs whose record cannot be read are named on stderr; the exit status is then 3.",
+        "SAVES and RESTORES count those that succeeded and, after the plus sign, those that "
+        "failed. WRITTEN is what the saves of the window stored. STORED is what listed and "
+        "forgotten checkpoints occupy now. SHARED is what listed checkpoints did not have to "
+        "store, because an older checkpoint holds it or an encoding made it smaller. RECLAIMABLE "
+        "is what the next garbage collection may free from forgotten checkpoints.\n\nThe sizes "
+        "come from the runs' records, and no object is read: bytes of a removed checkpoint to "
+        "which a later one refers are in the store, but are not counted. Restores by `cairn "
+        "restore` and other viewers are not counted.\n\nRuns whose record cannot be read are named "
+        "on stderr, and the exit status is then 3.",
     .example = "cairn stats --by run --since 30d --csv",
     .options = options,
     .options_bytes = sizeof(struct stats_options),

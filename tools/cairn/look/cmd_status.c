@@ -34,7 +34,8 @@ static int run(struct cli *cli, void *options, struct diag *diag)
         return server_status(cli, diag);
     }
     if (cli->selector.kind != SELECT_EXACT) {
-        return diag_set(diag, CAIRN_E_INVALID, "cairn status RUN STEP@TERM: which save?");
+        return diag_set(diag, CAIRN_E_INVALID,
+                        "no save is named: give `cairn status RUN STEP@TERM`");
     }
     int status = cli_connect(cli, true, diag);
     struct source_request request = {
@@ -56,18 +57,16 @@ static int run(struct cli *cli, void *options, struct diag *diag)
 const struct command command_status = {
     .name = "status",
     .group = GROUP_LOOK,
-    .summary = "the server's state; or what became of a save: open, committed, aborted, and why",
+    .summary =
+        "show the server's state, or the outcome of a save: open, committed or aborted, and why",
     .details =
-        "Of a save: what became of it, and of a committed one its health, as `ls` and `show` tell "
-        "it.\n"
-        "\n"
-        "Without arguments: the server's health, the store, who is connected, the last scrub with "
-        "what it found, the last garbage collection.\n"
-        "\n"
-        "Health is red when saves are refused (the store does not answer, is full, may not be "
-        "written to, or was not reached since the server began), with the error, for how long, and "
-        "the remedy; yellow when they are taken and somebody should look (damage that a scrub "
-        "found, little room, a store that was ill a moment ago); else green. Exit status: 7 when "
-        "red, 0 when yellow or green.",
+        "For a save the command prints its outcome, and the health of a committed one as in `ls` "
+        "and `show`.\n\nWithout arguments it prints the server's health, the store, the "
+        "connections, the last scrub with what it found, and the last garbage "
+        "collection.\n\nHealth is red if saves are refused (the store does not answer, is full, "
+        "may not be written to, or was not reached since the server started), with the error, its "
+        "duration, and the remedy. It is yellow if saves are taken but somebody should act (a "
+        "scrub found damage, there is little room, the store failed a moment ago), and green "
+        "otherwise. The exit status is 7 if health is red, and 0 if it is yellow or green.",
     .arguments = arguments,
     .run = run};

@@ -22,10 +22,10 @@ struct top_options {
 
 static const struct argument arguments[] = {{"RUN", .kind = ARGUMENT_RUN, .optional = true}, {0}};
 
-static const struct option options[] = {{"every", "DURATION", "between looks",
+static const struct option options[] = {{"every", "DURATION", "time between two updates",
                                          OPTION_AT_DURATION(struct top_options, every_ms),
                                          .preset = "1s", .min = 100, .max = 3600000},
-                                        {"count", "N", "end after N looks; 0: never",
+                                        {"count", "N", "end after N updates; 0 means never",
                                          OPTION_AT_COUNT(struct top_options, count), .preset = "0"},
                                         {0}};
 
@@ -71,7 +71,7 @@ static int ask(struct cli *cli, struct look *ret, struct diag *diag)
     if (status == 0) {
         ret->more = reply->more;
         ret->rows = calloc(reply->count + 1, sizeof(*ret->rows));
-        status = ret->rows ? 0 : diag_set(diag, CAIRN_E_NO_MEMORY, "no memory for a look");
+        status = ret->rows ? 0 : diag_no_memory(diag, "the table of saves in flight");
     }
     for (uint32_t i = 0; status == 0 && i < reply->count; i++) {
         if (!cli->has_run || strcmp(reply->rows[i].run.run, cli->run.run) == 0) {
@@ -115,7 +115,7 @@ static int judge(struct rank_row *ranks, size_t count, struct diag *diag)
 {
     uint64_t *durable = calloc(count, sizeof(*durable));
     if (!durable) {
-        return diag_set(diag, CAIRN_E_NO_MEMORY, "no memory for a look");
+        return diag_no_memory(diag, "the table of saves in flight");
     }
     for (size_t i = 0; i < count; i++) {
         durable[i] = ranks[i].row.durable_bytes;
@@ -271,7 +271,7 @@ static int run(struct cli *cli, void *values, struct diag *diag)
     struct look before = {0};
     if (cli->source.store) {
         return diag_set(diag, CAIRN_E_UNSUPPORTED,
-                        "a store without a server takes nothing in: ask the server (--server)");
+                        "a store without a server receives no saves; ask the server (--server)");
     }
     int status = cli_connect(cli, false, diag);
     for (uint64_t looks = 1; status == 0; looks++) {
@@ -296,15 +296,13 @@ const struct command command_top = {
     .name = "top",
     .group = GROUP_LOOK,
     .summary = "watch saves in flight, rank by rank, with rates and stragglers",
-    .details = "Of the server that is asked: of several on one cluster each shows what goes "
-               "through it. Bytes "
-               "are stored bytes. A rank is SLOW when less than half of what is durable of the "
-               "median rank is "
-               "durable of it, or when nothing came from it for 5 seconds; GONE when its "
-               "connection is, and "
-               "the server cannot finish it alone. Elsewhere than on a terminal each look is a "
-               "JSON document "
-               "on a line. Ends with an interrupt (130), or after --count looks.",
+    .details =
+        "The command shows the saves of the server that it asks; with several servers on one "
+        "cluster, each shows only what goes through it. Bytes are stored bytes. A rank is SLOW if "
+        "it has less than half as many durable bytes as the median rank, or if nothing came from "
+        "it for 5 seconds. It is GONE if its connection is, and the server cannot finish its part "
+        "alone. If the output is not a terminal, each update is one line with a JSON document. The "
+        "command ends with an interrupt (status 130), or after --count updates.",
     .example = "cairn top lab/gpt\ncairn top --count 1 | jq .saves",
     .arguments = arguments,
     .options = options,

@@ -18,10 +18,10 @@ static const struct argument arguments[] = {
     {0}};
 
 static const struct option options[] = {
-    {"next", NULL, "until something is committed that is not there yet",
+    {"next", NULL, "wait until something new is committed",
      OPTION_AT_FLAG(struct wait_options, next)},
-    {"open", NULL, "until a save is open", OPTION_AT_FLAG(struct wait_options, open)},
-    {"for", "DURATION", "at most so long; 0: only look",
+    {"open", NULL, "wait until a save is open", OPTION_AT_FLAG(struct wait_options, open)},
+    {"for", "DURATION", "time limit; 0 means to check only once",
      OPTION_AT_DURATION(struct wait_options, for_ms), .preset = "10m", .max = 30 * 86400000ull},
     {0}};
 
@@ -124,7 +124,8 @@ static int run(struct cli *cli, void *values, struct diag *diag)
     struct waiting waiting = {.own = own};
     struct lookout lookout = {.for_ms = own->for_ms, .user = &waiting, .look = look};
     if (own->next + own->open + (cli->selector_text != NULL) > 1) {
-        return diag_set(diag, CAIRN_E_INVALID, "a CHECKPOINT, --next or --open: one of them");
+        return diag_set(diag, CAIRN_E_INVALID,
+                        "CHECKPOINT, --next and --open exclude each other; give only one of them");
     }
     scratch_init(&waiting.scratch, MIB(64));
     int status = lookout_run(cli, &lookout, diag);
@@ -136,11 +137,11 @@ static int run(struct cli *cli, void *values, struct diag *diag)
 const struct command command_wait = {
     .name = "wait",
     .group = GROUP_LOOK,
-    .summary = "wait until a step is durable, or for the next commit, or until a save is open",
-    .details =
-        "Without CHECKPOINT and options: until the run has a checkpoint at all. A server that "
-        "goes away in between is asked again. Exit 5 when the time is over; for STEP@TERM "
-        "exit 1 when that save was aborted, exit 4 when it was forgotten.",
+    .summary = "wait until a step is durable, until the next commit, or until a save is open",
+    .details = "Without CHECKPOINT and options the command waits until the run has a checkpoint at "
+               "all. If the server goes away in between, the command asks it again. The exit "
+               "status is 5 if the time ran out. For STEP@TERM it is 1 if that save was aborted, "
+               "and 4 if the checkpoint was forgotten.",
     .example = "cairn wait lab/gpt 1200 --for 5m\ncairn wait lab/gpt --next",
     .arguments = arguments,
     .options = options,

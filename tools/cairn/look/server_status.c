@@ -50,12 +50,12 @@ static void show(const struct msg_server_status *status)
     if (status->has_scrub) {
         care_show_scrub(&status->scrub);
     } else {
-        printf("scrub      not by this server\n");
+        printf("scrub      this server runs none\n");
     }
     if (status->has_gc) {
         care_show_gc(&status->gc, true);
     } else {
-        printf("gc         not by this server\n");
+        printf("gc         this server runs none\n");
     }
 }
 

@@ -40,21 +40,21 @@ void care_show_scrub(const struct scrub_info *info)
     format_bytes(info->bytes, sizeof(bytes), bytes);
     format_bytes(info->rate, sizeof(rate), rate);
     if (info->waiting) {
-        printf("scrub      another daemon's duty\n");
+        printf("scrub      another daemon of this store runs it\n");
     } else if (info->running) {
         where_text(&info->run, info->id, sizeof(where), where);
         printf("scrub      pass %" PRIu64 " at %s: %" PRIu64 " checkpoint%s, %s; %s%s\n",
                info->pass, where, info->ckpts, plural(info->ckpts), bytes,
                info->rate > 0 ? rate : "no limit", info->rate > 0 ? "/s" : "");
     } else if (info->ended_wall_ns == 0) {
-        printf("scrub      no pass yet\n");
+        printf("scrub      no pass has run yet\n");
     } else {
         format_time(info->ended_wall_ns, sizeof(when), when);
         printf("scrub      pass %" PRIu64 " ended %s: %" PRIu64 " checkpoint%s, %s\n", info->pass,
                when, info->ckpts, plural(info->ckpts), bytes);
     }
     if (info->yielding) {
-        printf("           yields to saves and restores\n");
+        printf("           it yields to saves and restores\n");
     }
     printf("           %" PRIu64 " finding%s in this pass, %" PRIu64
            " since the daemon's start; %" PRIu64 " found whole again; %" PRIu64 " error%s\n",
@@ -72,20 +72,20 @@ void care_tell_damage(const struct scrub_info *info)
     }
     struct shown room;
     fprintf(stderr,
-            "cairn: scrub has found %" PRIu64 " damaged thing%s%s%s%s%s; `cairn scrub --status` "
-            "names them%s\n",
+            "cairn: scrub has found %" PRIu64
+            " damaged item%s%s%s%s%s; `cairn scrub --status` names them%s\n",
             info->findings, plural(info->findings), newest ? ", last in " : "", where,
             newest ? ": " : "", shown(&room, newest ? newest->text : ""),
             newest && newest->id.term == 0 /* a record, whose text names its own remedy */
                 ? ""
-                : ", `cairn verify --repair` puts right what has a copy");
+                : ", and `cairn verify --repair` repairs what has a copy");
 }
 
 void care_waits_text(int64_t first_wall_ns, int64_t last_wall_ns, size_t size, char *ret)
 {
     char first[48], last[48];
     if (last_wall_ns == 0) {
-        snprintf(ret, size, "%s", "until a cycle of garbage collection is begun");
+        snprintf(ret, size, "%s", "until a cycle of garbage collection begins");
         return;
     }
     format_time(first_wall_ns, sizeof(first), first);
@@ -135,7 +135,7 @@ static void show_pressure(const struct gc_info *info)
     }
     format_bytes(info->pressed_bytes_total, sizeof(bytes), bytes);
     format_time(info->pressed_wall_ns, sizeof(when), when);
-    printf("           for want of room %" PRIu64
+    printf("           for lack of room %" PRIu64
            " checkpoint%s reclaimed before %s time (%s), the last at %s\n",
            info->pressed_total, info->pressed_total == 1 ? " was" : "s were",
            info->pressed_total == 1 ? "its" : "their", bytes, when);
@@ -147,20 +147,20 @@ void care_show_gc(const struct gc_info *info, bool tells_why)
     format_bytes(info->bytes, sizeof(bytes), bytes);
     format_bytes(info->bytes_read, sizeof(read), read);
     if (info->waiting) {
-        printf("gc         another daemon's duty\n");
+        printf("gc         another daemon of this store runs it\n");
         return;
     }
     if (info->pass == 0 && !info->running) {
-        printf("gc         no pass yet\n");
+        printf("gc         no pass has run yet\n");
         show_forgotten(info);
         return;
     }
     if (info->running) {
-        printf("gc         at work\n");
+        printf("gc         a pass is running\n");
     } else {
         format_time(info->ended_wall_ns, sizeof(when), when);
         printf("gc         pass %" PRIu64 " ended %s%s\n", info->pass, when,
-               info->dry_run ? "; a dry run: nothing was removed" : "");
+               info->dry_run ? "; it was a dry run that removed nothing" : "");
     }
     printf("           %" PRIu64 " %sreclaimed; %s %" PRIu64 " object%s (%s) and %" PRIu64
            " %s; %" PRIu64 " go%s next time\n",

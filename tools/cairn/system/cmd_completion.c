@@ -247,8 +247,8 @@ static int run(struct cli *cli, void *values, struct diag *diag)
     } else if (strcmp(own->shell, "fish") == 0) {
         print_fish();
     } else {
-        return diag_set(diag, CAIRN_E_INVALID, "'%s': a script can be had for bash, zsh and fish",
-                        own->shell);
+        return diag_set(diag, CAIRN_E_INVALID,
+                        "there is no script for '%s'; name bash, zsh or fish", own->shell);
     }
     return out_flush();
 }
@@ -256,9 +256,9 @@ static int run(struct cli *cli, void *values, struct diag *diag)
 const struct command command_completion = {
     .name = "completion",
     .group = GROUP_SYSTEM,
-    .summary = "a completion script for a shell",
-    .details = "Prints the script. Packages install all three; by hand: `source <(cairn completion "
-               "bash)` in ~/.bashrc, or the file that the script's first line names.",
+    .summary = "print a completion script for a shell",
+    .details = "Packages install all three scripts. By hand, put `source <(cairn completion bash)` "
+               "in ~/.bashrc, or write the file that the script's first line names.",
     .example = "source <(cairn completion bash)",
     .arguments = arguments,
     .options_bytes = sizeof(struct completion_options),

@@ -26,12 +26,12 @@ struct doctor_options {
 static const struct option options[] = {
     {.name = "reserve",
      .value = "SIZE",
-     .help = "free space that a directory store keeps, as `reserve` in the configuration of "
-             "cairnd; a server says it itself",
+     .help = "free space that a directory store keeps in reserve, as [store] reserve of cairnd "
+             "sets it; a server reports its own",
      .preset = "256MiB",
      OPTION_AT_SIZE(struct doctor_options, reserve_bytes)},
     {.name = "only-bad",
-     .help = "leave out what is good",
+     .help = "leave out findings that are good",
      OPTION_AT_FLAG(struct doctor_options, bad_only)},
     {0}};
 
@@ -127,13 +127,12 @@ static void judge_health(const struct msg_server_status *status, struct doctor *
                               : status->health == SERVER_YELLOW ? DOCTOR_WARNING
                                                                 : DOCTOR_GOOD;
     if (status->health == SERVER_HEALTH_UNKNOWN) {
-        doctor_add(doctor, DOCTOR_WARNING, "health", "the server does not say how it is");
-        doctor_remedy(doctor, "it is older than this command: upgrade it");
+        doctor_add(doctor, DOCTOR_WARNING, "health", "the server does not report its health");
+        doctor_remedy(doctor, "the server is older than this command; upgrade the server");
         return;
     }
     doctor_add(doctor, level, "health", "%s",
-               level == DOCTOR_GOOD ? "green: the store takes what it is given"
-                                    : status->health_text);
+               level == DOCTOR_GOOD ? "green: the store takes saves" : status->health_text);
     if (level != DOCTOR_GOOD) {
         doctor_remedy(doctor, "%s", status->health_remedy);
     }
@@ -143,24 +142,23 @@ static void judge_care(const struct msg_server_status *status, struct doctor *do
 {
     const struct scrub_info *scrub = &status->scrub;
     if (status->has_scrub && scrub->every_ms == 0 && !scrub->waiting) {
-        doctor_add(doctor, DOCTOR_WARNING, "scrub", "only when it is asked for");
-        doctor_remedy(doctor, "[scrub] every in its configuration, or cairn scrub by a timer: "
-                              "damage is found when it is looked for");
+        doctor_add(doctor, DOCTOR_WARNING, "scrub", "scrub runs only on request");
+        doctor_remedy(doctor, "set [scrub] every in the server's configuration, or run `cairn "
+                              "scrub` by a timer; without scrub, damage stays unnoticed");
     } else if (status->has_scrub) {
         doctor_add(doctor, scrub->findings > 0 ? DOCTOR_WARNING : DOCTOR_GOOD, "scrub",
                    "pass %" PRIu64 ": %" PRIu64 " checkpoint%s, %" PRIu64 " finding%s%s",
                    scrub->pass, scrub->ckpts, plural(scrub->ckpts), scrub->findings,
                    plural(scrub->findings), scrub->running ? " so far" : "");
         if (scrub->findings > 0) {
-            doctor_remedy(doctor,
-                          "`cairn scrub --wait` reads everything again and names them; look "
-                          "at what holds the store");
+            doctor_remedy(doctor, "`cairn scrub --wait` reads everything again and names them; "
+                                  "check the disk or the pool that holds the store");
         }
     }
     if (status->has_gc && status->gc.errors > 0) {
         doctor_add(doctor, DOCTOR_WARNING, "gc", "%" PRIu64 " error%s: %s", status->gc.errors,
                    plural(status->gc.errors), status->gc.text);
-        doctor_remedy(doctor, "cairn gc tells more; it tries again by itself");
+        doctor_remedy(doctor, "`cairn gc --status` shows more; the daemon tries again by itself");
     }
 }
 
@@ -257,9 +255,12 @@ static int look_at_records(struct records *records, struct diag *diag)
         return diag_copy(diag, &why);
     }
     if (status != 0) { /* a server without its store says why in its health */
-        doctor_add(records->doctor, DOCTOR_WARNING, "records", "they cannot be asked for: %s: %s",
-                   err_name(status), diag_text(&why, status));
-        doctor_remedy(records->doctor, "see its health, and cairn doctor --store on its host");
+        doctor_add(records->doctor, DOCTOR_WARNING, "records",
+                   "the server did not report them: %s: %s", err_name(status),
+                   diag_text(&why, status));
+        doctor_remedy(
+            records->doctor,
+            "look at the server's health, and run `cairn doctor --store URL` on its host");
     } else {
         doctor_add(records->doctor, DOCTOR_GOOD, "records",
                    "%zu of %zu runs' records can be read and are whole",
@@ -282,7 +283,7 @@ static int look_beside(struct cli *cli, const char *url, struct doctor *doctor, 
     }
     if (status != 0) {
         doctor_add(doctor, DOCTOR_UNSAFE, "records",
-                   "whether all that is stored has a record cannot be told: %s: %s",
+                   "it is not known whether everything that is stored has a record: %s: %s",
                    err_name(status), diag_text(&why, status));
         doctor_remedy_of(doctor, status, url);
     }
@@ -324,7 +325,9 @@ static int ask_server(struct cli *cli, struct doctor *doctor, struct diag *diag)
                    "%s, epoch %" PRIu64 ", %u run%s%s", reply->store, reply->epoch, reply->runs,
                    plural(reply->runs), reply->read_only ? ", read-only" : "");
         if (reply->read_only) {
-            doctor_remedy(doctor, "see its health, and cairn doctor --store on its host");
+            doctor_remedy(
+                doctor,
+                "look at the server's health, and run `cairn doctor --store URL` on its host");
         }
         judge_room(reply, doctor);
         if (reply->wall_ns != 0) {
@@ -364,7 +367,7 @@ static int run(struct cli *cli, void *values, struct diag *diag)
     const struct doctor_options *own = values;
     struct doctor *doctor = calloc(1, sizeof(*doctor));
     if (!doctor) {
-        return diag_set(diag, CAIRN_E_NO_MEMORY, "no memory");
+        return diag_no_memory(diag, "this command");
     }
     int status =
         cli->source.store ? examine_all(cli, own, doctor, diag) : ask_server(cli, doctor, diag);
@@ -386,23 +389,21 @@ static int run(struct cli *cli, void *values, struct diag *diag)
 const struct command command_doctor = {
     .name = "doctor",
     .group = GROUP_SYSTEM,
-    .summary = "examine a store and what it stands on; what is unsafe, and the remedy",
+    .summary = "examine a store and its disk or cluster, and name what is unsafe, with the remedy",
     .details =
-        "A directory: file system, free space, permissions, whether a file can be made durable, "
-        "O_DIRECT, who has the lock. A Ceph cluster: its version, health and flags, size, "
-        "min_size, quota and room of the pools, whether they take what the store puts there, what "
-        "the user may do and should not. Both: clocks, and every run's record, as the medium holds "
-        "it. It writes one small file or object and removes it. Run it as the user that cairnd "
-        "runs as.\n"
-        "\n"
-        "With a server in place of a store: the running daemon's own view. Its health, store, "
-        "room and reserve, every run's record as it and its scrub read it, how far its clock "
-        "is from this host's, what scrub and gc found. What was found damaged stays so until a "
-        "scrub has found it whole. A run whose record is lost, cut, or older than what is stored "
-        "of it is unsafe.\n"
-        "\n"
-        "Exit status: 0 when all is good, 3 with warnings only, 1 when something is unsafe; when "
-        "the store cannot be looked at at all, that of the error.\n",
+        "For a directory the command examines the file system, free space, permissions, whether a "
+        "file can be made durable, O_DIRECT, and which process holds the lock. For a Ceph cluster "
+        "it examines the version, health and flags, the size, min_size, quota and room of the "
+        "pools, whether they take what the store puts there, and what the user may do and should "
+        "not be allowed to do. For both it examines the clocks and every run's record on the "
+        "medium. It writes one small file or object and removes it. Run it as the user that cairnd "
+        "runs as.\n\nWith a server instead of a store it shows the running daemon's own view: its "
+        "health, its store with room and reserve, every run's record as the daemon and its scrub "
+        "read it, the difference between its clock and this host's, and what scrub and garbage "
+        "collection found. Damage that was found is shown until a scrub has found it whole again. "
+        "A run is unsafe if its record is lost, cut off, or older than what is stored of the "
+        "run.\n\nThe exit status is 0 if all is good, 3 if there are only warnings, and 1 if "
+        "something is unsafe. If the store cannot be examined at all, it is that of the error.\n",
     .example = "cairn doctor --store dir:/var/lib/cairn\n"
                "cairn doctor --store 'rados:cairn?data-pool=cairn-ec' --json\n"
                "cairn doctor --server host:7421\n",

@@ -21,18 +21,20 @@ static const struct argument arguments[] = {
     {0}};
 
 static const struct option options[] = {
-    {"dry-run", NULL, "say what would be removed, remove nothing",
+    {"dry-run", NULL, "show what would be removed, and remove nothing",
      OPTION_AT_FLAG(struct gc_options_cli, dry_run), .letter = 'n'},
-    {"status", NULL, "only say what the last one did",
+    {"status", NULL, "only show what the last pass did",
      OPTION_AT_FLAG(struct gc_options_cli, status)},
     {"now", NULL,
-     "reclaim what is forgotten, of RUN or of all runs, without waiting for cycles, for good",
+     "reclaim the forgotten checkpoints of RUN, or of all runs, for good and without waiting for "
+     "cycles",
      OPTION_AT_FLAG(struct gc_options_cli, now), .alone = true},
-    {"project", "NAME", "with --now: of all runs of a project",
+    {"project", "NAME", "with --now: apply it to all runs of a project",
      OPTION_AT_TEXT(struct gc_options_cli, project), .alone = true},
-    {"cycle", NULL, "with --store: a cycle begins, as it does in a daemon every [gc] every",
+    {"cycle", NULL, "with --store: begin a cycle, as a daemon does after each interval [gc] every",
      OPTION_AT_FLAG(struct gc_options_cli, cycle), .alone = true},
-    {"keep-cycles", "N", "with --store: what was forgotten can be brought back for so many cycles",
+    {"keep-cycles", "N",
+     "with --store: number of cycles for which a forgotten checkpoint can be brought back",
      OPTION_AT_COUNT(struct gc_options_cli, keep_cycles), .preset = "24", .min = 1},
     {0}};
 
@@ -65,15 +67,14 @@ static int check(const struct gc_options_cli *given, struct diag *diag)
 {
     if (!given->now && (given->runs.count > 0 || given->project)) {
         return diag_set(diag, CAIRN_E_INVALID,
-                        "RUN and --project are for --now: other passes are over all runs");
+                        "RUN and --project need --now, because other passes cover all runs");
     }
     if (given->now && (given->cycle || given->status)) {
-        return diag_set(diag, CAIRN_E_INVALID,
-                        "--now begins no cycle and is no question: "
-                        "--cycle and --status do not go with it");
+        return diag_set(diag, CAIRN_E_INVALID, "--now cannot be combined with --cycle or --status");
     }
     return given->runs.count > 0 && given->project
-               ? diag_set(diag, CAIRN_E_INVALID, "RUN or --project: name one of them")
+               ? diag_set(diag, CAIRN_E_INVALID,
+                          "RUN and --project exclude each other; name only one of them")
                : 0;
 }
 
@@ -92,11 +93,11 @@ static int choose_runs(struct cli *cli, const struct gc_options_cli *given, stru
         }
         if (status == 0 && kept == 0) {
             status = diag_set(diag, CAIRN_E_NOT_FOUND,
-                              "project %s has no run; `cairn ls` names them", given->project);
+                              "project %s has no run; `cairn ls` lists the runs", given->project);
         }
     } else if (given->runs.count > 0) {
         *ret = calloc(given->runs.count, sizeof(**ret));
-        status = *ret ? 0 : diag_set(diag, CAIRN_E_NO_MEMORY, "no memory for the names of runs");
+        status = *ret ? 0 : diag_no_memory(diag, "the names of runs");
         for (; status == 0 && kept < given->runs.count; kept++) {
             status = run_name_parse(given->runs.items[kept], &(*ret)[kept], diag);
         }
@@ -153,22 +154,20 @@ static int run(struct cli *cli, void *own, struct diag *diag)
 const struct command command_gc = {
     .name = "gc",
     .group = GROUP_KEEP,
-    .summary = "give back the space of what no checkpoint needs",
+    .summary = "free the space that no checkpoint needs",
     .details =
-        "Removes what forgotten checkpoints and failed saves left behind and nothing refers to. "
-        "The "
-        "daemon does so by itself every [gc] every, which also counts the cycles after which a "
-        "forgotten checkpoint cannot be brought back; this begins a pass now and no cycle.\n\n"
-        "With --now, forgotten checkpoints of the runs that are named, or of all, are reclaimed "
-        "without waiting for cycles, and their space comes back at once: the remedy for a full "
-        "disk. It is for good: `undelete` does not bring them back. What an open save or a restore "
-        "uses stays. Who asked is in the run's record, as with `forget`. --dry-run tells what it "
-        "would free.\n\n"
-        "With --store it works on a store without a daemon, under the store's lock, in two "
-        "passes.\n\n"
-        "What cannot be read is left alone, with all that it may refer to, and named; the exit "
-        "status is then that of the error: 6 for damage. On a store with several daemons one of "
-        "them collects, and others say which: exit 11.",
+        "The command removes what forgotten checkpoints and failed saves left behind, if nothing "
+        "refers to it. The daemon does so by itself after each interval [gc] every, and also "
+        "counts the cycles after which a forgotten checkpoint cannot be brought back; this command "
+        "begins a pass now, but no cycle.\n\nWith --now, forgotten checkpoints of the named runs, "
+        "or of all runs, are reclaimed without waiting for cycles, and their space is free at "
+        "once. This is the remedy for a full disk. It is final: `undelete` cannot bring these "
+        "checkpoints back. What an open save or a restore uses stays. The run's record keeps who "
+        "asked, as with `forget`. --dry-run shows what would be freed.\n\nWith --store the command "
+        "works on a store without a daemon, under the store's lock, in two passes.\n\nA file or "
+        "object that cannot be read is left alone, together with everything to which it may refer, "
+        "and is named; the exit status is then that of the error, which is 6 for damage. On a "
+        "store with several daemons one of them collects, and the others name it: exit status 11.",
     .example = "cairn gc --dry-run\ncairn gc --now lab/gpt\ncairn --store dir:/srv/cairn gc",
     .arguments = arguments,
     .options = options,

@@ -17,10 +17,10 @@ static const struct argument arguments[] = {{"COMMAND", .kind = ARGUMENT_TEXT,
                                              .optional = true},
                                             {0}};
 
-static const struct option options[] = {{"man", NULL,
-                                         "the manual page, in roff: `cairn help --man | man -l -`",
-                                         OPTION_AT_FLAG(struct help_options, man), .alone = true},
-                                        {0}};
+static const struct option options[] = {
+    {"man", NULL, "print the manual page as roff: `cairn help --man | man -l -`",
+     OPTION_AT_FLAG(struct help_options, man), .alone = true},
+    {0}};
 
 static void json_options(struct json *json, const struct option *table)
 {
@@ -84,7 +84,8 @@ static int run(struct cli *cli, void *values, struct diag *diag)
         topic = strcmp(commands[i]->name, own->topic) == 0 ? commands[i] : topic;
     }
     if (own->topic && !topic) {
-        return diag_set(diag, CAIRN_E_INVALID, "'%s' is no command; see cairn --help", own->topic);
+        return diag_set(diag, CAIRN_E_INVALID, "'%s' is not a command; see cairn --help",
+                        own->topic);
     }
     if (cli->json && !own->man) {
         return print_json();
@@ -97,14 +98,13 @@ static int run(struct cli *cli, void *values, struct diag *diag)
     return out_flush();
 }
 
-const struct command command_help = {.name = "help",
-                                     .group = GROUP_SYSTEM,
-                                     .summary = "the usage of all commands, or of one",
-                                     .details =
-                                         "The same text as `cairn COMMAND --help`; with --man the "
-                                         "manual page; with --json all tables: options, "
-                                         "commands, exit statuses.",
-                                     .arguments = arguments,
-                                     .options = options,
-                                     .options_bytes = sizeof(struct help_options),
-                                     .run = run};
+const struct command command_help = {
+    .name = "help",
+    .group = GROUP_SYSTEM,
+    .summary = "show the usage of all commands, or of one",
+    .details = "The text is that of `cairn COMMAND --help`. With --man the command prints the "
+               "manual page, and with --json all tables of options, commands and exit statuses.",
+    .arguments = arguments,
+    .options = options,
+    .options_bytes = sizeof(struct help_options),
+    .run = run};

@@ -33,20 +33,21 @@ static const struct argument arguments[] = {
 
 static const struct option options[] = {
     {"run", "RUN",
-     "what the command trains: becomes its CAIRN_RUN, and is flushed when it is stopped",
+     "run that the command trains; it becomes CAIRN_RUN, and is flushed when the command is "
+     "stopped",
      OPTION_AT_TEXT(struct run_options, run)},
-    {"max-restarts", "N", "start it again so often after a failure",
+    {"max-restarts", "N", "how often to start the command again after a failure",
      OPTION_AT_COUNT(struct run_options, max_restarts), .preset = "0", .max = 1000000},
-    {"grace", "DURATION", "from SIGTERM to SIGKILL, with the flush in it",
+    {"grace", "DURATION", "time from SIGTERM to SIGKILL, which includes the flush",
      OPTION_AT_DURATION(struct run_options, grace_ms), .preset = "25s", .max = 86400000},
-    {"backoff", "DURATION", "before the first restart; doubles with each",
+    {"backoff", "DURATION", "wait before the first restart; it doubles with each restart",
      OPTION_AT_DURATION(struct run_options, backoff_ms), .preset = "1s", .max = 86400000},
-    {"backoff-max", "DURATION", "at most between restarts",
+    {"backoff-max", "DURATION", "longest wait between restarts",
      OPTION_AT_DURATION(struct run_options, backoff_max_ms), .preset = "5m", .max = 86400000},
-    {"reset-after", "DURATION", "a start that lived so long begins again with --backoff",
+    {"reset-after", "DURATION", "a start that lives this long resets the wait to --backoff",
      OPTION_AT_DURATION(struct run_options, reset_ms), .preset = "10m"},
-    {"dry-run", NULL, "say what would be started", OPTION_AT_FLAG(struct run_options, dry_run),
-     .letter = 'n'},
+    {"dry-run", NULL, "show what would be started, and start nothing",
+     OPTION_AT_FLAG(struct run_options, dry_run), .letter = 'n'},
     {0}};
 
 struct running {
@@ -98,7 +99,7 @@ static int set_environment(struct running *running, struct diag *diag)
     uint8_t random[TOKEN_BYTES];
     char restarts[24];
     if (getrandom(random, sizeof(random), 0) != (ssize_t)sizeof(random)) {
-        return diag_errno(diag, errno, "draw an attempt token");
+        return diag_errno(diag, errno, "cannot draw an attempt token");
     }
     hex_encode(sizeof(random), random, running->token);
     snprintf(restarts, sizeof(restarts), "%" PRIu64, running->restarts);
@@ -178,11 +179,11 @@ static int stop(struct running *running, int status, struct diag *diag)
         }
         durable = flushed == 0;
     }
-    snprintf(text, sizeof(text), "stopped by %s; the command ended with %d%s; %s",
+    snprintf(text, sizeof(text), "%s stopped the job; the command ended with %d%s; %s",
              signum == SIGTERM ? "SIGTERM" : "SIGINT", status, killed ? ", killed" : "",
-             !running->own->run ? "no --run to flush"
-             : durable          ? "nothing is left to become durable"
-                                : "not all that was staged became durable");
+             !running->own->run ? "there is no --run to flush"
+             : durable          ? "everything that was staged is durable"
+                                : "something that was staged did not become durable");
     say(running, "stopped", status, text);
     return durable && !killed ? 128 + signum : EXIT_REQUEUE;
 }
@@ -264,22 +265,21 @@ static int run(struct cli *cli, void *values, struct diag *diag)
 const struct command command_run = {
     .name = "run",
     .group = GROUP_SYSTEM,
-    .summary = "start a training command, and again when it fails",
+    .summary = "start a training command, and start it again when it fails",
     .details =
         "Each start gets a new CAIRN_ATTEMPT, the number of restarts as CAIRN_RESTARTS, CAIRN_RUN, "
-        "and the server and certificates of this command line as their variables. It is for the "
-        "command that starts all ranks of a job (torchrun, srun, mpirun), once per job.\n\n"
-        "SIGHUP, SIGUSR1, SIGUSR2, SIGQUIT, SIGCONT and SIGWINCH are passed on. SIGTERM and SIGINT "
-        "are passed on once and end the job: the command has four fifths of --grace to save and "
-        "end, then its process group is killed; what is left is for `cairn flush RUN`. A second "
-        "one "
-        "kills at once. When this process dies, the command gets SIGTERM.\n\n"
-        "Exit: 0, the command ended well; its own status (128 + n for signal n) when it failed for "
-        "the last time, 126 or 127 when it cannot be run, which is not tried again; 143 (SIGTERM) "
-        "or "
-        "130 (SIGINT) when it was stopped, ended in time, and nothing that was staged is left "
-        "undone, whatever its own status; 75 when it was stopped and had to be killed, or not all "
-        "that was staged became durable.",
+        "and the server and certificates of this command line as environment variables. Use this "
+        "command once per job, for the command that starts all ranks of the job (torchrun, srun, "
+        "mpirun).\n\nSIGHUP, SIGUSR1, SIGUSR2, SIGQUIT, SIGCONT and SIGWINCH are passed on. "
+        "SIGTERM and SIGINT are passed on once and end the job: the command has four fifths of "
+        "--grace to save and end, and then its process group is killed; the rest of --grace is for "
+        "`cairn flush RUN`. A second signal kills at once. If this process dies, the command gets "
+        "SIGTERM.\n\nThe exit status is 0 if the command ended well. It is the command's own "
+        "status (128 + n for signal n) if it failed for the last time, and 126 or 127 if it cannot "
+        "be run, which is not tried again. It is 143 (SIGTERM) or 130 (SIGINT) if the job was "
+        "stopped, ended in time, and everything that was staged became durable, whatever the "
+        "command's own status is. It is 75 if the job was stopped and had to be killed, or "
+        "something that was staged did not become durable.",
     .example = "cairn run --run lab/gpt --max-restarts 10 -- torchrun --nproc-per-node 8 train.py",
     .arguments = arguments,
     .options = options,

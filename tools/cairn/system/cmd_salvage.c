@@ -21,17 +21,18 @@ struct salvage_words {
 };
 
 static const struct option options[] = {
-    {"yes", NULL, "do it; without it only what would be done is said",
+    {"yes", NULL, "make the changes; without it the command only shows what it would do",
      OPTION_AT_FLAG(struct salvage_words, how.yes), .alone = true},
     {"accept-loss", NULL,
-     "a record whose end is damaged beyond help ends before it, and goes on from there",
+     "give up the end of a record that cannot be repaired, and continue the record from there",
      OPTION_AT_FLAG(struct salvage_words, how.accept_loss), .alone = true},
-    {"quick", NULL, "read manifests, pages and parts, and not the data",
+    {"quick", NULL, "read only manifests, pages and parts, not the data",
      OPTION_AT_FLAG(struct salvage_words, how.quick)},
-    {"discard", NULL, "what cannot be entered is given up: garbage collection removes it",
+    {"discard", NULL, "give up what cannot be entered, so that garbage collection removes it",
      OPTION_AT_FLAG(struct salvage_words, how.discard), .alone = true},
     {"store-uuid", "UUID",
-     "the store has to be this one; where its own record is made again, it has this UUID again",
+     "the UUID that the store must have; if the store's own record is made again, it gets this "
+     "UUID",
      OPTION_AT_TEXT(struct salvage_words, store_uuid), .alone = true},
     {0}};
 
@@ -97,18 +98,18 @@ static void show_next(const struct cli *cli, const struct salvage_words *words,
     store_url_typed(cli->source.store, sizeof(typed), typed);
     const char *store = typed[0] != '\0' ? typed : "URL";
     if (!how->yes && (sums->store || sums->whole + sums->damaged + sums->given_up > 0)) {
-        fprintf(
-            stderr,
-            "cairn: nothing was changed; `cairn salvage --yes%s%s%s%s%s --store %s%s%s` does it\n",
-            how->accept_loss ? " --accept-loss" : "", how->quick ? " --quick" : "",
-            how->discard ? " --discard" : "", words->store_uuid ? " --store-uuid " : "",
-            words->store_uuid ? words->store_uuid : "", store, cli->run_text ? " " : "",
-            cli->run_text ? cli->run_text : "");
+        fprintf(stderr,
+                "cairn: nothing was changed; `cairn salvage --yes%s%s%s%s%s --store %s%s%s` makes "
+                "these changes\n",
+                how->accept_loss ? " --accept-loss" : "", how->quick ? " --quick" : "",
+                how->discard ? " --discard" : "", words->store_uuid ? " --store-uuid " : "",
+                words->store_uuid ? words->store_uuid : "", store, cli->run_text ? " " : "",
+                cli->run_text ? cli->run_text : "");
     }
     if (sums->cuts > 0) {
         fprintf(stderr,
                 "cairn: `cairn salvage --yes --accept-loss --store %s%s%s` ends a record before "
-                "what is lost, and enters again what it no longer tells of\n",
+                "its lost part, and enters again the checkpoints that it no longer lists\n",
                 store, cli->run_text ? " " : "", cli->run_text ? cli->run_text : "");
     }
     if (sums->left > 0) {
@@ -165,7 +166,7 @@ static int show(const struct cli *cli, const struct salvage_words *words,
     size_t run_count = all->count;
     struct salvage_sums sums = {.store = all->store_lost.code != 0};
     if (sums.store && !cli->json) {
-        printf("the store's record: whole: %s: it is made anew\n", all->store_lost.text);
+        printf("the store's record: whole: %s: it is made again\n", all->store_lost.text);
     }
     for (size_t i = 0; i < run_count; i++) {
         count(&runs[i], &sums);
@@ -184,8 +185,8 @@ static int show(const struct cli *cli, const struct salvage_words *words,
     }
     for (size_t i = 0; status == 0 && i < run_count; i++) {
         if (runs[i].code != 0) {
-            status = diag_set(diag, runs[i].code, "%s/%s: %s", runs[i].run.project, runs[i].run.run,
-                              runs[i].text);
+            status = diag_set(diag, runs[i].code, "%s/%s is damaged: %s", runs[i].run.project,
+                              runs[i].run.run, runs[i].text);
         }
     }
     return status != 0 ? status : sums.left > 0 ? EXIT_LEFT : 0;
@@ -200,12 +201,12 @@ static int run(struct cli *cli, void *values, struct diag *diag)
     char actor[MARK_ACTOR_BYTES];
     if (!cli->source.store) {
         return diag_set(diag, CAIRN_E_INVALID,
-                        "which store? Say --store dir:/PATH, with the daemon stopped: a server is "
-                        "not asked");
+                        "no store is named: give --store dir:/PATH, and stop the daemon first; "
+                        "this command does not ask a server");
     }
     int status = cli->run_text ? run_name_parse(cli->run_text, &name, diag) : 0;
     if (status == 0 && words->store_uuid && !hex_decode(sizeof(uuid), words->store_uuid, &uuid)) {
-        status = diag_set(diag, CAIRN_E_INVALID, "--store-uuid %s: a UUID is 32 hex digits here",
+        status = diag_set(diag, CAIRN_E_INVALID, "--store-uuid is %s; it must be 32 hex digits",
                           words->store_uuid);
     }
     if (status != 0) {
@@ -227,23 +228,22 @@ static int run(struct cli *cli, void *values, struct diag *diag)
 const struct command command_salvage = {
     .name = "salvage",
     .group = GROUP_SYSTEM,
-    .summary = "make checkpoints again that no record tells of",
+    .summary = "enter checkpoints again that no record lists",
     .details =
-        "The record of a run says which checkpoints there are. Where it was lost, damaged beyond "
-        "its second copy, or exchanged for an older one, checkpoints lie in the store that it does "
-        "not tell of; such a run is marked, and nothing of it is removed. This reads each of them "
-        "whole (manifest, pages, parts, every chunk) and enters it again, oldest first, with the "
-        "terms and parents that the manifests tell, so that the newest good one is the latest "
-        "again. One of which something is damaged is entered as damaged; what cannot be entered is "
-        "named with the reason. A record that is missing is made anew, that of the store too: "
-        "where "
-        "nothing tells its UUID it is a new one, or the one that --store-uuid gives.\n\n"
-        "Without --yes it changes nothing and says what it would do. It works on the store itself, "
-        "with the daemon stopped, and may be ended at any moment and begun again. Pins, notes made "
-        "after a save, and forgettings that only the lost record held are not brought back: a "
-        "checkpoint that was forgotten may be listed again.\n\n"
-        "Exit 0: nothing is left to do, or with --yes all was done; 3: something is left as it is; "
-        "11: a daemon has the store.",
+        "The record of a run says which checkpoints the run has. If the record was lost, damaged "
+        "in both copies, or replaced by an older one, the store holds checkpoints that the record "
+        "does not list. Such a run is marked, and nothing of it is removed. This command reads "
+        "each of these checkpoints completely (manifest, pages, parts, every chunk) and enters it "
+        "again, oldest first, with the terms and parents that the manifests name, so that the "
+        "newest good one is the latest again. A checkpoint with damage is entered as damaged. One "
+        "that cannot be entered is named with the reason. A missing record is made again, and so "
+        "is the store's own record: if nothing tells its UUID, it gets a new one, or the one that "
+        "--store-uuid gives.\n\nWithout --yes the command changes nothing and only shows what it "
+        "would do. It works on the store itself, with the daemon stopped, and may be interrupted "
+        "at any moment and started again. Pins, notes made after a save, and forgettings that only "
+        "the lost record held are not brought back, so a checkpoint that was forgotten may be "
+        "listed again.\n\nThe exit status is 0 if nothing is left to do, or if --yes did "
+        "everything; 3 if something is left as it is; 11 if a daemon is using the store.",
     .example = "cairn salvage --store dir:/srv/cairn\n"
                "cairn salvage --store dir:/srv/cairn --yes lab/gpt",
     .arguments = arguments,

@@ -15,12 +15,12 @@ struct scrub_options_cli {
 static int take_rate(void *to, const char *text, struct diag *diag);
 
 static const struct option options[] = {
-    {"wait", NULL, "until the pass has ended; damage gives exit 6",
+    {"wait", NULL, "wait until the pass has ended; damage gives exit status 6",
      OPTION_AT_FLAG(struct scrub_options_cli, wait), .letter = 'w'},
-    {"rate", "BYTES", "a second, from now on until the daemon restarts; 0: as fast as it goes",
+    {"rate", "BYTES", "bytes per second, from now on until the daemon restarts; 0 means no limit",
      .kind = OPTION_OTHER, .take = take_rate,
      .at = OPTION_AT(struct scrub_options_cli, rate, uint64_t)},
-    {"status", NULL, "only say where the scrub is",
+    {"status", NULL, "only show how far the scrub is",
      OPTION_AT_FLAG(struct scrub_options_cli, status)},
     {0}};
 
@@ -28,7 +28,8 @@ static int take_rate(void *to, const char *text, struct diag *diag)
 {
     uint64_t rate = 0;
     if (!option_read_size(text, &rate)) {
-        return diag_set(diag, CAIRN_E_INVALID, "a size is wanted, for instance 64MiB; 0: no limit");
+        return diag_set(diag, CAIRN_E_INVALID,
+                        "it must be a size, for instance 64MiB; 0 means no limit");
     }
     *(uint64_t *)to = rate == 0 ? SCRUB_UNLIMITED : rate;
     return 0;
@@ -48,8 +49,8 @@ static int show(struct cli *cli, const struct scrub_info *info, bool asked)
     if (!cli->json) {
         if (asked) {
             printf("scrub      pass %" PRIu64
-                   " was asked for and begins; `cairn scrub --wait` waits "
-                   "for its end, `cairn scrub --status` shows how far it is. Before it:\n",
+                   " begins; `cairn scrub --wait` waits for its end, and `cairn scrub --status` "
+                   "shows how far it is. The last pass:\n",
                    info->pass + 1);
         }
         care_show_scrub(info);
@@ -115,15 +116,15 @@ static int run(struct cli *cli, void *own, struct diag *diag)
 const struct command command_scrub = {
     .name = "scrub",
     .group = GROUP_KEEP,
-    .summary = "read everything that is stored, and say what is damaged",
+    .summary = "read everything that is stored, and name what is damaged",
     .details =
-        "The daemon reads all committed checkpoints from the disk, at a set rate, and beside "
-        "saves and restores only a fiftieth of what they move. Damage lowers a checkpoint's "
-        "health, named by tensor; nothing is deleted. A record that is damaged, lost, or does not "
-        "tell of all that is stored of its run is named with its remedy. With --wait any of these "
-        "gives exit 6. It does so by itself every [scrub] every; "
-        "this begins a pass now. On a store with several daemons one of them scrubs, and others "
-        "say which: exit 11.",
+        "The daemon reads all committed checkpoints from the disk at a set rate; while saves or "
+        "restores run, it reads only a fiftieth of what they move. Damage lowers a checkpoint's "
+        "health and is named by tensor; nothing is deleted. A record that is damaged or lost, or "
+        "does not list everything that is stored of its run, is named with its remedy. With --wait "
+        "any of these gives exit status 6. The daemon also scrubs by itself after each interval "
+        "[scrub] every; this command begins a pass now. On a store with several daemons one of "
+        "them scrubs, and the others name it: exit status 11.",
     .example = "cairn scrub --wait\ncairn scrub --rate 200MiB",
     .options = options,
     .options_bytes = sizeof(struct scrub_options_cli),

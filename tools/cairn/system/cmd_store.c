@@ -25,10 +25,11 @@ static const struct argument arguments[] = {
 
 static const struct option options[] = {
     {"single-writer", NULL,
-     "create: allow tmpfs and network file systems: you promise that no other host writes there",
+     "create: allow tmpfs and network file systems, if you are sure that no other host writes "
+     "there",
      OPTION_AT_FLAG(struct store_options, single_writer)},
-    {"dry-run", NULL, "say what would change", OPTION_AT_FLAG(struct store_options, dry_run),
-     .letter = 'n'},
+    {"dry-run", NULL, "show what would change, and change nothing",
+     OPTION_AT_FLAG(struct store_options, dry_run), .letter = 'n'},
     {0}};
 
 /* --- opening ---------------------------------------------------------------------------------- */
@@ -72,7 +73,7 @@ static int make(struct store_open_options *open, const struct store_options *own
     int status = visit(open, uuid, &why);
     if (status == 0) {
         return diag_set(diag, CAIRN_E_EXISTS,
-                        "%s holds the store %s already: nothing was changed; start cairnd on it",
+                        "%s already holds the store %s, so nothing was changed; start cairnd on it",
                         open->url, uuid);
     }
     if (status != CAIRN_E_NO_STORE) {
@@ -86,7 +87,7 @@ static int make(struct store_open_options *open, const struct store_options *own
     open->force_fs = own->single_writer;
     status = visit(open, uuid, diag);
     if (status == CAIRN_E_DENIED) {
-        diag_add(diag, "may user %lu write in %s?", (unsigned long)geteuid(), open->url);
+        diag_add(diag, "check that user %lu may write in %s", (unsigned long)geteuid(), open->url);
     }
     return status;
 }
@@ -134,13 +135,14 @@ static int show_json(const struct store_options *own, bool creates, const char *
 static int show(const struct store_options *own, bool creates, const char *uuid)
 {
     if (!creates) {
-        printf("%s: nothing to upgrade: cairn %s knows no feature that this store lacks\n",
+        printf("%s: there is nothing to upgrade, because cairn %s knows no feature that this store "
+               "lacks\n",
                own->url, CAIRN_VERSION);
     } else if (own->dry_run) {
-        printf("%s: there is no store; one would be made\n", own->url);
+        printf("%s: there is no store yet; one would be created\n", own->url);
     } else {
-        printf("%s: made the store %s\n"
-               "[store] uuid = %s in cairnd's configuration lets it start on no other\n",
+        printf("%s: created the store %s\nWith [store] uuid = %s in its configuration, cairnd "
+               "starts on no other store\n",
                own->url, uuid, uuid);
     }
     return out_flush();
@@ -152,8 +154,8 @@ static int run(struct cli *cli, void *values, struct diag *diag)
     char uuid[33] = "";
     bool creates = strcmp(own->verb, "create") == 0;
     if (!creates && strcmp(own->verb, "upgrade") != 0) {
-        return diag_set(diag, CAIRN_E_INVALID,
-                        "'%s' is nothing that cairn store does: say create or upgrade", own->verb);
+        return diag_set(diag, CAIRN_E_INVALID, "cairn store cannot '%s'; give create or upgrade",
+                        own->verb);
     }
     int status = work(own, creates, uuid, diag);
     if (status != 0) {
@@ -165,17 +167,16 @@ static int run(struct cli *cli, void *values, struct diag *diag)
 const struct command command_store = {
     .name = "store",
     .group = GROUP_SYSTEM,
-    .summary = "make a store, or raise one to the features of this version",
-    .details =
-        "`create` makes a store at URL, dir:/PATH or rados:POOL[/NAMESPACE]: a directory has to be "
-        "absent or empty, and the one above it has to be there. Nothing else makes one: a daemon "
-        "that finds no store ends with exit 10, because where one should be a disk may not be "
-        "mounted. Run it as the daemon's user. Its last line is the store's UUID for the "
-        "configuration.\n\n"
-        "`upgrade` raises feature bits in the store's record, which may lock older versions out, "
-        "so it happens only here. This version has none to raise: it opens the store, refuses with "
-        "exit 10 when it uses features that this version does not know, and otherwise says that "
-        "there is nothing to do.",
+    .summary = "create a store, or raise one to the features of this version",
+    .details = "`create` makes a store at URL, which is dir:/PATH or rados:POOL[/NAMESPACE]. The "
+               "directory must be absent or empty, and the one above it must exist. Only this "
+               "command makes a store: a daemon that finds none ends with exit status 10, because "
+               "the disk that should be there may not be mounted. Run the command as the daemon's "
+               "user. Its last line gives the store's UUID for the configuration.\n\n`upgrade` "
+               "raises feature bits in the store's record, which may lock older versions out, so "
+               "this happens only on request. This version has no bits to raise: the command opens "
+               "the store, refuses with exit status 10 if the store uses features that this "
+               "version does not know, and otherwise says that there is nothing to do.",
     .example = "cairn store create dir:/var/lib/cairn/store\n"
                "cairn store upgrade dir:/var/lib/cairn/store",
     .arguments = arguments,

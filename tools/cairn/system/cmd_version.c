@@ -23,5 +23,8 @@ static int run(struct cli *cli, void *options, struct diag *diag)
     return status;
 }
 
-const struct command command_version = {
-    .name = "version", .group = GROUP_SYSTEM, .summary = "the version", .details = "", .run = run};
+const struct command command_version = {.name = "version",
+                                        .group = GROUP_SYSTEM,
+                                        .summary = "print the version",
+                                        .details = "",
+                                        .run = run};

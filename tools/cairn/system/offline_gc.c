@@ -133,7 +133,8 @@ static int check_runs(struct collecting *c, const struct offline_gc_options *opt
             found = run_name_equal(&options->runs[i], &names[j]);
         }
         if (!found) {
-            status = diag_set(diag, CAIRN_E_NOT_FOUND, "there is no run %s/%s in %s",
+            status = diag_set(diag, CAIRN_E_NOT_FOUND,
+                              "there is no run %s/%s in %s; `cairn ls --store` lists the runs",
                               options->runs[i].project, options->runs[i].run, options->store);
         }
     }
@@ -168,7 +169,7 @@ int offline_gc(const struct offline_gc_options *options, struct gc_info *ret,
     for (unsigned pass = 0; rc == 0 && pass < passes; pass++) {
         rc = begin(&c, options, pass);
         if (rc != 0) {
-            rc = diag_set(diag, rc, "garbage collection of %s does not begin", options->store);
+            rc = diag_set(diag, rc, "garbage collection of %s could not begin", options->store);
             break;
         }
         wait_done(&c);

@@ -113,7 +113,7 @@ static int one_run(struct salvager *s, const struct run_name *name, struct diag 
 {
     struct salvaged_run *grown = realloc(s->runs, (s->count + 1) * sizeof(*grown));
     if (!grown) {
-        return diag_set(diag, CAIRN_E_NO_MEMORY, "no memory for another run");
+        return diag_no_memory(diag, "one more run");
     }
     s->runs = grown;
     struct salvaged_run *run = &s->runs[s->count++];
@@ -136,7 +136,7 @@ static int all_runs(struct salvager *s, struct diag *diag)
     bool found = false;
     int status = catalog_names(s->catalog, &names, &count);
     if (status != 0) {
-        return diag_set(diag, status, "no memory for the names of all runs");
+        return diag_set(diag, status, "there is not enough memory for the names of all runs");
     }
     for (size_t i = 0; status == 0 && i < count; i++) {
         if (!wanted || run_name_equal(wanted, &names[i])) {
@@ -146,7 +146,7 @@ static int all_runs(struct salvager *s, struct diag *diag)
     }
     free(names);
     return status == 0 && wanted && !found
-               ? diag_set(diag, CAIRN_E_NOT_FOUND, "there is nothing of a run %s/%s in %s",
+               ? diag_set(diag, CAIRN_E_NOT_FOUND, "the store has nothing of a run %s/%s in %s",
                           wanted->project, wanted->run, s->options->store)
                : status;
 }

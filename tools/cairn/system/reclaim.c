@@ -23,9 +23,10 @@ int reclaim_ask(struct cli *cli, const struct msg_gc *asked, struct gc_info *ret
     struct source_request request = {.done = false};
     int status = ask(cli, asked, &request, diag);
     if (status == 0 && asked->now && !request.call.reply.u.gc_report.info.now) {
-        status = diag_set(diag, CAIRN_E_UNSUPPORTED,
-                          "the server is older than --now: it has begun an ordinary garbage "
-                          "collection, which reclaims what was forgotten for long enough");
+        status = diag_set(
+            diag, CAIRN_E_UNSUPPORTED,
+            "the server is too old for --now, and has begun an ordinary garbage collection, which "
+            "reclaims only what was forgotten for long enough; upgrade the server");
     }
     while (status == 0 && asked->begin && request.call.reply.u.gc_report.info.running) {
         engine_call_fini(&request.call);
@@ -108,8 +109,8 @@ int reclaim_now(struct cli *cli, struct reclaim *what, struct gc_info *ret, char
     mark_actor(what->actor);
     if (!what->dry_run && !cli->quiet) {
         fprintf(stderr,
-                "cairn: what is forgotten in %s is reclaimed now, for good: `cairn "
-                "undelete` does not bring it back afterwards\n",
+                "cairn: everything that is forgotten in %s is reclaimed now, for good: `cairn "
+                "undelete` cannot bring it back afterwards\n",
                 what->run_count == 0   ? "all runs"
                 : what->run_count == 1 ? "this run"
                                        : "these runs");

@@ -45,7 +45,9 @@ int supervise_begin(struct supervise *supervise, struct diag *diag)
     supervise->stopped_by = 0;
     supervise->killed = false;
     supervise->child = 0;
-    return sigprocmask(SIG_BLOCK, &set, NULL) == 0 ? 0 : diag_errno(diag, errno, "block signals");
+    return sigprocmask(SIG_BLOCK, &set, NULL) == 0
+               ? 0
+               : diag_errno(diag, errno, "cannot block signals");
 }
 
 /* --- the child's side --- */
@@ -155,7 +157,7 @@ int supervise_run(struct supervise *supervise, char *const *argv, int *ret_statu
     int tell[2], error = 0;
     pid_t parent = getpid();
     if (pipe2(tell, O_CLOEXEC) != 0) {
-        return diag_errno(diag, errno, "make a pipe");
+        return diag_errno(diag, errno, "cannot create a pipe");
     }
     pid_t child = fork();
     if (child == 0) {

@@ -48,9 +48,9 @@ class Mapped:
                 self.size = os.fstat(file.fileno()).st_size
                 self.data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY) if self.size else None
         except OSError as error:
-            raise os_error(f"read {path}", error) from None
+            raise os_error(f"cannot read {path}", error) from None
         except ValueError as error:  # not a regular file
-            raise InvalidError.of(f"read {path}: {error}") from None
+            raise InvalidError.of(f"cannot read {path}: {error}") from None
         self.address = ctypes.addressof(ctypes.c_char.from_buffer(self.data)) if self.data else 0
 
 
@@ -61,7 +61,7 @@ class View(io.RawIOBase):
         self.mapped, self.path, self.offset, self._at = mapped, mapped.path, offset, 0
         self.size = mapped.size - offset if size is None else size
         if offset < 0 or self.size < 0 or offset + self.size > mapped.size:
-            raise FormatError.of(f"{mapped.path}: {self.size} bytes from byte {offset} on do not lie in the file, which has "
+            raise FormatError.of(f"{mapped.path}: {self.size} bytes from byte {offset} on are not in the file, which has only "
                                  f"{mapped.size}; it is damaged or incomplete")
 
     @property
@@ -156,7 +156,7 @@ class Bundle:
             raise InvalidError.of(f"{self.path}: {tensor.name[:100]!r}: a tensor's name has 1 to {NAME_BYTES_MAX} bytes, "
                                   "and none of them is zero")
         if len(tensor.shape) > NDIM_MAX:
-            raise UnsupportedError.of(f"{self.path}: {tensor.name} has {len(tensor.shape)} dimensions; {NDIM_MAX} are the most")
+            raise UnsupportedError.of(f"{self.path}: {tensor.name} has {len(tensor.shape)} dimensions; at most {NDIM_MAX} are possible")
         self.tensors.append(tensor)
 
     def add_bytes(self, name: str, data: bytes) -> None:
@@ -184,7 +184,7 @@ class Bundle:
                 "same bytes again and again; where that is meant, save them as copies (.contiguous())")
         for tensor in self.tensors:
             if any(box.stride is not None and _overlaps(box) for box in tensor.boxes):
-                raise InvalidError.of(f"{self.path}: {tensor.name}: its elements share memory (an expanded view): save a copy of it "
+                raise InvalidError.of(f"{self.path}: {tensor.name}: its elements share memory (an expanded view); save a copy of it "
                                       "(.contiguous())")
 
     def rows(self) -> list:
@@ -222,7 +222,7 @@ def _check_cover(path: str, tensor: Tensor) -> None:
         if (len(box.offset) != len(tensor.shape) or len(box.length) != len(tensor.shape)
                 or any(at < 0 or length < 0 or at + length > size
                        for at, length, size in zip(box.offset, box.length, tensor.shape))):
-            raise FormatError.of(f"{path}: {tensor.name}: the rectangle at {box.offset} of {box.length} is not in {tensor.shape}")
+            raise FormatError.of(f"{path}: {tensor.name}: the rectangle at {box.offset} of {box.length} is outside the shape {tensor.shape}")
     if sum(math.prod(box.length) for box in boxes) != math.prod(tensor.shape) * (0 not in tensor.shape):
         raise FormatError.of(f"{path}: {tensor.name}: its rectangles leave a gap or overlap")
     if len(boxes) < 2:

@@ -40,20 +40,20 @@ def _duration(text: str) -> float:
     if text.isdecimal():
         return float(text)
     if not parts or "".join(map("".join, parts)) != text:
-        raise argparse.ArgumentTypeError(f"'{text}': a duration is wanted, for instance 90s, 15m or 1h30m")
+        raise argparse.ArgumentTypeError(f"'{text}': it must be a duration, for instance 90s, 15m or 1h30m")
     return sum(int(number) * _DURATIONS[unit] for number, unit in parts)
 
 
 def _size(text: str) -> int:
     found = re.fullmatch(r"(\d+)([A-Za-z]*)", text)
     if found is None or found[2] not in _SIZES:
-        raise argparse.ArgumentTypeError(f"'{text}': a size is wanted, for instance 64MiB")
+        raise argparse.ArgumentTypeError(f"'{text}': it must be a size, for instance 64MiB")
     return int(found[1]) * _SIZES[found[2]]
 
 
 def _step(text: str) -> int:
     if not (text.isdecimal() and text.isascii() and int(text) < 1 << 63):
-        raise argparse.ArgumentTypeError(f"'{text}': a number from 0 on is wanted")
+        raise argparse.ArgumentTypeError(f"'{text}': it must be a number of at least 0")
     return int(text)
 
 
@@ -115,9 +115,9 @@ def run_url(server: Optional[str], run: str) -> str:
     if "://" in run:
         return run
     if not re.fullmatch(r"[a-z0-9][a-z0-9._-]*/[a-z0-9][a-z0-9._-]*", run):
-        raise InvalidError.of(f"{run!r} names no run: it is project/run, of a-z 0-9 . _ -, or a URL")
+        raise InvalidError.of(f"{run!r} does not name a run; write project/run, with a-z 0-9 . _ -, or a URL")
     if not server:
-        raise InvalidError.of("which server? Say --server, or set CAIRN_SERVER")
+        raise InvalidError.of("no server is named: give --server, or set CAIRN_SERVER")
     if server.startswith("unix:"):
         return f"cairn+unix://{server[len('unix:'):]}?run={run}"
     return f"cairn://{server}/{run}"
@@ -147,7 +147,7 @@ def detect(path: str) -> str:
     if os.path.isdir(path):
         if os.path.exists(os.path.join(path, ".metadata")):
             return "dcp"
-        raise InvalidError.of(f"{path} holds no .metadata, so that it is no directory of torch.distributed.checkpoint: name a file, "
+        raise InvalidError.of(f"{path} holds no .metadata, so it is not a directory of torch.distributed.checkpoint; name a file, "
                               "or use cairn import for safetensors")
     view = View(Mapped(path))
     head = view.part(0, 4)
@@ -177,8 +177,8 @@ def _save(args: argparse.Namespace, bundle: Bundle) -> Any:
     if not args.new_lineage:
         with client(args, read_only=True) as viewer:
             if viewer.list():
-                raise ExistsError.of("the run has checkpoints: a save would begin a lineage beside them and fence a job that trains "
-                                     "it; choose another run, or say --new-lineage")
+                raise ExistsError.of("the run already has checkpoints, and a save would begin a new lineage beside them and fence a job that is "
+                                     "training the run; choose another run, or give --new-lineage")
     with client(args, arena_bytes=args.arena, save_deadline=args.deadline) as saver:
         saver.set_tensors(bundle.rows())
         saver.set_blobs(bundle.blob_rows())
@@ -212,7 +212,7 @@ def selector(text: str) -> tuple:
     if text == "latest":
         return LATEST, 0
     if found is None or int(found[1]) >= LATEST:
-        raise InvalidError.of(f'"{text[:64]}" names no checkpoint; write latest, STEP or STEP@TERM (terms start at 1)')
+        raise InvalidError.of(f'"{text[:64]}" does not name a checkpoint; write latest, STEP or STEP@TERM (terms start at 1)')
     return int(found[1]), int(found[2] or 0)
 
 
@@ -237,7 +237,7 @@ def main(words: Optional[Sequence[str]] = None) -> int:
     try:
         args = _parser().parse_args(words)
         if args.store:
-            raise UnsupportedError.of("--store: cairn-convert asks a server; start cairnd over the store and say --server, or take "
+            raise UnsupportedError.of("--store cannot be used, because cairn-convert asks a server; start cairnd over the store and give --server, or use "
                                       "safetensors (cairn export --store) without one")
         _import(args) if args.command == "import" else _export(args)
         return 0

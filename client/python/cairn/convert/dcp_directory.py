@@ -48,7 +48,7 @@ class _Directory:
                              for key in ("relative_path", "offset", "length"))
         if (not isinstance(file, str) or not file or file.startswith(".") or "/" in file or "\0" in file
                 or type(begin) is not int or type(size) is not int):
-            raise self._bad(name, f"no place for it{'' if offsets is None else f' at {offsets}'} in the metadata")
+            raise self._bad(name, f"the metadata has no place for it{'' if offsets is None else f' at {offsets}'}")
         if info.get("transform_descriptors"):
             raise UnsupportedError.of(f"{self.path}: {name} is stored with a transform: save it again without extensions")
         if file not in self._files:
@@ -60,7 +60,7 @@ class _Directory:
         offsets, sizes = ((metadata.lengths(chunk.get(key)) for key in ("offsets", "sizes"))
                           if isinstance(chunk, metadata.Made) else (None, None))
         if offsets is None or sizes is None or len(offsets) != len(sizes):
-            raise self._bad(name, "a rectangle without offsets and sizes")
+            raise self._bad(name, "a rectangle has no offsets or sizes")
         view = self._open(name, offsets)
         _, storages = check_archive(view)
         view.seek(0)
@@ -73,7 +73,7 @@ class _Directory:
         storage = tensor.untyped_storage()
         begin = getattr(storage, "_checkpoint_offset", None)
         if begin is None:
-            raise UnsupportedError.of(f"PyTorch {torch.__version__} does not say where a tensor lies in its file; install a newer one")
+            raise UnsupportedError.of(f"PyTorch {torch.__version__} does not report where a tensor lies in its file; install a newer PyTorch")
         stride = None if tensor.is_contiguous() else tuple(tensor.stride())
         inside = tensor.storage_offset() * tensor.element_size()
         if storages.get(begin) != storage.nbytes() or inside + span(sizes, stride, dtype) > storage.nbytes():
@@ -83,14 +83,14 @@ class _Directory:
     def _tensor(self, name: str, stored: metadata.Made) -> Tensor:
         dtype, shape, chunks = _dtype(stored.get("properties")), metadata.lengths(stored.get("size")), stored.get("chunks")
         if dtype is None or shape is None or not isinstance(chunks, list):
-            raise self._bad(name, "no type, size or rectangles that are known here")
+            raise self._bad(name, "its type, size or rectangles are not known here")
         found = [self._box(name, dtype, chunk) for chunk in chunks]
         return Tensor(name, dtype, shape, [box for box, _ in found], list({id(mapped): mapped for _, mapped in found}.values()))
 
     def read(self) -> Bundle:
         for name, stored in self.metadata.get("state_dict_metadata").items():
             if not isinstance(name, str):
-                raise self._bad(".metadata", "a name that is no text")
+                raise self._bad(".metadata", "a name is not text")
             if isinstance(stored, metadata.TensorMetadata):
                 self.bundle.add(self._tensor(name, stored))
             elif isinstance(stored, metadata.BytesMetadata):

@@ -89,7 +89,7 @@ class _Unpickler(_MACHINE):
     def find_class(self, module: str, name: str) -> Any:
         found = _NAMES.get((module, name))
         if found is None:
-            raise UnsupportedError.of(f"it names {module}.{name}, which DCP does not write; nothing of it was run")
+            raise UnsupportedError.of(f"it names {module}.{name}, which DCP does not write; no code of it was executed")
         return found
 
 
@@ -108,8 +108,8 @@ def read(path: str) -> Metadata:
     except CairnError as error:
         raise type(error).of(f"{path}: {error.text}") from None
     except Exception as error:  # what the machine raises over bytes that are broken has no list
-        raise FormatError.of(f"{path}: it is no pickle that can be read: {type(error).__name__}: {str(error)[:200]}") from None
+        raise FormatError.of(f"{path}: it is not a pickle that can be read: {type(error).__name__}: {str(error)[:200]}") from None
     if (type(root) is not Metadata or not isinstance(root.get("state_dict_metadata"), dict)
             or not isinstance(root.get("storage_data"), dict)):
-        raise FormatError.of(f"{path} is not what torch.distributed.checkpoint writes")
+        raise FormatError.of(f"{path} was not written by torch.distributed.checkpoint")
     return root

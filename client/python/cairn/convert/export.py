@@ -49,8 +49,8 @@ def _find(viewer: Client, text: str) -> tuple:
     mine = next((row for row in rows if (row.term, row.step) == (found.term, found.step)), None)
     if (step == LATEST and found.fell_back) or any(
             row.health == "damaged" and not row.superseded and (mine is None or row.sequence > mine.sequence) for row in rows):
-        raise DamagedError.of(f"the newest checkpoint is damaged or lost (cairn status, cairn ls); the newest good one is "
-                              f"{found.step}@{found.term}: name it")
+        raise DamagedError.of(f"the newest checkpoint is damaged or lost (cairn status, cairn ls); name the newest good one, "
+                              f"{found.step}@{found.term}")
     return found, op.entries()
 
 
@@ -66,7 +66,7 @@ def _choose(args: argparse.Namespace, entries: list) -> tuple:
             continue
         items.append(Item(entry.name + (f"@{entry.coordinate}" if entry.coordinate else ""), entry))
     if not items:
-        raise MissingTensorError.of("there is nothing to export" + (" that --only names" if args.only else ""))
+        raise MissingTensorError.of("the checkpoint has nothing to export" + (" that matches --only" if args.only else ""))
     return items, left_out
 
 
@@ -113,7 +113,7 @@ def _tensors(items: list, room: Any) -> dict:
             continue
         dtype = types.get(str(entry.dtype))
         if dtype is None:
-            raise IoError.of(f"{item.name}: PyTorch {torch.__version__} has no type {entry.dtype}; install a newer one")
+            raise IoError.of(f"{item.name}: PyTorch {torch.__version__} has no type {entry.dtype}; install a newer PyTorch")
         found[item.name] = (torch.frombuffer(room, dtype=torch.uint8, count=entry.plain_bytes, offset=item.offset).view(dtype)
                             .reshape(entry.shape) if entry.plain_bytes else torch.empty(entry.shape, dtype=dtype))
     return found

@@ -49,8 +49,8 @@ def _dtype(path: str, name: str, dtype: numpy.dtype, types: dict) -> str:
             return said
     if dtype.name in NAMES and dtype.byteorder in "=|<" and not dtype.hasobject:
         return dtype.name
-    raise UnsupportedError.of(f"{path}: {name}: arrays of type {dtype.str!r} are not read"
-                              + (": objects are pickles" if dtype.hasobject else "; convert it with astype and save it again"))
+    raise UnsupportedError.of(f"{path}: {name}: arrays of type {dtype.str!r} cannot be read"
+                              + (", because objects are pickles" if dtype.hasobject else "; convert it with astype and save it again"))
 
 
 def _open(view: View, archive: zipfile.ZipFile, entry: zips.Entry) -> View:
@@ -62,7 +62,7 @@ def _open(view: View, archive: zipfile.ZipFile, entry: zips.Entry) -> View:
                 pass
         return View(view.mapped, entry.offset, info.file_size)
     if info.compress_type != zipfile.ZIP_DEFLATED:
-        raise UnsupportedError.of(f"{view.path}: {info.filename} is compressed in way {info.compress_type}: save it with numpy.savez")
+        raise UnsupportedError.of(f"{view.path}: {info.filename} is compressed by method {info.compress_type}; save it with numpy.savez")
     zips.check_growth(view, info)
     try:
         with archive.open(info) as stream, tempfile.TemporaryFile(prefix="cairn-") as file:
@@ -81,7 +81,7 @@ def _array(path: str, name: str, source: Any, types: dict) -> Tensor:
             raise ValueError(f"the header has version {version}")
         shape, is_fortran, dtype = _HEADERS[version](source)
     except Exception as error:  # what NumPy raises over a header that is none has no list
-        raise FormatError.of(f"{path}: {name}: this is no array of numpy ({str(error)[:200]}); save the file again") from None
+        raise FormatError.of(f"{path}: {name}: this is not an array of NumPy ({str(error)[:200]}); save the file again") from None
     kind = _dtype(path, name, dtype, types)
     stride = None
     if is_fortran and len(shape) > 1:
@@ -92,7 +92,7 @@ def _array(path: str, name: str, source: Any, types: dict) -> Tensor:
         stride = tuple(stride)
     begin = source.tell()
     if any(length < 0 for length in shape) or begin + span(shape, stride, kind) > source.size:
-        raise FormatError.of(f"{path}: {name}: the array {tuple(shape)} does not lie in the {source.size} bytes that are there")
+        raise FormatError.of(f"{path}: {name}: the array {tuple(shape)} does not fit into the {source.size} bytes of its entry")
     return Tensor(name, kind, tuple(shape), whole(tuple(shape), stride, source.address + begin), source.mapped)
 
 
@@ -107,7 +107,7 @@ def read(path: str) -> Bundle:
             if name == TYPES_ENTRY:
                 continue
             if not name.endswith(".npy") or name == ".npy":
-                raise FormatError.of(f"{path}: {name} is no .npy; an archive of numpy.savez holds nothing else")
+                raise FormatError.of(f"{path}: {name} is not a .npy file; an archive of numpy.savez holds nothing else")
             try:
                 source = _open(view, archive, entry)
             except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError) as error:

@@ -39,20 +39,20 @@ class Target:
     def __enter__(self) -> "Target":
         try:
             if os.listdir(self.path):
-                raise NotEmptyError.of(f"{self.path} is not empty: export into a directory that is absent or empty")
+                raise NotEmptyError.of(f"{self.path} is not empty; export into a directory that is absent or empty")
         except FileNotFoundError:
             pass
         except NotADirectoryError:
-            raise NotEmptyError.of(f"{self.path} is no directory: export into a directory that is absent or empty") from None
+            raise NotEmptyError.of(f"{self.path} is not a directory; export into a directory that is absent or empty") from None
         except OSError as error:
             raise self.error(error) from None
         try:
             os.mkdir(self.partial, 0o700)
         except FileExistsError:
-            raise ExistsError.of(f"{self.partial} is there from another export: remove it first") from None
+            raise ExistsError.of(f"{self.partial} is left from another export; remove it first") from None
         except (FileNotFoundError, NotADirectoryError):
-            why = ("no directory can be made there: name one on a disk" if os.path.isdir(os.path.dirname(self.path) or ".")
-                   else "the directory above it is not there: make it first")
+            why = ("no directory can be created there; name one on a disk" if os.path.isdir(os.path.dirname(self.path) or ".")
+                   else "the directory above it does not exist; create it first")
             raise InvalidError.of(f"--to {self.path}: {why}") from None
         except OSError as error:
             raise self.error(error) from None

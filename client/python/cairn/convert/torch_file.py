@@ -33,7 +33,7 @@ def load(path: str, source: Any, **how: Any) -> Any:
     try:
         return torch.load(source, weights_only=True, **how)
     except MemoryError:
-        raise NoMemoryError.of(f"{path}: there is no memory for what its pickle describes") from None
+        raise NoMemoryError.of(f"{path}: there is not enough memory for the state that its pickle describes; free memory on this host") from None
     except OSError as error:
         raise FormatError.of(f"{path}: {error}") from None
     except Exception as error:  # what torch.load raises over bytes that are broken has no list
@@ -41,7 +41,7 @@ def load(path: str, source: Any, **how: Any) -> Any:
         found = _NOT_READ.search(text)
         if isinstance(error, pickle.UnpicklingError) and found:
             raise UnsupportedError.of(f"{path}: its pickle names {found[1]}, which is not among the names that PyTorch reads with "
-                                      "weights_only; nothing of a pickle is ever run. Save tensors and plain values instead") from None
+                                      "weights_only; Cairn never executes code from a pickle. Save tensors and plain values instead") from None
         why = _WHY.search(text)
         line = why[1] if why else (text.splitlines() or [""])[0]
         raise FormatError.of(f"{path}: PyTorch cannot read it: {type(error).__name__}: {line[:300]}") from None
@@ -73,7 +73,7 @@ class _Walk:
         if depth > tree.DEPTH_MAX:
             raise TooLargeError.of(f"{self._bundle.path}: {name[:200]}: the state is nested deeper than {tree.DEPTH_MAX} levels")
         if self._values > self._values_max:
-            raise TooLargeError.of(f"{self._bundle.path}: the state has more than {self._values_max} values, or the same ones again "
+            raise TooLargeError.of(f"{self._bundle.path}: the state has more than {self._values_max} values, or repeats the same values "
                                    "and again")
         kind = type(value)
         if isinstance(value, torch.Tensor):
@@ -90,7 +90,7 @@ class _Walk:
         if type(key) is not str:
             key = str(key if type(key) is int else idx)
         if "\0" in key:
-            raise InvalidError.of(f"{self._bundle.path}: {name}: the key {key[:100]!r} makes no name, since it holds a zero")
+            raise InvalidError.of(f"{self._bundle.path}: {name}: the key {key[:100]!r} cannot become a name, because it contains a NUL character")
         return f"{name}.{key}" if name else key
 
     def _tensor(self, tensor: torch.Tensor, name: str) -> tree.Ref:
@@ -132,7 +132,7 @@ def check_archive(view: View) -> tuple:
         entries = zips.entries(view, archive)
     prefix = next((name[:-len("data.pkl")] for name in entries if name.endswith("/data.pkl")), None)
     if prefix is None:
-        raise FormatError.of(f"{view.path}: no data.pkl in the archive: torch.save did not write it")
+        raise FormatError.of(f"{view.path}: the archive has no data.pkl, so torch.save did not write it")
     for name, entry in entries.items():
         if not entry.is_stored:
             raise UnsupportedError.of(f"{view.path}: {name} is compressed: save it again with torch.save")
@@ -155,6 +155,6 @@ def read(path: str) -> Bundle:
     except UnsupportedValueError as error:
         raise UnsupportedError.of(f"{path}: {error.text.partition('; ')[0]}; save tensors and plain values instead") from None
     except RecursionError:
-        raise TooLargeError.of(f"{path}: the state is nested too deep") from None
+        raise TooLargeError.of(f"{path}: the state is nested too deeply") from None
     _check_storages(path, walk.storages, offsets)
     return bundle

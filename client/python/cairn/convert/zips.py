@@ -62,7 +62,7 @@ def open_archive(view: View) -> zipfile.ZipFile:
     try:
         return zipfile.ZipFile(view)
     except (zipfile.BadZipFile, NotImplementedError, ValueError, struct.error, UnicodeDecodeError, OverflowError) as error:
-        raise FormatError.of(f"{view.path}: this is no zip archive that can be read ({error}); the file is damaged or "
+        raise FormatError.of(f"{view.path}: this is not a zip archive that can be read ({error}); the file is damaged or "
                              "incomplete, fetch or save it again") from None
 
 

@@ -88,15 +88,15 @@ class Collected:
         fqn, data = item.index.fqn, item.tensor_data
         tensor = planner.resolve_data(item)
         if data is None or not isinstance(tensor, torch.Tensor):
-            raise PlanStaleError.about(fqn, "the plan calls it a tensor, the state holds "
+            raise PlanStaleError.about(fqn, "the plan calls it a tensor, but the state holds "
                                        f"{'one without a size' if data is None else type(tensor).__qualname__}")
         tensor = tensor.detach()
         arrays.check_tensor(fqn, tensor)
         shape, offsets, sizes = tuple(data.size), tuple(data.chunk.offsets), tuple(data.chunk.sizes)
         if tensor.dtype != data.properties.dtype:
-            raise PlanStaleError.about(fqn, f"the plan says {data.properties.dtype}, the tensor is {tensor.dtype}")
+            raise PlanStaleError.about(fqn, f"the plan says {data.properties.dtype}, but the tensor is {tensor.dtype}")
         if tuple(tensor.shape) != sizes:
-            raise PlanStaleError.about(fqn, f"the plan writes {list(sizes)} elements, the tensor has "
+            raise PlanStaleError.about(fqn, f"the plan writes {list(sizes)} elements, but the tensor has "
                                        f"{list(tensor.shape)}")
         self.put(fqn, arrays.TORCH_NAMES[tensor.dtype], shape, offsets, tensor)
         self.results.append(WriteResult(item.index, tensor.numel() * tensor.element_size(), Stored(
@@ -106,7 +106,7 @@ class Collected:
         """One box of a tensor. InvalidError when two boxes disagree about the whole."""
         entry = self._tensors.setdefault(name, _Tensor(dtype, shape))
         if (entry.dtype, entry.shape) != (dtype, shape):
-            raise PlanStaleError.about(name, f"it is written as {entry.dtype} {list(entry.shape)} and as {dtype} "
+            raise PlanStaleError.about(name, f"it is written both as {entry.dtype} {list(entry.shape)} and as {dtype} "
                                        f"{list(shape)}")
         self._loan.take(tensor)
         entry.boxes.append((offsets, tuple(tensor.shape), arrays.flat(tensor)))
@@ -141,7 +141,7 @@ class Collected:
     def _add_value(self, item: WriteItem, planner: SavePlanner) -> None:
         fqn = item.index.fqn
         if fqn == METADATA_BLOB:
-            raise InvalidError.of(f"{fqn}: this name is Cairn's own; give the value another one")
+            raise InvalidError.of(f"{fqn}: Cairn reserves this name; give the value another name")
         inner: dict = {}
         kind, data = _transcode(item, planner, _Inner(inner), self._allow_opaque)
         for name, (ref, part) in inner.items() if kind == "tree" else ():
@@ -187,7 +187,7 @@ def _transcode(item: WriteItem, planner: SavePlanner, array: Any, allow_opaque: 
     else:
         data = planner.resolve_data(item)
         if not isinstance(data, io.BytesIO):
-            raise PlanStaleError.about(fqn, f"the plan calls it bytes, the planner gave {type(data).__qualname__}")
+            raise PlanStaleError.about(fqn, f"the plan calls it bytes, but the planner gave {type(data).__qualname__}")
         pickled = data.getvalue()
         try:
             value = torch.load(io.BytesIO(pickled), map_location="cpu", weights_only=True)

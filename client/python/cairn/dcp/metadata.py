@@ -33,13 +33,13 @@ def encode(metadata: Metadata, results: list, attempt: str, step: int, save: str
             raise InternalError.of(f"{fqn}: rank {rank} wrote it for another save ({stored!r}); every rank must save "
                                    f"step {step} with the same Writer and checkpoint_id")
         if fqn not in entries:
-            raise PlanStaleError.about(fqn, f"rank {rank} wrote it, the plan of the whole does not know it")
+            raise PlanStaleError.about(fqn, f"rank {rank} wrote it, but the plan of all ranks does not have it")
         if stored.kind != "tensor":
             entries[fqn] = stored.kind
             continue
         entry = entries[fqn] = entries[fqn] or (stored.dtype, stored.shape, [])
         if entry[:2] != (stored.dtype, stored.shape):
-            raise PlanStaleError.about(fqn, f"rank {rank} wrote it as {stored.dtype} {list(stored.shape)}, another rank "
+            raise PlanStaleError.about(fqn, f"rank {rank} wrote it as {stored.dtype} {list(stored.shape)}, but another rank "
                                        f"as {entry[0]} {list(entry[1])}")
         entry[2].append((stored.offsets, stored.sizes))
     for fqn, entry in entries.items():
@@ -52,13 +52,13 @@ def encode(metadata: Metadata, results: list, attempt: str, step: int, save: str
 
 def _compare(fqn: str, entry: Any, planned: Any) -> None:
     if entry is None:
-        raise PlanStaleError.about(fqn, "the plan of the whole has it, no rank wrote it")
+        raise PlanStaleError.about(fqn, "the plan of all ranks has it, but no rank wrote it")
     if isinstance(entry, str) or isinstance(planned, BytesStorageMetadata):
         if isinstance(entry, str) != isinstance(planned, BytesStorageMetadata):
-            raise PlanStaleError.about(fqn, "the plan of the whole calls it "
-                                       f"{'a tensor' if isinstance(entry, str) else 'bytes'}, what was written is not")
+            raise PlanStaleError.about(fqn, "the plan of all ranks calls it "
+                                       f"{'a tensor' if isinstance(entry, str) else 'bytes'}, but something else was written")
     elif TORCH_TYPES[entry[0]] != planned.properties.dtype or entry[1] != tuple(planned.size):
-        raise PlanStaleError.about(fqn, f"it was written as {entry[0]} {list(entry[1])}, the plan of the whole says "
+        raise PlanStaleError.about(fqn, f"it was written as {entry[0]} {list(entry[1])}, but the plan of all ranks says "
                                    f"{planned.properties.dtype} {list(planned.size)}")
 
 
@@ -104,7 +104,7 @@ def decode(data: bytes) -> tuple:
     if not isinstance(root, dict) or not isinstance(root.get("version"), int):
         raise FormatError.of("the checkpoint's DCP metadata is not what this package writes")
     if root["version"] != VERSION:
-        raise UnsupportedError.of(f"the checkpoint's DCP metadata has version {root['version']}; this package reads "
+        raise UnsupportedError.of(f"the checkpoint's DCP metadata has version {root['version']}; this package reads version "
                                   f"{VERSION}")
     entries = root.get("entries")
     if not isinstance(entries, dict) or not all(_is_entry(fqn, entry) for fqn, entry in entries.items()):

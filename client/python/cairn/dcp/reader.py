@@ -145,7 +145,7 @@ class Reader(StorageReader):
 
     def set_up_storage_reader(self, metadata: Metadata, is_coordinator: bool, *args: Any, **kwargs: Any) -> None:
         if self._found is None or self._found[3] is not metadata:
-            raise InvalidError.of("the metadata is not what this Reader has read last")
+            raise InvalidError.of("the metadata is not the one that this Reader read last; use one Reader for one load")
 
     def prepare_local_plan(self, plan: LoadPlan) -> LoadPlan:
         return plan
@@ -155,15 +155,15 @@ class Reader(StorageReader):
 
     def _identity(self) -> tuple:
         if self._found is None:
-            raise InvalidError.of("read_data without read_metadata")
+            raise InvalidError.of("read_data was called without read_metadata; let dcp.load call both")
         return self._found[1], self._found[2]
 
     def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> torch.futures.Future:
         mine = self._identity()
         term, step, ranks = plan.storage_data if plan.storage_data is not None else (*mine, 1)
         if (term, step) != mine:
-            raise ConflictError.of(f"rank 0 loads step {step} of term {term}, this rank found step {mine[1]} "
-                                   f"of term {mine[0]}: a save came in between; load again")
+            raise ConflictError.of(f"rank 0 loads step {step} of term {term}, but this rank found step {mine[1]} "
+                                   f"of term {mine[0]}: a save was committed in between; load again")
         run_url, metadata = self._found[0], self._found[3]
         with Client(run_url, read_only=True, **self._options) as client:
             self._read_tensors(client, plan, planner, metadata)
@@ -241,8 +241,8 @@ class Reader(StorageReader):
 
     def _opaque(self, name: str, data: bytes) -> bytes:
         if not self._allow_opaque:
-            raise UnsupportedError.of(f"{name}: it was stored as an opaque pickle, and reading it runs what is in it; if "
-                                      "you trust the store and who wrote it, use Reader(allow_opaque=True)")
+            raise UnsupportedError.of(f"{name}: it was stored as an opaque pickle, and reading it executes code that it contains; if "
+                                      "you trust the store and the author of the checkpoint, use Reader(allow_opaque=True)")
         return data
 
 

@@ -93,7 +93,7 @@ class Writer(StorageWriter):
             raise InvalidError.of(f"the checkpoint id {given!r} holds no step: use \"step-100\", "
                                   "\"iter_0000100\" or \"epoch=3-step=500.ckpt\", or give Writer(step=...)")
         if parsed.step is not None and self._step is not None and parsed.step != self._step:
-            raise InvalidError.of(f"the checkpoint id {given!r} names step {parsed.step}, the Writer was made "
+            raise InvalidError.of(f"the checkpoint id {given!r} names step {parsed.step}, but the Writer was made "
                                   f"with step={self._step}")
         return parsed.run_url, parsed.step if parsed.step is not None else self._step
 
@@ -122,7 +122,7 @@ class Writer(StorageWriter):
             raise InvalidError.of("use_collectives=False makes a checkpoint for each rank; Cairn saves all ranks as one: "
                                   "leave it out")
         if rank != self.rank or is_coordinator != (self.rank == 0):
-            raise self._other_world(f"DCP calls this process rank {rank}, the Writer rank {self.rank} of "
+            raise self._other_world(f"DCP calls this process rank {rank}, but the Writer calls it rank {self.rank} of "
                                     f"{self.world_size}")
         run_url, step = self._target()
         self._session(run_url).prepare()
@@ -138,7 +138,7 @@ class Writer(StorageWriter):
 
     def prepare_global_plan(self, plans: list) -> list:
         if len(plans) != self.world_size:
-            raise self._other_world(f"DCP plans for {len(plans)} ranks, the Writer was made for {self.world_size}")
+            raise self._other_world(f"DCP plans for {len(plans)} ranks, but the Writer was made for {self.world_size}")
         return plans
 
     def write_data(self, plan: SavePlan, planner: SavePlanner) -> torch.futures.Future:
@@ -157,7 +157,7 @@ class Writer(StorageWriter):
         run_url, step, save = self._mine.save
         held, self._mine.held = self._mine.held, None
         if held is None:
-            raise InvalidError.of("finish without write_data in this thread: DCP's calls of a save come from one thread")
+            raise InvalidError.of("finish was called without write_data in this thread; make all calls of one save in one thread")
         entry = codec.encode(metadata, results, self._attempt, step, save)
         blobs = held.blobs + [(METADATA_BLOB, TREE, entry, SHARDED, None)]
         session = self._session(run_url)

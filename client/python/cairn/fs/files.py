@@ -110,10 +110,10 @@ class WriteTree:
     def open(self, inner: str, exclusive: bool, on_close: Callable) -> WriteFile:
         with self.lock:
             if self.state != "open":
-                raise ExistsError.of(f"{self.name}: it is being committed; no file can be added")
+                raise ExistsError.of(f"{self.name}: the checkpoint is being committed, so no file can be added; write files before the marker")
             if inner in self.writing or (exclusive and inner in self.files):
-                raise FileExistsError(f"{self.name}/{inner} is " + ("open for writing already" if inner in self.writing
-                                                                    else "there"))
+                raise FileExistsError(f"{self.name}/{inner} is " + ("already open for writing" if inner in self.writing
+                                                                    else "already there"))
             file = self.writing[inner] = WriteFile(inner, on_close)
             return file
 
@@ -131,7 +131,7 @@ class WriteTree:
         """Files that are being committed stay: libcairn reads their memory, and must not find another mapping there."""
         with self.lock:
             if self.state == "sealing":
-                raise BusyError.of(f"{self.name}: it is being committed; remove or rename nothing there until that has ended")
+                raise BusyError.of(f"{self.name}: the checkpoint is being committed, so nothing in it can be removed or renamed until that has ended")
 
     def remove(self, inner: str) -> bool:
         with self.lock:
@@ -167,7 +167,7 @@ class WriteTree:
                 raise InvalidError.of(f"{self.name}: {sorted(self.writing)[0]!r} is still open for writing; close every "
                                       "file before the marker")
             if self.state != "open":
-                raise ExistsError.of(f"{self.name}: it is being committed already")
+                raise ExistsError.of(f"{self.name}: the checkpoint is already being committed")
             self.state = "sealing"
 
     def tell_lost(self, why: str) -> None:

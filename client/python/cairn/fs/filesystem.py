@@ -131,7 +131,7 @@ class CairnFileSystem(AsyncFileSystem):
     def _tree_to_write(self, place: Place) -> WriteTree:
         self._tree(place)  # for the end of an earlier one
         if place.step in _done.get((os.getpid(), place.run_url), ()):
-            raise ExistsError.of(f"cairn://{place.root}/{place.name} was committed by this process already; a step is "
+            raise ExistsError.of(f"cairn://{place.root}/{place.name} was already committed by this process; a step can be "
                                  "written once")
         with _lock:
             tree = _trees.get((place.run_url, place.step))
@@ -290,7 +290,7 @@ class CairnFileSystem(AsyncFileSystem):
             tree = self._tree_to_write(place)
             return tree.open(place.inner, mode == "xb", lambda file, keep: self._closed(place, tree, file, keep))
         if mode != "rb":
-            raise UnsupportedError.of(f"cairn://{path}: mode {mode!r}; files can be read (rb) or written anew (wb, xb)")
+            raise UnsupportedError.of(f"cairn://{path}: mode {mode!r}; files can only be read (rb) or written as new files (wb, xb)")
         tree, listing = self._tree(place), self._listing(place)
         if listing is None or place.inner not in listing[1]:
             raise FileNotFoundError(f"cairn://{path}")
@@ -330,7 +330,7 @@ class CairnFileSystem(AsyncFileSystem):
             deal = tree.meeting.seal(index) if tree.meeting is not None else None
             index = deal.index if deal is not None else index
             if "" in index and len(index) > 1:
-                raise InvalidError.of(f"{tree.name} was written as a file and as a folder")
+                raise InvalidError.of(f"{tree.name} was written both as a file and as a folder")
             committer = self._committer(place, deal)
             op = committer.start(place.step, tree.files, index)
             if deal is not None:
@@ -379,7 +379,7 @@ class CairnFileSystem(AsyncFileSystem):
         old, new = place_of(path1), place_of(path2)
         tree = self._tree(old)
         if (old.run_url, old.step) != (new.run_url, new.step):
-            raise UnsupportedError.of(f"mv {old.name} {new.name}: files stay in their checkpoint")
+            raise UnsupportedError.of(f"cannot move {old.name} to {new.name}: files cannot leave their checkpoint")
         if not old.inner and not new.inner:
             if tree is not None and old.name != new.name:
                 self._commit(old, tree)
@@ -387,7 +387,7 @@ class CairnFileSystem(AsyncFileSystem):
                 raise FileNotFoundError(f"cairn://{strip(path1)}")
             return  # committed: it has no name but its step
         if tree is None:
-            raise UnsupportedError.of(f"cairn://{strip(path1)}: what is committed cannot be renamed")
+            raise UnsupportedError.of(f"cairn://{strip(path1)}: a committed checkpoint cannot be renamed")
         tree.rename(old.inner, new.inner)
         if self._is_marker(new):
             self._commit(new, tree)
@@ -411,7 +411,7 @@ class CairnFileSystem(AsyncFileSystem):
                 raise FileNotFoundError(f"cairn://{path}")
         else:
             await self._info(path)  # FileNotFoundError where there is nothing
-            raise UnsupportedError.of(f"cairn://{path}: what is committed is not removed by paths")
+            raise UnsupportedError.of(f"cairn://{path}: a committed checkpoint cannot be removed by its path; use `cairn forget`")
 
     async def _rm(self, path: Any, recursive: bool = False, **_: Any) -> None:
         for item in [path] if isinstance(path, str) else path:
@@ -447,7 +447,7 @@ class CairnFileSystem(AsyncFileSystem):
         tree = self._tree(place) if place.step is not None else None
         if tree is None:
             self._info_now(path)  # FileNotFoundError where there is nothing
-            raise UnsupportedError.of(f"cairn://{strip(path)}: what is committed is not removed by paths")
+            raise UnsupportedError.of(f"cairn://{strip(path)}: a committed checkpoint cannot be removed by its path; use `cairn forget`")
         with tree.lock:
             if self._ls_now(path):
                 raise OSError(errno.ENOTEMPTY, os.strerror(errno.ENOTEMPTY), f"cairn://{strip(path)}")

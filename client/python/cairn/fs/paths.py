@@ -45,7 +45,7 @@ def place_of(path: str) -> Place:
     authority, *parts = path.split("/")
     parts = [part for part in parts if part]
     if len(parts) < 2:
-        raise InvalidError.of(f"cairn://{path}: paths begin with a run: cairn://host:port/project/run/step-100/file")
+        raise InvalidError.of(f"cairn://{path}: a path must begin with a run, as in cairn://host:port/project/run/step-100/file")
     run = "/".join(parts[:2])
     if authority.startswith(_UNIX):
         run_url = f"cairn+unix://{unquote(authority[len(_UNIX):])}?run={run}"
@@ -55,10 +55,10 @@ def place_of(path: str) -> Place:
         return Place(run_url, f"{authority}/{run}", "", None, "")
     step = parse_step(parts[2])
     if step is None:
-        raise InvalidError.of(f"cairn://{path}: {parts[2]!r} holds no step; behind the run stands a checkpoint, such as "
+        raise InvalidError.of(f"cairn://{path}: {parts[2]!r} has no step; after the run comes a checkpoint, such as "
                               "step-100, iter_0000100 or epoch=3-step=500.ckpt")
     if "." in parts[3:] or ".." in parts[3:]:
-        raise InvalidError.of(f"cairn://{path}: '.' and '..' are no names of files")
+        raise InvalidError.of(f"cairn://{path}: '.' and '..' cannot be names of files")
     return Place(run_url, f"{authority}/{run}", parts[2], step, "/".join(parts[3:]))
 
 

@@ -81,7 +81,7 @@ class Meeting:
         until = time.monotonic() + _ANSWER_S
         while (value := self._get(*parts)) is None:
             if time.monotonic() > until:
-                raise MissingRanksError.of(f"step {self._step}: {who} {what} within {_ANSWER_S:.0f} s; is it alive?")
+                raise MissingRanksError.of(f"step {self._step}: {who} {what} within {_ANSWER_S:.0f} s; check that it is alive")
             time.sleep(_LOOK_S)
         return value
 
@@ -168,7 +168,7 @@ class Meeting:
             try:
                 go = self._await("the rank that seals", "did not decide", "go")
                 if "error" in go:
-                    on_go(None, f"the rank that seals it failed: {go['error']}")
+                    on_go(None, f"the rank that commits it failed: {go['error']}")
                 else:
                     on_go(Deal(go["token"], go["order"].index(self._rank), len(go["order"]), None))
                 self._put({}, "end", self._rank)

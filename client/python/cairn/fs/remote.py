@@ -61,7 +61,7 @@ class Reader:
             except NotFoundError:
                 return op.result().term, {}
             if not isinstance(root, dict) or root.get("version") != VERSION or not isinstance(root.get("files"), dict):
-                raise FormatError.of(f"{self._run_url}: step {step} has a list of files of an unknown form")
+                raise FormatError.of(f"{self._run_url}: step {step} has a list of files in an unknown form; install a newer Cairn")
             return op.result().term, root["files"]
 
     def read(self, step: int, term: int, wanted: list) -> list:

@@ -69,7 +69,7 @@ def check_tensor(path: str, tensor: torch.Tensor) -> None:
     elif tensor.dtype not in TORCH_NAMES:
         why = f"has the element type {tensor.dtype}, which is not supported"
     elif tensor.dim() > NDIM_MAX:
-        why = f"has {tensor.dim()} dimensions; {NDIM_MAX} are the most: reshape it"
+        why = f"has {tensor.dim()} dimensions; at most {NDIM_MAX} are possible; reshape it"
     elif not has_memory(tensor):
         why = ("has no memory: its storage was freed (offloaded, or gathered and released again); bring it back before the save "
                "or restore")
@@ -84,7 +84,7 @@ def check_ndarray(path: str, array: Any) -> None:
     elif array.dtype.name not in NUMPY_NAMES or not array.dtype.isnative:
         why = f"has the dtype {array.dtype!r}, which is not supported: convert it, for instance with astype"
     elif array.ndim > NDIM_MAX:
-        why = f"has {array.ndim} dimensions; {NDIM_MAX} are the most: reshape it"
+        why = f"has {array.ndim} dimensions; at most {NDIM_MAX} are possible; reshape it"
     if why:
         raise UnsupportedValueError.of(f"{path}: the ndarray {why}")
 

@@ -105,11 +105,11 @@ class Checkpointer:
         self._has_record = False
         self._saved: set = set()  # steps, since the last restore
         if snapshot not in ("copy", "lazy") or (verify_staged is not None and snapshot != "lazy"):
-            raise InvalidError.of(f'snapshot is {snapshot!r}; it may be "copy" or "lazy", with verify_staged "lazy" only')
+            raise InvalidError.of(f'snapshot is {snapshot!r}; it must be "copy" or "lazy", with verify_staged "lazy" only')
         if verify_staged not in (None, "sampled", "full"):
-            raise InvalidError.of(f'verify_staged is {verify_staged!r}; it may be "sampled" or "full"')
+            raise InvalidError.of(f'verify_staged is {verify_staged!r}; it must be "sampled" or "full"')
         if check_replicas not in (None, "warn", "fail") or (check_replicas and snapshot == "lazy"):
-            raise InvalidError.of(f'check_replicas is {check_replicas!r}; it may be "warn" or "fail", with snapshot "copy"')
+            raise InvalidError.of(f'check_replicas is {check_replicas!r}; it must be "warn" or "fail", with snapshot "copy"')
         self._check_replicas = check_replicas
         self._verify_staged = verify_staged
         self._guard: Optional[Guard] = Guard() if snapshot == "lazy" and not read_only else None
@@ -162,13 +162,13 @@ class Checkpointer:
         except CairnError as failure:
             if error is None:
                 raise
-            warnings.warn(f"while closing the checkpointer: {failure}", CairnWarning, stacklevel=2)
+            warnings.warn(f"closing the Checkpointer failed: {failure}", CairnWarning, stacklevel=2)
 
     def _live(self) -> Client:
         if os.getpid() != self._pid:
             raise ForkedError.of("this Checkpointer belongs to the parent process; only the parent saves")
         if self._client is None:
-            raise ClosedError.of("this Checkpointer is closed; make a new one")
+            raise ClosedError.of("this Checkpointer is closed; create a new one")
         return self._client
 
     # --- save ---------------------------------------------------------------------------------------
@@ -202,9 +202,9 @@ class Checkpointer:
         self._poll()
         self._failures.check(before_save=True)
         if self._read_only:
-            raise ReadOnlyError.of("this Checkpointer was made with read_only=True")
+            raise ReadOnlyError.of("this Checkpointer was created with read_only=True, so it cannot save")
         if self._unusable:
-            raise InvalidError.of(f"the state in memory is unusable ({self._unusable}): restore again, or start anew")
+            raise InvalidError.of(f"the state in memory is unusable ({self._unusable}); restore again, or start from the beginning")
         began = self._pacer.now() if self._pacer is not None else 0.0
         self._state.refresh()
         if self._guard is not None:
@@ -235,7 +235,7 @@ class Checkpointer:
         handle = SaveHandle(step, op)
         self._inflight.append(handle)
         if operator.index(step) in self._saved:
-            warnings.warn(f"step {step} is saved already and stays as it was: what has changed since is not in it; save it as another "
+            warnings.warn(f"step {step} is already saved and stays as it was, without later changes; save the state as another "
                           "step", CairnWarning, stacklevel=2)
         if self._pacer is not None:
             self._pacer.saved(handle, began)
@@ -298,13 +298,13 @@ class Checkpointer:
         """
         client = self._live()
         if self._pacer is None:
-            raise InvalidError.of('should_save: this Checkpointer was made without an interval: say interval="auto", or seconds')
+            raise InvalidError.of('should_save: this Checkpointer was created without an interval; give interval="auto", or seconds')
         if self._group.rank == 0 and not self._has_record:
             self._has_record = True
             try:
                 self._pacer.seen(client.list())
             except CairnError as error:
-                log.warning("the interval of saves counts no earlier restarts, since the run could not be listed: %s", error)
+                log.warning("the interval between saves does not count earlier restarts, because the run could not be listed: %s", error)
         return self._pacer.should_save(step)
 
     @property

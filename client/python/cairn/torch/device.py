@@ -57,7 +57,7 @@ def on_cpu(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def note_no_room(tensor: torch.Tensor) -> None:
-    _log.warning("cairn: no room on %s for a contiguous copy of a tensor %s: it goes through the CPU's memory, and the training "
+    _log.warning("cairn: there is no room on %s for a contiguous copy of a tensor %s, so it goes through the CPU's memory and training "
                  "waits", tensor.device, list(tensor.shape))
 
 

@@ -54,7 +54,7 @@ def flat_params(key: str, model: torch.nn.Module, layouts: Layouts) -> Iterator[
         path = f"{key}.{name}" if name else key
         if not getattr(handle, "_use_orig_params", False):
             raise UnsupportedValueError.of(f"{path}: FSDP without use_orig_params hides its parameters in flat tensors; "
-                                           "say FullyShardedDataParallel(..., use_orig_params=True), or use fully_shard")
+                                           "use FullyShardedDataParallel(..., use_orig_params=True), or use fully_shard")
         if handle.uses_sharded_strategy:
             yield from _of_handle(path, module, handle, layouts)
 
@@ -77,7 +77,7 @@ def _of_handle(path: str, module: Any, handle: Any, layouts: Layouts) -> Iterato
         begin, stop = (begin - start, stop - start) if begin < stop else (0, 0)
         found = param.numel()
         if found != stop - begin or (info.in_shard and info.intra_param_start_idx != begin):
-            raise UnsupportedValueError.of(f"{path}.{fqn}: FSDP's piece has {found} elements, expected were {stop - begin}; "
+            raise UnsupportedValueError.of(f"{path}.{fqn}: FSDP's piece has {found} elements, but {stop - begin} were expected; "
                                            "this version of PyTorch lays flat tensors out in a way that Cairn does not know")
         shape = tuple(shapes[fqn])
         local = param.detach().reshape(-1)

@@ -85,7 +85,7 @@ class Future:
             self.told = True
             raise
         if not ended:
-            raise AgainError.of(f"the save is not finished after {timeout} s; it goes on")
+            raise AgainError.of(f"the save is not finished after {timeout} s; it is still running")
         return self._op.result(0) if self._stage == DONE else None
 
 
@@ -151,7 +151,7 @@ class Failures:
     def __init__(self, on_error: Union[str, Callable[[int, CairnError], None]], max_failures: int,
                  max_age: Optional[float]) -> None:
         if on_error not in ("warn", "raise") and not callable(on_error):
-            raise InvalidError.of(f'on_error is {on_error!r}; it may be "warn", "raise" or a callable')
+            raise InvalidError.of(f'on_error is {on_error!r}; it must be "warn", "raise" or a callable')
         if isinstance(max_failures, bool) or not isinstance(max_failures, int) or max_failures < 1:
             raise InvalidError.of(f"max_failures is {max_failures!r}; it must be an integer, 1 or more")
         if max_age is not None and (not isinstance(max_age, (int, float)) or not max_age > 0):
@@ -198,5 +198,5 @@ class Failures:
         age = time.monotonic() - self._last_good
         if self.count >= self._max_failures or (self._max_age is not None and age > self._max_age):
             count, self.count = self.count, 0
-            raise with_text(self._last, f"{count} saves failed in a row, the last good one was {age:.0f} s ago; the last "
+            raise with_text(self._last, f"{count} saves failed in a row, and the last good one was {age:.0f} s ago; the last "
                                         f"error: {self._last.text}")

@@ -81,7 +81,7 @@ class Group:
         try:
             self.coordinate = coordinate_text(coordinate, self.rank)
             if coordinate is not None and self._group is None and self.world_size > 1:
-                raise InvalidError.of("coordinate: it needs torch.distributed, since all ranks must know all coordinates")
+                raise InvalidError.of("coordinate needs torch.distributed, because all ranks must know all coordinates")
         except CairnError as failure:
             error = failure
         self.agree(error, "reading the coordinates")
@@ -98,7 +98,7 @@ class Group:
         try:
             return call()
         except RuntimeError as error:  # gloo: the connection is closed, or the group's time is over
-            raise MissingRanksError.of(f"{what}: another rank has gone or does not answer ({error})") from error
+            raise MissingRanksError.of(f"{what}: another rank has ended or does not answer ({error})") from error
 
     def max_start(self, values: list) -> Any:
         """Every rank calls it: begins the maximum over all ranks, each value for itself."""
@@ -164,8 +164,8 @@ class Group:
         texts = self.gather(text.encode())
         odd = next((rank for rank, other in enumerate(texts) if other != texts[0]), None)
         if odd is not None:
-            raise InvalidError.of(f"{what}: rank 0 said {texts[0].decode()}, rank {odd} said {texts[odd].decode()}: all ranks must "
-                                  "say the same")
+            raise InvalidError.of(f"{what}: rank 0 gave {texts[0].decode()}, but rank {odd} gave {texts[odd].decode()}; all ranks must "
+                                  "give the same value")
 
     def share_names(self, names: Mapping[str, str]) -> tuple:
         """Every rank calls it with what it holds: name -> what it is (shape and type), which must be the same wherever the
@@ -183,8 +183,8 @@ class Group:
                 holders.setdefault(name, []).append(rank)
                 other, at = seen.setdefault(name, (what, rank))
                 if other != what:
-                    raise InvalidError.of(f"{name}: {other} on rank {at}, {what} on rank {rank}: a name stands for one tensor, "
-                                          "whoever holds it; give pipeline stages and experts names of their own (another key "
+                    raise InvalidError.of(f"{name}: it is {other} on rank {at}, but {what} on rank {rank}; a name must stand for one tensor, "
+                                          "whichever rank holds it; give pipeline stages and experts names of their own (another key "
                                           "in the state, or modules that keep their names in the whole model)")
         return first, {name: tuple(ranks) for name, ranks in holders.items() if len(ranks) < self.world_size}
 
@@ -197,7 +197,7 @@ class Group:
             failed = [(rank, int(item)) for rank, item in enumerate(codes) if int(item) != 0]
             if failed and error is None:
                 ranks = ", ".join(str(rank) for rank, _ in failed[:8])
-                raise from_code(failed[0][1], f"{what} failed on rank {ranks}; the error there says why")
+                raise from_code(failed[0][1], f"{what} failed on rank {ranks}; the error of that rank gives the reason")
         if error is not None:
             raise error
 

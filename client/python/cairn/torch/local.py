@@ -14,7 +14,7 @@ class PerRank:
 
     def __init__(self, obj: Any, on_reshape: Union[str, Callable]) -> None:
         if on_reshape not in ("error", "reseed") and not callable(on_reshape):
-            raise InvalidError.of(f'per_rank: on_reshape is {on_reshape!r}; it may be "error", "reseed" or a callable')
+            raise InvalidError.of(f'per_rank: on_reshape is {on_reshape!r}; it must be "error", "reseed" or a callable')
         self.obj, self.on_reshape = obj, on_reshape
 
 
@@ -41,10 +41,10 @@ def coordinate_text(coordinate: Any, rank: int) -> str:
     if hasattr(coordinate, "get_coordinate"):
         at = coordinate.get_coordinate()
         if names is None or at is None:
-            raise InvalidError.of("coordinate: the device mesh needs mesh_dim_names, and this rank in it")
+            raise InvalidError.of("coordinate: the device mesh must have mesh_dim_names and contain this rank")
         coordinate = dict(zip(names, at))
     if not isinstance(coordinate, Mapping) or not coordinate:
-        raise InvalidError.of(f"coordinate is {coordinate!r}; it may be a mapping such as {{'dp': 3, 'tp': 0}}, or a "
+        raise InvalidError.of(f"coordinate is {coordinate!r}; it must be a mapping such as {{'dp': 3, 'tp': 0}}, or a "
                               "DeviceMesh with names")
     for name, at in coordinate.items():
         if not isinstance(name, str) or not name.isidentifier() or isinstance(at, bool) or not isinstance(at, int):
@@ -60,7 +60,7 @@ def check_coordinates(coordinates: Sequence[str]) -> None:
     seen: dict = {}
     for rank, text in enumerate(coordinates):
         if text in seen:
-            raise InvalidError.of(f"coordinate: ranks {seen[text]} and {rank} are both {text}; each rank needs its own")
+            raise InvalidError.of(f"coordinate: ranks {seen[text]} and {rank} are both {text}; give each rank its own coordinate")
         seen[text] = rank
 
 
@@ -68,6 +68,6 @@ def refuse_reshape(key: str, old: Sequence[str], new: Sequence[str]) -> Unsuppor
     """The error of on_reshape="error"."""
     if len(old) != len(new):
         return UnsupportedError.of(f"{key}: its state belongs to {len(old)} ranks and cannot be given to {len(new)}; start "
-                                   f"with {len(old)} ranks, or say per_rank(obj, on_reshape=\"reseed\", or a callable)")
+                                   f"with {len(old)} ranks, or use per_rank(obj, on_reshape=\"reseed\", or a callable)")
     return UnsupportedError.of(f"{key}: its states belong to {old[0]} to {old[-1]}, and the ranks are now {new[0]} to "
-                               f"{new[-1]}; start with the same mesh, or say per_rank(obj, on_reshape=\"reseed\", or a callable)")
+                               f"{new[-1]}; start with the same mesh, or use per_rank(obj, on_reshape=\"reseed\", or a callable)")

@@ -32,13 +32,13 @@ class Only:
     @staticmethod
     def _check(patterns: Any) -> list:
         if isinstance(patterns, (str, bytes)) or not isinstance(patterns, Iterable):
-            raise InvalidError.of("restore: only is a sequence of patterns, such as ['model.*'], not one text")
+            raise InvalidError.of("restore: only must be a sequence of patterns, such as ['model.*'], not one text")
         patterns = list(patterns)
         for pattern in patterns:
             if not isinstance(pattern, str) or not pattern:
-                raise InvalidError.of(f"restore: only has {pattern!r}, which is no pattern: a text such as 'model.*' is one")
+                raise InvalidError.of(f"restore: only has {pattern!r}, which is not a pattern; write a text such as 'model.*'")
         if not patterns or len(patterns) > _PATTERNS_MAX:
-            raise InvalidError.of(f"restore: only has {len(patterns)} patterns; 1 to {_PATTERNS_MAX} are possible, and None "
+            raise InvalidError.of(f"restore: only has {len(patterns)} patterns; it may have 1 to {_PATTERNS_MAX}, and None "
                                   "stands for everything")
         return patterns
 
@@ -64,5 +64,5 @@ class Only:
                 plain = re.sub(r"[*?]+|\[[^]]*\]", "", pattern)
                 close = difflib.get_close_matches(plain, list(self._known)[:4000], 3, 0.5)
                 raise MissingTensorError.of(
-                    f"restore: only has {pattern!r}, and nothing in the state or in the checkpoint has such a name"
-                    + (f"; perhaps {', '.join(close)}?" if close else "") + "; strict=False lets it pass")
+                    f"restore: only has {pattern!r}, but no name in the state or in the checkpoint matches it"
+                    + (f"; perhaps {', '.join(close)}?" if close else "") + "; strict=False ignores it")

@@ -101,8 +101,8 @@ class OptimizerState(Part):
             if tuple(value.shape) == flat.sharded.layout.local:
                 return flat.sharded.with_local(value)
             raise UnsupportedValueError.of(f"{path}: a state of the shape {list(value.shape)} beside FSDP's piece of "
-                                           f"{list(flat.sharded.layout.local)} elements: nothing says which part of the "
-                                           "parameter it belongs to; use fully_shard")
+                                           f"{list(flat.sharded.layout.local)} elements: it is not known to which part of the "
+                                           "parameter this state belongs; use fully_shard")
         if self._inner is not self.obj:
             return Sharded(value, self.layouts.whole(path, value.shape, [self.layouts.me]))
         if is_dtensor(param) and not is_dtensor(value) and value.dim() > 0 and tuple(value.shape) != tuple(param.shape):
@@ -158,8 +158,8 @@ class OptimizerState(Part):
         self._stored, self._names = stored, names
         groups, state = self._field(stored, "groups", list), self._field(stored, "state", dict)
         if stored.get("class") != type(self._inner).__qualname__:
-            raise InvalidError.of(f"{self.key}: the stored optimizer is {stored.get('class')}, the live one "
-                                  f"{type(self._inner).__qualname__}: make the optimizer that was saved")
+            raise InvalidError.of(f"{self.key}: the stored optimizer is {stored.get('class')}, but the live one is "
+                                  f"{type(self._inner).__qualname__}; create the optimizer that was saved")
         group_of = {name: g for g, group in enumerate(groups) for name in group["params"]}
         self._matched: list = []  # (parameter, stored name or None)
         self._group_match: dict = {}  # live group -> stored group
@@ -267,7 +267,7 @@ class OptimizerState(Part):
                 continue
             live = self._inner.state[param]
             if list(live) != list(stored):
-                raise DigestMismatchError.of(f"{self.key}.{name}: the live state has the entries {list(live)}, restored were "
+                raise DigestMismatchError.of(f"{self.key}.{name}: the live state has the entries {list(live)}, but restored were "
                                              f"{list(stored)}")
             for key, value in stored.items():
                 if type(value) is Ref:

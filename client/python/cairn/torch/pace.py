@@ -62,11 +62,11 @@ class Pacer:
                  clock: Callable[[], float] = time.monotonic) -> None:
         is_number = isinstance(interval, (int, float)) and not isinstance(interval, bool)
         if interval != "auto" and not (is_number and 0 < float(interval) < 1e9):
-            raise InvalidError.of(f'interval is {interval!r}; it may be "auto" or seconds above 0')
+            raise InvalidError.of(f'interval is {interval!r}; it must be "auto" or seconds above 0')
         if not 0 < overhead_max < 1:
-            raise InvalidError.of(f"overhead_max is {overhead_max!r}; it is a share of the time, between 0 and 1")
+            raise InvalidError.of(f"overhead_max is {overhead_max!r}; it must be a share of the time, between 0 and 1")
         if mtbf is not None and not 0 < mtbf < 1e12:
-            raise InvalidError.of(f"mtbf is {mtbf!r}; it is in seconds, above 0")
+            raise InvalidError.of(f"mtbf is {mtbf!r}; it must be seconds above 0")
         self._group, self._interval, self._cap, self._prior = group, interval, overhead_max, mtbf or 0.0
         self._in_flight, self._clock = in_flight, clock
         self._began = self._ended = clock()
@@ -112,7 +112,7 @@ class Pacer:
                               self._group.world_size, self._in_flight)
         advice = Advice(*row)
         if self.advice is None or not 0.8 < advice.durable / self.advice.durable < 1.25:
-            log.info("the interval of saves is %.3g s now\n%s", advice.durable, advice.text.rstrip())
+            log.info("the interval between saves is now %.3g s\n%s", advice.durable, advice.text.rstrip())
         self.advice = advice
         return self._clock() - self._ended >= advice.durable
 
@@ -126,7 +126,7 @@ class Pacer:
             asked, most, least = self._group.max_result(last, f"should_save at step {step}")
             if most != -least:
                 raise InvalidError.of(f"should_save: the ranks are at different steps, {-least} to {most}: every rank must call "
-                                      "it once a step, with the same number")
+                                      "it once per step, with the same number")
             due = asked > 0
         mine = self._group.rank == 0 and not due and self._is_due()
         self._pending = self._group.max_start([int(mine), step, -step])

@@ -31,7 +31,7 @@ class Part:
     def _field(self, stored: dict, name: str, kind: type) -> Any:
         value = stored.get(name)
         if type(value) is not kind:
-            raise FormatError.of(f"{self.key}: the stored state has no {name!r}: it was written by another version")
+            raise FormatError.of(f"{self.key}: the stored state has no {name!r}: another version of Cairn wrote it")
         return value
 
     def live_names(self, names: Names) -> list:

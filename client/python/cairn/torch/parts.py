@@ -155,7 +155,7 @@ class ObjectState(Part):
 
     def plan(self, stored: dict, plan: Plan, names: Names) -> None:
         if "value" not in stored:
-            raise FormatError.of(f"{self.key}: the stored state has no 'value': it was written by another version")
+            raise FormatError.of(f"{self.key}: the stored state has no 'value': another version of Cairn wrote it")
         self._stored = stored["value"]
         refs = list(tree.refs(self._stored))
         live = self._live_arrays() if refs else {}
@@ -229,7 +229,7 @@ class ValueState(Part):
 
     def plan(self, stored: dict, plan: Plan, names: Names) -> None:
         if "value" not in stored:
-            raise FormatError.of(f"{self.key}: the stored state has no 'value': it was written by another version")
+            raise FormatError.of(f"{self.key}: the stored state has no 'value': another version of Cairn wrote it")
         self._stored = stored["value"]
         live = arrays.Collector(self.layouts, self.coordinate)
         try:
@@ -238,7 +238,7 @@ class ValueState(Part):
             pass  # it holds more than can be stored; what was met so far is used
         self._entries = None if plan.only.has(self.key) else self._select(self.key, self._stored, self.obj, plan)
         if arrays.is_array(self.obj) and type(self._stored) is Ref and not arrays.fits(self._stored, self.obj):
-            raise MissingTensorError.of(f"{self.key}: stored is {self._stored!r}, which does not fit the live one "
+            raise MissingTensorError.of(f"{self.key}: the stored value {self._stored!r} does not fit the live one "
                                         f"({self.obj.dtype}, {list(self.obj.shape)})")
         for ref in self._refs():
             found = live.arrays.get(ref.name)
@@ -317,7 +317,7 @@ def stored_names(key: str, stored: dict) -> list:
 def make_part(key: str, obj: Any, layouts: Layouts, coordinate: Optional[str] = None) -> Part:
     """The part for an object; ``coordinate`` for one that belongs to the rank."""
     if isinstance(obj, type):
-        raise InvalidError.of(f"{key}: it is the class {obj.__qualname__}; give an object of it")
+        raise InvalidError.of(f"{key}: the state holds the class {obj.__qualname__}; give an object of that class")
     if isinstance(obj, torch.Generator):
         return GeneratorState(key, obj, layouts, coordinate)
     if isinstance(obj, (torch.nn.Module, torch.optim.Optimizer)) and coordinate is not None:

@@ -83,8 +83,8 @@ class Plan:
         if known is not None:
             if live is not None and not _is_same(live, known.primary):
                 if _layout(live) != _layout(known.primary):
-                    raise UnsupportedError.of(f"{ref.name}: it was stored once for tied tensors, and these are not tied now "
-                                              "and sharded in different ways: shard them alike, or tie them")
+                    raise UnsupportedError.of(f"{ref.name}: it was stored once for tied tensors, but these are now neither tied "
+                                              "nor sharded alike; shard them alike, or tie them")
                 known.copies.append(live)
             return
         target = live if live is not None else fresh
@@ -103,10 +103,10 @@ class Plan:
         local = live.local if isinstance(live, Sharded) else live
         arrays.check_tensor(path, local)
         if tuple(live.shape) != ref.shape:
-            raise ShapeMismatchError.of(f"{path}: the stored tensor has the shape {list(ref.shape)}, the live one "
-                                        f"{list(live.shape)}: build the model as it was saved")
+            raise ShapeMismatchError.of(f"{path}: the stored tensor has the shape {list(ref.shape)}, but the live one has "
+                                        f"{list(live.shape)}; build the model as it was saved")
         if not arrays.fits(ref, live):
-            raise DtypeMismatchError.of(f"{path}: the stored tensor is {ref.dtype}, the live one {live.dtype}: convert "
+            raise DtypeMismatchError.of(f"{path}: the stored tensor is {ref.dtype}, but the live one is {live.dtype}; convert "
                                         "the model to the stored type before the restore")
         if arrays.overlaps(tuple(local.shape), local.stride()):
             raise ShapeMismatchError.of(f"{path}: elements of the live tensor share memory (it is expanded); make it "
@@ -133,7 +133,7 @@ class Plan:
                 local = array.local if isinstance(array, Sharded) else array
                 if isinstance(local, torch.Tensor) and local.device.type == "cpu" and readonly.covers(local):
                     raise InvalidError.of(f"{destination.ref.name}: the live tensor lies in memory that is mapped read-only (a "
-                                          "file opened for reading?): clone it before the restore")
+                                          "file that was opened for reading); clone it before the restore")
 
     def part_memory(self) -> None:
         """What lies in the memory of something else comes into memory of its own first; ``finish`` sees whether both were
@@ -183,7 +183,7 @@ class Plan:
             _copy(live, destination.primary)
             if not arrays.same_bits(live, destination.primary):
                 raise DigestMismatchError.of(f"{destination.ref.name}: the live tensor on {live.device} differs "
-                                             "from what was restored; its memory does not keep what is written")
+                                             "from the restored bytes, so its memory does not keep what is written to it")
 
     def _copy_beside_rivals(self, d: Destination) -> bool:
         """Into memory that holds something else already: right where that keeps its bits; else False, and it is in new memory."""
@@ -191,8 +191,8 @@ class Plan:
         self._copy_out(d)
         hurt = [rival for rival, bits in zip(d.rivals, before) if not arrays.same_bits(rival.array, bits)]
         if hurt and d.is_exact:
-            raise DigestMismatchError.of(f"{d.ref.name} and {hurt[0].name} are one memory in the live state, but were stored with "
-                                         "different contents: build the state as it was saved")
+            raise DigestMismatchError.of(f"{d.ref.name} and {hurt[0].name} share their memory in the live state, but were stored with "
+                                         "different contents; build the state as it was saved")
         if hurt:
             for rival, bits in zip(d.rivals, before):
                 _copy(rival.array, bits)
@@ -206,5 +206,5 @@ class Plan:
         destination = self._destinations[(ref.name, coordinate)]
         live = self.layouts.wrap(path, live)
         if not arrays.is_array(live) or not arrays.fits(ref, live) or not arrays.same_bits(live, destination.primary):
-            raise DigestMismatchError.of(f"{path}: the live tensor differs from what was restored ({ref.dtype}, "
+            raise DigestMismatchError.of(f"{path}: the live tensor differs from the restored bytes ({ref.dtype}, "
                                          f"{list(ref.shape)})")

@@ -41,7 +41,7 @@ def parse_step(step: Union[str, int]) -> tuple:
         number, at, term = step.partition("@")
         if number.isdecimal() and (term.isdecimal() and int(term) > 0 if at else True):
             return int(number), int(term) if at else 0
-    raise InvalidError.of(f'step is {step!r}; it may be "latest", a number, or "STEP@TERM"')
+    raise InvalidError.of(f'step is {step!r}; it must be "latest", a number, or "STEP@TERM"')
 
 
 class Restore:
@@ -86,15 +86,15 @@ class Restore:
             except BaseException as error:
                 self.unusable = f"the restore of step {result.step} failed"
                 if isinstance(error, CairnError) and "unusable" not in error.text:
-                    raise with_text(error, f"{error.text}; the state in memory is unusable: restore again, or start "
-                                           "anew") from error
+                    raise with_text(error, f"{error.text}; the state in memory is unusable; restore again, or start "
+                                           "from the beginning") from error
                 raise
             self.is_done = True
             for text in plan.warnings:
                 warnings.warn(text, CairnWarning, stacklevel=3)
             return Restored(result.term, result.step, fell_back, self._metadata(op), tuple(plan.missing),
                             tuple(plan.unexpected), again.plain_bytes)
-        raise InternalError.of(f"the restore fell back {_ROUNDS_MAX} times without coming to an end")
+        raise InternalError.of(f"the restore fell back {_ROUNDS_MAX} times and was given up; report this")
 
     def _check(self, step: Any, strict: bool, only: Any, share: Optional[str]) -> None:
         """Refuses before anything is asked, on all ranks alike."""
@@ -103,7 +103,7 @@ class Restore:
             parse_step(step)
             Only(only)
             if share not in (None, "broadcast"):
-                raise InvalidError.of(f'restore: share is {share!r}; it may be "broadcast" or None')
+                raise InvalidError.of(f'restore: share is {share!r}; it must be "broadcast" or None')
         except CairnError as failure:
             error = failure
         self._group.agree(error, "reading the arguments of restore")
@@ -149,10 +149,10 @@ class Restore:
         try:
             root = tree.decode(op.blob(STATE_BLOB), deferred=True)
         except NotFoundError:
-            raise FormatError.of("this checkpoint was not written by cairn.torch.Checkpointer: restore it with "
+            raise FormatError.of("this checkpoint was not written by cairn.torch.Checkpointer; restore it with "
                                  "cairn.Client or `cairn restore`") from None
         if type(root) is not dict or root.get("version") != VERSION or type(root.get("parts")) is not dict:
-            raise FormatError.of("the stored state is of another version of cairn.torch.Checkpointer")
+            raise FormatError.of("another version of cairn.torch.Checkpointer wrote the stored state")
         root.setdefault("coordinates", [f"rank={rank}" for rank in range(root["world_size"])])
         return root
 
@@ -268,7 +268,7 @@ class Restore:
             return
         kind = stored[part.key].get("kind")
         if kind != part.kind:
-            raise InvalidError.of(f"{part.key}: stored as {kind}, the live one is {part.kind}: give the same objects under "
+            raise InvalidError.of(f"{part.key}: it was stored as {kind}, but the live one is {part.kind}; give the same objects under "
                                   "the same names as in the save")
         part.plan(stored[part.key], plan, names)
         self._apply_parts.append(part)
@@ -290,7 +290,7 @@ class Restore:
             return
         local = tree.decode(op.blob(LOCAL_BLOB, self._state.coordinate), deferred=True)
         if type(local) is not dict or type(local.get("parts")) is not dict or type(local.get("rng")) is not dict:
-            raise FormatError.of("the stored state of this rank is of another version of cairn.torch.Checkpointer")
+            raise FormatError.of("another version of cairn.torch.Checkpointer wrote the stored state of this rank")
         self._rng_state = local["rng"]
         if plan.only.is_all and "stages" not in root and local.get("names", self._root_names) != self._root_names:
             plan.warnings.append("when this was saved, this rank held other tensors than rank 0 (optimizer state of parameters "
@@ -308,7 +308,7 @@ class Restore:
             if rule == "error":
                 raise refuse_reshape(part.key, old, self._group.coordinates)
             if rule == "reseed":
-                plan.warnings.append(f"{part.key}: left as it is, because the ranks have changed")
+                plan.warnings.append(f"{part.key}: it is left as it is, because the ranks have changed")
                 continue
             values = []
             for coordinate, state in zip(old, states):

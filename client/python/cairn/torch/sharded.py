@@ -225,7 +225,7 @@ class Layouts:
         if layout is None:
             layout = self._cache[key] = self._of_dtensor(path, value)
         if tuple(local.shape) != layout.local:
-            raise ShapeMismatchError.of(f"{path}: the local shard has the shape {list(local.shape)}, but mesh and "
+            raise ShapeMismatchError.of(f"{path}: the local shard has the shape {list(local.shape)}, but its mesh and "
                                         f"placements {list(value.placements)} say {list(layout.local)}")
         return Sharded(local, layout, value)
 
@@ -249,7 +249,7 @@ class Layouts:
                 factor = 1
             if factor is None:
                 raise UnsupportedValueError.of(
-                    f"{path}: it is a DTensor with the placement {placement!r}, which holds no value of the tensor: "
+                    f"{path}: it is a DTensor with the placement {placement!r}, which holds no value of the tensor; "
                     "redistribute it to Replicate() or Shard(dim) before the save")
             cuts[placement.dim].append((factor, mesh.size(dim), coordinate[dim]))
             same.append(coordinate[dim])

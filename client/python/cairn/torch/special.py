@@ -94,7 +94,7 @@ def _make_subclass(child: dict) -> torch.Tensor:
     cls = _classes.get(child["class"])
     if cls is None:
         raise UnsupportedError.of(f"the checkpoint holds a tensor of the subclass {child['class']}, which this process has "
-                                  "not met: call cairn.torch.register_subclass for it before the restore")
+                                  "not met yet; call cairn.torch.register_subclass for it before the restore")
     return cls.__tensor_unflatten__(dict(child["inner"]), child["context"], torch.Size(child["shape"]), child["stride"])
 
 
@@ -110,12 +110,12 @@ class Planned:
         self.path, self.stored, self.live = path, stored, live
         self.pairs: list = []  # (path, Ref) of components in place
         if not is_special(live):
-            raise InvalidError.of(f"{path}: stored is a tensor made of others ({stored.tag}), the live one is plain: build "
+            raise InvalidError.of(f"{path}: a tensor made of others ({stored.tag}) is stored, but the live one is plain; build "
                                   "the model as it was saved")
         here = components(path, live)
         if here.tag != stored.tag or tuple(here.child["shape"]) != tuple(stored.child["shape"]):
-            raise InvalidError.of(f"{path}: stored is a {stored.tag} of the shape {list(stored.child['shape'])}, the live one "
-                                  f"a {here.tag} of {list(here.child['shape'])}: build the model as it was saved")
+            raise InvalidError.of(f"{path}: a {stored.tag} of the shape {list(stored.child['shape'])} is stored, but the live one is "
+                                  f"a {here.tag} of {list(here.child['shape'])}; build the model as it was saved")
         if stored.tag == SUBCLASS:
             self._plan_inner(path, stored.child, live, plan)
         else:
@@ -127,8 +127,8 @@ class Planned:
         names, context = live.__tensor_flatten__()
         if child["class"] != _class_name(type(live)) or list(child["inner"]) != list(names) or \
                 tree.encode(child["context"]) != tree.encode(context):
-            raise InvalidError.of(f"{path}: stored is a {child['class']} with the context {child['context']!r}, the live one "
-                                  f"a {_class_name(type(live))} with {context!r}: build the model as it was saved")
+            raise InvalidError.of(f"{path}: a {child['class']} with the context {child['context']!r} is stored, but the live one is "
+                                  f"a {_class_name(type(live))} with {context!r}; build the model as it was saved")
         for name, inner in child["inner"].items():
             below, target = f"{path}.{name}", getattr(live, name)
             if type(inner) is Ref:

@@ -30,13 +30,13 @@ def merge(stages: Sequence[dict], has_own: bool) -> tuple:
     notes: list = []
     for parts in stages:
         if type(parts) is not dict:
-            raise FormatError.of("the stored tree of a stage is of another version of cairn.torch.Checkpointer")
+            raise FormatError.of("another version of cairn.torch.Checkpointer wrote the stored tree of a stage")
         for key, part in parts.items():
             if key not in merged:
                 merged[key] = dict(part)
             elif merged[key].get("kind") != part.get("kind"):
-                raise InvalidError.of(f"{key}: one stage stored it as {merged[key].get('kind')}, another as "
-                                      f"{part.get('kind')}: give each its own name")
+                raise InvalidError.of(f"{key}: one stage stored it as {merged[key].get('kind')}, and another as "
+                                      f"{part.get('kind')}: give each a name of its own")
             elif part.get("kind") == "module":
                 _merge_module(merged[key], part)
             elif part.get("kind") == "optimizer":
@@ -59,8 +59,8 @@ def _merge_module(into: dict, part: dict) -> None:
 
 def _merge_optimizer(key: str, into: dict, part: dict) -> None:
     if into.get("class") != part.get("class"):
-        raise InvalidError.of(f"{key}: one stage stored a {into.get('class')}, another a {part.get('class')}: give each its "
-                              "own name")
+        raise InvalidError.of(f"{key}: one stage stored a {into.get('class')}, and another stored a {part.get('class')}: give each a "
+                              "name of its own")
     groups = [dict(group) for group in into["groups"]]
     known = {name for group in groups for name in group["params"]}
     for g, group in enumerate(part["groups"]):

@@ -42,8 +42,8 @@ class Stopper:
             return
         self._installed = True
         if threading.current_thread() is not threading.main_thread():
-            warnings.warn("should_stop is called outside the main thread, where Python allows no signal handlers: call "
-                          "Checkpointer.request_stop() from your own", CairnWarning, stacklevel=4)
+            warnings.warn("should_stop was called outside the main thread, where Python allows no signal handlers; call "
+                          "Checkpointer.request_stop() from a handler of your own", CairnWarning, stacklevel=4)
             return
         for number in self._signals:
             before = signal.getsignal(number)
@@ -79,7 +79,7 @@ class Stopper:
             asked, most, least = self._group.max_result(last, f"should_stop at step {step}")
             if most != -least:
                 raise InvalidError.of(f"should_stop: the ranks are at different steps, {-least} to {most}: every rank must "
-                                      "call it once a step, with the same number")
+                                      "call it once per step, with the same number")
             self._stopped = asked > 0
         if not self._stopped:
             self._pending = self._group.max_start([int(self._asked), step, -step])
