@@ -42,7 +42,7 @@ static size_t distance(const char *a, const char *b)
 
 /* Writes "; near are 'a.weight' and 'b.weight'" with at most two stored names, or "" if none is
  * near. */
-static void near_names(const struct index *index, const char *name, size_t bytes, char *ret)
+static void similar_names(const struct index *index, const char *name, size_t bytes, char *ret)
 {
     const char *best[2] = {NULL, NULL};
     size_t best_distance[2] = {SIZE_MAX, SIZE_MAX}, far = strlen(name) / 3 + 2;
@@ -93,7 +93,7 @@ static int add_missing(struct restore *restore, const struct registered_tensor *
 {
     char near[256];
     if (restore->user->strict) {
-        near_names(&restore->index, tensor->name, sizeof near, near);
+        similar_names(&restore->index, tensor->name, sizeof near, near);
         return diag_set(diag, CAIRN_E_MISSING_TENSOR, "the checkpoint has no tensor '%s'%s%s%s%s",
                         tensor->name, tensor->coordinate[0] ? " at '" : "", tensor->coordinate,
                         tensor->coordinate[0] ? "'" : "", near);
@@ -188,7 +188,7 @@ static int check_patterns(const struct restore *restore, struct diag *diag)
             found = glob_matches(user->only[i], restore->set->tensors[k].name);
         }
         if (!found) {
-            near_names(&restore->index, user->only[i], sizeof near, near);
+            similar_names(&restore->index, user->only[i], sizeof near, near);
             return diag_set(diag, CAIRN_E_MISSING_TENSOR,
                             "no name in the checkpoint matches the pattern '%.200s' of `only`%s",
                             user->only[i], near);

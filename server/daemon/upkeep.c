@@ -336,7 +336,7 @@ int upkeep_new(const struct upkeep_options *options, struct upkeep **ret, struct
                             .user = upkeep};
     CHECK(scrub_new(&scrub, &upkeep->scrub) == 0); /* a few kilobytes at the start */
     CHECK(gc_new(&gc, &upkeep->gc) == 0);
-    server_set_care(options->server, upkeep->scrub, upkeep->gc);
+    server_set_maintenance(options->server, upkeep->scrub, upkeep->gc);
     server_set_repair(options->server, upkeep->repair);
     *ret = upkeep;
     return 0;
@@ -395,7 +395,7 @@ static void on_scrub_closed(void *user)
 void upkeep_close(struct upkeep *upkeep, void (*done)(void *user), void *user)
 {
     (void)load_of(upkeep); /* asks the server for the last time */
-    server_set_care(upkeep->options.server, NULL, NULL);
+    server_set_maintenance(upkeep->options.server, NULL, NULL);
     server_set_repair(upkeep->options.server, NULL);
     upkeep->closing = true;
     upkeep->closed = done;

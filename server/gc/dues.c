@@ -73,7 +73,7 @@ static bool take_dues(struct gc *gc, const struct verdict *verdict)
 {
     struct due *dues = calloc(verdict->done_count + 1, sizeof(*dues));
     size_t count = 0;
-    CHECK(!gc->dues.items); /* let_go() of the run before has freed it */
+    CHECK(!gc->dues.items); /* the end of the run before has freed it */
     if (!dues) {
         return false;
     }

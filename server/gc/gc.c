@@ -535,7 +535,7 @@ static void next_run(struct gc *gc)
     gc->status.run = gc->names[gc->name_next++];
     gc->status.runs++;
     gc->visit.run = catalog_run(gc->options.catalog, &gc->status.run);
-    run_look_again(gc->visit.run);
+    run_refresh(gc->visit.run);
     gc_snapshot(gc, on_first_state);
 }
 

@@ -383,7 +383,7 @@ static int check_whole(struct repair *repair, const struct buf *copy, struct dia
 }
 
 /* The record was replaced: the loop lists what is stored of the run again. */
-static void look_anew(void *user) { run_look_again(((struct repair *)user)->run); }
+static void look_anew(void *user) { run_refresh(((struct repair *)user)->run); }
 
 /* Takes the mirror's whole record, if neither place here has anything of it. */
 static int take_whole(struct repair *repair, struct diag *diag)

@@ -43,7 +43,7 @@ int catalog_new(struct loop *loop, struct store *store, const struct catalog_opt
     docs_init(&catalog->docs, options->cache_bytes ? options->cache_bytes : MIB(64),
               options->upload_bytes ? options->upload_bytes : MIB(64));
     catalog->post.cb = on_post;
-    catalog_look_init(catalog);
+    catalog_refresh_init(catalog);
     catalog->req = (struct store_req){
         .op = STORE_LIST_RUNS, .deadline_ms = RUN_STORE_DEADLINE_MS, .done = on_listed};
     *ret = catalog;
@@ -194,7 +194,7 @@ static void on_listed(struct store_req *req)
     req->ret_runs = NULL;
     catalog->options.ready(catalog->options.user, status, status ? &req->diag : NULL);
     if (status == 0) {
-        catalog_look_start(catalog);
+        catalog_refresh_start(catalog);
         sweep(catalog);
     }
     catalog_drop(catalog);
@@ -226,7 +226,7 @@ void catalog_close(struct catalog *catalog, void (*done)(void *user), void *user
     catalog->closed = done;
     catalog->closed_user = user;
     catalog_hold(catalog);
-    catalog_look_close(catalog);
+    catalog_refresh_close(catalog);
     for (size_t i = 0; i < catalog->run_count; i++) {
         run_kick(catalog->runs[i]); /* the driver sees `closing` and answers the waiting requests */
     }

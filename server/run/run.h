@@ -67,14 +67,14 @@ const struct catalog_options *catalog_options_of(const struct catalog *catalog);
  * the runs that existed when the look was asked for. A status that is not 0 says why the store
  * could not be asked; the names are then old. A store that only one daemon uses is not asked. The
  * catalogue also looks by itself every few seconds. */
-struct catalog_look {
-    void (*done)(struct catalog_look *look);
+struct catalog_refresh {
+    void (*done)(struct catalog_refresh *look);
     int status;
     struct diag diag;
     struct list link;
 };
-void catalog_look(struct catalog *catalog, struct catalog_look *look);
-void catalog_look_cancel(struct catalog_look *look); /* safe when idle */
+void catalog_refresh(struct catalog *catalog, struct catalog_refresh *look);
+void catalog_refresh_cancel(struct catalog_refresh *look); /* safe when idle */
 
 /* Returns the driver of a run. If the store has no such run, an empty one is made in memory;
  * looking at a run writes nothing. The driver lives until catalog_release(), or as long as the
@@ -174,7 +174,7 @@ void run_snapshot_cancel(struct run_snapshot_req *req); /* safe when idle */
 
 /* Called when somebody may have added or removed stored checkpoints. They are compared with the
  * record (state->beside) anew before the next use of the run. */
-void run_look_again(struct run *run);
+void run_refresh(struct run *run);
 
 /* A hint that this rank will publish its part for that opening, which is in the record; rank 0's
  * daemon will most likely publish pages and manifest too. A store that has to note their names

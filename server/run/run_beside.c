@@ -248,7 +248,7 @@ void beside_look(struct run *run)
     store_submit(run->catalog->store, &run->req);
 }
 
-void run_look_again(struct run *run)
+void run_refresh(struct run *run)
 {
     run->beside.looked = false;
     run_kick(run);

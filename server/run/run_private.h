@@ -169,7 +169,7 @@ struct catalog {
     size_t sweep_count;
     void (*closed)(void *user);
     void *closed_user;
-    struct { /* catalog_look.c */
+    struct { /* catalog_refresh.c */
         /* Looks that wait for the next listing; looks of the listing under way. */
         struct list waiting, asked;
         struct store_req req;
@@ -193,10 +193,10 @@ void ckpt_text(const struct run_name *run, struct ckpt_id id, char ret[CKPT_TEXT
 void catalog_forget(struct run *run); /* frees a run that run_is_unused() */
 /* Notes that the store holds the run. Returns false if there is no memory. */
 bool catalog_hold_run(struct catalog *catalog, const struct run_name *name, bool load);
-void catalog_look_init(struct catalog *catalog);
+void catalog_refresh_init(struct catalog *catalog);
 /* Called when the list of the start-up is there. */
-void catalog_look_start(struct catalog *catalog);
-void catalog_look_close(struct catalog *catalog);
+void catalog_refresh_start(struct catalog *catalog);
+void catalog_refresh_close(struct catalog *catalog);
 void catalog_swept(
     /* Called when the record of a run that start-up waited for was read, or could not be read. */
     struct catalog *catalog);

@@ -23,7 +23,7 @@ static bool is_wanted(const struct usage_walk *walk, const struct run_name *name
     return order > 0 || (order == 0 && strcmp(name->run, walk->after.run) > 0);
 }
 
-static void on_looked(struct catalog_look *look)
+static void on_looked(struct catalog_refresh *look)
 {
     struct usage_walk *walk = container_of(look, struct usage_walk, look);
     walk->status = look->status;
@@ -49,8 +49,8 @@ void usage_walk_start(struct usage_walk *walk, struct catalog *catalog)
     walk->total = (struct usage){0};
     scratch_init(&walk->scratch, WALK_SCRATCH_MAX);
     walk->rows = NULL;
-    walk->look = (struct catalog_look){.done = on_looked};
-    catalog_look(catalog, &walk->look);
+    walk->look = (struct catalog_refresh){.done = on_looked};
+    catalog_refresh(catalog, &walk->look);
 }
 
 static void leave_run(struct usage_walk *walk)
@@ -64,7 +64,7 @@ static void leave_run(struct usage_walk *walk)
 
 void usage_walk_cancel(struct usage_walk *walk)
 {
-    catalog_look_cancel(&walk->look);
+    catalog_refresh_cancel(&walk->look);
     leave_run(walk);
 }
 

@@ -102,7 +102,7 @@ struct request {
         struct writer_have have;
         struct hand_over_wait hand;
         struct usage_walk usage;
-        struct catalog_look look;
+        struct catalog_refresh look;
         struct {
             struct agree_wait wait;
             struct agree *agree; /* a reference */

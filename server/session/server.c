@@ -183,7 +183,7 @@ void server_stop(struct server *server, uint64_t grace_ms, void (*done)(void *us
     }
 }
 
-void server_set_care(struct server *server, struct scrub *scrub, struct gc *gc)
+void server_set_maintenance(struct server *server, struct scrub *scrub, struct gc *gc)
 {
     server->scrub = scrub;
     server->gc = gc;

@@ -49,7 +49,7 @@ struct scrub;
 struct gc;
 /* Sets the scrub and gc that clients may ask about; NULL if this server has none. They are borrowed
  * until they are set to NULL again. */
-void server_set_care(struct server *server, struct scrub *scrub, struct gc *gc);
+void server_set_maintenance(struct server *server, struct scrub *scrub, struct gc *gc);
 
 struct repair;
 /* Sets the repair that clients may ask for, in the same way. */

@@ -111,7 +111,7 @@ static void send_runs(struct request *request)
 }
 
 /* Called when the runs of the store were listed again. */
-static void on_looked(struct catalog_look *look)
+static void on_looked(struct catalog_refresh *look)
 {
     struct request *request = container_of(look, struct request, u.look);
     if (look->status != 0) {
@@ -124,7 +124,7 @@ static void on_looked(struct catalog_look *look)
 
 static void cancel_look(struct request *request)
 {
-    catalog_look_cancel(&request->u.look);
+    catalog_refresh_cancel(&request->u.look);
     request_free(request);
 }
 
@@ -136,8 +136,8 @@ int session_on_runs(struct session *session, uint32_t stream, const struct msg *
     timer_stop(&session->login);
     if (request) {
         request->cancel = cancel_look;
-        request->u.look = (struct catalog_look){.done = on_looked};
-        catalog_look(session->server->options.catalog, &request->u.look);
+        request->u.look = (struct catalog_refresh){.done = on_looked};
+        catalog_refresh(session->server->options.catalog, &request->u.look);
     }
     return 0;
 }

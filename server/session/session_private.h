@@ -33,7 +33,7 @@ struct server {
     struct list landings; /* requests for which the store reads into a landing */
     uint64_t grace_until_ms;
     struct timer grace;
-    struct scrub *scrub; /* NULL if there is none (server_set_care) */
+    struct scrub *scrub; /* NULL if there is none (server_set_maintenance) */
     struct gc *gc;
     struct repair *repair;       /* NULL if there is none (server_set_repair) */
     uint64_t begun_ms, waits_ms; /* waits_ms: since when it has had no store */

@@ -18,7 +18,7 @@ import torch
 
 import cairn
 from bed import assert_same, restore, save, small_model
-from cairn.torch import Checkpointer, futures, near
+from cairn.torch import Checkpointer, futures, similar
 from cairn.torch.futures import Failures
 
 
@@ -54,9 +54,9 @@ def test_renamed_tensors_are_named_with_the_nearest(url):
 
 def test_long_lists_are_cut():
     missing, extra = [f"m.layer{i}.weight" for i in range(40)], [f"m.block{i}.weight" for i in range(3000)]
-    text = near.explain(missing, extra)
+    text = similar.explain(missing, extra)
     assert "and 30 more" in text and "and 2990 more" in text and len(text) < 2000
-    assert near.pairs(["a.x"], ["b.x"]) == [] and near.pairs(["optim"], ["optim2"]) == [("optim", "optim2")]
+    assert similar.pairs(["a.x"], ["b.x"]) == [] and similar.pairs(["optim"], ["optim2"]) == [("optim", "optim2")]
 
 
 def test_what_is_a_ranks_own_in_the_one_and_everybodys_in_the_other(url):

@@ -218,7 +218,7 @@ static void test_what_is_anothers_duty(void **state)
                                    .holder = somebody};
     assert_int_equal(gc_new(&collects, &gc), 0);
     assert_int_equal(scrub_new(&scrubs, &scrub), 0);
-    server_set_care(rig.server, scrub, gc);
+    server_set_maintenance(rig.server, scrub, gc);
     peer_init(&rig, &peer, 0, 1);
     peer_connect(&peer);
     assert_true(peer_hello(&peer));
@@ -234,7 +234,7 @@ static void test_what_is_anothers_duty(void **state)
     const struct peer_reply *reply = peer_ask(&peer, (struct msg){.type = MSG_GC});
     assert_int_equal(reply->type, MSG_GC_REPORT);
     assert_false(reply->msg.u.gc_report.info.running); /* nobody waits for what does not begin */
-    server_set_care(rig.server, NULL, NULL);
+    server_set_maintenance(rig.server, NULL, NULL);
     gc_close(gc, on_closed, &closed);
     assert_true(sim_run_until(rig.sim, is_true, &closed, 10000));
     closed = false;

@@ -7,7 +7,7 @@
 #include "cli.h"
 #include "exit_status.h"
 #include "keep/mark.h"
-#include "system/care.h"
+#include "system/maintenance.h"
 #include "verify.h"
 
 #include "base/digits.h"
@@ -119,7 +119,7 @@ static int await_repair(struct cli *cli, struct ckpt_id id, struct source_reques
     while (status == 0 && ret->call.reply.u.repair_status.running) {
         engine_call_fini(&ret->call);
         *ret = (struct source_request){.done = false};
-        status = care_sleep(cli, diag);
+        status = maintenance_sleep(cli, diag);
         status = status != 0 ? status : ask_repair(cli, id, false, ret, diag);
     }
     const struct msg_repair_status *last = &ret->call.reply.u.repair_status;

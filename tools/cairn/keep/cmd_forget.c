@@ -6,7 +6,7 @@
 #include "mark.h"
 
 #include "exit_status.h"
-#include "system/care.h"
+#include "system/maintenance.h"
 #include "system/reclaim.h"
 
 #include "base/check.h"
@@ -234,7 +234,7 @@ static void show_waiting(const struct job *job, const char *name, const struct m
                name, waiting, marked->forgotten, plural(marked->forgotten), one ? "it" : "them");
         return;
     }
-    care_waits_text(marked->first_wall_ns, marked->last_wall_ns, sizeof(until), until);
+    maintenance_waits_text(marked->first_wall_ns, marked->last_wall_ns, sizeof(until), until);
     printf("%s: %s of %" PRIu64 " forgotten checkpoint%s %s to be reclaimed, %s; until then `cairn "
            "undelete %s` lists %s and with a checkpoint brings it back, and `cairn gc --now %s` "
            "frees %s now, for good\n",
@@ -320,12 +320,12 @@ static int reclaim(struct job *job, struct diag *diag)
     }
     int status = reclaim_now(job->cli, &what, &info, text, diag);
     if (status == 0 && job->cli->json) {
-        care_json_gc(&job->json, "gc", &info);
+        maintenance_json_gc(&job->json, "gc", &info);
     } else if (status == 0 && !job->cli->quiet) {
         if (what.dry_run) {
             printf("of what was forgotten before, garbage collection would free:\n");
         }
-        care_show_gc(&info, false);
+        maintenance_show_gc(&info, false);
     }
     if (status == 0 && info.errors > 0) {
         status = diag_set(diag, info.code < 0 ? info.code : CAIRN_E_IO, "%s", info.text);

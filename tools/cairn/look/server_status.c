@@ -9,7 +9,7 @@
 #include "base/check.h"
 #include "base/digits.h"
 #include "hash/hash.h"
-#include "system/care.h"
+#include "system/maintenance.h"
 
 #include <inttypes.h>
 
@@ -48,12 +48,12 @@ static void show(const struct msg_server_status *status)
     printf("sessions   %u, %u of them saving; %u run%s; %s in, %s out\n", status->sessions,
            status->saves_open, status->runs, plural(status->runs), in, out);
     if (status->has_scrub) {
-        care_show_scrub(&status->scrub);
+        maintenance_show_scrub(&status->scrub);
     } else {
         printf("scrub      this server runs none\n");
     }
     if (status->has_gc) {
-        care_show_gc(&status->gc, true);
+        maintenance_show_gc(&status->gc, true);
     } else {
         printf("gc         this server runs none\n");
     }
@@ -91,10 +91,10 @@ static int show_json(const struct msg_server_status *status)
     json_u64(&json, "bytes_in", status->bytes_in);
     json_u64(&json, "bytes_out", status->bytes_out);
     if (status->has_scrub) {
-        care_json_scrub(&json, "scrub", &status->scrub);
+        maintenance_json_scrub(&json, "scrub", &status->scrub);
     }
     if (status->has_gc) {
-        care_json_gc(&json, "gc", &status->gc);
+        maintenance_json_gc(&json, "gc", &status->gc);
     }
     json_close(&json, '}');
     int rc = json_print(&json);

@@ -2,7 +2,7 @@
  *
  * cairn gc: garbage collection now, by the daemon, or on a store without one.
  */
-#include "care.h"
+#include "maintenance.h"
 #include "offline_gc.h"
 #include "reclaim.h"
 
@@ -42,13 +42,13 @@ static int show(struct cli *cli, const struct gc_info *info)
 {
     struct json json;
     if (!cli->json) {
-        care_show_gc(info, false); /* fail() tells why, once */
+        maintenance_show_gc(info, false); /* fail() tells why, once */
         return out_flush();
     }
     json_init(&json);
     json_open(&json, NULL, '{');
     json_u64(&json, "schema_version", JSON_SCHEMA_VERSION);
-    care_json_gc(&json, "gc", info);
+    maintenance_json_gc(&json, "gc", info);
     json_close(&json, '}');
     int status = json_print(&json);
     json_fini(&json);

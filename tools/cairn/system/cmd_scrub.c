@@ -2,8 +2,8 @@
  *
  * cairn scrub: a pass now; and waiting for its end, for cron.
  */
-#include "care.h"
 #include "exit_status.h"
+#include "maintenance.h"
 
 #include <inttypes.h>
 
@@ -53,14 +53,14 @@ static int show(struct cli *cli, const struct scrub_info *info, bool asked)
                    "shows how far it is. The last pass:\n",
                    info->pass + 1);
         }
-        care_show_scrub(info);
+        maintenance_show_scrub(info);
         return out_flush();
     }
     json_init(&json);
     json_open(&json, NULL, '{');
     json_u64(&json, "schema_version", JSON_SCHEMA_VERSION);
     json_bool(&json, "asked", asked);
-    care_json_scrub(&json, "scrub", info);
+    maintenance_json_scrub(&json, "scrub", info);
     json_close(&json, '}');
     int status = json_print(&json);
     json_fini(&json);
@@ -79,7 +79,7 @@ static int wait_for_end(struct cli *cli, uint64_t pass, struct source_request *r
         }
         engine_call_fini(&request->call);
         *request = (struct source_request){.done = false};
-        status = care_sleep(cli, diag);
+        status = maintenance_sleep(cli, diag);
         status =
             status != 0 ? status : ask(cli, &(struct msg_scrub){.begin = false}, request, diag);
     }
@@ -105,7 +105,7 @@ static int run(struct cli *cli, void *own, struct diag *diag)
         if (status == 0 && given->wait && info->findings > 0) {
             status = EXIT_DAMAGE;
             if (!cli->json) {
-                care_tell_damage(info); /* cron mails this, and no exit status */
+                maintenance_tell_damage(info); /* cron mails this, and no exit status */
             }
         }
     }

@@ -5,7 +5,7 @@
  */
 #include "reclaim.h"
 
-#include "care.h"
+#include "maintenance.h"
 #include "offline_gc.h"
 
 #include <string.h>
@@ -31,7 +31,7 @@ int reclaim_ask(struct cli *cli, const struct msg_gc *asked, struct gc_info *ret
     while (status == 0 && asked->begin && request.call.reply.u.gc_report.info.running) {
         engine_call_fini(&request.call);
         request = (struct source_request){.done = false};
-        status = care_sleep(cli, diag);
+        status = maintenance_sleep(cli, diag);
         status = status != 0 ? status : ask(cli, &(struct msg_gc){.begin = false}, &request, diag);
     }
     if (status == 0) {

@@ -15,7 +15,7 @@ import torch
 from ..errors import DigestMismatchError, DtypeMismatchError, InvalidError, ShapeMismatchError, UnsupportedError
 from ..tree import Ref
 from . import arrays, device, memory
-from .near import listed
+from .similar import listed
 from .only import Only
 from .sharded import Layouts, Sharded
 

@@ -15,7 +15,7 @@ from .. import tree
 from ..client import LATEST, LOCAL, TREE, Client
 from ..errors import (CairnError, DamagedError, FormatError, InternalError, InvalidError, MissingTensorError, NotFoundError,
                       with_text)
-from . import near, rng
+from . import similar, rng
 from .futures import Restored
 from .group import Group
 from .local import refuse_reshape
@@ -222,7 +222,7 @@ class Restore:
         except MissingTensorError as error:
             return error
         if plan.missing or plan.unexpected:
-            return MissingTensorError.of(near.explain(plan.missing, plan.unexpected))
+            return MissingTensorError.of(similar.explain(plan.missing, plan.unexpected))
         return None
 
     def _unexpected_by_all(self, plan: Plan) -> None:

@@ -69,7 +69,7 @@ static void refuse_duty(struct session *session, uint32_t stream, const char *wh
 
 /* Refuses maintenance that this server does not do, because it has opened the store without the
  * right to change it. */
-static void refuse_care(struct session *session, uint32_t stream, const char *what)
+static void refuse_maintenance(struct session *session, uint32_t stream, const char *what)
 {
     struct catalog *catalog = session->server->options.catalog;
     bool read_only = catalog && catalog_store(catalog)->caps.read_only;
@@ -93,7 +93,7 @@ int session_on_scrub(struct session *session, uint32_t stream, const struct msg 
     (void)diag;
     timer_stop(&session->login);
     if (!scrub) {
-        refuse_care(session, stream, "scrub its store");
+        refuse_maintenance(session, stream, "scrub its store");
         return 0;
     }
     if (msg->u.scrub.begin && !scrub_is_ours(scrub, &holder)) {
@@ -176,7 +176,7 @@ int session_on_gc(struct session *session, uint32_t stream, const struct msg *ms
     (void)diag;
     timer_stop(&session->login);
     if (!gc) {
-        refuse_care(session, stream, "collect garbage");
+        refuse_maintenance(session, stream, "collect garbage");
         return 0;
     }
     if (msg->u.gc.begin && !gc_is_ours(gc, &holder)) {
@@ -403,7 +403,7 @@ int session_on_repair(struct session *session, uint32_t stream, const struct msg
     }
     timer_stop(&session->login);
     if (!repair) {
-        refuse_care(session, stream, "repair its store");
+        refuse_maintenance(session, stream, "repair its store");
         return 0;
     }
     if (asked->begin) {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * See care.h.
+ * See maintenance.h.
  */
-#include "care.h"
+#include "maintenance.h"
 
 #include "base/digits.h"
 
@@ -34,7 +34,7 @@ static void show_findings(const struct scrub_info *info)
     }
 }
 
-void care_show_scrub(const struct scrub_info *info)
+void maintenance_show_scrub(const struct scrub_info *info)
 {
     char bytes[32], rate[32], when[48], where[RUN_NAME_TEXT_MAX + 64];
     format_bytes(info->bytes, sizeof(bytes), bytes);
@@ -63,7 +63,7 @@ void care_show_scrub(const struct scrub_info *info)
     show_findings(info);
 }
 
-void care_tell_damage(const struct scrub_info *info)
+void maintenance_tell_damage(const struct scrub_info *info)
 {
     char where[RUN_NAME_TEXT_MAX + 64] = "";
     const struct scrub_finding_info *newest = info->recent_count > 0 ? &info->recent[0] : NULL;
@@ -81,7 +81,7 @@ void care_tell_damage(const struct scrub_info *info)
                 : ", and `cairn verify --repair` repairs what has a copy");
 }
 
-void care_waits_text(int64_t first_wall_ns, int64_t last_wall_ns, size_t size, char *ret)
+void maintenance_waits_text(int64_t first_wall_ns, int64_t last_wall_ns, size_t size, char *ret)
 {
     char first[48], last[48];
     if (last_wall_ns == 0) {
@@ -105,7 +105,7 @@ static void show_forgotten(const struct gc_info *info)
         return;
     }
     format_bytes(info->forgotten_bytes, sizeof(bytes), bytes);
-    care_waits_text(info->first_wall_ns, info->last_wall_ns, sizeof(until), until);
+    maintenance_waits_text(info->first_wall_ns, info->last_wall_ns, sizeof(until), until);
     printf("           %s of %" PRIu64 " forgotten checkpoint%s wait%s to be reclaimed, %s;\n"
            "           `cairn gc --now` frees %s now, for good\n",
            bytes, info->forgotten, plural(info->forgotten), info->forgotten == 1 ? "s" : "", until,
@@ -141,7 +141,7 @@ static void show_pressure(const struct gc_info *info)
            info->pressed_total == 1 ? "its" : "their", bytes, when);
 }
 
-void care_show_gc(const struct gc_info *info, bool tells_why)
+void maintenance_show_gc(const struct gc_info *info, bool tells_why)
 {
     char bytes[32], read[32], when[48];
     format_bytes(info->bytes, sizeof(bytes), bytes);
@@ -195,7 +195,7 @@ static void json_number(struct json *json, const char *name, bool is_bool, uint6
                          : false),        \
                 (uint64_t)info->name);
 
-void care_json_scrub(struct json *json, const char *name, const struct scrub_info *info)
+void maintenance_json_scrub(struct json *json, const char *name, const struct scrub_info *info)
 {
     char where[RUN_NAME_TEXT_MAX + 64];
     json_open(json, name, '{');
@@ -219,7 +219,7 @@ void care_json_scrub(struct json *json, const char *name, const struct scrub_inf
     json_close(json, '}');
 }
 
-void care_json_gc(struct json *json, const char *name, const struct gc_info *info)
+void maintenance_json_gc(struct json *json, const char *name, const struct gc_info *info)
 {
     json_open(json, name, '{');
     GC_INFO_FIELDS(NUMBER)
@@ -245,7 +245,7 @@ static void on_nap(struct timer *timer)
     source_wake(nap->source);
 }
 
-int care_sleep(struct cli *cli, struct diag *diag)
+int maintenance_sleep(struct cli *cli, struct diag *diag)
 {
     struct nap nap = {.source = cli->connection};
     timer_init(&nap.timer, source_loop(cli->connection), on_nap);

@@ -41,7 +41,7 @@ static void on_timer(struct timer *timer)
     timer_start(&catalog->look.timer, LOOK_EVERY_MS);
 }
 
-void catalog_look_init(struct catalog *catalog)
+void catalog_refresh_init(struct catalog *catalog)
 {
     list_init(&catalog->look.waiting);
     list_init(&catalog->look.asked);
@@ -49,7 +49,7 @@ void catalog_look_init(struct catalog *catalog)
     timer_init(&catalog->look.timer, catalog->loop, on_timer);
 }
 
-void catalog_look_start(struct catalog *catalog)
+void catalog_refresh_start(struct catalog *catalog)
 {
     if (catalog->options.poll_ms != 0 && !catalog->closing) {
         timer_start(&catalog->look.timer, LOOK_EVERY_MS);
@@ -61,7 +61,7 @@ static void answer(struct list *looks, int status, const struct diag *diag)
 {
     struct list *node;
     while ((node = list_pop(looks))) {
-        struct catalog_look *look = list_item(node, struct catalog_look, link);
+        struct catalog_refresh *look = list_item(node, struct catalog_refresh, link);
         look->status = status;
         if (diag) {
             err_ignore(diag_copy(&look->diag, diag)); /* the look's own status carries the result */
@@ -99,7 +99,7 @@ static void on_listed(struct store_req *req)
 static void turn(struct catalog *catalog)
 {
     if (catalog->closing) {
-        return; /* catalog_look_close() has answered them */
+        return; /* catalog_refresh_close() has answered them */
     }
     struct list *node;
     while (!catalog->look.busy && (node = list_pop(&catalog->look.waiting))) {
@@ -116,7 +116,7 @@ static void turn(struct catalog *catalog)
     }
 }
 
-void catalog_look(struct catalog *catalog, struct catalog_look *look)
+void catalog_refresh(struct catalog *catalog, struct catalog_refresh *look)
 {
     look->status = 0;
     list_init(&look->link);
@@ -124,14 +124,14 @@ void catalog_look(struct catalog *catalog, struct catalog_look *look)
     post_turn(catalog);
 }
 
-void catalog_look_cancel(struct catalog_look *look)
+void catalog_refresh_cancel(struct catalog_refresh *look)
 {
     if (look->link.next) {
         list_remove(&look->link);
     }
 }
 
-void catalog_look_close(struct catalog *catalog)
+void catalog_refresh_close(struct catalog *catalog)
 {
     timer_stop(&catalog->look.timer);
     answer(&catalog->look.waiting, CAIRN_E_SHUTTING_DOWN, NULL);

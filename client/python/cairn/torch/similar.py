@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Words for what a state and a checkpoint do not have in common: lists, and for each missing name the nearest one."""
+"""Names for messages: lists that are cut after the first few, and for each missing name the most similar stored one."""
 
 from __future__ import annotations
 

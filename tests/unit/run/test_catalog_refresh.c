@@ -39,12 +39,12 @@ static size_t names_of(struct catalog *catalog)
 }
 
 struct looking {
-    struct catalog_look look;
+    struct catalog_refresh look;
     bool done;
     int status;
 };
 
-static void on_looked(struct catalog_look *look)
+static void on_looked(struct catalog_refresh *look)
 {
     struct looking *looking = container_of(look, struct looking, look);
     looking->done = true;
@@ -54,7 +54,7 @@ static void on_looked(struct catalog_look *look)
 static int look(struct rig *rig, struct catalog *catalog)
 {
     struct looking looking = {.look.done = on_looked};
-    catalog_look(catalog, &looking.look);
+    catalog_refresh(catalog, &looking.look);
     assert_false(looking.done); /* never inside the call */
     rig_until(rig, &looking.done);
     return looking.status;
@@ -104,9 +104,9 @@ static void given_up_and_closed(void **state)
     struct rig *rig = *state;
     struct catalog *other = rig_catalog_new(rig);
     struct looking given_up = {.look.done = on_looked}, late = {.look.done = on_looked};
-    catalog_look(other, &given_up.look);
-    catalog_look_cancel(&given_up.look);
-    catalog_look(other, &late.look);
+    catalog_refresh(other, &given_up.look);
+    catalog_refresh_cancel(&given_up.look);
+    catalog_refresh(other, &late.look);
     rig_catalog_close(rig, other);
     assert_false(given_up.done);
     assert_true(late.done);

@@ -17,22 +17,22 @@
 
 #include "engine_world.h"
 
-enum { ZOO_DTYPES = 22, ZOO_SIZES = 6, ZOO_TENSORS = ZOO_DTYPES * ZOO_SIZES + 3, ZOO_SAVES = 30 };
+enum { ALL_DTYPES = 22, ALL_SIZES = 6, ALL_TENSORS = ALL_DTYPES * ALL_SIZES + 3, ALL_SAVES = 30 };
 
-struct zoo {
+struct all_types {
     struct world world;
     uint32_t chunk_bytes;
     size_t bytes;              /* of the state of a rank */
     uint8_t *state;            /* as it is now; the same on all ranks */
-    uint8_t *saved[ZOO_SAVES]; /* as each step saved it; NULL: aborted */
+    uint8_t *saved[ALL_SAVES]; /* as each step saved it; NULL: aborted */
 };
 
 /* --- the set ----------------------------------------------------------------------- */
 
-static size_t elements_of(const struct zoo *zoo, unsigned size, uint32_t element_bytes)
+static size_t elements_of(const struct all_types *all_types, unsigned size, uint32_t element_bytes)
 {
-    size_t chunk = zoo->chunk_bytes / element_bytes;
-    const size_t counts[ZOO_SIZES] = {0, 1, chunk - 1, chunk, chunk + 1, 2 * chunk + 3};
+    size_t chunk = all_types->chunk_bytes / element_bytes;
+    const size_t counts[ALL_SIZES] = {0, 1, chunk - 1, chunk, chunk + 1, 2 * chunk + 3};
     return counts[size];
 }
 
@@ -53,13 +53,13 @@ static size_t element_bytes(uint32_t dtype) { return dtype_bits(dtype) / 8; }
 
 /* All dtypes in all sizes, each at a place of its own; then a scalar, a transposed one over the
  * bytes of the largest int64, and an alias of another. */
-static size_t list_tensors(const struct zoo *zoo, uint8_t *memory, char (*names)[24],
+static size_t list_tensors(const struct all_types *all_types, uint8_t *memory, char (*names)[24],
                            struct registered_tensor *tensors, struct registered_box *boxes)
 {
     size_t at = 0, n = 0, i64_at = 0, i64_count = 0;
-    for (uint32_t dtype = 1; dtype <= ZOO_DTYPES; dtype++) {
-        for (unsigned size = 0; size < ZOO_SIZES; size++, n++) {
-            size_t count = elements_of(zoo, size, (uint32_t)element_bytes(dtype));
+    for (uint32_t dtype = 1; dtype <= ALL_DTYPES; dtype++) {
+        for (unsigned size = 0; size < ALL_SIZES; size++, n++) {
+            size_t count = elements_of(all_types, size, (uint32_t)element_bytes(dtype));
             snprintf(names[n], sizeof names[n], "t%02u.%u", dtype, size);
             boxes[n] = (struct registered_box){.box = {.ndim = 1, .length = {(int64_t)count}},
                                                .contiguous = true,
@@ -91,26 +91,26 @@ static int name_order(const void *a, const void *b)
     return strcmp(left->name, right->name);
 }
 
-static void register_zoo(struct zoo *zoo, struct world_rank *rank)
+static void register_all_types(struct all_types *all_types, struct world_rank *rank)
 {
-    static char names[ZOO_TENSORS][24];
-    static struct registered_tensor tensors[ZOO_TENSORS];
-    static struct registered_box boxes[ZOO_TENSORS];
+    static char names[ALL_TENSORS][24];
+    static struct registered_tensor tensors[ALL_TENSORS];
+    static struct registered_box boxes[ALL_TENSORS];
     uint32_t everybody[WORLD_RANKS_MAX] = {0, 1, 2, 3};
     struct diag diag = DIAG_INIT;
     registered_unref(rank->set);
     free(rank->memory);
-    rank->memory = calloc(1, zoo->bytes);
-    rank->memory_bytes = zoo->bytes;
-    (void)list_tensors(zoo, rank->memory, names, tensors, boxes);
-    for (unsigned i = 0; i < ZOO_TENSORS; i++) {
+    rank->memory = calloc(1, all_types->bytes);
+    rank->memory_bytes = all_types->bytes;
+    (void)list_tensors(all_types, rank->memory, names, tensors, boxes);
+    for (unsigned i = 0; i < ALL_TENSORS; i++) {
         tensors[i].group = everybody;
-        tensors[i].group_count = zoo->world.world_size;
+        tensors[i].group_count = all_types->world.world_size;
     }
-    qsort(tensors, ZOO_TENSORS, sizeof tensors[0], name_order);
-    if (registered_new(&(struct registered_list){.rank = (uint32_t)(rank - zoo->world.ranks),
-                                                 .world_size = zoo->world.world_size,
-                                                 .tensor_count = ZOO_TENSORS,
+    qsort(tensors, ALL_TENSORS, sizeof tensors[0], name_order);
+    if (registered_new(&(struct registered_list){.rank = (uint32_t)(rank - all_types->world.ranks),
+                                                 .world_size = all_types->world.world_size,
+                                                 .tensor_count = ALL_TENSORS,
                                                  .tensors = tensors},
                        &rank->set, &diag) != 0) {
         fail_msg("%s", diag.text);
@@ -120,11 +120,11 @@ static void register_zoo(struct zoo *zoo, struct world_rank *rank)
 /* --- its bytes --------------------------------------------------------------------- */
 
 /* Zeros, noise, small integers, floats near each other, NaNs with payloads and negative zeros. */
-static void write_some(struct zoo *zoo, size_t at, size_t bytes)
+static void write_some(struct all_types *all_types, size_t at, size_t bytes)
 {
     static const uint32_t specials[] = {0x7fc00001, 0xffa5a5a5, 0x80000000, 0x7f800000, 0x00000001};
-    unsigned kind = (unsigned)(sim_random(zoo->world.sim) % 5);
-    uint64_t random = sim_random(zoo->world.sim);
+    unsigned kind = (unsigned)(sim_random(all_types->world.sim) % 5);
+    uint64_t random = sim_random(all_types->world.sim);
     for (size_t i = 0; i < bytes; i++) {
         random = random * 6364136223846793005u + 1442695040888963407u;
         uint8_t noise = (uint8_t)(random >> 40);
@@ -132,28 +132,30 @@ static void write_some(struct zoo *zoo, size_t at, size_t bytes)
         const uint8_t choice[5] = {0, noise, (uint8_t)((at + i) % 4 == 0 ? noise : 0),
                                    (uint8_t)((at + i) % 4 == 3 ? 0x3f : noise),
                                    (uint8_t)(special >> ((at + i) % 4 * 8))};
-        zoo->state[at + i] = choice[kind];
+        all_types->state[at + i] = choice[kind];
     }
 }
 
-static void change_some(struct zoo *zoo)
+static void change_some(struct all_types *all_types)
 {
-    unsigned count = (unsigned)(sim_random(zoo->world.sim) % 6);
+    unsigned count = (unsigned)(sim_random(all_types->world.sim) % 6);
     for (unsigned i = 0; i < count; i++) {
-        size_t at = sim_random(zoo->world.sim) % zoo->bytes;
-        size_t most = zoo->bytes - at < zoo->bytes / 8 ? zoo->bytes - at : zoo->bytes / 8;
-        write_some(zoo, at, sim_random(zoo->world.sim) % (most + 1));
+        size_t at = sim_random(all_types->world.sim) % all_types->bytes;
+        size_t most = all_types->bytes - at < all_types->bytes / 8 ? all_types->bytes - at
+                                                                   : all_types->bytes / 8;
+        write_some(all_types, at, sim_random(all_types->world.sim) % (most + 1));
     }
 }
 
 /* Bytes between tensors belong to nobody: they are zero in both. */
-static void expect_equal(struct zoo *zoo, const struct world_rank *rank, const uint8_t *state)
+static void expect_equal(struct all_types *all_types, const struct world_rank *rank,
+                         const uint8_t *state)
 {
-    static char names[ZOO_TENSORS][24];
-    static struct registered_tensor tensors[ZOO_TENSORS];
-    static struct registered_box boxes[ZOO_TENSORS];
-    (void)list_tensors(zoo, rank->memory, names, tensors, boxes);
-    for (unsigned i = 0; i < ZOO_TENSORS - 3; i++) {
+    static char names[ALL_TENSORS][24];
+    static struct registered_tensor tensors[ALL_TENSORS];
+    static struct registered_box boxes[ALL_TENSORS];
+    (void)list_tensors(all_types, rank->memory, names, tensors, boxes);
+    for (unsigned i = 0; i < ALL_TENSORS - 3; i++) {
         size_t bytes = (size_t)boxes[i].box.length[0] * element_bytes(tensors[i].dtype);
         size_t at = (size_t)(boxes[i].data - rank->memory);
         if (memcmp(rank->memory + at, state + at, bytes) != 0) {
@@ -164,69 +166,70 @@ static void expect_equal(struct zoo *zoo, const struct world_rank *rank, const u
 
 /* --- saves and restores ------------------------------------------------------------ */
 
-static void zoo_ranks_start(struct zoo *zoo)
+static void all_types_ranks_start(struct all_types *all_types)
 {
-    world_ranks_start(&zoo->world);
-    for (uint32_t i = 0; i < zoo->world.world_size; i++) {
-        register_zoo(zoo, &zoo->world.ranks[i]);
+    world_ranks_start(&all_types->world);
+    for (uint32_t i = 0; i < all_types->world.world_size; i++) {
+        register_all_types(all_types, &all_types->world.ranks[i]);
     }
 }
 
-static void zoo_init(struct zoo *zoo, uint64_t seed, const struct world_options *options)
+static void all_types_init(struct all_types *all_types, uint64_t seed,
+                           const struct world_options *options)
 {
-    memset(zoo, 0, sizeof *zoo);
-    static char names[ZOO_TENSORS][24];
-    static struct registered_tensor tensors[ZOO_TENSORS];
-    static struct registered_box boxes[ZOO_TENSORS];
-    world_init_with(&zoo->world, seed, 2, options);
-    zoo->chunk_bytes = options->chunk_bytes;
-    zoo->bytes = list_tensors(zoo, NULL, names, tensors, boxes);
-    zoo->state = calloc(1, zoo->bytes);
-    for (size_t at = 0; at < zoo->bytes; at += 5000) {
-        write_some(zoo, at, zoo->bytes - at < 5000 ? zoo->bytes - at : 5000);
+    memset(all_types, 0, sizeof *all_types);
+    static char names[ALL_TENSORS][24];
+    static struct registered_tensor tensors[ALL_TENSORS];
+    static struct registered_box boxes[ALL_TENSORS];
+    world_init_with(&all_types->world, seed, 2, options);
+    all_types->chunk_bytes = options->chunk_bytes;
+    all_types->bytes = list_tensors(all_types, NULL, names, tensors, boxes);
+    all_types->state = calloc(1, all_types->bytes);
+    for (size_t at = 0; at < all_types->bytes; at += 5000) {
+        write_some(all_types, at, all_types->bytes - at < 5000 ? all_types->bytes - at : 5000);
     }
-    zoo_ranks_start(zoo);
+    all_types_ranks_start(all_types);
 }
 
-static void zoo_fini(struct zoo *zoo)
+static void all_types_fini(struct all_types *all_types)
 {
-    world_ranks_stop(&zoo->world);
-    world_fini(&zoo->world);
-    for (unsigned i = 0; i < ZOO_SAVES; i++) {
-        free(zoo->saved[i]);
+    world_ranks_stop(&all_types->world);
+    world_fini(&all_types->world);
+    for (unsigned i = 0; i < ALL_SAVES; i++) {
+        free(all_types->saved[i]);
     }
-    free(zoo->state);
+    free(all_types->state);
 }
 
-static void restore(struct zoo *zoo, unsigned step)
+static void restore(struct all_types *all_types, unsigned step)
 {
     const struct selector selector = {.kind = SELECT_STEP, .id = {0, step}};
-    for (uint32_t i = 0; i < zoo->world.world_size; i++) {
-        memset(zoo->world.ranks[i].memory, 0x77, zoo->bytes);
-        world_restore(&zoo->world.ranks[i], selector, 60000);
+    for (uint32_t i = 0; i < all_types->world.world_size; i++) {
+        memset(all_types->world.ranks[i].memory, 0x77, all_types->bytes);
+        world_restore(&all_types->world.ranks[i], selector, 60000);
     }
-    world_await_restores(&zoo->world, 120000);
-    for (uint32_t i = 0; i < zoo->world.world_size; i++) {
-        struct world_rank *rank = &zoo->world.ranks[i];
+    world_await_restores(&all_types->world, 120000);
+    for (uint32_t i = 0; i < all_types->world.world_size; i++) {
+        struct world_rank *rank = &all_types->world.ranks[i];
         if (rank->restore_status != 0) {
             fail_msg("step %u, rank %u: %s", step, i, rank->restore.diag.text);
         }
         assert_int_equal(rank->restore.id.step, step);
-        expect_equal(zoo, rank, zoo->saved[step]);
+        expect_equal(all_types, rank, all_types->saved[step]);
     }
 }
 
-static unsigned newest_saved(const struct zoo *zoo, unsigned below)
+static unsigned newest_saved(const struct all_types *all_types, unsigned below)
 {
-    while (below > 0 && !zoo->saved[--below]) {
+    while (below > 0 && !all_types->saved[--below]) {
     }
     return below;
 }
 
 /* Something happens while the save is on its way; true where it may fail. */
-static bool disturb(struct zoo *zoo, unsigned step)
+static bool disturb(struct all_types *all_types, unsigned step)
 {
-    struct world *world = &zoo->world;
+    struct world *world = &all_types->world;
     sim_run_for(world->sim, sim_random(world->sim) % 12);
     switch (sim_random(world->sim) % 8) {
     case 0:
@@ -247,14 +250,14 @@ static bool disturb(struct zoo *zoo, unsigned step)
     }
 }
 
-static void save(struct zoo *zoo, unsigned step)
+static void save(struct all_types *all_types, unsigned step)
 {
-    struct world *world = &zoo->world;
+    struct world *world = &all_types->world;
     for (uint32_t i = 0; i < world->world_size; i++) {
-        memcpy(world->ranks[i].memory, zoo->state, zoo->bytes);
+        memcpy(world->ranks[i].memory, all_types->state, all_types->bytes);
         world_save(&world->ranks[i], step, 60000);
     }
-    bool may_fail = disturb(zoo, step);
+    bool may_fail = disturb(all_types, step);
     world_await_saves(world, 120000);
     int status = world->ranks[0].save_status;
     if ((status != 0) != (world->ranks[1].save_status != 0) || (status != 0 && !may_fail)) {
@@ -262,40 +265,40 @@ static void save(struct zoo *zoo, unsigned step)
                  world->ranks[status == 0].save.diag.text);
     }
     if (status == 0) {
-        zoo->saved[step] = malloc(zoo->bytes);
-        memcpy(zoo->saved[step], zoo->state, zoo->bytes);
+        all_types->saved[step] = malloc(all_types->bytes);
+        memcpy(all_types->saved[step], all_types->state, all_types->bytes);
     }
 }
 
 static void long_run(uint64_t seed, const struct world_options *options)
 {
-    struct zoo zoo;
+    struct all_types all_types;
     print_message("seed %llu\n", (unsigned long long)seed);
-    zoo_init(&zoo, seed, options);
-    for (unsigned step = 0; step < ZOO_SAVES; step++) {
-        uint64_t what = sim_random(zoo.world.sim) % 8;
+    all_types_init(&all_types, seed, options);
+    for (unsigned step = 0; step < ALL_SAVES; step++) {
+        uint64_t what = sim_random(all_types.world.sim) % 8;
         if (step > 0 && what == 0) { /* a new attempt goes on from the newest */
-            unsigned from = newest_saved(&zoo, step);
-            world_ranks_stop(&zoo.world);
-            zoo_ranks_start(&zoo);
-            restore(&zoo, from);
-            memcpy(zoo.state, zoo.saved[from], zoo.bytes);
+            unsigned from = newest_saved(&all_types, step);
+            world_ranks_stop(&all_types.world);
+            all_types_ranks_start(&all_types);
+            restore(&all_types, from);
+            memcpy(all_types.state, all_types.saved[from], all_types.bytes);
         } else if (step > 0 && what == 1) { /* the same one goes back */
-            unsigned from = newest_saved(&zoo, step);
-            restore(&zoo, from);
-            memcpy(zoo.state, zoo.saved[from], zoo.bytes);
+            unsigned from = newest_saved(&all_types, step);
+            restore(&all_types, from);
+            memcpy(all_types.state, all_types.saved[from], all_types.bytes);
         }
-        change_some(&zoo);
-        save(&zoo, step);
+        change_some(&all_types);
+        save(&all_types, step);
     }
-    world_ranks_stop(&zoo.world);
-    zoo_ranks_start(&zoo);
-    for (unsigned step = 0; step < ZOO_SAVES; step++) {
-        if (zoo.saved[step]) {
-            restore(&zoo, step);
+    world_ranks_stop(&all_types.world);
+    all_types_ranks_start(&all_types);
+    for (unsigned step = 0; step < ALL_SAVES; step++) {
+        if (all_types.saved[step]) {
+            restore(&all_types, step);
         }
     }
-    zoo_fini(&zoo);
+    all_types_fini(&all_types);
 }
 
 static void small_chunks(void **state)
@@ -328,5 +331,5 @@ int main(void)
         cmocka_unit_test(small_chunks),
         cmocka_unit_test(large_chunks),
     };
-    return cmocka_run_group_tests_name("engine_zoo", tests, NULL, NULL);
+    return cmocka_run_group_tests_name("engine_all_types", tests, NULL, NULL);
 }

@@ -1,0 +1,23 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Shows a pass of scrub or of garbage collection, for `cairn status`, `cairn scrub` and `cairn gc`.
+ */
+#ifndef CAIRN_TOOLS_MAINTENANCE_H
+#define CAIRN_TOOLS_MAINTENANCE_H
+
+#include "cli.h"
+
+void maintenance_show_scrub(const struct scrub_info *info);
+/* One line on stderr, of a pass with findings. */
+void maintenance_tell_damage(const struct scrub_info *info);
+/* tells_why: the last error's words too. */
+void maintenance_show_gc(const struct gc_info *info, bool tells_why);
+/* "until TIME" or "the first until TIME, the last until TIME": when forgotten checkpoints will be
+ * reclaimed; last_wall_ns 0: not by a schedule. */
+void maintenance_waits_text(int64_t first_wall_ns, int64_t last_wall_ns, size_t size, char *ret);
+void maintenance_json_scrub(struct json *json, const char *name, const struct scrub_info *info);
+void maintenance_json_gc(struct json *json, const char *name, const struct gc_info *info);
+/* Sleeps half a second in the source's loop. CANCELLED by an interrupt. */
+int MUST_USE maintenance_sleep(struct cli *cli, struct diag *diag);
+
+#endif
