@@ -167,14 +167,6 @@ bool object_scan_next(struct object_scan *scan, struct scan_sink *sink)
     return true;
 }
 
-void object_scan_skip(struct object_scan *scan)
-{
-    while (!scan->in_footer && scan->at < scan->count &&
-           scan->pieces[scan->at].envelope.offset < scan->from + scan->bytes) {
-        scan->at++;
-    }
-}
-
 /* Checks the chunks in the range, and the zeros between them. */
 static void check_chunks(struct object_scan *scan, const uint8_t *memory, struct scan_sink *sink)
 {

@@ -50,9 +50,6 @@ size_t object_scan_begin(struct object_scan *scan, size_t count, const struct sc
  * LIMIT_ALIGN_BYTES, or a footer, however long. Returns false if the object is done, or if its
  * layout is impossible, which it reports. */
 bool object_scan_next(struct object_scan *scan, struct scan_sink *sink);
-/* Passes over the range, so that the next one can be planned while a copy of the scan waits for the
- * bytes of this one. */
-void object_scan_skip(struct object_scan *scan);
 /* Checks the range, whose bytes are in memory. */
 void object_scan_check(struct object_scan *scan, const uint8_t *memory, struct scan_sink *sink);
 /* Reports the chunks of a range that cannot be read, and goes on behind it. */

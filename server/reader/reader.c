@@ -230,88 +230,71 @@ void reader_source_fini(struct reader_source *source)
     }
 }
 
-struct step { /* a range that is planned and perhaps begun, or the end of an object */
+/* Reads one object at a time, one range at a time; several lanes are under way at once, each at an
+ * object of its own, so that one that does not come holds up no other. */
+struct lane {
+    bool is_busy; /* its range is to be read */
+    struct reader_object object;
     struct object_scan scan;
     struct reader_range range;
-    uint64_t object; /* counted from 1 */
-    bool is_end;
 };
 
 struct reading {
     struct reader_source *source;
     struct reader_visitor *visitor;
-    struct reader_object object; /* that is being planned */
-    struct object_scan plan;
-    bool is_planning, no_more;
-    uint64_t number, left;               /* the object at hand; the one of which the rest is left */
-    struct step steps[READER_DEPTH_MAX]; /* a ring, the oldest first */
-    unsigned first, count;
-    uint64_t chunks; /* checked, of the object of the oldest step */
+    struct lane lanes[READER_DEPTH_MAX];
 };
 
-/* Plans the next step. Returns false if everything is planned. */
-static bool plan(struct reading *r, struct step *ret)
+static int end_object(struct reading *r, struct lane *lane)
 {
-    if (!r->is_planning) {
-        r->no_more = r->no_more || !r->visitor->next(r->visitor, &r->object);
-        if (r->no_more) {
-            return false;
-        }
-        size_t taken =
-            object_scan_begin(&r->plan, r->object.count, r->object.pieces, r->object.chunks_only);
-        CHECK(taken == r->object.count);
-        r->number++;
-    }
-    r->is_planning = r->left != r->number && object_scan_next(&r->plan, &r->visitor->sink);
-    *ret = (struct step){.scan = r->plan, .object = r->number, .is_end = !r->is_planning};
-    if (r->is_planning) {
-        object_scan_skip(&r->plan);
-    }
-    return true;
+    lane->is_busy = false;
+    return r->visitor->done ? r->visitor->done(r->visitor, &lane->scan) : 0;
 }
 
-/* Gives the range its memory, and begins to read it if reads may be begun. */
-static int begin(struct reading *r, struct step *step, unsigned slot, struct diag *diag)
+/* Gives the next range its memory, and begins to read it if reads may be begun; or ends the
+ * object. */
+static int next_range(struct reading *r, struct lane *lane, struct diag *diag)
 {
+    unsigned slot = (unsigned)(lane - r->lanes);
     struct reader_room *room = &r->source->rooms[slot];
-    size_t bytes = round_up_u64(step->scan.bytes, LIMIT_ALIGN_BYTES) + LIMIT_ALIGN_BYTES;
+    if (!object_scan_next(&lane->scan, &r->visitor->sink)) {
+        return end_object(r, lane);
+    }
+    size_t bytes = round_up_u64(lane->scan.bytes, LIMIT_ALIGN_BYTES) + LIMIT_ALIGN_BYTES;
     if (room->bytes < bytes) {
         free(room->memory);
         room->bytes = max_u64(bytes, LIMIT_CHUNK_BYTES + 2 * (size_t)LIMIT_ALIGN_BYTES);
         room->memory = aligned_alloc(LIMIT_ALIGN_BYTES, room->bytes);
         room->bytes = room->memory ? room->bytes : 0;
     }
-    if (!room->memory) {
+    lane->is_busy = room->memory != NULL;
+    if (!lane->is_busy) {
         return diag_no_memory(diag, "reading an object");
     }
-    step->range = (struct reader_range){.object = r->object.at,
-                                        .from = step->scan.from,
-                                        .bytes = step->scan.bytes,
-                                        .to_end = step->scan.in_footer,
+    lane->range = (struct reader_range){.object = lane->object.at,
+                                        .from = lane->scan.from,
+                                        .bytes = lane->scan.bytes,
+                                        .to_end = lane->scan.in_footer,
                                         .memory = room->memory,
                                         .slot = slot};
     if (r->source->begin) {
-        r->source->begin(r->source, &step->range);
+        r->source->begin(r->source, &lane->range);
     }
     return 0;
 }
 
-/* Fills the ring. */
-static int plan_ahead(struct reading *r, struct diag *diag)
+/* Takes the next object, if there is one. */
+static int next_object(struct reading *r, struct lane *lane, bool *io_more, struct diag *diag)
 {
-    unsigned depth = r->source->begin ? r->source->depth : 1;
-    int status = 0;
-    CHECK(depth >= 1 && depth <= READER_DEPTH_MAX);
-    while (status == 0 && r->count < depth) {
-        unsigned slot = (r->first + r->count) % depth;
-        struct step *step = &r->steps[slot];
-        if (!plan(r, step)) {
-            break;
-        }
-        status = step->is_end ? 0 : begin(r, step, slot, diag);
-        r->count += status == 0 ? 1 : 0;
+    struct reader_object *object = &lane->object;
+    *io_more = *io_more && r->visitor->next(r->visitor, object);
+    if (!*io_more) {
+        return 0;
     }
-    return status;
+    size_t taken =
+        object_scan_begin(&lane->scan, object->count, object->pieces, object->chunks_only);
+    CHECK(taken == object->count);
+    return next_range(r, lane, diag);
 }
 
 struct count_sink {
@@ -328,74 +311,78 @@ static void count_found(struct scan_sink *sink, const struct scan_piece *piece,
     container_of(sink, struct count_sink, sink)->count++;
 }
 
-static int tell_unread(struct reading *r, const struct step *step, int status, struct diag *why,
-                       struct diag *diag)
+static int range_unread(struct reading *r, struct lane *lane, int status, struct diag *why,
+                        struct diag *diag)
 {
-    struct object_scan scan = step->scan;
     if (r->visitor->unread) {
-        status = r->visitor->unread(r->visitor, &scan, status, why);
-        r->left = step->object;
-    } else if (reader_is_damage(status)) {
-        object_scan_unreadable(&scan, diag_text(why, status), &r->visitor->sink);
-        status = 0;
+        status = r->visitor->unread(r->visitor, &lane->scan, status, why);
+        return status == 0 ? end_object(r, lane)
+                           : diag_set(diag, status, "%s", diag_text(why, status));
     }
-    return status == 0 ? 0 : diag_set(diag, status, "%s", diag_text(why, status));
+    if (!reader_is_damage(status)) {
+        return diag_set(diag, status, "%s", diag_text(why, status));
+    }
+    object_scan_unreadable(&lane->scan, diag_text(why, status), &r->visitor->sink);
+    return next_range(r, lane, diag);
 }
 
-/* Checks a range. What is wrong with it is told only after a second look. */
-static int check_range(struct reading *r, const struct step *step, struct diag *diag)
+/* Reads a range and checks it. What is wrong with it is told only after a second look. */
+static int read_range(struct reading *r, struct lane *lane, struct diag *diag)
 {
+    const struct object_scan before = lane->scan;
     struct count_sink count = {.sink.found = count_found};
     for (unsigned look = 0;; look++) {
-        struct object_scan scan = step->scan;
         struct diag why = DIAG_INIT;
         if (look > 0 && r->source->begin) {
-            r->source->begin(r->source, &step->range);
+            r->source->begin(r->source, &lane->range);
         }
-        int status = r->source->read(r->source, &step->range, &why);
+        int status = r->source->read(r->source, &lane->range, &why);
+        lane->scan = before;
         if (status != 0) {
-            return tell_unread(r, step, status, &why, diag);
+            lane->is_busy = false;
+            return range_unread(r, lane, status, &why, diag);
         }
-        object_scan_check(&scan, step->range.memory, look == 0 ? &count.sink : &r->visitor->sink);
+        object_scan_check(&lane->scan, lane->range.memory,
+                          look == 0 ? &count.sink : &r->visitor->sink);
         if (look > 0 || count.count == 0) {
-            r->chunks += scan.chunks;
-            return 0;
+            return next_range(r, lane, diag);
         }
     }
-}
-
-static int end_object(struct reading *r, struct step *step)
-{
-    step->scan.chunks = r->chunks;
-    r->chunks = 0;
-    return r->visitor->done ? r->visitor->done(r->visitor, &step->scan) : 0;
 }
 
 /* Ends a read whose bytes are not wanted any more. */
-static void drain(struct reading *r, const struct step *step)
+static void drain(struct reading *r, struct lane *lane)
 {
-    if (!step->is_end && r->source->begin) {
-        err_ignore(r->source->read(r->source, &step->range, NULL)); /* only its memory matters */
+    if (lane->is_busy && r->source->begin) {
+        err_ignore(r->source->read(r->source, &lane->range, NULL)); /* only its memory matters */
     }
+    lane->is_busy = false;
 }
 
 int reader_objects(struct reader_source *source, struct reader_visitor *visitor, struct diag *diag)
 {
     struct reading r = {.source = source, .visitor = visitor};
-    unsigned depth = source->begin ? source->depth : 1;
+    unsigned depth = source->begin ? source->depth : 1, busy;
+    bool more = true;
+    int status = 0;
     CHECK(source->read);
     CHECK(visitor->next && visitor->sink.found);
-    int status = plan_ahead(&r, diag);
-    while (r.count > 0) {
-        struct step *step = &r.steps[r.first];
-        if (status != 0 || (step->object == r.left && !step->is_end)) {
-            drain(&r, step);
-        } else {
-            status = step->is_end ? end_object(&r, step) : check_range(&r, step, diag);
+    CHECK(depth >= 1 && depth <= READER_DEPTH_MAX);
+    do {
+        busy = 0;
+        for (unsigned i = 0; i < depth; i++) {
+            struct lane *lane = &r.lanes[i];
+            if (status == 0 && lane->is_busy) {
+                status = read_range(&r, lane, diag);
+            }
+            while (status == 0 && more && !lane->is_busy) {
+                status = next_object(&r, lane, &more, diag);
+            }
+            busy += lane->is_busy;
         }
-        r.first = (r.first + 1) % depth;
-        r.count--;
-        status = status != 0 ? status : plan_ahead(&r, diag);
+    } while (status == 0 && busy > 0);
+    for (unsigned i = 0; i < depth; i++) {
+        drain(&r, &r.lanes[i]);
     }
     return status;
 }

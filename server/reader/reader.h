@@ -60,9 +60,8 @@ struct reader_source {
     int (*lost)(struct reader_source *source, const struct doc_key *document, int status,
                 struct reader_bytes *ret, struct diag *why);
     int (*read)(struct reader_source *source, const struct reader_range *range, struct diag *diag);
-    /* Begins a read that a later read() of the same range ends, so that `depth` ranges are under
-     * way at a time. Each range that was begun is read once more or less late. NULL: one at a time.
-     */
+    /* Begins a read that a later read() of the same range ends, so that ranges of `depth` objects
+     * are under way at a time. Each range that was begun is read. NULL: one at a time. */
     void (*begin)(struct reader_source *source, const struct reader_range *range);
     unsigned depth; /* with begin: 1 to READER_DEPTH_MAX */
     struct reader_room rooms[READER_DEPTH_MAX];
