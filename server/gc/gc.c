@@ -347,12 +347,13 @@ static bool is_listed(const struct gc *gc, struct ckpt_id id)
 }
 
 /* Takes the dead entries of openings that were fenced before the list was made and of which nothing
- * is on it. Without memory the next pass does it. */
+ * is on it. The list was a lasting one: a manifest that a power cut brought back without its entry
+ * would look like a checkpoint that the record has lost. Without memory the next pass does it. */
 static void take_buries(struct gc *gc, const struct run_state *state)
 {
     CHECK(!gc->visit.buries); /* leave_run() of the run before has freed it */
     size_t count = state->dead_count + state->past_count;
-    gc->visit.buries = gc->status.dry_run ? NULL : calloc(count + 1, sizeof(*gc->visit.buries));
+    gc->visit.buries = !gc->visit.may_bury ? NULL : calloc(count + 1, sizeof(*gc->visit.buries));
     for (size_t i = 0; gc->visit.buries && i < count; i++) {
         bool is_dead = i < state->dead_count;
         struct ckpt_id id = is_dead ? state->deads[i].id : state->pasts[i - state->dead_count].id;
@@ -423,7 +424,8 @@ static void list_ckpts(struct gc *gc)
     if (gc_must_stop(gc)) {
         return;
     }
-    gc->req = (struct store_req){.op = STORE_LIST_CKPTS, .run = gc->status.run};
+    gc->req = (struct store_req){
+        .op = STORE_LIST_CKPTS, .run = gc->status.run, .lasting = gc->visit.may_bury};
     gc_submit(gc, on_ckpts);
 }
 
@@ -509,6 +511,7 @@ static void on_first_state(struct run_snapshot_req *req)
         return;
     }
     gc->visit.fenced = req->state->newest_term;
+    gc->visit.may_bury = !gc->status.dry_run && req->state->dead_count + req->state->past_count > 0;
     gc->visit.cycle = req->state->gc.cycle;
     gc->visit.stale_count = gc->visit.stale_next = 0;
     for (size_t i = 0; i < req->state->open_count && gc->visit.stale_count < GC_STALE_MAX; i++) {

@@ -117,6 +117,7 @@ struct visit {
     struct run *run; /* held; NULL between two runs */
     uint64_t cycle;
     bool marked;     /* state_is_marked(): nothing of the run is removed */
+    bool may_bury;   /* there were dead entries before anything was listed */
     uint64_t fenced; /* terms below this were fenced before anything was listed */
     size_t stale_count, stale_next;
     struct stale stales[GC_STALE_MAX];

@@ -72,7 +72,9 @@ enum store_op {
      * unless caps.exchanges is set. */
     STORE_EXCHANGE,
     STORE_LIST_SMALL, /* small things of one checkpoint (run, ckpt), for gc */
-    STORE_LIST_CKPTS, /* checkpoints of a run of which anything is stored, for gc */
+    /* Checkpoints of a run of which anything is stored, for gc. With `lasting`, a crash after the
+     * answer brings nothing back of a checkpoint that is not on the list. */
+    STORE_LIST_CKPTS,
     /* Names of all runs of which anything is stored, sorted: a record, a copy of one, or objects
      * and small things without either (`salvage` makes a record for those). */
     STORE_LIST_RUNS,
@@ -173,6 +175,7 @@ struct store_req {
      * write to the record nor to call the run empty. */
     bool take_prefix;
     bool for_good; /* SWEEP */
+    bool lasting;  /* LIST_CKPTS */
     bool to_end;   /* READ: the object must end with the range; DAMAGED if it is longer */
     /* FETCH, RECORD_GET: read what the medium holds now, past every cache that the store can pass.
      * Every file of a record is checked, in both places, older ones included. */

@@ -74,6 +74,23 @@ static size_t add_ckpts(const struct dir_entries *entries, size_t count, struct 
     return count;
 }
 
+/* Makes it durable that folders are gone from this one. Removing does not (a name that a crash
+ * brings back is removed again), so a list that has to hold after a crash does. */
+static int make_lasting(struct dir_store *store, const char *path, struct diag *diag)
+{
+    struct dir_at at;
+    struct diag why = DIAG_INIT;
+    int rc = store->read_only ? CAIRN_E_NOT_FOUND : dir_at_open(store, path, &at, &why);
+    if (rc == CAIRN_E_NOT_FOUND) {
+        return 0;
+    }
+    if (rc == 0) {
+        rc = dir_sync_now(store, &at, &why);
+        dir_at_close(store, &at);
+    }
+    return rc == 0 ? 0 : diag_copy(diag, &why);
+}
+
 /* Lists the checkpoints of a run. A checkpoint that has parts and objects has two folders, and is
  * listed once. */
 int dir_op_list_ckpts(struct dir_store *store, struct store_req *req)
@@ -87,6 +104,7 @@ int dir_op_list_ckpts(struct dir_store *store, struct store_req *req)
                          folders[i]);
         CHECK(n > 0 && n < DIR_PATH_MAX);
         rc = list_folder(store, path, &entries[i], &req->diag);
+        rc = rc != 0 || !req->lasting ? rc : make_lasting(store, path, &req->diag);
     }
     struct ckpt_id *list =
         rc == 0 ? calloc(entries[0].count + entries[1].count + 1, sizeof(*list)) : NULL;

@@ -161,6 +161,32 @@ static void what_is_vouched_for_is_durable(void **state)
     assert_true(inherited > 0);
 }
 
+/* Goal: gc may forget that there was a checkpoint which is not on a lasting list. Without that the
+ * power cut brings the removed manifest back, which no entry tells of any more. */
+static void what_a_lasting_list_has_not_stays_away(void **state)
+{
+    (void)state;
+    unsigned came_back[2] = {0};
+    for (int lasting = 0; lasting < 2; lasting++) {
+        struct bed bed;
+        bed_init(&bed, BED_DIR_SIM, "", 7);
+        bed_open_ok(&bed);
+        struct store_name name = bed_name(5, STORE_MANIFEST, 0, 1);
+        assert_int_equal(bed_publish(&bed, name, 5000, 1), 0);
+        assert_int_equal(bed_delete_small(&bed, name), 0);
+        struct store_req list = {.op = STORE_LIST_CKPTS, .run = name.run, .lasting = lasting == 1};
+        assert_int_equal(bed_do(&bed, &list), 0);
+        assert_int_equal(list.ret_count, 0);
+        free(list.ret_ckpts);
+        bed_crash(&bed, true);
+        bed_open_ok(&bed);
+        came_back[lasting] = bed_check_small(&bed, name, 5000, 1) == 0;
+        bed_fini(&bed);
+    }
+    assert_int_equal(came_back[0], 1); /* otherwise this test proves nothing */
+    assert_int_equal(came_back[1], 0);
+}
+
 /* Goal: nothing is left behind: after a start no temporary exists (L21, I8). */
 static void count_temps(void *user, const char *path, uint64_t bytes)
 {
@@ -199,6 +225,7 @@ int main(void)
         cmocka_unit_test(every_call_losing_a_part),
         cmocka_unit_test(every_pair_of_calls_of_the_start),
         cmocka_unit_test(what_is_vouched_for_is_durable),
+        cmocka_unit_test(what_a_lasting_list_has_not_stays_away),
         cmocka_unit_test(a_start_removes_temporaries),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
