@@ -28,14 +28,42 @@ static void (*const handlers[])(struct step *step) = {[EVENT_CREATE] = on_create
                                                       [EVENT_ADOPT] = on_adopt,
                                                       [EVENT_BURY] = on_bury};
 
+/* Checks what is true of every verdict: each update is guarded, and the parts of the answer agree.
+ */
+static void check_verdict(const struct step *step)
+{
+    const struct verdict *ret = step->ret;
+
+    CHECK(ret->update.guard_count <= step->guard_cap);
+    CHECK(ret->update.change_count <= step->change_cap);
+    CHECK(step->removal_count <= ret->update.change_count);
+    CHECK(ret->code <= 0);
+    if (ret->code == 0 && ret->update.change_count > 0) {
+        CHECK(ret->update.guard_count > 0); /* an update without a guard could undo another one */
+        CHECK(step->head_change == 0 || step->head.seq > step->state->head.seq);
+    }
+    if (ret->code == 0 && ret->state == SAVE_COMMITTED) {
+        CHECK(ret->seq > 0);
+    }
+    if (ret->marks != NULL) {
+        CHECK(ret->done_count <= ret->mark_count);
+        CHECK(ret->refused_count <= ret->mark_count - ret->done_count);
+    }
+    CHECK(!ret->restore_done || !ret->restore_failed);
+}
+
 void commit_step(const struct run_state *state, const struct event *event, struct scratch *scratch,
                  struct verdict *ret)
 {
+    CHECK(scratch != NULL);
+    CHECK(ret != NULL);
     struct step step = {.state = state, .event = event, .scratch = scratch, .ret = ret};
     *ret = (struct verdict){.id = event->id, .newest_term = state->newest_term};
-    CHECK((size_t)event->kind < ARRAY_LEN(handlers) && handlers[event->kind]);
+    CHECK((size_t)event->kind < ARRAY_LEN(handlers));
+    CHECK(handlers[event->kind] != NULL);
     handlers[event->kind](&step);
     step_put_day(&step);
+    check_verdict(&step);
     if (ret->code != 0) {
         ret->update = (struct record_update){0};
     }

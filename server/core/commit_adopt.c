@@ -13,6 +13,8 @@
 
 #include "core_private.h"
 
+#include "base/check.h"
+
 /* Returns true if the term was granted to nobody. Such a term fills a hole, and adopting one of its
  * checkpoints gives it its holder back. */
 static bool is_of_nobody(const struct entry_term *entry)
@@ -24,6 +26,7 @@ static bool is_of_nobody(const struct entry_term *entry)
 /* Adds a guard: the term must still be as it was read. */
 static void guard_term(struct step *step, const struct state_term *term)
 {
+    CHECK(term->term <= step->state->newest_term);
     char key[ENTRY_KEY_MAX];
     struct buf buf;
     buf_init(&buf, LIMIT_RECORD_VALUE_BYTES);
@@ -132,6 +135,7 @@ static void adopt_gone(struct step *step, struct ckpt_id id)
                   id.step, id.term);
         return;
     }
+    CHECK(commit.world_size > 0);
     (void)step_append(step, &commit);
     mark.kind = CHAIN_FORGET;
     (void)step_append(step, &mark);
@@ -217,6 +221,7 @@ static void put_health(struct step *step, uint64_t seq)
     if (event->health == HEALTH_VERIFIED) {
         return;
     }
+    CHECK(event->health <= HEALTH_DAMAGED);
     reason_set(entry.reason, event->reason != NULL ? event->reason : "");
     key_health(seq, key);
     buf_init(&buf, LIMIT_RECORD_VALUE_BYTES);
@@ -250,6 +255,7 @@ static void end_opening(struct step *step)
  * made whole. */
 static void give_up(struct step *step)
 {
+    CHECK(step->event->code != 0);
     const struct event *event = step->event;
     const struct state_open *open = state_open_find(step->state, event->id);
     const struct state_dead *dead = dead_find(step->state, event->id);
@@ -309,6 +315,7 @@ void on_adopt(struct step *step)
     }
     end_opening(step);
     uint64_t seq = step_append(step, &entry);
+    CHECK(seq > step->state->head.seq);
     step->ret->note_version = step_put_note(step, seq, NULL, &event->note);
     put_health(step, seq);
     step->ret->id = event->id;

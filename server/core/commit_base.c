@@ -9,6 +9,8 @@
  */
 #include "core_private.h"
 
+#include "base/check.h"
+
 /* Returns the checkpoint that the save continues: the last commit of its own term that is not
  * forgotten, or else the newest such checkpoint among the parent and its ancestors. */
 static const struct state_commit *continued(const struct run_state *state, uint64_t term,
@@ -41,6 +43,7 @@ struct ckpt_id step_choose_base(struct step *step, uint64_t term, struct ckpt_id
         }
         key_health(member->entry.seq, key);
         step_guard_absent(step, key);
+        CHECK(member->entry.seq <= base->entry.seq); /* a base is older than what was built on it */
         struct ckpt_id below = member->entry.base;
         member = below.term != 0 ? commit_any(state, below) : NULL;
     }

@@ -9,6 +9,8 @@
 
 #include "core_private.h"
 
+#include "base/check.h"
+
 /* Writes the tags and metrics that the save was opened with as the first version of its note. */
 static void put_first_note(struct step *step, const struct entry_open *open, uint64_t seq)
 {
@@ -62,6 +64,8 @@ void on_commit(struct step *step)
     entry.base = open->entry.base;
     step_guard_newest(step);
     uint64_t seq = step_append(step, &entry);
+    CHECK(seq > step->state->head.seq);
+    CHECK(commit_any(step->state, entry.id) == NULL); /* I3: loading has refused such a record */
     put_first_note(step, &open->entry, seq);
     step_end_open(step, open, 0, "");
     step->ret->state = SAVE_COMMITTED;

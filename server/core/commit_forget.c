@@ -52,6 +52,7 @@ int state_uses(const struct run_state *state, struct scratch *scratch, struct st
                 ? commit_any(state, open->entry.base)
                 : NULL;
         if (base != NULL) {
+            CHECK((size_t)(base - state->commits) < state->commit_count);
             uses[base - state->commits].claimed = true;
         }
     }
@@ -65,6 +66,7 @@ int state_uses(const struct run_state *state, struct scratch *scratch, struct st
     }
     const struct state_term *newest = term_of(state, state->newest_term);
     if (newest != NULL && !newest->entered && newest->entry.parent.term != 0) {
+        CHECK(commit_any(state, newest->entry.parent) != NULL); /* loading has checked it */
         uses[commit_any(state, newest->entry.parent) - state->commits].parent = true;
     }
     *ret = uses;
@@ -76,6 +78,7 @@ int state_uses(const struct run_state *state, struct scratch *scratch, struct st
 struct batch {
     struct mark *marks;
     struct ckpt_id *ids; /* of the checkpoints that are marked */
+    size_t cap;          /* of both arrays */
 };
 
 /* Makes room for `count` outcomes. Returns false, with the step failed, if there is no memory. */
@@ -88,6 +91,7 @@ static bool batch_init(struct step *step, size_t count, struct batch *ret)
                   "there is not enough memory for a batch of %zu checkpoints", count);
         return false;
     }
+    batch.cap = count;
     *ret = batch;
     return true;
 }
@@ -98,6 +102,8 @@ static void batch_add(struct step *step, struct batch *batch, struct ckpt_id id,
 {
     struct verdict *ret = step->ret;
     const struct state_commit *commit = commit_any(step->state, id);
+    CHECK(ret->mark_count < batch->cap);
+    CHECK(ret->done_count <= ret->mark_count);
     batch->marks[ret->mark_count++] = (struct mark){
         .id = id, .outcome = outcome, .wall_ns = commit != NULL ? commit->entry.wall_ns : 0};
     if (outcome == MARK_DONE) {
@@ -124,6 +130,7 @@ static const char *text_of(struct step *step, const char *what, const char *text
         for (bytes = max; bytes > 0 && ((unsigned char)text[bytes] & 0xc0) == 0x80; bytes--) {
         }
     }
+    CHECK(bytes < sizeof(cut));
     memcpy(cut, text != NULL ? text : "", bytes);
     if (bytes > 0 && !text_is_valid(bytes, cut, max)) {
         step_fail(step, CAIRN_E_INVALID, "the %s is not plain UTF-8 text", what);
@@ -141,6 +148,8 @@ static void batch_append(struct step *step, struct batch *batch, enum chain_kind
 {
     const struct event *event = step->event;
     size_t count = step->ret->done_count;
+    CHECK(step->ret->marks == NULL); /* a step has one batch */
+    CHECK(count <= batch->cap);
     step->ret->marks = batch->marks;
     step->ret->mark_head_seq = step->state->head.seq;
     struct entry_chain entry = {.kind = kind,
@@ -249,6 +258,7 @@ static void add_by_policy(struct step *step, struct batch *batch, const enum mar
     const struct run_state *state = step->state;
     for (size_t i = state->commit_count; i-- > 0;) {
         if (!state->commits[i].forgotten) {
+            CHECK(outcomes[i] != MARK_ALREADY);
             batch_add(step, batch, state->commits[i].entry.id, outcomes[i]);
             batch->marks[step->ret->mark_count - 1].reasons = reasons[i];
         }
@@ -384,6 +394,7 @@ void on_repair(struct step *step) { mark_each(step, CHAIN_REPAIR); }
 static enum mark_outcome reclaim_outcome(const struct step *step, const struct state_commit *commit,
                                          const struct state_use *use)
 {
+    CHECK(!commit->reclaimed || commit->forgotten);
     uint64_t cycle = step->state->gc.cycle, wanted = step->event->cycles;
     bool waits = commit->forgotten_cycle > cycle || cycle - commit->forgotten_cycle < wanted;
     bool early = !commit->forgotten || (wanted > 0 && waits);

@@ -20,8 +20,8 @@ static void end_sessions(struct step *step, uint64_t cycle)
         const struct state_restore *session = &state->restores[i];
         size_t report_count;
         (void)reports_of(state, session, &report_count);
-        if (session->entry.state == RESTORE_RUNNING && session->entry.cycle + cycles < cycle &&
-            step_may_remove(step, report_count)) {
+        if (session->entry.state == RESTORE_RUNNING && session->entry.cycle < cycle &&
+            cycle - session->entry.cycle > cycles && step_may_remove(step, report_count)) {
             char reason[160];
             snprintf(reason, sizeof(reason),
                      "the restore made no progress for %" PRIu64

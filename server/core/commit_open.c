@@ -10,6 +10,8 @@
 
 #include "core_private.h"
 
+#include "base/check.h"
+
 /* Returns false, with the step failed, if the opening itself is invalid. The state does not matter
  * here. */
 static bool open_is_valid(struct step *step)
@@ -156,6 +158,8 @@ static uint64_t grant(struct step *step)
                                .world_size = event->world_size,
                                .parent = event->parent,
                                .newest_seen = newest - 1};
+    CHECK(newest > state->newest_term);
+    CHECK(event->parent.term < newest); /* so that every walk over parents ends */
     step_fill_terms(step, newest);
     /* The first added term is guarded by step_guard_newest(). */
     step_put_term(step, newest, &entry);
@@ -196,6 +200,10 @@ static void open_new(struct step *step, struct ckpt_id id, struct ckpt_id parent
     struct entry_open open = event->open;
     open.open_id = event->open_id;
     open.base = step_choose_base(step, id.term, parent);
+    CHECK(id.term > 0);
+    CHECK(open.open_id != 0);
+    CHECK(commit_any(step->state, id) == NULL); /* I3 */
+    CHECK(state_open_find(step->state, id) == NULL);
     buf_init(&buf, LIMIT_RECORD_VALUE_BYTES);
     entry_open_encode(&open, &buf);
     /* Tags and names come from outside: an entry that could not be decoded again must not get

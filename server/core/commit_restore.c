@@ -18,6 +18,7 @@ enum { SESSIONS_MAX = 16 };
 /* Puts into the verdict what the client of a restore session is told. */
 static void answer_session(struct step *step, const struct entry_restore *entry)
 {
+    CHECK(entry->state != RESTORE_RUNNING || entry->id.term != 0);
     struct verdict *ret = step->ret;
     ret->id = entry->id;
     ret->try_count = entry->try_count;
@@ -71,6 +72,7 @@ void session_expire(struct step *step, const struct state_restore *session, cons
     entry.state = RESTORE_FAILED;
     entry.code = CAIRN_E_TIMED_OUT;
     reason_set(entry.reason, reason);
+    CHECK(session->entry.state == RESTORE_RUNNING);
     session_guard(step, session);
     session_put(step, &session->token, session->ordinal, &entry);
     remove_reports(step, session);
@@ -169,6 +171,7 @@ static uint64_t session_age(const struct step *step, const struct state_restore 
     if (token_equal(&session->token, &step->event->token)) {
         return session->ordinal + 1 < step->event->ordinal ? UINT64_MAX : 0;
     }
+    CHECK(session->entry.newest_term <= step->state->newest_term);
     uint64_t age = step->state->newest_term - session->entry.newest_term + 1;
     return session->entry.state == RESTORE_RUNNING ? age : age + UINT64_MAX / 2;
 }
@@ -291,6 +294,7 @@ static void fall_back_or_fail(struct step *step, struct entry_restore *entry)
         older = entry->allow_older ? ancestor_below(step->state, entry->id) : NULL;
     }
     if (older != NULL) {
+        CHECK(ckpt_id_compare(older->entry.id, entry->id) < 0); /* so that falling back ends */
         entry->state = RESTORE_RUNNING;
         entry->code = 0;
         entry->id = older->entry.id;
@@ -340,6 +344,7 @@ static bool *came_map(struct step *step, const struct state_restore *session)
 
 static void put_report(struct step *step, uint32_t rank, uint32_t try_count)
 {
+    CHECK(rank < step->event->world_size);
     struct entry_report report = {.try_count = try_count};
     char key[ENTRY_KEY_MAX];
     struct buf buf;
@@ -352,6 +357,7 @@ static void put_report(struct step *step, uint32_t rank, uint32_t try_count)
 /* Ends the session well: all ranks have reported OK on this try. */
 static void end_session(struct step *step, const struct state_restore *session)
 {
+    CHECK(session->entry.state == RESTORE_RUNNING);
     struct entry_restore entry = session->entry;
     entry.state = RESTORE_OK;
     step->day.restores++;
@@ -379,6 +385,8 @@ static void report_ok(struct step *step, const struct state_restore *session)
             fresh[fresh_count++] = reporters.ranks[i];
         }
     }
+    CHECK(fresh_count <= reporters.count);
+    CHECK(state_report_count(step->state, session) + fresh_count <= session->entry.world_size);
     if (state_report_count(step->state, session) + fresh_count == session->entry.world_size) {
         end_session(step, session);
         return;

@@ -8,6 +8,8 @@
 
 #include "core_private.h"
 
+#include "base/check.h"
+
 static bool seal_equal(const struct entry_seal *a, const struct entry_seal *b)
 {
     return a->writer == b->writer && a->part_bytes == b->part_bytes &&
@@ -54,6 +56,7 @@ static const struct event_seal **batch_map(struct step *step, uint32_t world_siz
 static void seal_put(struct step *step, const struct event_seal *seal,
                      const struct state_seal *orphan)
 {
+    CHECK(orphan == NULL || orphan->orphan);
     char key[ENTRY_KEY_MAX];
     struct buf buf;
     struct entry_seal entry = seal->entry;
@@ -109,5 +112,6 @@ void on_seal(struct step *step)
         step_guard_as_read(step, key, open->raw);
         step_guard_newest(step);
     }
+    CHECK(sealed_count <= open->world_size);
     step->ret->all_sealed = sealed_count == open->world_size;
 }

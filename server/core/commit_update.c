@@ -19,6 +19,7 @@ static void step_no_memory(struct step *step)
 /* Returns a grown copy of an array in the scratch, or NULL if the scratch is exhausted. */
 static void *step_grow(struct step *step, size_t count, size_t *cap, size_t size, const void *old)
 {
+    CHECK(count == *cap);
     size_t grown = *cap == 0 ? STEP_GUARDS_MIN : *cap * 2;
     void *array = scratch_array(step->scratch, grown, size);
     if (array == NULL) {
@@ -36,6 +37,7 @@ static void *step_grow(struct step *step, size_t count, size_t *cap, size_t size
  * step failed. */
 static struct record_guard *step_guard(struct step *step, const char *key)
 {
+    CHECK(strlen(key) < ENTRY_KEY_MAX);
     struct record_update *update = &step->ret->update;
     if (update->guard_count == step->guard_cap) {
         void *array = step_grow(step, update->guard_count, &step->guard_cap,
@@ -59,6 +61,7 @@ static struct record_guard *step_guard(struct step *step, const char *key)
  * step failed. */
 static struct record_change *step_change(struct step *step, const char *key)
 {
+    CHECK(strlen(key) < ENTRY_KEY_MAX);
     struct record_update *update = &step->ret->update;
     if (update->change_count == step->change_cap) {
         void *array = step_grow(step, update->change_count, &step->change_cap,
@@ -110,6 +113,7 @@ void step_put(struct step *step, const char *key, struct buf *buf)
         step_no_memory(step);
         return;
     }
+    CHECK(bytes > 0); /* restores in memory take an empty value for a removed key */
     struct record_change *change = step_change(step, key);
     if (change != NULL) {
         change->value = (struct record_value){.bytes = bytes, .data = copy};
@@ -188,6 +192,7 @@ void step_fill_terms(struct step *step, uint64_t term)
     CHECK(term <= step->state->newest_term + TERMS_FILL_MAX + 1);
     for (uint64_t fill = step->state->newest_term + 1; fill < term; fill++) {
         nobody.newest_seen = fill - 1;
+        CHECK(term_of(step->state, fill) == NULL);
         step_put_term(step, fill, &nobody);
     }
 }
@@ -214,6 +219,7 @@ static void step_remove_seals(struct step *step, const struct state_open *open)
     const struct state_seal *seals = seals_of(step->state, open->id, &count);
     for (size_t i = 0; i < count && step_may_remove(step, 1); i++) {
         char key[ENTRY_KEY_MAX];
+        CHECK(ckpt_id_equal(seals[i].id, open->id));
         key_seal(seals[i].id, seals[i].rank, key);
         step_remove(step, key);
     }
@@ -296,6 +302,8 @@ static void step_put_head(struct step *step)
     if (step->head_change == 0) {
         step->head_change = update->change_count;
     } else {
+        CHECK(step->head_change < update->change_count);
+        CHECK(strcmp(update->changes[step->head_change - 1].key, key) == 0);
         update->changes[step->head_change - 1].value =
             update->changes[--update->change_count].value;
     }
@@ -309,6 +317,7 @@ uint64_t step_append(struct step *step, struct entry_chain *entry)
         step->head = step->state->head;
         step_guard_head(step);
     }
+    CHECK(step->head.seq >= step->state->head.seq);
     entry->seq = step->head.seq + 1;
     entry->previous = step->head.sha256; /* all zero while the chain is empty */
     buf_init(&buf, LIMIT_RECORD_VALUE_BYTES);
@@ -327,6 +336,7 @@ uint64_t step_append(struct step *step, struct entry_chain *entry)
 void step_lower_health(struct step *step, const struct state_commit *commit, enum health health,
                        const char *reason)
 {
+    CHECK(health <= HEALTH_DAMAGED);
     struct entry_health entry = {.health = health};
     char key[ENTRY_KEY_MAX];
     struct buf buf;
@@ -349,6 +359,7 @@ void step_answer_committed(struct step *step, const struct state_commit *commit)
     ret->seq = commit->entry.seq;
     ret->proven = true;
     ret->open_id = commit->entry.open_id;
+    CHECK(ret->seq > 0);
     ret->state = commit->forgotten ? SAVE_FORGOTTEN : SAVE_COMMITTED;
 }
 
@@ -363,6 +374,7 @@ void step_answer_open(struct step *step, const struct state_open *open)
     ret->deadline_ms = open->entry.deadline_ms;
     ret->base = open->entry.base;
     ret->all_sealed = open->sealed_count == open->world_size;
+    CHECK(open->sealed_count <= open->world_size);
     for (size_t i = 0; i < count; i++) {
         ret->sealed = ret->sealed || (seals[i].rank == step->event->rank && !seals[i].orphan);
     }

@@ -182,6 +182,7 @@ void lineage_mark(struct run_state *state)
     uint64_t term = state->newest_entered;
     uint64_t step_max = UINT64_MAX;
     while (term != 0) {
+        CHECK(term <= state->term_count);
         struct state_term *on = &state->terms[term - 1];
         on->on_lineage = true;
         for (size_t i = by_id_bound(state, (struct ckpt_id){term, 0}); i < state->commit_count;
@@ -233,9 +234,12 @@ static const struct state_commit *ancestor_next(const struct run_state *state, s
         if (at > 0 && state->by_id[at - 1]->entry.id.term == from.term) {
             return state->by_id[at - 1];
         }
+        CHECK(term_of(state, from.term) != NULL);
         from = term_of(state, from.term)->entry.parent;
         if (from.term != 0) { /* the parent itself is an ancestor, and is always in the chain */
-            return commit_any(state, from);
+            const struct state_commit *parent = commit_any(state, from);
+            CHECK(parent != NULL);
+            return parent;
         }
     }
     return NULL;
@@ -261,6 +265,7 @@ const struct state_commit *ancestor_below(const struct run_state *state, struct 
 
 void ancestors_damaged(const struct run_state *state, struct ckpt_id from, size_t bytes, char *ret)
 {
+    CHECK(bytes > 0);
     size_t used = 0, count = 0;
     ret[0] = '\0';
     for (const struct state_commit *commit = commit_any(state, from); commit != NULL;
@@ -358,6 +363,8 @@ static int select_known(const struct run_state *state, const struct selector *se
         }
         break;
     }
+    CHECK(found != NULL);
+    CHECK(!found->forgotten);
     *ret = found;
     return 0;
 }
@@ -385,6 +392,7 @@ struct rank_list {
 
 static void rank_list_text(struct rank_list *list, const char *text)
 {
+    CHECK(list->used < list->bytes);
     while (*text != '\0' && list->used + 1 < list->bytes) {
         list->text[list->used++] = *text++;
     }
@@ -415,6 +423,7 @@ static void rank_list_add(struct rank_list *list, uint32_t rank)
 /* Ends the list of missing ranks, or says how many more there are. */
 static void rank_list_end(struct rank_list *list, uint32_t world_size)
 {
+    CHECK(list->missing <= world_size);
     if (list->missing == 0) {
         rank_list_text(list, "none");
     } else {
@@ -463,6 +472,7 @@ uint32_t state_report_count(const struct run_state *state, const struct state_re
     for (size_t i = 0; i < count; i++) {
         came += reports[i].orphan ? 0 : 1;
     }
+    CHECK(came <= session->entry.world_size);
     return came;
 }
 

@@ -71,6 +71,10 @@ static struct date date_of(int64_t days)
     struct date date = {.year = year + era * 400 + (month >= 10 ? 1 : 0),
                         .month = month < 10 ? month + 2 : month - 10,
                         .day = of_year - (153 * month + 2) / 5};
+    CHECK(date.month >= 0);
+    CHECK(date.month < 12);
+    CHECK(date.day >= 0);
+    CHECK(date.day < 31);
     return date;
 }
 
@@ -78,6 +82,7 @@ static struct date date_of(int64_t days)
  * or year. */
 static int64_t bucket(enum retention_unit unit, int64_t wall_ns)
 {
+    CHECK(unit < UNIT_COUNT);
     int64_t seconds = floor_div(wall_ns, SECOND_NS);
     int64_t days = floor_div(seconds, DAY_SECONDS);
     switch (unit) {
@@ -123,6 +128,7 @@ static int64_t before(int64_t wall_ns, const struct retention_span *span)
 static void keep(struct engine *engine, size_t item, unsigned reason)
 {
     CHECK(reason < REASON_COUNT);
+    CHECK(item < engine->count);
     engine->reasons[item] |= UINT64_C(1) << reason;
 }
 
@@ -198,11 +204,12 @@ static void keep_within(struct engine *engine, const struct retention_span *span
  * so that a kept checkpoint stays kept. After the clock was set back it begins anew. */
 static void keep_every(struct engine *engine)
 {
-    int64_t step_ns = (int64_t)engine->policy->every_seconds * SECOND_NS;
+    uint64_t every = engine->policy->every_seconds;
     int64_t kept = never_kept;
-    for (size_t i = engine->good_count; i-- > 0 && step_ns > 0;) {
+    for (size_t i = engine->good_count; i-- > 0 && every > 0;) {
         int64_t wall_ns = engine->items[engine->good[i]].wall_ns;
-        if (kept == never_kept || wall_ns < kept || wall_ns - kept >= step_ns) {
+        if (kept == never_kept || wall_ns < kept ||
+            (uint64_t)(wall_ns - kept) / (uint64_t)SECOND_NS >= every) {
             keep(engine, engine->good[i], REASON_EVERY);
             kept = wall_ns;
         }
@@ -261,6 +268,7 @@ static int keep_best(struct engine *engine, struct diag *diag)
                         "nothing is forgotten; add one with `cairn annotate`, or use another rule",
                         policy->metric);
     }
+    CHECK(policy->mode != MODE_UNSET);
     qsort(scores, count, sizeof(*scores), compare_scores);
     for (size_t i = 0; i < count && (policy->best < 0 || i < (uint64_t)policy->best); i++) {
         keep(engine, scores[i].item, REASON_BEST);
@@ -410,6 +418,7 @@ static int apply_rules(struct engine *engine, struct diag *diag)
 
 int retention_decide(const struct retention_job *job, struct scratch *scratch, struct diag *diag)
 {
+    CHECK(job->count == 0 || job->items != NULL);
     struct engine engine = {.policy = job->policy,
                             .items = job->items,
                             .count = job->count,
@@ -432,5 +441,10 @@ int retention_decide(const struct retention_job *job, struct scratch *scratch, s
     }
     struct retention_guards guards = {.least = job->policy->least, .apart = job->apart};
     retention_guard(job->items, job->count, &guards, job->outcomes);
+    for (size_t i = 0; i < job->count; i++) {
+        if (job->outcomes[i] == MARK_DONE) {
+            CHECK(job->reasons[i] == 0); /* a rule keeps it */
+        }
+    }
     return 0;
 }

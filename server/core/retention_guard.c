@@ -206,6 +206,24 @@ static void keep_enough(const struct retention_item *items, size_t count,
     }
 }
 
+/* Checks that nothing is left to be forgotten that must stay, whoever asks. `newest` is the index
+ * of the newest good item, or count. */
+static void check_guarded(const struct retention_item *items, size_t count, size_t newest,
+                          const enum mark_outcome *outcomes)
+{
+    for (size_t i = 0; i < count; i++) {
+        if (outcomes[i] == MARK_DONE) {
+            CHECK(newest < count);
+            CHECK(i != newest);
+            CHECK(!items[i].gone);
+            CHECK(!items[i].pinned);
+            CHECK(!items[i].use.claimed);
+            CHECK(!items[i].use.leased);
+            CHECK(!items[i].use.parent);
+        }
+    }
+}
+
 void retention_guard(const struct retention_item *items, size_t count,
                      const struct retention_guards *guards, enum mark_outcome *outcomes)
 {
@@ -225,4 +243,5 @@ void retention_guard(const struct retention_item *items, size_t count,
     if (newest < count) {
         keep_enough(items, count, guards, least, outcomes);
     }
+    check_guarded(items, count, newest, outcomes);
 }

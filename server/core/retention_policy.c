@@ -269,6 +269,7 @@ static void put(struct text *text, const char *part)
         text->cut = true;
         return;
     }
+    CHECK(text->used < text->bytes);
     memcpy(text->text + text->used, part, bytes + 1);
     text->used += bytes;
 }
@@ -303,6 +304,7 @@ static void put_span(struct text *text, const char *name, const char *unit,
                                      hours ? parts[i] / 3600 : parts[i], hours ? 'h' : "ymds"[i]);
         }
     }
+    CHECK(used < sizeof(value));
     if (used > 0) {
         put_rule(text, name, unit, value);
     }
@@ -316,11 +318,13 @@ static void put_tags(struct text *text, const struct retention_tags *list)
         used += (size_t)snprintf(value + used, sizeof(value) - used, "%s%s", i > 0 ? "," : "",
                                  list->tags[i]);
     }
+    CHECK(used < sizeof(value));
     put_rule(text, "keep-tag", "", list->count > 0 ? value : "''");
 }
 
 void retention_policy_text(const struct retention_policy *policy, size_t bytes, char *ret)
 {
+    CHECK(bytes > 0);
     struct text text = {.bytes = bytes, .text = ret};
     char value[192];
     ret[0] = '\0';
@@ -351,6 +355,7 @@ void retention_policy_text(const struct retention_policy *policy, size_t bytes, 
     }
     put_count(&text, "keep-least", "", policy->least);
     if (text.cut) {
+        CHECK(text.used < bytes);
         snprintf(ret + text.used, bytes - text.used, " ...");
     }
 }
@@ -358,6 +363,7 @@ void retention_policy_text(const struct retention_policy *policy, size_t bytes, 
 /* Puts the name of a reason to keep a checkpoint into `ret`, which has `bytes` bytes. */
 static void reason_text(unsigned reason, size_t bytes, char *ret)
 {
+    CHECK(reason < REASON_COUNT);
     static const char *const others[] = {
         [0] = "every so many steps",
         [REASON_EVERY - REASON_STEPS] = "every so often",
@@ -382,6 +388,7 @@ static void reason_text(unsigned reason, size_t bytes, char *ret)
 
 void retention_reasons_text(enum mark_outcome outcome, uint64_t reasons, size_t bytes, char *ret)
 {
+    CHECK(bytes > 0);
     struct text text = {.bytes = bytes, .text = ret};
     ret[0] = '\0';
     for (unsigned reason = 0; reason < REASON_COUNT; reason++) {

@@ -335,6 +335,7 @@ static bool mark_fits(struct state_commit *commit, const struct entry_chain *mar
     case CHAIN_COMMIT:
         break;
     }
+    CHECK(!commit->reclaimed || commit->forgotten || !fits);
     return fits;
 }
 
@@ -534,6 +535,32 @@ static int check_restores(struct loader *loader)
     return 0;
 }
 
+/* Checks the order of what was decoded, which all look-ups rely on. The record is a map, whose keys
+ * have digits of fixed width, so its entries come in this order whatever a file held. */
+static void check_state(const struct run_state *state)
+{
+    CHECK(state->newest_term == state->term_count);
+    CHECK(state->newest_entered <= state->newest_term);
+    for (size_t i = 0; i < state->open_count; i++) {
+        CHECK(state->opens[i].sealed_count <= state->opens[i].world_size);
+        CHECK(i == 0 || ckpt_id_compare(state->opens[i - 1].id, state->opens[i].id) < 0);
+    }
+    for (size_t i = 1; i < state->seal_count; i++) {
+        int order = ckpt_id_compare(state->seals[i - 1].id, state->seals[i].id);
+        CHECK(order < 0 || (order == 0 && state->seals[i - 1].rank < state->seals[i].rank));
+    }
+    for (size_t i = 1; i < state->commit_count; i++) {
+        CHECK(state->commits[i - 1].entry.seq < state->commits[i].entry.seq);
+        CHECK(ckpt_id_compare(state->by_id[i - 1]->entry.id, state->by_id[i]->entry.id) < 0);
+    }
+    for (size_t i = 1; i < state->dead_count; i++) {
+        CHECK(ckpt_id_compare(state->deads[i - 1].id, state->deads[i].id) < 0);
+    }
+    for (size_t i = 1; i < state->day_count; i++) {
+        CHECK(state->days[i - 1].day < state->days[i].day);
+    }
+}
+
 int run_state_load(const struct record *record, struct scratch *scratch, struct run_state *ret,
                    struct diag *diag)
 {
@@ -567,6 +594,7 @@ int run_state_load(const struct record *record, struct scratch *scratch, struct 
         return status;
     }
     lineage_mark(&loader.state);
+    check_state(&loader.state);
     *ret = loader.state;
     return 0;
 }

@@ -4,6 +4,8 @@
  */
 #include "core/usage.h"
 
+#include "base/check.h"
+
 static const double NS_PER_HOUR = 3600e9;
 
 static bool is_within(int64_t wall_ns, struct usage_window window)
@@ -15,6 +17,7 @@ static bool is_within(int64_t wall_ns, struct usage_window window)
  * that was set back gives 0, never a negative number. */
 static double hours_there(const struct state_commit *commit, struct usage_window window)
 {
+    CHECK(!commit->reclaimed || commit->reclaim_mark != NULL);
     int64_t from =
         commit->entry.wall_ns > window.since_ns ? commit->entry.wall_ns : window.since_ns;
     int64_t to = commit->reclaimed && commit->reclaim_mark->wall_ns < window.until_ns

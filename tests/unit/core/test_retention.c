@@ -272,6 +272,9 @@ static void every_rules(void **ret)
     bed.policy = (struct retention_policy){0};
     rule("keep-every-steps", "20");
     EXPECT("-", "every so many steps", "-", "every so many steps", "is the newest good checkpoint");
+    bed.policy = (struct retention_policy){0};
+    rule("keep-every", "20000w"); /* more nanoseconds than 64 bits hold */
+    EXPECT("every so often", "-", "-", "-", "is the newest good checkpoint");
 }
 
 /* Goal: NaN never wins, what has no metric is not judged, of equal ones the newer one stays. */
