@@ -178,11 +178,16 @@ int repair_start(struct repair *repair, const struct repair_task *task, struct d
     if (repair->store->caps.read_only && !task->only_reads) {
         return diag_set(diag, CAIRN_E_READ_ONLY, "the store is read-only: nothing can be repaired");
     }
+    struct run *run = catalog_run(repair->options.catalog, &task->run);
+    if (!run) {
+        return diag_set(diag, CAIRN_E_NO_MEMORY, "no memory for the run to repair; try again");
+    }
     repair->mirror = NULL;
     if (repair->options.open_mirror) {
         int status = repair->options.open_mirror(repair->options.user, repair->options.loop,
                                                  repair->mirror_pool, &repair->mirror, diag);
         if (status != 0) {
+            catalog_release(run);
             return status;
         }
     }
@@ -190,7 +195,7 @@ int repair_start(struct repair *repair, const struct repair_task *task, struct d
     repair->name = task->run;
     repair->id = task->id;
     snprintf(repair->actor, sizeof(repair->actor), "%s", task->actor ? task->actor : "");
-    repair->run = catalog_run(repair->options.catalog, &task->run);
+    repair->run = run;
     reading_begin(repair);
     pthread_mutex_lock(&repair->lock);
     repair->status = (struct repair_status){.running = true, .run = task->run, .id = task->id};

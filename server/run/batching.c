@@ -38,6 +38,7 @@ static size_t count_left(const struct run *run, const struct event *event)
 {
     if (event->kind == EVENT_SEAL) {
         const struct state_open *open = state_open_find(&run->state, event->id);
+        CHECK(!open || open->sealed_count <= open->world_size);
         return open ? open->world_size - open->sealed_count : 0;
     }
     const struct state_restore *session =
@@ -92,6 +93,8 @@ struct run_req *batch_choose(struct run *run)
 void batch_take(struct run *run)
 {
     struct run_req *first = batch_choose(run);
+    CHECK(first != NULL);
+    CHECK(list_is_empty(&run->current));
     size_t count = size_of(&first->event);
 
     list_remove(&first->link);
@@ -125,6 +128,7 @@ static int merge_seals(struct run *run, size_t count, struct event *event)
             seals[at++] = one->seals[i];
         }
     }
+    CHECK(at == count);
     event->seals = seals;
     event->seal_count = count;
     return 0;
@@ -141,6 +145,7 @@ static int merge_reports(struct run *run, size_t count, struct event *event)
     list_each (node, &run->current) {
         ranks[at++] = list_item(node, struct run_req, link)->event.rank;
     }
+    CHECK(at == count);
     event->ranks = ranks;
     event->rank_count = count;
     return 0;
@@ -148,6 +153,7 @@ static int merge_reports(struct run *run, size_t count, struct event *event)
 
 int batch_merge(struct run *run, struct event *event)
 {
+    CHECK(!list_is_empty(&run->current));
     size_t count = 0;
     if (!batch_is_kind(event)) {
         return 0;

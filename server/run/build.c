@@ -33,12 +33,32 @@ void build_fini(struct build *build)
     scratch_fini(&build->scratch);
 }
 
+/* Checks that the pages list each part, each tensor and each blob once. */
+static void check_pages(const struct build_input *input, const struct build *build)
+{
+    const struct manifest *manifest = &build->manifest;
+    uint64_t parts = 0, entries = 0;
+
+    CHECK(build->page_count == manifest->page_count);
+    for (uint32_t i = 0; i < manifest->page_count; i++) {
+        const struct page_ref *ref = &manifest->pages[i];
+        CHECK(ref->bytes == build->pages[i].bytes);
+        parts += ref->kind == PAGE_PARTS ? ref->entry_count : 0;
+        entries += ref->kind == PAGE_INDEX ? ref->entry_count : 0;
+    }
+    CHECK(parts == input->world_size);
+    CHECK(entries == (uint64_t)manifest->tensor_count + manifest->blob_count);
+}
+
 int build_checkpoint(const struct build_input *input, struct build *ret, struct diag *diag)
 {
     const struct entry_open *open = input->open;
     struct manifest *manifest = &ret->manifest;
     int status;
 
+    CHECK(input->world_size > 0);
+    CHECK(input->page_bytes > 0);
+    CHECK(open != NULL);
     memset(ret, 0, sizeof *ret);
     scratch_init(&ret->scratch, BUILD_SCRATCH_MAX);
     buf_init(&ret->bytes, LIMIT_MANIFEST_BYTES);
@@ -77,6 +97,9 @@ int build_checkpoint(const struct build_input *input, struct build *ret, struct 
     if (status == 0) {
         status = build_index_pages(input, ret, diag);
     }
+    if (status == 0) {
+        check_pages(input, ret);
+    }
     return status ? status : build_manifest_at(ret, input->created_wall_ns, diag);
 }
 
@@ -95,6 +118,8 @@ int build_manifest_at(struct build *build, int64_t created_wall_ns, struct diag 
                         LIMIT_MANIFEST_BYTES, build->manifest.page_count,
                         build->manifest.metadata_bytes);
     }
+    CHECK(build->bytes.bytes > 0);
+    CHECK(build->bytes.bytes <= LIMIT_MANIFEST_BYTES);
     return 0;
 }
 
@@ -143,6 +168,8 @@ static int page_add(struct build *build, const struct page *page, const char *fi
     struct buf buf;
     size_t cap = manifest->page_count;
 
+    CHECK(page->entry_count > 0);
+    CHECK(build->page_count == manifest->page_count);
     if ((cap & (cap + 1)) ==
         0) { /* 0, 1, 3, 7 and so on: doubles the room; old arrays stay in the scratch */
         size_t next = cap * 2 + 1;
@@ -169,6 +196,7 @@ static int page_add(struct build *build, const struct page *page, const char *fi
     built = &build->pages[build->page_count];
     ref = &manifest->pages[manifest->page_count];
     built->data = buf_take(&buf, &built->bytes);
+    CHECK(built->bytes > 0);
     *ref = (struct page_ref){.kind = page->kind,
                              .level = 0,
                              .entry_count = page->entry_count,
@@ -195,6 +223,7 @@ static struct part_ref part_ref_of(const struct build_input *input, uint32_t ran
 
     for (uint32_t i = 0; i < part->chunk_count; i++) {
         ref.plain_bytes += part->chunks[i].plain_bytes;
+        CHECK(part->chunks[i].object < part->object_count); /* decoding has checked it */
         const struct object_id *object = &part->objects[part->chunks[i].object].id;
         if (object->term == input->id.term && object->step == input->id.step) {
             /* The other chunks belong to older saves. */
@@ -254,6 +283,7 @@ static int count_objects(const struct build_input *input, struct build *build, s
             ids[at++] = input->parts[rank].objects[i].id;
         }
     }
+    CHECK(at == total);
     qsort(ids, total, sizeof *ids, object_order);
     for (size_t i = 0; i < total; i++) {
         distinct += i == 0 || !object_id_equal(&ids[i], &ids[i - 1]);
@@ -281,6 +311,7 @@ static uint32_t index_cut(const struct page *whole, uint32_t first, uint64_t pag
         }
         count++;
     }
+    CHECK(count <= most);
     return count;
 }
 

@@ -23,6 +23,8 @@ int catalog_new(struct loop *loop, struct store *store, const struct catalog_opt
 
     CHECK(options->pool);
     CHECK(options->ready);
+    CHECK(loop != NULL);
+    CHECK(store != NULL);
     catalog = calloc(1, sizeof *catalog);
     if (!catalog) {
         return CAIRN_E_NO_MEMORY;
@@ -105,6 +107,8 @@ static struct run *run_find_or_add(struct catalog *catalog, const struct run_nam
     memmove(&catalog->runs[at + 1], &catalog->runs[at],
             (catalog->run_count - at) * sizeof(struct run *));
     catalog->runs[at] = run;
+    CHECK(at == 0 || name_compare(&catalog->runs[at - 1]->name, name) < 0);
+    CHECK(at == catalog->run_count || name_compare(name, &catalog->runs[at + 1]->name) < 0);
     catalog->run_count++;
     return run;
 }
@@ -113,8 +117,9 @@ struct run *catalog_run(struct catalog *catalog, const struct run_name *name)
 {
     struct run *run = run_find_or_add(catalog, name);
 
-    CHECK(run); /* without one kilobyte of memory the daemon cannot go on */
-    run->users++;
+    if (run) {
+        run->users++;
+    }
     return run;
 }
 
@@ -132,7 +137,9 @@ void catalog_forget(struct run *run)
     struct catalog *catalog = run->catalog;
     size_t at = lower_bound(catalog, &run->name);
 
-    CHECK(at < catalog->run_count && catalog->runs[at] == run);
+    CHECK(at < catalog->run_count);
+    CHECK(catalog->runs[at] == run);
+    CHECK(run_is_unused(run));
     catalog->run_count--;
     memmove(&catalog->runs[at], &catalog->runs[at + 1],
             (catalog->run_count - at) * sizeof(struct run *));
@@ -179,6 +186,7 @@ static void on_listed(struct store_req *req)
     struct catalog *catalog = container_of(req, struct catalog, req);
     int status = req->status;
 
+    CHECK(catalog->sweep_names == NULL);
     for (size_t i = 0; status == 0 && i < req->ret_count; i++) {
         if (!catalog_hold_run(catalog, &req->ret_runs[i], false)) {
             status = diag_no_memory(&req->diag, "a list of more than %zu runs", i);
@@ -210,6 +218,7 @@ static void sweep(struct catalog *catalog)
     if (catalog->closing || catalog->sweep_next == catalog->sweep_count) {
         return;
     }
+    CHECK(catalog->sweep_next < catalog->sweep_count);
     run = run_find_or_add(catalog, &catalog->sweep_names[catalog->sweep_next++]);
     CHECK(run); /* on_listed() has added it */
     run->sweeping = true;
@@ -222,6 +231,7 @@ void catalog_swept(struct catalog *catalog) { sweep(catalog); }
 void catalog_close(struct catalog *catalog, void (*done)(void *user), void *user)
 {
     CHECK(!catalog->closing);
+    CHECK(done != NULL);
     catalog->closing = true;
     catalog->closed = done;
     catalog->closed_user = user;
@@ -241,6 +251,9 @@ static void on_post(struct post *post)
     void (*closed)(void *user) = catalog->closed;
     void *user = catalog->closed_user;
 
+    CHECK(catalog->closing);
+    CHECK(catalog->pending == 0);
+    CHECK(!catalog->look.busy);
     for (size_t i = 0; i < catalog->run_count; i++) {
         run_free(catalog->runs[i]);
     }

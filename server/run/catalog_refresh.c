@@ -6,6 +6,7 @@
  */
 #include "run_private.h"
 
+#include "base/check.h"
 #include "base/log.h"
 
 #include <stdlib.h>
@@ -27,6 +28,7 @@ static void post_turn(struct catalog *catalog)
 static void on_post(struct post *post)
 {
     struct catalog *catalog = container_of(post, struct catalog, look.post);
+    CHECK(catalog->look.posted);
     catalog->look.posted = false;
     turn(catalog);
     catalog_drop(catalog);
@@ -76,6 +78,7 @@ static void on_listed(struct store_req *req)
 {
     struct catalog *catalog = container_of(req, struct catalog, look.req);
     int status = req->status;
+    CHECK(catalog->look.busy);
     catalog->look.busy = false;
     for (size_t i = 0; status == 0 && !catalog->closing && i < req->ret_count; i++) {
         if (!catalog_hold_run(catalog, &req->ret_runs[i], true)) {
@@ -118,6 +121,7 @@ static void turn(struct catalog *catalog)
 
 void catalog_refresh(struct catalog *catalog, struct catalog_refresh *look)
 {
+    CHECK(look->done != NULL);
     look->status = 0;
     list_init(&look->link);
     list_add_tail(&catalog->look.waiting, &look->link);

@@ -53,6 +53,7 @@ static bool key_equal(const struct doc_key *a, const struct doc_key *b)
 
 static void upload_free(struct docs *docs, struct upload *upload)
 {
+    CHECK(docs->upload_bytes >= upload->bytes);
     list_remove(&upload->link);
     docs->upload_bytes -= upload->bytes;
     free(upload->data);
@@ -63,6 +64,8 @@ static void doc_free(struct docs *docs, struct doc *doc)
 {
     CHECK(doc->refs == 0);
     CHECK(list_is_empty(&doc->waiters));
+    CHECK(!doc->posted);
+    CHECK(docs->bytes >= doc->cost);
     list_remove(&doc->bucket);
     list_remove(&doc->lru);
     docs->bytes -= doc->cost;
@@ -115,6 +118,7 @@ void docs_add_upload(struct docs *docs, const struct store_name *name, size_t by
     upload->name = *name;
     upload->bytes = bytes;
     docs->upload_bytes += bytes;
+    CHECK(docs->upload_bytes <= docs->upload_bytes_max);
     list_add_tail(&docs->uploads, &upload->link);
 }
 
@@ -227,6 +231,8 @@ static uint64_t kind_bytes_max(enum store_kind kind)
  */
 static void doc_load(struct doc *doc)
 {
+    CHECK(!doc->ready);
+    CHECK(doc->data == NULL);
     struct catalog *catalog = doc->catalog;
     char text[256];
 
@@ -264,6 +270,7 @@ static void doc_fetch(struct doc *doc)
 
 static void doc_wait(struct doc *doc, struct doc_req *req)
 {
+    CHECK(!req->pending);
     list_add_tail(&doc->waiters, &req->link);
     req->doc = doc;
     req->pending = true;
@@ -280,6 +287,7 @@ int docs_get(struct catalog *catalog, struct doc_req *req)
 {
     struct doc *doc = doc_find(&catalog->docs, &req->key);
 
+    CHECK(req->done != NULL);
     CHECK(!req->pending);
     CHECK(!req->doc);
     req->status = 0;
@@ -331,6 +339,7 @@ static void on_fetched(struct store_req *req)
     struct doc *doc = container_of(req, struct doc, req);
     char text[256];
 
+    CHECK(!doc->ready);
     doc_name_text(&doc->key.name, sizeof text, text);
     if (req->status == CAIRN_E_NOT_FOUND) {
         doc->status = diag_set(&doc->diag, CAIRN_E_DAMAGED, "%s is missing from the store", text);
@@ -408,6 +417,9 @@ static void doc_deliver(struct doc *doc)
     struct catalog *catalog = doc->catalog;
     struct list *node;
 
+    CHECK(!doc->posted);
+    CHECK(!doc->ready || doc->status == 0);
+    CHECK(doc->ready || doc->refs == 0);
     if (!doc->ready) { /* first delivery: it goes into the cache, or out of the table */
         if (doc->status == 0) {
             doc->ready = true;
@@ -464,6 +476,7 @@ static void on_posted(struct post *post)
     struct doc *doc = container_of(post, struct doc, post);
     struct catalog *catalog = doc->catalog;
 
+    CHECK(doc->posted);
     doc->posted = false;
     doc_deliver(doc);
     catalog_drop(catalog);

@@ -113,6 +113,7 @@ static int copy_state(struct finish *finish, const struct state_open *open)
     const struct state_term *term = term_at(state, open->id.term);
     struct build_input *input = &finish->input;
 
+    uint32_t copied = 0;
     CHECK(term);
     finish->seals = scratch_array(&finish->scratch, open->world_size, sizeof *finish->seals);
     finish->parts = calloc(open->world_size, sizeof *finish->parts);
@@ -126,8 +127,10 @@ static int copy_state(struct finish *finish, const struct state_open *open)
         if (ckpt_id_equal(seal->id, open->id) && !seal->orphan) {
             CHECK(seal->rank < open->world_size);
             finish->seals[seal->rank] = seal->entry;
+            copied++;
         }
     }
+    CHECK(copied == open->world_size);
     *input = (struct build_input){.store_uuid = finish->catalog->store->caps.uuid,
                                   .run_uuid = state->info.run_uuid,
                                   .run = finish->run->name,
@@ -205,6 +208,7 @@ static bool is_cancelled(struct finish *finish)
 
 static void finish_fail(struct finish *finish, int status, const struct diag *diag)
 {
+    CHECK(status != 0);
     if (finish->status == 0) {
         finish->status = status;
         diag_copy(&finish->diag, diag);
@@ -219,6 +223,8 @@ static void on_part(struct doc_req *req)
     struct finish *finish = container_of(req, struct fin_part, req)->finish;
     uint32_t rank = req->key.name.number;
 
+    CHECK(finish->inflight > 0);
+    CHECK(rank < finish->input.world_size);
     finish->inflight--;
     if (is_cancelled(finish)) {
         return;
@@ -279,6 +285,7 @@ static void on_built(struct work *work)
 {
     struct finish *finish = container_of(work, struct finish, work);
 
+    CHECK(finish->building);
     finish->building = false;
     finish->built = true;
     if (!is_cancelled(finish)) {
@@ -318,6 +325,7 @@ static void put_submit(struct fin_put *put, enum store_op op)
 {
     struct store_req *req = &put->req;
 
+    CHECK(put->bytes > 0);
     req->op = op;
     req->run = req->name.run;
     req->deadline_ms = RUN_STORE_DEADLINE_MS;
@@ -333,6 +341,7 @@ static void put_submit(struct fin_put *put, enum store_op op)
 static void put_start(struct finish *finish, struct fin_put *put, enum store_kind kind,
                       uint32_t number)
 {
+    CHECK(put->finish == NULL);
     put->finish = finish;
     put->is_manifest = kind == STORE_MANIFEST;
     put->req.name = (struct store_name){.run = finish->input.run,
@@ -400,6 +409,7 @@ static void on_put(struct store_req *req)
     uint8_t *found = req->op == STORE_FETCH ? req->ret_data : NULL;
     char text[256];
 
+    CHECK(finish->inflight > 0);
     finish->inflight--;
     if (finish->track && finish->status == 0) {
         if (req->status == CAIRN_E_EXISTS && req->op == STORE_PUBLISH) {
@@ -465,6 +475,7 @@ static void event_submit(struct finish *finish, enum event_kind kind)
 {
     const struct build_input *input = &finish->input;
 
+    CHECK((kind == EVENT_COMMIT) == (finish->status == 0));
     finish->event.event = (struct event){.kind = kind,
                                          .token = input->token,
                                          .world_size = input->world_size,
@@ -546,6 +557,30 @@ static const struct sm_state finish_states[] = {
     [FIN_DONE] = {"done", on_done, 0, SM_FINAL},
 };
 
+/* Checks at each move that nothing is under way any more, and what the new state relies on. */
+static void check_invariants(const struct sm *sm)
+{
+    const struct finish *finish = container_of(sm, const struct finish, sm);
+
+    CHECK(finish->track != NULL);
+    CHECK(finish->inflight == 0);
+    CHECK(!finish->building);
+    CHECK(!finish->event.submitted);
+    if (sm->state == FIN_BUILD) {
+        CHECK(finish->next == finish->input.world_size); /* every part was read */
+    }
+    if (sm->state == FIN_COMMIT) {
+        CHECK(finish->built);
+        CHECK(finish->next == finish->build.page_count + 1); /* all pages, and the manifest */
+    }
+    if (sm->state == FIN_ABORT) {
+        CHECK(finish->status != 0);
+    }
+    if (sm->state == FIN_BUILD || sm->state == FIN_PUBLISH || sm->state == FIN_COMMIT) {
+        CHECK(finish->status == 0);
+    }
+}
+
 bool finish_start(struct open_track *track, const struct state_open *open)
 {
     struct finish *finish = calloc(1, sizeof *finish);
@@ -564,6 +599,7 @@ bool finish_start(struct open_track *track, const struct state_open *open)
     }
     track->finish = finish; /* before it runs: its end clears this, and may come at once */
     sm_init(&finish->sm, finish_states, FIN_PARTS, "finish", open->entry.open_id);
+    finish->sm.invariant = check_invariants;
     catalog_hold(finish->catalog);
     sm_run(&finish->sm);
     return true;

@@ -23,6 +23,7 @@ static int want_order(const void *a, const void *b, void *user)
 
 int intersect_init(struct intersect *sect, uint32_t want_count, const struct plan_want *wants)
 {
+    CHECK(wants != NULL || want_count == 0);
     memset(sect, 0, sizeof *sect);
     sect->want_count = want_count;
     sect->wants = wants;
@@ -183,6 +184,7 @@ static struct place place_of(const struct plan_want *want)
     struct place place = {.count = 1};
     for (uint32_t d = 0; d < want->shape.ndim; d++) {
         uint64_t length = (uint64_t)want->box.length[d], all = (uint64_t)want->shape.length[d];
+        CHECK(length > 0); /* a want without elements has no place */
         uint64_t boxes = (all + length - 1) / length, at = (uint64_t)want->box.offset[d] / length;
         place.row_major = place.row_major * boxes + at;
         place.column_major += at * place.count;
@@ -230,6 +232,7 @@ void intersect_ranks(const struct intersect *sect, uint32_t world_size, uint8_t 
 {
     for (uint32_t i = 0; i < sect->want_count; i++) {
         const struct sect_want *item = &sect->items[i];
+        CHECK(item->entry != NULL); /* intersect_check_found() comes first */
         if (want_is_empty(item)) {
             continue;
         }
@@ -280,6 +283,8 @@ static struct plan_read *read_add(struct intersect *sect, uint32_t want, const s
         sect->reads = reads;
         sect->read_cap = cap;
     }
+    CHECK(sect->read_count < sect->read_cap);
+    CHECK(chunk->object < part->object_count);
     read = &sect->reads[sect->read_count++];
     *read = (struct plan_read){.want = want,
                                .object = part->objects[chunk->object].id,

@@ -76,6 +76,7 @@ bool part_refs_has(const struct part_refs *refs, const struct object_id *id,
 bool part_refs_is_sparse(const struct part_refs *refs, uint32_t object, uint64_t object_bytes)
 {
     const struct part *base = refs->base;
+    CHECK(object < base->object_count);
     const struct object_id *id = &base->objects[object].id;
     uint64_t used = 0, last = UINT64_MAX;
     uint32_t count = 0;

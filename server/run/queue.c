@@ -49,6 +49,7 @@ int64_t catalog_clock_jump_s(struct catalog *catalog)
         catalog->clock.seen_ms = offset_ms;
         catalog->clock.seen_at_ms = now_ms;
     }
+    CHECK(now_ms >= catalog->clock.seen_at_ms);
     if (now_ms - catalog->clock.seen_at_ms >= CLOCK_BELIEVED_MS) {
         catalog->clock.believed_ms = catalog->clock.seen_ms = offset_ms;
         catalog->clock.seen_at_ms = now_ms; /* it may drift by so much in a day, and no more */
@@ -136,6 +137,8 @@ void run_cancel(struct run_req *req)
 
 void req_answer(struct run_req *req, int status)
 {
+    CHECK(req->submitted);
+    CHECK(status <= 0);
     run_cancel(req);
     req->status = status;
     if (status) {
@@ -146,6 +149,8 @@ void req_answer(struct run_req *req, int status)
 
 void run_snapshot(struct run *run, struct run_snapshot_req *req)
 {
+    CHECK(req->done != NULL);
+    CHECK(req->run == NULL);
     req->run = run;
     req->status = 0;
     req->state = NULL;
@@ -167,6 +172,8 @@ void run_snapshot_cancel(struct run_snapshot_req *req)
 
 void run_watch(struct run *run, struct run_watch *watch)
 {
+    CHECK(watch->done != NULL);
+    CHECK(watch->run == NULL);
     watch->run = run;
     list_add_tail(&run->watches, &watch->link);
     if (!watch->any_age) {

@@ -40,6 +40,7 @@ static void fail_list(struct list *list, int status, const struct diag *diag)
     struct list mine;
     struct list *node;
 
+    CHECK(status != 0);
     list_init(&mine); /* a callback may submit again; the new request is not failed here */
     while ((node = list_pop(list))) {
         list_add_tail(&mine, node);
@@ -69,11 +70,41 @@ static void fail_all(struct run *run, int status, const struct diag *diag)
     run->wake = run->tell = false;
 }
 
+/* Checks what is true of a run between two turns of its driver. */
+static void check_invariants(const struct run *run)
+{
+    const struct run_beside *beside = &run->beside;
+
+    if (run->loaded) {
+        CHECK(run->decoded);
+    }
+    if (run->decoded) {
+        CHECK(run->record != NULL);
+    }
+    if (run->busy || run->posted) {
+        CHECK(run->catalog->pending > 0); /* so the catalogue outlives what is under way */
+    }
+    if (run->probing) {
+        CHECK(run->busy);
+        CHECK(list_is_empty(&run->current));
+    }
+    CHECK(run->ops.copy <= run->ops.started);
+    CHECK(run->ops.look <= run->ops.started);
+    CHECK(beside->found_count <= beside->found_cap);
+    CHECK(beside->checked <= beside->found_count);
+    CHECK(beside->at <= beside->ckpt_count);
+}
+
 void run_free(struct run *run)
 {
     CHECK(!run->busy);
     CHECK(!run->posted);
     CHECK(list_is_empty(&run->tracks));
+    CHECK(list_is_empty(&run->queue));
+    CHECK(list_is_empty(&run->current));
+    CHECK(list_is_empty(&run->waiting));
+    CHECK(list_is_empty(&run->watches));
+    CHECK(list_is_empty(&run->snapshots));
     timer_stop(&run->retry);
     timer_stop(&run->poll.timer);
     timer_stop(&run->gap.timer);
@@ -142,6 +173,7 @@ void run_cache_part(struct run *run, const struct store_name *name, size_t bytes
 /* Reads the record. If it has not changed, the store does not send it again. */
 static void load(struct run *run)
 {
+    CHECK(!run->busy);
     run->busy = true;
     run->ops.started++;
     run->req = (struct store_req){.op = STORE_RECORD_GET,
@@ -157,6 +189,7 @@ static void load(struct run *run)
 /* Decodes the record anew. What the old state pointed to is freed. */
 static int state_rebuild(struct run *run, struct diag *diag)
 {
+    CHECK(run->record != NULL);
     int status;
 
     scratch_fini(&run->scratch);
@@ -193,6 +226,7 @@ static int take_loaded(struct run *run, struct store_req *req)
         err_ignore(diag_copy(&run->lost, &req->diag)); /* the list of the run shows it */
     }
     if (!req->ret_record) {
+        CHECK(run->decoded); /* only then known_version was given */
         run->loaded = true;
         beside_sync(run);
         return 0;
@@ -211,6 +245,7 @@ static void on_loaded(struct store_req *req)
     struct catalog *catalog = run->catalog;
     int status = req->status;
 
+    CHECK(run->busy);
     run->busy = false;
     run->want_load = false;
     if (status == 0) {
@@ -240,6 +275,8 @@ static void on_loaded(struct store_req *req)
 
 static void submit_update(struct run *run, const struct record_update *update)
 {
+    CHECK(!run->busy);
+    CHECK(run->loaded);
     run->busy = true;
     run->ops.started++;
     run->req = (struct store_req){.op = STORE_RECORD_UPDATE,
@@ -272,6 +309,7 @@ static void apply_own(struct run *run, uint64_t version)
 {
     struct diag diag = DIAG_INIT;
 
+    CHECK(run->record != NULL);
     run->held = true;
     if (record_apply(run->record, &run->verdict.update, &diag) != 0 ||
         record_version(run->record) != version || state_rebuild(run, &diag) != 0) {
@@ -324,6 +362,7 @@ static void on_updated(struct store_req *req)
     struct run *run = container_of(req, struct run, req);
     struct catalog *catalog = run->catalog;
 
+    CHECK(run->busy);
     run->busy = false;
     switch (req->status) {
     case 0:
@@ -414,6 +453,7 @@ static bool looks_at_others(const struct run *run)
  * record, wakes the waiting requests, answers snapshots and runs events. */
 static void turn(struct run *run)
 {
+    check_invariants(run);
     if (run->busy) {
         return;
     }
@@ -449,6 +489,9 @@ static void turn(struct run *run)
         }
         step(run);
     }
+    if (!run->busy && run->loaded) {
+        CHECK(list_is_empty(&run->current)); /* each one was answered, waits, or is at the store */
+    }
     if (!run->busy && run->loaded && list_is_empty(&run->current) && refusal_is_to_be_probed(run)) {
         probe(run);
     }
@@ -473,6 +516,9 @@ static uint64_t current_op(const struct run *run)
 static void step(struct run *run)
 {
     struct run_req *head = list_item(run->current.next, struct run_req, link);
+    CHECK(!list_is_empty(&run->current));
+    CHECK(!run->busy);
+    CHECK(run->loaded);
     struct event event = head->event;
 
     if (wait_drain_is_needed(run, head)) {
@@ -544,6 +590,8 @@ static void conclude(struct run *run, const struct verdict *verdict)
 
 void run_shut(struct run *run)
 {
+    CHECK(run->catalog->closing);
+    CHECK(!run->busy);
     struct diag diag = DIAG_INIT;
 
     diag_set(&diag, CAIRN_E_SHUTTING_DOWN,

@@ -32,6 +32,7 @@ struct base_op {
 
 static void op_free(struct base_op *op)
 {
+    CHECK(!op->busy);
     struct catalog *catalog = op->run->catalog;
     run_fetch_release(&op->fetch);
     scratch_fini(&op->scratch);
@@ -59,6 +60,8 @@ static void next_object(struct base_op *op);
 static void on_stat(struct store_req *stat)
 {
     struct base_op *op = container_of(stat, struct base_op, stat);
+    CHECK(op->busy);
+    CHECK(op->sparse_count < RUN_BASE_SPARSE_MAX);
     op->busy = false;
     if (stat->status != 0) {
         op_end(op, stat->status, &stat->diag);
@@ -78,6 +81,8 @@ static int object_order(const void *a, const void *b) { return object_id_compare
 static void next_object(struct base_op *op)
 {
     const struct part *part = op->fetch.part;
+    CHECK(!op->busy);
+    CHECK(op->object_at <= part->object_count);
     while (op->object_at < part->object_count &&
            part->objects[op->object_at].id.term == op->fetch.id.term &&
            part->objects[op->object_at].id.step == op->fetch.id.step) {
@@ -110,6 +115,7 @@ static void index_run(struct work *work)
 static void index_done(struct work *work)
 {
     struct base_op *op = container_of(work, struct base_op, work);
+    CHECK(op->busy);
     op->busy = false;
     if (op->status != 0 || !op->req) {
         op_end(op, op->status, &op->diag);
@@ -147,6 +153,7 @@ static void on_fetched(struct fetch_req *fetch)
 
 void run_base(struct run *run, struct base_req *req)
 {
+    CHECK(req->done != NULL);
     req->op = NULL;
     req->run = run;
     req->status = 0;

@@ -43,6 +43,8 @@ void beside_sync(struct run *run)
     for (size_t i = 0; i < beside->found_count; i++) {
         const struct state_unknown *found = &beside->found[i];
         if (!state_explains(&run->state, found->id, found->open_id)) {
+            CHECK(count < beside->found_cap);
+            CHECK(count == 0 || ckpt_id_compare(beside->unknown[count - 1].id, found->id) <= 0);
             beside->unknown[count++] = *found;
         }
     }
@@ -64,6 +66,8 @@ static void end(struct run *run, int status, const struct diag *diag)
     struct run_beside *beside = &run->beside;
     struct catalog *catalog = run->catalog;
 
+    CHECK(run->busy);
+    CHECK(beside->checked <= beside->found_count);
     run->busy = false;
     beside->looked = true;
     diag_clear(&beside->diag);
@@ -126,6 +130,7 @@ static void on_smalls(struct store_req *req)
     struct ckpt_id id = req->id;
     bool is_noted = true;
 
+    CHECK(run->busy);
     if (is_for_now(req->status)) {
         end(run, req->status, &req->diag);
         return;
@@ -153,6 +158,7 @@ static void on_checked(struct store_req *req)
     struct run *run = container_of(req, struct run, req);
     struct run_beside *beside = &run->beside;
 
+    CHECK(beside->checked < beside->found_count);
     free(req->ret_data);
     req->ret_data = NULL;
     if (is_for_now(req->status)) {
@@ -220,6 +226,7 @@ static void on_ckpts(struct store_req *req)
     struct run *run = container_of(req, struct run, req);
     struct run_beside *beside = &run->beside;
 
+    CHECK(beside->ckpts == NULL);
     if (req->status != 0) {
         free(req->ret_ckpts);
         end(run, req->status, &req->diag);
@@ -238,6 +245,8 @@ static void on_ckpts(struct store_req *req)
 
 void beside_look(struct run *run)
 {
+    CHECK(!run->busy);
+    CHECK(run->loaded);
     run_name_format(&run->name, run->beside.run_text);
     run->busy = true;
     run->req = (struct store_req){.op = STORE_LIST_CKPTS,
@@ -300,6 +309,7 @@ int keep_update(struct run *run, struct diag *diag)
     struct record_change *changes =
         scratch_array(&run->step_scratch, update->change_count, sizeof *changes);
     struct record_update mine = {.changes = changes};
+    CHECK(run->state.exists);
     struct record *kept = NULL;
     int status = !changes    ? CAIRN_E_NO_MEMORY
                  : run->kept ? record_clone(run->kept, &kept)
@@ -335,6 +345,7 @@ int keep_merge(const struct run *run, struct record **ret, struct diag *diag)
     if (!run->kept) {
         return 0;
     }
+    CHECK(run->record != NULL);
     status = record_clone(run->record, ret);
     for (size_t i = 0; status == 0 && (key = record_at(run->kept, i, &value)); i++) {
         struct record_change change = {.key = key, .remove = value.bytes == 0, .value = value};

@@ -48,6 +48,7 @@ static void count_commit(struct run *run)
     list_each (node, &run->tracks) {
         const struct open_track *track = list_item(node, struct open_track, link);
         if (ckpt_id_equal(track->id, run->verdict.id)) {
+            CHECK(loop_now_ms(run->catalog->loop) >= track->begun_ms);
             uint64_t ms = loop_now_ms(run->catalog->loop) - track->begun_ms;
             histogram_add(&counts->save_durations, ms * 1000);
             return;
@@ -120,6 +121,7 @@ void counts_applied(struct run *run)
 static void forgotten_add(struct forgotten_sight *io, const struct forgotten_sight *more)
 {
     if (more->count > 0) {
+        CHECK(more->cycles_min <= more->cycles_max);
         io->cycles_min =
             io->count > 0 ? min_u64(io->cycles_min, more->cycles_min) : more->cycles_min;
         io->cycles_max = max_u64(io->cycles_max, more->cycles_max);
@@ -143,6 +145,7 @@ void counts_look(struct run *run)
     memset(look, 0, sizeof(*look));
     for (size_t i = 0; i < run->state.commit_count; i++) {
         const struct state_commit *commit = &run->state.commits[i];
+        CHECK(commit->health <= HEALTH_DAMAGED);
         look->stored_bytes += commit->reclaimed ? 0 : commit->entry.stored_bytes;
         if (!commit->forgotten) {
             look->checkpoints[commit->health]++;

@@ -30,6 +30,7 @@ static void on_part(struct doc_req *req);
 void run_fetch(struct run *run, struct fetch_req *req)
 {
     CHECK(!req->run);
+    CHECK(req->done != NULL);
     req->status = 0;
     diag_clear(&req->diag);
     req->data = NULL;
@@ -81,6 +82,7 @@ void run_fetch_release(struct fetch_req *req)
 
 static void fail(struct fetch_req *req, int status, const struct diag *diag)
 {
+    CHECK(status != 0);
     req->status = status;
     diag_copy(&req->diag, diag);
     end(req);
@@ -93,6 +95,8 @@ static void succeed(struct fetch_op *op, struct doc_req *ref)
     struct fetch_req *req = op->req;
     struct doc *doc = ref->doc;
 
+    CHECK(doc->ready);
+    CHECK(doc->key.name.kind == req->kind);
     ref->doc = NULL; /* the request gets the reference */
     req->doc = doc;
     req->data = doc->data;
@@ -176,6 +180,7 @@ static void fail_not_found(struct fetch_op *op, const char *what, uint32_t numbe
 
 static void get_page(struct fetch_op *op, uint32_t number)
 {
+    CHECK(number < op->manifest.doc->manifest.page_count);
     const struct page_ref *ref = &op->manifest.doc->manifest.pages[number];
 
     op->page.done = on_page;

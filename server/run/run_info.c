@@ -5,6 +5,8 @@
  */
 #include "run_info.h"
 
+#include "base/check.h"
+
 #include <string.h>
 
 enum {
@@ -38,6 +40,7 @@ static struct ckpt_info commit_info(const struct run_state *state,
                                     const struct state_commit *commit,
                                     const struct state_commit *latest)
 {
+    CHECK(commit != latest || !commit->forgotten);
     const struct entry_chain *entry = &commit->entry;
     const struct entry_note *note = commit->note;
     struct ckpt_info info = {.id = entry->id,
@@ -74,6 +77,7 @@ static struct ckpt_info commit_info(const struct run_state *state,
 static int open_info(const struct run_state *state, const struct state_open *open,
                      struct scratch *scratch, struct ckpt_info *ret)
 {
+    CHECK(open->sealed_count <= open->world_size);
     char missing[MISSING_TEXT_BYTES] = "";
 
     if (open->sealed_count < open->world_size) {
@@ -141,6 +145,7 @@ int run_info_list(const struct run_state *state, uint64_t before_seq, uint32_t l
         }
         reply.entries[reply.count++] = commit_info(state, commit, latest);
     }
+    CHECK(reply.count <= most);
     *ret = reply;
     return 0;
 }

@@ -115,6 +115,7 @@ static void answer(struct plan_op *op, int status, const struct diag *diag)
     struct plan_req *req = op->req;
     struct diag kept = DIAG_INIT; /* the operation's own diag is freed with it */
 
+    CHECK(!op->working);
     if (status) {
         diag_copy(&kept, diag);
     } else {
@@ -129,6 +130,7 @@ static void answer(struct plan_op *op, int status, const struct diag *diag)
 static bool page_is_needed(const struct plan_op *op, uint32_t number)
 {
     const struct manifest *manifest = op->manifest.manifest;
+    CHECK(number < manifest->page_count);
     const struct page_ref *ref = &manifest->pages[number];
     bool last = number + 1 == manifest->page_count;
 
@@ -142,6 +144,7 @@ static bool page_is_needed(const struct plan_op *op, uint32_t number)
 /* Returns true if the operation is over: it was cancelled, or it failed in the pool. */
 static bool work_is_last(struct plan_op *op)
 {
+    CHECK(op->working);
     op->working = false;
     if (!op->req) {
         op_end(op);
@@ -194,6 +197,7 @@ static void on_part(struct fetch_req *req)
 {
     struct plan_op *op = container_of(req, struct plan_op, part);
 
+    CHECK(!op->working);
     if (req->status) {
         answer(op, req->status, &req->diag);
         return;
@@ -219,6 +223,7 @@ static void next_part(struct plan_op *op)
 {
     uint32_t world = op->manifest.manifest->world_size;
 
+    CHECK(!op->working);
     run_fetch_release(&op->part);
     op->rank_next = next_rank(op, world);
     if (op->rank_next == world && !op->likely_are_read && !op->covered) {
@@ -316,6 +321,8 @@ static void on_manifest(struct fetch_req *fetch)
 
 void run_plan(struct run *run, struct plan_req *req)
 {
+    CHECK(req->done != NULL);
+    CHECK(req->wants != NULL || req->want_count == 0);
     req->status = 0;
     diag_clear(&req->diag);
     req->read_count = 0;

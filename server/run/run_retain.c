@@ -78,6 +78,7 @@ static void end_run(struct retain *retain)
 static void on_decided(struct run_req *req)
 {
     struct retain *retain = container_of(req, struct retain, req);
+    CHECK(retain->run != NULL);
     report(retain, &retain->names[retain->at], req->status, &req->diag,
            req->status == 0 ? req->verdict.done_count : 0);
     end_run(retain);
@@ -86,6 +87,8 @@ static void on_decided(struct run_req *req)
 /* Asks the run to forget what its policy does not keep. A run without a policy is skipped. */
 static void begin_run(struct retain *retain)
 {
+    CHECK(retain->at < retain->name_count);
+    CHECK(retain->run == NULL);
     const struct run_name *name = &retain->names[retain->at];
     const struct retain_row *row = retain_row_of(retain->options.table, name);
     struct diag diag = DIAG_INIT;
@@ -137,6 +140,7 @@ static void begin_round(struct retain *retain)
 
 static void end_round(struct retain *retain)
 {
+    CHECK(retain->at == retain->name_count);
     free(retain->names);
     retain->names = NULL;
     retain->status.rounds++;
@@ -167,6 +171,9 @@ int retain_new(const struct retain_options *options, struct retain **ret)
 {
     struct retain *retain = calloc(1, sizeof(*retain));
     CHECK(options->interval_ms > 0);
+    CHECK(options->catalog != NULL);
+    CHECK(options->table != NULL);
+    CHECK(options->report != NULL);
     if (retain == NULL) {
         return CAIRN_E_NO_MEMORY;
     }

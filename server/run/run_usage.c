@@ -5,6 +5,8 @@
  */
 #include "run_usage.h"
 
+#include "base/check.h"
+
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -39,6 +41,8 @@ static void on_looked(struct catalog_refresh *look)
 
 void usage_walk_start(struct usage_walk *walk, struct catalog *catalog)
 {
+    CHECK(walk->done != NULL);
+    CHECK(walk->project != NULL);
     walk->catalog = catalog;
     walk->names = NULL;
     walk->name_count = walk->at = 0;
@@ -126,6 +130,7 @@ static void on_snapshot(struct run_snapshot_req *req)
 {
     struct usage_walk *walk = container_of(req, struct usage_walk, snapshot);
     struct msg_usage_row row = {.code = req->status, .text = ""};
+    CHECK(walk->run != NULL);
     if (req->status == 0) {
         struct usage usage;
         usage_of_run(req->state, walk->window, &usage);
@@ -154,13 +159,19 @@ static void next_run(struct usage_walk *walk)
            !is_wanted(walk, &walk->names[walk->at])) {
         walk->at++;
     }
+    CHECK(walk->run == NULL);
+    CHECK(walk->at <= walk->name_count);
+    CHECK(walk->row_count <= walk->rows_max);
     bool full = walk->rows_max != 0 && walk->row_count == walk->rows_max;
     walk->more = walk->status == 0 && walk->at < walk->name_count;
-    if (full || !walk->more) {
+    if (!full && walk->more) {
+        walk->run = catalog_run(walk->catalog, &walk->names[walk->at++]);
+        walk->status = walk->run ? 0 : CAIRN_E_NO_MEMORY;
+    }
+    if (!walk->run) {
         walk->done(walk);
         return;
     }
-    walk->run = catalog_run(walk->catalog, &walk->names[walk->at++]);
     walk->snapshot = (struct run_snapshot_req){.done = on_snapshot};
     run_snapshot(walk->run, &walk->snapshot);
 }

@@ -42,6 +42,7 @@ static struct open_track *track_find(struct run *run, const struct state_open *o
 /* Returns the track of an open save, with its deadline running; NULL if there is no memory. */
 static struct open_track *track_new(struct run *run, const struct state_open *open)
 {
+    CHECK(track_find(run, open) == NULL);
     struct open_track *track = calloc(1, sizeof *track);
     uint64_t most_ms = run->catalog->options.deadline_ms_max;
     uint64_t deadline_ms = open->entry.deadline_ms ? open->entry.deadline_ms : UINT64_MAX;
@@ -71,11 +72,25 @@ static void track_free(struct open_track *track)
     free(track);
 }
 
+/* Checks that the tracks are the open entries; some have none while memory is short. */
+static void check_tracks(const struct run *run, bool short_of_memory)
+{
+    size_t count = 0;
+
+    list_each (node, &run->tracks) {
+        CHECK(list_item(node, struct open_track, link)->run == run);
+        count++;
+    }
+    CHECK(count <= run->state.open_count);
+    CHECK(short_of_memory || count == run->state.open_count);
+}
+
 void tracks_sync(struct run *run)
 {
     const struct run_state *state = &run->state;
     bool short_of_memory = false;
 
+    CHECK(run->loaded);
     list_each (node, &run->tracks) {
         list_item(node, struct open_track, link)->seen = false;
     }
@@ -102,6 +117,7 @@ void tracks_sync(struct run *run)
             track_free(track);
         }
     }
+    check_tracks(run, short_of_memory);
     if (short_of_memory) {
         timer_start(&run->retry, RUN_RETRY_MS);
     }

@@ -53,6 +53,7 @@ void run_handed_add(struct run *run, struct run_handed *handed)
 
 void run_handed_remove(struct run_handed *handed)
 {
+    CHECK(!list_is_empty(&handed->link));
     list_remove(&handed->link);
     handed->run->wake = true; /* a request may wait for this rank in vain */
     run_kick(handed->run);
@@ -113,6 +114,7 @@ static bool is_secured(const struct run *run, const struct state_open *open)
             count++;
         }
     }
+    CHECK(open->sealed_count <= open->world_size);
     return count >= open->world_size;
 }
 
@@ -146,6 +148,7 @@ static void on_time(struct timer *timer)
     struct run_req *req = container_of(timer, struct run_req, timer);
     struct run *run = req->run;
 
+    CHECK(req->submitted);
     req->expired = true;
     if (req->waiting) {
         req->waiting = false;
@@ -157,6 +160,9 @@ static void on_time(struct timer *timer)
 
 void wait_begin(struct run *run, struct run_req *req, uint64_t wait_ms)
 {
+    CHECK(req->submitted);
+    CHECK(!req->waiting);
+    CHECK(wait_ms > 0);
     req->waiting = true;
     list_add_tail(&run->waiting, &req->link);
     req->timer.cb = on_time;
@@ -178,6 +184,7 @@ static bool is_settled(const struct run_state *state, const struct event *event)
 
 void wait_wake(struct run *run)
 {
+    CHECK(run->loaded);
     const struct event *last = NULL; /* most reports are like the one before */
     bool settled = false;
 
@@ -191,6 +198,7 @@ void wait_wake(struct run *run)
                 continue;
             }
         }
+        CHECK(req->waiting);
         req->waiting = false;
         list_remove(&req->link);
         list_add_tail(&run->queue, &req->link);
@@ -203,6 +211,7 @@ void wait_give_up(const struct run *run, struct run_req *req)
     const struct state_restore *session;
     char name[RUN_NAME_TEXT_MAX], missing[256] = "";
 
+    CHECK(event->kind == EVENT_FIND_OPEN || event->kind == EVENT_RESTORE_REPORT);
     run_name_format(&run->name, name);
     if (event->kind == EVENT_FIND_OPEN) {
         diag_set(&req->diag, CAIRN_E_MISSING_RANKS,
@@ -236,6 +245,7 @@ void refusal_note(struct run *run, const struct store_req *req)
                                     ? NULL
                                     : &list_item(run->current.next, struct run_req, link)->event;
 
+    CHECK(req->status != 0);
     memset(refusal, 0, sizeof *refusal);
     diag_set(&refusal->diag, req->status, "%s%s%s", diag_text(&req->diag, req->status),
              run->unknown.code != 0 ? "; the first failure was: " : "", run->unknown.text);
@@ -353,6 +363,7 @@ void watches_tell(struct run *run)
     struct list mine;
     struct list *node;
 
+    CHECK(run->loaded);
     list_init(&mine); /* a callback may watch again, or end other watches */
     while ((node = list_pop(&run->watches))) {
         list_add_tail(&mine, node);
@@ -379,6 +390,7 @@ void watches_fail(struct run *run, int code, const struct diag *diag)
     struct list mine;
     struct list *node;
 
+    CHECK(code != 0);
     list_init(&mine);
     while ((node = list_pop(&run->watches))) {
         list_add_tail(&mine, node);
@@ -395,6 +407,7 @@ void snapshots_tell(struct run *run, int status, const struct diag *diag)
     struct list mine;
     struct list *node;
 
+    CHECK(status != 0 || run->loaded);
     list_init(&mine);
     while ((node = list_pop(&run->snapshots))) {
         list_add_tail(&mine, node);

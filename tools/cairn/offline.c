@@ -242,6 +242,9 @@ static void on_state(struct run_snapshot_req *req)
 static int check_beside(struct looking *looking, const struct run_name *name, struct diag *diag)
 {
     struct run *run = catalog_run(looking->offline->catalog, name);
+    if (!run) {
+        return diag_set(diag, CAIRN_E_NO_MEMORY, "no memory to read the run's record");
+    }
     looking->snapshot = (struct run_snapshot_req){.done = on_state};
     run_snapshot(run, &looking->snapshot);
     wait_looked(looking);

@@ -5,6 +5,7 @@
 #include "run_rig.h"
 
 #include "base/check.h"
+#include "support/alloc_fault.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -216,6 +217,33 @@ static void test_made_up_names_go(void **state)
     sim_run_for(rig->sim, 1000);
     rig->run = catalog_run(rig->catalog, &rig->name);
     assert_int_equal(rig_outcome(rig, id, 7010).state, SAVE_COMMITTED);
+    assert_int_equal(catalog_run_count(rig->catalog), 1);
+}
+
+/* Goal: short memory makes no run, and ends no daemon. Method: each allocation of a look-up fails
+ * in turn; without a fault the same look-up makes the run. */
+static void test_no_memory_makes_no_run(void **state)
+{
+    struct rig *rig = *state;
+    struct run_name name;
+    unsigned failed = 0;
+
+    for (unsigned n = 1;; n++) {
+        char text[16];
+        snprintf(text, sizeof text, "scarce-%u", n);
+        assert_int_equal(run_name_set("lab", text, &name, NULL), 0);
+        alloc_fault_at(n);
+        struct run *run = catalog_run(rig->catalog, &name);
+        if (!alloc_fault_hit()) {
+            assert_non_null(run);
+            catalog_release(run);
+            break;
+        }
+        assert_null(run);
+        failed++;
+    }
+    assert_true(failed > 0);
+    sim_run_for(rig->sim, 1000);
     assert_int_equal(catalog_run_count(rig->catalog), 1);
 }
 
@@ -562,6 +590,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_two_ranks_commit, setup, teardown),
         cmocka_unit_test_setup_teardown(test_rank_waits_for_rank_0, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_no_memory_makes_no_run, setup, teardown),
         cmocka_unit_test_setup_teardown(test_missing_rank_0_is_named, setup, teardown),
         cmocka_unit_test_setup_teardown(test_cancelled_wait_is_silent, setup, teardown),
         cmocka_unit_test_setup_teardown(test_idle_run_is_silent, setup, teardown),
