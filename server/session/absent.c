@@ -16,6 +16,7 @@
  */
 #include "session/session_private.h"
 
+#include "base/check.h"
 #include "base/log.h"
 
 #include <inttypes.h>
@@ -50,6 +51,7 @@ void session_clip_label(const char *text, char ret[SESSION_LABEL_BYTES])
             bytes--;
         }
     }
+    CHECK(bytes < SESSION_LABEL_BYTES);
     memcpy(ret, text, bytes);
     ret[bytes] = '\0';
 }
@@ -122,6 +124,8 @@ static uint8_t *seen_ranks(const struct absent *unseen)
     list_each (node, &server->sessions) {
         const struct session *session = list_item(node, struct session, link);
         if (session->state == SESSION_JOINED && !session->viewer && is_of(unseen, session)) {
+            CHECK(session->join.rank <
+                  unseen->world_size); /* one world in an attempt: check_ranks() */
             seen[session->join.rank] = 1;
         }
     }
@@ -129,6 +133,7 @@ static uint8_t *seen_ranks(const struct absent *unseen)
         const struct absent *other = list_item(node, struct absent, link);
         if (!other->unseen && other->run == unseen->run &&
             token_equal(&other->token, &unseen->token)) {
+            CHECK(other->rank < unseen->world_size);
             seen[other->rank] = 1;
         }
     }
@@ -205,6 +210,7 @@ static void on_look(struct run_snapshot_req *req)
         timer_start(&absent->timer, RECHECK_MS);
         return;
     }
+    CHECK(!absent->abort.submitted);
     say_gone(absent, open);
     absent->abort = (struct run_req){.done = on_aborted};
     absent->abort.event = (struct event){.kind = EVENT_ABORT,
@@ -242,16 +248,19 @@ static void add(struct session *session, bool unseen)
 {
     struct server *server = session->server;
     struct absent *absent = calloc(1, sizeof(*absent));
-    if (!absent) {
+    struct run *run =
+        absent ? catalog_run(server->options.catalog, run_name_of(session->run)) : NULL;
+    if (!run) {
+        free(absent);
         return; /* the deadline of the save remains */
     }
     *absent = (struct absent){.server = server,
+                              .run = run,
                               .token = session->join.token,
                               .rank = session->join.rank,
                               .world_size = session->join.world_size,
                               .unseen = unseen,
                               .since_ms = loop_now_ms(server->options.loop)};
-    absent->run = catalog_run(server->options.catalog, run_name_of(session->run));
     session_clip_label(session->label[0] ? session->label : session->peer, absent->label);
     list_init(&absent->link);
     list_add_tail(&server->absents, &absent->link);
@@ -289,6 +298,8 @@ void absent_left(struct session *session)
 
 void absent_joined(struct session *session)
 {
+    CHECK(session->state == SESSION_JOINED);
+    CHECK(!session->viewer);
     struct server *server = session->server;
     bool first = true;
     list_each (node, &server->sessions) {

@@ -91,10 +91,14 @@ static void on_save_over(struct run_watch *watch, enum save_state state, int cod
 
 int agree_hold(struct agree_book *book, const struct agree_key *key, struct agree **ret)
 {
+    CHECK(key->run != NULL);
+    CHECK(key->world_size > 0);
     list_each (node, &book->all) {
         struct agree *agree = list_item(node, struct agree, link);
         if (agree->key.run == key->run && agree->key.open_id == key->open_id &&
             ckpt_id_equal(agree->key.id, key->id)) {
+            CHECK(agree->key.world_size ==
+                  key->world_size); /* the term of the opening has one world */
             agree->refs++;
             *ret = agree;
             return 0;
@@ -135,9 +139,11 @@ static void free_group(struct agree *agree, struct group *group)
     keyset_fini(&group->lists);
     keyset_fini(&group->digests);
     if (group->members) {
+        CHECK(agree->book->bytes_used >= group->member_count * sizeof *group->members);
         agree->book->bytes_used -= group->member_count * sizeof *group->members;
         free(group->members);
     }
+    CHECK(agree->book->bytes_used >= sizeof *group);
     agree->book->bytes_used -= sizeof *group;
     free(group);
 }
@@ -147,6 +153,8 @@ void agree_drop(struct agree *agree)
     if (!agree || --agree->refs > 0) {
         return;
     }
+    CHECK(agree->refs == 0);
+    CHECK(agree->group_count <= agree->group_cap);
     CHECK(list_is_empty(&agree->waits));
     run_unwatch(&agree->watch);
     list_remove(&agree->link);
@@ -163,6 +171,9 @@ void agree_drop(struct agree *agree)
 
 void agree_wait(struct agree *agree, struct agree_wait *wait)
 {
+    CHECK(wait->is_ready != NULL);
+    CHECK(wait->ready != NULL);
+    CHECK(wait->over != NULL);
     agree->changed = true; /* the answer may be there already */
     list_add_tail(&agree->waits, &wait->link);
 }
@@ -197,6 +208,7 @@ void agree_poll(struct agree *agree)
 static struct group *find_group(const struct agree *agree, const struct xxh128 *key)
 {
     uint32_t row = keyset_find(&agree->index, key);
+    CHECK(row == KEYSET_NONE || row < agree->group_count);
     return row == KEYSET_NONE ? NULL : agree->groups[row];
 }
 
@@ -226,6 +238,8 @@ static int add_group(struct agree *agree, const struct msg_agree_group *said, st
         free(group);
         return rc;
     }
+    CHECK(row->count == 1); /* the group is new: find_group() did not find it */
+    CHECK(agree->index.count == agree->group_count + 1);
     group->key = said->group;
     group->member_count = said->members;
     uint64_t bytes = said->members * sizeof *group->members;
@@ -263,6 +277,7 @@ static int join_group(struct agree *agree, uint32_t rank, const struct msg_agree
     if (!group->members) {
         return 0;
     }
+    CHECK(said->member < group->member_count); /* the codec has compared them */
     struct member *member = &group->members[said->member];
     if (member->came && member->rank != rank) {
         return diag_set(diag, CAIRN_E_PROTOCOL,
@@ -273,6 +288,7 @@ static int join_group(struct agree *agree, uint32_t rank, const struct msg_agree
         *member = (struct member){
             .came = true, .rank = rank, .copied = said->copied, .list_hash = said->list_hash};
         group->came++;
+        CHECK(group->came <= group->member_count);
         if (check == CHECK_NONE) {
             group->has_unchecked = true;
             group->unchecked_rank = rank;
@@ -322,6 +338,7 @@ int agree_join(struct agree *agree, uint32_t rank, const struct msg_agree *msg, 
     }
     agree->came += (*byte & bit) == 0;
     *byte |= bit;
+    CHECK(agree->came <= agree->key.world_size);
     bool all = agree->came == agree->key.world_size;
     for (uint32_t i = 0; i < agree->group_count; i++) {
         struct group *group = agree->groups[i];
@@ -398,6 +415,7 @@ int agree_list(struct agree *agree, uint32_t rank, const struct msg_lists *msg, 
     if (member->list_at >= msg->total && !member->has_list) {
         member->has_list = true;
         group->listed++;
+        CHECK(group->listed <= group->came);
         agree->changed = agree->changed || group->listed == group->came;
     }
     return 0;
@@ -422,6 +440,7 @@ int agree_digests(struct agree *agree, uint32_t rank, const struct msg_digests *
     if (member->digest_at >= msg->total && !member->has_digests) {
         member->has_digests = true;
         group->digested++;
+        CHECK(group->digested <= group->came);
         agree->changed = agree->changed || group->digested == group->came;
     }
     return 0;
@@ -457,6 +476,7 @@ static bool add_row(struct answer *answer, uint32_t row, bool is_empty)
         return false;
     }
     answer->bytes += bytes + (uint32_t)sizeof(struct xxh128);
+    CHECK(row < answer->set->count);
     sets->rows[sets->count++] = (struct msg_set){.key = answer->set->rows[row].key,
                                                  .division = answer->set->rows[row].division,
                                                  .bytes = bytes,

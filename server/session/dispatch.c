@@ -6,6 +6,7 @@
  */
 #include "session/handlers.h"
 
+#include "base/check.h"
 #include "base/log.h"
 
 #include <stdlib.h>
@@ -132,6 +133,7 @@ static int on_message(void *user, const struct frame *frame, const struct msg *m
     if (msg->type == MSG_PART) {
         return session_part_buffer(session, frame, msg, ret_payload, diag);
     }
+    CHECK(rule->handle != NULL);
     status = rule->handle(session, frame->stream, msg, diag);
     if (status == 0) {
         session_stop_if_full(session);
@@ -144,9 +146,11 @@ static int on_payload(void *user, const struct frame *frame, const struct msg *m
 {
     struct session *session = user;
     if (msg->type == MSG_DATA) {
+        CHECK(session->receiving == payload);
         session->receiving = NULL;
         return session_data(session, frame, msg, payload, diag);
     }
+    CHECK(msg->type == MSG_PART);
     session_part(session, frame);
     return 0;
 }
@@ -210,6 +214,7 @@ static void refuse(struct server *server, struct stream *stream, int code, const
 static bool make_place(struct server *server, bool is_local)
 {
     uint32_t most = server->options.sessions_max;
+    CHECK(server->network_count <= server->session_count);
     bool is_full = server->session_count >= most;
     bool network_is_full = !is_local && server->network_count >= most - most / 8;
     if (!is_full && !network_is_full) {

@@ -4,6 +4,7 @@
  */
 #include "session/health.h"
 
+#include "base/check.h"
 #include "base/digits.h"
 
 #include <inttypes.h>
@@ -67,6 +68,7 @@ static void room_remedy(const struct health_facts *facts, size_t size, char *ret
 static void PRINTF(4, 5) say(struct health_word *health, enum server_health word,
                              const char *remedy, const char *fmt, ...)
 {
+    CHECK(word != SERVER_GREEN);
     va_list args;
     health->word = word;
     snprintf(health->remedy, sizeof(health->remedy), "%s", remedy);
@@ -79,6 +81,7 @@ static void PRINTF(4, 5) say(struct health_word *health, enum server_health word
 static void say_store(struct health_word *health, const struct health_facts *facts)
 {
     const struct store_state *state = facts->store;
+    CHECK(state->word != STORE_WELL);
     int code = state->refusal.code;
     const char *text = diag_text(&state->refusal, code);
     if (state->word == STORE_REFUSING) {

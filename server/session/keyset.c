@@ -13,6 +13,7 @@
 
 void keyset_init(struct keyset *set, uint32_t members, uint64_t *io_bytes_used, uint64_t bytes_max)
 {
+    CHECK(members > 0);
     *set = (struct keyset){
         .stride = (members + 7) / 8, .bytes_used = io_bytes_used, .bytes_max = bytes_max};
 }
@@ -32,6 +33,7 @@ void keyset_fini(struct keyset *set)
 /* Returns the slot that holds the key, or the free slot where it belongs. */
 static uint32_t slot_of(const struct keyset *set, const struct xxh128 *key)
 {
+    CHECK(set->slot_cap > set->count); /* so that the search ends */
     uint64_t hash;
     memcpy(&hash, key->bytes, sizeof hash);
     uint32_t slot = (uint32_t)(hash % set->slot_cap);
@@ -80,12 +82,14 @@ static int grow(struct keyset *set)
     set->slot_cap = (uint32_t)(2 * cap);
     set->bytes += more;
     *set->bytes_used += more;
+    CHECK(*set->bytes_used <= set->bytes_max);
     fill_slots(set);
     return 0;
 }
 
 static uint32_t new_row(struct keyset *set, const struct xxh128 *key, const struct xxh128 *value)
 {
+    CHECK(set->count < set->cap);
     uint32_t row = set->count++;
     set->rows[row] = (struct keyset_row){.key = *key, .value = *value, .next = KEYSET_NONE};
     memset(set->bits + (size_t)row * set->stride, 0, set->stride);
@@ -127,6 +131,7 @@ int keyset_add(struct keyset *set, uint32_t member, const struct xxh128 *key,
     uint8_t bit = (uint8_t)(1u << (member % 8));
     set->rows[row].count += (*byte & bit) == 0;
     *byte |= bit;
+    CHECK(set->rows[row].count <= 8 * set->stride);
     *ret = &set->rows[row];
     return 0;
 }

@@ -6,6 +6,7 @@
  */
 #include "session/session_private.h"
 
+#include "base/check.h"
 #include "base/log.h"
 
 #include <stdlib.h>
@@ -115,6 +116,7 @@ static void leave_session(struct request *request)
 {
     struct session *session = request->session;
     CHECK(session->request_count > 0);
+    CHECK(session->request_bytes >= request->held_bytes);
     session->request_count--;
     session->request_bytes -= request->held_bytes;
     request->session = NULL;
@@ -124,6 +126,8 @@ static void leave_session(struct request *request)
 void request_free(struct request *request)
 {
     struct server *server = request->server;
+    CHECK(server->request_count > 0);
+    CHECK(server->message_bytes >= request->held_bytes);
     list_remove(&request->link);
     server->message_bytes -= request->held_bytes;
     if (request->session) {
@@ -137,6 +141,7 @@ void request_free(struct request *request)
 
 void request_orphan(struct request *request)
 {
+    CHECK(request->session != NULL);
     list_remove(&request->link);
     leave_session(request);
 }
@@ -158,6 +163,7 @@ void request_error(struct request *request, int code, const struct diag *diag)
 void request_send(struct request *request, const struct msg *reply, struct conn_out *out)
 {
     struct session *session = request->session;
+    CHECK(session != NULL);
     conn_send_payload(session->conn, request->stream, reply, out);
 }
 

@@ -5,6 +5,7 @@
  */
 #include "session/session_private.h"
 
+#include "base/check.h"
 #include "base/log.h"
 
 #include <stdlib.h>
@@ -43,6 +44,9 @@ static void on_stopped(struct post *post)
 {
     struct server *server = container_of(post, struct server, stopped_post);
     void (*stopped)(void *) = server->stopped;
+    CHECK(server->closing);
+    CHECK(server->session_count == 0);
+    CHECK(server->request_count == 0);
     server->stopped = NULL;
     if (stopped) {
         stopped(server->stopped_user);
@@ -65,6 +69,8 @@ static void close_all(struct server *server)
             "the server is stopping; try again, or connect to another server of the same store");
         session_close(session, true);
     }
+    CHECK(list_is_empty(&server->sessions));
+    CHECK(list_is_empty(&server->absents));
     if (server->ingest) {
         ingest_close(server->ingest, on_ingest_idle, server);
     } else {
@@ -75,6 +81,8 @@ static void close_all(struct server *server)
 static void on_ingest_idle(void *user)
 {
     struct server *server = user;
+    CHECK(server->closing);
+    CHECK(!server->ingest_idle);
     server->ingest_idle = true;
     server_check_stopped(server);
 }
@@ -107,6 +115,8 @@ static void on_grace(struct timer *timer)
 
 int server_new(const struct server_options *options, struct server **ret, struct diag *diag)
 {
+    CHECK(options->loop != NULL);
+    CHECK(options->verify_pool != NULL);
     struct server *server = calloc(1, sizeof(*server));
     if (!server) {
         return diag_no_memory(diag, "the server");
@@ -148,7 +158,9 @@ int server_new(const struct server_options *options, struct server **ret, struct
 
 int server_open(struct server *server, struct catalog *catalog, struct diag *diag)
 {
-    CHECK(!server->options.catalog && !server->ingest);
+    CHECK(catalog != NULL);
+    CHECK(!server->options.catalog);
+    CHECK(!server->ingest);
     struct ingest_options ingest = {.loop = server->options.loop,
                                     .store = catalog_store(catalog),
                                     .pool = server->options.verify_pool,
@@ -165,6 +177,7 @@ int server_open(struct server *server, struct catalog *catalog, struct diag *dia
 
 void server_wait(struct server *server, const struct diag *why)
 {
+    CHECK(why->code != 0);
     CHECK(!server->options.catalog);
     if (server->waits_why.code == 0) {
         server->waits_ms = loop_now_ms(server->options.loop);
@@ -194,7 +207,12 @@ void server_set_repair(struct server *server, struct repair *repair) { server->r
 void server_free(struct server *server)
 {
     if (server) {
-        CHECK(server->session_count == 0 && server->request_count == 0);
+        CHECK(server->session_count == 0);
+        CHECK(server->network_count == 0);
+        CHECK(server->request_count == 0);
+        CHECK(server->part_bytes_used == 0);
+        CHECK(server->agrees.bytes_used == 0);
+        CHECK(list_is_empty(&server->landings));
         CHECK(list_is_empty(&server->mapped));
         if (server->ingest) {
             ingest_free(server->ingest);

@@ -6,6 +6,7 @@
  */
 #include "session/session_private.h"
 
+#include "base/check.h"
 #include "base/log.h"
 
 #include <stdlib.h>
@@ -29,6 +30,8 @@ static void session_end(struct session *session)
         request->cancel(request);
     }
     CHECK(list_is_empty(&session->requests));
+    CHECK(session->request_count == 0);
+    CHECK(session->request_bytes == 0);
     session_drop_saves(session);
     session_free_part_left(session);
     session_end_hand_over(session);
@@ -36,6 +39,10 @@ static void session_end(struct session *session)
     if (session->run) {
         catalog_release(session->run);
     }
+    CHECK(list_is_empty(&session->saves));
+    CHECK(session->part_receiving == NULL);
+    CHECK(server->session_count > 0);
+    CHECK(session->is_local || server->network_count > 0);
     list_remove(&session->link);
     server->session_count--;
     server->network_count -= session->is_local ? 0 : 1;
@@ -134,6 +141,8 @@ struct session *session_new(struct server *server)
 void session_begin(struct session *session, bool is_local)
 {
     struct server *server = session->server;
+    CHECK(session->conn != NULL);
+    CHECK(session->state == SESSION_NEW);
     session->is_local = is_local;
     conn_peer_name(session->conn, sizeof(session->peer), session->peer);
     credit_user_init(&session->credit, &server->credit, on_grant);

@@ -5,6 +5,7 @@
  */
 #include "session/handlers.h"
 
+#include "base/check.h"
 #include "base/log.h"
 
 enum { ANSWER_SCRATCH_MAX = 1 << 20 };
@@ -36,6 +37,7 @@ static void on_over(struct agree_wait *wait, int code, const char *why)
 
 static void cancel_wait(struct request *request)
 {
+    CHECK(!list_is_empty(&request->u.agree.wait.link));
     list_remove(&request->u.agree.wait.link);
     free_wait(request);
 }
@@ -63,6 +65,7 @@ static struct agree *agree_of(struct session *session, uint32_t stream, struct c
         return NULL;
     }
     if (!save->agree) {
+        CHECK(session->state == SESSION_JOINED);
         struct agree_key key = {.run = session->run,
                                 .id = id,
                                 .open_id = open_id,

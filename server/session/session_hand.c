@@ -6,6 +6,7 @@
  */
 #include "session/handlers.h"
 
+#include "base/check.h"
 #include "base/log.h"
 #include "wire/negotiate.h"
 
@@ -70,6 +71,7 @@ int session_on_arena(struct session *session, uint32_t stream, const struct msg 
 /* Pauses reading while the descriptions are far ahead of the disk. */
 static void wait_for_room(struct session *session)
 {
+    CHECK(session->server->ingest != NULL);
     if (ingest_is_full(session->server->ingest)) {
         session_pause(session, PAUSE_INGEST);
     }
@@ -115,6 +117,7 @@ int session_on_describe(struct session *session, uint32_t stream, const struct m
 static void put_part(void *user, uint8_t *part, uint64_t bytes)
 {
     struct server *server = user;
+    CHECK(server->part_bytes_used >= bytes);
     server->part_bytes_used -= bytes;
     free(part);
 }
@@ -160,6 +163,7 @@ static int begin_hand_over(struct request *request, struct session_save *save, s
         return status;
     }
     struct diag why = DIAG_INIT;
+    CHECK(options.part != NULL);
     request->u.hand = (struct hand_over_wait){.done = on_handed_over};
     status = writer_hand_over(save->writer, &options, &request->u.hand, &why);
     if (status != 0) {

@@ -60,6 +60,7 @@ static bool is_same_attempt(const struct session *a, const struct session *b)
  * writer, if there is one. */
 static int check_ranks(struct session *session, struct session **ret_old, struct diag *diag)
 {
+    CHECK(!session->viewer);
     const struct msg_join *join = &session->join;
     list_each (node, &session->server->sessions) {
         struct session *other = list_item(node, struct session, link);
@@ -114,6 +115,8 @@ static void joined(struct request *request, const struct run_state *state)
     const struct state_commit *latest = state_latest(state, (struct ckpt_id){0});
     struct msg reply = {.type = MSG_JOINED};
     struct msg_joined *msg = &reply.u.joined;
+    CHECK(session->state == SESSION_GREETED);
+    CHECK(session->run != NULL);
     msg->exists = state->exists;
     msg->run_uuid = state->info.run_uuid;
     msg->chunk_bytes =
@@ -141,6 +144,7 @@ static void on_snapshot(struct run_snapshot_req *req)
     struct session *old = NULL;
     struct diag diag = req->diag;
     int status = req->status;
+    CHECK(session->joining);
     session->joining = false;
     timer_stop(&session->patience);
     if (status == 0 && !session->viewer) {
@@ -211,8 +215,15 @@ int session_on_join(struct session *session, uint32_t stream, const struct msg *
                         "world size, and that must be within the limit",
                         join->rank, join->world_size);
     }
+    struct run *run = catalog_run(session->server->options.catalog, &join->run);
+    if (!run) {
+        conn_send_error(session->conn, stream, CAIRN_E_NO_MEMORY,
+                        "the server has no memory for the run: try again later");
+        return 0;
+    }
     struct request *request = request_new(session, stream, msg);
     if (!request) {
+        catalog_release(run);
         return 0;
     }
     session->join = *join;
@@ -223,7 +234,7 @@ int session_on_join(struct session *session, uint32_t stream, const struct msg *
     if (session->run) {
         catalog_release(session->run); /* the run of a JOIN that was refused */
     }
-    session->run = catalog_run(session->server->options.catalog, &join->run);
+    session->run = run;
     request->cancel = cancel_snapshot;
     timer_init(&session->patience, session->server->options.loop, on_patience);
     timer_start(&session->patience, PATIENCE_MS);

@@ -105,6 +105,7 @@ static void copy_run(struct work *work)
     const struct request *from = container_of(work, struct request, u.read.copy);
     list_each (node, &from->u.read.waiting) {
         const struct request *to = list_item(node, struct request, u.read.with);
+        CHECK(to->msg.u.read.bytes == from->msg.u.read.bytes);
         memmove(to->u.read.room, from->u.read.room, from->msg.u.read.bytes);
     }
 }
@@ -112,6 +113,7 @@ static void copy_run(struct work *work)
 static void copy_done(struct work *work)
 {
     struct request *request = container_of(work, struct request, u.read.copy), *other;
+    CHECK(request->u.read.copies);
     while ((other = next_waiting(request))) {
         read_ended(other, 0, NULL);
     }
@@ -163,6 +165,9 @@ static void cancel_waiting(struct request *request)
 static void read_alone(struct request *request)
 {
     const struct msg_read *read = &request->msg.u.read;
+    CHECK(request->session != NULL);
+    CHECK(request->u.read.room != NULL);
+    CHECK(request->u.read.landing != NULL);
     request->cancel = cancel_landing;
     list_init(&request->u.read.waiting);
     list_add_tail(&request->server->landings, &request->u.read.reading);
@@ -236,6 +241,7 @@ int session_read_landing(struct request *request, struct diag *diag)
         return CAIRN_E_PROTOCOL;
     }
     session->landing_reads++;
+    CHECK(session->landing_reads <= LANDING_READS_MAX);
     request->u.read.landing = mapped_ref(session->landing);
     request->u.read.room = room;
     struct request *same = find_same(request);

@@ -4,6 +4,8 @@
  */
 #include "session/handlers.h"
 
+#include "base/check.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -35,6 +37,7 @@ static void on_list(struct run_snapshot_req *req)
                                &reply.u.list_reply);
     }
     if (status == 0) {
+        CHECK(reply.u.list_reply.count <= limit);
         state_mark_text(req->state, sizeof(mark), mark);
         reply.u.list_reply.mark = mark;
         request_reply(request, &reply);
@@ -68,6 +71,7 @@ static int take_snapshot(struct session *session, uint32_t stream, const struct 
 {
     struct request *request = request_new(session, stream, msg);
     if (request) {
+        CHECK(session->run != NULL);
         request->cancel = cancel_snapshot;
         request->u.snapshot = (struct run_snapshot_req){.done = done};
         run_snapshot(session->run, &request->u.snapshot);

@@ -8,6 +8,7 @@
  */
 #include "session/handlers.h"
 
+#include "base/check.h"
 #include "gc/gc.h"
 #include "repair/repair.h"
 #include "scrub/scrub.h"
@@ -326,6 +327,7 @@ static void on_usage(struct store_req *req)
 static void on_usage_late(struct timer *timer)
 {
     struct request *request = container_of(timer, struct request, u.server.timer);
+    CHECK(request->session != NULL);
     tell_server(request, NULL);
     request_orphan(request);
 }
@@ -371,6 +373,7 @@ static void tell_repair(struct session *session, uint32_t stream, struct repair 
     struct repair_line_info lines[REPAIR_LINES_MAX];
     struct repair_status status;
     repair_status(repair, &status);
+    CHECK(status.line_count <= REPAIR_LINES_MAX);
     for (uint32_t i = 0; i < status.line_count; i++) {
         lines[i] = (struct repair_line_info){.mended = status.lines[i].mended,
                                              .text = status.lines[i].text};

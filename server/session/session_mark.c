@@ -7,6 +7,7 @@
  * a pin has changed meanwhile. The chain records the actor: the identity that the connection
  * proves, and the one that the client claims.
  */
+#include "base/check.h"
 #include "core/retention.h"
 #include "gc/gc.h"
 #include "session/handlers.h"
@@ -32,6 +33,7 @@ static void fail(struct request *request, int status, const struct diag *diag)
 static int copy_marks(struct request *request, const struct verdict *verdict,
                       struct msg_marked *ret)
 {
+    CHECK(verdict->done_count <= verdict->mark_count);
     size_t count = min_u64(verdict->mark_count, MSG_MARK_RECORDS_MAX);
     ret->records = scratch_array(&request->scratch, count + 1, sizeof(*ret->records));
     if (!ret->records) {
@@ -150,6 +152,7 @@ static int resolve_all(struct request *request, const struct run_state *state, s
             ids[event->id_count++] = ids[i];
         }
     }
+    CHECK(event->id_count <= mark->selector_count);
     event->ids = ids;
     return status;
 }
@@ -199,11 +202,13 @@ enum { CLAIM_LEAST = 4, PROVEN_BYTES = 96 };
 
 void session_actor(const struct session *session, const char *claimed, size_t size, char *ret)
 {
+    CHECK(size > 0);
     static const char says[] = " claimed=";
     char proven[PROVEN_BYTES];
     conn_proven(session->conn, sizeof(proven), proven);
     int used = snprintf(ret, size, "%s", proven[0] != '\0' ? proven : "unverified");
     size_t at = min_u64((uint64_t)used, size - 1);
+    CHECK(used >= 0);
     size_t left = size - at, bytes;
     if (claimed && claimed[0] != '\0' && sizeof(says) + CLAIM_LEAST < left) {
         size_t wanted = (size_t)snprintf(ret + at, left, "%s%s", says, claimed);
@@ -273,6 +278,7 @@ int session_on_mark(struct session *session, uint32_t stream, const struct msg *
     }
     request->cancel = cancel_mark;
     request->step = (struct run_req){.done = on_marked, .dry_run = mark->dry_run};
+    CHECK(mark->kind < ARRAY_LEN(kinds)); /* the codec has compared it */
     request->step.event = (struct event){.kind = kinds[mark->kind],
                                          .policy = policy,
                                          .keep_least = mark->keep_least,

@@ -6,6 +6,7 @@
  */
 #include "session/handlers.h"
 
+#include "base/check.h"
 #include "base/log.h"
 
 #include <stdlib.h>
@@ -16,6 +17,7 @@ enum { PART_SCRATCH_FACTOR = 4, PUBLISH_TRIES = 4 };
 void session_free_part_left(struct session *session)
 {
     if (session->part_left) {
+        CHECK(session->server->part_bytes_used >= session->part_left_bytes);
         session->server->part_bytes_used -= session->part_left_bytes;
         free(session->part_left);
         session->part_left = NULL;
@@ -26,6 +28,7 @@ void session_free_part_left(struct session *session)
  * and TOO_LARGE if the part could never fit. */
 static int reserve_part(struct server *server, uint64_t bytes, uint8_t **ret, struct diag *diag)
 {
+    CHECK(server->part_bytes_used <= server->options.part_bytes_total);
     if (bytes > server->options.part_bytes_total) {
         return diag_set(diag, CAIRN_E_TOO_LARGE,
                         "the rank's part has %llu bytes, and [memory] parts of the server's "
@@ -83,7 +86,8 @@ int session_part_buffer(struct session *session, const struct frame *frame, cons
 {
     const struct msg_part *part = &msg->u.part;
     struct session_save *save = session_find_save(session, part->id);
-    CHECK(!session->part_receiving && !session->part_left);
+    CHECK(!session->part_receiving);
+    CHECK(!session->part_left);
     if (!save || save->open_id != part->open_id) {
         return part_of_nothing(session, frame->payload_bytes, ret, diag);
     }
@@ -104,8 +108,10 @@ int session_part_buffer(struct session *session, const struct frame *frame, cons
 
 void session_part(struct session *session, const struct frame *frame)
 {
+    CHECK((session->part_receiving != NULL) != (session->part_left != NULL));
     if (session->part_receiving) {
         session->part_receiving->part_at += frame->payload_bytes;
+        CHECK(session->part_receiving->part_at <= session->part_receiving->part_bytes);
         session->part_receiving = NULL;
     }
     session_free_part_left(session);
@@ -118,6 +124,7 @@ static void seal_free(struct request *request)
 {
     struct server *server = request->server;
     if (request->u.seal.data) {
+        CHECK(server->part_bytes_used >= request->msg.u.seal.part_bytes);
         server->part_bytes_used -= request->msg.u.seal.part_bytes;
         free(request->u.seal.data);
     }
@@ -132,6 +139,8 @@ static void seal_free(struct request *request)
 
 static void seal_fail(struct request *request, int code, const struct diag *diag)
 {
+    CHECK(code != 0);
+    CHECK(!request->u.seal.running);
     if (request->session) {
         session_log(request->session, LOG_WARN, "part refused", diag_text(diag, code));
     }
@@ -170,6 +179,7 @@ static void submit_seal(struct request *request)
         request->u.seal.seal.entry.part_bytes = request->u.seal.adopted_bytes;
         request->u.seal.seal.entry.part_sha256 = request->u.seal.adopted_sha256;
     }
+    CHECK(request->u.seal.seal.entry.part_bytes > 0);
     *run = (struct run_req){.done = on_sealed};
     run->event = (struct event){.kind = EVENT_SEAL,
                                 .token = join->token,
@@ -195,6 +205,7 @@ static struct store_name part_name(const struct request *request)
 /* Called when the part is durable: keeps its bytes for finishing the save, and submits the seal. */
 static void published(struct request *request)
 {
+    CHECK(request->u.seal.running);
     request->u.seal.running = false;
     if (!request->session) {
         seal_free(request);
@@ -277,6 +288,8 @@ static void on_compared(struct store_req *req)
 /* Publishes the part under the name in the request's store operation. */
 static void publish(struct request *request)
 {
+    CHECK(request->u.seal.data != NULL);
+    CHECK(request->u.seal.running);
     struct store_name name = request->u.seal.store.name;
     request->u.seal.store = (struct store_req){.op = STORE_PUBLISH,
                                                .done = on_published,
@@ -328,6 +341,7 @@ static void check_chunks(struct request *request)
 {
     struct session *session = request->session;
     const struct part_refs *refs = request->u.seal.refs.base ? &request->u.seal.refs : NULL;
+    CHECK(session != NULL);
     int status = writer_check_part(request->u.seal.writer, &request->u.seal.part, refs,
                                    &request->u.seal.diag);
     if (status == 0 && request->u.seal.part.world_size != session->join.world_size) {
@@ -359,6 +373,7 @@ static void index_run(struct work *work)
 static void index_done(struct work *work)
 {
     struct request *request = container_of(work, struct request, u.seal.work);
+    CHECK(request->u.seal.running);
     request->u.seal.running = false;
     if (!request->session) {
         seal_free(request);
@@ -393,6 +408,7 @@ static void on_base(struct fetch_req *req)
 static void check_done(struct work *work)
 {
     struct request *request = container_of(work, struct request, u.seal.work);
+    CHECK(request->u.seal.running);
     request->u.seal.running = false;
     if (!request->session) {
         seal_free(request);
@@ -434,6 +450,7 @@ int session_take_part(struct session_save *save, const char *what, uint64_t byte
             "the client sent %s before the whole part: only %llu of %llu bytes have come", what,
             (unsigned long long)save->part_at, (unsigned long long)bytes);
     }
+    CHECK(save->session->part_receiving != save); /* it is complete: no frame of it is under way */
     *ret = save->part;
     save->part = NULL;
     return 0;

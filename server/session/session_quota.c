@@ -8,6 +8,7 @@
  */
 #include "session/session_private.h"
 
+#include "base/check.h"
 #include "base/log.h"
 #include "gc/gc.h"
 
@@ -57,6 +58,7 @@ static void on_doomed(struct run_req *req)
         session_opened(req);
         return;
     }
+    CHECK(request->u.open.refusal.code == CAIRN_E_QUOTA);
     request->step = (struct run_req){.done = on_aborted};
     request->step.event = (struct event){.kind = EVENT_ABORT,
                                          .id = req->verdict.id,
@@ -117,6 +119,7 @@ static void on_counted(struct usage_walk *walk)
 {
     struct request *request = container_of(walk, struct request, u.open.usage);
     struct session *session = request->session;
+    CHECK(session != NULL); /* a cancelled walk does not come back */
     const char *project = run_name_of(session->run)->project;
     const struct quota *quota = quota_of(session->server->options.quotas, project);
     char until[48];
@@ -157,6 +160,8 @@ static void on_counted(struct usage_walk *walk)
 
 void session_open_by_quota(struct request *request)
 {
+    CHECK(request->u.run.event.kind == EVENT_OPEN);
+    CHECK(request->session->join.rank == 0);
     struct server *server = request->server;
     request->cancel = cancel_walk;
     request->u.open.refusal = (struct diag)DIAG_INIT;

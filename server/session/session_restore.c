@@ -6,6 +6,7 @@
  */
 #include "session/handlers.h"
 
+#include "base/check.h"
 #include "base/log.h"
 
 #include <stdlib.h>
@@ -52,6 +53,7 @@ static void reply_resolved(struct request *request, const struct run_state *stat
 /* Answers REPORT with the state of the restore session. */
 static void reply_verdict(struct request *request, const struct run_state *state)
 {
+    CHECK(request->session != NULL);
     const struct verdict *verdict = &request->verdict;
     struct msg reply = {.type = MSG_VERDICT};
     struct msg_verdict *msg = &reply.u.verdict;
@@ -278,6 +280,7 @@ static void piece_sent(struct conn_out *out, int status)
     struct request *request = container_of(out, struct request, pieces.out);
     uint64_t total;
     (void)piece_data(request, &total);
+    CHECK(request->pieces.sending);
     request->pieces.sending = false;
     if (status != 0 || !request->session || request->pieces.at >= total) {
         pieces_free(request);
@@ -291,6 +294,8 @@ static void send_piece(struct request *request)
 {
     uint64_t total;
     const uint8_t *data = piece_data(request, &total);
+    CHECK(!request->pieces.sending);
+    CHECK(request->pieces.at <= total);
     uint64_t bytes = min_u64(PIECE_BYTES, total - request->pieces.at);
     struct msg reply = {.type = MSG_BYTES,
                         .u.bytes = {.offset = request->pieces.at, .total_bytes = total}};
@@ -334,6 +339,7 @@ static void on_marked(struct run_req *req)
  * its session. */
 static void fail_and_mark(struct request *request, int status, const struct diag *diag)
 {
+    CHECK(status != 0);
     request_error(request, status, diag);
     if (status != CAIRN_E_DAMAGED || !request->session) {
         request_free(request);
@@ -450,6 +456,7 @@ static void on_read(struct store_req *req)
 {
     struct request *request = container_of(req, struct request, u.read.store);
     const struct msg_read *read = &request->msg.u.read;
+    CHECK(request->u.read.running);
     request->u.read.running = false;
     if (req->status != 0 || !request->session) {
         request_error(request, req->status, &req->diag);
@@ -470,6 +477,10 @@ static void on_buffer(struct credit_read *credit, void *buffer)
 {
     struct request *request = container_of(credit, struct request, u.read.credit);
     const struct msg_read *read = &request->msg.u.read;
+    CHECK(buffer != NULL);
+    CHECK(!request->u.read.running);
+    CHECK(request->session != NULL);
+    CHECK(read->bytes <= request->server->options.buffer_bytes);
     request->u.read.buffer = buffer;
     request->u.read.running = true;
     request->u.read.store = (struct store_req){.op = STORE_READ,

@@ -5,6 +5,7 @@
  */
 #include "session/handlers.h"
 
+#include "base/check.h"
 #include "base/log.h"
 
 #include <stdlib.h>
@@ -30,9 +31,11 @@ void session_free_part(struct session_save *save)
         /* The connection is still writing into it: it is freed when the frame or the session
          * ends. */
         session->part_receiving = NULL;
+        CHECK(session->part_left == NULL);
         session->part_left = save->part;
         session->part_left_bytes = save->part_bytes;
     } else if (save->part) {
+        CHECK(session->server->part_bytes_used >= save->part_bytes);
         session->server->part_bytes_used -= save->part_bytes;
         free(save->part);
     }
@@ -101,6 +104,8 @@ static int add_save(struct session *session, const struct verdict *verdict)
     if (save) {
         drop_save(save);
     }
+    CHECK(id.term > 0);
+    CHECK(open_id != 0);
     struct writer_key key = {.run = session->run,
                              .id = id,
                              .open_id = open_id,
@@ -182,6 +187,7 @@ static void on_open_info(struct run_snapshot_req *req)
     struct request *request = container_of(req, struct request, info);
     const struct verdict *verdict = &request->verdict;
     int status = req->status;
+    CHECK(request->session != NULL);
     if (status == 0 && verdict->state == SAVE_OPEN) {
         status = add_save(request->session, verdict);
     }
@@ -370,6 +376,7 @@ int session_data_buffer(struct session *session, const struct frame *frame, cons
                         "the client sent a payload of %u bytes, which is larger than was agreed on",
                         frame->payload_bytes);
     }
+    CHECK(session->receiving == NULL);
     session->receiving = credit_use(&session->credit);
     if (!session->receiving) {
         return diag_set(diag, CAIRN_E_PROTOCOL,
@@ -382,6 +389,8 @@ int session_data_buffer(struct session *session, const struct frame *frame, cons
 int session_data(struct session *session, const struct frame *frame, const struct msg *msg,
                  void *payload, struct diag *diag)
 {
+    CHECK(payload != NULL);
+    CHECK(session->receiving == NULL);
     const struct msg_data *data = &msg->u.data;
     session->data_frames++;
     struct session_save *save =
