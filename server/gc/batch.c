@@ -253,6 +253,7 @@ static void on_state(struct run_snapshot_req *req)
  * unknown checkpoints are never dead. */
 static bool is_dead_object(const struct gc *gc, const struct batch_ckpt *ckpt, size_t at)
 {
+    CHECK(at < ckpt->object_count);
     switch (ckpt->kind) {
     case KIND_DEAD:
         return true;
@@ -269,6 +270,7 @@ static bool is_dead_object(const struct gc *gc, const struct batch_ckpt *ckpt, s
 /* Returns true if nobody can need the small object at index `at`. */
 static bool is_dead_small(const struct batch_ckpt *ckpt, size_t at)
 {
+    CHECK(at < ckpt->small_count);
     switch (ckpt->kind) {
     case KIND_DEAD:
     case KIND_RECLAIMED:
@@ -285,6 +287,7 @@ static bool is_dead_small(const struct batch_ckpt *ckpt, size_t at)
 /* Notes what the next pass has to know about the checkpoint. */
 static void remember(struct gc *gc, const struct batch_ckpt *ckpt, size_t dead)
 {
+    CHECK(dead <= ckpt->object_count + ckpt->small_count);
     const struct known_ckpt *before = known_find(&gc->known, &gc->status.run, ckpt->id);
     struct known_ckpt known = {.id = ckpt->id,
                                .mark = ckpt->mark,
@@ -319,6 +322,7 @@ static size_t count_dead(const struct gc *gc, const struct batch_ckpt *ckpt)
 /* Called when the tables were read: begins to remove. */
 static void remove_dead(struct gc *gc)
 {
+    CHECK(!gc->visit.marked);
     for (size_t i = 0; i < gc->batch.count; i++) {
         remember(gc, &gc->batch.ckpts[i], count_dead(gc, &gc->batch.ckpts[i]));
     }
@@ -366,6 +370,7 @@ static void sweep_next(struct gc *gc)
         batch_begin(gc);
         return;
     }
+    CHECK(gc->batch.ckpts[gc->batch.sweep].kind != KIND_OPEN);
     gc->req = (struct store_req){.op = STORE_SWEEP,
                                  .run = gc->status.run,
                                  .id = gc->batch.ckpts[gc->batch.sweep].id,
@@ -378,6 +383,7 @@ static void sweep_next(struct gc *gc)
 static void on_swept(struct store_req *req)
 {
     struct gc *gc = container_of(req, struct gc, req);
+    CHECK(gc->batch.sweep < gc->batch.count);
     const struct batch_ckpt *ckpt = &gc->batch.ckpts[gc->batch.sweep++];
     const struct known_ckpt *known = known_find(&gc->known, &gc->status.run, ckpt->id);
     bool again = req->status != 0 || req->ret_count > 0; /* sweeps again until one finds nothing */
@@ -396,6 +402,9 @@ static void on_removed(struct store_req *req);
 
 static void remove_small(struct gc *gc)
 {
+    const struct batch_ckpt *ckpt = &gc->batch.ckpts[gc->batch.at];
+    CHECK(ckpt->ripe);
+    CHECK(is_dead_small(ckpt, gc->batch.item));
     gc->req = (struct store_req){.op = STORE_DELETE_SMALL,
                                  .run = gc->status.run,
                                  .name = gc->batch.ckpts[gc->batch.at].smalls[gc->batch.item]};
@@ -462,6 +471,8 @@ static void on_stat(struct store_req *req)
                                  .run = gc->status.run,
                                  .object = gc->batch.ckpts[gc->batch.at].objects[gc->batch.item],
                                  .bytes = bytes};
+    CHECK(gc->batch.ckpts[gc->batch.at].ripe);
+    CHECK(is_dead_object(gc, &gc->batch.ckpts[gc->batch.at], gc->batch.item));
     if (gc->status.dry_run) {
         gc->status.objects++;
         gc->status.bytes += bytes;
@@ -505,6 +516,8 @@ static void on_smalls(struct store_req *req)
     }
     ckpt->smalls = req->ret_smalls;
     ckpt->small_count = req->ret_count;
+    CHECK(gc->batch.count == 0 || /* find() bisects */
+          ckpt_id_compare(gc->batch.ckpts[gc->batch.count - 1].id, ckpt->id) <= 0);
     gc->batch.names += ckpt->object_count + ckpt->small_count;
     gc->batch.count++;
     gc->visit.ckpt_next++;
@@ -539,6 +552,7 @@ static void list_objects(struct gc *gc)
         decide(gc);
         return;
     }
+    CHECK(gc->batch.count < BATCH_CKPTS_MAX);
     gc->batch.ckpts[gc->batch.count] =
         (struct batch_ckpt){.id = gc->visit.ckpts[gc->visit.ckpt_next]};
     gc->req = (struct store_req){.op = STORE_LIST_OBJECTS,

@@ -53,6 +53,7 @@ bool dues_has(const struct gc *gc, struct ckpt_id id) { return find_due(gc, id) 
 static struct event reclaim_event(const struct gc *gc)
 {
     const struct pass_order *order = &gc->order;
+    CHECK(gc->options.keep_cycles > 0);
     struct event event = {.kind = EVENT_RECLAIM,
                           .cycles = gc->options.keep_cycles - (order->dry_run && order->cycle),
                           .actor = gc->options.actor,
@@ -82,6 +83,7 @@ static bool take_dues(struct gc *gc, const struct verdict *verdict)
             dues[count++].id = verdict->marks[i].id;
         }
     }
+    CHECK(count == verdict->done_count);
     if (count > 1) {
         qsort(dues, count, sizeof(*dues), compare_dues);
     }
@@ -110,6 +112,9 @@ static void on_decided(struct run_req *req)
 void dues_begin(struct gc *gc, void (*then)(struct gc *gc))
 {
     dues_clear(gc);
+    CHECK(then != NULL);
+    CHECK(gc->visit.run != NULL);
+    CHECK(!gc->visit.marked);
     gc->dues.then = then;
     if (gc->order.pressed && press_ids(gc, &gc->dues.ids, &gc->dues.id_count) != 0) {
         gc_stop_pass(gc);
@@ -131,6 +136,7 @@ static void list_next(struct gc *gc)
         gc_snapshot(gc, on_state);
         return;
     }
+    CHECK(gc->dues.at < gc->dues.count);
     gc->req = (struct store_req){
         .op = STORE_LIST_OBJECTS, .run = gc->status.run, .id = gc->dues.items[gc->dues.at].id};
     gc_submit(gc, on_objects);
@@ -141,6 +147,7 @@ static void list_next(struct gc *gc)
 static void on_objects(struct store_req *req)
 {
     struct gc *gc = container_of(req, struct gc, req);
+    CHECK(gc->dues.at < gc->dues.count);
     struct due *due = &gc->dues.items[gc->dues.at++];
     due->stuck = req->status != 0 && req->status != CAIRN_E_NOT_FOUND;
     due->has_objects = req->status == 0 && req->ret_count > 0;
@@ -255,6 +262,7 @@ static bool choose(struct gc *gc)
             note_stuck(gc, &gc->dues.items[i]);
         }
     }
+    CHECK(kept <= gc->dues.count);
     gc->dues.count = gc->dues.id_count = kept;
     return gc->dues.ids != NULL;
 }
@@ -293,6 +301,7 @@ static void tell_reclaimed(struct gc *gc, const struct run_req *req)
 static void on_reclaimed(struct run_req *req)
 {
     struct gc *gc = container_of(req, struct gc, event);
+    CHECK(!gc->status.dry_run);
     if (req->status != 0) {
         gc_note(gc, req->status, &req->diag, "reclaiming forgotten checkpoints");
     } else {

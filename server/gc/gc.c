@@ -23,6 +23,7 @@ static void end_stale(struct gc *gc);
 static void on_timer(struct timer *timer)
 {
     struct gc *gc = container_of(timer, struct gc, timer);
+    CHECK(!gc->busy);
     gc->step(gc);
 }
 
@@ -42,6 +43,8 @@ static void on_post(struct post *post)
     void (*closed)(void *user) = gc->closed;
     void *user = gc->closed_user;
     CHECK(!gc->busy);
+    CHECK(gc->doing == GC_WAITS);
+    CHECK(gc->visit.run == NULL);
     known_fini(&gc->known);
     free_order(&gc->order);
     free_order(&gc->asked);
@@ -141,6 +144,7 @@ static void choose_runs(struct gc *gc)
             gc->names[kept++] = gc->names[i];
         }
     }
+    CHECK(kept <= gc->name_count);
     gc->name_count = order->runs ? kept : gc->name_count;
 }
 
@@ -148,6 +152,8 @@ static void choose_runs(struct gc *gc)
 static void begin_pass(struct gc *gc)
 {
     struct gc_status *status = &gc->status;
+    CHECK(gc->doing == GC_RUNS);
+    CHECK(gc->visit.run == NULL);
     status->pass++;
     status->dry_run = gc->order.dry_run;
     status->now = gc->order.now;
@@ -249,6 +255,8 @@ bool gc_cycle(struct gc *gc, bool dry_run) { return ask(gc, dry_run, true); }
 
 int gc_reclaim_now(struct gc *gc, const struct gc_order *order)
 {
+    CHECK(order->actor != NULL);
+    CHECK(order->runs != NULL || order->run_count == 0);
     struct run_name *runs = NULL;
     if (gc->closed || gc->is_asked) {
         return CAIRN_E_BUSY;
@@ -358,6 +366,7 @@ static void take_buries(struct gc *gc, const struct run_state *state)
         bool is_dead = i < state->dead_count;
         struct ckpt_id id = is_dead ? state->deads[i].id : state->pasts[i - state->dead_count].id;
         if (id.term < gc->visit.fenced && !is_listed(gc, id)) {
+            CHECK(gc->visit.bury_count < count);
             gc->visit.buries[gc->visit.bury_count++] = id;
         }
     }
@@ -404,6 +413,7 @@ static void on_listed_state(struct run_snapshot_req *req)
 static void on_ckpts(struct store_req *req)
 {
     struct gc *gc = container_of(req, struct gc, req);
+    CHECK(gc->visit.run != NULL);
     if (req->status != 0) {
         gc_note(gc, req->status, &req->diag, "listing the checkpoints");
         gc_next_run(gc);
@@ -463,6 +473,7 @@ static void end_stale(struct gc *gc)
         reclaim(gc);
         return;
     }
+    CHECK(gc->visit.stale_next < gc->visit.stale_count);
     const struct stale *stale = &gc->visit.stales[gc->visit.stale_next];
     struct event event = {.kind = EVENT_ABORT,
                           .id = stale->id,
@@ -486,6 +497,7 @@ static void begin_cycle(struct gc *gc)
 {
     struct event event = {
         .kind = EVENT_GC_CYCLE, .cycle = gc->visit.cycle, .cycles = gc->options.lease_cycles};
+    CHECK(gc->order.cycle);
     if (!gc_must_stop(gc)) {
         gc_submit_event(gc, &event, on_cycle);
     }
@@ -494,6 +506,7 @@ static void begin_cycle(struct gc *gc)
 static void on_first_state(struct run_snapshot_req *req)
 {
     struct gc *gc = container_of(req, struct gc, snapshot);
+    CHECK(gc->doing == GC_RUNS);
     gc->snapshot.run = NULL; /* it was answered */
     if (req->status != 0) {
         gc_note(gc, req->status, &req->diag, "the run's record");
@@ -531,6 +544,7 @@ static void next_run(struct gc *gc)
     if (gc_must_stop(gc)) {
         return;
     }
+    CHECK(gc->name_next <= gc->name_count);
     if (gc->name_next == gc->name_count) {
         end_pass(gc);
         return;
@@ -538,6 +552,10 @@ static void next_run(struct gc *gc)
     gc->status.run = gc->names[gc->name_next++];
     gc->status.runs++;
     gc->visit.run = catalog_run(gc->options.catalog, &gc->status.run);
+    if (!gc->visit.run) {
+        gc_stop_pass(gc);
+        return;
+    }
     run_refresh(gc->visit.run);
     gc_snapshot(gc, on_first_state);
 }
@@ -549,6 +567,8 @@ int gc_new(const struct gc_options *options, struct gc **ret)
 {
     struct gc *gc = calloc(1, sizeof(*gc));
     CHECK(options->keep_cycles > 0);
+    CHECK(options->loop != NULL);
+    CHECK(options->catalog != NULL);
     if (!gc) {
         return CAIRN_E_NO_MEMORY;
     }

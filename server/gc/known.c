@@ -4,6 +4,8 @@
  */
 #include "known.h"
 
+#include "base/check.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -71,6 +73,9 @@ void known_put(struct known *known, const struct run_name *name, const struct kn
         run->ckpts = grown;
         run->cap = cap;
     }
+    CHECK(run->count < run->cap);
+    CHECK(at == 0 || ckpt_id_compare(run->ckpts[at - 1].id, ckpt->id) < 0);
+    CHECK(at == run->count || ckpt_id_compare(ckpt->id, run->ckpts[at].id) < 0);
     memmove(&run->ckpts[at + 1], &run->ckpts[at], (run->count - at) * sizeof(*run->ckpts));
     run->ckpts[at] = *ckpt;
     run->count++;

@@ -79,7 +79,8 @@ bool mark_add_dead(struct gc *gc, const struct store_name *part)
                           .first_rank = part->number,
                           .world_size = part->number + 1,
                           .is_dead = true};
-    CHECK(part->kind == STORE_PART && part->number < UINT32_MAX);
+    CHECK(part->kind == STORE_PART);
+    CHECK(part->number < UINT32_MAX);
     return add_table(gc, &of);
 }
 
@@ -109,6 +110,7 @@ bool mark_plan(struct gc *gc, const struct mark_user *user, bool any_may_go,
                const struct run_state *state)
 {
     mark_clear(gc);
+    CHECK(user->done != NULL);
     gc->mark.user = user;
     gc->mark.run_uuid = state->info.run_uuid;
     for (size_t i = 0; i < state->commit_count; i++) {
@@ -139,6 +141,7 @@ static int compare_objects(const void *a, const void *b) { return object_id_comp
 
 bool mark_has(const struct gc *gc, const struct object_id *id)
 {
+    CHECK(gc->mark.table_next == gc->mark.table_count); /* all are read, and the ids sorted */
     return gc->mark.count > 0 && bsearch(id, gc->mark.ids, gc->mark.count, sizeof(*gc->mark.ids),
                                          compare_objects) != NULL;
 }
@@ -147,7 +150,9 @@ bool mark_has(const struct gc *gc, const struct object_id *id)
 static void fetch(struct gc *gc, uint64_t offset, uint64_t bytes,
                   void (*done)(struct store_req *req))
 {
+    CHECK(gc->mark.table_next < gc->mark.table_count);
     const struct table_of *of = &gc->mark.tables[gc->mark.table_next];
+    CHECK(gc->mark.rank < of->world_size);
     gc->req = (struct store_req){.op = STORE_FETCH,
                                  .name = {.run = gc->status.run,
                                           .id = of->id,
@@ -163,6 +168,7 @@ static void fetch(struct gc *gc, uint64_t offset, uint64_t bytes,
 /* Goes on with the part of the next rank, or with the next checkpoint. */
 static void next_table(struct gc *gc)
 {
+    CHECK(gc->mark.table_next < gc->mark.table_count);
     free(gc->mark.pages);
     gc->mark.pages = NULL;
     gc->mark.rank++;
@@ -214,6 +220,7 @@ static bool repair_helps(int status)
 static void unreadable(struct gc *gc, int status, const struct diag *diag)
 {
     const struct table_of *of = &gc->mark.tables[gc->mark.table_next];
+    CHECK(status != 0);
     struct diag whole = DIAG_INIT;
     char name[RUN_NAME_TEXT_MAX], remedy[RUN_NAME_TEXT_MAX + 160] = "";
     if (of->is_dead) {
@@ -272,6 +279,7 @@ static bool add_marks(struct gc *gc, size_t count, const struct object_id *ids)
     }
     for (size_t i = 0; i < count; i++) {
         if (gc->mark.user->is_asked(gc, (struct ckpt_id){ids[i].term, ids[i].step})) {
+            CHECK(gc->mark.count < gc->mark.cap);
             gc->mark.ids[gc->mark.count++] = ids[i];
         }
     }
@@ -352,6 +360,7 @@ static void on_first(struct store_req *req)
         fetch(gc, 0, gc->mark.table.pages_bytes, on_pages);
         return;
     }
+    CHECK(gc->mark.pages == NULL);
     gc->mark.pages = req->ret_data;
     fetch(gc, gc->mark.table.crcs_offset, gc->mark.table.crcs_bytes, on_crcs);
 }

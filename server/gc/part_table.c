@@ -58,12 +58,15 @@ int part_table_begin(size_t bytes, const uint8_t *data, struct part_table *ret, 
                             .crcs_offset = layout.crcs,
                             .crcs_bytes = 4 * layout.page_count + 4};
     ret->page_count = (ret->pages_bytes + PART_PAGE_BYTES - 1) / PART_PAGE_BYTES;
+    CHECK(end <= ret->pages_bytes);
+    CHECK(4 * ret->page_count + 4 <= ret->crcs_bytes);
     return 0;
 }
 
 int part_table_read(const struct part_table *table, const uint8_t *pages, const uint8_t *crcs,
                     struct object_id *ret_ids, struct diag *diag)
 {
+    CHECK(table->crcs_bytes >= 4);
     size_t crc_bytes = (size_t)table->crcs_bytes - 4;
     if (crc32c(0, crc_bytes, crcs) != load_u32(crcs + crc_bytes)) {
         return diag_set(diag, CAIRN_E_DAMAGED, "the part's checksums are damaged");

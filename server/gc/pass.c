@@ -6,10 +6,23 @@
  */
 #include "gc_private.h"
 
+#include "base/check.h"
+
 #include <stdio.h>
+
+/* Checks that nothing is under way: a pass does one thing at a time, and the completion of each is
+ * what begins the next. */
+static void check_idle(const struct gc *gc)
+{
+    CHECK(!gc->busy);
+    CHECK(!gc->event.submitted);
+    CHECK(gc->snapshot.run == NULL);
+}
 
 void gc_later(struct gc *gc, uint64_t ms, void (*step)(struct gc *gc))
 {
+    CHECK(step != NULL);
+    check_idle(gc);
     gc->step = step;
     timer_start(&gc->timer, ms);
 }
@@ -21,6 +34,7 @@ bool gc_may_run(const struct gc *gc)
 
 void gc_stop_pass(struct gc *gc)
 {
+    CHECK(!gc->busy);
     if (gc->status.code == 0) {
         gc->status.code = CAIRN_E_NO_MEMORY;
         snprintf(gc->status.text, sizeof(gc->status.text), "no memory for a pass");
@@ -52,6 +66,7 @@ void gc_note(struct gc *gc, int status, const struct diag *diag, const char *wha
     if (is_damage(gc->status.code) && !is_damage(status)) {
         return;
     }
+    CHECK(status != 0);
     run_name_format(&gc->status.run, name);
     gc->status.code = status;
     snprintf(gc->status.text, sizeof(gc->status.text), "%s: %s: %s", name, what,
@@ -61,6 +76,7 @@ void gc_note(struct gc *gc, int status, const struct diag *diag, const char *wha
 static void on_done(struct store_req *req)
 {
     struct gc *gc = container_of(req, struct gc, req);
+    CHECK(gc->busy);
     gc->busy = false;
     gc->took_ms = loop_now_ms(gc->options.loop) - gc->op_ms;
     gc->done(req);
@@ -68,6 +84,14 @@ static void on_done(struct store_req *req)
 
 void gc_submit(struct gc *gc, void (*done)(struct store_req *req))
 {
+    check_idle(gc);
+    CHECK(!timer_is_active(&gc->timer));
+    CHECK(done != NULL);
+    if (gc->status.dry_run || gc->visit.marked) {
+        CHECK(gc->req.op != STORE_DELETE_OBJECT);
+        CHECK(gc->req.op != STORE_DELETE_SMALL);
+        CHECK(gc->req.op != STORE_SWEEP);
+    }
     gc->busy = true;
     gc->done = done;
     gc->req.deadline_ms = GC_STORE_DEADLINE_MS;
@@ -95,12 +119,17 @@ void gc_rest(struct gc *gc, void (*step)(struct gc *gc))
 
 void gc_submit_event(struct gc *gc, const struct event *event, void (*done)(struct run_req *req))
 {
+    check_idle(gc);
+    CHECK(gc->visit.run != NULL);
+    CHECK(!gc->status.dry_run); /* each of them is written */
     gc->event = (struct run_req){.event = *event, .done = done};
     run_submit(gc->visit.run, &gc->event);
 }
 
 void gc_snapshot(struct gc *gc, void (*done)(struct run_snapshot_req *req))
 {
+    check_idle(gc);
+    CHECK(gc->visit.run != NULL);
     gc->snapshot = (struct run_snapshot_req){.done = done};
     run_snapshot(gc->visit.run, &gc->snapshot);
 }

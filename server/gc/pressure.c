@@ -44,6 +44,8 @@ bool press_look(struct gc *gc, void (*chosen)(struct gc *gc, const struct pass_o
         gc->press.wanted_project[0] = '\0';
         return false;
     }
+    CHECK(gc->doing == GC_LOOKS);
+    CHECK(gc->visit.run == NULL);
     gc->press.chosen = chosen;
     gc->req = (struct store_req){.op = STORE_USAGE};
     gc_submit(gc, on_usage);
@@ -54,6 +56,7 @@ bool press_look(struct gc *gc, void (*chosen)(struct gc *gc, const struct pass_o
 
 static void want(struct gc *gc, const char *project, uint64_t need, const char *reason)
 {
+    CHECK(need > 0);
     struct press *press = &gc->press;
     press->need = need;
     snprintf(press->project, sizeof(press->project), "%s", project);
@@ -189,6 +192,7 @@ static void choose(struct gc *gc)
     while (order.pick_count < press->pick_count && sum < press->need) {
         sum += press->picks[order.pick_count++].bytes;
     }
+    CHECK(order.pick_count > 0);
     order.runs = runs_of(press->picks, order.pick_count, &order.run_count);
     if (!order.runs) {
         end(gc);
@@ -273,7 +277,12 @@ static void next_run(struct gc *gc)
         if (project[0] != '\0' && strcmp(project, name->project) != 0) {
             continue;
         }
+        CHECK(gc->visit.run == NULL);
         struct run *run = catalog_run(gc->options.catalog, name);
+        if (!run) {
+            end(gc); /* without memory the next look tries again */
+            return;
+        }
         run_forgotten(run, &sight);
         if (sight.count > 0) {
             gc->visit.run = run;
