@@ -44,6 +44,7 @@ static void usage(FILE *out)
 /* Takes one argument of the command line: an action, or a flag with its value. */
 static int take_flag(struct config *config, struct arguments *arguments, struct diag *diag)
 {
+    CHECK(arguments->at < arguments->argc);
     const char *flag = arguments->argv[arguments->at];
     CHECK(flag);
     if (strcmp(flag, "--help") == 0 || strcmp(flag, "-h") == 0) {

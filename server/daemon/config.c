@@ -137,6 +137,8 @@ static size_t likeness(const char *a, const char *b)
     while (tail < la - head && tail < lb - head && a[la - 1 - tail] == b[lb - 1 - tail]) {
         tail++;
     }
+    CHECK(head + tail <= la);
+    CHECK(head + tail <= lb);
     return head + tail;
 }
 
@@ -154,6 +156,7 @@ static const struct key *nearest(const char *flag)
 
 int config_set(struct config *config, const char *name, const char *value, struct diag *diag)
 {
+    CHECK(value != NULL);
     const struct key *key = find_flag(name);
     const char *remedy = key ? NULL : find_retired_flag(name);
     if (remedy) {
@@ -192,6 +195,7 @@ static char *read_line(char *text, int size, void *stream)
         return NULL;
     }
     reading->line++;
+    CHECK(size > 2);
     size_t length = strlen(text);
     if (length > 0 && text[length - 1] != '\n' && !feof(reading->file)) {
         err_ignore(diag_set(reading->diag, CAIRN_E_CONFIG, "%s:%d: the line has more than %d bytes",
@@ -223,6 +227,7 @@ static int add_quota(struct config *config, const char *project, const char *val
                           QUOTAS_MAX);
     }
     if (status == 0) {
+        CHECK(table->count < QUOTAS_MAX);
         table->quotas[table->count++] = quota;
     }
     return status;
@@ -257,6 +262,7 @@ static int on_value(void *user, const char *section, const char *name, const cha
         err_ignore(diag_set(&why, CAIRN_E_CONFIG,
                             "'%s' is set twice in [%s]; remove one of the lines", name, section));
     } else {
+        CHECK((size_t)(key - keys) < ARRAY_LEN(keys));
         reading->seen[key - keys] = true;
         if (set_key(reading->config, key, value, &why) != 0) {
             diag_add(&why, "[%s] %s", section, name);
@@ -470,6 +476,7 @@ void config_reload(struct config *config, const struct config *fresh,
                                    bool is_taken),
                    void *user)
 {
+    CHECK(config != fresh);
     for (size_t i = 0; i < ARRAY_LEN(keys); i++) {
         char *to = (char *)config + keys[i].offset;
         const char *from = (const char *)fresh + keys[i].offset;

@@ -33,6 +33,7 @@ static int take_pattern(const char *section, size_t bytes, char *ret, struct dia
                         "pattern of at most 36 bytes",
                         section);
     }
+    CHECK(config_is_retention(section));
     memcpy(ret, from + 1, length - 2);
     ret[length - 2] = '\0';
     return strchr(ret, '/') != NULL
@@ -56,6 +57,7 @@ static struct retain_row *find_row(struct retain_table *table, const char *patte
     struct retain_row *row = &table->rows[table->count++];
     memset(row, 0, sizeof(*row));
     snprintf(row->pattern, sizeof(row->pattern), "%s", pattern);
+    CHECK(strcmp(row->pattern, pattern) == 0); /* it fits */
     return row;
 }
 
@@ -96,6 +98,7 @@ int config_add_retention(struct retain_table *table, const char *section, const 
     }
     snprintf(option->name, sizeof(option->name), "%s", name);
     snprintf(option->value, sizeof(option->value), "%s", value);
+    CHECK(row->option_count < RETAIN_OPTIONS_MAX);
     row->option_count++;
     return 0;
 }

@@ -107,6 +107,7 @@ static void format(uint64_t value, const struct unit *units, size_t count, char 
             best = units[i];
         }
     }
+    CHECK(best.factor > 0); /* the factor 1 is in each table */
     snprintf(ret, bytes, "%" PRIu64 "%s", value / best.factor, best.name);
 }
 

@@ -64,6 +64,7 @@ struct daemon {
 static void on_store_closed(void *user)
 {
     struct daemon *daemon = user;
+    CHECK(daemon->catalog == NULL);
     daemon->store = NULL;
     loop_uv_stop(daemon->loop);
 }
@@ -71,6 +72,8 @@ static void on_store_closed(void *user)
 static void on_catalog_closed(void *user)
 {
     struct daemon *daemon = user;
+    CHECK(daemon->server == NULL);
+    CHECK(daemon->store != NULL);
     daemon->catalog = NULL;
     store_close(daemon->store, on_store_closed, daemon);
 }
@@ -98,6 +101,8 @@ static void on_server_stopped(void *user)
 {
     struct daemon *daemon = user;
     CHECK(!daemon->upkeep);
+    CHECK(!daemon->obs);
+    CHECK(daemon->stopping);
     server_free(daemon->server);
     daemon->server = NULL;
     close_catalog(daemon);
@@ -138,6 +143,7 @@ static void on_obs_closed(void *user)
 /* Stops the daemon. The monitoring ends first, because it looks at all the other parts. */
 static void stop(struct daemon *daemon, uint64_t grace_ms)
 {
+    CHECK(!daemon->stopping);
     daemon->stopping = true;
     daemon->grace_ms = grace_ms;
     listeners_free(daemon->listeners);
@@ -226,6 +232,8 @@ static void on_retained(void *user, const struct run_name *run, int status, cons
 
 static int start_retention(struct daemon *daemon)
 {
+    CHECK(!daemon->retain);
+    CHECK(daemon->catalog != NULL);
     struct retain_options options = {.loop = daemon->loop,
                                      .catalog = daemon->catalog,
                                      .table = &daemon->config->retention,
@@ -245,6 +253,7 @@ static void tell_state(void *user, struct store_state *ret)
 /* Starts the server and its listeners, with or without a store. */
 static int start_server(struct daemon *daemon)
 {
+    CHECK(!daemon->server);
     const struct config *config = daemon->config;
     struct server_options options = {.loop = daemon->loop,
                                      .catalog = daemon->catalog,
@@ -274,6 +283,9 @@ static int start_server(struct daemon *daemon)
 
 static int start_upkeep(struct daemon *daemon)
 {
+    CHECK(!daemon->upkeep);
+    CHECK(daemon->server != NULL);
+    CHECK(daemon->store != NULL);
     const struct config *config = daemon->config;
     struct upkeep_options upkeep = {.loop = daemon->loop,
                                     .catalog = daemon->catalog,
@@ -465,6 +477,7 @@ static void on_reload(void *user, int signum)
 /* Puts counts and watch between the store and its users. */
 static int watch_store(struct daemon *daemon, struct store *store)
 {
+    CHECK(!daemon->store);
     struct store_watch_options watch = {.changed = on_store_changed, .user = daemon};
     daemon->store = store;
     int status = count_store(daemon);
@@ -480,6 +493,8 @@ static int watch_store(struct daemon *daemon, struct store *store)
 /* Makes the catalogue over the store. on_catalog_ready() continues. */
 static int open_catalog(struct daemon *daemon)
 {
+    CHECK(!daemon->catalog);
+    CHECK(daemon->store != NULL);
     const struct config *config = daemon->config;
     struct catalog_options options = {.ready = on_catalog_ready,
                                       .user = daemon,
@@ -553,6 +568,8 @@ static void on_opener_failed(void *user, const struct diag *diag)
             ls("err", diag->text));
         notify_ready();
     }
+    CHECK(daemon->server != NULL);
+    CHECK(!daemon->catalog);
     server_wait(daemon->server, diag);
     show_obs(daemon, false);
 }
@@ -640,6 +657,8 @@ static void finish(struct daemon *daemon)
         store_close(daemon->store, on_store_closed, daemon);
         loop_uv_run(daemon->loop);
     }
+    CHECK(!daemon->upkeep);
+    CHECK(!daemon->store);
     work_threads_free(daemon->verify_pool);
     work_threads_free(daemon->store_pool);
     net_uv_free(daemon->net);

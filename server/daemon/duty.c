@@ -27,6 +27,7 @@ static void on_updated(struct store_req *req);
 
 static uint64_t hold_ms(const struct duty *duty)
 {
+    CHECK(duty->options.expire_ms > duty->options.renew_ms);
     return duty->options.expire_ms - duty->options.renew_ms;
 }
 
@@ -34,7 +35,8 @@ void duty_init(struct duty *duty, const struct duty_options *options)
 {
     *duty = (struct duty){.options = *options};
     CHECK(options->changed);
-    CHECK(strlen(options->name) > 0 && strlen(options->name) < DUTY_NAME_MAX);
+    CHECK(strlen(options->name) > 0);
+    CHECK(strlen(options->name) < DUTY_NAME_MAX);
     if (duty->options.renew_ms == 0) {
         duty->options.renew_ms = DUTY_RENEW_MS;
     }
@@ -71,6 +73,7 @@ static void on_post(struct post *post)
         }
         return;
     }
+    CHECK(duty->state != DUTY_IDLE);
     bool is_ours = duty->state == DUTY_OURS;
     if (is_ours != (duty->told == DUTY_OURS)) {
         duty->told = duty->state;
@@ -130,6 +133,8 @@ static void on_hold_over(struct timer *timer)
 static void win(struct duty *duty)
 {
     uint64_t now = loop_now_ms(duty->options.loop);
+    CHECK(duty->asked_ms <= now);
+    CHECK(!duty->stopping);
     duty->held_until_ms = duty->asked_ms + hold_ms(duty);
     if (now >= duty->held_until_ms) { /* the answer came too late to be of use */
         lose(duty);
@@ -144,6 +149,8 @@ static void win(struct duty *duty)
 
 static void submit(struct duty *duty, enum store_op op, void (*done)(struct store_req *req))
 {
+    CHECK(!duty->busy);
+    CHECK(duty->options.store->caps.shared); /* without others there is no entry */
     duty->busy = true;
     duty->req = (struct store_req){
         .op = op, .update = &duty->update, .deadline_ms = STORE_DEADLINE_MS, .done = done};
@@ -153,6 +160,8 @@ static void submit(struct duty *duty, enum store_op op, void (*done)(struct stor
 /* Writes the entry, guarded by the entry as it was seen; removes it if bytes is 0. */
 static void put(struct duty *duty, size_t bytes)
 {
+    CHECK(bytes <= DUTY_VALUE_MAX);
+    CHECK(duty->has_seen);
     struct record_value seen = {duty->seen_bytes, duty->seen}, will = {bytes, duty->will};
     duty->guard =
         (struct record_guard){.key = duty->key, .absent = duty->seen_bytes == 0, .value = seen};
@@ -166,6 +175,8 @@ static void put(struct duty *duty, size_t bytes)
 static void claim(struct duty *duty)
 {
     size_t label = strlen(duty->label);
+    CHECK(label <= DUTY_LABEL_MAX);
+    CHECK(!duty->stopping);
     store_u64(duty->will, duty->holder);
     store_u64(duty->will + 8, ++duty->beat);
     memcpy(duty->will + HEAD_BYTES, duty->label, label);
@@ -191,6 +202,7 @@ static void see(struct duty *duty, const struct record_value *value)
     if (bytes > 0) {
         memcpy(duty->seen, value->data, bytes);
     }
+    CHECK(bytes < sizeof(duty->seen));
     duty->seen[bytes] = 0;
 }
 
@@ -206,6 +218,7 @@ static void end_step(struct duty *duty)
 /* Called when the entry is known: decides what follows. */
 static void decide(struct duty *duty)
 {
+    CHECK(duty->has_seen);
     uint64_t unchanged_ms = loop_now_ms(duty->options.loop) - duty->seen_ms;
     if (duty->stopping) {
         if (is_own(duty)) {
@@ -235,6 +248,7 @@ static void on_looked(struct store_req *req)
 {
     struct duty *duty = container_of(req, struct duty, req);
     struct record_value value = {0};
+    CHECK(duty->busy);
     duty->busy = false;
     if (req->status != 0) {
         record_free(req->ret_record);
@@ -253,6 +267,7 @@ static void on_looked(struct store_req *req)
 static void on_updated(struct store_req *req)
 {
     struct duty *duty = container_of(req, struct duty, req);
+    CHECK(duty->busy);
     duty->busy = false;
     if (req->status == 0) {
         see(duty, &(struct record_value){duty->will_bytes, duty->will});
@@ -273,6 +288,7 @@ void duty_stop(struct duty *duty, void (*stopped)(struct duty *duty))
 {
     bool was_started = duty->state != DUTY_IDLE;
     CHECK(!duty->stopping);
+    CHECK(stopped != NULL);
     duty->stopping = true;
     duty->stopped = stopped;
     timer_stop(&duty->hold);

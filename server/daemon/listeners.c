@@ -4,6 +4,7 @@
  */
 #include "daemon/listeners.h"
 
+#include "base/check.h"
 #include "base/log.h"
 #include "env/net.h"
 #include "format/ids.h"
@@ -48,6 +49,7 @@ static void on_accept(void *user, struct sock *sock)
         LOG(LOG_WARN, "listen", "connection refused", ls("err", diag_text(&diag, status)));
         return;
     }
+    CHECK(stream != NULL);
     server_accept(listeners->server, stream);
 }
 
@@ -59,6 +61,7 @@ static int add_place(struct listeners *listeners, const struct net_addr *addr, u
     if (listeners->count == LISTENERS_MAX) {
         return diag_set(diag, CAIRN_E_CONFIG, "[listen] has more than %d addresses", LISTENERS_MAX);
     }
+    CHECK(listeners->count < LISTENERS_MAX);
     struct place *place = &listeners->places[listeners->count];
     *place = (struct place){.listeners = listeners,
                             .tls = addr->family == NET_TCP && listeners->tls != NULL};
@@ -168,6 +171,7 @@ static int make_tls(const struct config *config, struct tls_context **ret, struc
 int listeners_metrics_addr(const struct config *config, struct net_addr *ret, struct diag *diag)
 {
     const char *text = config->metrics_listen;
+    CHECK(text[0] != '\0');
     int status = net_addr_parse(text, CAIRN_METRICS_PORT, ret, diag);
     if (status != 0) {
         diag_add(diag, "[metrics] listen");
@@ -203,6 +207,7 @@ int listeners_check(const struct config *config, struct diag *diag)
 int listeners_new(const struct listeners_options *options, struct listeners **ret,
                   struct diag *diag)
 {
+    CHECK(options->server != NULL);
     const struct config *config = options->config;
     struct listeners *listeners = calloc(1, sizeof(*listeners));
     if (!listeners) {

@@ -36,6 +36,7 @@ static void run_open(struct work *work)
 
 static void free_opener(struct opener *opener)
 {
+    CHECK(!opener->running);
     void (*closed)(void *user) = opener->closed;
     void *user = opener->closed_user;
     free(opener);
@@ -52,6 +53,8 @@ static void on_opened(struct work *work)
 {
     struct opener *opener = container_of(work, struct opener, work);
     const struct opener_options *options = &opener->options;
+    CHECK(opener->running);
+    CHECK((opener->status == 0) == (opener->store != NULL));
     opener->running = false;
     if (opener->closing && opener->status == 0) {
         store_close(opener->store, on_store_closed, opener);
@@ -68,7 +71,9 @@ static void on_opened(struct work *work)
 
 static void try_now(struct opener *opener)
 {
-    CHECK(!opener->running && !opener->ended);
+    CHECK(!opener->running);
+    CHECK(!opener->ended);
+    CHECK(!opener->closing);
     opener->running = true;
     opener->store = NULL;
     diag_clear(&opener->diag);
@@ -80,6 +85,8 @@ static void on_timer(struct timer *timer) { try_now(container_of(timer, struct o
 
 int opener_new(const struct opener_options *options, struct opener **ret)
 {
+    CHECK(options->ended != NULL);
+    CHECK(options->failed != NULL);
     struct opener *opener = calloc(1, sizeof(*opener));
     if (!opener) {
         return CAIRN_E_NO_MEMORY;
@@ -94,6 +101,7 @@ int opener_new(const struct opener_options *options, struct opener **ret)
 void opener_close(struct opener *opener, void (*done)(void *user), void *user)
 {
     CHECK(!opener->closing);
+    CHECK(done != NULL || opener->ended);
     opener->closing = true;
     opener->closed = done;
     opener->closed_user = user;

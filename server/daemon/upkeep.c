@@ -167,6 +167,7 @@ static void repair_next(struct upkeep *upkeep)
         struct damaged next = upkeep->damaged[0];
         struct diag diag = DIAG_INIT;
         upkeep->damaged_count--;
+        CHECK(upkeep->damaged_count < UPKEEP_DAMAGED_MAX);
         memmove(&upkeep->damaged[0], &upkeep->damaged[1],
                 upkeep->damaged_count * sizeof(upkeep->damaged[0]));
         int status = repair_begin(upkeep->repair, &next.run, next.id, "cairnd", &diag);
@@ -267,7 +268,7 @@ static void on_duty(struct duty *duty, bool is_ours)
     LOG(LOG_DEBUG, "daemon",
         is_ours ? "this daemon has taken over a maintenance task of the store"
                 : "another daemon has taken over a maintenance task of the store",
-        ls("duty", duty->options.name));
+        ls("duty", duty->key));
 }
 
 /* Starts the duties of scrub and gc. The label that other daemons see is this host's name. */
@@ -298,14 +299,13 @@ int upkeep_new(const struct upkeep_options *options, struct upkeep **ret, struct
         return diag_no_memory(diag, "scrub and garbage collection");
     }
     upkeep->options = *options;
+    *ret = upkeep;
+    start_duties(upkeep);
     int status = work_threads_new(options->loop, 1, "cairn-scrub", &upkeep->scrub_thread, diag);
     status = status != 0 ? status : start_repair(upkeep, diag);
     if (status != 0) {
-        work_threads_free(upkeep->scrub_thread);
-        free(upkeep);
         return status;
     }
-    start_duties(upkeep);
     struct scrub_options scrub = {.loop = options->loop,
                                   .catalog = options->catalog,
                                   .thread = upkeep->scrub_thread,
@@ -334,11 +334,11 @@ int upkeep_new(const struct upkeep_options *options, struct upkeep **ret, struct
                             .reclaimed = on_reclaimed,
                             .ended = on_collected,
                             .user = upkeep};
-    CHECK(scrub_new(&scrub, &upkeep->scrub) == 0); /* a few kilobytes at the start */
-    CHECK(gc_new(&gc, &upkeep->gc) == 0);
+    if (scrub_new(&scrub, &upkeep->scrub) != 0 || gc_new(&gc, &upkeep->gc) != 0) {
+        return diag_no_memory(diag, "scrub and garbage collection");
+    }
     server_set_maintenance(options->server, upkeep->scrub, upkeep->gc);
     server_set_repair(options->server, upkeep->repair);
-    *ret = upkeep;
     return 0;
 }
 
@@ -358,6 +358,10 @@ const struct gc *upkeep_gc(const struct upkeep *upkeep) { return upkeep->gc; }
 static void on_gc_duty_stopped(struct duty *duty)
 {
     struct upkeep *upkeep = container_of(duty, struct upkeep, gc_duty);
+    CHECK(upkeep->closing);
+    CHECK(upkeep->scrub == NULL);
+    CHECK(upkeep->repair == NULL);
+    CHECK(upkeep->gc == NULL);
     void (*closed)(void *user) = upkeep->closed;
     void *user = upkeep->closed_user;
     work_threads_free(upkeep->scrub_thread);
@@ -382,23 +386,37 @@ static void on_repair_closed(void *user)
 {
     struct upkeep *upkeep = user;
     upkeep->repair = NULL;
-    gc_close(upkeep->gc, on_gc_closed, upkeep);
+    if (upkeep->gc) {
+        gc_close(upkeep->gc, on_gc_closed, upkeep);
+    } else {
+        on_gc_closed(upkeep);
+    }
 }
 
 static void on_scrub_closed(void *user)
 {
     struct upkeep *upkeep = user;
     upkeep->scrub = NULL;
-    repair_close(upkeep->repair, on_repair_closed, upkeep);
+    if (upkeep->repair) {
+        repair_close(upkeep->repair, on_repair_closed, upkeep);
+    } else {
+        on_repair_closed(upkeep);
+    }
 }
 
 void upkeep_close(struct upkeep *upkeep, void (*done)(void *user), void *user)
 {
+    CHECK(!upkeep->closing);
+    CHECK(done != NULL);
     (void)load_of(upkeep); /* asks the server for the last time */
     server_set_maintenance(upkeep->options.server, NULL, NULL);
     server_set_repair(upkeep->options.server, NULL);
     upkeep->closing = true;
     upkeep->closed = done;
     upkeep->closed_user = user;
-    scrub_close(upkeep->scrub, on_scrub_closed, upkeep);
+    if (upkeep->scrub) {
+        scrub_close(upkeep->scrub, on_scrub_closed, upkeep);
+    } else {
+        on_scrub_closed(upkeep);
+    }
 }

@@ -21,6 +21,8 @@ struct upkeep_options {
     void *store_user;
 };
 
+/* Starts the maintenance. Also sets *ret after an error that came when a part of it was running
+ * already; the caller closes it then as well. */
 int MUST_USE upkeep_new(const struct upkeep_options *options, struct upkeep **ret,
                         struct diag *diag);
 /* Called when the configuration has changed: the new times and rates hold from now on. */

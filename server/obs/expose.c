@@ -68,6 +68,7 @@ void expose_family(struct expose *expose, const struct family *family)
     CHECK(expose->label_count == 0);
     CHECK(ends_with(family->name, family->unit));
     const char *suffix = expose->openmetrics ? "" : suffix_of(family->kind);
+    CHECK(family->help != NULL);
     expose->family = *family;
     buf_printf(&expose->buf, "# HELP %s%s %s\n", family->name, suffix, family->help);
     buf_printf(&expose->buf, "# TYPE %s%s %s\n", family->name, suffix,
@@ -79,6 +80,8 @@ void expose_family(struct expose *expose, const struct family *family)
 
 void expose_label(struct expose *expose, const char *name, const char *value)
 {
+    CHECK(name != NULL);
+    CHECK(value != NULL);
     CHECK(expose->label_count < EXPOSE_LABELS_MAX);
     expose->labels[expose->label_count++] = (struct label){name, value};
 }
@@ -141,7 +144,8 @@ void expose_wall(struct expose *expose, int64_t wall_ns)
 static void bound_text(uint64_t us, size_t bytes, char *ret)
 {
     int used = snprintf(ret, bytes, "%" PRIu64 ".%06u", us / 1000000, (unsigned)(us % 1000000));
-    CHECK(used > 2 && (size_t)used < bytes);
+    CHECK(used > 2);
+    CHECK((size_t)used < bytes);
     size_t at = (size_t)used;
     while (ret[at - 1] == '0' && ret[at - 2] != '.') {
         ret[--at] = '\0';
@@ -153,6 +157,7 @@ void expose_histogram(struct expose *expose, const struct histogram *histogram)
     uint64_t sum = 0;
     char le[32];
     CHECK(expose->family.kind == FAMILY_HISTOGRAM);
+    CHECK(histogram->bound_count > 0);
     for (size_t i = 0; i < histogram->bound_count; i++) {
         bound_text(histogram->bounds_us[i], sizeof(le), le);
         sum += histogram->counts[i];
@@ -172,6 +177,7 @@ void expose_histogram(struct expose *expose, const struct histogram *histogram)
 
 int expose_end(struct expose *expose)
 {
+    CHECK(expose->label_count == 0);
     if (expose->openmetrics) {
         buf_printf(&expose->buf, "# EOF\n");
     }

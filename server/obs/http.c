@@ -47,6 +47,7 @@ struct http {
 static void conn_free(struct http_conn *conn)
 {
     struct http *http = conn->http;
+    CHECK(http->conn_count > 0);
     timer_stop(&conn->timer);
     sock_close(conn->sock);
     buf_fini(&conn->out);
@@ -62,7 +63,8 @@ static void refuse(struct http_conn *conn, unsigned status)
 {
     char text[96];
     int used = snprintf(text, sizeof(text), "%u %s\n", status, http_status_text(status));
-    CHECK(used > 0 && (size_t)used < sizeof(text));
+    CHECK(used > 0);
+    CHECK((size_t)used < sizeof(text));
     answer(conn, status, "text/plain; charset=utf-8", (size_t)used, text);
 }
 
@@ -82,6 +84,7 @@ static void read_head(struct http_conn *conn)
         conn_free(conn);
         return;
     }
+    CHECK(got <= room.iov_len);
     conn->head_bytes += got;
     switch (http_request_parse(conn->head_bytes, conn->head, &conn->call.request, &why)) {
     case HTTP_MORE:
@@ -90,6 +93,7 @@ static void read_head(struct http_conn *conn)
         refuse(conn, why);
         break;
     case HTTP_WHOLE:
+        CHECK(conn->call.request.path[0] == '/');
         conn->phase = HTTP_WAITING;
         timer_stop(&conn->timer);
         sock_want(conn->sock, 0, NULL, NULL);
@@ -135,6 +139,7 @@ static void write_answer(struct http_conn *conn)
             conn_free(conn);
             return;
         }
+        CHECK(sent <= rest.iov_len);
         conn->sent += sent;
     }
     if (conn->call.request.path[0] != '\0') {
@@ -172,6 +177,7 @@ static void on_ready(void *user, unsigned events)
 static void on_deadline(struct timer *timer)
 {
     struct http_conn *conn = container_of(timer, struct http_conn, timer);
+    CHECK(conn->phase != HTTP_WAITING); /* the handler's own patience bounds that */
     if (conn->phase == HTTP_READING && conn->head_bytes > 0) {
         refuse(conn, 408);
     } else {
@@ -183,6 +189,7 @@ static void on_deadline(struct timer *timer)
 static void answer(struct http_conn *conn, unsigned status, const char *content_type, size_t bytes,
                    const void *body)
 {
+    CHECK(conn->out.bytes == 0); /* one answer to a connection */
     buf_printf(&conn->out,
                "HTTP/1.1 %u %s\r\nContent-Type: %s\r\nContent-Length: %zu\r\nConnection: close\r\n"
                "Cache-Control: no-store\r\nX-Content-Type-Options: nosniff\r\n%s\r\n",
@@ -218,6 +225,7 @@ static void on_accept(void *user, struct sock *sock)
         sock_close(sock);
         return;
     }
+    CHECK(http->conn_count < HTTP_CONNS_MAX);
     conn->http = http;
     conn->sock = sock;
     buf_init(&conn->out, ANSWER_BYTES_MAX);
@@ -232,6 +240,8 @@ static void on_accept(void *user, struct sock *sock)
 int http_new(const struct http_options *options, struct http **ret, struct net_addr *ret_addr,
              struct diag *diag)
 {
+    CHECK(options->handle != NULL);
+    CHECK(options->addr->family == NET_TCP);
     struct http *http = calloc(1, sizeof(*http));
     if (!http) {
         return diag_no_memory(diag, "an HTTP listener");

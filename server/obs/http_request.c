@@ -68,6 +68,7 @@ static struct slice cut(struct slice *io, char separator)
     size_t bytes = end ? (size_t)(end - io->at) : io->bytes;
     struct slice head = {io->at, bytes};
     io->at += end ? bytes + 1 : bytes;
+    CHECK(bytes <= io->bytes);
     io->bytes -= end ? bytes + 1 : bytes;
     return head;
 }
@@ -258,10 +259,12 @@ enum http_parsed http_request_parse(size_t bytes, const char *data, struct http_
     }
     struct http_request request = {0};
     unsigned status = take_head((struct slice){data, head}, &request);
+    CHECK(status < 600);
     if (status != 0) {
         *ret_status = status;
         return HTTP_REFUSED;
     }
+    CHECK(request.path[0] == '/');
     *ret = request;
     return HTTP_WHOLE;
 }

@@ -367,6 +367,8 @@ void metrics_write(const struct metrics_source *source, const struct metrics_usa
         write_usage(usage, expose);
         return;
     }
+    CHECK(source->server != NULL);
+    CHECK(source->store != NULL);
     const struct run_counts *counts = catalog_counts(source->catalog);
     write_saves(counts, expose);
     write_sight(source, expose);

@@ -74,6 +74,7 @@ static void set_red(struct health_word *ret, int code, const char *text, const c
  * red before the server knows. */
 static void judge(struct obs *obs, struct metrics_usage *io, const struct diag *diag)
 {
+    CHECK(obs->options.source.server || io->status != 0);
     struct server *server = obs->options.source.server;
     char text[DIAG_TEXT_MAX + 64];
     if (!server) {
@@ -100,6 +101,7 @@ static void answer_all(struct obs *obs, int status, const struct diag *diag)
     if (!obs->options.source.catalog) {
         usage.waits_ms = loop_now_ms(obs->options.source.loop) - obs->begun_ms;
     }
+    CHECK(!obs->closing);
     judge(obs, &usage, diag);
     timer_stop(&obs->patience);
     while ((node = list_pop(&obs->calls))) {
@@ -126,6 +128,8 @@ static void on_closed(struct post *post)
     struct obs *obs = container_of(post, struct obs, closed_post);
     void (*closed)(void *user) = obs->closed;
     void *user = obs->closed_user;
+    CHECK(obs->closing);
+    CHECK(!obs->asking);
     free(obs);
     closed(user);
 }
@@ -134,6 +138,7 @@ static void on_closed(struct post *post)
 static void on_usage(struct store_req *req)
 {
     struct obs *obs = container_of(req, struct obs, req);
+    CHECK(obs->asking);
     obs->asking = false;
     if (obs->closing) {
         loop_post(obs->options.source.loop, &obs->closed_post);
@@ -153,6 +158,7 @@ static void on_call(void *user, struct http_call *call)
         return;
     }
     list_add_tail(&obs->calls, &call->link);
+    CHECK(!obs->closing);
     if (!obs->options.source.catalog) {
         struct diag diag = DIAG_INIT;
         int status =
@@ -201,12 +207,15 @@ int obs_new(const struct obs_options *options, struct obs **ret, struct diag *di
 
 void obs_look_at(struct obs *obs, const struct metrics_source *source)
 {
+    CHECK(source->loop != NULL);
+    CHECK(source->catalog == NULL || source->store != NULL);
     obs->options.source = *source;
 }
 
 void obs_close(struct obs *obs, void (*done)(void *user), void *user)
 {
     CHECK(!obs->closing);
+    CHECK(done != NULL);
     obs->closing = true;
     obs->closed = done;
     obs->closed_user = user;
