@@ -6,6 +6,8 @@
  */
 #include "engine/restore_private.h"
 
+#include "base/check.h"
+
 #include <string.h>
 
 /* Returns 0 if the payload of the last reply has the length and the SHA-256 that were committed, or
@@ -25,6 +27,16 @@ static int check_sha256(const struct restore *restore, uint64_t bytes, const str
                     (unsigned long long)bytes);
 }
 
+/* Returns how many names the index pages of a manifest hold together. */
+static uint64_t count_names(const struct manifest *manifest)
+{
+    uint64_t count = 0;
+    for (uint32_t i = 0; i < manifest->page_count; i++) {
+        count += manifest->pages[i].kind == PAGE_INDEX ? manifest->pages[i].entry_count : 0;
+    }
+    return count;
+}
+
 int restore_take_manifest(struct restore *restore, struct diag *diag)
 {
     struct engine_restore *user = restore->user;
@@ -38,7 +50,14 @@ int restore_take_manifest(struct restore *restore, struct diag *diag)
                       (unsigned long long)user->manifest.id.step,
                       (unsigned long long)user->manifest.id.term);
     }
-    uint64_t count = rc == 0 ? user->manifest.tensor_count + user->manifest.blob_count : 0;
+    uint64_t count = rc == 0 ? count_names(&user->manifest) : 0, said = 0;
+    if (rc == 0 && (!add_u64(user->manifest.tensor_count, user->manifest.blob_count, &said) ||
+                    said != count)) {
+        rc = diag_set(diag, CAIRN_E_DAMAGED,
+                      "the manifest says %llu tensors and %llu blobs, its index pages %llu names",
+                      (unsigned long long)user->manifest.tensor_count,
+                      (unsigned long long)user->manifest.blob_count, (unsigned long long)count);
+    }
     if (rc == 0) {
         restore->index = (struct index){.cap = (size_t)count};
         restore->index.entries =
@@ -53,6 +72,7 @@ int restore_take_manifest(struct restore *restore, struct diag *diag)
 
 int restore_take_page(struct restore *restore, struct diag *diag)
 {
+    CHECK(restore->page_at < restore->user->manifest.page_count);
     struct engine_restore *user = restore->user;
     const struct page_ref *ref = &user->manifest.pages[restore->page_at];
     struct page page;
@@ -70,6 +90,7 @@ int restore_take_page(struct restore *restore, struct diag *diag)
                         "manifest says",
                         restore->page_at, page.kind, page.level, page.entry_count);
     }
+    CHECK(page.entry_count <= restore->index.cap - restore->index.count);
     memcpy(restore->index.entries + restore->index.count, page.index,
            page.entry_count * sizeof *page.index);
     restore->index.count += page.entry_count;

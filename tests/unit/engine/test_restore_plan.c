@@ -3,7 +3,7 @@
  * The order in which a restore reads what the server planned: chunks of which other ranks want a
  * part, too, before those that are this rank's alone, both by their place. Ranks that restore at
  * another world size then ask for what they share at about the same time, and in the same order.
- * Pure.
+ * And what a manifest says of itself, before anything is allocated for it. Pure.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -16,6 +16,7 @@
 
 #include "base/check.h"
 #include "engine/restore_private.h"
+#include "hash/hash.h"
 
 /* Chunks too large to be read together with others. */
 enum { CHUNK_ROWS = 64, CHUNKS = 8, COLUMNS = 512, ROWS = CHUNK_ROWS * CHUNKS };
@@ -129,11 +130,55 @@ static void whole_chunks_keep_the_order_of_their_places(void **state)
     check_order(0, ROWS, ARRAY_LEN(expected), expected);
 }
 
+/* Goal: the number of names that a manifest says allocates nothing before its pages agree with it.
+ * Method: a manifest, whole by its hashes, whose counts wrap around when they are added up, or are
+ * one too many; a right one is taken. */
+static void a_manifest_counts_what_its_pages_hold(void **state)
+{
+    static const struct {
+        uint64_t tensors, blobs;
+        int status;
+    } cases[] = {{1, 1, 0},
+                 {UINT64_MAX, 0, CAIRN_E_DAMAGED},
+                 {UINT64_MAX, 3, CAIRN_E_DAMAGED},
+                 {2, 1, CAIRN_E_DAMAGED}};
+    struct page_ref pages[] = {
+        {.kind = PAGE_PARTS, .entry_count = 1, .bytes = PAGE_HEADER_BYTES, .first_name = ""},
+        {.kind = PAGE_INDEX, .entry_count = 2, .bytes = PAGE_HEADER_BYTES, .first_name = "a"}};
+    struct manifest manifest = {.id = {1, 1},
+                                .world_size = 1,
+                                .chunk_bytes = LIMIT_CHUNK_BYTES,
+                                .page_count = ARRAY_LEN(pages),
+                                .pages = pages};
+    (void)state;
+    assert_int_equal(run_name_set("lab", "run", &manifest.run, NULL), 0);
+    for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
+        struct engine_restore user = {.id = {1, 1}};
+        struct restore restore = {.user = &user};
+        struct diag diag = DIAG_INIT;
+        struct buf buf;
+        manifest.tensor_count = cases[i].tensors;
+        manifest.blob_count = cases[i].blobs;
+        buf_init(&buf, LIMIT_MANIFEST_BYTES);
+        manifest_encode(&manifest, &buf);
+        assert_int_equal(buf_status(&buf), 0);
+        scratch_init(&user.scratch, MIB(1));
+        restore.call.payload = buf.data;
+        restore.call.payload_bytes = buf.bytes;
+        user.info.manifest_bytes = buf.bytes;
+        user.info.manifest_sha256 = sha256(buf.bytes, buf.data);
+        assert_int_equal(restore_take_manifest(&restore, &diag), cases[i].status);
+        scratch_fini(&user.scratch);
+        buf_fini(&buf);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(chunks_that_others_want_come_first),
         cmocka_unit_test(who_shares_a_chunk_asks_for_it_first),
-        cmocka_unit_test(whole_chunks_keep_the_order_of_their_places)};
+        cmocka_unit_test(whole_chunks_keep_the_order_of_their_places),
+        cmocka_unit_test(a_manifest_counts_what_its_pages_hold)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
