@@ -82,6 +82,8 @@ void arena_close_fd(struct arena *arena)
 /* Unpins and unmaps the memory and closes its descriptor. The arena is empty afterwards. */
 static void arena_unmap(struct arena *arena)
 {
+    CHECK(list_is_empty(&arena->extents));
+    CHECK(arena->used_bytes == 0);
     if (arena->pinned) {
         arena->lock.unpin(arena->lock.user, arena->data);
     }
@@ -200,6 +202,8 @@ static int map_memfd(struct arena *arena, uint64_t bytes, unsigned flags, struct
         }
         return rc;
     }
+    CHECK(arena->data == NULL);
+    CHECK(data != NULL);
     arena->fd = fd;
     arena->data = data;
     arena->bytes = bytes;
@@ -212,6 +216,7 @@ static int map_memfd(struct arena *arena, uint64_t bytes, unsigned flags, struct
  * was given: for one save, and for a second if the bound allows it. */
 static uint64_t wanted_bytes(const struct arena *arena, uint64_t bytes)
 {
+    CHECK(bytes > 0);
     uint64_t count = arena->snapshots != 0 ? arena->snapshots : arena->max_bytes != 0 ? 2 : 1;
     uint64_t wanted = bytes <= UINT64_MAX / 4 / count ? bytes * count : bytes;
     return arena->max_bytes != 0 ? max_u64(bytes, min_u64(wanted, arena->max_bytes)) : wanted;
@@ -240,6 +245,7 @@ int arena_reserve(struct arena *arena, uint64_t bytes, struct diag *diag)
     }
     uint64_t wanted = wanted_bytes(arena, bytes);
     arena_unmap(arena);
+    CHECK(wanted >= bytes);
     uint64_t huge = round_up_u64(wanted, ARENA_HUGE_BYTES);
     if (wanted >= ARENA_HUGE_BYTES && (arena->max_bytes == 0 || huge <= arena->max_bytes) &&
         map_memfd(arena, huge, MFD_HUGETLB, NULL) == 0) {
@@ -279,7 +285,25 @@ const char *arena_pages_name(enum arena_pages pages)
                                         [ARENA_PAGES_THP] = "2 MiB, advised",
                                         [ARENA_PAGES_COLLAPSED] = "2 MiB, collapsed",
                                         [ARENA_PAGES_HUGETLB] = "2 MiB, hugetlb"};
+    CHECK((size_t)pages < ARRAY_LEN(names));
     return names[pages];
+}
+
+/* Checks that the extents lie in the mapped memory, in order and apart, and add up to what is used.
+ */
+static void check_invariants(const struct arena *arena)
+{
+    uint64_t end = 0, sum = 0;
+    list_each (node, &arena->extents) {
+        const struct extent *extent = list_item(node, struct extent, link);
+        CHECK(extent->bytes > 0);
+        CHECK(extent->offset % LIMIT_ALIGN_BYTES == 0);
+        CHECK(extent->offset >= end);
+        end = extent->offset + extent->bytes;
+        sum += extent->bytes;
+    }
+    CHECK(end <= arena->bytes);
+    CHECK(sum == arena->used_bytes);
 }
 
 uint8_t *arena_take(struct arena *arena, uint64_t bytes)
@@ -309,6 +333,7 @@ uint8_t *arena_take(struct arena *arena, uint64_t bytes)
     extent->bytes = need;
     list_add_tail(before, &extent->link); /* in front of `before` */
     arena->used_bytes += need;
+    check_invariants(arena);
     return arena->data + at;
 }
 
@@ -321,6 +346,7 @@ uint64_t arena_offset(const struct arena *arena, const uint8_t *extent)
 
 void arena_give(struct arena *arena, uint8_t *data)
 {
+    check_invariants(arena);
     uint64_t offset = arena_offset(arena, data);
     list_each (node, &arena->extents) {
         struct extent *extent = list_item(node, struct extent, link);

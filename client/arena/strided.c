@@ -54,6 +54,7 @@ static void odometer_init(struct odometer *odometer, const struct strided_copy *
             odometer->run_bytes *= (size_t)length;
             continue;
         }
+        CHECK(odometer->ndim < LIMIT_NDIM);
         uint32_t n = odometer->ndim++;
         odometer->length[n] = length;
         odometer->to[n] = copy->to.stride[d];
@@ -87,6 +88,9 @@ static inline void copy_run(uint8_t *to, const uint8_t *from, size_t bytes)
 void strided_copy(const struct strided_copy *copy)
 {
     struct odometer odometer;
+    CHECK(copy->element_bytes > 0);
+    CHECK(copy->part->ndim == copy->to_box->ndim);
+    CHECK(copy->part->ndim == copy->from_box->ndim);
     int64_t at[LIMIT_NDIM] = {0};
     if (box_elements(copy->part) == 0) {
         return;

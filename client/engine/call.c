@@ -51,6 +51,8 @@ static void on_delivered(struct post *post)
     struct engine *engine = call->engine;
     struct engine_call *user = call->user;
     int status = call->status;
+    CHECK(sm_is(&call->sm, CALL_DONE));
+    CHECK(call->request.stream == 0);
     list_remove(&call->op.link);
     free(call->data);
     free(call);
@@ -79,6 +81,7 @@ static void finish(struct call *call, int status, const struct diag *diag)
     } else {
         diag_set(&call->user->diag, status, "%s", diag_text(diag, status));
     }
+    CHECK(call->at <= call->total);
     loop_post(call->engine->options.loop, &call->post);
     link_forget(&call->engine->link, &call->request);
 }
@@ -117,6 +120,8 @@ static enum sm_result on_wait_link(struct sm *sm)
                &diag);
         return SM_WAIT;
     }
+    CHECK(call->at == 0); /* nothing of an earlier answer is left */
+    CHECK(call->data == NULL);
     sm_move(&call->sm, CALL_ASKED);
     link_ask(&call->engine->link, &call->request, &call->user->request);
     return SM_WAIT;
@@ -266,6 +271,7 @@ static bool is_last(const struct call *call, const struct msg *msg)
 /* Called when a frame is complete. The last one ends the call. */
 static int frame_done(struct call *call, const struct msg *msg, struct diag *diag)
 {
+    CHECK(call->at <= call->total);
     if (!is_last(call, msg)) {
         return 0;
     }
@@ -299,6 +305,7 @@ static int on_reply(struct request *request, const struct frame *frame, const st
     rc = grow(call, total, diag);
     if (rc == 0) {
         uint8_t *base = call->data ? call->data : call->user->payload;
+        CHECK(call->at + frame->payload_bytes <= total);
         *ret_payload = base + call->at;
     }
     return rc;
@@ -309,6 +316,7 @@ static int on_payload(struct request *request, const struct frame *frame, const 
 {
     struct call *call = container_of(request, struct call, request);
     (void)payload;
+    CHECK(frame->payload_bytes <= call->total - call->at);
     call->at += frame->payload_bytes;
     return frame_done(call, msg, diag);
 }
@@ -327,6 +335,8 @@ static void on_no_memory(struct post *post)
 void engine_call_start(struct engine *engine, struct engine_call *user)
 {
     CHECK(engine->magic == ENGINE_MAGIC);
+    CHECK(user->done != NULL);
+    CHECK(user->payload != NULL || user->payload_max == 0);
     user->payload_bytes = 0;
     diag_clear(&user->diag);
     memset(&user->reply, 0, sizeof user->reply);

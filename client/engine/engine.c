@@ -22,6 +22,7 @@ static void on_ready_post(struct post *post)
 
 static void tell_ready(struct engine *engine)
 {
+    CHECK(engine->magic == ENGINE_MAGIC);
     if (!engine->ready_told) {
         engine->ready_told = true;
         loop_post(engine->options.loop, &engine->ready_post);
@@ -38,6 +39,9 @@ int engine_new(const struct engine_options *options,
         free(engine);
         return diag_no_memory(diag, "a client");
     }
+    CHECK(options->loop != NULL);
+    CHECK(options->pool != NULL);
+    CHECK(ready != NULL);
     engine->magic = ENGINE_MAGIC;
     engine->options = *options;
     engine->options.label = label;
@@ -100,6 +104,7 @@ static void tell_up(struct list *ops)
 
 void engine_on_up(struct engine *engine)
 {
+    CHECK(link_is_up(&engine->link));
     hand_reset(engine);
     if (!engine->ready_told) {
         engine->newest_seen = engine->link.joined.newest_term;
@@ -114,6 +119,7 @@ void engine_on_up(struct engine *engine)
 
 void engine_on_down(struct engine *engine)
 {
+    CHECK(!link_is_up(&engine->link));
     hand_reset(engine);
     list_each (node, &engine->saves) {
         op_of(node)->ops->on_down(op_of(node));
@@ -138,6 +144,7 @@ static void fail_all(struct engine *engine, int status, const struct diag *diag)
 
 void engine_on_final(struct engine *engine, int status, const struct diag *diag)
 {
+    CHECK(status != 0);
     engine->ready_diag = *diag;
     engine->ready_diag.code = status;
     tell_ready(engine);
@@ -156,6 +163,7 @@ static void ask_for_credit(struct engine *engine)
     list_each (node, &engine->saves) {
         unsent += op_of(node)->ops->unsent(op_of(node));
     }
+    CHECK(link->credits + link->credits_asked <= ENGINE_WINDOW);
     uint32_t target = (uint32_t)min_u64(unsent, ENGINE_WINDOW);
     uint32_t have = link->credits + link->credits_asked;
     /* Asks for several at once, because a WANT for each payload would double the number of
@@ -226,6 +234,13 @@ static void on_closed_post(struct post *post)
     void (*closed)(void *user) = engine->closed;
     void *user = engine->closed_user;
     CHECK(engine->magic == ENGINE_MAGIC);
+    CHECK(engine->closing);
+    CHECK(!engine->prepare.running);
+    CHECK(engine->prepare.set == NULL);
+    CHECK(engine->link.conn == NULL);
+    CHECK(list_is_empty(&engine->saves));
+    CHECK(list_is_empty(&engine->restores));
+    CHECK(list_is_empty(&engine->calls));
     engine->magic = 0;
     encode_kit_fini(&engine->kit);
     agreement_fini(&engine->agreement);
@@ -249,6 +264,7 @@ void engine_close(struct engine *engine, void (*done)(void *user), void *user)
     struct diag diag = DIAG_INIT;
     CHECK(engine->magic == ENGINE_MAGIC);
     CHECK(!engine->closing);
+    CHECK(done != NULL);
     engine->closing = true;
     engine->closed = done;
     engine->closed_user = user;

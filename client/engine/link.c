@@ -172,6 +172,7 @@ static uint32_t draw_backoff(struct link *link)
     link->backoff_ms = link->backoff_ms == 0 ? options->reconnect_ms_min
                                              : (uint32_t)min_u64((uint64_t)link->backoff_ms * 2,
                                                                  options->reconnect_ms_max);
+    CHECK(link->backoff_ms > 0);
     return link->backoff_ms / 2 + draw % (link->backoff_ms / 2 + 1);
 }
 
@@ -229,6 +230,7 @@ static void link_failed(struct link *link, int status, const struct diag *diag)
     }
     /* ENDED means that the server stopped in order. For waiting operations this is a lost
      * connection like any other. */
+    CHECK(status != 0);
     int code =
         status == CAIRN_E_ENDED || status == CAIRN_E_CLOSED ? CAIRN_E_CONNECTION_LOST : status;
     diag_clear(&link->diag);
@@ -270,6 +272,7 @@ static void move_to(struct link *link, size_t server_idx, const char *why)
     if (count < 2 || !link_is_up(link) || link->server_idx % count == server_idx % count) {
         return;
     }
+    CHECK(server_idx < count);
     link->server_idx = server_idx + count - 1; /* link_reset goes on to the next server */
     link->moving = true;
     link_reset(link, CAIRN_E_CONNECTION_LOST, why);
@@ -451,6 +454,7 @@ static enum sm_result on_dial(struct sm *sm)
 {
     struct link *link = container_of(sm, struct link, sm);
     struct diag diag = DIAG_INIT;
+    CHECK(link->conn == NULL);
     link->dialed_ms = loop_now_ms(link->engine->options.loop);
     link->server_said = false;
     int rc = dial_conn(link, &diag);
@@ -473,6 +477,10 @@ static enum sm_result on_dial(struct sm *sm)
 
 static void link_now_up(struct link *link)
 {
+    CHECK(link->conn != NULL);
+    CHECK(!link->stopped);
+    CHECK(link->credits == 0);
+    CHECK(link->credits_asked == 0);
     timer_stop(&link->timer);
     link->backoff_ms = 0;
     link->joined_once = true;
@@ -569,6 +577,7 @@ static int on_grant(struct link *link, const struct msg_grant *grant, struct dia
     }
     link->credits_asked -= grant->buffers;
     link->credits += grant->buffers;
+    CHECK(link->credits + link->credits_asked <= ENGINE_WINDOW);
     engine_on_granted(link->engine);
     return 0;
 }

@@ -45,6 +45,8 @@ static void unlink_request(struct link *link, struct request *request)
 
 void link_lose_requests(struct link *link)
 {
+    CHECK(!link_is_up(link));
+    CHECK(link->receiving == NULL);
     struct list lost;
     list_init(&lost);
     for (unsigned i = 0; i < LINK_BUCKETS; i++) {
@@ -88,6 +90,7 @@ int link_reply(struct link *link, const struct frame *frame, const struct msg *m
                         "the server sent %s with a payload, which is not allowed",
                         msg_name(msg->type));
     }
+    CHECK(link->receiving == NULL); /* one payload comes at a time */
     if (msg->type == MSG_ERROR) {
         unlink_request(link, request);
     }
@@ -108,6 +111,7 @@ int link_payload(struct link *link, const struct frame *frame, const struct msg 
     if (!request) {
         return 0; /* the payload went into the trash */
     }
+    CHECK(request->receiving);
     request->receiving = false;
     return request->ops->on_payload(request, frame, msg, payload, diag);
 }
@@ -116,6 +120,7 @@ void link_add(struct link *link, struct request *request)
 {
     CHECK(link_is_up(link));
     CHECK(request->stream == 0);
+    CHECK(request->ops != NULL);
     request->stream = link->next_stream++;
     request->receiving = false;
     list_init(&request->link);
@@ -152,6 +157,8 @@ void link_forget(struct link *link, struct request *request)
     bool receiving = request->receiving;
     request->receiving = false;
     unlink_request(link, request);
+    CHECK(request->stream == 0);
+    CHECK(link->receiving != request);
     if (receiving) {
         link_reset(
             link, CAIRN_E_CONNECTION_LOST,

@@ -72,6 +72,7 @@ static void on_done(struct work *work)
 {
     struct engine *engine = container_of(work, struct engine, prepare.work);
     CHECK(engine->magic == ENGINE_MAGIC);
+    CHECK(engine->prepare.running);
     engine->prepare.running = false;
     engine_log_arena(engine);
     engine_wake_stagers(engine);
@@ -91,6 +92,7 @@ static uint64_t extent_bytes(const struct engine *engine)
     uint64_t most = arena_max_bytes(engine->options.arena); /* a larger save goes in waves */
     most -= most % LIMIT_ALIGN_BYTES;
     uint64_t bytes = most > 0 ? min_u64(layout.extent_bytes, most) : layout.extent_bytes;
+    CHECK(most == 0 || bytes <= most);
     layout_fini(&layout);
     return bytes;
 }
@@ -113,6 +115,7 @@ void engine_prepare_wake(struct engine *engine)
     prepare->arena = engine->options.arena;
     bool must_pin = prepare->gpu && prepare->bytes > 0 && !arena_is_pinned(prepare->arena);
     if (prepare->bytes > arena_bytes(prepare->arena) || must_pin) {
+        CHECK(prepare->arena != NULL);
         prepare->running = true;
         prepare->work = (struct work){.run = on_run, .done = on_done};
         work_submit(engine->options.pool, &prepare->work);
@@ -174,6 +177,8 @@ static void ask(struct engine *engine, uint64_t generation)
 {
     struct hand *hand = &engine->hand;
     const struct arena *arena = engine->options.arena;
+    CHECK(generation != 0);
+    CHECK(hand->held != generation);
     int fd = fcntl(arena_fd(arena), F_DUPFD_CLOEXEC, 0);
     if (fd < 0) {
         struct diag diag = DIAG_INIT;
@@ -194,6 +199,7 @@ enum hand_answer hand_over(struct engine *engine)
     if (!engine->link.hands_over || hand->refused) {
         return HAND_NO;
     }
+    CHECK(engine->options.arena != NULL); /* only then it was offered */
     uint64_t generation = arena_generation(engine->options.arena);
     if (hand->held == generation) {
         return HAND_YES;

@@ -57,6 +57,7 @@ static void similar_names(const struct index *index, const char *name, size_t by
             best[1] = entry->name, best_distance[1] = d;
         }
     }
+    CHECK(best_distance[0] <= best_distance[1]);
     if (best_distance[1] <= far) {
         snprintf(ret, bytes, "; similar names are '%.100s' and '%.100s'", best[0], best[1]);
     } else if (best_distance[0] <= far) {
@@ -98,6 +99,7 @@ static int add_missing(struct restore *restore, const struct registered_tensor *
                         tensor->name, tensor->coordinate[0] ? " at '" : "", tensor->coordinate,
                         tensor->coordinate[0] ? "'" : "", near);
     }
+    CHECK(restore->user->missing_count < restore->set->tensor_count);
     restore->user->missing[restore->user->missing_count++] = tensor->name;
     return 0;
 }
@@ -230,6 +232,7 @@ int restore_check(struct restore *restore, struct diag *diag)
             entry->placement == PLACEMENT_LOCAL && !is_own_coordinate(set, entry->coordinate);
         if (entry->kind == INDEX_TENSOR && !foreign && restore_is_chosen(restore, entry->name) &&
             !is_registered(set, entry)) {
+            CHECK(user->unexpected_count <= i);
             user->unexpected[user->unexpected_count++] = entry->name;
         }
     }

@@ -67,6 +67,8 @@ static void offer(struct restore *restore)
         refuse(restore, diag.text);
         return;
     }
+    CHECK(landing->state == LANDING_MAKING);
+    CHECK(landing->data != NULL);
     landing->state = LANDING_OFFERED;
     landing->id = restore->ordinal; /* there is one in each restore */
     struct msg msg = {
@@ -81,6 +83,7 @@ static void on_make_done(struct work *work)
     struct landing *landing = container_of(work, struct landing, work);
     struct restore *restore = container_of(landing, struct restore, landing);
     const struct link *link = &restore->engine->link;
+    CHECK(landing->state == LANDING_MAKING);
     if (landing->status == 0) {
         landing->data =
             arena_take(landing->arena, (uint64_t)RESTORE_LANDING_SLOTS * landing->place_bytes);
@@ -109,6 +112,8 @@ void restore_land_begin(struct restore *restore)
             LIMIT_CHUNK_BYTES,
             round_up_u64(min_u64(restore->user->info.plain_bytes, LIMIT_CHUNK_BYTES) + 1,
                          LIMIT_ALIGN_BYTES));
+        CHECK(landing->place_bytes % LIMIT_ALIGN_BYTES == 0);
+        CHECK(landing->place_bytes <= LIMIT_CHUNK_BYTES);
         landing->work = (struct work){.run = on_make_run, .done = on_make_done};
         work_submit(restore->engine->options.pool, &landing->work);
     }
@@ -133,6 +138,7 @@ static int on_reply(struct request *request, const struct frame *frame, const st
         return diag_set(diag, CAIRN_E_PROTOCOL, "the server sent %s in answer to LANDING",
                         msg_name(msg->type));
     }
+    CHECK(landing->state == LANDING_OFFERED);
     link_forget(&restore->engine->link, request);
     arena_close_fd(landing->arena);
     landing->state = LANDING_HELD;
@@ -168,6 +174,7 @@ uint8_t *restore_land_place(const struct restore *restore, const struct read_slo
 {
     size_t idx = (size_t)(slot - restore->slots);
     CHECK(idx < RESTORE_LANDING_SLOTS);
+    CHECK(restore->landing.data != NULL);
     return restore->landing.data + idx * restore->landing.place_bytes;
 }
 
@@ -183,6 +190,8 @@ bool restore_land_range(const struct restore *restore, const struct read_slot *s
     if (landing->state != LANDING_HELD || to - from > most) {
         return false;
     }
+    CHECK(from <= group->offset);
+    CHECK(to - from >= group->bytes);
     ret->offset = from;
     ret->bytes = (uint32_t)(to - from);
     ret->landing_id = landing->id;
@@ -212,6 +221,7 @@ void restore_land_fini(struct restore *restore)
     if (landing->data) {
         arena_give(landing->arena, landing->data);
     }
+    CHECK(landing->request.stream == 0);
     arena_free(landing->arena);
     landing->arena = NULL;
     landing->data = NULL;

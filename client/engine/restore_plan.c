@@ -109,6 +109,8 @@ int restore_make_wants(struct restore *restore, struct diag *diag)
             return rc;
         }
     }
+    CHECK(restore->want_count <= count);
+    CHECK(restore->user->blobs.count == blob_count);
     uint64_t total = 0;
     for (size_t i = 0; i < restore->want_count; i++) {
         total += restore->wants[i].bytes;
@@ -128,6 +130,7 @@ bool restore_next_plan(struct restore *restore, struct msg_plan *ret)
         bytes += PLAN_WANT_BYTES + strlen(want->name) + strlen(want->coordinate) +
                  (size_t)want->shape.ndim * 30;
     }
+    CHECK(restore->want_at <= restore->want_count);
     restore->want_batch = first;
     *ret = (struct msg_plan){.id = restore->user->id,
                              .want_count = (uint32_t)(restore->want_at - first),
@@ -212,6 +215,7 @@ int restore_take_plan(struct restore *restore, size_t bytes, const uint8_t *data
 {
     size_t count = bytes / PLAN_READ_BYTES, in_batch = restore->want_at - restore->want_batch;
     int rc = grow_records(restore, count, diag);
+    CHECK(restore->want_batch <= restore->want_at);
     for (size_t i = 0; i < count && rc == 0; i++) {
         struct plan_read *read = &restore->records[restore->record_count];
         rc = plan_read_decode(data + i * PLAN_READ_BYTES, read, diag);
@@ -221,6 +225,7 @@ int restore_take_plan(struct restore *restore, size_t bytes, const uint8_t *data
         }
         if (rc == 0) {
             read->want += (uint32_t)restore->want_batch;
+            CHECK(read->want < restore->want_count);
             rc = check_record(&restore->wants[read->want], read, diag);
             restore->record_count++;
         }
@@ -300,6 +305,7 @@ static int check_coverage(struct restore *restore, struct diag *diag)
             return rc;
         }
     }
+    CHECK(at == restore->record_count);
     return 0;
 }
 
@@ -382,6 +388,7 @@ static int put_partial_first(struct restore *restore, struct diag *diag)
             }
         }
     }
+    CHECK(count == restore->group_count);
     free(restore->groups);
     restore->groups = groups;
     return 0;
@@ -420,5 +427,6 @@ int restore_end_plan(struct restore *restore, struct diag *diag)
                                      .bytes = read->stored_bytes,
                                      .place = direct_place(restore, read)};
     }
+    CHECK(restore->group_count <= restore->record_count);
     return put_partial_first(restore, diag);
 }

@@ -188,6 +188,7 @@ static void take_buffers(struct read_slot *slot)
 static void give_buffer(struct restore *restore, uint8_t **buffer)
 {
     if (*buffer) {
+        CHECK(restore->buffers_free < restore->buffers_made);
         restore->buffers[restore->buffers_free++] = *buffer;
         *buffer = NULL;
     }
@@ -197,6 +198,7 @@ static void give_buffers(struct read_slot *slot)
 {
     give_buffer(slot->restore, &slot->plain);
     give_buffer(slot->restore, &slot->buffer);
+    CHECK(slot->restore->buffers_promised >= slot->promised);
     slot->restore->buffers_promised -= slot->promised;
     slot->promised = 0;
 }
@@ -206,6 +208,9 @@ static void give_buffers(struct read_slot *slot)
 static void free_slot(struct read_slot *slot)
 {
     give_buffers(slot);
+    CHECK(slot->busy);
+    CHECK(!slot->working);
+    CHECK(slot->restore->slots_busy > 0);
     slot->busy = false;
     slot->restore->slots_busy--;
 }
@@ -269,6 +274,7 @@ static void slot_ended(struct read_slot *slot)
 static void on_slot_done(struct work *work)
 {
     struct read_slot *slot = container_of(work, struct read_slot, work);
+    CHECK(slot->working);
     slot->working = false;
     slot_ended(slot);
 }
@@ -304,6 +310,8 @@ static void on_error(struct read_slot *slot, const struct msg_error *error)
 static void check_slot(struct read_slot *slot)
 {
     link_forget(&slot->restore->engine->link, &slot->request);
+    CHECK(slot->busy);
+    CHECK(!slot->working);
     diag_clear(&slot->diag);
     slot->working = true;
     work_submit(slot->restore->engine->options.pool, &slot->work);
@@ -330,6 +338,7 @@ static int on_reply(struct request *request, const struct frame *frame, const st
                         msg_name(msg->type), frame->payload_bytes, group->bytes);
     }
     take_buffers(slot);
+    CHECK(group->place != NULL || slot->buffer != NULL);
     *ret_payload = group->place ? group->place : slot->buffer;
     return 0;
 }
@@ -411,6 +420,9 @@ static bool ask(struct restore *restore, struct read_slot *slot, uint32_t group)
         restore_cannot(restore, CAIRN_E_NO_MEMORY, &diag);
         return false;
     }
+    CHECK(group < restore->group_count);
+    CHECK(!slot->busy);
+    CHECK(slot->request.stream == 0);
     slot->group = group;
     slot->busy = true;
     restore->slots_busy++;
@@ -474,6 +486,8 @@ void restore_read_stop(struct restore *restore)
 void restore_read_fini(struct restore *restore)
 {
     CHECK(restore->buffers_free == restore->buffers_made);
+    CHECK(restore->buffers_promised == 0);
+    CHECK(restore->slots_busy == 0);
     while (restore->buffers_free > 0) {
         free(restore->buffers[--restore->buffers_free]);
     }

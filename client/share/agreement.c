@@ -169,6 +169,7 @@ static uint32_t find_bucket(struct builder *builder, uint32_t group_idx,
             return i;
         }
     }
+    CHECK(builder->bucket_count < builder->set->tensor_count);
     struct bucket *bucket = &builder->buckets[builder->bucket_count];
     *bucket = (struct bucket){.group = group_idx,
                               .bytes = bytes,
@@ -178,6 +179,7 @@ static uint32_t find_bucket(struct builder *builder, uint32_t group_idx,
         bucket->split.member = count_bits(row->bits, bytes, group->member);
         bucket->split.members = count_bits(row->bits, bytes, 8 * bytes);
     }
+    CHECK(bucket->split.member < bucket->split.members); /* this rank is among the writers */
     builder->last = builder->bucket_count++;
     return builder->last;
 }
@@ -192,6 +194,7 @@ static const struct agree_row *find_row(const struct agree_rule *rule, const str
 /* Puts the tensor at the end of the bucket. */
 static int place(struct builder *builder, uint32_t t, uint32_t bucket_idx)
 {
+    CHECK(bucket_idx < builder->bucket_count);
     struct bucket *bucket = &builder->buckets[bucket_idx];
     uint64_t bytes = registered_bytes(&builder->set->tensors[t]);
     builder->bucket_of[t] = bucket_idx;
@@ -220,6 +223,7 @@ static int place_shared(struct builder *builder, uint32_t t, const struct agreem
                         const struct agree_rule *rules)
 {
     uint32_t group_idx = builder->held->group_of[t];
+    CHECK(group_idx < builder->held->group_count);
     const struct held_group *group = &builder->held->groups[group_idx];
     const struct agree_rule *rule = &rules[group_idx];
     const struct xxh128 *key = &builder->held->keys[t];
@@ -314,6 +318,7 @@ static int copy_tensors(struct agreed_group *agreed, const struct held_group *gr
 int agreement_set(struct agreement *agreement, uint32_t group_idx, const struct agree_news *news)
 {
     const struct held_group *group = &news->held->groups[group_idx];
+    CHECK(group_idx < news->held->group_count);
     struct agreed_group *agreed = agreed_group_new(agreement, group, news->save);
     if (!agreed) {
         return CAIRN_E_NO_MEMORY;
@@ -340,6 +345,8 @@ static void prove(struct agreement *agreement, struct agreed_group *agreed, uint
         agreed_group_free(agreed); /* a newer save was committed before this one */
         return;
     }
+    CHECK(agreed->state != AGREED_PROVEN);
+    CHECK(open_id != 0);
     agreed->state = AGREED_PROVEN;
     agreed->trusted = true;
     for (uint32_t i = 0; i < agreed->count; i++) {
@@ -354,6 +361,7 @@ static void doubt(struct agreement *agreement, struct agreed_group *agreed)
 {
     struct agreed_group *oldest = NULL;
     unsigned count = 0;
+    CHECK(agreed->state == AGREED_PENDING);
     agreed->state = AGREED_DOUBT;
     list_each (node, &agreement->groups) {
         struct agreed_group *other = list_item(node, struct agreed_group, link);
@@ -363,6 +371,7 @@ static void doubt(struct agreement *agreement, struct agreed_group *agreed)
             count++;
         }
     }
+    CHECK(count <= DOUBTS_MAX + 1);
     if (count > DOUBTS_MAX) {
         agreed_group_free(oldest);
     }

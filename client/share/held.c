@@ -49,6 +49,7 @@ static uint32_t find_group(struct held *held, const struct registered_tensor *te
     if (held->group_count == HELD_GROUPS_MAX) {
         return HELD_GROUPS_MAX;
     }
+    CHECK(tensor->group_member < tensor->group_count);
     held->groups[held->group_count] = (struct held_group){
         .ranks = tensor->group,
         .members = tensor->group_count,
@@ -103,6 +104,7 @@ static int fill_groups(struct held *held, const struct registered *set, struct x
         for (uint32_t i = 0; i < group->tensor_count; i++) {
             xxh3_stream_add(stream, sizeof(struct xxh128), &held->keys[group->tensors[i]]);
         }
+        CHECK(group->tensor_count > 0); /* a group is made for a tensor */
         group->list_hash = xxh3_stream_digest(stream);
     }
     return 0;

@@ -140,6 +140,7 @@ static struct layout_payload *new_payload(struct placer *placer, uint32_t bytes_
         *object = (struct layout_object){.at = layout->extent_bytes,
                                          .payload_first = layout->payload_count};
     }
+    CHECK(layout->payload_count < layout->piece_count);
     struct layout_payload *payload = &layout->payloads[layout->payload_count++];
     *payload = (struct layout_payload){.at = layout->extent_bytes,
                                        .piece_first = placer->piece_at,
@@ -153,6 +154,8 @@ static void put_piece(struct placer *placer, struct layout_payload *payload,
                       const struct layout_piece *piece, uint32_t part_idx)
 {
     struct layout *layout = placer->layout;
+    CHECK(placer->piece_at < layout->piece_count);
+    CHECK(part_idx < layout->piece_count);
     struct layout_piece *to = &layout->pieces[placer->piece_at];
     *to = *piece;
     to->payload = (uint32_t)(payload - layout->payloads);
@@ -167,6 +170,7 @@ static void end_payload(struct placer *placer, const struct layout_payload *payl
 {
     struct layout *layout = placer->layout;
     struct layout_object *object = &layout->objects[payload->object];
+    CHECK(payload->bytes > 0);
     layout->extent_bytes = round_up_u64(payload->at + payload->bytes, LIMIT_ALIGN_BYTES);
     object->data_bytes = layout->extent_bytes - object->at;
 }
@@ -239,6 +243,27 @@ static int allocate(struct walk *walk)
                : no_memory(walk->diag);
 }
 
+/* Checks that objects and payloads follow each other in the extent without overlap, and that every
+ * piece has one place. */
+static void check_layout(const struct layout *layout)
+{
+    uint64_t at = 0;
+    uint32_t payloads = 0, pieces = 0;
+    for (uint32_t i = 0; i < layout->object_count; i++) {
+        const struct layout_object *object = &layout->objects[i];
+        CHECK(object->at == at);
+        CHECK(object->payload_first == payloads);
+        CHECK(object->data_bytes % LIMIT_ALIGN_BYTES == 0);
+        at += object->data_bytes;
+        payloads += object->payload_count;
+        pieces += object->piece_count;
+    }
+    CHECK(at == layout->extent_bytes);
+    CHECK(payloads == layout->payload_count);
+    CHECK(pieces == layout->piece_count);
+    CHECK(layout->eager_payload_count <= layout->payload_count);
+}
+
 uint64_t layout_object_bytes(uint64_t preferred)
 {
     return min_u64(preferred > 0 ? preferred : LAYOUT_OBJECT_BYTES, LIMIT_OBJECT_BYTES / 2);
@@ -252,6 +277,7 @@ int layout_init(struct layout *layout, const struct registered *set,
     struct share alike = {0};
     int rc = 0;
     memset(layout, 0, sizeof *layout);
+    CHECK(options->chunk_bytes > 0);
     scratch_init(&layout->scratch, LAYOUT_BYTES_MAX);
     CHECK(options->payload_bytes >= options->chunk_bytes);
     walk.share = options->share;
@@ -272,6 +298,8 @@ int layout_init(struct layout *layout, const struct registered *set,
                             .options = options,
                             .object_bytes = layout_object_bytes(options->object_bytes)};
     place_all(&placer, walk.found);
+    CHECK(placer.piece_at == layout->piece_count);
+    check_layout(layout);
     return 0;
 }
 

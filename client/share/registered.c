@@ -141,6 +141,7 @@ static int copy_group(struct builder *builder, struct registered_tensor *tensor)
     tensor->group = ranks;
     tensor->group_member = 0;
     while (ranks[tensor->group_member] != builder->set->rank) {
+        CHECK(tensor->group_member + 1 < tensor->group_count); /* check_group() has found it */
         tensor->group_member++;
     }
     return 0;
@@ -188,6 +189,7 @@ static int check_strides(const struct builder *builder, const char *name,
         }
         reach += stride * (box->box.length[order[i]] - 1);
     }
+    CHECK(count <= box->box.ndim);
     box->contiguous = contiguous;
     return 0;
 }
@@ -394,6 +396,8 @@ static int hash_list(const struct builder *builder)
 
 int registered_new(const struct registered_list *list, struct registered **ret, struct diag *diag)
 {
+    CHECK(list->tensors != NULL || list->tensor_count == 0);
+    CHECK(list->blobs != NULL || list->blob_count == 0);
     if (list->world_size == 0 || list->world_size > LIMIT_WORLD_SIZE ||
         list->rank >= list->world_size) {
         return diag_set(diag, CAIRN_E_INVALID,
@@ -420,6 +424,7 @@ int registered_new(const struct registered_list *list, struct registered **ret, 
         registered_unref(set);
         return rc;
     }
+    CHECK(set->rank < set->world_size);
     *ret = set;
     return 0;
 }
@@ -472,6 +477,7 @@ void registered_unref(struct registered *set)
 
 struct strided registered_memory(const struct registered_box *box, uint32_t element_bytes)
 {
+    CHECK(element_bytes > 0);
     struct strided memory = {.data = box->data};
     if (box->contiguous) {
         return strided_packed(box->data, &box->box, element_bytes);

@@ -77,6 +77,7 @@ static int place_tensor(struct share *share, struct groups *groups, uint32_t *gr
     share->tensors[t] = (struct share_tensor){
         .split = {.member = tensor->group_member, .members = tensor->group_count},
         .at = group->total_bytes};
+    CHECK(tensor->group_member < tensor->group_count);
     uint64_t bytes = registered_bytes(tensor);
     if (bytes == UINT64_MAX || !add_u64(group->total_bytes, bytes, &group->total_bytes)) {
         rc = diag_set(groups->diag, CAIRN_E_TOO_LARGE,
@@ -100,6 +101,7 @@ int share_init_alike(struct share *share, const struct registered *set, struct d
         rc = place_tensor(share, &groups, group_of, set, t);
     }
     for (size_t t = 0; t < count && rc == 0; t++) {
+        CHECK(group_of[t] < groups.count);
         share->tensors[t].split.total_bytes = groups.items[group_of[t]].total_bytes;
     }
     if (rc != 0) {

@@ -71,6 +71,7 @@ int snapshot_copy_payload(const struct snapshot_source *source, uint32_t idx, ui
     const struct registered *set = source->set;
     const struct layout *layout = source->layout;
     int rc = 0;
+    CHECK(idx < layout->payload_count);
     const struct layout_payload *payload = &layout->payloads[idx];
     for (uint32_t i = 0; i < payload->piece_count && rc == 0; i++) {
         const struct layout_piece *piece = &layout->pieces[payload->piece_first + i];
@@ -88,6 +89,7 @@ int snapshot_copy_payload(const struct snapshot_source *source, uint32_t idx, ui
 
 static uint8_t *place_of(const struct snapshot *snapshot, uint32_t idx)
 {
+    CHECK(idx < snapshot->layout->payload_count);
     const struct layout_payload *payload = &snapshot->layout->payloads[idx];
     uint8_t *place = snapshot->places[payload->object];
     return place ? place + (payload->at - snapshot->layout->objects[payload->object].at) : NULL;
@@ -176,6 +178,8 @@ static void on_task_done(struct work *work)
 {
     struct snapshot_task *task = container_of(work, struct snapshot_task, work);
     struct snapshot *snapshot = task->snapshot;
+    CHECK(task->running);
+    CHECK(snapshot->running > 0);
     snapshot->running--;
     task->running = false;
     snapshot_resume(snapshot); /* places may have come after it looked */
@@ -188,13 +192,17 @@ static void set_ready(struct snapshot *snapshot)
     while (ready < snapshot->layout->payload_count && place_of(snapshot, ready)) {
         ready++;
     }
+    CHECK(atomic_load(&snapshot->next_payload) <= ready);
     atomic_store(&snapshot->ready_payload, ready);
 }
 
 void snapshot_start(struct snapshot *snapshot)
 {
     CHECK(snapshot->layout->payload_count > 0);
-    CHECK(snapshot->tasks_max >= 1 && snapshot->tasks_max <= SNAPSHOT_TASKS);
+    CHECK(snapshot->tasks_max >= 1);
+    CHECK(snapshot->tasks_max <= SNAPSHOT_TASKS);
+    CHECK(!snapshot->started);
+    CHECK(snapshot->on_progress != NULL);
     snapshot->told.cb = on_told;
     for (unsigned i = 0; i < SNAPSHOT_TASKS; i++) {
         struct snapshot_task *task = &snapshot->tasks[i];
@@ -211,6 +219,7 @@ void snapshot_resume(struct snapshot *snapshot)
     if (!snapshot->started) {
         return;
     }
+    CHECK(snapshot->tasks_max <= SNAPSHOT_TASKS);
     set_ready(snapshot);
     for (unsigned i = 0; i < SNAPSHOT_TASKS; i++) {
         struct snapshot_task *task = &snapshot->tasks[i];
@@ -232,6 +241,7 @@ uint32_t snapshot_copied(const struct snapshot *snapshot)
         uint32_t at = atomic_load(&snapshot->tasks[i].at);
         copied = at < copied ? at : copied;
     }
+    CHECK(copied == 0 || copied <= snapshot->layout->payload_count);
     return copied;
 }
 

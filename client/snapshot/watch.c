@@ -30,6 +30,7 @@ static uint64_t sample(size_t bytes, const uint8_t *data)
     uint8_t lines[LOT * LINE_BYTES];
     size_t stride = min_u64(STRIDE_BYTES, bytes / LINES_MIN), filled = 0;
     uint64_t digest = 0;
+    CHECK(stride >= LINE_BYTES);
     for (size_t at = 0, i = 0; at + LINE_BYTES <= bytes; at += stride, i++) {
         size_t room = min_u64(stride, bytes - at) - LINE_BYTES;
         size_t shift = room > 0 ? (i * 40503u * LINE_BYTES) % (room + 1) : 0;
@@ -116,6 +117,8 @@ static bool start_task(struct watch *watch, struct watch_task *task)
     if (task->payload_count == 0) {
         return false;
     }
+    CHECK(watch->running < WATCH_TASKS);
+    CHECK(watch->next_payload <= layout->payload_count);
     watch->running++;
     work_submit(watch->pool, &task->work);
     return true;
@@ -125,6 +128,7 @@ static void on_task_done(struct work *work)
 {
     struct watch_task *task = container_of(work, struct watch_task, work);
     struct watch *watch = task->watch;
+    CHECK(watch->running > 0);
     watch->running--;
     if (!start_task(watch, task) && watch->running == 0) {
         watch->on_done(watch);
@@ -134,6 +138,8 @@ static void on_task_done(struct work *work)
 void watch_start(struct watch *watch)
 {
     CHECK(watch->layout->eager_payload_count < watch->layout->payload_count);
+    CHECK(watch->running == 0);
+    CHECK(watch->on_done != NULL);
     watch->next_payload = watch->layout->eager_payload_count;
     for (unsigned i = 0; i < WATCH_TASKS; i++) {
         struct watch_task *task = &watch->tasks[i];
@@ -165,6 +171,7 @@ void watch_compare(struct watch *watch, uint32_t payload_idx, const uint8_t *cop
 const char *watch_changed(const struct watch *watch)
 {
     uint32_t changed = atomic_load(&watch->changed);
+    CHECK(changed == 0 || changed <= watch->layout->piece_count);
     return changed == 0 ? NULL
                         : watch->set->tensors[watch->layout->pieces[changed - 1].tensor].name;
 }
