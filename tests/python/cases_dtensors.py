@@ -117,7 +117,7 @@ def refused(rank, world, url):
 
 def differ(rank, world, url):
     """One name for two tensors: one of them would be lost."""
-    with pytest.raises(cairn.InvalidError, match=r"model\.bias: torch.float32\[2\] on rank 0, torch.float32\[3\] on rank 1"):
+    with pytest.raises(cairn.InvalidError, match=r"model\.bias: it is torch.float32\[2\] on rank 0, but torch.float32\[3\] on rank 1"):
         Checkpointer(url, {"model": torch.nn.Linear(2, 2 + rank)})
 
 

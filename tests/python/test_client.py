@@ -48,7 +48,7 @@ def test_save_list_restore(url):
         op = client.restore(5)
         assert op.result(30).step == 5 and other == data and op.blob("note") == b"hello" and op.metadata() == b"m"
         assert op.progress()["total"] >= 4000 and op.missing() == [] == op.unexpected()
-        with pytest.raises(cairn.NotFoundError, match="nearest: 5"):
+        with pytest.raises(cairn.NotFoundError, match="the nearest saved steps: 5"):
             client.restore(99).result(30)
         with pytest.raises(cairn.CairnError):
             client.save(6)
@@ -208,7 +208,7 @@ def test_only_a_proof_makes_a_run_empty(url, monkeypatch):
         ck.save(1).durable.result(30)
     with cairn.Client(url) as client:
         op = client.restore(99)
-        with pytest.raises(cairn.NotFoundError, match="nearest: 1"):
+        with pytest.raises(cairn.NotFoundError, match="the nearest saved steps: 1"):
             op.result(30)
         assert not op.run_is_empty
 

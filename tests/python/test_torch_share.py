@@ -45,4 +45,4 @@ def test_a_reader_that_dies_is_a_named_error_on_all_others(url, tmp_path):
         pool.close()
     for rank in (0, 2):
         text = (tmp_path / str(rank)).read_text()
-        assert "another rank has gone" in text and "unusable" in text
+        assert "another rank has ended" in text and "unusable" in text
