@@ -226,7 +226,7 @@ class Repair(Repairing):
         self.assertIn("upgrade", run["left"][0])
         self.assertEqual([entry["good"] for entry in said["checked"] if entry["run"] == "demo/zzz"], [True])
         _, out, _ = cairn("verify", "--repair", "demo/run", *where, check=6)
-        self.assertIn("  left: the server is older", out)
+        self.assertIn("  left: the server is too old", out)
         self.assertEqual([asked for asked in older.repairs if REPAIR_RUN in asked], [])
         self.assertIsNone(older.failed)
 
