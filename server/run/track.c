@@ -72,23 +72,11 @@ static void track_free(struct open_track *track)
     free(track);
 }
 
-/* Checks that the tracks are the open entries; some have none while memory is short. */
-static void check_tracks(const struct run *run, bool short_of_memory)
-{
-    size_t count = 0;
-
-    list_each (node, &run->tracks) {
-        CHECK(list_item(node, struct open_track, link)->run == run);
-        count++;
-    }
-    CHECK(count <= run->state.open_count);
-    CHECK(short_of_memory || count == run->state.open_count);
-}
-
 void tracks_sync(struct run *run)
 {
     const struct run_state *state = &run->state;
     bool short_of_memory = false;
+    size_t kept = 0;
 
     CHECK(run->loaded);
     list_each (node, &run->tracks) {
@@ -113,11 +101,14 @@ void tracks_sync(struct run *run)
     }
     list_each_safe (node, &run->tracks) {
         struct open_track *track = list_item(node, struct open_track, link);
+        kept += track->seen;
         if (!track->seen) {
             track_free(track);
         }
     }
-    check_tracks(run, short_of_memory);
+    /* The tracks are the open entries; some have none while memory is short. */
+    CHECK(kept <= state->open_count);
+    CHECK(short_of_memory || kept == state->open_count);
     if (short_of_memory) {
         timer_start(&run->retry, RUN_RETRY_MS);
     }
