@@ -127,7 +127,8 @@ static void on_up(struct engine_op *op)
     }
 }
 
-/* Called when the connection is lost. What is not durable must be sent again, from LINK on. */
+/* Called when the connection is lost. The save goes back to LINK, and sends the objects again that
+ * are not durable. */
 static void on_down(struct engine_op *op)
 {
     struct save *save = save_of_op(op);

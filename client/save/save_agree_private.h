@@ -10,7 +10,7 @@
  * others, which may be waiting for it at the first server; the timer lets it go there. A lost
  * connection leads from SEALED back to DECIDED. END: nothing is asked any more.
  *
- * What is said to the server begins anew with each connection (enum agree_talk). Loop's thread.
+ * The exchange with the server starts anew on each connection (enum agree_talk). Loop's thread.
  */
 #ifndef CAIRN_SAVE_SAVE_AGREE_PRIVATE_H
 #define CAIRN_SAVE_SAVE_AGREE_PRIVATE_H
@@ -21,10 +21,10 @@
 
 enum agree_state { AG_IDLE, AG_WAIT, AG_DECIDED, AG_SEALED, AG_END };
 
-/* What was said on the present connection. */
+/* How far the exchange with the server has come on the present connection. */
 enum agree_talk { TALK_NOTHING, TALK_ASKED /* AGREE was sent */, TALK_ANSWERED };
 
-/* What the division of this save rests on. */
+/* The agreement that the division of this save is based on. */
 enum agree_ground {
     GROUND_PRIOR,   /* all lists are those agreed before, or there is nobody to ask */
     GROUND_VERDICT, /* a list was new, so the rank had to wait for the verdict */

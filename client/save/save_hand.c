@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The way by hand-over: the daemon of this host reads the arena, and the client only says what lies
- * where. No digest is made here and no credit is used. What is copied is described at once, with
- * the digest of the base's chunk at the same place and the encoding to use. When all is described,
- * the client sends the part, without digests, and COMPLETE; after the daemon's HANDED this process
- * may die. The daemon writes into the part what became of each chunk.
+ * where. No digest is made here and no credit is used. Each payload is described as soon as it is
+ * copied, with the digest of the base's chunk at the same place and the encoding to use. When all
+ * payloads are described, the client sends the part, without digests, and COMPLETE; after the
+ * daemon's HANDED this process may die. The daemon writes into the part what became of each chunk.
  *
  * Invariant, which keeps the right bytes under the right name: memory that was described (`lent`)
  * is not written before the daemon has said what became of the opening. If it never says so, the
@@ -117,7 +117,8 @@ static void offer(struct save_send *send, struct save_object *object, const stru
     atomic_fetch_add(&send->common->user->sent_bytes, place->bytes);
 }
 
-/* What is described need not be durable, because the daemon takes care of that. */
+/* Returns true if every object is described. The client need not wait until they are durable,
+ * because the daemon sees to that. */
 static bool ended(const struct save_send *send)
 {
     if (!send->common->engine->link.hands_over) {

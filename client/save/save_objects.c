@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The objects of a save, whichever way the bytes go. Payloads go in order, object after object,
- * without waiting for earlier ones to become durable. What goes into an object is known only when
+ * without waiting for earlier ones to become durable. The length of a payload is known only when
  * it is sent, because chunks that the base has are left out and others are encoded. So an object is
  * cut where the next payload would make it too long, and then keeps its payloads; each try of
  * sending it has a sequence of its own, which is never drawn again. Loop's thread.

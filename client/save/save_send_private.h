@@ -41,9 +41,10 @@ enum payload_state { PAYLOAD_IDLE, PAYLOAD_BUSY, PAYLOAD_READY };
 
 struct save_payload { /* the state of one of the layout's payloads */
     enum payload_state state;
-    bool from_side;    /* what is sent of it lies in a side buffer, not in the arena */
+    bool from_side;    /* the bytes to send lie in a side buffer, not in the arena */
     struct side *side; /* holds its bytes; NULL if they are the arena's or the socket's */
-    /* What is sent of it: stored bytes and chunks. Both are 0 if the base has all of them. */
+    /* Stored bytes and chunks that are sent. Both are 0 if the base has all chunks of the payload.
+     */
     uint32_t bytes, new_count;
     /* new_plain_bytes and shared_plain_bytes add up to the plain bytes of the payload. */
     uint32_t new_plain_bytes, shared_plain_bytes;
