@@ -347,7 +347,10 @@ def test_many_threads(url):
 
 
 def test_a_tree_that_another_rank_seals_is_not_read_before_the_end(url, monkeypatch):
-    """The sealer may go on while this process has not heard yet: what it asks for then is not its own old files."""
+    """The sealer may go on while this process has not heard yet: what it asks for then is not its own old files.
+
+    Both calls wait for the end and then run in any order, so the second writes a file that the first does not read.
+    """
     heard = {}
 
     class Meeting:
@@ -362,13 +365,13 @@ def test_a_tree_that_another_rank_seals_is_not_read_before_the_end(url, monkeypa
     write(f"{url}/step-1/x", b"1")
     assert fs.exists(f"{url}/step-1/x") and heard["on_seal"]() == {"x": 1}
     with concurrent.futures.ThreadPoolExecutor(2) as pool:
-        calls = [pool.submit(fs.cat, f"{url}/step-1/x"), pool.submit(write, f"{url}/step-1/x", b"22")]
+        calls = [pool.submit(fs.cat, f"{url}/step-1/x"), pool.submit(write, f"{url}/step-1/y", b"22")]
         assert not concurrent.futures.wait(calls, 0.3).done
         heard["on_go"](None)  # nothing was committed
         with pytest.raises(FileNotFoundError):
             calls[0].result(60)
         calls[1].result(60)
-    assert fs.cat(f"{url}/step-1/x") == b"22"
+    assert fs.cat(f"{url}/step-1/y") == b"22"
     fs.rm(f"{url}/step-1")
 
 
