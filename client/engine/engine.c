@@ -63,7 +63,7 @@ int engine_new(const struct engine_options *options,
     list_init(&engine->calls);
     agreement_init(&engine->agreement);
     link_init(&engine->link, engine);
-    encode_kit_init(&engine->kit, options->encoding);
+    encode_pool_init(&engine->encode_pool, options->encoding);
     link_start(&engine->link);
     *ret = engine;
     return 0;
@@ -242,7 +242,7 @@ static void on_closed_post(struct post *post)
     CHECK(list_is_empty(&engine->restores));
     CHECK(list_is_empty(&engine->calls));
     engine->magic = 0;
-    encode_kit_fini(&engine->kit);
+    encode_pool_fini(&engine->encode_pool);
     agreement_fini(&engine->agreement);
     engine_drop_bases(engine);
     free((char *)(uintptr_t)engine->options.label);

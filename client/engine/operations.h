@@ -10,7 +10,7 @@
 #include "engine/engine.h"
 #include "engine/link.h"
 #include "pack/base_part.h"
-#include "pipeline/encode_kit.h"
+#include "pipeline/encode_pool.h"
 #include "share/agreement.h"
 #include "share/layout.h"
 
@@ -90,12 +90,12 @@ struct engine {
         uint64_t blocked_ms, persist_ms;
     } told; /* durations of the last committed save; rank 0's next OPEN tells them, once */
     struct prepare prepare;
-    struct encode_kit kit;
+    struct encode_pool encode_pool;
     struct hand hand;
     uint32_t calm_saves; /* committed in a row with lists that needed no verdict */
     /* How many times in a row this rank went to the first server to hear about lists, and no list
      * was new. */
-    uint32_t met_in_vain;
+    uint32_t failed_meetings;
     struct agreement agreement;
     /* Parts that later saves may refer to, newest first. Each entry is a reference, or NULL. */
     struct base_part *bases[ENGINE_BASES];

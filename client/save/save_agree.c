@@ -444,7 +444,7 @@ void save_agree_await(struct save_agree *agree)
         sm_move(&agree->sm, AG_SEALED);
     }
     if (!timer_is_active(&agree->timer)) {
-        timer_start(&agree->timer, ms << engine->met_in_vain);
+        timer_start(&agree->timer, ms << engine->failed_meetings);
     }
 }
 
@@ -570,8 +570,9 @@ static void spread_when_calm(struct save_agree *agree)
         link_spread(&engine->link);
     }
     if (agree->met && !waited && !compares) {
-        uint32_t vain = engine->met_in_vain + (engine->met_in_vain < AGREE_MEET_SHIFT_MAX);
-        engine->met_in_vain = agree->differs ? 0 : vain;
+        uint32_t failed =
+            engine->failed_meetings + (engine->failed_meetings < AGREE_MEET_SHIFT_MAX);
+        engine->failed_meetings = agree->differs ? 0 : failed;
     }
 }
 

@@ -2,7 +2,7 @@
  *
  * What workers do with a payload of the layout: the digest of each piece, the comparison with the
  * base, and the encoding of what is new. If everything in a payload is new and raw, it is sent from
- * the arena; otherwise the bytes to send are packed into a side buffer. The arena keeps the plain
+ * the arena; otherwise the bytes to send are packed into a encode buffer. The arena keeps the plain
  * bytes, so a payload can be encoded again when it must be sent again. Loop's thread, except
  * on_digest_run and what it calls.
  */
@@ -48,7 +48,7 @@ static void on_digest_run(struct work *work)
     struct save_send *send = digest->send;
     const struct layout_payload *payload = &send->room->layout.payloads[digest->payload];
     struct payload_seal *seal = &digest->seal;
-    seal->room = digest->side ? digest->side->memory : NULL;
+    seal->room = digest->buffer ? digest->buffer->memory : NULL;
     seal->piece_count = payload->piece_count;
     seal->encoder =
         digest->encoder ? kit_encoder_get(digest->encoder, send->common->chunk_bytes) : NULL;
@@ -86,13 +86,13 @@ static bool is_whole(const struct save_send *send, const struct layout_payload *
 static void note_state(struct save_digest *digest, const struct layout_payload *payload)
 {
     const struct save_send *send = digest->send;
-    const struct encode_kit *kit = &send->common->engine->kit;
+    const struct encode_pool *pool = &send->common->engine->encode_pool;
     if (send->states && is_whole(send, payload) && !digest->again) {
         struct encode_state *state = state_of(send, payload);
         digest->seal.sample = encode_state_next(state);
         digest->seal.state = *state;
         digest->seal.sink =
-            (struct encode_sink){.bytes_per_s = kit->rate.bytes_per_s, .workers = SAVE_DIGESTS};
+            (struct encode_sink){.bytes_per_s = pool->rate.bytes_per_s, .workers = SAVE_DIGESTS};
     }
 }
 
@@ -104,33 +104,33 @@ static bool may_encode(const struct save_digest *digest, const struct layout_pay
         return false;
     }
     if (digest->again) {
-        return send->payloads[digest->payload].from_side;
+        return send->payloads[digest->payload].from_buffer;
     }
     if (!is_whole(send, payload)) {
-        return send->common->engine->kit.mode == ENCODE_DENSEST;
+        return send->common->engine->encode_pool.mode == ENCODE_DENSEST;
     }
     return digest->seal.sample ||
            encode_state_choose(&digest->seal.state, &digest->seal.sink) != ENCODING_RAW;
 }
 
-/* Takes the side buffer and the encoder that the payload needs. Returns false if they are in use at
- * the moment. If an encoder cannot be had at all, the payload stays raw. */
+/* Takes the encode buffer and the encoder that the payload needs. Returns false if they are in use
+ * at the moment. If an encoder cannot be had at all, the payload stays raw. */
 static bool take_memory(struct save_digest *digest, const struct layout_payload *payload)
 {
     struct save_send *send = digest->send;
-    struct encode_kit *kit = &send->common->engine->kit;
+    struct encode_pool *pool = &send->common->engine->encode_pool;
     bool encode = may_encode(digest, payload);
     bool pack = send->base->part != NULL && payload->piece_count > 1;
     if (!encode && !pack) {
         return true;
     }
-    digest->side = encode_kit_take_side(kit);
-    digest->encoder = digest->side && encode ? encode_kit_take_encoder(kit) : NULL;
-    if (digest->side && (digest->encoder || !encode)) {
+    digest->buffer = encode_pool_take_buffer(pool);
+    digest->encoder = digest->buffer && encode ? encode_pool_take_encoder(pool) : NULL;
+    if (digest->buffer && (digest->encoder || !encode)) {
         return true;
     }
-    encode_kit_give_side(digest->side);
-    digest->side = NULL;
+    encode_pool_give_buffer(digest->buffer);
+    digest->buffer = NULL;
     return false;
 }
 
@@ -142,7 +142,7 @@ static bool hand_out(struct save_send *send, struct save_digest *digest, uint32_
     CHECK(idx < send->room->layout.payload_count);
     digest->payload = idx;
     digest->again = again;
-    digest->side = NULL;
+    digest->buffer = NULL;
     digest->encoder = NULL;
     digest->seal = (struct payload_seal){.tried = ENCODING_RAW};
     note_state(digest, payload);
@@ -192,7 +192,7 @@ void save_digest_start(struct save_send *send)
             continue;
         }
         if (!hand_out(send, digest, next, again)) {
-            return; /* engine_pump calls again when a side buffer or an encoder came free */
+            return; /* engine_pump calls again when a encode buffer or an encoder came free */
         }
         send->digest_next += again ? 0 : 1;
     }
@@ -213,18 +213,18 @@ static void take_made(struct save_digest *digest)
     struct save_payload *payload = &digest->send->payloads[digest->payload];
     const struct payload_seal *seal = &digest->seal;
     CHECK(payload->state == PAYLOAD_BUSY);
-    CHECK(payload->side == NULL);
+    CHECK(payload->buffer == NULL);
     payload->state = PAYLOAD_READY; /* object and at stay, because it may have been sent before */
-    payload->from_side = seal->new_count > 0 && seal->is_moved;
+    payload->from_buffer = seal->new_count > 0 && seal->is_moved;
     payload->bytes = seal->bytes;
     payload->new_count = seal->new_count;
     payload->new_plain_bytes = seal->new_plain_bytes;
     payload->shared_plain_bytes = seal->shared_plain_bytes;
-    payload->side = payload->from_side ? digest->side : NULL;
-    if (!payload->from_side) {
-        encode_kit_give_side(digest->side);
+    payload->buffer = payload->from_buffer ? digest->buffer : NULL;
+    if (!payload->from_buffer) {
+        encode_pool_give_buffer(digest->buffer);
     }
-    digest->side = NULL;
+    digest->buffer = NULL;
 }
 
 /* Called when a worker has sealed a payload, which is then ready to be sent. */
@@ -236,7 +236,7 @@ static void on_digest_done(struct work *work)
     CHECK(digest->busy);
     CHECK(send->digests_running > 0);
     learn(digest);
-    encode_kit_give_encoder(digest->encoder);
+    encode_pool_give_encoder(digest->encoder);
     digest->encoder = NULL;
     take_made(digest);
     send->shared_bytes += shared_bytes;
@@ -252,8 +252,8 @@ static void on_digest_done(struct work *work)
 void save_digest_init(struct save_send *send)
 {
     if (send->states) {
-        encode_kit_load(&send->common->engine->kit, &send->common->set->list_hash,
-                        send->common->set->tensor_count + 1, send->states);
+        encode_pool_load(&send->common->engine->encode_pool, &send->common->set->list_hash,
+                         send->common->set->tensor_count + 1, send->states);
     }
     for (unsigned i = 0; i < SAVE_DIGESTS; i++) {
         send->digests[i] = (struct save_digest){
@@ -265,11 +265,11 @@ void save_digest_fini(struct save_send *send)
 {
     CHECK(send->digests_running == 0);
     if (send->states) {
-        encode_kit_keep(&send->common->engine->kit, &send->common->set->list_hash,
-                        send->common->set->tensor_count + 1, send->states);
+        encode_pool_keep(&send->common->engine->encode_pool, &send->common->set->list_hash,
+                         send->common->set->tensor_count + 1, send->states);
     }
     for (uint32_t i = 0; send->payloads && i < send->room->layout.payload_count; i++) {
-        encode_kit_give_side(send->payloads[i].side);
-        send->payloads[i].side = NULL;
+        encode_pool_give_buffer(send->payloads[i].buffer);
+        send->payloads[i].buffer = NULL;
     }
 }

@@ -26,7 +26,7 @@ bool save_hand_may(const struct save_send *send)
     const struct engine *engine = send->common->engine;
     return engine->link.hands_over && !engine->hand.refused &&
            engine->options.transport != TRANSPORT_SOCKET &&
-           (save_hand_packs(send) || engine->kit.mode != ENCODE_DENSEST);
+           (save_hand_packs(send) || engine->encode_pool.mode != ENCODE_DENSEST);
 }
 
 /* --- describing -------------------------------------------------------------------- */
@@ -86,7 +86,7 @@ static void describe_packing(struct save_send *send, uint32_t payload, uint32_t 
         describe->tensor =
             piece->tensor & LAYOUT_BLOB ? (uint32_t)set->tensor_count : piece->tensor;
     }
-    describe->encode = send->common->engine->kit.mode;
+    describe->encode = send->common->engine->encode_pool.mode;
     if (describe->encode != ENCODE_NEVER) {
         describe->dtype_count = place->piece_count;
         describe->dtypes = dtypes;

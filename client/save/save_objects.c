@@ -17,7 +17,7 @@ int save_objects_lay_out(struct save_send *send, struct diag *diag)
     const struct layout *layout = &send->room->layout;
     struct scratch *scratch = &send->room->scratch;
     const struct engine *engine = send->common->engine;
-    bool encodes = engine->kit.mode != ENCODE_NEVER;
+    bool encodes = engine->encode_pool.mode != ENCODE_NEVER;
     struct encode_state *states =
         encodes ? scratch_array(scratch, send->common->set->tensor_count + 1, sizeof *states)
                 : NULL;
@@ -101,15 +101,15 @@ static struct save_object *add_object(struct save_send *send)
     return object;
 }
 
-/* Gives back the side buffers of payloads that wait to be sent, because payloads before them are
+/* Gives back the encode buffers of payloads that wait to be sent, because payloads before them are
  * sent again and may need one. The waiting ones are encoded again. */
 static void release_sides(struct save_send *send)
 {
     for (uint32_t i = 0; i < send->digest_next; i++) {
         struct save_payload *payload = &send->payloads[i];
-        if (payload->state == PAYLOAD_READY && payload->side) {
-            encode_kit_give_side(payload->side);
-            payload->side = NULL;
+        if (payload->state == PAYLOAD_READY && payload->buffer) {
+            encode_pool_give_buffer(payload->buffer);
+            payload->buffer = NULL;
             payload->state = PAYLOAD_IDLE;
         }
     }
@@ -133,7 +133,7 @@ static void begin_object(struct save_send *send, struct save_object *object)
     object->state = OBJECT_SENDING;
     for (uint32_t i = object->payload_first; i < end; i++) {
         struct save_payload *payload = &send->payloads[i];
-        if (payload->state == PAYLOAD_READY && payload->from_side && !payload->side) {
+        if (payload->state == PAYLOAD_READY && payload->from_buffer && !payload->buffer) {
             payload->state = PAYLOAD_IDLE; /* sent before, and now to be encoded again */
         }
     }
@@ -322,7 +322,7 @@ static void set_durable(struct save_send *send, uint32_t idx)
     CHECK(object->state != OBJECT_DURABLE);
     object->state = OBJECT_DURABLE;
     send->durable_count++;
-    sink_rate_durable(&send->common->engine->kit.rate, object->data_bytes,
+    sink_rate_durable(&send->common->engine->encode_pool.rate, object->data_bytes,
                       loop_now_ms(send->common->engine->options.loop));
     atomic_fetch_add(&send->common->user->durable_bytes, object->plain_bytes);
     save_objects_release(send, object);
@@ -408,7 +408,7 @@ static int on_object_reply(struct request *request, const struct frame *frame,
     link_forget(&send->common->engine->link, request);
     set_durable(send, idx);
     if (save_objects_are_durable(send)) {
-        sink_rate_end(&send->common->engine->kit.rate);
+        sink_rate_end(&send->common->engine->encode_pool.rate);
     }
     save_wake(send->common);
     return 0;
@@ -424,7 +424,7 @@ static const struct request_ops object_request_ops = {.on_reply = on_object_repl
 
 void save_objects_down(struct save_send *send)
 {
-    sink_rate_end(&send->common->engine->kit.rate);
+    sink_rate_end(&send->common->engine->encode_pool.rate);
     release_sides(send);
     for (uint32_t i = 0; i < send->object_count; i++) {
         if (send->objects[i].state != OBJECT_DURABLE) {

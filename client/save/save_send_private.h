@@ -41,8 +41,9 @@ enum payload_state { PAYLOAD_IDLE, PAYLOAD_BUSY, PAYLOAD_READY };
 
 struct save_payload { /* the state of one of the layout's payloads */
     enum payload_state state;
-    bool from_side;    /* the bytes to send lie in a side buffer, not in the arena */
-    struct side *side; /* holds its bytes; NULL if they are the arena's or the socket's */
+    bool from_buffer; /* the bytes to send lie in a encode buffer, not in the arena */
+    struct encode_buffer
+        *buffer; /* holds its bytes; NULL if they are the arena's or the socket's */
     /* Stored bytes and chunks that are sent. Both are 0 if the base has all chunks of the payload.
      */
     uint32_t bytes, new_count;
@@ -55,20 +56,20 @@ struct save_payload { /* the state of one of the layout's payloads */
 struct save_slot { /* bytes on their way through the connection */
     struct conn_out out;
     struct save_send *send;
-    struct side *side;          /* given back when the socket has taken its bytes */
-    struct save_object *object; /* the object of the payload; NULL for a frame of the part */
+    struct encode_buffer *buffer; /* given back when the socket has taken its bytes */
+    struct save_object *object;   /* the object of the payload; NULL for a frame of the part */
     uint64_t bytes;
     bool busy;
 };
 
-struct save_digest { /* work: writes the envelopes of one payload, and into side and encoder */
+struct save_digest { /* work: writes the envelopes of one payload, and into buffer and encoder */
     struct work work;
     struct save_send *send;
     uint32_t payload;
     bool busy;
-    struct side *side;           /* NULL if nothing is encoded or packed anew */
-    struct kit_encoder *encoder; /* NULL means raw */
-    bool again;                  /* it is made again, with the encodings of the first time */
+    struct encode_buffer *buffer; /* NULL if nothing is encoded or packed anew */
+    struct pool_encoder *encoder; /* NULL means raw */
+    bool again;                   /* it is made again, with the encodings of the first time */
     struct payload_seal seal;
 };
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The way through the socket. Payloads are digested on workers of this process (save_digest.c) and
- * sent from the arena or from a side buffer, each against one granted buffer of the server. A slot
- * holds what the connection borrows until it has sent it. Loop's thread.
+ * sent from the arena or from a encode buffer, each against one granted buffer of the server. A
+ * slot holds what the connection borrows until it has sent it. Loop's thread.
  */
 #include "save/save_send_private.h"
 
@@ -17,8 +17,8 @@ static void on_slot_done(struct conn_out *out, int status)
     CHECK(send->slots_busy > 0);
     slot->busy = false;
     send->slots_busy--;
-    encode_kit_give_side(slot->side);
-    slot->side = NULL;
+    encode_pool_give_buffer(slot->buffer);
+    slot->buffer = NULL;
     if (slot->object) {
         slot->object->slots_busy--;
         atomic_fetch_add(&send->common->user->sent_bytes, status == 0 ? slot->bytes : 0);
@@ -34,7 +34,7 @@ struct save_slot *save_slot_take(struct save_send *send)
         struct save_slot *slot = &send->slots[i];
         if (!slot->busy) {
             slot->busy = true;
-            slot->side = NULL;
+            slot->buffer = NULL;
             slot->send = send;
             slot->object = NULL;
             slot->out = (struct conn_out){.done = on_slot_done};
@@ -63,7 +63,7 @@ static bool has_place(const struct save_send *send)
     return send->common->engine->link.credits > 0 && send->slots_busy < SAVE_SLOTS;
 }
 
-/* Sends a payload. Its side buffer, if it has one, goes back when the socket has the bytes. */
+/* Sends a payload. Its encode buffer, if it has one, goes back when the socket has the bytes. */
 static void offer(struct save_send *send, struct save_object *object, const struct msg *data,
                   uint32_t idx)
 {
@@ -72,20 +72,20 @@ static void offer(struct save_send *send, struct save_object *object, const stru
     struct save_slot *slot = save_slot_take(send);
     CHECK(slot != NULL);
     CHECK(engine->link.credits > 0);
-    CHECK(payload->side != NULL || !payload->from_side);
-    uint8_t *bytes = payload->side ? payload->side->memory : save_room_data(send->room, idx);
+    CHECK(payload->buffer != NULL || !payload->from_buffer);
+    uint8_t *bytes = payload->buffer ? payload->buffer->memory : save_room_data(send->room, idx);
     slot->bytes = payload->bytes;
     slot->object = object;
     object->slots_busy++;
-    slot->side = payload->side;
-    payload->side = NULL;
+    slot->buffer = payload->buffer;
+    payload->buffer = NULL;
     slot->out.iov_count = 1;
     slot->out.iov[0] = (struct iovec){.iov_base = bytes, .iov_len = payload->bytes};
-    if (!slot->side) {
+    if (!slot->buffer) {
         send_from_arena(send, &slot->out);
     }
     engine->link.credits--;
-    sink_rate_begin(&engine->kit.rate, loop_now_ms(engine->options.loop));
+    sink_rate_begin(&engine->encode_pool.rate, loop_now_ms(engine->options.loop));
     link_send_payload(&engine->link, &object->request, data, &slot->out);
 }
 
@@ -96,7 +96,7 @@ static void rest(struct save_send *send)
     uint32_t next;
     bool is_starved =
         engine->link.credits > 0 && !save_objects_find(send, save_objects_next(send), &next);
-    sink_rate_starved(&engine->kit.rate, is_starved, loop_now_ms(engine->options.loop));
+    sink_rate_starved(&engine->encode_pool.rate, is_starved, loop_now_ms(engine->options.loop));
     save_digest_start(send);
 }
 

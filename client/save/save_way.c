@@ -17,7 +17,7 @@ static bool wants_socket(const struct save_send *send)
     const struct engine *engine = send->common->engine;
     return engine->options.transport == TRANSPORT_SOCKET ||
            (engine->options.transport == TRANSPORT_AUTO && !save_hand_packs(send) &&
-            (engine->kit.mode == ENCODE_DENSEST || send->base->part));
+            (engine->encode_pool.mode == ENCODE_DENSEST || send->base->part));
 }
 
 /* For TRANSPORT_MEMFD and a daemon that stores the save as it lies: drops the base, so that
@@ -30,7 +30,7 @@ static void force_hand(struct save_send *send)
     if (engine->options.transport != TRANSPORT_MEMFD || save_hand_packs(send)) {
         return;
     }
-    if (engine->kit.mode == ENCODE_DENSEST && engine->link.hands_over) {
+    if (engine->encode_pool.mode == ENCODE_DENSEST && engine->link.hands_over) {
         diag_set(&diag, CAIRN_E_UNSUPPORTED,
                  "CAIRN_TRANSPORT=memfd, and a dense encoding needs the socket here: %s",
                  engine->link.hands_packed

@@ -9,8 +9,8 @@
 #ifndef CAIRN_CORE_COMMIT_H
 #define CAIRN_CORE_COMMIT_H
 
-#include "core/beside.h"
 #include "core/commit_forget.h"
+#include "core/unrecorded.h"
 #include "format/entries.h"
 #include "format/note.h"
 
@@ -84,7 +84,7 @@ struct state_day {
 };
 
 struct run_state {
-    struct state_beside beside;
+    struct state_unrecorded unrecorded;
     bool exists; /* the run has an info entry */
     struct entry_info info;
     struct entry_head head;

@@ -78,19 +78,19 @@ static bool world_agrees(struct step *step, const struct state_term *term)
 static bool high_water_is_sane(struct step *step)
 {
     const struct run_state *state = step->state;
-    const struct state_beside *beside = &state->beside;
-    if (beside->code != 0) {
-        step_fail(step, beside->code,
+    const struct state_unrecorded *unrecorded = &state->unrecorded;
+    if (unrecorded->code != 0) {
+        step_fail(step, unrecorded->code,
                   "the server cannot tell which terms were granted, because the stored checkpoints "
                   "cannot be listed: %s",
-                  beside->code_text);
+                  unrecorded->code_text);
     } else if (term_high_water(state) - state->newest_term > TERMS_FILL_MAX) {
         step_fail(step, CAIRN_E_DAMAGED,
                   "the store holds step %" PRIu64 " of term %" PRIu64
                   ", but the newest term of the record is %" PRIu64
                   ": no term is granted across such a gap; put the right record back, or remove "
                   "the files that do not belong to this run",
-                  beside->highest.step, beside->highest.term, state->newest_term);
+                  unrecorded->highest.step, unrecorded->highest.term, state->newest_term);
     }
     return step->ret->code == 0;
 }

@@ -129,7 +129,7 @@ static bool resolve(struct step *step, struct entry_restore *entry)
         return true; /* a checkpoint asked for by name is tried even if it is known to be damaged */
     }
     if (state->commit_count == 0) {
-        ret->code = state_beside_check(state, &ret->diag);
+        ret->code = state_unrecorded_check(state, &ret->diag);
         entry->state = RESTORE_OK;
         return ret->code == 0;
     }

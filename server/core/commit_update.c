@@ -150,14 +150,14 @@ void step_guard_newest(struct step *step)
 
 void step_create_run(struct step *step)
 {
-    const struct state_beside *beside = &step->state->beside;
+    const struct state_unrecorded *unrecorded = &step->state->unrecorded;
     if (step->state->exists) {
         return;
     }
     /* A new record has another uuid than the stored checkpoints, so nobody could put the two
      * together again. */
-    if (state_is_marked(step->state) || beside->code != 0) {
-        step->ret->code = state_beside_check(step->state, &step->ret->diag);
+    if (state_is_marked(step->state) || unrecorded->code != 0) {
+        step->ret->code = state_unrecorded_check(step->state, &step->ret->diag);
         return;
     }
     if (!chunk_bytes_is_valid(step->event->info.chunk_bytes)) {

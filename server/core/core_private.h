@@ -126,7 +126,7 @@ void ancestors_damaged(const struct run_state *state, struct ckpt_id from, size_
 const struct state_commit *lineage_newest(const struct run_state *state);
 void lineage_mark(struct run_state *state);
 
-/* --- beside.c --- */
+/* --- unrecorded.c --- */
 /* Returns a stored manifest of `id` that the record does not know and that belongs to another
  * opening than open_id, or NULL. */
 const struct state_unknown *unknown_other(const struct run_state *state, struct ckpt_id id,

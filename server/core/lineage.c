@@ -375,7 +375,7 @@ int state_select(const struct run_state *state, const struct selector *selector,
     struct diag why = DIAG_INIT;
     int status = select_known(state, selector, ret, &why);
     if (status != 0 && unknown_may_be(state, selector)) {
-        return state_beside_check(state, diag);
+        return state_unrecorded_check(state, diag);
     }
     err_ignore(diag_copy(diag, &why)); /* the status carries the result */
     return status;

@@ -14,7 +14,7 @@
 #include "env/prompt.h"
 #include "hash/hash.h"
 #include "obs/obs.h"
-#include "pipeline/encode_kit.h"
+#include "pipeline/encode_pool.h"
 #include "session/server.h"
 #include "store/open/store_open.h"
 #include "store/wrap/store_wrap.h"
@@ -207,8 +207,8 @@ static void notify_ready(void)
 
 static uint32_t encode_lanes(const struct config *config)
 {
-    uint64_t lanes = config->encode_bytes / encode_kit_lane_bytes();
-    return (uint32_t)min_u64(lanes, min_u64(config->verify_threads, KIT_ENCODERS));
+    uint64_t lanes = config->encode_bytes / encode_pool_lane_bytes();
+    return (uint32_t)min_u64(lanes, min_u64(config->verify_threads, ENCODE_POOL_ENCODERS));
 }
 
 /* Logs what retention has decided for a run. */

@@ -144,8 +144,8 @@ static int each_address(const struct config *config, struct address_user *user, 
     return status;
 }
 
-static int only_look(struct address_user *user, const struct net_addr *addr, unsigned mode,
-                     struct diag *diag)
+static int accept_address(struct address_user *user, const struct net_addr *addr, unsigned mode,
+                          struct diag *diag)
 {
     (void)user, (void)addr, (void)mode, (void)diag;
     return 0;
@@ -193,7 +193,7 @@ int listeners_metrics_addr(const struct config *config, struct net_addr *ret, st
 
 int listeners_check(const struct config *config, struct diag *diag)
 {
-    struct address_user user = {.each = only_look};
+    struct address_user user = {.each = accept_address};
     struct tls_context *tls = NULL;
     int status = make_tls(config, &tls, diag);
     tls_context_free(tls);

@@ -236,7 +236,7 @@ static void on_state(struct run_snapshot_req *req)
                      (known && known->mark == ckpt->mark && known->pass < gc->status.pass);
     }
     /* It was marked after the pass came to it, or a later look could not list what is stored. */
-    if (state_is_marked(req->state) || req->state->beside.code != 0) {
+    if (state_is_marked(req->state) || req->state->unrecorded.code != 0) {
         gc_next_run(gc);
         return;
     }

@@ -285,7 +285,7 @@ static int64_t wall_of_cycle(const struct gc *gc, uint64_t passed)
     return is_sane ? gc->due_wall_ns + (int64_t)ms * NS_IN_MS : 0;
 }
 
-void gc_waits(const struct gc *gc, const struct forgotten_sight *forgotten, int64_t *ret_first,
+void gc_waits(const struct gc *gc, const struct forgotten_total *forgotten, int64_t *ret_first,
               int64_t *ret_last)
 {
     bool by_itself = gc->options.every_ms > 0 && gc_may_run(gc) && forgotten->count > 0;
@@ -316,13 +316,13 @@ void gc_set_pressure(struct gc *gc, uint64_t pressure)
 
 void gc_status(const struct gc *gc, struct gc_status *ret)
 {
-    struct catalog_sight sight;
+    struct catalog_totals totals;
     *ret = gc->status;
     ret->running = gc->doing == GC_RUNS || gc->is_asked;
-    catalog_sight(gc->options.catalog, &sight);
-    ret->forgotten = sight.forgotten.count;
-    ret->forgotten_bytes = sight.forgotten.bytes;
-    gc_waits(gc, &sight.forgotten, &ret->first_wall_ns, &ret->last_wall_ns);
+    catalog_totals(gc->options.catalog, &totals);
+    ret->forgotten = totals.forgotten.count;
+    ret->forgotten_bytes = totals.forgotten.bytes;
+    gc_waits(gc, &totals.forgotten, &ret->first_wall_ns, &ret->last_wall_ns);
 }
 
 /* --- what is stored --------------------------------------------------------------------------- */
@@ -514,7 +514,7 @@ static void on_first_state(struct run_snapshot_req *req)
         return;
     }
     struct diag diag = DIAG_INIT;
-    int status = state_beside_check(req->state, &diag);
+    int status = state_unrecorded_check(req->state, &diag);
     if (status != 0) {
         gc_note(gc, status, &diag, "nothing of the run is removed");
     }

@@ -111,7 +111,7 @@ int MUST_USE gc_reclaim_now(struct gc *gc, const struct gc_order *order);
 void gc_press(struct gc *gc, const char *project, uint64_t bytes);
 /* Gives the wall times at which the schedule will reclaim the first and the last forgotten
  * checkpoint; 0 if there is no schedule. */
-void gc_waits(const struct gc *gc, const struct forgotten_sight *forgotten, int64_t *ret_first,
+void gc_waits(const struct gc *gc, const struct forgotten_total *forgotten, int64_t *ret_first,
               int64_t *ret_last);
 /* Sets the schedule, with the meaning of gc_options. The next cycle begins no later than every_ms
  * from now. */

@@ -38,9 +38,9 @@ static void end(struct gc *gc)
 
 bool press_look(struct gc *gc, void (*chosen)(struct gc *gc, const struct pass_order *order))
 {
-    struct catalog_sight sight;
-    catalog_sight(gc->options.catalog, &sight);
-    if (sight.forgotten.count == 0 || gc->options.pressure == 0) {
+    struct catalog_totals totals;
+    catalog_totals(gc->options.catalog, &totals);
+    if (totals.forgotten.count == 0 || gc->options.pressure == 0) {
         gc->press.wanted_project[0] = '\0';
         return false;
     }
@@ -90,38 +90,38 @@ static bool store_wants(struct gc *gc, const struct store_req *usage)
 
 /* Returns true if the project lacks room within its quota and has forgotten checkpoints to reclaim.
  */
-static bool project_wants(struct gc *gc, const struct project_sight *sight)
+static bool project_wants(struct gc *gc, const struct project_totals *totals)
 {
-    const struct quota *quota = quota_of(gc->options.quotas, sight->project);
-    bool is_refused = strcmp(gc->press.wanted_project, sight->project) == 0;
+    const struct quota *quota = quota_of(gc->options.quotas, totals->project);
+    bool is_refused = strcmp(gc->press.wanted_project, totals->project) == 0;
     char reason[128];
-    if (!quota || quota->bytes == 0 || sight->forgotten.count == 0) {
+    if (!quota || quota->bytes == 0 || totals->forgotten.count == 0) {
         return false;
     }
     uint64_t spare = percent_of(quota->bytes, gc->options.pressure);
     uint64_t lacks = is_refused ? gc->press.wanted_bytes : 0;
     uint64_t most = quota->bytes - min_u64(quota->bytes, max_u64(spare, lacks));
-    if (sight->stored_bytes <= most) {
+    if (totals->stored_bytes <= most) {
         return false;
     }
     snprintf(reason, sizeof(reason),
              is_refused ? "a save was refused because the project's quota was used up"
                         : "less than %" PRIu64 " %% of the project's quota is free",
              gc->options.pressure);
-    want(gc, sight->project, sight->stored_bytes - most, reason);
+    want(gc, totals->project, totals->stored_bytes - most, reason);
     return true;
 }
 
 /* Returns true if the store or a project lacks room. The amount and the reason are noted. */
 static bool anybody_wants(struct gc *gc, const struct store_req *usage)
 {
-    struct project_sight sight;
+    struct project_totals totals;
     size_t at = 0;
     if (store_wants(gc, usage)) {
         return true;
     }
-    while (gc->options.quotas && catalog_next_project(gc->options.catalog, &at, &sight)) {
-        if (project_wants(gc, &sight)) {
+    while (gc->options.quotas && catalog_next_project(gc->options.catalog, &at, &totals)) {
+        if (project_wants(gc, &totals)) {
             return true;
         }
     }
@@ -270,7 +270,7 @@ static void on_state(struct run_snapshot_req *req)
  * is made. */
 static void next_run(struct gc *gc)
 {
-    struct forgotten_sight sight = {.count = 0};
+    struct forgotten_total totals = {.count = 0};
     const char *project = gc->press.project;
     while (gc->name_next < gc->name_count) {
         const struct run_name *name = &gc->names[gc->name_next++];
@@ -283,8 +283,8 @@ static void next_run(struct gc *gc)
             end(gc); /* without memory the next look tries again */
             return;
         }
-        run_forgotten(run, &sight);
-        if (sight.count > 0) {
+        run_forgotten(run, &totals);
+        if (totals.count > 0) {
             gc->visit.run = run;
             gc->snapshot = (struct run_snapshot_req){.done = on_state, .any_age = true};
             run_snapshot(run, &gc->snapshot);

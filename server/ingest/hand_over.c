@@ -54,7 +54,7 @@ struct hand_over {
     struct scratch scratch, filled; /* filled: memory of what was filled in, and of refs */
     struct fetch_req fetch;         /* the part of this rank in the base, if a chunk refers to it */
     struct part_refs refs;
-    struct hand_fill fill;
+    struct part_fill fill;
     struct buf buf; /* the encoded part */
     struct sha256 sha256;
 };
@@ -223,7 +223,7 @@ static void init_filled(struct hand_over *hand)
     size_t refs_bytes = base ? ((size_t)base->chunk_count + 1) * sizeof(uint32_t) : 0;
     scratch_fini(&hand->filled);
     scratch_init(&hand->filled,
-                 hand_fill_bytes(hand->writer, &hand->part, base) + refs_bytes + KIB(64));
+                 part_fill_bytes(hand->writer, &hand->part, base) + refs_bytes + KIB(64));
 }
 
 /* Fills in the part, checks it as a whole like any client's part, and encodes it on a worker. */
@@ -233,8 +233,8 @@ static void check_and_encode(struct hand_over *hand)
     if (!base) {
         init_filled(hand);
     }
-    hand->fill = (struct hand_fill){.part = &hand->part, .base = base, .scratch = &hand->filled};
-    hand->status = hand_fill(hand->writer, &hand->fill, &hand->diag);
+    hand->fill = (struct part_fill){.part = &hand->part, .base = base, .scratch = &hand->filled};
+    hand->status = part_fill(hand->writer, &hand->fill, &hand->diag);
     if (hand->status == 0) {
         hand->status =
             writer_check_part(hand->writer, &hand->part, base ? &hand->refs : NULL, &hand->diag);
@@ -280,7 +280,7 @@ static bool adopt(struct hand_over *hand, size_t bytes, const uint8_t *data)
     struct diag ignored = DIAG_INIT;
     scratch_init(&scratch, bytes * HAND_SCRATCH_FACTOR + KIB(64));
     bool is_same = part_decode(bytes, data, &scratch, &published, &ignored) == 0 &&
-                   hand_fill_is_alike(&hand->part, &published) &&
+                   part_is_alike(&hand->part, &published) &&
                    writer_check_part(hand->writer, &published, refs, &ignored) == 0;
     scratch_fini(&scratch);
     if (is_same) {
@@ -340,7 +340,7 @@ static void step(struct hand_over *hand)
         step(hand);
         break;
     case HAND_OBJECTS:
-        if (objects_are_durable(hand) && hand_fill_needs_base(hand->writer, &hand->part)) {
+        if (objects_are_durable(hand) && part_fill_needs_base(hand->writer, &hand->part)) {
             fetch_base(hand);
         } else if (hand->status == 0 && objects_are_durable(hand)) {
             check_and_encode(hand);

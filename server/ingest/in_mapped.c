@@ -83,7 +83,7 @@ static void end_part(struct mapped_write *write, int status, const struct diag *
     CHECK(write->parts_left > 0);
     if (--write->parts_left == 0) {
         ingest->described_bytes -= own_bytes(write->base.envelope_count);
-        encode_kit_give_side(write->side);
+        encode_pool_give_buffer(write->buffer);
         mapped_unref(write->mapped);
         free(write);
         object->pending--;
@@ -270,7 +270,7 @@ static void begin_write(struct ingest *ingest, struct writer *writer)
     ingest->mapped_writes++;
     write->counted_bytes = write->base.payload_bytes;
     ingest->mapped_bytes += write->counted_bytes;
-    sink_rate_begin(&ingest->kit.rate, loop_now_ms(ingest->loop));
+    sink_rate_begin(&ingest->encode_pool.rate, loop_now_ms(ingest->loop));
     if (object->created) {
         in_write_submit(&write->base);
         return;
@@ -320,7 +320,7 @@ static bool begin_digests(struct ingest *ingest, bool only_packs)
 static void note_starved(struct ingest *ingest)
 {
     bool waits = ingest->mapped_writes == 0 && ingest->mapped_digests > 0;
-    sink_rate_starved(&ingest->kit.rate, waits, loop_now_ms(ingest->loop));
+    sink_rate_starved(&ingest->encode_pool.rate, waits, loop_now_ms(ingest->loop));
 }
 
 void mapped_pump(struct ingest *ingest)
@@ -455,14 +455,14 @@ static struct mapped_write *new_write(const struct msg_describe *describe)
 static void note_durable(struct in_object *object)
 {
     struct ingest *ingest = object->writer->ingest;
-    sink_rate_durable(&ingest->kit.rate, object->stored_bytes, loop_now_ms(ingest->loop));
+    sink_rate_durable(&ingest->encode_pool.rate, object->stored_bytes, loop_now_ms(ingest->loop));
 }
 
 static void leave(struct in_object *object)
 {
     struct ingest *ingest = object->writer->ingest;
     if (--ingest->mapped_objects == 0) {
-        sink_rate_end(&ingest->kit.rate);
+        sink_rate_end(&ingest->encode_pool.rate);
     }
 }
 

@@ -48,7 +48,7 @@ static bool is_whole(const struct mapped_write *write)
 
 static struct encode_sink sink_of(const struct ingest *ingest)
 {
-    return (struct encode_sink){.bytes_per_s = ingest->kit.rate.bytes_per_s,
+    return (struct encode_sink){.bytes_per_s = ingest->encode_pool.rate.bytes_per_s,
                                 .workers = ingest->lanes > 0 ? ingest->lanes : 1};
 }
 
@@ -120,23 +120,23 @@ bool pack_begin(struct mapped_write *write)
 {
     struct ingest *ingest = write->base.object->writer->ingest;
     bool encodes = note_state(ingest, write);
-    bool needs_side = write->pack != PACK_NOT &&
-                      (encodes || (write->base.envelope_count > 1 && has_known(write)));
+    bool needs_buffer = write->pack != PACK_NOT &&
+                        (encodes || (write->base.envelope_count > 1 && has_known(write)));
     if (encodes) {
-        write->encoder = encode_kit_take_encoder(&ingest->kit);
+        write->encoder = encode_pool_take_encoder(&ingest->encode_pool);
     }
-    if (needs_side) {
-        write->side = encode_kit_take_side(&ingest->kit);
+    if (needs_buffer) {
+        write->buffer = encode_pool_take_buffer(&ingest->encode_pool);
     }
     if (write->pack == PACK_NOT && !write->encoder) {
         write->seal.sample = false; /* another time: the write does not wait for a sample */
         return true;
     }
-    if ((needs_side && !write->side) || (encodes && !write->encoder)) {
-        encode_kit_give_encoder(write->encoder);
-        encode_kit_give_side(write->side);
+    if ((needs_buffer && !write->buffer) || (encodes && !write->encoder)) {
+        encode_pool_give_encoder(write->encoder);
+        encode_pool_give_buffer(write->buffer);
         write->encoder = NULL;
-        write->side = NULL;
+        write->buffer = NULL;
         return false;
     }
     return true;
@@ -223,7 +223,7 @@ static void pack(struct mapped_write *write, struct encoder *encoder)
 {
     const struct writer *writer = write->base.object->writer;
     struct payload_seal *seal = &write->seal;
-    seal->room = write->side ? write->side->memory : NULL;
+    seal->room = write->buffer ? write->buffer->memory : NULL;
     seal->encoder = seal->room ? encoder : NULL;
     for (uint32_t i = 0; i < write->base.envelope_count; i++) {
         struct envelope *to = &write->base.envelopes[seal->new_count], made;
@@ -288,16 +288,16 @@ void pack_end(struct mapped_write *write)
             payload_seal_learn(&write->seal, state);
         }
     }
-    encode_kit_give_encoder(write->encoder);
+    encode_pool_give_encoder(write->encoder);
     write->encoder = NULL;
     if (write->pack == PACK_NOT) {
         return;
     }
     if (!write->seal.is_moved || write->seal.new_count == 0 || write->status != 0) {
-        encode_kit_give_side(write->side);
-        write->side = NULL;
+        encode_pool_give_buffer(write->buffer);
+        write->buffer = NULL;
     } else {
-        write->base.payload = write->side->memory;
+        write->base.payload = write->buffer->memory;
         write->base.payload_bytes = write->seal.bytes;
     }
 }

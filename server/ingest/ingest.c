@@ -23,8 +23,8 @@ int ingest_new(const struct ingest_options *options, struct ingest **ret)
                               .credit = options->credit,
                               .loop = options->loop,
                               .lanes = options->lanes};
-    encode_kit_init(&ingest->kit, ENCODE_ADAPTIVE);
-    encode_kit_limit(&ingest->kit, options->lanes);
+    encode_pool_init(&ingest->encode_pool, ENCODE_ADAPTIVE);
+    encode_pool_limit(&ingest->encode_pool, options->lanes);
     list_init(&ingest->writers);
     timer_init(&ingest->hold, options->loop, mapped_hold_over);
     *ret = ingest;
@@ -36,7 +36,7 @@ void ingest_free(struct ingest *ingest)
     if (ingest) {
         CHECK(ingest->pending == 0);
         timer_stop(&ingest->hold);
-        encode_kit_fini(&ingest->kit);
+        encode_pool_fini(&ingest->encode_pool);
         free(ingest->learnt);
         free(ingest);
     }

@@ -33,7 +33,7 @@ struct ingest_options {
     struct store *store;
     struct work_pool *pool;
     struct credit *credit;
-    uint32_t lanes; /* workers that encode at the same time; each uses encode_kit_lane_bytes() */
+    uint32_t lanes; /* workers that encode at the same time; each uses encode_pool_lane_bytes() */
 };
 int MUST_USE ingest_new(const struct ingest_options *options, struct ingest **ret);
 /* Called after every session is closed. Drops the writers at once; their durable objects stay in

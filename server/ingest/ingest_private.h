@@ -7,7 +7,7 @@
 #define CAIRN_INGEST_INGEST_PRIVATE_H
 
 #include "ingest/ingest.h"
-#include "pipeline/encode_kit.h"
+#include "pipeline/encode_pool.h"
 #include "pipeline/payload.h"
 #include "wire/msg.h"
 
@@ -33,7 +33,8 @@ struct ingest {
     uint32_t digests_waiting;
     uint64_t described_bytes; /* memory of the descriptions that are not finished */
     bool was_full;
-    struct encode_kit kit;   /* lanes for encoding and packing; the measured rate of the store */
+    struct encode_pool
+        encode_pool;         /* lanes for encoding and packing; the measured rate of the store */
     uint32_t lanes;          /* 0 if nothing is encoded */
     struct learnt *learnt;   /* LEARNT_ENTRIES of them; NULL until the first */
     uint32_t mapped_objects; /* objects with descriptions that exist */
@@ -148,7 +149,7 @@ struct in_write {
     struct in_object *object;
     struct store_req req;
     uint8_t
-        *payload;    /* a buffer of credit, or memory of an arena (read-only) or of a side buffer */
+        *payload; /* a buffer of credit, or memory of an arena (read-only) or of a encode buffer */
     uint64_t offset; /* in the object */
     uint32_t payload_bytes, envelope_count;
     struct envelope *envelopes; /* sorted; offsets are relative to the payload */
@@ -174,9 +175,9 @@ struct mapped_write {
     enum encode_mode encode;
     uint64_t tensor; /* key in the table of learnt */
     uint32_t piece_first, envelope_first;
-    uint32_t counted_bytes;      /* its share of mapped_bytes while it is under way */
-    struct side *side;           /* memory of its stored bytes, if they are not in the arena */
-    struct kit_encoder *encoder; /* while a worker uses it */
+    uint32_t counted_bytes;       /* its share of mapped_bytes while it is under way */
+    struct encode_buffer *buffer; /* memory of its stored bytes, if they are not in the arena */
+    struct pool_encoder *encoder; /* while a worker uses it */
     struct payload_seal seal;
     struct in_piece *pieces;     /* the fate of each chunk; the memory is behind the envelopes */
     uint32_t *dtypes;            /* behind the pieces */
@@ -258,21 +259,21 @@ void mapped_hold_over(struct timer *timer);
 /* --- ingest_have.c -------------------------------------------------------------------------- */
 void writer_have_begin(struct writer *writer); /* called when a question waits and can be asked */
 
-/* --- hand_fill.c ---------------------------------------------------------------------------- */
-struct hand_fill {
+/* --- part_fill.c ---------------------------------------------------------------------------- */
+struct part_fill {
     struct part *part;                   /* changed in place: described chunks become stored ones */
     const struct part *base;             /* NULL if no chunk refers to a base */
-    struct scratch *scratch;             /* has room for hand_fill_bytes() */
+    struct scratch *scratch;             /* has room for part_fill_bytes() */
     uint64_t stored_bytes, shared_bytes; /* results */
 };
-size_t hand_fill_bytes(const struct writer *writer, const struct part *part,
+size_t part_fill_bytes(const struct writer *writer, const struct part *part,
                        const struct part *base);
-bool hand_fill_needs_base(const struct writer *writer, const struct part *part);
+bool part_fill_needs_base(const struct writer *writer, const struct part *part);
 /* Returns true if both parts give the same bytes to the same tensors and blobs, wherever these are
  * stored. */
-bool hand_fill_is_alike(const struct part *a, const struct part *b);
+bool part_is_alike(const struct part *a, const struct part *b);
 /* Fills in the part. Returns INVALID if the base has no such chunk at the same place. */
-int MUST_USE hand_fill(const struct writer *writer, struct hand_fill *fill, struct diag *diag);
+int MUST_USE part_fill(const struct writer *writer, struct part_fill *fill, struct diag *diag);
 
 /* --- hand_over.c ---------------------------------------------------------------------------- */
 void hand_over_cancel(struct writer *writer);

@@ -121,29 +121,29 @@ static void write_records(const struct run_counts *counts, struct expose *expose
 
 /* Writes the families about all runs: how many there are, their open saves and their
  * checkpoints. */
-static void write_sight(const struct metrics_source *source, struct expose *expose)
+static void write_totals(const struct metrics_source *source, struct expose *expose)
 {
-    struct catalog_sight sight;
-    catalog_sight(source->catalog, &sight);
-    gauge(expose, "cairn_runs", "Runs in the store.", sight.runs);
+    struct catalog_totals totals;
+    catalog_totals(source->catalog, &totals);
+    gauge(expose, "cairn_runs", "Runs in the store.", totals.runs);
     gauge(expose, "cairn_runs_unreadable", "Runs whose record could not be read.",
-          sight.runs_unreadable);
-    gauge(expose, "cairn_inflight_checkpoints", "Saves that are open now.", sight.saves_open);
+          totals.runs_unreadable);
+    gauge(expose, "cairn_inflight_checkpoints", "Saves that are open now.", totals.saves_open);
     begin(expose, FAMILY_GAUGE, "cairn_inflight_oldest_seconds", "Age of the oldest open save.");
-    expose_ms(expose, sight.oldest_open_ms);
+    expose_ms(expose, totals.oldest_open_ms);
     begin(expose, FAMILY_GAUGE, "cairn_listed_checkpoints", "Listed checkpoints, by health.");
-    labelled(expose, "health", "verified", sight.checkpoints[HEALTH_VERIFIED]);
-    labelled(expose, "health", "suspect", sight.checkpoints[HEALTH_SUSPECT]);
-    labelled(expose, "health", "damaged", sight.checkpoints[HEALTH_DAMAGED]);
+    labelled(expose, "health", "verified", totals.checkpoints[HEALTH_VERIFIED]);
+    labelled(expose, "health", "suspect", totals.checkpoints[HEALTH_SUSPECT]);
+    labelled(expose, "health", "damaged", totals.checkpoints[HEALTH_DAMAGED]);
     gauge(expose, "cairn_forgotten_checkpoints",
-          "Forgotten checkpoints that can still be brought back.", sight.forgotten.count);
+          "Forgotten checkpoints that can still be brought back.", totals.forgotten.count);
 }
 
 /* Writes the newest commit of each live run. Their number is bounded, so that the answer stays
  * small. */
 static void write_runs(const struct metrics_source *source, struct expose *expose)
 {
-    struct run_sight runs[METRICS_RUNS_MAX];
+    struct run_totals runs[METRICS_RUNS_MAX];
     char name[RUN_NAME_TEXT_MAX];
     int64_t since_ns = loop_wall_ns(source->loop) - METRICS_RUN_HOURS * INT64_C(3600000000000);
     size_t live = catalog_live_runs(source->catalog, since_ns, METRICS_RUNS_MAX, runs);
@@ -371,7 +371,7 @@ void metrics_write(const struct metrics_source *source, const struct metrics_usa
     CHECK(source->store != NULL);
     const struct run_counts *counts = catalog_counts(source->catalog);
     write_saves(counts, expose);
-    write_sight(source, expose);
+    write_totals(source, expose);
     write_runs(source, expose);
     write_records(counts, expose);
     write_server(source->server, expose);

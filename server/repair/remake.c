@@ -224,7 +224,8 @@ static int replace(struct repair *repair, const struct store_name *name,
 }
 
 /* Publishes one document, unless it is stored already. A damaged one is replaced. Returns CONFLICT
- * if a whole manifest is stored there: it was read in vain before, and holds what no part does. */
+ * if a whole manifest is stored there: it was read in vain before, and holds what no part does.
+ */
 static int put_document(struct repair *repair, const struct remade *remade, size_t at,
                         struct diag *diag)
 {

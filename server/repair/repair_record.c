@@ -17,7 +17,7 @@
 #include <string.h>
 
 /* The record as the medium holds it. */
-struct sight {
+struct record_state {
     bool whole, missing;
     uint64_t newest;
     struct record_file files[STORE_RECORD_FILES_MAX]; /* any one of them would do */
@@ -25,7 +25,7 @@ struct sight {
 };
 
 /* Examines the record as the medium holds it. Returns an error only if it cannot be examined. */
-static int look(struct repair *repair, struct sight *ret, struct diag *diag)
+static int read_state(struct repair *repair, struct record_state *ret, struct diag *diag)
 {
     struct store_req req = {.op = STORE_RECORD_GET, .run = repair->name, .from_medium = true};
     int status = repair_check(repair, diag);
@@ -38,10 +38,10 @@ static int look(struct repair *repair, struct sight *ret, struct diag *diag)
     if (status != 0 && (!reader_is_damage(status) || status == CAIRN_E_NOT_FOUND)) {
         return repair_fail(diag, status, &req.diag);
     }
-    *ret = (struct sight){.whole = !store_record_is_damaged(&req),
-                          .missing = missing,
-                          .newest = req.ret_version,
-                          .why = req.diag};
+    *ret = (struct record_state){.whole = !store_record_is_damaged(&req),
+                                 .missing = missing,
+                                 .newest = req.ret_version,
+                                 .why = req.diag};
     memcpy(ret->files, req.ret_files, sizeof(ret->files));
     return 0;
 }
@@ -271,15 +271,15 @@ static int mend_update(struct repair *repair, uint64_t version, uint64_t newest,
 
 /* Mends any one of the files that would let the record be read on. If none can be mended, the error
  * is that of the first. */
-static int mend_any(struct repair *repair, const struct sight *sight, struct diag *diag)
+static int mend_any(struct repair *repair, const struct record_state *state, struct diag *diag)
 {
     int status = CAIRN_E_NOT_FOUND;
     diag_clear(diag);
-    for (size_t i = 0; i < STORE_RECORD_FILES_MAX && sight->files[i].version > 0; i++) {
-        const struct record_file *file = &sight->files[i];
+    for (size_t i = 0; i < STORE_RECORD_FILES_MAX && state->files[i].version > 0; i++) {
+        const struct record_file *file = &state->files[i];
         struct diag why = DIAG_INIT;
         status = file->is_snapshot ? mend_file(repair, file, &why)
-                                   : mend_update(repair, file->version, sight->newest, &why);
+                                   : mend_update(repair, file->version, state->newest, &why);
         if (status == 0 || status == CAIRN_E_CANCELLED) {
             return status == 0 ? 0 : diag_set(diag, status, "%s", diag_text(&why, status));
         }
@@ -312,12 +312,12 @@ static int check_mirror(struct repair *repair, struct diag *diag)
 
 /* Mends the record from its second copy, or from what a running server has confirmed and holds in
  * memory. Returns true if it is whole now. */
-static bool mend_by_itself(struct repair *repair, struct sight *io)
+static bool mend_by_itself(struct repair *repair, struct record_state *io)
 {
     struct store_req req = {.op = STORE_RECORD_MEND, .run = repair->name};
     struct diag ignored = DIAG_INIT, was = io->why;
     if (ask_store(&repair->ask, repair->store, &req, NULL) != 0 ||
-        look(repair, io, &ignored) != 0 || !io->whole) {
+        read_state(repair, io, &ignored) != 0 || !io->whole) {
         return false;
     }
     repair_add_line(repair, true, "the run's record: made good from its second copy; it was: %s",
@@ -430,12 +430,12 @@ static int tell_chain(struct repair *repair, struct diag *diag)
 }
 
 /* Adds a line that says which file of the record stays damaged, and why. Returns 0. */
-static int refuse(struct repair *repair, const struct sight *sight, const struct diag *why)
+static int refuse(struct repair *repair, const struct record_state *state, const struct diag *why)
 {
     char text[48];
-    snprintf(text, sizeof(text), "%s", sight->missing ? "which is missing" : "it cannot be read");
-    if (sight->files[0].version > 0) {
-        file_text(&sight->files[0], sizeof(text), text);
+    snprintf(text, sizeof(text), "%s", state->missing ? "which is missing" : "it cannot be read");
+    if (state->files[0].version > 0) {
+        file_text(&state->files[0], sizeof(text), text);
     }
     repair_add_line(repair, false, "the run's record, %s: %s", text,
                     diag_text(why, CAIRN_E_DAMAGED));
@@ -445,23 +445,23 @@ static int refuse(struct repair *repair, const struct sight *sight, const struct
 /* Mends the record from its second copy, or file by file from the mirror, and then from the first
  * place, which is whole again. *ret_whole is set if no damage is left; otherwise the damage was
  * reported. */
-static int mend_damaged(struct repair *repair, struct sight *sight, bool *ret_whole,
+static int mend_damaged(struct repair *repair, struct record_state *state, bool *ret_whole,
                         struct diag *diag)
 {
     struct diag why = DIAG_INIT;
     *ret_whole = false;
-    while (!sight->whole && !mend_by_itself(repair, sight)) {
+    while (!state->whole && !mend_by_itself(repair, state)) {
         if (check_mirror(repair, &why) != 0) {
-            return refuse(repair, sight, &why);
+            return refuse(repair, state, &why);
         }
-        int status = mend_any(repair, sight, &why);
+        int status = mend_any(repair, state, &why);
         if (status == CAIRN_E_CANCELLED) {
             return repair_fail(diag, status, &why);
         }
         if (status != 0) {
-            return refuse(repair, sight, &why);
+            return refuse(repair, state, &why);
         }
-        status = look(repair, sight, diag);
+        status = read_state(repair, state, diag);
         if (status != 0) {
             return status;
         }
@@ -472,30 +472,30 @@ static int mend_damaged(struct repair *repair, struct sight *sight, bool *ret_wh
 
 int repair_record(struct repair *repair, struct diag *diag)
 {
-    struct sight sight = {.whole = false};
+    struct record_state state = {.whole = false};
     struct diag why = DIAG_INIT;
     bool whole = false;
     repair->tail_from = 0;
-    int status = look(repair, &sight, diag);
-    if (status != 0 || (sight.whole && (!sight.missing || !repair->mirror))) {
+    int status = read_state(repair, &state, diag);
+    if (status != 0 || (state.whole && (!state.missing || !repair->mirror))) {
         return status;
     }
     if (!repair->store->caps.record_files) {
         err_ignore(diag_set(&why, CAIRN_E_UNSUPPORTED,
                             "%.300s; a Ceph cluster repairs its own copies (ceph health detail), "
                             "and what it has given up a mirror does not bring back",
-                            diag_text(&sight.why, CAIRN_E_DAMAGED)));
-        return refuse(repair, &sight, &why);
+                            diag_text(&state.why, CAIRN_E_DAMAGED)));
+        return refuse(repair, &state, &why);
     }
-    if (sight.missing) {
+    if (state.missing) {
         status = take_whole(repair, &why);
         if (status == CAIRN_E_CANCELLED) {
             return repair_fail(diag, status, &why);
         }
         whole = status == 0;
-        status = whole ? 0 : refuse(repair, &sight, &why);
+        status = whole ? 0 : refuse(repair, &state, &why);
     } else {
-        status = mend_damaged(repair, &sight, &whole, diag);
+        status = mend_damaged(repair, &state, &whole, diag);
     }
     if (status != 0 || !whole) {
         return status;

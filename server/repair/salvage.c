@@ -88,7 +88,7 @@ static int mend_record(struct salvaging *s, const char *why, struct diag *diag)
 }
 
 /* Examines the record and mends it. *ret_goes_on is true if the checkpoints may be examined. */
-static int look_at_record(struct salvaging *s, bool *ret_goes_on, struct diag *diag)
+static int read_record(struct salvaging *s, bool *ret_goes_on, struct diag *diag)
 {
     struct store_req req = {
         .op = STORE_RECORD_GET, .run = s->repair->name, .take_prefix = true, .from_medium = true};
@@ -169,7 +169,7 @@ static int salvage_run(struct repair *repair, struct diag *diag)
 {
     struct salvaging s = {.repair = repair, .how = &repair->salvage};
     bool goes_on = true;
-    int status = look_at_record(&s, &goes_on, diag);
+    int status = read_record(&s, &goes_on, diag);
     if (status == 0 && goes_on) {
         status = salvage_find_lost(&s, diag);
     }

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The driver of a run. In one turn it reads the record if the copy is not fresh, compares it once
- * with the stored checkpoints (run_beside.c), tells the waiting requests, and takes events from the
- * queue, one at a time (or a batch of seals or reports: batching.c), through commit_step() and, if
- * that says so, one guarded update to the store.
+ * with the stored checkpoints (run_unrecorded.c), tells the waiting requests, and takes events from
+ * the queue, one at a time (or a batch of seals or reports: batching.c), through commit_step() and,
+ * if that says so, one guarded update to the store.
  *
  *      queue --> current --step--> answer
  *        ^         |  ^ \--undecided--> waiting --(state changed | timer)--> queue
@@ -73,7 +73,7 @@ static void fail_all(struct run *run, int status, const struct diag *diag)
 /* Checks what is true of a run between two turns of its driver. */
 static void check_invariants(const struct run *run)
 {
-    const struct run_beside *beside = &run->beside;
+    const struct run_unrecorded *unrecorded = &run->unrecorded;
 
     if (run->loaded) {
         CHECK(run->decoded);
@@ -90,9 +90,9 @@ static void check_invariants(const struct run *run)
     }
     CHECK(run->ops.copy <= run->ops.started);
     CHECK(run->ops.look <= run->ops.started);
-    CHECK(beside->found_count <= beside->found_cap);
-    CHECK(beside->checked <= beside->found_count);
-    CHECK(beside->at <= beside->ckpt_count);
+    CHECK(unrecorded->found_count <= unrecorded->found_cap);
+    CHECK(unrecorded->checked <= unrecorded->found_count);
+    CHECK(unrecorded->at <= unrecorded->ckpt_count);
 }
 
 void run_free(struct run *run)
@@ -110,7 +110,7 @@ void run_free(struct run *run)
     timer_stop(&run->gap.timer);
     record_free(run->record);
     record_free(run->view);
-    beside_fini(run);
+    unrecorded_fini(run);
     scratch_fini(&run->scratch);
     scratch_fini(&run->step_scratch);
     free(run);
@@ -208,8 +208,8 @@ static int state_rebuild(struct run *run, struct diag *diag)
     }
     run->loaded = run->decoded = status == 0;
     if (status == 0) {
-        beside_sync(run);
-        counts_look(run);
+        unrecorded_sync(run);
+        counts_update(run);
     }
     run->wake = run->tell = true;
     return status;
@@ -228,7 +228,7 @@ static int take_loaded(struct run *run, struct store_req *req)
     if (!req->ret_record) {
         CHECK(run->decoded); /* only then known_version was given */
         run->loaded = true;
-        beside_sync(run);
+        unrecorded_sync(run);
         return 0;
     }
     record_free(run->record);
@@ -465,8 +465,8 @@ static void turn(struct run *run)
         load(run);
         return;
     }
-    if (beside_is_needed(run)) {
-        beside_look(run);
+    if (unrecorded_is_needed(run)) {
+        unrecorded_list(run);
         return;
     }
     run->want_load = false;

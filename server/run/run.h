@@ -173,7 +173,7 @@ void run_snapshot(struct run *run, struct run_snapshot_req *req);
 void run_snapshot_cancel(struct run_snapshot_req *req); /* safe when idle */
 
 /* Called when somebody may have added or removed stored checkpoints. They are compared with the
- * record (state->beside) anew before the next use of the run. */
+ * record (state->unrecorded) anew before the next use of the run. */
 void run_refresh(struct run *run);
 
 /* A hint that this rank will publish its part for that opening, which is in the record; rank 0's

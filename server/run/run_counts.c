@@ -118,7 +118,7 @@ void counts_applied(struct run *run)
     }
 }
 
-static void forgotten_add(struct forgotten_sight *io, const struct forgotten_sight *more)
+static void forgotten_add(struct forgotten_total *io, const struct forgotten_total *more)
 {
     if (more->count > 0) {
         CHECK(more->cycles_min <= more->cycles_max);
@@ -130,57 +130,57 @@ static void forgotten_add(struct forgotten_sight *io, const struct forgotten_sig
     }
 }
 
-static void look_at_forgotten(const struct run_state *state, const struct state_commit *commit,
-                              struct forgotten_sight *io)
+static void count_forgotten(const struct run_state *state, const struct state_commit *commit,
+                            struct forgotten_total *io)
 {
     uint64_t at = commit->forgotten_cycle, cycle = state->gc.cycle;
-    struct forgotten_sight one = {.count = 1, .bytes = commit->entry.stored_bytes};
+    struct forgotten_total one = {.count = 1, .bytes = commit->entry.stored_bytes};
     one.cycles_max = one.cycles_min = cycle > at ? cycle - at : 0;
     forgotten_add(io, &one);
 }
 
-void counts_look(struct run *run)
+void counts_update(struct run *run)
 {
-    struct run_look *look = &run->look;
-    memset(look, 0, sizeof(*look));
+    struct run_sums *sums = &run->sums;
+    memset(sums, 0, sizeof(*sums));
     for (size_t i = 0; i < run->state.commit_count; i++) {
         const struct state_commit *commit = &run->state.commits[i];
         CHECK(commit->health <= HEALTH_DAMAGED);
-        look->stored_bytes += commit->reclaimed ? 0 : commit->entry.stored_bytes;
+        sums->stored_bytes += commit->reclaimed ? 0 : commit->entry.stored_bytes;
         if (!commit->forgotten) {
-            look->checkpoints[commit->health]++;
+            sums->checkpoints[commit->health]++;
         } else if (!commit->reclaimed) {
-            look_at_forgotten(&run->state, commit, &look->forgotten);
+            count_forgotten(&run->state, commit, &sums->forgotten);
         }
     }
     if (run->state.commit_count > 0) {
         const struct entry_chain *newest = &run->state.commits[run->state.commit_count - 1].entry;
-        look->commit_wall_ns = newest->wall_ns;
-        look->commit_step = newest->id.step;
+        sums->commit_wall_ns = newest->wall_ns;
+        sums->commit_step = newest->id.step;
     }
 }
 
 /* Returns true if a policy could forget a checkpoint of the run: two good ones always stay. */
-static bool can_forget(const struct run *run) { return run->look.checkpoints[HEALTH_VERIFIED] > 2; }
+static bool can_forget(const struct run *run) { return run->sums.checkpoints[HEALTH_VERIFIED] > 2; }
 
-bool catalog_next_project(const struct catalog *catalog, size_t *at, struct project_sight *ret)
+bool catalog_next_project(const struct catalog *catalog, size_t *at, struct project_totals *ret)
 {
     if (*at >= catalog->run_count) {
         return false;
     }
-    *ret = (struct project_sight){.project = catalog->runs[*at]->name.project};
+    *ret = (struct project_totals){.project = catalog->runs[*at]->name.project};
     for (; *at < catalog->run_count; (*at)++) {
         const struct run *run = catalog->runs[*at];
         if (strcmp(run->name.project, ret->project) != 0) {
             break;
         }
-        ret->stored_bytes += run->look.stored_bytes;
-        forgotten_add(&ret->forgotten, &run->look.forgotten);
+        ret->stored_bytes += run->sums.stored_bytes;
+        forgotten_add(&ret->forgotten, &run->sums.forgotten);
     }
     return true;
 }
 
-void catalog_sight(const struct catalog *catalog, struct catalog_sight *ret)
+void catalog_totals(const struct catalog *catalog, struct catalog_totals *ret)
 {
     uint64_t now_ms = loop_now_ms(catalog->loop), largest = 0;
     memset(ret, 0, sizeof(*ret));
@@ -192,11 +192,11 @@ void catalog_sight(const struct catalog *catalog, struct catalog_sight *ret)
             ret->marked = ret->runs_marked++ == 0 ? &run->name : ret->marked;
         }
         for (size_t health = 0; health < ARRAY_LEN(ret->checkpoints); health++) {
-            ret->checkpoints[health] += run->look.checkpoints[health];
+            ret->checkpoints[health] += run->sums.checkpoints[health];
         }
-        forgotten_add(&ret->forgotten, &run->look.forgotten);
-        if (can_forget(run) && run->look.stored_bytes > largest) {
-            largest = run->look.stored_bytes;
+        forgotten_add(&ret->forgotten, &run->sums.forgotten);
+        if (can_forget(run) && run->sums.stored_bytes > largest) {
+            largest = run->sums.stored_bytes;
             ret->largest = &run->name;
         }
         list_each (node, &run->tracks) {
@@ -207,9 +207,9 @@ void catalog_sight(const struct catalog *catalog, struct catalog_sight *ret)
     }
 }
 
-void run_forgotten(const struct run *run, struct forgotten_sight *ret)
+void run_forgotten(const struct run *run, struct forgotten_total *ret)
 {
-    *ret = run->look.forgotten;
+    *ret = run->sums.forgotten;
 }
 
 static uint64_t open_count(const struct run *run)
@@ -222,21 +222,21 @@ static uint64_t open_count(const struct run *run)
 }
 
 size_t catalog_live_runs(const struct catalog *catalog, int64_t since_wall_ns, size_t most,
-                         struct run_sight *ret)
+                         struct run_totals *ret)
 {
     size_t count = 0;
     for (size_t i = 0; i < catalog->run_count; i++) {
         const struct run *run = catalog->runs[i];
         uint64_t open = open_count(run);
-        bool has_saved = run->look.commit_wall_ns != 0 && run->look.commit_wall_ns >= since_wall_ns;
+        bool has_saved = run->sums.commit_wall_ns != 0 && run->sums.commit_wall_ns >= since_wall_ns;
         if (!has_saved && open == 0) {
             continue;
         }
         if (count < most) {
-            ret[count] = (struct run_sight){.name = &run->name,
-                                            .commit_wall_ns = run->look.commit_wall_ns,
-                                            .commit_step = run->look.commit_step,
-                                            .saves_open = open};
+            ret[count] = (struct run_totals){.name = &run->name,
+                                             .commit_wall_ns = run->sums.commit_wall_ns,
+                                             .commit_step = run->sums.commit_step,
+                                             .saves_open = open};
         }
         count++;
     }

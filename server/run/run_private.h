@@ -61,15 +61,15 @@ struct run_refusal {
     } open;
 };
 /* run_counts.c: figures of the decoded record. */
-struct run_look {
+struct run_sums {
     uint64_t checkpoints[HEALTH_DAMAGED + 1], commit_step;
-    struct forgotten_sight forgotten;
+    struct forgotten_total forgotten;
     uint64_t stored_bytes;  /* of the checkpoints that are not reclaimed */
     int64_t commit_wall_ns; /* 0 if there is no commit */
 };
 
-/* run_beside.c: the checkpoints that are stored beside the record. */
-struct run_beside {
+/* run_unrecorded.c: the checkpoints that are stored beside the record. */
+struct run_unrecorded {
     bool looked;       /* the store was listed at least once; diag.code is set if that failed */
     uint64_t again_ms; /* after a failure: the next try is not before this time */
     struct diag diag;
@@ -108,7 +108,7 @@ struct run {
     struct catalog *catalog;
     struct run_name name;
     struct record *record; /* NULL until it was read */
-    /* run_beside.c: updates of restores that were made in memory only; NULL if none. */
+    /* run_unrecorded.c: updates of restores that were made in memory only; NULL if none. */
     struct record *kept;
     struct record *view;    /* record and kept merged; NULL if nothing is kept */
     struct scratch scratch; /* memory of state */
@@ -140,13 +140,13 @@ struct run {
     struct list tracks, watches, snapshots;
     struct list handed; /* run_handed.link */
     struct run_applying applying;
-    struct run_look look;
+    struct run_sums sums;
     struct run_refusal refusal;
     /* The first unknown outcome since an update succeeded; its code is 0 if none. */
     struct diag unknown;
     /* The update at the store is an empty one, which tests whether the record takes any. */
     bool probing;
-    struct run_beside beside;
+    struct run_unrecorded unrecorded;
 };
 
 struct catalog {
@@ -207,11 +207,11 @@ void run_free(struct run *run);
 bool run_is_unused(const struct run *run); /* no user and not in the store */
 void run_shut(struct run *run);            /* fails all that waits; catalog.closing has to be set */
 
-/* run_beside.c */
-bool beside_is_needed(const struct run *run);
-void beside_look(struct run *run); /* called when the record was read; ends with run_kick() */
-void beside_sync(struct run *run); /* called when the state was decoded anew */
-void beside_fini(struct run *run);
+/* run_unrecorded.c */
+bool unrecorded_is_needed(const struct run *run);
+void unrecorded_list(struct run *run); /* called when the record was read; ends with run_kick() */
+void unrecorded_sync(struct run *run); /* called when the state was decoded anew */
+void unrecorded_fini(struct run *run);
 /* Returns true if an update of a restore is to be kept in memory, because the record is known to
  * take no update, or because the session has begun in memory. */
 bool keep_is_due(const struct run *run, const struct event *event);
@@ -231,7 +231,7 @@ void counts_init(struct run_counts *counts);
 /* Called when an update is sent to the store. */
 void counts_remember(struct run *run, const struct event *event);
 void counts_applied(struct run *run); /* called when the store has made it */
-void counts_look(struct run *run);    /* called when the state was decoded anew */
+void counts_update(struct run *run);  /* called when the state was decoded anew */
 
 /* batching.c: the seals of a save, and the good reports of a restore, share updates. */
 bool batch_is_kind(const struct event *event);

@@ -193,23 +193,23 @@ const struct quota *quota_of(const struct quota_table *table, const char *projec
 
 /* Writes how many bytes are forgotten and until when they wait, and the command that frees them. It
  * is short, because the reason of an abort holds only a few words. */
-static const char *remedy_of(const struct quota_sight *sight, size_t size, char *ret)
+static const char *remedy_of(const struct quota_use *use, size_t size, char *ret)
 {
-    const struct usage *usage = sight->usage;
+    const struct usage *usage = use->usage;
     if (usage->reclaimable_bytes > 0) {
         snprintf(ret, size,
                  "%" PRIu64
                  " are forgotten and wait%s: free them with `cairn gc --now --project %s`, or",
-                 usage->reclaimable_bytes, sight->until, sight->project);
+                 usage->reclaimable_bytes, use->until, use->project);
     } else {
         snprintf(ret, size, "free some with `cairn forget RUN --keep-last N --now`, or");
     }
     return ret;
 }
 
-int quota_check(const struct quota *quota, const struct quota_sight *sight, struct diag *diag)
+int quota_check(const struct quota *quota, const struct quota_use *use, struct diag *diag)
 {
-    const struct usage *usage = sight->usage;
+    const struct usage *usage = use->usage;
     char remedy[256];
     if (!quota) {
         return 0;
@@ -218,23 +218,23 @@ int quota_check(const struct quota *quota, const struct quota_sight *sight, stru
         return diag_set(diag, CAIRN_E_QUOTA,
                         "project %s uses %" PRIu64 " bytes of its quota of %" PRIu64
                         "; %s raise [quota]",
-                        sight->project, usage->stored_bytes, quota->bytes,
-                        remedy_of(sight, sizeof(remedy), remedy));
+                        use->project, usage->stored_bytes, quota->bytes,
+                        remedy_of(use, sizeof(remedy), remedy));
     }
     if (quota->checkpoints != 0 && usage->checkpoints >= quota->checkpoints) {
         return diag_set(diag, CAIRN_E_QUOTA,
                         "project %s has %" PRIu64 " checkpoints, and its quota is %" PRIu64
                         ": forget some with `cairn forget RUN --keep-last N`, or raise [quota]; "
                         "two good checkpoints of each run stay unless --keep-least is lower",
-                        sight->project, usage->checkpoints, quota->checkpoints);
+                        use->project, usage->checkpoints, quota->checkpoints);
     }
     return 0;
 }
 
-int quota_check_save(const struct quota *quota, const struct quota_sight *sight, uint64_t bytes,
+int quota_check_save(const struct quota *quota, const struct quota_use *use, uint64_t bytes,
                      struct diag *diag)
 {
-    const struct usage *usage = sight->usage;
+    const struct usage *usage = use->usage;
     uint64_t after = 0;
     char remedy[256];
     if (!quota || quota->bytes == 0 ||
@@ -244,6 +244,6 @@ int quota_check_save(const struct quota *quota, const struct quota_sight *sight,
     return diag_set(diag, CAIRN_E_QUOTA,
                     "there is no room for %" PRIu64 " bytes: project %s uses %" PRIu64
                     " of its quota of %" PRIu64 "; %s raise [quota]",
-                    bytes, sight->project, usage->stored_bytes, quota->bytes,
-                    remedy_of(sight, sizeof(remedy), remedy));
+                    bytes, use->project, usage->stored_bytes, quota->bytes,
+                    remedy_of(use, sizeof(remedy), remedy));
 }

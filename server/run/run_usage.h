@@ -55,7 +55,7 @@ struct quota_table {
 
 /* Returns NULL if the project has no quota. */
 const struct quota *quota_of(const struct quota_table *table, const char *project);
-struct quota_sight { /* what a quota is checked against */
+struct quota_use { /* what a quota is checked against */
     const char *project;
     const struct usage *usage; /* of the whole project */
     /* When forgotten bytes are freed: " until TIME", or "" if no schedule says. */
@@ -63,10 +63,9 @@ struct quota_sight { /* what a quota is checked against */
 };
 /* Returns QUOTA if the project has reached its quota; the text says how much there is, how much may
  * be, and what to do. Returns 0 otherwise. */
-int MUST_USE quota_check(const struct quota *quota, const struct quota_sight *sight,
-                         struct diag *diag);
+int MUST_USE quota_check(const struct quota *quota, const struct quota_use *use, struct diag *diag);
 /* Returns the same for a save of `bytes` bytes, assuming that it would store all of them. */
-int MUST_USE quota_check_save(const struct quota *quota, const struct quota_sight *sight,
+int MUST_USE quota_check_save(const struct quota *quota, const struct quota_use *use,
                               uint64_t bytes, struct diag *diag);
 
 #endif

@@ -38,7 +38,7 @@ void scrub_turn(struct scrub *scrub, bool running)
     }
 }
 
-struct look {
+struct scrub_check {
     const struct scrub *scrub;
     struct scrub_moment moment;
     bool goes_on;
@@ -46,7 +46,7 @@ struct look {
 
 static void on_look(void *user)
 {
-    struct look *look = user;
+    struct scrub_check *look = user;
     struct loop *loop = look->scrub->options.loop;
     look->moment = (struct scrub_moment){loop_now_ms(loop), loop_wall_ns(loop)};
     look->goes_on = !look->scrub->closing && scrub_may_run(look->scrub);
@@ -54,7 +54,7 @@ static void on_look(void *user)
 
 int scrub_look(struct scrub *scrub, struct scrub_moment *ret)
 {
-    struct look look = {.scrub = scrub};
+    struct scrub_check look = {.scrub = scrub};
     ask_call(&scrub->ask, on_look, &look);
     *ret = look.moment;
     return look.goes_on ? 0 : CAIRN_E_CANCELLED;

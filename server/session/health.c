@@ -42,16 +42,16 @@ static const char *remedy_of(int code)
  * forgotten, else what remains to be done. */
 static void room_remedy(const struct health_facts *facts, size_t size, char *ret)
 {
-    const struct catalog_sight *sight = facts->sight;
-    if (sight && sight->forgotten.count > 0) {
+    const struct catalog_totals *totals = facts->totals;
+    if (totals && totals->forgotten.count > 0) {
         snprintf(ret, size,
                  "`cairn gc --now` frees at most %" PRIu64 " MiB of %" PRIu64
                  " forgotten checkpoint%s at once, for good; or add room to the disk",
-                 sight->forgotten.bytes >> 20, sight->forgotten.count,
-                 plural(sight->forgotten.count));
-    } else if (sight && sight->largest) {
+                 totals->forgotten.bytes >> 20, totals->forgotten.count,
+                 plural(totals->forgotten.count));
+    } else if (totals && totals->largest) {
         char run[RUN_NAME_TEXT_MAX];
-        run_name_format(sight->largest, run);
+        run_name_format(totals->largest, run);
         snprintf(ret, size,
                  "`cairn forget %s --keep-last 2 --now` removes all but two checkpoints of the "
                  "largest run at once, for good; or add room to the disk",
@@ -109,15 +109,15 @@ static bool is_low(const struct store_usage *usage)
 static bool say_marked(struct health_word *health, const struct health_facts *facts)
 {
     char name[RUN_NAME_TEXT_MAX], remedy[HEALTH_REMEDY_BYTES];
-    if (!facts->sight || facts->sight->runs_marked == 0) {
+    if (!facts->totals || facts->totals->runs_marked == 0) {
         return false;
     }
-    run_name_format(facts->sight->marked, name);
+    run_name_format(facts->totals->marked, name);
     snprintf(remedy, sizeof(remedy),
              "`cairn salvage %s --store %s` says which checkpoints can be entered again; stop the "
              "daemon and add --yes to enter them",
              name, facts->url ? facts->url : "URL");
-    if (facts->sight->runs_marked == 1) {
+    if (facts->totals->runs_marked == 1) {
         say(health, SERVER_YELLOW, remedy,
             "the record of run %s does not list all of its stored checkpoints, or has lost its "
             "end; nothing of the run is removed",
@@ -127,7 +127,7 @@ static bool say_marked(struct health_word *health, const struct health_facts *fa
             "the records of %" PRIu64
             " runs do not list all of their stored checkpoints, or have lost their end; the first "
             "run is %s; nothing of these runs is removed",
-            facts->sight->runs_marked, name);
+            facts->totals->runs_marked, name);
     }
     return true;
 }
@@ -142,8 +142,8 @@ static bool say_damage(struct health_word *health, const struct health_facts *fa
         "the disk that holds the store";
     uint64_t found = facts->scrub ? facts->scrub->findings : 0;
     uint64_t records = facts->scrub ? facts->scrub->damaged_records : 0;
-    uint64_t damaged = facts->sight ? facts->sight->checkpoints[HEALTH_DAMAGED] : 0;
-    uint64_t suspect = facts->sight ? facts->sight->checkpoints[HEALTH_SUSPECT] : 0;
+    uint64_t damaged = facts->totals ? facts->totals->checkpoints[HEALTH_DAMAGED] : 0;
+    uint64_t suspect = facts->totals ? facts->totals->checkpoints[HEALTH_SUSPECT] : 0;
     if (found > 0) {
         say(health, SERVER_YELLOW, remedy, "scrub has found %" PRIu64 " damaged item%s", found,
             plural(found));

@@ -27,7 +27,7 @@ struct health_facts { /* a fact is NULL if it is not known or does not belong to
     const struct store_usage *usage;
     const struct scrub_status *scrub;
     const struct gc_status *gc;
-    const struct catalog_sight *sight;
+    const struct catalog_totals *totals;
     const char *url; /* of the store, for remedies */
 };
 

@@ -36,7 +36,7 @@ struct server_options {
     /* A rank that has been gone for this long fails the open saves of its attempt; 0 means that
      * only their deadlines do. */
     uint32_t rank_grace_ms;
-    /* Each uses encode_kit_lane_bytes(); 0 means that handed-over data stays raw. */
+    /* Each uses encode_pool_lane_bytes(); 0 means that handed-over data stays raw. */
     uint32_t encode_lanes;
     uint64_t part_bytes_total; /* memory for parts that are being received, over all sessions */
     const struct quota_table *quotas; /* borrowed; NULL if there are none */

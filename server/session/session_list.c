@@ -30,7 +30,7 @@ static void on_list(struct run_snapshot_req *req)
     int status = req->status;
     if (status == 0 &&
         req->state->commit_count == 0) { /* a list must not be empty because the record was lost */
-        status = state_beside_check(req->state, &diag);
+        status = state_unrecorded_check(req->state, &diag);
     }
     if (status == 0) {
         status = run_info_list(req->state, list->before_seq, limit, &request->scratch,

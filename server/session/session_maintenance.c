@@ -252,7 +252,7 @@ void server_health(struct server *server, const struct store_usage *usage, struc
     struct store_state state = {.word = STORE_WELL};
     struct scrub_status scrub;
     struct gc_status gc;
-    struct catalog_sight sight;
+    struct catalog_totals totals;
     struct health_facts facts = {.store = &state, .usage = usage};
     if (!server->options.catalog) {
         state.word = STORE_REFUSING;
@@ -266,8 +266,8 @@ void server_health(struct server *server, const struct store_usage *usage, struc
         facts.scrub = &scrub;
     }
     if (server->options.catalog) {
-        catalog_sight(server->options.catalog, &sight);
-        facts.sight = &sight;
+        catalog_totals(server->options.catalog, &totals);
+        facts.totals = &totals;
         facts.url = store_caps_url(&catalog_store(server->options.catalog)->caps);
     }
     if (server->gc) {

@@ -60,17 +60,17 @@ static int copy_marks(struct request *request, const struct verdict *verdict,
 static void tell_forgotten(const struct session *session, const struct run_req *req,
                            struct msg_marked *ret)
 {
-    struct forgotten_sight sight;
-    run_forgotten(session->run, &sight);
+    struct forgotten_total totals;
+    run_forgotten(session->run, &totals);
     if (req->dry_run && req->event.kind == EVENT_FORGET && req->verdict.done_count > 0) {
-        sight.count += req->verdict.done_count;
-        sight.bytes += req->verdict.done_bytes;
-        sight.cycles_min = 0;
+        totals.count += req->verdict.done_count;
+        totals.bytes += req->verdict.done_bytes;
+        totals.cycles_min = 0;
     }
-    ret->forgotten = sight.count;
-    ret->forgotten_bytes = sight.bytes;
+    ret->forgotten = totals.count;
+    ret->forgotten_bytes = totals.bytes;
     if (session->server->gc) {
-        gc_waits(session->server->gc, &sight, &ret->first_wall_ns, &ret->last_wall_ns);
+        gc_waits(session->server->gc, &totals, &ret->first_wall_ns, &ret->last_wall_ns);
     }
 }
 
@@ -165,7 +165,7 @@ static void on_state(struct run_snapshot_req *req)
     int status = req->status;
     if (status == 0 && !req->state->exists) {
         /* A run whose record is lost still exists. */
-        status = state_beside_check(req->state, &diag);
+        status = state_unrecorded_check(req->state, &diag);
         status = status != 0 ? status
                              : diag_set(&diag, CAIRN_E_NOT_FOUND,
                                         "there is no such run; `cairn ls` lists the runs");

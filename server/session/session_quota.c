@@ -86,14 +86,14 @@ static void on_found(struct run_req *req)
 /* Writes when the schedule reclaims the last forgotten checkpoint of the project. */
 static void tell_until(struct server *server, const char *project, size_t size, char *ret)
 {
-    struct project_sight sight;
+    struct project_totals totals;
     struct tm tm;
     int64_t first, last = 0;
     size_t at = 0;
     ret[0] = '\0';
-    while (server->gc && catalog_next_project(server->options.catalog, &at, &sight)) {
-        if (strcmp(sight.project, project) == 0) {
-            gc_waits(server->gc, &sight.forgotten, &first, &last);
+    while (server->gc && catalog_next_project(server->options.catalog, &at, &totals)) {
+        if (strcmp(totals.project, project) == 0) {
+            gc_waits(server->gc, &totals.forgotten, &first, &last);
         }
     }
     time_t seconds = (time_t)(last / 1000000000);
@@ -123,14 +123,14 @@ static void on_counted(struct usage_walk *walk)
     const char *project = run_name_of(session->run)->project;
     const struct quota *quota = quota_of(session->server->options.quotas, project);
     char until[48];
-    struct quota_sight sight = {.project = project, .usage = &walk->total, .until = until};
+    struct quota_use use = {.project = project, .usage = &walk->total, .until = until};
     int status = walk->status;
     tell_until(request->server, project, sizeof(until), until);
     if (status == 0) {
-        status = quota_check(quota, &sight, &request->u.open.refusal);
+        status = quota_check(quota, &use, &request->u.open.refusal);
     }
     if (status == 0) {
-        status = quota_check_save(quota, &sight, request->msg.u.open.plain_bytes,
+        status = quota_check_save(quota, &use, request->msg.u.open.plain_bytes,
                                   &request->u.open.refusal);
         request->u.open.too_large_if_full = status == CAIRN_E_QUOTA;
     }

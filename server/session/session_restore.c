@@ -129,7 +129,7 @@ static void on_viewed(struct run_snapshot_req *req)
         commit = state_latest(req->state, (struct ckpt_id){0});
         request->verdict.empty = req->state->commit_count == 0;
         if (request->verdict.empty) {
-            status = state_beside_check(req->state, &diag);
+            status = state_unrecorded_check(req->state, &diag);
         }
         if (!commit && !request->verdict.empty) {
             status = diag_set(&diag, CAIRN_E_DAMAGED,

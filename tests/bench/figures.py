@@ -22,7 +22,7 @@ from pathlib import Path
 from benchlib import GIB, HERE, MIB, SOURCE, install_package, machine, say, write_json
 
 TORCH, FULL = "torch", "full"
-PLAIN = ("bench_soak.py", "bench_forget.py", "bench_care.py")  # they know no PyTorch
+PLAIN = ("bench_soak.py", "bench_forget.py", "bench_upkeep.py")  # they know no PyTorch
 SIZES = {"2g": 2 * GIB, "8g": 8 * GIB}
 
 
@@ -38,7 +38,7 @@ def stages():
     every["train"] = (["bench_train.py", "--no-install"], 5, TORCH)
     every["train-2"] = (["bench_train.py", "--no-install", "--ranks", "2"], 6, FULL + TORCH)
     every["forget"] = (["bench_forget.py"], 0.5, "")
-    every["care"] = (["bench_care.py"], 4, "")
+    every["care"] = (["bench_upkeep.py"], 4, "")
     every["stored"] = (["bench_stored.py", "--no-install"], 3, TORCH)
     return every
 

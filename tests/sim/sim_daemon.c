@@ -12,8 +12,8 @@
 #include "base/check.h"
 #include "net/stream.h"
 #include "session/server.h"
-#include "sim_care.h"
 #include "sim_mutant.h"
+#include "sim_upkeep.h"
 #include "store/dir/store_dir.h"
 #include "store/rados/store_rados.h"
 #include "support/store_bend.h"
@@ -31,8 +31,8 @@ struct sim_daemon {
     struct diag open_diag;
     struct catalog *catalog;
     struct server *server;
-    struct sim_care *care; /* NULL: nobody tends the store, or it has ended */
-    uint64_t grace_ms;     /* of the server, when the care has ended */
+    struct sim_upkeep *upkeep; /* NULL: nobody tends the store, or it has ended */
+    uint64_t grace_ms;         /* of the server, when the upkeep has ended */
     struct listener *listener;
     bool ready, ending, gone;
 };
@@ -65,7 +65,7 @@ static void on_server_stopped(void *user)
 static void on_care_closed(void *user)
 {
     struct sim_daemon *daemon = user;
-    daemon->care = NULL;
+    daemon->upkeep = NULL;
     server_stop(daemon->server, daemon->grace_ms, on_server_stopped, daemon);
 }
 
@@ -75,7 +75,7 @@ static void daemon_end(struct sim_daemon *daemon, uint64_t grace_ms)
     daemon->listener = NULL;
     daemon->grace_ms = grace_ms;
     if (daemon->ending) {
-        if (daemon->server && !daemon->care) {
+        if (daemon->server && !daemon->upkeep) {
             server_stop(daemon->server, grace_ms, on_server_stopped, daemon); /* hurry */
         }
         return;
@@ -84,8 +84,8 @@ static void daemon_end(struct sim_daemon *daemon, uint64_t grace_ms)
     if (daemon->is_opening) {
         return; /* on_opened goes on with the end */
     }
-    if (daemon->care) {
-        care_close(daemon->care, on_care_closed, daemon);
+    if (daemon->upkeep) {
+        upkeep_close(daemon->upkeep, on_care_closed, daemon);
     } else if (daemon->server) {
         server_stop(daemon->server, grace_ms, on_server_stopped, daemon);
     } else if (daemon->catalog) {
@@ -161,7 +161,7 @@ static void on_catalog_ready(void *user, int status, const struct diag *diag)
                                      .agent = "cairnd sim"};
     must(scene, server_new(&options, &daemon->server, &mine), &mine);
     daemon->ready = true;
-    daemon->care = scene->tended ? care_new(scene, daemon->host, daemon->catalog) : NULL;
+    daemon->upkeep = scene->tended ? upkeep_new(scene, daemon->host, daemon->catalog) : NULL;
     if (!sim_is_dead(daemon->host)) {
         listen_now(daemon);
     }
@@ -367,11 +367,11 @@ static struct scene_seat *seat_at(struct scene *scene, uint64_t arg)
     return &scene->seats[(arg >> 3) % scene->seat_count];
 }
 
-struct sim_care *daemon_care(struct scene *scene, uint64_t seat)
+struct sim_upkeep *daemon_care(struct scene *scene, uint64_t seat)
 {
     struct sim_daemon *daemon = scene->seats[seat].daemon;
     bool is_there = daemon && !daemon->ending && !sim_is_dead(daemon->host);
-    return is_there ? daemon->care : NULL;
+    return is_there ? daemon->upkeep : NULL;
 }
 
 const char *daemon_name(struct scene *scene, uint64_t arg) { return seat_at(scene, arg)->name; }

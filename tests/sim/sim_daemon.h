@@ -9,13 +9,13 @@
 
 #include "sim_scene.h"
 
-struct sim_care;
+struct sim_upkeep;
 
 /* Starts, restarts and buries daemons; called each tick. */
 void daemon_tick(struct scene *scene);
 /* What a fault does to a current one; no effect when there is none. */
 /* The upkeep at a seat; NULL: the daemon does not serve just now. */
-struct sim_care *daemon_care(struct scene *scene, uint64_t seat);
+struct sim_upkeep *daemon_care(struct scene *scene, uint64_t seat);
 const char *daemon_name(struct scene *scene, uint64_t arg);
 void daemon_kill(struct scene *scene, uint64_t arg, enum sim_death death);
 void daemon_kill_all(struct scene *scene);

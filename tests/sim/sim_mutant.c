@@ -37,7 +37,7 @@ static const struct sim_mutant mutants[MUTANT_COUNT] = {
 };
 
 const struct sim_mutant *mutant_get(enum mutant kind) { return &mutants[kind]; }
-bool mutant_needs_care(const struct sim_mutant *mutant)
+bool mutant_needs_upkeep(const struct sim_mutant *mutant)
 {
     return mutant && ((mutant->kind >= MUTANT_NO_CLAIMS && mutant->kind < MUTANT_COUNT_DISK) ||
                       mutant->kind == MUTANT_SWEEP_UNGUARDED);

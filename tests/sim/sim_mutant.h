@@ -50,7 +50,7 @@ static inline bool mutant_is_shared(const struct sim_mutant *mutant)
     return mutant && mutant->kind >= MUTANT_COUNT_DISK;
 }
 /* Is it found only where something is forgotten and collected? */
-bool mutant_needs_care(const struct sim_mutant *mutant);
+bool mutant_needs_upkeep(const struct sim_mutant *mutant);
 bool mutant_is(const struct sim_mutant *mutant, enum mutant kind);
 /* Before the host's vfs is used. */
 void mutant_on_host(const struct sim_mutant *mutant, struct sim_host *host);

@@ -25,7 +25,7 @@ struct fate { /* of a checkpoint that was asked about */
 
 struct sim_operator {
     struct scene *scene;
-    struct sim_care *care; /* at whose daemon the request is; NULL: none is under way */
+    struct sim_upkeep *upkeep; /* at whose daemon the request is; NULL: none is under way */
     struct run_req req;
     struct run *run;
     struct ckpt_id ids[2];
@@ -64,7 +64,7 @@ static struct fate *fate_of(struct sim_operator *op, struct ckpt_id id)
 bool operator_may_miss(const struct sim_operator *op, struct ckpt_id id)
 {
     const struct fate *fate = op ? fate_find(op, id) : NULL;
-    bool asked = op && op->care && op->req.event.kind == EVENT_FORGET;
+    bool asked = op && op->upkeep && op->req.event.kind == EVENT_FORGET;
     bool by_policy = asked && op->req.event.policy;
     for (size_t i = 0; asked && i < op->req.event.id_count; i++) {
         by_policy = by_policy || ckpt_id_equal(op->ids[i], id);
@@ -86,9 +86,9 @@ bool operator_knows_gone(const struct sim_operator *op, struct ckpt_id id)
 
 /* --- answers ---------------------------------------------------------------------- */
 
-static void let_go(struct sim_operator *op)
+static void release(struct sim_operator *op)
 {
-    op->care = NULL;
+    op->upkeep = NULL;
     catalog_release(op->run);
     op->run = NULL;
 }
@@ -138,8 +138,8 @@ static void on_answer(struct run_req *req)
 {
     struct sim_operator *op = container_of(req, struct sim_operator, req);
     struct scene *scene = op->scene;
-    struct sim_care *care = op->care;
-    let_go(op);
+    struct sim_upkeep *upkeep = op->upkeep;
+    release(op);
     if (req->status != 0) {
         scene_tell(scene, "the operator's request: %s: %s", err_name(req->status), req->diag.text);
         if (scene->fault_count == 0 && !scene->over) {
@@ -157,31 +157,31 @@ static void on_answer(struct run_req *req)
     }
     bool forgot = req->event.kind == EVENT_FORGET && req->verdict.done_count > 0;
     if (forgot && !scene->calm && sim_chance(scene->sim, 2)) {
-        care_hurry(care);
+        upkeep_hurry(upkeep);
     }
 }
 
-void operator_lose(struct sim_operator *op, const struct sim_care *care)
+void operator_lose(struct sim_operator *op, const struct sim_upkeep *upkeep)
 {
-    if (op && op->care == care) {
+    if (op && op->upkeep == upkeep) {
         run_cancel(&op->req);
-        let_go(op);
+        release(op);
         not_known(op);
     }
 }
 
 /* --- requests --------------------------------------------------------------------- */
 
-static void ask(struct sim_operator *op, struct sim_care *care, const struct event *event)
+static void ask(struct sim_operator *op, struct sim_upkeep *upkeep, const struct event *event)
 {
     static const char *const kinds[] = {[EVENT_FORGET] = "forget",
                                         [EVENT_UNDELETE] = "undelete",
                                         [EVENT_PIN] = "pin",
                                         [EVENT_UNPIN] = "unpin"};
     struct run_name name = {"sim", "run"};
-    CHECK(!op->care);
-    op->care = care;
-    op->run = catalog_run(care_catalog(care), &name);
+    CHECK(!op->upkeep);
+    op->upkeep = upkeep;
+    op->run = catalog_run(upkeep_catalog(upkeep), &name);
     op->req = (struct run_req){.event = *event, .done = on_answer};
     op->req.event.actor = NAME;
     op->req.event.ids = op->ids;
@@ -214,13 +214,13 @@ static bool pick(struct sim_operator *op, struct ckpt_id *ret)
     return oracle_pick(op->scene, ret);
 }
 
-static void act(struct sim_operator *op, struct sim_care *care)
+static void act(struct sim_operator *op, struct sim_upkeep *upkeep)
 {
     struct scene *scene = op->scene;
     uint64_t draw = sim_below(scene->sim, 100);
     struct event event = {.kind = EVENT_FORGET, .id_count = 1, .reason = "to save space"};
     if (draw < 8) {
-        care_collect(care);
+        upkeep_collect(upkeep);
         return;
     }
     if (draw < 28) {
@@ -229,7 +229,7 @@ static void act(struct sim_operator *op, struct sim_care *care)
                                                .least = 1 + (uint32_t)sim_below(scene->sim, 2)};
         event.id_count = 0;
         event.policy = &op->policy;
-        ask(op, care, &event);
+        ask(op, upkeep, &event);
         return;
     }
     if (!pick(op, &op->ids[0])) {
@@ -243,19 +243,19 @@ static void act(struct sim_operator *op, struct sim_care *care)
     } else if (draw < 56) {
         event = (struct event){.kind = EVENT_UNDELETE, .id_count = draw < 44 ? 0 : 1};
     }
-    ask(op, care, &event);
+    ask(op, upkeep, &event);
 }
 
 static void on_time(void *user)
 {
     struct sim_operator *op = user;
     struct scene *scene = op->scene;
-    struct sim_care *care = daemon_care(scene, sim_below(scene->sim, scene->seat_count));
+    struct sim_upkeep *upkeep = daemon_care(scene, sim_below(scene->sim, scene->seat_count));
     if (scene->over || scene->calm) {
         return;
     }
-    if (care && !op->care) {
-        act(op, care);
+    if (upkeep && !op->upkeep) {
+        act(op, upkeep);
     }
     sim_at(scene->sim, 10 + sim_below(scene->sim, 150), on_time, op);
 }
@@ -265,12 +265,12 @@ static void on_commit(void *user)
     struct sim_operator *op = user;
     struct scene *scene = op->scene;
     const struct oracle *oracle = &scene->oracle;
-    struct sim_care *care = daemon_care(scene, sim_below(scene->sim, scene->seat_count));
+    struct sim_upkeep *upkeep = daemon_care(scene, sim_below(scene->sim, scene->seat_count));
     struct event event = {
         .kind = EVENT_FORGET, .id_count = 1, .keep_least = 1, .reason = "there is a newer one"};
-    if (care && !op->care && !scene->over && !scene->calm && oracle->fact_count > 1) {
+    if (upkeep && !op->upkeep && !scene->over && !scene->calm && oracle->fact_count > 1) {
         op->ids[0] = oracle->facts[oracle->fact_count - 2].id;
-        ask(op, care, &event);
+        ask(op, upkeep, &event);
     }
 }
 
@@ -286,7 +286,7 @@ void operator_start(struct sim_operator *op)
     sim_at(op->scene->sim, sim_below(op->scene->sim, 300), on_time, op);
 }
 
-static bool is_answered(struct scene *scene) { return scene->op->care == NULL; }
+static bool is_answered(struct scene *scene) { return scene->op->upkeep == NULL; }
 
 /* Its answer: how many of the request it has done. */
 static size_t ask_and_wait(struct scene *scene, const struct event *event)
@@ -309,15 +309,15 @@ bool operator_try_undelete(struct scene *scene, struct ckpt_id id)
     if (ask_and_wait(scene, &event) == 0) {
         return false;
     }
-    for (unsigned i = 1; i < CARE_KEEP_CYCLES; i++) {
-        care_cycle(scene);
+    for (unsigned i = 1; i < UPKEEP_KEEP_CYCLES; i++) {
+        upkeep_cycle(scene);
     }
     event = (struct event){.kind = EVENT_UNDELETE, .id_count = 1};
     if (ask_and_wait(scene, &event) == 0) {
         scene_fail(scene,
                    "I9: %" PRIu64 "@%" PRIu64 " was forgotten %u cycles ago and cannot be brought "
                    "back",
-                   id.step, id.term, CARE_KEEP_CYCLES - 1);
+                   id.step, id.term, UPKEEP_KEEP_CYCLES - 1);
     }
     return true;
 }
@@ -333,7 +333,7 @@ struct sim_operator *operator_new(struct scene *scene)
 void operator_free(struct sim_operator *op)
 {
     if (op) {
-        CHECK(!op->care);
+        CHECK(!op->upkeep);
         free(op->fates);
         free(op);
     }

@@ -7,7 +7,7 @@
 #ifndef CAIRN_TEST_SIM_OPERATOR_H
 #define CAIRN_TEST_SIM_OPERATOR_H
 
-#include "sim_care.h"
+#include "sim_upkeep.h"
 
 struct sim_operator;
 
@@ -18,7 +18,7 @@ void operator_start(struct sim_operator *op); /* at random moments, until the en
  * under way may refer to it. NULL operator: nothing. */
 void operator_on_commit(struct sim_operator *op);
 /* The daemon ends: what was asked of it has an unknown outcome. NULL operator: nothing. */
-void operator_lose(struct sim_operator *op, const struct sim_care *care);
+void operator_lose(struct sim_operator *op, const struct sim_upkeep *upkeep);
 /* Has it ever been asked to forget this one, so that it may be missing? */
 bool operator_may_miss(const struct sim_operator *op, struct ckpt_id id);
 /* Or was it so for a while since then, and is brought back? */

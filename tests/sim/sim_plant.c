@@ -15,7 +15,7 @@
 #include "run/part_refs.h"
 #include "sim_scene.h"
 
-struct sight { /* a pass found something of this one dead, for the first time */
+struct first_seen { /* a pass found something of this one dead, for the first time */
     const struct gc *gc;
     struct ckpt_id id;
     uint64_t mark, pass;
@@ -23,21 +23,21 @@ struct sight { /* a pass found something of this one dead, for the first time */
 
 static struct scene *world; /* the one that runs */
 static const struct sim_mutant *planted;
-static struct sight *sights;
-static size_t sight_count, sight_cap;
+static struct first_seen *first_seens;
+static size_t first_seen_count, first_seen_cap;
 
 void plant(struct scene *scene, const struct sim_mutant *mutant)
 {
     world = scene;
     planted = mutant;
-    sight_count = 0;
+    first_seen_count = 0;
 }
 
 void plant_fini(void)
 {
-    free(sights);
-    sights = NULL;
-    sight_count = sight_cap = 0;
+    free(first_seens);
+    first_seens = NULL;
+    first_seen_count = first_seen_cap = 0;
     world = NULL;
     planted = NULL;
 }
@@ -232,20 +232,20 @@ bool __wrap_mark_plan(struct gc *gc, const struct mark_user *user, bool any_may_
     return __real_mark_plan(gc, user, any_may_go, state);
 }
 
-static struct sight *sight_of(const struct gc *gc, const struct batch_ckpt *ckpt)
+static struct first_seen *first_seen_of(const struct gc *gc, const struct batch_ckpt *ckpt)
 {
-    for (size_t i = 0; i < sight_count; i++) {
-        if (sights[i].gc == gc && ckpt_id_equal(sights[i].id, ckpt->id)) {
-            return &sights[i];
+    for (size_t i = 0; i < first_seen_count; i++) {
+        if (first_seens[i].gc == gc && ckpt_id_equal(first_seens[i].id, ckpt->id)) {
+            return &first_seens[i];
         }
     }
-    if (sight_count == sight_cap) {
-        sight_cap = sight_cap ? sight_cap * 2 : 64;
-        sights = realloc(sights, sight_cap * sizeof *sights);
-        CHECK(sights);
+    if (first_seen_count == first_seen_cap) {
+        first_seen_cap = first_seen_cap ? first_seen_cap * 2 : 64;
+        first_seens = realloc(first_seens, first_seen_cap * sizeof *first_seens);
+        CHECK(first_seens);
     }
-    sights[sight_count] = (struct sight){.gc = gc, .id = ckpt->id};
-    return &sights[sight_count++];
+    first_seens[first_seen_count] = (struct first_seen){.gc = gc, .id = ckpt->id};
+    return &first_seens[first_seen_count++];
 }
 
 /* What no checkpoint was ever made of goes in the second pass that finds it so, not before. */
@@ -253,13 +253,13 @@ static void check_batch(struct gc *gc)
 {
     for (size_t i = 0; i < gc->batch.count; i++) {
         const struct batch_ckpt *ckpt = &gc->batch.ckpts[i];
-        struct sight *sight = sight_of(gc, ckpt);
-        if (sight->pass == 0 || sight->mark != ckpt->mark || sight->pass > gc->status.pass) {
-            sight->mark = ckpt->mark;
-            sight->pass = gc->status.pass;
+        struct first_seen *seen = first_seen_of(gc, ckpt);
+        if (seen->pass == 0 || seen->mark != ckpt->mark || seen->pass > gc->status.pass) {
+            seen->mark = ckpt->mark;
+            seen->pass = gc->status.pass;
         }
         bool waits = ckpt->kind == KIND_DEAD || ckpt->kind == KIND_LIVE;
-        if (waits && ckpt->ripe && sight->pass == gc->status.pass) {
+        if (waits && ckpt->ripe && seen->pass == gc->status.pass) {
             scene_fail(world,
                        "%" PRIu64 "@%" PRIu64 " may lose objects in the first pass that "
                        "finds them dead",

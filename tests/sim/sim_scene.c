@@ -108,7 +108,7 @@ struct scene *scene_new(uint64_t seed, const struct scene_options *options)
     scene->deadline_ms_max = sim_chance(scene->sim, 3) ? 3000 : 0;
     scene->sessions_max = sim_chance(scene->sim, 3) ? 4 : 64;
     scene->snapshot_every = 2 + (unsigned)sim_below(scene->sim, 8);
-    scene->tended = mutant_needs_care(scene->mutant) || (seed / 2) % 2 == 1;
+    scene->tended = mutant_needs_upkeep(scene->mutant) || (seed / 2) % 2 == 1;
     if (scene->tended) {
         scene->gc_every_ms = 10 + sim_below(scene->sim, sim_chance(scene->sim, 2) ? 150 : 1500);
         scene->scrub_every_ms = sim_chance(scene->sim, 2) ? 100 + sim_below(scene->sim, 2000) : 0;

@@ -99,7 +99,7 @@ static void check_care(struct scene *scene, size_t count, const struct ckpt_id *
     if (count > 1 && operator_try_undelete(scene, listed[last])) {
         restore_one(scene, (struct selector){.kind = SELECT_EXACT, .id = listed[last]});
     }
-    care_check_space(scene);
+    upkeep_check_space(scene);
     for (size_t i = 0; i < count; i++) {
         restore_one(scene, (struct selector){.kind = SELECT_EXACT, .id = listed[i]});
     }

@@ -232,7 +232,7 @@ static void wait_looked(struct looking *looking)
 static void on_state(struct run_snapshot_req *req)
 {
     struct looking *looking = container_of(req, struct looking, snapshot);
-    looking->status = req->status == 0 ? state_beside_check(req->state, &looking->diag) : 0;
+    looking->status = req->status == 0 ? state_unrecorded_check(req->state, &looking->diag) : 0;
     req->run = NULL; /* answered; a record that cannot be read is told by joining the run */
     looking->done = true;
     loop_uv_stop(looking->offline->loop);

@@ -17,7 +17,7 @@
 
 enum { PROBE_BYTES = LIMIT_ALIGN_BYTES, SLOW_SYNC_MS = 200, INODES_MIN = 10000 };
 
-struct looking {
+struct checking {
     const struct dir_doctor_options *options;
     struct vfs *vfs;
     vfs_fd root;
@@ -33,7 +33,7 @@ static int64_t clock_ns(clockid_t clock)
 
 /* Tells whether the store is on a file system that Cairn is tested on. Network file systems and
  * tmpfs are unsafe. */
-static void look_at_file_system(struct looking *looking, const struct vfs_space *space)
+static void check_file_system(struct checking *checking, const struct vfs_space *space)
 {
     static const char *const tried[] = {"ext4", "xfs", "btrfs", "sim"};
     bool is_tried = false;
@@ -41,62 +41,62 @@ static void look_at_file_system(struct looking *looking, const struct vfs_space 
         is_tried = is_tried || strcmp(space->fs_type, tried[i]) == 0;
     }
     if (space->is_network) {
-        doctor_add(looking->doctor, DOCTOR_UNSAFE, "file system",
-                   "%s is on the network file system %s", looking->options->path, space->fs_type);
-        doctor_remedy(looking->doctor, "use a local disk, or a store on Ceph: on a network file "
-                                       "system a daemon on another host could not be kept out");
+        doctor_add(checking->doctor, DOCTOR_UNSAFE, "file system",
+                   "%s is on the network file system %s", checking->options->path, space->fs_type);
+        doctor_remedy(checking->doctor, "use a local disk, or a store on Ceph: on a network file "
+                                        "system a daemon on another host could not be kept out");
     } else if (strcmp(space->fs_type, "tmpfs") == 0) {
-        doctor_add(looking->doctor, DOCTOR_UNSAFE, "file system", "%s is on tmpfs",
-                   looking->options->path);
-        doctor_remedy(looking->doctor,
+        doctor_add(checking->doctor, DOCTOR_UNSAFE, "file system", "%s is on tmpfs",
+                   checking->options->path);
+        doctor_remedy(checking->doctor,
                       "use a disk, because the contents of tmpfs are lost at a power cut");
     } else if (!is_tried) {
-        doctor_add(looking->doctor, DOCTOR_WARNING, "file system", "%s is on %s",
-                   looking->options->path, space->fs_type);
-        doctor_remedy(looking->doctor, "use ext4, xfs or btrfs, on which Cairn is tested");
+        doctor_add(checking->doctor, DOCTOR_WARNING, "file system", "%s is on %s",
+                   checking->options->path, space->fs_type);
+        doctor_remedy(checking->doctor, "use ext4, xfs or btrfs, on which Cairn is tested");
     } else {
-        doctor_add(looking->doctor, DOCTOR_GOOD, "file system", "%s is on %s",
-                   looking->options->path, space->fs_type);
+        doctor_add(checking->doctor, DOCTOR_GOOD, "file system", "%s is on %s",
+                   checking->options->path, space->fs_type);
     }
 }
 
 /* Tells how much room and how many inodes are free. */
-static void look_at_space(struct looking *looking)
+static void check_space(struct checking *checking)
 {
     struct vfs_space space;
     struct diag why = DIAG_INIT;
-    int rc = looking->vfs->ops->space(looking->vfs, looking->root, &space, &why);
+    int rc = checking->vfs->ops->space(checking->vfs, checking->root, &space, &why);
     if (rc != 0) {
-        doctor_add(looking->doctor, DOCTOR_UNSAFE, "file system", "%s", diag_text(&why, rc));
+        doctor_add(checking->doctor, DOCTOR_UNSAFE, "file system", "%s", diag_text(&why, rc));
         return;
     }
-    look_at_file_system(looking, &space);
+    check_file_system(checking, &space);
     struct doctor_room room = {.free_bytes = space.free_bytes,
                                .total_bytes = space.total_bytes,
-                               .reserve_bytes = looking->options->reserve_bytes};
-    doctor_space(looking->doctor, "space", &room);
+                               .reserve_bytes = checking->options->reserve_bytes};
+    doctor_space(checking->doctor, "space", &room);
     /* Btrfs does not count inodes. */
     if (space.total_inodes > 0 && space.free_inodes < INODES_MIN) {
-        doctor_add(looking->doctor, DOCTOR_WARNING, "inodes",
+        doctor_add(checking->doctor, DOCTOR_WARNING, "inodes",
                    "%" PRIu64 " of %" PRIu64 " inodes are free", space.free_inodes,
                    space.total_inodes);
-        doctor_remedy(looking->doctor, "a checkpoint needs a file for each rank's objects and "
-                                       "part: make the file system with more inodes");
+        doctor_remedy(checking->doctor, "a checkpoint needs a file for each rank's objects and "
+                                        "part: make the file system with more inodes");
     }
 }
 
 /* Tells whether others than the owner may change the store. */
-static void look_at_mode(struct looking *looking)
+static void check_mode(struct checking *checking)
 {
     struct vfs_stat stat;
     struct diag why = DIAG_INIT;
-    int rc = looking->vfs->ops->fstat(looking->vfs, looking->root, &stat, &why);
+    int rc = checking->vfs->ops->fstat(checking->vfs, checking->root, &stat, &why);
     if (rc != 0) {
-        doctor_add(looking->doctor, DOCTOR_UNSAFE, "permissions", "%s", diag_text(&why, rc));
+        doctor_add(checking->doctor, DOCTOR_UNSAFE, "permissions", "%s", diag_text(&why, rc));
         return;
     }
     bool all = (stat.mode & 0002) != 0, group = (stat.mode & 0020) != 0;
-    doctor_add(looking->doctor,
+    doctor_add(checking->doctor,
                all     ? DOCTOR_UNSAFE
                : group ? DOCTOR_WARNING
                        : DOCTOR_GOOD,
@@ -105,8 +105,8 @@ static void look_at_mode(struct looking *looking)
                : group ? ": a whole group may change the store"
                        : "");
     if (all || group) {
-        doctor_remedy(looking->doctor, "chmod %s %s", all ? "o-w,g-w" : "g-w",
-                      looking->options->path);
+        doctor_remedy(checking->doctor, "chmod %s %s", all ? "o-w,g-w" : "g-w",
+                      checking->options->path);
     }
 }
 
@@ -122,10 +122,10 @@ struct probe {
 
 /* Writes a small file, makes it durable and reads it back. Measures how long this takes and what
  * time the file got. */
-static int write_probe(struct looking *looking, struct probe *probe, struct diag *diag)
+static int write_probe(struct checking *checking, struct probe *probe, struct diag *diag)
 {
-    struct vfs *vfs = looking->vfs;
-    int rc = vfs->ops->open(vfs, looking->root, probe->name,
+    struct vfs *vfs = checking->vfs;
+    int rc = vfs->ops->open(vfs, checking->root, probe->name,
                             VFS_READ | VFS_WRITE | VFS_CREATE_EXCL | VFS_DIRECT, &probe->fd, diag);
     if (rc != 0) {
         return rc;
@@ -139,7 +139,7 @@ static int write_probe(struct looking *looking, struct probe *probe, struct diag
     rc = back == NULL ? diag_no_memory(diag, "this check")
                       : vfs->ops->pwrite(vfs, probe->fd, 0, PROBE_BYTES, probe->page, diag);
     rc = rc ? rc : vfs->ops->fsync(vfs, probe->fd, diag);
-    rc = rc ? rc : vfs->ops->fsync(vfs, looking->root, diag);
+    rc = rc ? rc : vfs->ops->fsync(vfs, checking->root, diag);
     probe->sync_ns = clock_ns(CLOCK_MONOTONIC) - begin_ns;
     probe->after_ns = clock_ns(CLOCK_REALTIME);
     rc = rc ? rc : vfs->ops->fstat(vfs, probe->fd, &stat, diag);
@@ -147,7 +147,7 @@ static int write_probe(struct looking *looking, struct probe *probe, struct diag
     if (rc == 0 && (got != PROBE_BYTES || memcmp(back, probe->page, PROBE_BYTES) != 0)) {
         rc =
             diag_set(diag, CAIRN_E_DAMAGED, "%s/%s does not hold the bytes that were written to it",
-                     looking->options->path, probe->name);
+                     checking->options->path, probe->name);
     }
     probe->mtime_ns = stat.mtime_ns;
     free(back);
@@ -157,36 +157,36 @@ static int write_probe(struct looking *looking, struct probe *probe, struct diag
 
 /* Tells how long fsync took, whether O_DIRECT works, and whether the file system's clock is right.
  */
-static void tell_probe(struct looking *looking, const struct probe *probe)
+static void tell_probe(struct checking *checking, const struct probe *probe)
 {
     int64_t ms = probe->sync_ns / 1000000;
-    doctor_add(looking->doctor, ms > SLOW_SYNC_MS ? DOCTOR_WARNING : DOCTOR_GOOD, "fsync",
+    doctor_add(checking->doctor, ms > SLOW_SYNC_MS ? DOCTOR_WARNING : DOCTOR_GOOD, "fsync",
                "making a file and its name durable took %" PRId64 ".%01" PRId64 " ms", ms,
                probe->sync_ns / 100000 % 10);
     if (ms > SLOW_SYNC_MS) {
-        doctor_remedy(looking->doctor, "each commit waits for a few of these: find out what else "
-                                       "uses this disk, or use another disk");
+        doctor_remedy(checking->doctor, "each commit waits for a few of these: find out what else "
+                                        "uses this disk, or use another disk");
     }
     doctor_add(
-        looking->doctor, probe->is_direct ? DOCTOR_GOOD : DOCTOR_WARNING, "O_DIRECT",
+        checking->doctor, probe->is_direct ? DOCTOR_GOOD : DOCTOR_WARNING, "O_DIRECT",
         probe->is_direct
             ? "writes bypass the page cache (O_DIRECT)"
             : "the file system does not support O_DIRECT, so writes go through the page cache");
     if (!probe->is_direct) {
-        doctor_remedy(looking->doctor, "use ext4 or xfs, which are two to six times as fast");
+        doctor_remedy(checking->doctor, "use ext4 or xfs, which are two to six times as fast");
     }
     /* A file gets the time of the kernel's last tick, which is slightly behind the clock. */
     struct doctor_clock clock = {.whose = "the file system's",
                                  .theirs_ns = probe->mtime_ns,
                                  .before_ns = probe->before_ns - 20000000,
                                  .after_ns = probe->after_ns};
-    doctor_clock(looking->doctor, &clock);
+    doctor_clock(checking->doctor, &clock);
 }
 
 /* Tries whether a file can be made durable here, and removes it. */
-static void look_at_writing(struct looking *looking)
+static void check_writing(struct checking *checking)
 {
-    struct vfs *vfs = looking->vfs;
+    struct vfs *vfs = checking->vfs;
     struct diag why = DIAG_INIT;
     struct probe probe = {.fd = -1, .page = aligned_alloc(LIMIT_ALIGN_BYTES, PROBE_BYTES)};
     uint64_t random;
@@ -197,53 +197,54 @@ static void look_at_writing(struct looking *looking)
     if (probe.page != NULL) {
         memset(probe.page, 0x5a, PROBE_BYTES);
         memcpy(probe.page, &random, sizeof(random));
-        rc = write_probe(looking, &probe, &why);
+        rc = write_probe(checking, &probe, &why);
     }
     if (rc == 0) {
-        tell_probe(looking, &probe);
+        tell_probe(checking, &probe);
     } else {
-        doctor_add(looking->doctor, DOCTOR_UNSAFE, "fsync",
+        doctor_add(checking->doctor, DOCTOR_UNSAFE, "fsync",
                    "a file cannot be made durable here: %s", diag_text(&why, rc));
-        doctor_remedy(looking->doctor, rc == CAIRN_E_DENIED || rc == CAIRN_E_READ_ONLY
-                                           ? "run this command as the user that cairnd runs as, on "
-                                             "a file system that is mounted for writing"
-                                           : "check the kernel's log and the disk");
+        doctor_remedy(checking->doctor,
+                      rc == CAIRN_E_DENIED || rc == CAIRN_E_READ_ONLY
+                          ? "run this command as the user that cairnd runs as, on "
+                            "a file system that is mounted for writing"
+                          : "check the kernel's log and the disk");
     }
-    err_ignore(vfs->ops->unlink(vfs, looking->root, probe.name, false, NULL)); /* if it is there */
+    err_ignore(vfs->ops->unlink(vfs, checking->root, probe.name, false, NULL)); /* if it is there */
     free(probe.page);
 }
 
 /* --- the lock --------------------------------------------------------------------------------- */
 
 /* Tells whether a daemon has the store, and which. */
-static void look_at_lock(struct looking *looking)
+static void check_lock(struct checking *checking)
 {
-    struct vfs *vfs = looking->vfs;
+    struct vfs *vfs = checking->vfs;
     struct diag why = DIAG_INIT;
     char path[4096], who[128] = "";
     vfs_fd fd;
-    int rc = vfs->ops->open(vfs, looking->root, "lock", VFS_READ | VFS_WRITE, &fd, &why);
+    int rc = vfs->ops->open(vfs, checking->root, "lock", VFS_READ | VFS_WRITE, &fd, &why);
     if (rc == CAIRN_E_NOT_FOUND) {
-        doctor_add(looking->doctor, DOCTOR_GOOD, "lock", "no daemon has ever used this store");
+        doctor_add(checking->doctor, DOCTOR_GOOD, "lock", "no daemon has ever used this store");
         return;
     }
     if (rc != 0) {
-        doctor_add(looking->doctor, DOCTOR_WARNING, "lock", "%s", diag_text(&why, rc));
-        doctor_remedy(looking->doctor, "run this command as the user that cairnd runs as");
+        doctor_add(checking->doctor, DOCTOR_WARNING, "lock", "%s", diag_text(&why, rc));
+        doctor_remedy(checking->doctor, "run this command as the user that cairnd runs as");
         return;
     }
     rc = vfs->ops->lock(vfs, fd, &why);
     err_ignore(vfs->ops->close(vfs, fd, NULL)); /* also releases the lock */
-    snprintf(path, sizeof(path), "%s/lock", looking->options->path);
+    snprintf(path, sizeof(path), "%s/lock", checking->options->path);
     if (rc == CAIRN_E_BUSY) {
         holder_of(path, sizeof(who), who);
-        doctor_add(looking->doctor, DOCTOR_GOOD, "lock", "a daemon is using the store: %s",
+        doctor_add(checking->doctor, DOCTOR_GOOD, "lock", "a daemon is using the store: %s",
                    who[0] != '\0' ? who : "its process cannot be seen from here");
     } else if (rc == 0) {
-        doctor_add(looking->doctor, DOCTOR_GOOD, "lock", "no daemon is using the store");
+        doctor_add(checking->doctor, DOCTOR_GOOD, "lock", "no daemon is using the store");
     } else {
-        doctor_add(looking->doctor, DOCTOR_UNSAFE, "lock", "%s", diag_text(&why, rc));
-        doctor_remedy(looking->doctor,
+        doctor_add(checking->doctor, DOCTOR_UNSAFE, "lock", "%s", diag_text(&why, rc));
+        doctor_remedy(checking->doctor,
                       "use a file system with open-file-description locks; without them two "
                       "daemons on one store would not notice each other");
     }
@@ -270,13 +271,13 @@ static int count_file(void *user, const char *name, enum vfs_kind kind)
 
 /* Reports files in quarantine. They are evidence, which only an operator may delete, so the
  * operator has to know of them. */
-static void look_at_quarantine(struct looking *looking)
+static void check_quarantine(struct checking *checking)
 {
-    struct vfs *vfs = looking->vfs;
+    struct vfs *vfs = checking->vfs;
     struct quarantined found = {.vfs = vfs};
     struct diag why = DIAG_INIT;
-    int rc =
-        vfs->ops->open(vfs, looking->root, "quarantine", VFS_READ | VFS_DIRECTORY, &found.fd, &why);
+    int rc = vfs->ops->open(vfs, checking->root, "quarantine", VFS_READ | VFS_DIRECTORY, &found.fd,
+                            &why);
     if (rc == CAIRN_E_NOT_FOUND) {
         return; /* there is no store yet */
     }
@@ -285,22 +286,22 @@ static void look_at_quarantine(struct looking *looking)
         err_ignore(vfs->ops->close(vfs, found.fd, NULL)); /* a directory has nothing to flush */
     }
     if (rc != 0) {
-        doctor_add(looking->doctor, DOCTOR_WARNING, "quarantine", "%s", diag_text(&why, rc));
-        doctor_remedy(looking->doctor, "run this command as the user that cairnd runs as");
+        doctor_add(checking->doctor, DOCTOR_WARNING, "quarantine", "%s", diag_text(&why, rc));
+        doctor_remedy(checking->doctor, "run this command as the user that cairnd runs as");
     } else if (found.files > 0) {
-        doctor_add(looking->doctor, DOCTOR_GOOD, "quarantine",
+        doctor_add(checking->doctor, DOCTOR_GOOD, "quarantine",
                    "%" PRIu64 " file%s (%" PRIu64
                    " bytes) in %.160s/quarantine: damaged files of records that were replaced; "
                    "nothing reads them, so remove them when you no longer need them",
-                   found.files, plural(found.files), found.bytes, looking->options->path);
+                   found.files, plural(found.files), found.bytes, checking->options->path);
     }
 }
 
 int dir_doctor(const struct dir_doctor_options *options, struct doctor *doctor, struct diag *diag)
 {
-    struct looking looking = {.options = options, .vfs = options->vfs, .doctor = doctor};
+    struct checking checking = {.options = options, .vfs = options->vfs, .doctor = doctor};
     struct diag why = DIAG_INIT;
-    int rc = options->vfs->ops->open_root(options->vfs, options->path, &looking.root, &why);
+    int rc = options->vfs->ops->open_root(options->vfs, options->path, &checking.root, &why);
     if (rc == CAIRN_E_NOT_FOUND) {
         return diag_set(diag, CAIRN_E_NO_STORE,
                         "%s does not exist; name the directory that [store] url names in cairnd's "
@@ -310,12 +311,12 @@ int dir_doctor(const struct dir_doctor_options *options, struct doctor *doctor, 
     if (rc != 0) {
         return diag_copy(diag, &why);
     }
-    look_at_space(&looking);
-    look_at_mode(&looking);
-    look_at_writing(&looking);
-    look_at_lock(&looking);
-    look_at_quarantine(&looking);
+    check_space(&checking);
+    check_mode(&checking);
+    check_writing(&checking);
+    check_lock(&checking);
+    check_quarantine(&checking);
     /* A directory has nothing to flush. */
-    err_ignore(options->vfs->ops->close(options->vfs, looking.root, NULL));
+    err_ignore(options->vfs->ops->close(options->vfs, checking.root, NULL));
     return 0;
 }

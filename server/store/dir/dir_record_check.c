@@ -19,7 +19,7 @@ struct whole {
 };
 
 struct checking {
-    struct dir_sight *sight;
+    struct dir_view *view;
     size_t count;
     struct whole *wholes;
     uint64_t chain_from; /* from this update to the newest all exist and follow each other */
@@ -27,7 +27,7 @@ struct checking {
 
 static void name(struct checking *checking, struct record_file file, const struct diag *why)
 {
-    struct dir_damage *damage = &checking->sight->damage;
+    struct dir_damage *damage = &checking->view->damage;
     if (damage->count < STORE_RECORD_FILES_MAX) {
         damage->files[damage->count] = file;
     }
@@ -39,15 +39,15 @@ static void name(struct checking *checking, struct record_file file, const struc
  * checks that follow. */
 static int check_snapshots(struct checking *checking, enum dir_place_number number)
 {
-    struct dir_sight *sight = checking->sight;
-    const struct dir_versions *have = &sight->places[number].have;
+    struct dir_view *view = checking->view;
+    const struct dir_versions *have = &view->places[number].have;
     for (size_t i = 0; i < have->snapshot_count; i++) {
         struct diag why = DIAG_INIT;
         struct record *record = NULL;
         struct whole whole = {.file = {.version = have->snapshots[i],
                                        .is_snapshot = true,
                                        .is_copy = number == DIR_SECOND}};
-        int rc = dir_sight_snapshot(sight, &whole.file, &record, &whole.last, &why);
+        int rc = dir_view_snapshot(view, &whole.file, &record, &whole.last, &why);
         record_free(record);
         if (rc == CAIRN_E_NO_MEMORY || rc == CAIRN_E_UNSUPPORTED) {
             return rc;
@@ -64,11 +64,11 @@ static int check_snapshots(struct checking *checking, enum dir_place_number numb
 /* Checks each update by itself, and that it follows the one before it. */
 static int check_updates(struct checking *checking)
 {
-    struct dir_sight *sight = checking->sight;
-    const struct dir_versions *have = &sight->places[DIR_FIRST].have;
+    struct dir_view *view = checking->view;
+    const struct dir_versions *have = &view->places[DIR_FIRST].have;
     struct dir_link link = {.is_known = false};
-    checking->chain_from = sight->newest + 1;
-    for (size_t i = 0; i < have->update_count && have->updates[i] <= sight->newest; i++) {
+    checking->chain_from = view->newest + 1;
+    for (size_t i = 0; i < have->update_count && have->updates[i] <= view->newest; i++) {
         uint64_t version = have->updates[i];
         struct diag why = DIAG_INIT;
         bool is_next = i > 0 && have->updates[i - 1] + 1 == version;
@@ -79,7 +79,7 @@ static int check_updates(struct checking *checking)
         if (!is_next) {
             checking->chain_from = version;
         }
-        int rc = dir_sight_update(sight, version, NULL, &link, &why);
+        int rc = dir_view_update(view, version, NULL, &link, &why);
         if (rc == CAIRN_E_NO_MEMORY || rc == CAIRN_E_UNSUPPORTED) {
             return rc;
         }
@@ -95,15 +95,15 @@ static int check_updates(struct checking *checking)
                 memcmp(&whole->last, &link.hash, sizeof(link.hash)) != 0) {
                 err_ignore(diag_set(
                     &why, CAIRN_E_DAMAGED, "snapshot %llu of record %s belongs to another history",
-                    (unsigned long long)version, sight->places[whole->file.is_copy].at.path));
+                    (unsigned long long)version, view->places[whole->file.is_copy].at.path));
                 name(checking, whole->file, &why);
                 *whole = checking->wholes[--checking->count];
                 k--;
             }
         }
     }
-    if (have->update_count == 0 || have->updates[have->update_count - 1] < sight->newest) {
-        checking->chain_from = sight->newest + 1;
+    if (have->update_count == 0 || have->updates[have->update_count - 1] < view->newest) {
+        checking->chain_from = view->newest + 1;
     }
     return 0;
 }
@@ -111,27 +111,27 @@ static int check_updates(struct checking *checking)
 /* Finds the newest whole snapshots, and whether the first place needs the second. */
 static void conclude(struct checking *checking)
 {
-    struct dir_sight *sight = checking->sight;
+    struct dir_view *view = checking->view;
     for (size_t i = 0; i < checking->count; i++) {
         uint64_t version = checking->wholes[i].file.version;
         if (checking->wholes[i].file.is_copy) {
-            sight->copied = max_u64(sight->copied, version);
-        } else if (version > sight->snapshots[0]) {
-            sight->snapshots[1] = sight->snapshots[0];
-            sight->snapshots[0] = version;
+            view->copied = max_u64(view->copied, version);
+        } else if (version > view->snapshots[0]) {
+            view->snapshots[1] = view->snapshots[0];
+            view->snapshots[0] = version;
         } else {
-            sight->snapshots[1] = max_u64(sight->snapshots[1], version);
+            view->snapshots[1] = max_u64(view->snapshots[1], version);
         }
     }
-    sight->is_enough = sight->newest == 0 || checking->chain_from <= sight->snapshots[0] + 1;
-    if (!sight->is_enough && sight->damage.count == 0) {
+    view->is_enough = view->newest == 0 || checking->chain_from <= view->snapshots[0] + 1;
+    if (!view->is_enough && view->damage.count == 0) {
         struct diag why = DIAG_INIT;
-        struct record_file file = {.version = sight->newest};
+        struct record_file file = {.version = view->newest};
         err_ignore(
             diag_set(&why, CAIRN_E_DAMAGED,
                      "%s/%s ends before version %llu, which %s has: some of its files are missing",
-                     sight->store->path, sight->places[DIR_FIRST].at.path,
-                     (unsigned long long)sight->newest, sight->places[DIR_SECOND].at.path));
+                     view->store->path, view->places[DIR_FIRST].at.path,
+                     (unsigned long long)view->newest, view->places[DIR_SECOND].at.path));
         name(checking, file, &why);
     }
 }
@@ -139,22 +139,22 @@ static void conclude(struct checking *checking)
 /* Names a place that cannot be read at all. */
 static void check_folder(struct checking *checking, enum dir_place_number number)
 {
-    const struct dir_place *place = &checking->sight->places[number];
+    const struct dir_record_place *place = &checking->view->places[number];
     if (place->status != 0 && place->status != CAIRN_E_NOT_FOUND) {
         name(checking,
-             (struct record_file){.version = checking->sight->newest,
+             (struct record_file){.version = checking->view->newest,
                                   .is_snapshot = true,
                                   .is_copy = number == DIR_SECOND},
              &place->why);
     }
 }
 
-int dir_sight_check(struct dir_sight *sight)
+int dir_view_check(struct dir_view *view)
 {
-    struct checking checking = {.sight = sight};
-    size_t most = sight->places[DIR_FIRST].have.snapshot_count +
-                  sight->places[DIR_SECOND].have.snapshot_count;
-    CHECK(sight->lost_from == 0);
+    struct checking checking = {.view = view};
+    size_t most =
+        view->places[DIR_FIRST].have.snapshot_count + view->places[DIR_SECOND].have.snapshot_count;
+    CHECK(view->lost_from == 0);
     checking.wholes = calloc(most + 1, sizeof(*checking.wholes));
     if (checking.wholes == NULL) {
         return CAIRN_E_NO_MEMORY;

@@ -20,25 +20,25 @@ enum { LOAD_TRIES = 8 };
 
 /* Returns true if the folder above a record cannot be listed, so that nothing of the run can be
  * read. */
-static bool is_run_unreadable(const struct dir_sight *sight, const char *path)
+static bool is_run_unreadable(const struct dir_view *view, const char *path)
 {
     char above[DIR_PATH_MAX];
     dir_path_copy(path, above);
     char *slash = strrchr(above, '/');
-    if (sight->places[DIR_FIRST].status != CAIRN_E_IO || slash == NULL) {
+    if (view->places[DIR_FIRST].status != CAIRN_E_IO || slash == NULL) {
         return false;
     }
     *slash = 0;
-    return dir_try_list(sight->store, above) != 0;
+    return dir_try_list(view->store, above) != 0;
 }
 
 /* Shortens the cause of a loss. The remedy names the store, so the file is named inside it, and the
  * last words are dropped; both have to fit into one text. */
-static void short_cause(const struct dir_sight *sight, struct diag *ret)
+static void short_cause(const struct dir_view *view, struct diag *ret)
 {
-    *ret = sight->lost;
-    char *path = strstr(ret->text, sight->store->path);
-    size_t length = strlen(sight->store->path);
+    *ret = view->lost;
+    char *path = strstr(ret->text, view->store->path);
+    size_t length = strlen(view->store->path);
     if (path != NULL && path[length] == '/') {
         memmove(path, path + length + 1, strlen(path + length + 1) + 1);
     }
@@ -49,75 +49,75 @@ static void short_cause(const struct dir_sight *sight, struct diag *ret)
 }
 
 /* Writes what happened to the end of the record, and what can be done about it. */
-static void say_lost(const struct dir_sight *sight, struct dir_record *rec)
+static void say_lost(const struct dir_view *view, struct dir_record *rec)
 {
     struct run_name run;
     struct diag why;
     char text[RUN_NAME_TEXT_MAX];
     rec->lost = (struct diag)DIAG_INIT;
-    if (is_run_unreadable(sight, rec->path)) { /* no command of Cairn reaches what is below it */
+    if (is_run_unreadable(view, rec->path)) { /* no command of Cairn reaches what is below it */
         err_ignore(
-            diag_set(&rec->lost, sight->lost.code,
+            diag_set(&rec->lost, view->lost.code,
                      "%.250s; nothing of the run can be read: check the disk (dmesg), and restore "
                      "from a mirror meanwhile; the second copy of the record ends with update %llu",
-                     sight->lost.text, (ull)(sight->lost_from - 1)));
+                     view->lost.text, (ull)(view->lost_from - 1)));
         return;
     }
-    if (sight->lost.code == CAIRN_E_DENIED) { /* only the right to read it is lost */
+    if (view->lost.code == CAIRN_E_DENIED) { /* only the right to read it is lost */
         err_ignore(
             diag_set(&rec->lost, CAIRN_E_DENIED,
                      "%.250s; nothing is lost: give %s back to the user that cairnd runs as "
                      "(`chown -R`, `chmod -R u+rwX`); until then the record ends with update %llu",
-                     sight->lost.text, rec->path, (ull)(sight->lost_from - 1)));
+                     view->lost.text, rec->path, (ull)(view->lost_from - 1)));
         return;
     }
     /* The store's own: a daemon that opens it goes on by itself. */
     if (!dir_parse_record(rec->path, &run)) {
-        err_ignore(diag_set(&rec->lost, sight->lost.code,
+        err_ignore(diag_set(&rec->lost, view->lost.code,
                             "%.250s; the store's record ends with update %llu, and a daemon that "
                             "starts continues from there",
-                            sight->lost.text, (ull)(sight->lost_from - 1)));
+                            view->lost.text, (ull)(view->lost_from - 1)));
         return;
     }
     run_name_format(&run, text);
-    short_cause(sight, &why);
-    err_ignore(diag_set(&rec->lost, sight->lost.code,
+    short_cause(view, &why);
+    err_ignore(diag_set(&rec->lost, view->lost.code,
                         "%.200s; the record can be read up to update %llu: if a mirror has the "
                         "rest, use verify --repair --from; if not, stop the daemon and run `cairn "
                         "salvage %s --store %s --accept-loss --yes`, which gives up the rest",
-                        why.text, (ull)(sight->lost_from - 1), text,
-                        store_caps_url(&sight->store->base.caps)));
+                        why.text, (ull)(view->lost_from - 1), text,
+                        store_caps_url(&view->store->base.caps)));
 }
 
 /* --- reading ------------------------------------------------------------------------------------
  */
 
-/* Moves the record that was read from the sight to `rec`, which owns it from here on. */
-static void take_sight(struct dir_sight *sight, struct dir_record *rec)
+/* Moves the record that was read from the view to `rec`, which owns it from here on. */
+static void take_totals(struct dir_view *view, struct dir_record *rec)
 {
     CHECK(rec->record == NULL);
-    rec->record = sight->record;
-    sight->record = NULL;
-    rec->last = sight->last;
-    rec->newest = sight->newest;
-    rec->lost_from = sight->lost_from;
+    rec->record = view->record;
+    view->record = NULL;
+    rec->last = view->last;
+    rec->newest = view->newest;
+    rec->lost_from = view->lost_from;
     diag_clear(&rec->lost);
     if (rec->lost_from != 0) {
-        say_lost(sight, rec);
+        say_lost(view, rec);
     }
-    memcpy(rec->snapshots, sight->snapshots, sizeof(rec->snapshots));
+    memcpy(rec->snapshots, view->snapshots, sizeof(rec->snapshots));
 }
 
 /* Names the files that would let the reading go on: update `lost_from`, where it stopped, and the
  * snapshots from there on, all of which are damaged. */
-static void name_lost(const struct dir_sight *sight, struct dir_damage *ret)
+static void name_lost(const struct dir_view *view, struct dir_damage *ret)
 {
-    *ret = (struct dir_damage){.count = 1, .first = sight->lost};
-    ret->files[0] = (struct record_file){.version = sight->lost_from};
+    *ret = (struct dir_damage){.count = 1, .first = view->lost};
+    ret->files[0] = (struct record_file){.version = view->lost_from};
     for (int place = 0; place < DIR_PLACES; place++) {
-        const struct dir_versions *have = &sight->places[place].have;
-        for (size_t i = have->snapshot_count; i-- > 0 && have->snapshots[i] >= sight->lost_from;) {
-            if (have->snapshots[i] > sight->newest || ret->count == STORE_RECORD_FILES_MAX) {
+        const struct dir_versions *have = &view->places[place].have;
+        for (size_t i = have->snapshot_count; i-- > 0 && have->snapshots[i] >= view->lost_from;) {
+            if (have->snapshots[i] > view->newest || ret->count == STORE_RECORD_FILES_MAX) {
                 continue;
             }
             ret->files[ret->count++] = (struct record_file){
@@ -129,23 +129,23 @@ static void name_lost(const struct dir_sight *sight, struct dir_damage *ret)
 /* Reports a missing folder of copies. Every opening for writing makes it, so if it is missing,
  * somebody or something has removed it, together with the second copies of all records. Nothing
  * else would show that. */
-static void check_copies_folder(const struct dir_sight *sight, struct dir_damage *io)
+static void check_copies_folder(const struct dir_view *view, struct dir_damage *io)
 {
     struct dir_at at;
-    if (io->count > 0 || sight->newest == 0 ||
-        sight->places[DIR_SECOND].status != CAIRN_E_NOT_FOUND) {
+    if (io->count > 0 || view->newest == 0 ||
+        view->places[DIR_SECOND].status != CAIRN_E_NOT_FOUND) {
         return;
     }
-    int rc = dir_at_open(sight->store, "copy", &at, NULL);
+    int rc = dir_at_open(view->store, "copy", &at, NULL);
     if (rc == 0) {
-        dir_at_close(sight->store, &at);
+        dir_at_close(view->store, &at);
     } else if (rc == CAIRN_E_NOT_FOUND) {
         io->count = 1;
         io->files[0] =
-            (struct record_file){.version = sight->newest, .is_snapshot = true, .is_copy = true};
+            (struct record_file){.version = view->newest, .is_snapshot = true, .is_copy = true};
         err_ignore(diag_set(&io->first, CAIRN_E_DAMAGED,
                             "%s/copy, which holds the second copy of all records, is missing",
-                            sight->store->path));
+                            view->store->path));
     }
 }
 
@@ -154,24 +154,24 @@ static void check_copies_folder(const struct dir_sight *sight, struct dir_damage
 static int look_once(struct dir_store *store, struct dir_record *rec, struct dir_damage *damage,
                      struct diag *diag)
 {
-    struct dir_sight sight = {.store = store};
-    int rc = dir_sight_open(&sight, rec, diag);
-    if (rc == 0 && damage != NULL && sight.lost_from == 0) {
-        rc = dir_sight_check(&sight);
+    struct dir_view view = {.store = store};
+    int rc = dir_view_open(&view, rec, diag);
+    if (rc == 0 && damage != NULL && view.lost_from == 0) {
+        rc = dir_view_check(&view);
     }
     if (rc == 0 && damage != NULL) {
-        *damage = sight.damage;
-        if (sight.lost_from != 0) {
-            name_lost(&sight, damage);
+        *damage = view.damage;
+        if (view.lost_from != 0) {
+            name_lost(&view, damage);
         } else {
-            check_copies_folder(&sight, damage);
+            check_copies_folder(&view, damage);
         }
     }
-    bool is_odd = sight.lost_from != 0 || sight.damage.count > 0 || sight.is_moving;
+    bool is_odd = view.lost_from != 0 || view.damage.count > 0 || view.is_moving;
     if (rc == 0) {
-        take_sight(&sight, rec);
+        take_totals(&view, rec);
     }
-    dir_sight_close(&sight);
+    dir_view_close(&view);
     return rc ? rc : is_odd;
 }
 
@@ -193,11 +193,11 @@ int dir_record_look(struct dir_store *store, struct dir_record *rec, struct dir_
 /* --- healing ------------------------------------------------------------------------------------
  */
 
-/* Moves the files of one place that the sight names to quarantine. */
-static void quarantine_files(struct dir_store *store, const struct dir_sight *sight, bool is_copy,
+/* Moves the files of one place that the view names to quarantine. */
+static void quarantine_files(struct dir_store *store, const struct dir_view *view, bool is_copy,
                              const struct dir_at *at)
 {
-    const struct dir_damage *damage = &sight->damage;
+    const struct dir_damage *damage = &view->damage;
     char name[DIR_NAME_MAX];
     for (size_t i = 0; i < min_u64(damage->count, STORE_RECORD_FILES_MAX); i++) {
         if (damage->files[i].is_copy == is_copy) {
@@ -209,20 +209,20 @@ static void quarantine_files(struct dir_store *store, const struct dir_sight *si
 
 /* Makes the first place whole: moves damaged files away, and writes a snapshot if the files that
  * are left are not enough. */
-static int heal_first(struct dir_store *store, struct dir_run *run, const struct dir_sight *sight,
+static int heal_first(struct dir_store *store, struct dir_run *run, const struct dir_view *view,
                       struct diag *diag)
 {
     struct dir_record *rec = &run->record;
     struct dir_at at;
-    if (sight->places[DIR_FIRST].status == CAIRN_E_DAMAGED) {
+    if (view->places[DIR_FIRST].status == CAIRN_E_DAMAGED) {
         dir_move_folder_aside(store, rec->path);
     }
     int rc = dir_place_open(store, &run->name, rec->path, &at, diag);
     if (rc != 0) {
         return rc;
     }
-    quarantine_files(store, sight, false, &at);
-    if (!sight->is_enough) {
+    quarantine_files(store, view, false, &at);
+    if (!view->is_enough) {
         rc = dir_record_snapshot(store, rec, &at, diag);
     }
     dir_at_close(store, &at);
@@ -232,27 +232,27 @@ static int heal_first(struct dir_store *store, struct dir_run *run, const struct
 
 /* Makes the second place whole, which is only a copy: moves damaged files away and copies the
  * record again. */
-static int heal_second(struct dir_store *store, struct dir_run *run, const struct dir_sight *sight,
+static int heal_second(struct dir_store *store, struct dir_run *run, const struct dir_view *view,
                        struct diag *diag)
 {
-    const struct dir_place *place = &sight->places[DIR_SECOND];
+    const struct dir_record_place *place = &view->places[DIR_SECOND];
     if (place->status == 0) {
-        quarantine_files(store, sight, true, &place->at);
+        quarantine_files(store, view, true, &place->at);
     } else if (place->status != CAIRN_E_NOT_FOUND) {
         dir_move_folder_aside(store, run->record.copy_path); /* it is only a copy */
     }
     return dir_copy_now(store, run, diag);
 }
 
-int dir_record_heal(struct dir_store *store, struct dir_run *run, const struct dir_sight *sight,
+int dir_record_heal(struct dir_store *store, struct dir_run *run, const struct dir_view *view,
                     struct diag *diag)
 {
     CHECK(run->record.record != NULL);
     CHECK(run->record.lost_from == 0);
     int rc = FAILPOINT("dir.heal");
     rc = rc ? diag_set(diag, rc, "heal: fail point dir.heal") : 0;
-    rc = rc ? rc : heal_first(store, run, sight, diag);
-    return rc ? rc : heal_second(store, run, sight, diag);
+    rc = rc ? rc : heal_first(store, run, view, diag);
+    return rc ? rc : heal_second(store, run, view, diag);
 }
 
 /* --- loading ------------------------------------------------------------------------------------
@@ -280,28 +280,28 @@ static int sync_or_stick(struct dir_store *store, struct dir_record *rec, struct
 
 /* Does the same for the second place. If it fails, that place counts as behind and is written
  * anew. */
-static bool is_copy_durable(struct dir_store *store, const struct dir_place *place)
+static bool is_copy_durable(struct dir_store *store, const struct dir_record_place *place)
 {
     return place->status == 0 && dir_sync_once(store, &place->at, NULL) == 0;
 }
 
 /* Repairs the place that is damaged or old, after the record was read from the other one. An error
  * is only noted: the record is whole in memory. */
-static void heal_or_note(struct dir_store *store, struct dir_run *run, struct dir_sight *sight)
+static void heal_or_note(struct dir_store *store, struct dir_run *run, struct dir_view *view)
 {
     struct diag why = DIAG_INIT;
     struct dir_record *rec = &run->record;
-    uint64_t copied = is_copy_durable(store, &sight->places[DIR_SECOND]) ? sight->copied : 0;
+    uint64_t copied = is_copy_durable(store, &view->places[DIR_SECOND]) ? view->copied : 0;
     atomic_store(&run->copying.to, copied);
-    rec->is_unhealed = !sight->is_enough;
-    bool is_wanted = sight->damage.count > 0 || rec->is_unhealed;
+    rec->is_unhealed = !view->is_enough;
+    bool is_wanted = view->damage.count > 0 || rec->is_unhealed;
     if (is_wanted) {
         dir_note(store, "%s: %s",
                  rec->is_unhealed ? "read from the second copy"
                                   : "damage that the second copy covers",
-                 sight->damage.count > 0 ? sight->damage.first.text : rec->path);
+                 view->damage.count > 0 ? view->damage.first.text : rec->path);
     }
-    if (is_wanted && dir_record_heal(store, run, sight, &why) != 0) {
+    if (is_wanted && dir_record_heal(store, run, view, &why) != 0) {
         dir_note(store, "a damaged copy could not be repaired: %s", why.text);
     }
     if (atomic_load(&run->copying.to) < record_version(rec->record)) {
@@ -312,22 +312,22 @@ static void heal_or_note(struct dir_store *store, struct dir_run *run, struct di
 int dir_record_load(struct dir_store *store, struct dir_run *run, struct diag *diag)
 {
     struct dir_record *rec = &run->record;
-    struct dir_sight sight = {.store = store};
+    struct dir_view view = {.store = store};
     CHECK(!rec->is_beside);
     record_free(rec->record);
     rec->record = NULL;
     int rc = sync_or_stick(store, rec, diag);
-    rc = rc ? rc : dir_sight_open(&sight, rec, diag);
-    bool may_heal = !store->read_only && !rec->is_stuck && sight.lost_from == 0;
-    rc = rc || !may_heal ? rc : dir_sight_check(&sight);
+    rc = rc ? rc : dir_view_open(&view, rec, diag);
+    bool may_heal = !store->read_only && !rec->is_stuck && view.lost_from == 0;
+    rc = rc || !may_heal ? rc : dir_view_check(&view);
     if (rc == 0) {
-        take_sight(&sight, rec);
+        take_totals(&view, rec);
         if (may_heal) {
-            heal_or_note(store, run, &sight);
+            heal_or_note(store, run, &view);
         } else if (rec->lost_from != 0) {
             dir_note(store, "%s", rec->lost.text);
         }
     }
-    dir_sight_close(&sight);
+    dir_view_close(&view);
     return rc;
 }

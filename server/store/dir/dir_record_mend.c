@@ -198,18 +198,18 @@ static bool is_held(const struct dir_record *rec, const struct store_req *req)
 /* Takes the record in memory: what this store has confirmed is the truth, whatever the medium says
  * now. */
 static int take_memory(struct dir_record *rec, struct record *held, const struct sha256 *last,
-                       struct dir_sight *sight, struct diag *diag)
+                       struct dir_view *view, struct diag *diag)
 {
-    if (record_version(held) < sight->newest) {
+    if (record_version(held) < view->newest) {
         return diag_set(diag, CAIRN_E_CONFLICT,
                         "record %s has version %llu, but this server knows version %llu: check "
                         "that no second daemon uses this store",
-                        rec->path, (unsigned long long)sight->newest,
+                        rec->path, (unsigned long long)view->newest,
                         (unsigned long long)record_version(held));
     }
-    sight->is_enough = sight->is_enough && sight->lost_from == 0 &&
-                       record_version(sight->record) == record_version(held);
-    sight->lost_from = 0;
+    view->is_enough = view->is_enough && view->lost_from == 0 &&
+                      record_version(view->record) == record_version(held);
+    view->lost_from = 0;
     rec->record = held;
     rec->last = *last;
     return 0;
@@ -222,38 +222,37 @@ static int mend_once(struct dir_store *store, struct dir_run *run, size_t *ret_l
 {
     struct dir_record *rec = &run->record;
     struct record *held = rec->lost_from == 0 && !rec->is_stuck ? rec->record : NULL;
-    struct dir_sight sight = {.store = store};
+    struct dir_view view = {.store = store};
     rec->is_direct = true;
-    int rc = dir_sight_open(&sight, rec, diag);
+    int rc = dir_view_open(&view, rec, diag);
     rec->is_direct = false;
-    bool was_lost = sight.lost_from != 0;
+    bool was_lost = view.lost_from != 0;
     if (rc == 0 && !was_lost) {
-        rc = dir_sight_check(&sight);
+        rc = dir_view_check(&view);
     } else if (rc == 0 && held == NULL) {
         rc = diag_set(
             diag, CAIRN_E_NOT_FOUND,
             "neither copy of the record is complete, and this server does not know the rest: %s",
-            sight.lost.text);
+            view.lost.text);
     }
     if (rc == 0 && held != NULL) {
-        rc = take_memory(rec, held, &rec->last, &sight, diag);
+        rc = take_memory(rec, held, &rec->last, &view, diag);
     } else if (rc == 0) {
         record_free(rec->record);
-        rec->record = sight.record;
-        sight.record = NULL;
-        rec->last = sight.last;
+        rec->record = view.record;
+        view.record = NULL;
+        rec->last = view.last;
         rec->lost_from = 0;
     }
     if (rc == 0) {
-        memcpy(rec->snapshots, sight.snapshots, sizeof(rec->snapshots));
-        atomic_store(&run->copying.to, sight.copied);
-        *ret_left = sight.damage.count + was_lost;
-        rc = sight.is_enough && sight.damage.count == 0 &&
-                     sight.copied == record_version(rec->record)
+        memcpy(rec->snapshots, view.snapshots, sizeof(rec->snapshots));
+        atomic_store(&run->copying.to, view.copied);
+        *ret_left = view.damage.count + was_lost;
+        rc = view.is_enough && view.damage.count == 0 && view.copied == record_version(rec->record)
                  ? 0
-                 : dir_record_heal(store, run, &sight, diag);
+                 : dir_record_heal(store, run, &view, diag);
     }
-    dir_sight_close(&sight);
+    dir_view_close(&view);
     return rc;
 }
 
@@ -297,16 +296,16 @@ static int put_whole(struct dir_store *store, struct dir_run *run, struct store_
 {
     struct dir_record *rec = &run->record;
     struct record_value value = {.bytes = req->bytes, .data = req->data};
-    struct dir_sight sight = {.store = store};
+    struct dir_view view = {.store = store};
     struct chain_link link;
     struct dir_at at;
     char name[DIR_NAME_MAX];
     int rc = read_link(&req->file, req->bytes, req->data, &link, &req->diag);
-    rc = rc ? rc : dir_sight_open(&sight, rec, &req->diag);
-    if (rc == 0 && (sight.newest > 0 || sight.lost_from != 0)) {
+    rc = rc ? rc : dir_view_open(&view, rec, &req->diag);
+    if (rc == 0 && (view.newest > 0 || view.lost_from != 0)) {
         rc = diag_set(&req->diag, CAIRN_E_CONFLICT, "record %s exists here", rec->path);
     }
-    dir_sight_close(&sight);
+    dir_view_close(&view);
     rc = rc ? rc : dir_place_open(store, &run->name, rec->path, &at, &req->diag);
     if (rc != 0) {
         return rc;
@@ -367,8 +366,8 @@ int dir_op_record_file(struct dir_store *store, struct store_req *req)
 
 /* Moves the files behind the record's new beginning to quarantine. They are evidence, and nothing
  * reads them any more. */
-static void quarantine_behind(struct dir_store *store, const struct dir_place *place, uint64_t from,
-                              uint64_t to)
+static void quarantine_behind(struct dir_store *store, const struct dir_record_place *place,
+                              uint64_t from, uint64_t to)
 {
     char name[DIR_NAME_MAX];
     for (size_t i = 0; place->status == 0 && i < place->have.update_count; i++) {
@@ -388,48 +387,48 @@ static void quarantine_behind(struct dir_store *store, const struct dir_place *p
 /* Cuts a lost end off. The record goes on beyond every number that existed, so that no number is
  * used twice, and a file that comes back after a crash means nothing. The snapshot is written
  * first, and from then on it covers all the rest. */
-static int cut(struct dir_store *store, struct dir_run *run, struct dir_sight *sight,
+static int cut(struct dir_store *store, struct dir_run *run, struct dir_view *view,
                struct diag *diag)
 {
     enum { UNSEEN_MAX = 1 << 20 }; /* versions that an unreadable first place may have */
     struct dir_record *rec = &run->record;
-    uint64_t from = sight->lost_from;
-    uint64_t version = max_u64(sight->newest, from) + 1;
-    if (sight->places[DIR_FIRST].status != 0 &&
-        sight->places[DIR_FIRST].status != CAIRN_E_NOT_FOUND) {
+    uint64_t from = view->lost_from;
+    uint64_t version = max_u64(view->newest, from) + 1;
+    if (view->places[DIR_FIRST].status != 0 &&
+        view->places[DIR_FIRST].status != CAIRN_E_NOT_FOUND) {
         version += UNSEEN_MAX;
         dir_move_folder_aside(store, rec->path);
     }
     record_free(rec->record);
-    rec->record = sight->record;
-    sight->record = NULL;
-    rec->last = sight->last;
+    rec->record = view->record;
+    view->record = NULL;
+    rec->last = view->last;
     rec->lost_from = 0;
     rec->is_unhealed = false;
     rec->snapshots[0] = rec->snapshots[1] = 0; /* nothing is pruned because of the new one */
     atomic_store(&run->copying.to, 0);
     int rc = dir_record_move_on(store, run, version, diag);
     for (int i = 0; rc == 0 && i < DIR_PLACES; i++) {
-        quarantine_behind(store, &sight->places[i], from, version);
+        quarantine_behind(store, &view->places[i], from, version);
     }
     return rc;
 }
 
 int dir_record_cut(struct dir_store *store, struct dir_run *run, uint64_t from, struct diag *diag)
 {
-    struct dir_sight sight = {.store = store};
-    int rc = dir_sight_open(&sight, &run->record, diag);
-    if (rc == 0 && sight.lost_from == 0) {
+    struct dir_view view = {.store = store};
+    int rc = dir_view_open(&view, &run->record, diag);
+    if (rc == 0 && view.lost_from == 0) {
         rc = diag_set(diag, CAIRN_E_CONFLICT, "nothing of record %s is lost", run->record.path);
-    } else if (rc == 0 && from != 0 && from != sight.lost_from) {
+    } else if (rc == 0 && from != 0 && from != view.lost_from) {
         rc = diag_set(diag, CAIRN_E_CONFLICT,
                       "record %s ends before update %llu, not before update %llu as was assumed; "
                       "run the command again",
-                      run->record.path, (unsigned long long)sight.lost_from,
+                      run->record.path, (unsigned long long)view.lost_from,
                       (unsigned long long)from);
     }
-    rc = rc ? rc : cut(store, run, &sight, diag);
-    dir_sight_close(&sight);
+    rc = rc ? rc : cut(store, run, &view, diag);
+    dir_view_close(&view);
     return rc;
 }
 

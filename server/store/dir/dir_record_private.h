@@ -18,7 +18,7 @@ struct dir_versions {
 
 enum dir_place_number { DIR_FIRST, DIR_SECOND, DIR_PLACES };
 
-struct dir_place {
+struct dir_record_place {
     struct dir_at at; /* its fd is -1 if it cannot be opened */
     int status;       /* of opening and listing it; NOT_FOUND if it does not exist */
     struct diag why;
@@ -32,23 +32,24 @@ struct dir_damage {
 };
 
 /* The findings of one look at both places. */
-struct dir_sight {
+struct dir_view {
     struct dir_store *store;
     bool is_beside, is_direct; /* see struct dir_record */
     bool is_moving;            /* a listed file is gone: a daemon compacts the record meanwhile */
-    struct dir_place places[DIR_PLACES];
+    struct dir_record_place places[DIR_PLACES];
     uint64_t newest;       /* the version to be reached, by the names of the files */
     struct record *record; /* as far as it can be read */
     struct sha256 last;
     uint64_t lost_from;
     struct diag lost;
-    /* dir_sight_check(): */
+    /* dir_view_check(): */
     struct dir_damage damage;
     uint64_t snapshots[2], copied; /* whole ones of the first place; `copied`: of the second */
     bool is_enough;                /* the first place alone has all of it */
 };
 
-/* --- dir_place.c: one place of a record ------------------------------------------------------- */
+/* --- dir_record_place.c: one place of a record
+ * ------------------------------------------------------- */
 void dir_record_init(struct dir_record *rec, const char *path);
 void dir_record_fini(struct dir_record *rec);
 int MUST_USE dir_versions_list(struct dir_store *store, const struct dir_at *at,
@@ -69,27 +70,26 @@ void dir_move_folder_aside(struct dir_store *store, const char *path);
 int MUST_USE dir_record_snapshot(struct dir_store *store, struct dir_record *rec,
                                  const struct dir_at *at, struct diag *diag);
 
-/* --- dir_sight.c: what both places show ------------------------------------------------------- */
+/* --- dir_view.c: what both places show ------------------------------------------------------- */
 /* Ends the text of a damaged file. */
 extern const char dir_written_whole[];
 /* Opens both places and reads as much of the record as they have. */
-int MUST_USE dir_sight_open(struct dir_sight *sight, const struct dir_record *rec,
-                            struct diag *diag);
-void dir_sight_close(struct dir_sight *sight); /* also frees its record */
-struct dir_link {                              /* the hash of an update in the chain */
+int MUST_USE dir_view_open(struct dir_view *view, const struct dir_record *rec, struct diag *diag);
+void dir_view_close(struct dir_view *view); /* also frees its record */
+struct dir_link {                           /* the hash of an update in the chain */
     bool is_known;
     struct sha256 hash;
 };
 /* Reads update `version`. It must follow *io_link, if that is known, and *io_link becomes its hash.
  * Applies the update to record unless that is NULL. */
-int MUST_USE dir_sight_update(struct dir_sight *sight, uint64_t version, struct record *record,
-                              struct dir_link *io_link, struct diag *diag);
-int MUST_USE dir_sight_snapshot(struct dir_sight *sight, const struct record_file *file,
-                                struct record **ret, struct sha256 *ret_last, struct diag *diag);
+int MUST_USE dir_view_update(struct dir_view *view, uint64_t version, struct record *record,
+                             struct dir_link *io_link, struct diag *diag);
+int MUST_USE dir_view_snapshot(struct dir_view *view, const struct record_file *file,
+                               struct record **ret, struct sha256 *ret_last, struct diag *diag);
 
 /* --- dir_record_check.c ----------------------------------------------------------------------- */
 /* Reads every file of both places. Returns NO_MEMORY, or UNSUPPORTED for a newer Cairn's file. */
-int MUST_USE dir_sight_check(struct dir_sight *sight);
+int MUST_USE dir_view_check(struct dir_view *view);
 
 /* --- dir_copy.c ------------------------------------------------------------------------------- */
 /* Called on any thread when the record is newer than its copy. */
@@ -117,7 +117,7 @@ int MUST_USE dir_record_look(struct dir_store *store, struct dir_record *rec,
 /* Moves the damaged files to quarantine and writes a snapshot of the decoded form in rec, which is
  * durable, into each place that needs one. Returns 0 if the first place has all of it again. */
 int MUST_USE dir_record_heal(struct dir_store *store, struct dir_run *run,
-                             const struct dir_sight *sight, struct diag *diag);
+                             const struct dir_view *view, struct diag *diag);
 
 /* --- dir_record.c ----------------------------------------------------------------------------- */
 /* Makes a guarded update, which is durable if 0 is returned. The folder must exist. */

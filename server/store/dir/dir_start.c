@@ -275,7 +275,7 @@ static int raise_epoch(struct dir_store *store, uint64_t by, struct diag *diag)
 }
 
 /* Reads the store record for a reader, and mends nothing. */
-static int look_at_record(struct dir_store *store, struct diag *diag)
+static int read_record_only(struct dir_store *store, struct diag *diag)
 {
     struct dir_record *rec = &store->own->record;
     rec->is_beside = true;
@@ -338,7 +338,7 @@ static int load_record(struct dir_store *store, bool remakes, uint64_t *ret_rais
     struct dir_record *rec = &store->own->record;
     *ret_raise = 1;
     int rc =
-        store->read_only ? look_at_record(store, diag) : dir_record_load(store, store->own, diag);
+        store->read_only ? read_record_only(store, diag) : dir_record_load(store, store->own, diag);
     bool is_lost = rc == 0 && rec->lost_from != 0;
     if (rc == 0 && !remakes && !has_identity(store) &&
         (is_lost || record_version(rec->record) > 0)) {

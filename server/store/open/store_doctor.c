@@ -60,8 +60,8 @@ static void close_store(struct store *store, struct loop *loop)
 
 /* Reads the record of a run from the medium. Counts it in `*io_good` or tells what is wrong with
  * it. */
-static void look_at_run(const struct store_doctor_options *options, struct store *store,
-                        const struct run_name *run, struct doctor *doctor, size_t *io_good)
+static void check_run(const struct store_doctor_options *options, struct store *store,
+                      const struct run_name *run, struct doctor *doctor, size_t *io_good)
 {
     struct asking asking = {.loop = options->loop,
                             .req = {.op = STORE_RECORD_GET, .run = *run, .from_medium = true}};
@@ -89,8 +89,8 @@ static void look_at_run(const struct store_doctor_options *options, struct store
 }
 
 /* Reads the records of all runs and the store's own. */
-static void look_at_records(const struct store_doctor_options *options, struct store *store,
-                            struct doctor *doctor)
+static void check_records(const struct store_doctor_options *options, struct store *store,
+                          struct doctor *doctor)
 {
     struct asking asking = {.loop = options->loop, .req = {.op = STORE_LIST_RUNS}};
     const char *typed = store->caps.url;
@@ -103,16 +103,16 @@ static void look_at_records(const struct store_doctor_options *options, struct s
         return;
     }
     for (size_t i = 0; i < asking.req.ret_count; i++) {
-        look_at_run(options, store, &asking.req.ret_runs[i], doctor, &good);
+        check_run(options, store, &asking.req.ret_runs[i], doctor, &good);
     }
-    look_at_run(options, store, &(struct run_name){{0}, {0}}, doctor, &ignored);
+    check_run(options, store, &(struct run_name){{0}, {0}}, doctor, &ignored);
     doctor_add(doctor, DOCTOR_GOOD, "records", "%zu of %zu runs' records were read and are whole",
                good, asking.req.ret_count);
     free(asking.req.ret_runs);
 }
 
 /* Opens the store for reading and looks at it. */
-static void look_at_store(const struct store_doctor_options *options, struct doctor *doctor)
+static void check_store(const struct store_doctor_options *options, struct doctor *doctor)
 {
     struct store_open_options open = {
         .loop = options->loop, .pool = options->pool, .url = options->url, .read_only = true};
@@ -139,12 +139,12 @@ static void look_at_store(const struct store_doctor_options *options, struct doc
     doctor_add(doctor, DOCTOR_GOOD, "store",
                "%s store %s, epoch %llu, has a format that this version knows", store->caps.name,
                uuid, (unsigned long long)store->caps.epoch);
-    look_at_records(options, store, doctor);
+    check_records(options, store, doctor);
     close_store(store, options->loop);
 }
 
 /* Tells whether anything keeps this host's clock right. */
-static void look_at_host(struct doctor *doctor)
+static void check_host(struct doctor *doctor)
 {
     struct timex timex = {0};
     bool known = adjtimex(&timex) >= 0;
@@ -158,8 +158,8 @@ static void look_at_host(struct doctor *doctor)
 }
 
 /* Looks at the Ceph cluster of the URL, before the store in it is opened. */
-static int look_at_cluster(const struct store_doctor_options *options, struct doctor *doctor,
-                           bool *ret_silent, struct diag *diag)
+static int check_cluster(const struct store_doctor_options *options, struct doctor *doctor,
+                         bool *ret_silent, struct diag *diag)
 {
     struct store_url url;
     struct cluster *cluster;
@@ -189,16 +189,16 @@ int store_doctor(const struct store_doctor_options *options, struct doctor *doct
     int rc = store_url_check(options->url, diag);
     rc = rc             ? rc
          : path != NULL ? dir_doctor(&dir, doctor, diag)
-                        : look_at_cluster(options, doctor, &silent, diag);
+                        : check_cluster(options, doctor, &silent, diag);
     if (rc == 0) {
         if (silent) {
             doctor_add(doctor, DOCTOR_UNSAFE, "store",
                        "the store was not examined, because the cluster's OSDs do not answer");
             doctor_remedy(doctor, "look at `ceph health detail`, then run this command again");
         } else {
-            look_at_store(options, doctor);
+            check_store(options, doctor);
         }
-        look_at_host(doctor);
+        check_host(doctor);
     }
     return rc;
 }

@@ -60,7 +60,7 @@ static bool has_word(struct json_view text, const char *word)
 
 /* Tells whether a replicated pool survives the loss of a disk, and goes on writing with one OSD
  * down. */
-static void look_at_replicas(const struct pool *pool)
+static void check_replicas(const struct pool *pool)
 {
     enum doctor_level level = pool->size < 2 || pool->min_size < 2             ? DOCTOR_UNSAFE
                               : pool->size < 3 || pool->min_size >= pool->size ? DOCTOR_WARNING
@@ -81,7 +81,7 @@ static void look_at_replicas(const struct pool *pool)
 }
 
 /* Tells the same of an erasure-coded pool, whose profile says how many of its parts are data. */
-static void look_at_coding(const struct pool *pool, struct json_view osdmap)
+static void check_coding(const struct pool *pool, struct json_view osdmap)
 {
     char profile[128], text[16];
     uint64_t k = 0;
@@ -115,10 +115,10 @@ static void look_at_coding(const struct pool *pool, struct json_view osdmap)
 
 /* Tells whether the pool is of a kind that fits: records need keys (omap), which erasure-coded
  * pools do not have. */
-static void look_at_kind(const struct pool *pool, bool is_meta, struct json_view osdmap)
+static void check_kind(const struct pool *pool, bool is_meta, struct json_view osdmap)
 {
     if (pool->type == TYPE_REPLICATED) {
-        look_at_replicas(pool);
+        check_replicas(pool);
     } else if (pool->type != TYPE_ERASURE) {
         doctor_add(pool->doctor, DOCTOR_WARNING, pool->check,
                    "the pool has the unknown type %" PRIu64, pool->type);
@@ -130,12 +130,12 @@ static void look_at_kind(const struct pool *pool, bool is_meta, struct json_view
                       "name a replicated pool in the store's URL, and this one as data-pool=%s",
                       pool->name);
     } else {
-        look_at_coding(pool, osdmap);
+        check_coding(pool, osdmap);
     }
 }
 
 /* Tells how much of the pool's quotas is used. */
-static void look_at_quota(const struct pool *pool)
+static void check_quota(const struct pool *pool)
 {
     uint64_t quota = number(pool->map, "quota_max_bytes"), used = number(pool->stats, "stored");
     uint64_t objects_max = number(pool->map, "quota_max_objects"),
@@ -169,7 +169,7 @@ static void look_at_quota(const struct pool *pool)
 }
 
 /* Tells how full the pool is. */
-static void look_at_fullness(const struct pool *pool)
+static void check_fullness(const struct pool *pool)
 {
     struct json_view flags = json_view_member(pool->map, "flags_names");
     double used = 0;
@@ -210,7 +210,7 @@ void rados_doctor_pool(const char *name, bool is_meta, struct json_view report, 
     pool.type = number(pool.map, "type");
     pool.size = number(pool.map, "size");
     pool.min_size = number(pool.map, "min_size");
-    look_at_kind(&pool, is_meta, osdmap);
-    look_at_quota(&pool);
-    look_at_fullness(&pool);
+    check_kind(&pool, is_meta, osdmap);
+    check_quota(&pool);
+    check_fullness(&pool);
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The engine's interface, played from a script. One engine at a time waits for fake_let_go();
- * everything else is per engine. Loop's thread, but for fake_let_go.
+ * The engine's interface, played from a script. One engine at a time waits for fake_release();
+ * everything else is per engine. Loop's thread, but for fake_release.
  */
 #include "fake_engine.h"
 
@@ -20,7 +20,7 @@ struct engine {
     struct engine_options options;
     void (*ready)(void *user, int status, const struct diag *diag);
     void *user;
-    struct post ready_post, let_go, closed;
+    struct post ready_post, release, closed;
     struct list saves, restores; /* not done */
     void (*closed_cb)(void *user);
     void *closed_user;
@@ -57,11 +57,11 @@ static void set_waiting(struct engine *engine)
     pthread_mutex_unlock(&waiting_lock);
 }
 
-void fake_let_go(void)
+void fake_release(void)
 {
     pthread_mutex_lock(&waiting_lock);
     if (waiting_engine != NULL) {
-        loop_post(waiting_engine->options.loop, &waiting_engine->let_go);
+        loop_post(waiting_engine->options.loop, &waiting_engine->release);
     }
     pthread_mutex_unlock(&waiting_lock);
 }
@@ -124,9 +124,9 @@ static void end_all(struct engine *engine, int status)
     }
 }
 
-static void on_let_go(struct post *post)
+static void on_release(struct post *post)
 {
-    end_all(container_of(post, struct engine, let_go), fake_script.done_status);
+    end_all(container_of(post, struct engine, release), fake_script.done_status);
 }
 
 /* --- the engine
@@ -154,7 +154,7 @@ int engine_new(const struct engine_options *options,
     engine->ready = ready;
     engine->user = user;
     engine->ready_post.cb = on_ready;
-    engine->let_go.cb = on_let_go;
+    engine->release.cb = on_release;
     list_init(&engine->saves);
     list_init(&engine->restores);
     loop_post(options->loop, &engine->ready_post);

@@ -37,6 +37,6 @@ extern struct fake_seen fake_seen;
 
 void fake_reset(void);
 /* Ends the save or restore that waits, with done_status. Any thread. */
-void fake_let_go(void);
+void fake_release(void);
 
 #endif

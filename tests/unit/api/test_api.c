@@ -279,7 +279,7 @@ static void test_a_save_is_staged_then_done(void **state)
     assert_int_equal(cairn_op_wait(op, CAIRN_DONE, 5, &err), CAIRN_E_AGAIN);
     assert_int_equal(cairn_op_result(op, &result, NULL), CAIRN_E_AGAIN);
     assert_int_equal(cairn_op_wait(op, (enum cairn_stage)9, 0, &err), CAIRN_E_INVALID);
-    fake_let_go();
+    fake_release();
     assert_int_equal(cairn_op_wait(op, CAIRN_DONE, CAIRN_FOREVER, &err), 0);
     assert_int_equal(cairn_op_wait(op, CAIRN_DONE, 0, &err), 0);
     assert_int_equal(cairn_op_result(op, &result, &err), 0);
@@ -335,7 +335,7 @@ static void test_callbacks_and_drops_come_once(void **state)
     assert_int_equal(refused_one.calls, 0);
     assert_int_equal(refused_one.drops, 2);
     assert_int_equal(done.calls, 0);
-    fake_let_go();
+    fake_release();
     assert_int_equal(cairn_op_wait(op, CAIRN_DONE, CAIRN_FOREVER, NULL), CAIRN_E_NO_SPACE);
     assert_int_equal(cairn_op_notify(op, CAIRN_DONE, note, &late, drop), 0);
     assert_int_equal(late.code, CAIRN_E_NO_SPACE);
@@ -362,7 +362,7 @@ static void test_a_callback_may_free_its_op(void **state)
     fake_script.never_ends = true;
     cairn_op_t *op = save(cairn, 1);
     assert_int_equal(cairn_op_notify(op, CAIRN_DONE, free_it, op, NULL), 0);
-    fake_let_go();
+    fake_release();
     close_well(cairn);
 }
 
@@ -390,7 +390,7 @@ static void test_a_callback_that_would_block_is_refused(void **state)
     cairn_op_t *first = save(it.cairn, 1);
     it.op = first;
     assert_int_equal(cairn_op_notify(first, CAIRN_DONE, call_back_in, &it, NULL), 0);
-    fake_let_go();
+    fake_release();
     close_well(it.cairn);
     assert_int_equal(it.save_rc, CAIRN_E_INVALID);
     assert_int_equal(it.close_rc, CAIRN_E_INVALID);
@@ -475,7 +475,7 @@ static void test_a_restore_borrows_the_tensors(void **state)
     assert_int_equal(cairn_restore(cairn, NULL, &other, &err), CAIRN_E_BUSY);
     assert_int_equal(cairn_op_blob(op, "a", NULL, &data, &bytes), CAIRN_E_AGAIN);
     assert_null(cairn_op_missing(op, 0));
-    fake_let_go();
+    fake_release();
     assert_int_equal(cairn_op_wait(op, CAIRN_DONE, CAIRN_FOREVER, &err), 0);
     assert_int_equal(cairn_op_result(op, &result, &err), 0);
     assert_int_equal(result.term, 3);
@@ -590,7 +590,7 @@ static void *let_go_later(void *arg)
     struct timespec wait = {.tv_nsec = 20000000};
     (void)arg;
     nanosleep(&wait, NULL); /* gives close the time to begin; the test holds without it */
-    fake_let_go();
+    fake_release();
     return NULL;
 }
 
@@ -688,7 +688,7 @@ static void test_a_childs_handles_are_dead_and_the_parents_go_on(void **state)
     assert_int_equal(waitpid(child, &status, 0), child);
     assert_true(WIFEXITED(status));
     assert_int_equal(WEXITSTATUS(status), 0);
-    fake_let_go();
+    fake_release();
     assert_int_equal(cairn_op_wait(op, CAIRN_DONE, CAIRN_FOREVER, NULL), 0);
     cairn_op_free(op);
     close_well(cairn);

@@ -81,7 +81,7 @@ static void test_a_skipped_save_fails_its_call_only(void **state)
     assert_null(op);
     assert_non_null(strstr(err.text, "no room"));
     assert_int_equal(cairn_set_tensors(cairn, NULL, 0, &err), 0); /* nothing is borrowed */
-    fake_let_go();
+    fake_release();
     close_well(cairn);
 }
 
@@ -208,7 +208,7 @@ static int is_proven_empty(int done_status, bool empty)
     assert_int_equal(cairn_op_run_is_empty(op), 0); /* while it runs nothing is known */
     fake_script.done_status = done_status;
     fake_script.empty = empty;
-    fake_let_go();
+    fake_release();
     assert_int_equal(cairn_op_wait(op, CAIRN_DONE, CAIRN_FOREVER, &err), done_status);
     int proven = cairn_op_run_is_empty(op);
     fake_script.done_status = 0;

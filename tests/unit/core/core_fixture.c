@@ -19,7 +19,7 @@ static void reload(struct core_fixture *fixture)
     if (status != 0) {
         fail_msg("the record cannot be loaded: %s", diag_text(&diag, status));
     }
-    fixture->state.beside = fixture->beside;
+    fixture->state.unrecorded = fixture->unrecorded;
 }
 
 void core_fixture_init(struct core_fixture *fixture)
@@ -51,7 +51,7 @@ int core_teardown(void **state)
 
 int core_run(struct core_fixture *fixture, const struct event *event)
 {
-    fixture->state.beside = fixture->beside;
+    fixture->state.unrecorded = fixture->unrecorded;
     commit_step(&fixture->state, event, &fixture->scratch, &fixture->verdict);
     struct record_update update = fixture->verdict.update;
     if (fixture->verdict.code != 0) {

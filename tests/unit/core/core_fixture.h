@@ -11,10 +11,10 @@
 
 struct core_fixture {
     struct record *record;
-    struct state_beside beside; /* what lies on the medium, for every event */
-    struct scratch scratch;     /* of state and verdict */
-    struct run_state state;     /* after the last event */
-    struct verdict verdict;     /* of the last event; its update is gone */
+    struct state_unrecorded unrecorded; /* what lies on the medium, for every event */
+    struct scratch scratch;             /* of state and verdict */
+    struct run_state state;             /* after the last event */
+    struct verdict verdict;             /* of the last event; its update is gone */
 };
 
 /* Who acts: fill in what differs. */

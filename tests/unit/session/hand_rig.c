@@ -84,7 +84,7 @@ void hand_begin(uint64_t step, uint64_t open_id)
     assert_int_equal(reply->msg.u.arena.arena_id, 7);
 }
 
-void hand_fill_arena(uint8_t salt)
+void fill_arena(uint8_t salt)
 {
     for (size_t i = 0; i < ARENA_BYTES; i++) {
         memory[i] = (uint8_t)(i * 31 + i / 4096 + salt);

@@ -22,7 +22,7 @@ int hand_setup(void **state);
 int hand_teardown(void **state);
 const struct peer_reply *hand_offer(int fd, uint64_t id, uint64_t bytes);
 void hand_begin(uint64_t step, uint64_t open_id);
-void hand_fill_arena(uint8_t salt);
+void fill_arena(uint8_t salt);
 struct object_id hand_object_id(uint32_t sequence);
 struct envelope hand_blank(uint32_t bytes);
 struct msg hand_description(uint32_t sequence, uint64_t at, struct envelope *envelope);

@@ -35,7 +35,7 @@ static void assert_refused(int code, const char *text)
 static void test_a_save_by_hand_holds_the_bytes(void **state)
 {
     (void)state;
-    hand_fill_arena(1);
+    fill_arena(1);
     hand_begin(10, 77);
     uint32_t first = hand_describe_object(0, 5), second = hand_describe_object(1, 3);
     const struct peer_reply *reply = hand_then(hand_complete());
@@ -62,7 +62,7 @@ static void test_a_save_by_hand_holds_the_bytes(void **state)
 static void test_what_was_handed_over_is_finished_alone(void **state)
 {
     (void)state;
-    hand_fill_arena(2);
+    fill_arena(2);
     hand_begin(10, 77);
     hand_describe_object(0, 6);
     assert_int_equal(peer_await(&peer, hand_complete())->type, MSG_HANDED);
@@ -76,7 +76,7 @@ static void test_what_was_handed_over_is_finished_alone(void **state)
 static void test_the_client_comes_back_meanwhile(void **state)
 {
     (void)state;
-    hand_fill_arena(3);
+    fill_arena(3);
     hand_begin(10, 77);
     hand_describe_object(0, 6);
     assert_int_equal(peer_await(&peer, hand_complete())->type, MSG_HANDED);
@@ -96,7 +96,7 @@ static void test_the_client_comes_back_meanwhile(void **state)
 static void test_what_was_not_complete_is_dropped(void **state)
 {
     (void)state;
-    hand_fill_arena(4);
+    fill_arena(4);
     hand_begin(10, 77);
     hand_describe_object(0, 6);
     peer_drop(&peer);
@@ -111,7 +111,7 @@ static void test_what_was_not_complete_is_dropped(void **state)
 static void test_latest_waits_for_what_was_handed_over(void **state)
 {
     (void)state;
-    hand_fill_arena(5);
+    fill_arena(5);
     hand_begin(10, 77);
     hand_describe_object(0, 6);
     assert_int_equal(peer_await(&peer, hand_complete())->type, MSG_HANDED);
@@ -133,13 +133,13 @@ static void test_latest_waits_for_what_was_handed_over(void **state)
 static void test_memory_reused_after_an_abort(void **state)
 {
     (void)state;
-    hand_fill_arena(6);
+    fill_arena(6);
     hand_begin(10, 77);
     hand_describe_object(0, 6);
     struct msg abort = {.type = MSG_ABORT,
                         .u.abort = {peer.id, peer.open_id, CAIRN_E_CANCELLED, "changed my mind"}};
     assert_int_equal(peer_ask(&peer, abort)->msg.u.outcome.state, SAVE_ABORTED);
-    hand_fill_arena(7);
+    fill_arena(7);
     struct ckpt_id first = peer.id;
     peer.object_count = peer.chunk_count = 0;
     assert_true(peer_open(&peer, 10, 78));
@@ -154,7 +154,7 @@ static void test_memory_reused_after_an_abort(void **state)
 static void test_an_abort_ends_what_was_handed_over(void **state)
 {
     (void)state;
-    hand_fill_arena(8);
+    fill_arena(8);
     hand_begin(10, 77);
     hand_describe_object(0, 6);
     uint32_t stream = hand_complete();
@@ -178,7 +178,7 @@ static void test_a_part_that_times_out_is_published_again(void **state)
     struct store_fault_rule rule = {
         .kind = FAULT_FAIL, .op = STORE_PUBLISH, .code = CAIRN_E_OUTCOME_UNKNOWN};
     (void)state;
-    hand_fill_arena(9);
+    fill_arena(9);
     for (unsigned failures = 3; failures <= 4; failures++) {
         rule.count = failures;
         assert_int_equal(store_fault_add(rig.store, &rule), 0);
@@ -215,7 +215,7 @@ static void test_an_abort_beside_another_part(void **state)
     const struct store_fault_rule hold = {.kind = FAULT_HOLD, .op = STORE_PUBLISH};
     uint8_t other_part[] = "another";
     (void)state;
-    hand_fill_arena(8);
+    fill_arena(8);
     hand_begin(10, 77);
     hand_describe_object(0, 6);
     struct publishing publishing = {
@@ -248,7 +248,7 @@ static void test_a_changed_padding_voids_the_object(void **state)
     struct envelope envelope = hand_blank(100);
     (void)state;
     hand_begin(10, 77);
-    hand_fill_arena(9); /* not zero behind the 100 bytes */
+    fill_arena(9); /* not zero behind the 100 bytes */
     struct msg msg = hand_description(0, 0, &envelope);
     msg.u.describe.bytes = 100;
     uint32_t stream = peer_send(&peer, msg);
@@ -284,7 +284,7 @@ static void test_bad_arenas_are_refused_by_name(void **state)
     assert_int_equal(pipe(ends), 0);
     refused_arena(ends[0], ARENA_BYTES, "memfd");
     close(ends[1]);
-    hand_fill_arena(1);
+    fill_arena(1);
     hand_describe_object(0, 2); /* the one before still counts */
     assert_int_equal(hand_then(hand_complete())->type, MSG_SEALED);
 }
@@ -294,7 +294,7 @@ static void test_too_many_arenas_in_use(void **state)
     struct envelope envelope = hand_blank(RIG_CHUNK);
     uint32_t streams[8];
     (void)state;
-    hand_fill_arena(1);
+    fill_arena(1);
     hand_begin(10, 77);
     for (unsigned i = 0; i < 8; i++) {
         struct msg arena = {.type = MSG_ARENA,
@@ -377,7 +377,7 @@ static void test_descriptions_that_contradict_themselves(void **state)
 static void test_bytes_and_descriptions_do_not_mix(void **state)
 {
     (void)state;
-    hand_fill_arena(1);
+    fill_arena(1);
     hand_begin(10, 77);
     peer_send(&peer, (struct msg){.type = MSG_WANT, .u.want = {.buffers = 1}});
     assert_true(peer_await_credits(&peer, 1));
@@ -427,7 +427,7 @@ static void test_complete_before_the_part(void **state)
 static void test_complete_without_an_object(void **state)
 {
     (void)state;
-    hand_fill_arena(1);
+    fill_arena(1);
     hand_begin(10, 77);
     hand_describe_object(0, 3);
     uint32_t chunks = peer.chunk_count;
@@ -445,7 +445,7 @@ static void test_complete_without_an_object(void **state)
 static void test_complete_with_another_chunk(void **state)
 {
     (void)state;
-    hand_fill_arena(1);
+    fill_arena(1);
     hand_begin(10, 77);
     hand_describe_object(0, 3);
     peer.envelopes[1].stored_crc = 12345; /* not blank: compared, and wrong */
@@ -458,7 +458,7 @@ static void test_complete_with_another_chunk(void **state)
 static void test_a_stopping_server_finishes_what_it_has(void **state)
 {
     (void)state;
-    hand_fill_arena(3);
+    fill_arena(3);
     hand_begin(10, 77);
     hand_describe_object(0, 6);
     assert_int_equal(peer_await(&peer, hand_complete())->type, MSG_HANDED);

@@ -66,9 +66,9 @@ static void test_the_worst_speaks(void **state)
     scrub.damaged_records = 2;
     assert_non_null(strstr(judge(&store, &usage, &scrub, &gc).text, "2 runs' records"));
     scrub.damaged_records = 0;
-    struct catalog_sight sight = {.checkpoints[HEALTH_DAMAGED] = 3,
-                                  .checkpoints[HEALTH_SUSPECT] = 1};
-    struct health_facts facts = {.store = &store, .scrub = &scrub, .sight = &sight};
+    struct catalog_totals totals = {.checkpoints[HEALTH_DAMAGED] = 3,
+                                    .checkpoints[HEALTH_SUSPECT] = 1};
+    struct health_facts facts = {.store = &store, .scrub = &scrub, .totals = &totals};
     health_of(&facts, &health);
     assert_int_equal(health.word, SERVER_YELLOW);
     assert_non_null(strstr(health.text, "3 checkpoints"));
@@ -99,16 +99,16 @@ static void test_the_worst_speaks(void **state)
 static void test_a_marked_run_is_yellow(void **state)
 {
     const struct run_name name = {"team", "lost"};
-    struct catalog_sight sight = {
+    struct catalog_totals totals = {
         .runs_marked = 2, .marked = &name, .checkpoints[HEALTH_DAMAGED] = 3};
-    struct health_facts facts = {.sight = &sight, .url = "'dir:/a b'"};
+    struct health_facts facts = {.totals = &totals, .url = "'dir:/a b'"};
     struct health_word health;
     (void)state;
     health_of(&facts, &health);
     assert_int_equal(health.word, SERVER_YELLOW);
     assert_non_null(strstr(health.remedy, "`cairn salvage team/lost --store 'dir:/a b'` says"));
     assert_non_null(strstr(health.text, "the records of 2 runs do not list"));
-    sight.runs_marked = 1;
+    totals.runs_marked = 1;
     health_of(&facts, &health);
     assert_non_null(strstr(health.text, "the record of run team/lost does not list"));
 }

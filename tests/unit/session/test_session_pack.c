@@ -72,7 +72,7 @@ static void begin_packed(uint64_t step, uint64_t open_id)
 /* Step 10 with `chunks` chunks of salt 1 in one object, sequence 0; then step 20 is open. */
 static void save_a_base(uint32_t chunks)
 {
-    hand_fill_arena(1);
+    fill_arena(1);
     packing.encode = 0;
     packing.known = false;
     packing.salt = 1;
@@ -200,7 +200,7 @@ static void test_a_chunk_that_the_base_has_not_there_is_refused(void **state)
 static void test_a_base_that_was_not_named_is_no_base(void **state)
 {
     (void)state;
-    hand_fill_arena(1);
+    fill_arena(1);
     packing.known = true;
     packing.encode = 0;
     packing.salt = 1;
@@ -216,7 +216,7 @@ static void test_a_base_that_was_not_named_is_no_base(void **state)
 static void test_an_old_client_shares_nothing(void **state)
 {
     (void)state;
-    hand_fill_arena(1);
+    fill_arena(1);
     packing.known = true;
     packing.encode = 2;
     packing.salt = 1;

@@ -732,7 +732,7 @@ void sample_make(struct sample *s, uint32_t type, struct msg *ret, uint32_t *ret
     } else if (type < 100) {
         make_mark(s, type, ret);
     } else if (type < 110) {
-        sample_make_care(s, type, ret);
+        sample_make_maintenance(s, type, ret);
     } else if (type < 120) {
         make_progress(s, type, ret);
     } else {

@@ -247,7 +247,7 @@ static int judge_records(struct records *records, struct diag *diag)
     return status;
 }
 
-static int look_at_records(struct records *records, struct diag *diag)
+static int check_records(struct records *records, struct diag *diag)
 {
     struct diag why = DIAG_INIT;
     int status = judge_records(records, &why);
@@ -335,7 +335,7 @@ static int ask_server(struct cli *cli, struct doctor *doctor, struct diag *diag)
         }
         struct records records = {
             .cli = cli, .doctor = doctor, .scrub = reply->has_scrub ? &reply->scrub : NULL};
-        status = has_store(reply) ? look_at_records(&records, diag) : 0;
+        status = has_store(reply) ? check_records(&records, diag) : 0;
         judge_care(reply, doctor);
     }
     engine_call_fini(&request.call);

@@ -4,7 +4,7 @@
  * terminal, a JSON document a line elsewhere.
  */
 #include "cli.h"
-#include "lookout.h"
+#include "condition.h"
 
 #include "base/digits.h"
 
@@ -35,7 +35,7 @@ struct rank_row { /* sorted by run, checkpoint, rank */
     bool straggles;
 };
 
-struct look {
+struct sample {
     size_t count;
     struct rank_row *rows;
     uint64_t at_ms;
@@ -60,14 +60,14 @@ static bool same_save(const struct rank_row *a, const struct rank_row *b)
 
 /* --- one look --- */
 
-static int ask(struct cli *cli, struct look *ret, struct diag *diag)
+static int ask(struct cli *cli, struct sample *ret, struct diag *diag)
 {
     struct source_request request = {
         .call.request = {.type = MSG_PROGRESS,
                          .u.progress = {.project = cli->has_run ? cli->run.project : ""}}};
     int status = source_call(cli->connection, &request, diag);
     const struct msg_progress_reply *reply = &request.call.reply.u.progress_reply;
-    *ret = (struct look){.at_ms = loop_now_ms(source_loop(cli->connection))};
+    *ret = (struct sample){.at_ms = loop_now_ms(source_loop(cli->connection))};
     if (status == 0) {
         ret->more = reply->more;
         ret->rows = calloc(reply->count + 1, sizeof(*ret->rows));
@@ -85,7 +85,7 @@ static int ask(struct cli *cli, struct look *ret, struct diag *diag)
     return status;
 }
 
-static void rate(const struct look *before, struct look *now)
+static void rate(const struct sample *before, struct sample *now)
 {
     for (size_t i = 0; i < now->count; i++) {
         struct rank_row *rank = &now->rows[i];
@@ -132,7 +132,7 @@ static int judge(struct rank_row *ranks, size_t count, struct diag *diag)
     return 0;
 }
 
-static size_t save_end(const struct look *look, size_t first)
+static size_t save_end(const struct sample *look, size_t first)
 {
     size_t end = first;
     while (end < look->count && same_save(&look->rows[first], &look->rows[end])) {
@@ -159,7 +159,7 @@ static void json_rank(struct json *json, const struct rank_row *rank)
     json_close(json, '}');
 }
 
-static int print_json(const struct look *look)
+static int print_json(const struct sample *look)
 {
     struct json json;
     json_init(&json);
@@ -222,7 +222,7 @@ static void add_rank(struct table *table, const struct rank_row *rank)
 }
 
 /* Who holds the others up comes first; what does not fit is counted. */
-static int print_screen(const struct look *look)
+static int print_screen(const struct sample *look)
 {
     static const char *const titles[] = {"RUN",      "CHECKPOINT", ">RANK", ">RECEIVED", ">PER S",
                                          ">DURABLE", ">PER S",     ">AGE",  ""};
@@ -251,7 +251,7 @@ static int print_screen(const struct look *look)
     return out_flush();
 }
 
-static int show(const struct cli *cli, struct look *look, struct diag *diag)
+static int show(const struct cli *cli, struct sample *look, struct diag *diag)
 {
     int status = 0;
     for (size_t first = 0; status == 0 && first < look->count;) {
@@ -268,14 +268,14 @@ static int show(const struct cli *cli, struct look *look, struct diag *diag)
 static int run(struct cli *cli, void *values, struct diag *diag)
 {
     const struct top_options *own = values;
-    struct look before = {0};
+    struct sample before = {0};
     if (cli->source.store) {
         return diag_set(diag, CAIRN_E_UNSUPPORTED,
                         "a store without a server receives no saves; ask the server (--server)");
     }
     int status = cli_connect(cli, false, diag);
     for (uint64_t looks = 1; status == 0; looks++) {
-        struct look now = {0};
+        struct sample now = {0};
         status = ask(cli, &now, diag);
         if (status == 0) {
             rate(&before, &now);
@@ -286,7 +286,7 @@ static int run(struct cli *cli, void *values, struct diag *diag)
         if (status != 0 || looks == own->count) {
             break;
         }
-        status = lookout_pause(cli, own->every_ms, diag);
+        status = condition_pause(cli, own->every_ms, diag);
     }
     free(before.rows);
     return status;

@@ -18,13 +18,13 @@ static const struct actor one = {.token = 1, .world_size = 1};
 
 static void beside(struct core_fixture *f, size_t count, const struct state_unknown *unknown)
 {
-    f->beside = (struct state_beside){.run = "p/r", .ckpt_count = count};
+    f->unrecorded = (struct state_unrecorded){.run = "p/r", .ckpt_count = count};
     if (count > 0) {
-        f->beside.highest = unknown[count - 1].id;
-        f->beside.unknown_count = count;
-        f->beside.unknown = unknown;
+        f->unrecorded.highest = unknown[count - 1].id;
+        f->unrecorded.unknown_count = count;
+        f->unrecorded.unknown = unknown;
     }
-    f->state.beside = f->beside;
+    f->state.unrecorded = f->unrecorded;
 }
 
 static void assert_says(const struct core_fixture *f, const char *text)
@@ -50,7 +50,7 @@ static void a_missing_record_is_no_empty_run(void **ret)
     assert_says(f, "is missing");
     assert_int_equal(core_run(f, &create), CAIRN_E_DAMAGED);
     assert_int_equal(record_count(f->record), 0);
-    f->beside.unknown_count = 0; /* parts without a manifest are something, too */
+    f->unrecorded.unknown_count = 0; /* parts without a manifest are something, too */
     assert_int_equal(core_begin(f, &one, LATEST, true), CAIRN_E_DAMAGED);
     beside(f, 0, NULL);
     assert_int_equal(core_begin(f, &one, LATEST, true), 0);
@@ -62,14 +62,14 @@ static void an_unreadable_medium_is_no_empty_run(void **ret)
 {
     struct core_fixture *f = *ret;
     beside(f, 0, NULL);
-    f->beside.code = CAIRN_E_IO;
-    f->beside.code_text = "readdir: Input/output error";
+    f->unrecorded.code = CAIRN_E_IO;
+    f->unrecorded.code_text = "readdir: Input/output error";
     assert_int_equal(core_begin(f, &one, LATEST, true), CAIRN_E_IO);
     assert_says(f, "readdir");
     assert_int_equal(core_open(f, &one, 10, 7), CAIRN_E_IO);
-    f->beside.code = 0;
+    f->unrecorded.code = 0;
     struct ckpt_id id = core_save(f, &one, 10);
-    f->beside.code = CAIRN_E_IO; /* what the record has is had all the same */
+    f->unrecorded.code = CAIRN_E_IO; /* what the record has is had all the same */
     struct actor next = {.token = 2, .world_size = 1, .newest_seen = 1, .parent = id};
     assert_int_equal(core_begin(f, &next, LATEST, true), 0);
     assert_ckpt(f->verdict.id, 1, 10);
@@ -265,13 +265,13 @@ static void a_lost_end(void **ret)
 {
     struct core_fixture *f = *ret;
     char text[300];
-    f->beside = (struct state_beside){.run = "p/r", .lost_from = 3};
+    f->unrecorded = (struct state_unrecorded){.run = "p/r", .lost_from = 3};
     assert_int_equal(core_begin(f, &one, LATEST, true), CAIRN_E_DAMAGED);
     assert_says(f, "update 3 and everything after it");
-    f->beside.lost_from = 0;
+    f->unrecorded.lost_from = 0;
     core_save(f, &one, 10);
-    f->beside.lost_from = 9;
-    f->state.beside = f->beside;
+    f->unrecorded.lost_from = 9;
+    f->state.unrecorded = f->unrecorded;
     assert_int_equal(core_begin(f, &one, LATEST, true), 0);
     assert_ckpt(f->verdict.id, 1, 10);
     state_mark_text(&f->state, sizeof(text), text);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Samples of the messages about a server and its care of the store.
+ * Samples of the messages about a server and its maintenance of the store.
  */
 #include "sample_private.h"
 
@@ -48,7 +48,7 @@ static void make_repair_status(struct sample *s, struct msg_repair_status *info)
     info->lines->text = info->text = sample_text(s, 0, 60);
 }
 
-void sample_make_care(struct sample *s, uint32_t type, struct msg *ret)
+void sample_make_maintenance(struct sample *s, uint32_t type, struct msg *ret)
 {
     if (type == MSG_SCRUB) {
         ret->u.scrub = (struct msg_scrub){.begin = sample_flip(s), .rate = sample_number(s)};

@@ -17,72 +17,74 @@
 static void list_smalls(struct run *run);
 static void check_next(struct run *run);
 
-bool beside_is_needed(const struct run *run)
+bool unrecorded_is_needed(const struct run *run)
 {
-    const struct run_beside *beside = &run->beside;
-    bool again = beside->diag.code != 0 && loop_now_ms(run->catalog->loop) >= beside->again_ms;
-    return !beside->looked || again;
+    const struct run_unrecorded *unrecorded = &run->unrecorded;
+    bool again =
+        unrecorded->diag.code != 0 && loop_now_ms(run->catalog->loop) >= unrecorded->again_ms;
+    return !unrecorded->looked || again;
 }
 
-void beside_fini(struct run *run)
+void unrecorded_fini(struct run *run)
 {
-    free(run->beside.ckpts);
-    free(run->beside.found);
-    free(run->beside.unknown);
+    free(run->unrecorded.ckpts);
+    free(run->unrecorded.found);
+    free(run->unrecorded.unknown);
     record_free(run->kept);
 }
 
-/* Updates state->beside: the found manifests that the present record does not know. Called after
- * each load, commit and adoption. */
-void beside_sync(struct run *run)
+/* Updates state->unrecorded: the found manifests that the present record does not know. Called
+ * after each load, commit and adoption. */
+void unrecorded_sync(struct run *run)
 {
-    struct run_beside *beside = &run->beside;
-    struct state_beside *state = &run->state.beside;
+    struct run_unrecorded *unrecorded = &run->unrecorded;
+    struct state_unrecorded *state = &run->state.unrecorded;
     size_t count = 0;
 
-    for (size_t i = 0; i < beside->found_count; i++) {
-        const struct state_unknown *found = &beside->found[i];
+    for (size_t i = 0; i < unrecorded->found_count; i++) {
+        const struct state_unknown *found = &unrecorded->found[i];
         if (!state_explains(&run->state, found->id, found->open_id)) {
-            CHECK(count < beside->found_cap);
-            CHECK(count == 0 || ckpt_id_compare(beside->unknown[count - 1].id, found->id) <= 0);
-            beside->unknown[count++] = *found;
+            CHECK(count < unrecorded->found_cap);
+            CHECK(count == 0 || ckpt_id_compare(unrecorded->unknown[count - 1].id, found->id) <= 0);
+            unrecorded->unknown[count++] = *found;
         }
     }
-    *state = (struct state_beside){.code = beside->diag.code,
-                                   .code_text = diag_text(&beside->diag, beside->diag.code),
-                                   .run = beside->run_text,
-                                   .store = store_caps_url(&run->catalog->store->caps),
-                                   .ckpt_count = beside->ckpt_count,
-                                   .highest = beside->highest,
-                                   .unknown_count = count,
-                                   .unknown = beside->unknown,
-                                   .lost_from = run->lost_from,
-                                   .lost_text = run->lost.code != 0 ? run->lost.text : NULL};
+    *state =
+        (struct state_unrecorded){.code = unrecorded->diag.code,
+                                  .code_text = diag_text(&unrecorded->diag, unrecorded->diag.code),
+                                  .run = unrecorded->run_text,
+                                  .store = store_caps_url(&run->catalog->store->caps),
+                                  .ckpt_count = unrecorded->ckpt_count,
+                                  .highest = unrecorded->highest,
+                                  .unknown_count = count,
+                                  .unknown = unrecorded->unknown,
+                                  .lost_from = run->lost_from,
+                                  .lost_text = run->lost.code != 0 ? run->lost.text : NULL};
 }
 
 /* Ends the look, with the results, or with `status` if it failed. */
 static void end(struct run *run, int status, const struct diag *diag)
 {
-    struct run_beside *beside = &run->beside;
+    struct run_unrecorded *unrecorded = &run->unrecorded;
     struct catalog *catalog = run->catalog;
 
     CHECK(run->busy);
-    CHECK(beside->checked <= beside->found_count);
+    CHECK(unrecorded->checked <= unrecorded->found_count);
     run->busy = false;
-    beside->looked = true;
-    diag_clear(&beside->diag);
-    free(beside->ckpts);
-    beside->ckpts = NULL;
+    unrecorded->looked = true;
+    diag_clear(&unrecorded->diag);
+    free(unrecorded->ckpts);
+    unrecorded->ckpts = NULL;
     if (status != 0) {
-        beside->found_count = beside->checked; /* the others may be names of nothing */
+        unrecorded->found_count = unrecorded->checked; /* the others may be names of nothing */
         /* Answers that depend on the look carry the text. */
-        err_ignore(diag_copy(&beside->diag, diag));
+        err_ignore(diag_copy(&unrecorded->diag, diag));
         /* The first text is kept. */
-        err_ignore(diag_set(&beside->diag, status, "%s", err_text(status)));
-        beside->again_ms = loop_now_ms(catalog->loop) + RUN_RETRY_MS;
+        err_ignore(diag_set(&unrecorded->diag, status, "%s", err_text(status)));
+        unrecorded->again_ms = loop_now_ms(catalog->loop) + RUN_RETRY_MS;
     }
-    beside_sync(run);
-    run->loaded = run->loaded && run->state.beside.unknown_count == 0;
+    unrecorded_sync(run);
+    run->loaded = run->loaded && run->state.unrecorded.unknown_count == 0;
     run->wake = run->tell = true;
     run_kick(run);
     catalog_drop(catalog);
@@ -98,20 +100,21 @@ static void no_memory(struct run *run)
  * ones. Returns false if there is no memory. */
 static bool add_found(struct run *run, struct ckpt_id id, uint64_t open_id)
 {
-    struct run_beside *beside = &run->beside;
-    if (beside->found_count == beside->found_cap) {
-        size_t cap = beside->found_cap ? beside->found_cap * 2 : 16;
-        struct state_unknown *found = realloc(beside->found, cap * sizeof *found);
+    struct run_unrecorded *unrecorded = &run->unrecorded;
+    if (unrecorded->found_count == unrecorded->found_cap) {
+        size_t cap = unrecorded->found_cap ? unrecorded->found_cap * 2 : 16;
+        struct state_unknown *found = realloc(unrecorded->found, cap * sizeof *found);
         struct state_unknown *unknown = NULL;
-        beside->found = found ? found : beside->found;
-        unknown = found ? realloc(beside->unknown, cap * sizeof *unknown) : NULL;
-        beside->unknown = unknown ? unknown : beside->unknown;
+        unrecorded->found = found ? found : unrecorded->found;
+        unknown = found ? realloc(unrecorded->unknown, cap * sizeof *unknown) : NULL;
+        unrecorded->unknown = unknown ? unknown : unrecorded->unknown;
         if (!unknown) {
             return false;
         }
-        beside->found_cap = cap;
+        unrecorded->found_cap = cap;
     }
-    beside->found[beside->found_count++] = (struct state_unknown){.id = id, .open_id = open_id};
+    unrecorded->found[unrecorded->found_count++] =
+        (struct state_unknown){.id = id, .open_id = open_id};
     return true;
 }
 
@@ -156,9 +159,9 @@ static void on_smalls(struct store_req *req)
 static void on_checked(struct store_req *req)
 {
     struct run *run = container_of(req, struct run, req);
-    struct run_beside *beside = &run->beside;
+    struct run_unrecorded *unrecorded = &run->unrecorded;
 
-    CHECK(beside->checked < beside->found_count);
+    CHECK(unrecorded->checked < unrecorded->found_count);
     free(req->ret_data);
     req->ret_data = NULL;
     if (is_for_now(req->status)) {
@@ -166,10 +169,10 @@ static void on_checked(struct store_req *req)
         return;
     }
     if (req->status == CAIRN_E_NOT_FOUND) {
-        beside->found_count--;
-        beside->found[beside->checked] = beside->found[beside->found_count];
+        unrecorded->found_count--;
+        unrecorded->found[unrecorded->checked] = unrecorded->found[unrecorded->found_count];
     } else {
-        beside->checked++;
+        unrecorded->checked++;
     }
     check_next(run);
 }
@@ -178,17 +181,18 @@ static void on_checked(struct store_req *req)
  * write and never wrote (STORE_ENTER). */
 static void check_next(struct run *run)
 {
-    struct run_beside *beside = &run->beside;
+    struct run_unrecorded *unrecorded = &run->unrecorded;
 
-    if (beside->checked < beside->found_count && beside->found[beside->checked].open_id == 0) {
-        beside->checked++;
+    if (unrecorded->checked < unrecorded->found_count &&
+        unrecorded->found[unrecorded->checked].open_id == 0) {
+        unrecorded->checked++;
     }
-    if (beside->checked == beside->found_count || run->catalog->closing) {
-        beside->checked = beside->found_count;
+    if (unrecorded->checked == unrecorded->found_count || run->catalog->closing) {
+        unrecorded->checked = unrecorded->found_count;
         list_smalls(run);
         return;
     }
-    const struct state_unknown *found = &beside->found[beside->checked];
+    const struct state_unknown *found = &unrecorded->found[unrecorded->checked];
     run->req = (struct store_req){
         .op = STORE_FETCH,
         .run = run->name,
@@ -202,19 +206,19 @@ static void check_next(struct run *run)
 /* Lists the small things of the next checkpoint that the record does not fully account for. */
 static void list_smalls(struct run *run)
 {
-    struct run_beside *beside = &run->beside;
+    struct run_unrecorded *unrecorded = &run->unrecorded;
 
-    while (beside->at < beside->ckpt_count &&
-           state_explains_all(&run->state, beside->ckpts[beside->at])) {
-        beside->at++;
+    while (unrecorded->at < unrecorded->ckpt_count &&
+           state_explains_all(&run->state, unrecorded->ckpts[unrecorded->at])) {
+        unrecorded->at++;
     }
-    if (beside->at == beside->ckpt_count || run->catalog->closing) {
+    if (unrecorded->at == unrecorded->ckpt_count || run->catalog->closing) {
         end(run, 0, NULL);
         return;
     }
     run->req = (struct store_req){.op = STORE_LIST_SMALL,
                                   .run = run->name,
-                                  .id = beside->ckpts[beside->at++],
+                                  .id = unrecorded->ckpts[unrecorded->at++],
                                   .deadline_ms = RUN_STORE_DEADLINE_MS,
                                   .done = on_smalls};
     store_submit(run->catalog->store, &run->req);
@@ -224,30 +228,30 @@ static void list_smalls(struct run *run)
 static void on_ckpts(struct store_req *req)
 {
     struct run *run = container_of(req, struct run, req);
-    struct run_beside *beside = &run->beside;
+    struct run_unrecorded *unrecorded = &run->unrecorded;
 
-    CHECK(beside->ckpts == NULL);
+    CHECK(unrecorded->ckpts == NULL);
     if (req->status != 0) {
         free(req->ret_ckpts);
         end(run, req->status, &req->diag);
         return;
     }
-    beside->ckpts = req->ret_ckpts;
+    unrecorded->ckpts = req->ret_ckpts;
     req->ret_ckpts = NULL;
-    beside->ckpt_count = req->ret_count;
-    beside->highest = (struct ckpt_id){0, 0};
+    unrecorded->ckpt_count = req->ret_count;
+    unrecorded->highest = (struct ckpt_id){0, 0};
     if (req->ret_count > 0) {
-        beside->highest = beside->ckpts[req->ret_count - 1]; /* they are sorted */
+        unrecorded->highest = unrecorded->ckpts[req->ret_count - 1]; /* they are sorted */
     }
-    beside->at = beside->found_count = beside->checked = 0;
+    unrecorded->at = unrecorded->found_count = unrecorded->checked = 0;
     list_smalls(run);
 }
 
-void beside_look(struct run *run)
+void unrecorded_list(struct run *run)
 {
     CHECK(!run->busy);
     CHECK(run->loaded);
-    run_name_format(&run->name, run->beside.run_text);
+    run_name_format(&run->name, run->unrecorded.run_text);
     run->busy = true;
     run->req = (struct store_req){.op = STORE_LIST_CKPTS,
                                   .run = run->name,
@@ -259,7 +263,7 @@ void beside_look(struct run *run)
 
 void run_refresh(struct run *run)
 {
-    run->beside.looked = false;
+    run->unrecorded.looked = false;
     run_kick(run);
 }
 

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * See sim_care.h. At the end: everything that is reachable from the record, found by reading the
+ * See sim_upkeep.h. At the end: everything that is reachable from the record, found by reading the
  * object tables of all parts, against everything that the store lists. One thread.
  */
-#include "sim_care.h"
+#include "sim_upkeep.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -18,7 +18,7 @@
 
 enum { CYCLES = 6, STORE_MS = 20000, REST_MS = 12000 };
 
-struct sim_care {
+struct sim_upkeep {
     struct scene *scene;
     struct sim_host *host;
     struct catalog *catalog;
@@ -33,85 +33,85 @@ struct sim_care {
 
 static void on_found(void *user, const struct scrub_finding *finding)
 {
-    const struct sim_care *care = user;
+    const struct sim_upkeep *upkeep = user;
     /* A record that a failing store does not give is told as well, and the dead read nothing. */
     bool is_honest =
-        sim_is_dead(care->host) || (finding->id.term == 0 && care->scene->disk_was_harmed);
-    if (!care->scene->medium_was_harmed && !is_honest) {
-        scene_fail(care->scene, "I1: scrub finds %" PRIu64 "@%" PRIu64 " damaged: %s",
+        sim_is_dead(upkeep->host) || (finding->id.term == 0 && upkeep->scene->disk_was_harmed);
+    if (!upkeep->scene->medium_was_harmed && !is_honest) {
+        scene_fail(upkeep->scene, "I1: scrub finds %" PRIu64 "@%" PRIu64 " damaged: %s",
                    finding->id.step, finding->id.term, finding->text);
     }
 }
 
 static void on_collected(void *user)
 {
-    struct sim_care *care = user;
+    struct sim_upkeep *upkeep = user;
     struct gc_status status;
-    gc_status(care->gc, &status);
-    scene_tell(care->scene,
+    gc_status(upkeep->gc, &status);
+    scene_tell(upkeep->scene,
                "gc of %s: pass %" PRIu64 ": %" PRIu64 " reclaimed, %" PRIu64 " objects, %" PRIu64
                " small things, %" PRIu64 " for the next pass, %" PRIu64 " errors %s",
-               sim_host_name(care->host), status.pass, status.reclaimed, status.objects,
+               sim_host_name(upkeep->host), status.pass, status.reclaimed, status.objects,
                status.smalls, status.kept, status.errors, status.text);
-    if (care->cycles > 0 && gc_cycle(care->gc, false)) {
-        care->cycles--;
+    if (upkeep->cycles > 0 && gc_cycle(upkeep->gc, false)) {
+        upkeep->cycles--;
     }
 }
 
-struct sim_care *care_new(struct scene *scene, struct sim_host *host, struct catalog *catalog)
+struct sim_upkeep *upkeep_new(struct scene *scene, struct sim_host *host, struct catalog *catalog)
 {
-    struct sim_care *care = calloc(1, sizeof *care);
-    CHECK(care);
-    *care = (struct sim_care){.scene = scene, .host = host, .catalog = catalog};
+    struct sim_upkeep *upkeep = calloc(1, sizeof *upkeep);
+    CHECK(upkeep);
+    *upkeep = (struct sim_upkeep){.scene = scene, .host = host, .catalog = catalog};
     struct gc_options gc = {.loop = sim_loop(host),
                             .catalog = catalog,
                             .every_ms = scene->calm ? 0 : scene->gc_every_ms,
-                            .keep_cycles = CARE_KEEP_CYCLES,
+                            .keep_cycles = UPKEEP_KEEP_CYCLES,
                             .lease_cycles = scene->calm ? 1 : 0,
                             .actor = "gc",
                             .ended = on_collected,
-                            .user = care};
+                            .user = upkeep};
     struct scrub_options scrub = {.loop = sim_loop(host),
                                   .catalog = catalog,
                                   .thread = sim_waiting_pool(host),
                                   .every_ms = scene->calm ? 0 : scene->scrub_every_ms,
                                   .save_ms = 200,
                                   .found = on_found,
-                                  .user = care};
-    CHECK(gc_new(&gc, &care->gc) == 0);
-    CHECK(scrub_new(&scrub, &care->scrub) == 0);
-    return care;
+                                  .user = upkeep};
+    CHECK(gc_new(&gc, &upkeep->gc) == 0);
+    CHECK(scrub_new(&scrub, &upkeep->scrub) == 0);
+    return upkeep;
 }
 
 static void on_gc_closed(void *user)
 {
-    struct sim_care *care = user;
-    void (*closed)(void *user) = care->closed;
-    void *closed_user = care->closed_user;
-    free(care);
+    struct sim_upkeep *upkeep = user;
+    void (*closed)(void *user) = upkeep->closed;
+    void *closed_user = upkeep->closed_user;
+    free(upkeep);
     closed(closed_user);
 }
 
 static void on_scrub_closed(void *user)
 {
-    struct sim_care *care = user;
-    gc_close(care->gc, on_gc_closed, care);
+    struct sim_upkeep *upkeep = user;
+    gc_close(upkeep->gc, on_gc_closed, upkeep);
 }
 
-void care_close(struct sim_care *care, void (*closed)(void *user), void *user)
+void upkeep_close(struct sim_upkeep *upkeep, void (*closed)(void *user), void *user)
 {
-    care->closed = closed;
-    care->closed_user = user;
-    operator_lose(care->scene->op, care);
-    scrub_close(care->scrub, on_scrub_closed, care);
+    upkeep->closed = closed;
+    upkeep->closed_user = user;
+    operator_lose(upkeep->scene->op, upkeep);
+    scrub_close(upkeep->scrub, on_scrub_closed, upkeep);
 }
 
-struct catalog *care_catalog(struct sim_care *care) { return care->catalog; }
-void care_collect(struct sim_care *care) { (void)gc_now(care->gc, false); }
+struct catalog *upkeep_catalog(struct sim_upkeep *upkeep) { return upkeep->catalog; }
+void upkeep_collect(struct sim_upkeep *upkeep) { (void)gc_now(upkeep->gc, false); }
 
-void care_hurry(struct sim_care *care)
+void upkeep_hurry(struct sim_upkeep *upkeep)
 {
-    care->cycles = gc_cycle(care->gc, false) ? CARE_KEEP_CYCLES - 1 : CARE_KEEP_CYCLES;
+    upkeep->cycles = gc_cycle(upkeep->gc, false) ? UPKEEP_KEEP_CYCLES - 1 : UPKEEP_KEEP_CYCLES;
 }
 
 static bool has_collected(struct scene *scene)
@@ -121,7 +121,7 @@ static bool has_collected(struct scene *scene)
     return !status.running;
 }
 
-void care_cycle(struct scene *scene)
+void upkeep_cycle(struct scene *scene)
 {
     scene_await(scene, has_collected, STORE_MS, "the end of a pass of gc");
     CHECK(gc_cycle(daemon_care(scene, 0)->gc, false));
@@ -308,11 +308,11 @@ static void read_record(struct scene *scene)
     catalog_release(run);
 }
 
-void care_check_space(struct scene *scene)
+void upkeep_check_space(struct scene *scene)
 {
     sim_run_for(scene->sim, REST_MS); /* what was open ends by its deadline */
     for (unsigned i = 0; i < CYCLES; i++) {
-        care_cycle(scene);
+        upkeep_cycle(scene);
     }
     struct gc_status status;
     look = (struct look){.scene = scene};

@@ -57,15 +57,15 @@ struct look {
 static void take_state(void *user, const struct run_state *state)
 {
     struct look *look = user;
-    const struct state_beside *beside = &state->beside;
+    const struct state_unrecorded *unrecorded = &state->unrecorded;
     look->marked = state_is_marked(state);
-    look->unknown_count = beside->unknown_count;
+    look->unknown_count = unrecorded->unknown_count;
     look->commit_count = state->commit_count;
     look->dead_count = state->dead_count;
     look->newest_term = state->newest_term;
-    look->code = beside->code;
-    if (beside->unknown_count > 0) {
-        look->newest = beside->unknown[beside->unknown_count - 1].id;
+    look->code = unrecorded->code;
+    if (unrecorded->unknown_count > 0) {
+        look->newest = unrecorded->unknown[unrecorded->unknown_count - 1].id;
     }
 }
 

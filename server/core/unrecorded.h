@@ -1,26 +1,26 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * beside: compares what is stored of a run with its record. Decides which stored checkpoints the
- * record does not know, whether the run is marked because of them, and which term is the highest
- * that was ever granted. Part of the decoded state (commit.h). Pure.
+ * unrecorded: compares what is stored of a run with its record. Decides which stored checkpoints
+ * the record does not know, whether the run is marked because of them, and which term is the
+ * highest that was ever granted. Part of the decoded state (commit.h). Pure.
  */
-#ifndef CAIRN_CORE_BESIDE_H
-#define CAIRN_CORE_BESIDE_H
+#ifndef CAIRN_CORE_UNRECORDED_H
+#define CAIRN_CORE_UNRECORDED_H
 
 #include "base/diag.h"
 #include "format/ids.h"
 
 struct run_state;
 
-/* The checkpoints that are stored beside the record; server/run/run_beside.c lists them before it
- * reads the record. A manifest is unknown if the record tells nothing of it: its checkpoint may
+/* The checkpoints that are stored beside the record; server/run/run_unrecorded.c lists them before
+ * it reads the record. A manifest is unknown if the record tells nothing of it: its checkpoint may
  * have been acknowledged, and a damaged or older record has lost it. All fields are zero if nothing
  * is stored. */
 struct state_unknown {
     struct ckpt_id id;
     uint64_t open_id;
 };
-struct state_beside {
+struct state_unrecorded {
     int code; /* why the store could not be listed; 0 if it was */
     const char *code_text;
     const char *run;        /* "project/run", for remedies; NULL is printed as "RUN" */
@@ -51,6 +51,6 @@ bool state_may_lack_newer(const struct run_state *state, struct ckpt_id id);
 void state_mark_text(const struct run_state *state, size_t bytes, char *ret);
 /* Returns DAMAGED with the text of the mark for a marked run, the reason if the store could not be
  * listed, and 0 if every stored checkpoint is in the record. */
-int MUST_USE state_beside_check(const struct run_state *state, struct diag *diag);
+int MUST_USE state_unrecorded_check(const struct run_state *state, struct diag *diag);
 
 #endif

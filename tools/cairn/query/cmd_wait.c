@@ -3,7 +3,7 @@
  * cairn wait: until a step is durable, until the next commit, or until a save is open.
  */
 #include "cli.h"
-#include "lookout.h"
+#include "condition.h"
 
 #include <string.h>
 
@@ -43,11 +43,11 @@ static int keep(struct waiting *waiting, const struct ckpt_info *info, struct di
 }
 
 /* --next, --open */
-static int look_at_list(struct cli *cli, struct waiting *waiting, struct diag *diag)
+static int ask_list(struct cli *cli, struct waiting *waiting, struct diag *diag)
 {
     struct source_request request;
     uint64_t newest = 0;
-    int status = lookout_list(cli, &request, diag);
+    int status = condition_list(cli, &request, diag);
     const struct msg_list_reply *list = &request.call.reply.u.list_reply;
     for (uint32_t i = 0; status == 0 && i < list->count; i++) {
         const struct ckpt_info *info = &list->entries[i];
@@ -67,7 +67,7 @@ static int look_at_list(struct cli *cli, struct waiting *waiting, struct diag *d
 }
 
 /* STEP@TERM: one save, which may have ended otherwise. */
-static int look_at_save(struct cli *cli, struct waiting *waiting, struct diag *diag)
+static int ask_save(struct cli *cli, struct waiting *waiting, struct diag *diag)
 {
     struct source_request request = {
         .call.request = {.type = MSG_STATUS, .u.status = {.id = cli->selector.id}}};
@@ -87,7 +87,7 @@ static int look_at_save(struct cli *cli, struct waiting *waiting, struct diag *d
     return status;
 }
 
-static int look_at_step(struct cli *cli, struct waiting *waiting, struct diag *diag)
+static int ask_step(struct cli *cli, struct waiting *waiting, struct diag *diag)
 {
     struct ckpt_info info;
     int status = cli_resolve(cli, &cli->selector, &waiting->scratch, &info, diag);
@@ -101,10 +101,10 @@ static int look(struct cli *cli, void *user, struct diag *diag)
 {
     struct waiting *waiting = user;
     if (waiting->own->next || waiting->own->open) {
-        return look_at_list(cli, waiting, diag);
+        return ask_list(cli, waiting, diag);
     }
-    return cli->selector.kind == SELECT_EXACT ? look_at_save(cli, waiting, diag)
-                                              : look_at_step(cli, waiting, diag);
+    return cli->selector.kind == SELECT_EXACT ? ask_save(cli, waiting, diag)
+                                              : ask_step(cli, waiting, diag);
 }
 
 static int show(const struct cli *cli, const struct ckpt_info *info)
@@ -122,13 +122,13 @@ static int run(struct cli *cli, void *values, struct diag *diag)
 {
     const struct wait_options *own = values;
     struct waiting waiting = {.own = own};
-    struct lookout lookout = {.for_ms = own->for_ms, .user = &waiting, .look = look};
+    struct condition condition = {.for_ms = own->for_ms, .user = &waiting, .look = look};
     if (own->next + own->open + (cli->selector_text != NULL) > 1) {
         return diag_set(diag, CAIRN_E_INVALID,
                         "CHECKPOINT, --next and --open exclude each other; give only one of them");
     }
     scratch_init(&waiting.scratch, MIB(64));
-    int status = lookout_run(cli, &lookout, diag);
+    int status = condition_run(cli, &condition, diag);
     status = status != 0 ? status : show(cli, &waiting.found);
     scratch_fini(&waiting.scratch);
     return status;

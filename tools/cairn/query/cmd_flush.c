@@ -5,8 +5,8 @@
  * ended.
  */
 #include "cli.h"
+#include "condition.h"
 #include "exit_status.h"
-#include "lookout.h"
 
 #include <string.h>
 
@@ -45,7 +45,7 @@ static int look(struct cli *cli, void *user, struct diag *diag)
 {
     struct flushing *flushing = user;
     struct source_request request;
-    int status = lookout_list(cli, &request, diag);
+    int status = condition_list(cli, &request, diag);
     if (status == 0) {
         const struct msg_list_reply *list = &request.call.reply.u.list_reply;
         flushing->open[0] = '\0';
@@ -129,8 +129,8 @@ static int run(struct cli *cli, void *values, struct diag *diag)
 {
     const struct flush_options *own = values;
     struct flushing flushing = {.open = ""};
-    struct lookout lookout = {.for_ms = own->for_ms, .user = &flushing, .look = look};
-    int status = lookout_run(cli, &lookout, diag);
+    struct condition condition = {.for_ms = own->for_ms, .user = &flushing, .look = look};
+    int status = condition_run(cli, &condition, diag);
     if (status == CAIRN_E_TIMED_OUT && flushing.open[0] != '\0') {
         struct diag over = *diag;
         diag_clear(diag);

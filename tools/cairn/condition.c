@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * See lookout.h.
+ * See condition.h.
  */
-#include "lookout.h"
+#include "condition.h"
 
 enum { EVERY_MS = 250, SEEN_MAX = 200 };
 
@@ -19,7 +19,7 @@ static void on_pause(struct timer *timer)
     source_wake(pause->cli->connection);
 }
 
-int lookout_pause(struct cli *cli, uint64_t ms, struct diag *diag)
+int condition_pause(struct cli *cli, uint64_t ms, struct diag *diag)
 {
     struct pause pause = {.cli = cli};
     timer_init(&pause.timer, source_loop(cli->connection), on_pause);
@@ -29,7 +29,7 @@ int lookout_pause(struct cli *cli, uint64_t ms, struct diag *diag)
     return status;
 }
 
-int lookout_list(struct cli *cli, struct source_request *io, struct diag *diag)
+int condition_list(struct cli *cli, struct source_request *io, struct diag *diag)
 {
     *io =
         (struct source_request){.call.request = {.type = MSG_LIST, .u.list = {.limit = SEEN_MAX}}};
@@ -41,7 +41,7 @@ static bool is_passing(int status)
     return err_exit_status(status) == err_exit_status(CAIRN_E_UNREACHABLE);
 }
 
-int lookout_run(struct cli *cli, const struct lookout *lookout, struct diag *diag)
+int condition_run(struct cli *cli, const struct condition *condition, struct diag *diag)
 {
     if (cli->source.store) {
         return diag_set(diag, CAIRN_E_UNSUPPORTED,
@@ -51,10 +51,10 @@ int lookout_run(struct cli *cli, const struct lookout *lookout, struct diag *dia
     if (status != 0) {
         return status;
     }
-    uint64_t end = loop_now_ms(source_loop(cli->connection)) + lookout->for_ms;
+    uint64_t end = loop_now_ms(source_loop(cli->connection)) + condition->for_ms;
     for (;;) {
         diag_clear(diag);
-        status = lookout->look(cli, lookout->user, diag);
+        status = condition->look(cli, condition->user, diag);
         uint64_t now = loop_now_ms(source_loop(cli->connection));
         if (status != 0 && (!is_passing(status) || now >= end)) {
             return status < 0 ? status : 0;
@@ -62,10 +62,10 @@ int lookout_run(struct cli *cli, const struct lookout *lookout, struct diag *dia
         if (now >= end) {
             diag_clear(diag); /* what the last look did not find */
             return diag_set(diag, CAIRN_E_TIMED_OUT, "it did not happen within %llu.%03llu s",
-                            (unsigned long long)(lookout->for_ms / 1000),
-                            (unsigned long long)(lookout->for_ms % 1000));
+                            (unsigned long long)(condition->for_ms / 1000),
+                            (unsigned long long)(condition->for_ms % 1000));
         }
-        status = lookout_pause(cli, min_u64(EVERY_MS, end - now), diag);
+        status = condition_pause(cli, min_u64(EVERY_MS, end - now), diag);
         if (status != 0) {
             return status;
         }

@@ -18,7 +18,7 @@
 
 struct filler {
     const struct writer *writer;
-    struct hand_fill *fill;
+    struct part_fill *fill;
     /* Those of the part, then of the base, then other objects of this writer. */
     struct part_object *objects;
     uint32_t *places; /* by object: 1 + its index in the result; 0 if no chunk refers to it */
@@ -37,7 +37,7 @@ static size_t objects_most(const struct part *part, const struct part *base)
     return (size_t)part->object_count + part->chunk_count + (base ? base->object_count : 0) + 1;
 }
 
-size_t hand_fill_bytes(const struct writer *writer, const struct part *part,
+size_t part_fill_bytes(const struct writer *writer, const struct part *part,
                        const struct part *base)
 {
     size_t each = sizeof(struct part_object) + 2 * sizeof(uint32_t);
@@ -57,7 +57,7 @@ static const struct durable *durable_of(const struct writer *writer, const struc
                                                       : NULL;
 }
 
-bool hand_fill_needs_base(const struct writer *writer, const struct part *part)
+bool part_fill_needs_base(const struct writer *writer, const struct part *part)
 {
     for (uint32_t i = 0; i < part->chunk_count; i++) {
         const struct durable *durable = durable_of(writer, part, &part->chunks[i]);
@@ -152,7 +152,7 @@ static int take_base(struct filler *filler, struct part_chunk *chunk, const stru
 static int fill_chunk(struct filler *filler, struct part_chunk *chunk, struct part_run base_run,
                       struct diag *diag)
 {
-    struct hand_fill *fill = filler->fill;
+    struct part_fill *fill = filler->fill;
     const struct durable *durable = durable_of(filler->writer, fill->part, chunk);
     const struct in_piece *piece = durable ? durable_piece(durable, chunk->offset) : NULL;
     const struct envelope *envelope = NULL;
@@ -182,7 +182,7 @@ static int fill_chunk(struct filler *filler, struct part_chunk *chunk, struct pa
 static int fill_run(struct filler *filler, const struct part_place *place, struct part_run run,
                     struct diag *diag)
 {
-    const struct hand_fill *fill = filler->fill;
+    const struct part_fill *fill = filler->fill;
     struct part_run base_run = fill->base ? part_find_run(fill->base, place) : (struct part_run){0};
     int status = 0;
     for (uint32_t i = 0; i < run.count && status == 0; i++) {
@@ -237,7 +237,7 @@ static void keep_used(struct filler *filler)
     part_count_objects(part);
 }
 
-int hand_fill(const struct writer *writer, struct hand_fill *fill, struct diag *diag)
+int part_fill(const struct writer *writer, struct part_fill *fill, struct diag *diag)
 {
     size_t most = objects_most(fill->part, fill->base);
     struct filler filler = {
@@ -299,7 +299,7 @@ static bool blobs_are_alike(const struct part *a, const struct part *b)
     return true;
 }
 
-bool hand_fill_is_alike(const struct part *a, const struct part *b)
+bool part_is_alike(const struct part *a, const struct part *b)
 {
     bool is_alike = ckpt_id_equal(a->id, b->id) && a->rank == b->rank &&
                     a->world_size == b->world_size && a->writer == b->writer &&

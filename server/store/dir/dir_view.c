@@ -22,21 +22,21 @@ const char dir_written_whole[] =
 /* --- the folders ------------------------------------------------------------------------------ */
 
 /* Opens and lists a place. Tries once more after a failure (L22), unless the answer is certain. */
-static void open_place(struct dir_sight *sight, struct dir_place *place, const char *path)
+static void open_place(struct dir_view *view, struct dir_record_place *place, const char *path)
 {
     for (int i = 0; i < 2; i++) {
         place->at.fd = -1;
         diag_clear(&place->why);
-        place->status = dir_at_open(sight->store, path, &place->at, &place->why);
+        place->status = dir_at_open(view->store, path, &place->at, &place->why);
         if (place->status == 0) {
-            place->status = dir_versions_list(sight->store, &place->at, &place->have, &place->why);
+            place->status = dir_versions_list(view->store, &place->at, &place->have, &place->why);
         }
         if (place->status == 0 || place->status == CAIRN_E_NOT_FOUND ||
             place->status == CAIRN_E_DAMAGED) {
             break;
         }
         if (place->at.fd != -1 && i == 0) {
-            dir_at_close(sight->store, &place->at);
+            dir_at_close(view->store, &place->at);
         }
     }
     dir_path_copy(path, place->at.path);
@@ -44,28 +44,28 @@ static void open_place(struct dir_sight *sight, struct dir_place *place, const c
 
 /* --- single files ----------------------------------------------------------------------------- */
 
-static int say_damaged(const struct dir_sight *sight, const char *path, const char *name,
+static int say_damaged(const struct dir_view *view, const char *path, const char *name,
                        const struct diag *why, struct diag *diag)
 {
     int code = why->code;
     if (code == CAIRN_E_FORMAT || code == CAIRN_E_TOO_LARGE || code == CAIRN_E_NOT_FOUND) {
         code = CAIRN_E_DAMAGED;
     }
-    return diag_set(diag, code, "the record file %s/%s/%s is damaged: %s%s", sight->store->path,
+    return diag_set(diag, code, "the record file %s/%s/%s is damaged: %s%s", view->store->path,
                     path, name, why->text, code == CAIRN_E_DAMAGED ? dir_written_whole : "");
 }
 
-int dir_sight_snapshot(struct dir_sight *sight, const struct record_file *which,
-                       struct record **ret, struct sha256 *ret_last, struct diag *diag)
+int dir_view_snapshot(struct dir_view *view, const struct record_file *which, struct record **ret,
+                      struct sha256 *ret_last, struct diag *diag)
 {
-    const struct dir_at *at = &sight->places[which->is_copy].at;
-    struct dir_bytes file = {.bytes_max = LIMIT_RECORD_BYTES, .direct = sight->is_direct};
+    const struct dir_at *at = &view->places[which->is_copy].at;
+    struct dir_bytes file = {.bytes_max = LIMIT_RECORD_BYTES, .direct = view->is_direct};
     struct diag why = DIAG_INIT;
     char name[DIR_NAME_MAX];
     struct record *record = NULL;
     dir_name_version(which->version, true, name);
-    int rc = dir_read_file(sight->store, at, name, &file, &why);
-    sight->is_moving = sight->is_moving || rc == CAIRN_E_NOT_FOUND;
+    int rc = dir_read_file(view->store, at, name, &file, &why);
+    view->is_moving = view->is_moving || rc == CAIRN_E_NOT_FOUND;
     rc = rc ? rc : record_snapshot_decode(file.bytes, file.data, &record, ret_last->bytes, &why);
     if (rc == 0 && record_version(record) != which->version) {
         rc = diag_set(&why, CAIRN_E_DAMAGED, "it holds version %llu", (ull)record_version(record));
@@ -74,17 +74,17 @@ int dir_sight_snapshot(struct dir_sight *sight, const struct record_file *which,
     free(file.data);
     if (rc != 0) {
         err_ignore(diag_set(&why, rc, "%s", err_text(rc))); /* if there is no text yet */
-        return say_damaged(sight, at->path, name, &why, diag);
+        return say_damaged(view, at->path, name, &why, diag);
     }
     *ret = record;
     return 0;
 }
 
-int dir_sight_update(struct dir_sight *sight, uint64_t version, struct record *record,
-                     struct dir_link *io_link, struct diag *diag)
+int dir_view_update(struct dir_view *view, uint64_t version, struct record *record,
+                    struct dir_link *io_link, struct diag *diag)
 {
-    const struct dir_place *place = &sight->places[DIR_FIRST];
-    struct dir_bytes file = {.bytes_max = LIMIT_RECORD_UPDATE_BYTES, .direct = sight->is_direct};
+    const struct dir_record_place *place = &view->places[DIR_FIRST];
+    struct dir_bytes file = {.bytes_max = LIMIT_RECORD_UPDATE_BYTES, .direct = view->is_direct};
     struct diag why = DIAG_INIT;
     struct record_update update;
     struct sha256 previous;
@@ -93,9 +93,9 @@ int dir_sight_update(struct dir_sight *sight, uint64_t version, struct record *r
     char name[DIR_NAME_MAX];
     dir_name_version(version, false, name);
     int rc = dir_versions_has_update(&place->have, version)
-                 ? dir_read_file(sight->store, &place->at, name, &file, &why)
+                 ? dir_read_file(view->store, &place->at, name, &file, &why)
                  : diag_set(&why, CAIRN_E_NOT_FOUND, "it is missing");
-    sight->is_moving = sight->is_moving || rc == CAIRN_E_NOT_FOUND;
+    view->is_moving = view->is_moving || rc == CAIRN_E_NOT_FOUND;
     scratch_init(&scratch, KIB(64) + file.bytes * 8);
     rc = rc ? rc
             : record_update_decode(file.bytes, file.data, &scratch, &update, &number,
@@ -121,7 +121,7 @@ int dir_sight_update(struct dir_sight *sight, uint64_t version, struct record *r
         return 0;
     }
     err_ignore(diag_set(&why, rc, "%s", err_text(rc))); /* if there is no text yet */
-    return say_damaged(sight, place->at.path, name, &why, diag);
+    return say_damaged(view, place->at.path, name, &why, diag);
 }
 
 /* --- the whole -------------------------------------------------------------------------------- */
@@ -143,31 +143,31 @@ struct course {
 
 /* Returns true if the update of the same number is whole and contradicts a snapshot of the second
  * place: the snapshot belongs to another history then. */
-static bool is_contradicted(struct dir_sight *sight, const struct course *course)
+static bool is_contradicted(struct dir_view *view, const struct course *course)
 {
     struct dir_link link = {.is_known = false};
     return course->from.is_copy &&
-           dir_versions_has_update(&sight->places[DIR_FIRST].have, course->from.version) &&
-           dir_sight_update(sight, course->from.version, NULL, &link, NULL) == 0 &&
+           dir_versions_has_update(&view->places[DIR_FIRST].have, course->from.version) &&
+           dir_view_update(view, course->from.version, NULL, &link, NULL) == 0 &&
            memcmp(&link.hash, &course->link.hash, sizeof(link.hash)) != 0;
 }
 
 /* Reads the record along one course: a snapshot, or none, and all updates after it. */
-static int take_course(struct dir_sight *sight, struct course *course)
+static int take_course(struct dir_view *view, struct course *course)
 {
     int rc = course->from.version == 0 ? record_new(&course->record)
-                                       : dir_sight_snapshot(sight, &course->from, &course->record,
-                                                            &course->link.hash, &course->why);
+                                       : dir_view_snapshot(view, &course->from, &course->record,
+                                                           &course->link.hash, &course->why);
     course->link.is_known = true;
-    if (rc == 0 && is_contradicted(sight, course)) {
+    if (rc == 0 && is_contradicted(view, course)) {
         record_free(course->record);
         course->record = NULL;
         return diag_set(&course->why, CAIRN_E_DAMAGED,
                         "%s/%016llx.snapshot belongs to another history",
-                        sight->places[DIR_SECOND].at.path, (ull)course->from.version);
+                        view->places[DIR_SECOND].at.path, (ull)course->from.version);
     }
-    for (uint64_t at = course->from.version + 1; rc == 0 && at <= sight->newest; at++) {
-        rc = dir_sight_update(sight, at, course->record, &course->link, &course->why);
+    for (uint64_t at = course->from.version + 1; rc == 0 && at <= view->newest; at++) {
+        rc = dir_view_update(view, at, course->record, &course->link, &course->why);
     }
     if (is_of_this_reading(rc)) {
         record_free(course->record);
@@ -178,12 +178,12 @@ static int take_course(struct dir_sight *sight, struct course *course)
 
 /* Returns the next older snapshot of both places, that of the first place before that of the
  * second. */
-static struct record_file next_snapshot(const struct dir_sight *sight, size_t left[DIR_PLACES],
+static struct record_file next_snapshot(const struct dir_view *view, size_t left[DIR_PLACES],
                                         uint64_t version_max)
 {
     struct record_file next = {.is_snapshot = true};
     for (int place = DIR_PLACES; place-- > 0;) {
-        const uint64_t *snapshots = sight->places[place].have.snapshots;
+        const uint64_t *snapshots = view->places[place].have.snapshots;
         while (left[place] > 0 && snapshots[left[place] - 1] > version_max) {
             left[place]--;
         }
@@ -199,14 +199,14 @@ static struct record_file next_snapshot(const struct dir_sight *sight, size_t le
 }
 
 /* Takes the course that gets farthest; usually that is the first one, which reaches the end. */
-static int take_best(struct dir_sight *sight, uint64_t version_max, struct diag *diag)
+static int take_best(struct dir_view *view, uint64_t version_max, struct diag *diag)
 {
-    size_t left[DIR_PLACES] = {sight->places[DIR_FIRST].have.snapshot_count,
-                               sight->places[DIR_SECOND].have.snapshot_count};
+    size_t left[DIR_PLACES] = {view->places[DIR_FIRST].have.snapshot_count,
+                               view->places[DIR_SECOND].have.snapshot_count};
     struct course best = {.record = NULL};
     for (bool is_over = false; !is_over;) {
-        struct course course = {.from = next_snapshot(sight, left, version_max)};
-        int rc = take_course(sight, &course);
+        struct course course = {.from = next_snapshot(view, left, version_max)};
+        int rc = take_course(view, &course);
         if (is_of_this_reading(rc)) {
             record_free(best.record);
             return diag_copy(diag, &course.why) ? rc : diag_set(diag, rc, "record");
@@ -221,20 +221,20 @@ static int take_best(struct dir_sight *sight, uint64_t version_max, struct diag 
         is_over = rc == 0 || course.from.version == 0;
     }
     CHECK(best.record != NULL);
-    sight->record = best.record;
-    sight->last = best.link.hash;
-    if (record_version(best.record) < sight->newest) {
-        sight->lost_from = record_version(best.record) + 1;
-        sight->lost = best.why;
+    view->record = best.record;
+    view->last = best.link.hash;
+    if (record_version(best.record) < view->newest) {
+        view->lost_from = record_version(best.record) + 1;
+        view->lost = best.why;
     }
     return 0;
 }
 
 /* Finds the newest version that any file of the two places has. */
-static void find_newest(struct dir_sight *sight, uint64_t version_max)
+static void find_newest(struct dir_view *view, uint64_t version_max)
 {
     for (int i = 0; i < DIR_PLACES; i++) {
-        const struct dir_versions *have = &sight->places[i].have;
+        const struct dir_versions *have = &view->places[i].have;
         uint64_t newest = 0;
         if (have->update_count > 0 && i == DIR_FIRST) {
             newest = have->updates[have->update_count - 1];
@@ -242,11 +242,11 @@ static void find_newest(struct dir_sight *sight, uint64_t version_max)
         if (have->snapshot_count > 0) {
             newest = max_u64(newest, have->snapshots[have->snapshot_count - 1]);
         }
-        sight->newest = max_u64(sight->newest, min_u64(newest, version_max));
+        view->newest = max_u64(view->newest, min_u64(newest, version_max));
     }
 }
 
-static bool is_told(const struct dir_place *place)
+static bool is_told(const struct dir_record_place *place)
 {
     return place->status == 0 || place->status == CAIRN_E_NOT_FOUND;
 }
@@ -254,20 +254,20 @@ static bool is_told(const struct dir_place *place)
 /* Judges what an unreadable place means. If the first place cannot be listed, it may have more than
  * the second. If one place cannot be listed and the other is empty, nobody may call the record
  * empty. */
-static int judge_places(struct dir_sight *sight, struct diag *diag)
+static int judge_places(struct dir_view *view, struct diag *diag)
 {
-    const struct dir_place *first = &sight->places[DIR_FIRST];
-    const struct dir_place *second = &sight->places[DIR_SECOND];
-    bool is_empty = record_version(sight->record) == 0 && sight->lost_from == 0;
+    const struct dir_record_place *first = &view->places[DIR_FIRST];
+    const struct dir_record_place *second = &view->places[DIR_SECOND];
+    bool is_empty = record_version(view->record) == 0 && view->lost_from == 0;
     if (is_told(first)) {
         return is_empty && !is_told(second) ? diag_copy(diag, &second->why) : 0;
     }
     if (is_empty || is_of_this_reading(first->status)) {
         return diag_copy(diag, &first->why);
     }
-    if (first->status != CAIRN_E_DAMAGED && sight->lost_from == 0) {
-        sight->lost_from = record_version(sight->record) + 1;
-        sight->lost = first->why;
+    if (first->status != CAIRN_E_DAMAGED && view->lost_from == 0) {
+        view->lost_from = record_version(view->record) + 1;
+        view->lost = first->why;
     }
     return 0;
 }
@@ -289,22 +289,21 @@ static void take_identity(const struct record *record, struct identity *ret)
 }
 
 /* Finds the identity in one place alone. Finds none if nothing in the place is whole. */
-static void find_identity(struct dir_sight *sight, enum dir_place_number number,
-                          struct identity *ret)
+static void find_identity(struct dir_view *view, enum dir_place_number number, struct identity *ret)
 {
-    const struct dir_versions *have = &sight->places[number].have;
+    const struct dir_versions *have = &view->places[number].have;
     struct dir_link link = {.is_known = true};
     struct record *record = NULL;
     for (size_t i = have->snapshot_count; record == NULL && i-- > 0;) {
         struct record_file file = {
             .version = have->snapshots[i], .is_snapshot = true, .is_copy = number == DIR_SECOND};
         /* Otherwise takes the next one. */
-        err_ignore(dir_sight_snapshot(sight, &file, &record, &link.hash, NULL));
+        err_ignore(dir_view_snapshot(view, &file, &record, &link.hash, NULL));
     }
     if (record == NULL && number == DIR_FIRST && dir_versions_has_update(have, 1) &&
         record_new(&record) == 0) {
         /* Otherwise there is no identity. */
-        err_ignore(dir_sight_update(sight, 1, record, &link, NULL));
+        err_ignore(dir_view_update(view, 1, record, &link, NULL));
     }
     if (record != NULL) {
         take_identity(record, ret);
@@ -314,13 +313,13 @@ static void find_identity(struct dir_sight *sight, enum dir_place_number number,
 
 /* Refuses two places with different identities. Folders were exchanged or put back by hand, because
  * one fault cannot do that; to believe either would write its record over the other's. */
-static int compare_places(struct dir_sight *sight, struct diag *diag)
+static int compare_places(struct dir_view *view, struct diag *diag)
 {
     struct identity first = {.bytes = 0}, second = {.bytes = 0};
-    bool was_moving = sight->is_moving;
-    find_identity(sight, DIR_FIRST, &first);
-    find_identity(sight, DIR_SECOND, &second);
-    sight->is_moving = was_moving;
+    bool was_moving = view->is_moving;
+    find_identity(view, DIR_FIRST, &first);
+    find_identity(view, DIR_SECOND, &second);
+    view->is_moving = was_moving;
     if (first.bytes == 0 || second.bytes == 0 ||
         (first.bytes == second.bytes && memcmp(first.data, second.data, first.bytes) == 0)) {
         return 0;
@@ -328,29 +327,29 @@ static int compare_places(struct dir_sight *sight, struct diag *diag)
     return diag_set(diag, CAIRN_E_DAMAGED,
                     "the record in %s/%s belongs to another run than the one in %s: put the right "
                     "folder back, or move the wrong one away",
-                    sight->store->path, sight->places[DIR_FIRST].at.path,
-                    sight->places[DIR_SECOND].at.path);
+                    view->store->path, view->places[DIR_FIRST].at.path,
+                    view->places[DIR_SECOND].at.path);
 }
 
-int dir_sight_open(struct dir_sight *sight, const struct dir_record *rec, struct diag *diag)
+int dir_view_open(struct dir_view *view, const struct dir_record *rec, struct diag *diag)
 {
     uint64_t version_max = rec->is_stuck ? rec->version_max : UINT64_MAX;
-    sight->is_beside = rec->is_beside;
-    sight->is_direct = rec->is_direct;
-    open_place(sight, &sight->places[DIR_FIRST], rec->path);
-    open_place(sight, &sight->places[DIR_SECOND], rec->copy_path);
-    find_newest(sight, version_max);
-    int rc = compare_places(sight, diag);
-    rc = rc ? rc : take_best(sight, version_max, diag);
-    return rc ? rc : judge_places(sight, diag);
+    view->is_beside = rec->is_beside;
+    view->is_direct = rec->is_direct;
+    open_place(view, &view->places[DIR_FIRST], rec->path);
+    open_place(view, &view->places[DIR_SECOND], rec->copy_path);
+    find_newest(view, version_max);
+    int rc = compare_places(view, diag);
+    rc = rc ? rc : take_best(view, version_max, diag);
+    return rc ? rc : judge_places(view, diag);
 }
 
-void dir_sight_close(struct dir_sight *sight)
+void dir_view_close(struct dir_view *view)
 {
     for (int i = 0; i < DIR_PLACES; i++) {
-        dir_versions_fini(&sight->places[i].have);
-        dir_at_close(sight->store, &sight->places[i].at);
+        dir_versions_fini(&view->places[i].have);
+        dir_at_close(view->store, &view->places[i].at);
     }
-    record_free(sight->record);
-    sight->record = NULL;
+    record_free(view->record);
+    view->record = NULL;
 }

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * lookout: asks again and again until a condition holds or the time is over. Only for a
+ * condition: asks again and again until a condition holds or the time is over. Only for a
  * server: a store without one does not change. One thread.
  */
-#ifndef CAIRN_TOOLS_LOOKOUT_H
-#define CAIRN_TOOLS_LOOKOUT_H
+#ifndef CAIRN_TOOLS_CONDITION_H
+#define CAIRN_TOOLS_CONDITION_H
 
 #include "cli.h"
 
-struct lookout {
+struct condition {
     uint64_t for_ms; /* at most; 0: look once */
     void *user;
     /* Asks what it needs. 1: that is it; 0: look again; < 0: an error with its words in diag. */
@@ -17,11 +17,11 @@ struct lookout {
 
 /* Connects, and looks. TIMED_OUT when the time is over (the words are the caller's to add). A
  * server that cannot be reached for a while is asked again. UNSUPPORTED with --store. */
-int MUST_USE lookout_run(struct cli *cli, const struct lookout *lookout, struct diag *diag);
+int MUST_USE condition_run(struct cli *cli, const struct condition *condition, struct diag *diag);
 /* The newest of the run: open saves first, then committed ones. engine_call_fini(&io->call) after
  * use, also after a failure. */
-int MUST_USE lookout_list(struct cli *cli, struct source_request *io, struct diag *diag);
+int MUST_USE condition_list(struct cli *cli, struct source_request *io, struct diag *diag);
 /* Lets ms pass on the connection's loop. CANCELLED. */
-int MUST_USE lookout_pause(struct cli *cli, uint64_t ms, struct diag *diag);
+int MUST_USE condition_pause(struct cli *cli, uint64_t ms, struct diag *diag);
 
 #endif
