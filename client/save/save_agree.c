@@ -337,13 +337,24 @@ void save_agree_opened(struct save_agree *agree)
     scratch_fini(&scratch);
 }
 
-void save_agree_down(struct save_agree *agree)
+static void forget_talk(struct save_agree *agree)
 {
     struct link *link = &agree->common->engine->link;
     agree->talk = TALK_NOTHING;
     link_forget(link, &agree->request);
     for (uint32_t g = 0; agree->lists && g < agree->held.group_count; g++) {
         link_forget(link, &agree->lists[g].request);
+    }
+}
+
+void save_agree_down(struct save_agree *agree)
+{
+    forget_talk(agree);
+    if (!agree->common->engine->link.moving) {
+        agree->met = false; /* the next server need not be the one where the ranks meet */
+        if (sm_is(&agree->sm, AG_WAIT)) {
+            timer_start(&agree->timer, AGREE_POLL_MS);
+        }
     }
     if (sm_is(&agree->sm, AG_SEALED)) {
         sm_move(&agree->sm, AG_DECIDED);
@@ -364,8 +375,8 @@ static bool is_spread(const struct engine *engine)
     return has_many_servers(engine) && engine->calm_saves >= least;
 }
 
-/* Goes to the server where lists are compared, once a save, as soon as the connection can be
- * left. */
+/* Goes to the server where lists are compared, once a save and again when that connection was lost,
+ * as soon as the present one can be left. */
 static void meet(struct save_agree *agree)
 {
     struct engine *engine = agree->common->engine;
@@ -488,7 +499,7 @@ static void enter_end(struct sm *sm)
 {
     struct save_agree *agree = container_of(sm, struct save_agree, sm);
     timer_stop(&agree->timer);
-    save_agree_down(agree);
+    forget_talk(agree);
 }
 
 static const struct sm_state agree_table[] = {

@@ -532,6 +532,29 @@ static void a_late_rank_costs_the_others_a_way(void **state)
     bench_fini(&bench);
 }
 
+/* A rank that loses its connection while it waits for the verdict comes to the next server, where
+ * no verdict is given. It goes back, and nobody waits for it until the deadline. */
+static void a_rank_that_is_thrown_out_comes_back_to_the_meeting(void **state)
+{
+    static const uint32_t masks[] = {0x3ff, 0x3ff, 0x3ff};
+    struct bench bench;
+    (void)state;
+    bench_init_with(&bench, 41, RANKS, &TWO_SERVERS);
+    set_all(&bench, masks);
+    world_save(&bench.world.ranks[1], 10, 60000);
+    sim_run_for(bench.world.sim, 1000);
+    assert_int_equal(server_of(&bench, 1), 0);
+    link_reset(&bench.world.ranks[1].engine->link, CAIRN_E_CONNECTION_LOST, "thrown out");
+    assert_int_equal(server_of(&bench, 1), 1);
+    sim_run_for(bench.world.sim, 1000);
+    assert_int_equal(server_of(&bench, 1), 0);
+    world_save(&bench.world.ranks[0], 10, 60000);
+    world_save(&bench.world.ranks[2], 10, 60000);
+    world_await_saves(&bench.world, 10000);
+    check_committed(&bench);
+    bench_fini(&bench);
+}
+
 /* --- replicas -------------------------------------------------------------------- */
 
 static void save_flipped(struct bench *bench, uint64_t step, uint32_t rank, unsigned tensor)
@@ -734,6 +757,7 @@ int main(void)
         cmocka_unit_test(random_lists_are_saved_whole),
         cmocka_unit_test(additions_are_saved_where_ranks_are_spread),
         cmocka_unit_test(a_late_rank_costs_the_others_a_way),
+        cmocka_unit_test(a_rank_that_is_thrown_out_comes_back_to_the_meeting),
         cmocka_unit_test(one_flipped_bit_fails_the_save_by_tensor_and_rank),
         cmocka_unit_test(with_warn_the_save_is_committed_and_says_so),
         cmocka_unit_test(a_rank_that_does_not_check_is_named),
