@@ -7,13 +7,6 @@
 #ifndef CAIRN_TEST_STORE_BED_H
 #define CAIRN_TEST_STORE_BED_H
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-
 #include "env/loop.h"
 #include "env/vfs.h"
 #include "env/work.h"
@@ -24,6 +17,7 @@
 #include "support/cluster_fake.h"
 #include "support/store_bend.h"
 #include "support/store_memory.h"
+#include "support/unit_test.h"
 
 enum bed_kind { BED_MEMORY, BED_DIR, BED_DIR_SIM, BED_RETRY, BED_LIMIT, BED_RADOS, BED_CEPH };
 

@@ -147,7 +147,6 @@ int engine_new(const struct engine_options *options,
                struct engine **ret, struct diag *diag)
 {
     struct engine *engine = calloc(1, sizeof *engine);
-    (void)diag;
     CHECK(engine != NULL);
     engine->options = *options;
     fake_seen.encoding = (int)options->encoding;
@@ -214,11 +213,7 @@ static void on_save_staged(struct post *post)
     }
 }
 
-static void copy_run(struct work *work)
-{
-    (void)work;
-    CHECK(!fake_script.breaks_worker);
-}
+static void copy_run(struct work *work) { CHECK(!fake_script.breaks_worker); }
 
 static void copy_done(struct work *work)
 {
@@ -263,11 +258,7 @@ void engine_save_hurry(struct engine_save *user)
     }
 }
 
-void engine_prepare(struct engine *engine, struct registered *set)
-{
-    (void)engine;
-    (void)set; /* a hint */
-}
+void engine_prepare(struct engine *engine, struct registered *set) { (void)set; /* a hint */ }
 
 void engine_save_abort(struct engine_save *user)
 {

@@ -7,19 +7,14 @@
 #include "cairn.h"
 
 #include "fake_engine.h"
+#include "support/unit_test.h"
 
 #include <pthread.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 static const char url[] = "cairn://127.0.0.1:7421/demo/run1";
 static const char token[] = "00112233445566778899aabbccddeeff";
@@ -53,7 +48,6 @@ static void close_well(cairn_t *cairn)
 
 static int setup(void **state)
 {
-    (void)state;
     fake_reset();
     return 0;
 }
@@ -77,7 +71,6 @@ static void refused(const char *bad_url, const struct cairn_options *options, in
 
 static void test_bad_urls_are_refused_with_what_is_wrong(void **state)
 {
-    (void)state;
     unsetenv("CAIRN_SERVER");
     refused(NULL, NULL, CAIRN_E_INVALID, "url is NULL");
     refused("http://a/b/c", NULL, CAIRN_E_INVALID, "http://a/b/c");
@@ -91,7 +84,6 @@ static void test_bad_urls_are_refused_with_what_is_wrong(void **state)
 static void test_the_server_comes_from_the_environment(void **state)
 {
     cairn_t *cairn = NULL;
-    (void)state;
     setenv("CAIRN_SERVER", "unix:/run/cairn.sock", 1);
     assert_int_equal(cairn_open("cairn:///demo/run1", NULL, &cairn, NULL), 0);
     close_well(cairn);
@@ -110,7 +102,6 @@ static struct cairn_options of_world(int32_t rank, int32_t world_size)
 static void test_bad_options_are_refused_with_the_remedy(void **state)
 {
     struct cairn_options options = of_world(2, 2);
-    (void)state;
     unsetenv("CAIRN_ATTEMPT");
     refused(url, &options, CAIRN_E_INVALID, "options.rank is 2");
     options = of_world(-1, 2);
@@ -146,7 +137,6 @@ static void test_structs_may_grow_but_not_shrink(void **state)
         uint64_t unknown;
     } newer = {of_world(0, 1), 0};
     cairn_t *cairn = NULL;
-    (void)state;
     newer.known.size = 3;
     refused(url, &newer.known, CAIRN_E_INVALID, "cairn_options.size is 3");
     newer.known.size = sizeof newer;
@@ -159,7 +149,6 @@ static void test_structs_may_grow_but_not_shrink(void **state)
 
 static void test_a_server_that_refuses_is_named(void **state)
 {
-    (void)state;
     fake_script.ready = CAIRN_E_UNREACHABLE;
     refused(url, NULL, CAIRN_E_UNREACHABLE, "127.0.0.1:7421");
     refused(url, NULL, CAIRN_E_UNREACHABLE, "check that cairnd is running");
@@ -170,7 +159,6 @@ static void test_a_server_that_refuses_is_named(void **state)
 static void test_tokens_differ(void **state)
 {
     char a[33], b[33];
-    (void)state;
     assert_int_equal(cairn_new_attempt(a), 0);
     assert_int_equal(cairn_new_attempt(b), 0);
     assert_int_equal(strlen(a), 32);
@@ -199,7 +187,6 @@ static void test_bad_tensors_are_refused_by_name(void **state)
     const int32_t group[2] = {0, -1};
     struct cairn_box box = {outside, length, NULL, data};
     cairn_t *cairn = open_default();
-    (void)state;
     struct cairn_tensor good = CAIRN_TENSOR_INIT, bad;
     good.name = "w", good.dtype = CAIRN_F32, good.ndim = 2, good.shape = shape, good.data = data;
     assert_int_equal(cairn_set_tensors(cairn, &good, 1, NULL), 0);
@@ -225,7 +212,6 @@ static void test_blobs_and_tensors_are_replaced_apart(void **state)
     struct cairn_blob blobs[2] = {CAIRN_BLOB_INIT, CAIRN_BLOB_INIT};
     cairn_t *cairn = open_default();
     struct cairn_error err;
-    (void)state;
     tensor.name = "loss", tensor.dtype = CAIRN_F64, tensor.data = &data;
     blobs[0].name = "b", blobs[0].data = "xyz", blobs[0].data_bytes = 3;
     blobs[1].name = "a", blobs[1].placement = CAIRN_LOCAL;
@@ -271,7 +257,6 @@ static void test_a_save_is_staged_then_done(void **state)
     struct cairn_progress progress = CAIRN_PROGRESS_INIT;
     struct cairn_error err;
     cairn_t *cairn = open_default();
-    (void)state;
     fake_script.never_ends = true;
     cairn_op_t *op = save(cairn, 7);
     assert_int_equal(cairn_op_wait(op, CAIRN_STAGED, 0, NULL), 0);
@@ -300,7 +285,6 @@ static void test_results_fit_into_the_callers_struct(void **state)
         uint64_t guard;
     } io = {CAIRN_RESULT_INIT, 42};
     cairn_t *cairn = open_default();
-    (void)state;
     cairn_op_t *op = save(cairn, 7);
     assert_int_equal(cairn_op_wait(op, CAIRN_DONE, CAIRN_FOREVER, NULL), 0);
     io.result.size = sizeof io;
@@ -320,7 +304,6 @@ static void test_callbacks_and_drops_come_once(void **state)
 {
     struct seen staged = {0}, done = {0}, late = {0}, refused_one = {0};
     cairn_t *cairn = open_default();
-    (void)state;
     fake_script.never_ends = true;
     fake_script.done_status = CAIRN_E_NO_SPACE;
     cairn_op_t *op = save(cairn, 1);
@@ -349,16 +332,11 @@ static void test_callbacks_and_drops_come_once(void **state)
     assert_int_equal(late.drops, 1);
 }
 
-static void free_it(void *user, int code)
-{
-    (void)code;
-    cairn_op_free(user);
-}
+static void free_it(void *user, int code) { cairn_op_free(user); }
 
 static void test_a_callback_may_free_its_op(void **state)
 {
     cairn_t *cairn = open_default();
-    (void)state;
     fake_script.never_ends = true;
     cairn_op_t *op = save(cairn, 1);
     assert_int_equal(cairn_op_notify(op, CAIRN_DONE, free_it, op, NULL), 0);
@@ -376,7 +354,6 @@ static void call_back_in(void *user, int code)
 {
     struct on_loop *it = user;
     cairn_op_t *op = NULL;
-    (void)code;
     it->save_rc = cairn_save(it->cairn, 9, NULL, &op, NULL);
     it->wait_rc = cairn_op_wait(it->op, CAIRN_DONE, CAIRN_FOREVER, NULL);
     it->close_rc = cairn_close(it->cairn, 0, NULL);
@@ -385,7 +362,6 @@ static void call_back_in(void *user, int code)
 static void test_a_callback_that_would_block_is_refused(void **state)
 {
     struct on_loop it = {.cairn = open_default()};
-    (void)state;
     fake_script.never_ends = true;
     cairn_op_t *first = save(it.cairn, 1);
     it.op = first;
@@ -403,7 +379,6 @@ static void test_a_save_that_cannot_be_staged_fails_at_once(void **state)
     struct cairn_error err;
     cairn_op_t *op = NULL;
     cairn_t *cairn = open_default();
-    (void)state;
     fake_script.stage_status = CAIRN_E_ARENA_TOO_SMALL;
     assert_int_equal(cairn_save(cairn, 1, NULL, &op, &err), CAIRN_E_ARENA_TOO_SMALL);
     assert_non_null(strstr(err.text, "save step 1"));
@@ -417,7 +392,6 @@ static void test_a_fenced_handle_refuses_saves_until_it_restores(void **state)
     struct cairn_error err;
     cairn_op_t *op = NULL;
     cairn_t *cairn = open_default();
-    (void)state;
     fake_script.done_status = CAIRN_E_FENCED;
     cairn_op_t *fenced = save(cairn, 1);
     assert_int_equal(cairn_op_wait(fenced, CAIRN_DONE, CAIRN_FOREVER, NULL), CAIRN_E_FENCED);
@@ -439,7 +413,6 @@ static void test_bad_save_options_are_refused(void **state)
     static uint8_t metadata[(16 << 10) + 1];
     cairn_t *cairn = open_default();
     cairn_op_t *op = NULL;
-    (void)state;
     assert_int_equal(cairn_save(cairn, CAIRN_LATEST, NULL, &op, NULL), CAIRN_E_INVALID);
     assert_int_equal(cairn_save(cairn, 1, NULL, NULL, NULL), CAIRN_E_INVALID);
     assert_int_equal(cairn_save(NULL, 1, NULL, &op, NULL), CAIRN_E_INVALID);
@@ -466,7 +439,6 @@ static void test_a_restore_borrows_the_tensors(void **state)
     const void *data;
     size_t bytes;
     cairn_t *cairn = open_default();
-    (void)state;
     fake_script.never_ends = true;
     assert_int_equal(cairn_restore(cairn, NULL, &op, &err), 0);
     assert_int_equal(cairn_set_tensors(cairn, NULL, 0, &err), CAIRN_E_BUSY);
@@ -494,7 +466,6 @@ static void test_a_term_without_a_step_is_refused(void **state)
     cairn_op_t *op = NULL;
     struct cairn_error err;
     cairn_t *cairn = open_default();
-    (void)state;
     options.term = 3;
     assert_int_equal(cairn_restore(cairn, &options, &op, &err), CAIRN_E_INVALID);
     close_well(cairn);
@@ -505,7 +476,6 @@ static void test_a_viewer_cannot_save(void **state)
     struct cairn_options options = CAIRN_OPTIONS_INIT;
     cairn_t *cairn = NULL;
     cairn_op_t *op = NULL;
-    (void)state;
     options.read_only = 1;
     assert_int_equal(cairn_open(url, &options, &cairn, NULL), 0);
     assert_int_equal(cairn_save(cairn, 1, NULL, &op, NULL), CAIRN_E_READ_ONLY);
@@ -520,7 +490,6 @@ static void test_a_list_has_the_committed_ones_of_all_pages(void **state)
     struct cairn_checkpoint item = CAIRN_CHECKPOINT_INIT;
     cairn_list_t *list = NULL;
     cairn_t *cairn = open_default();
-    (void)state;
     assert_int_equal(cairn_list(cairn, 0, &list, NULL), 0);
     assert_int_equal(cairn_list_count(list), 5);
     cairn_list_get(list, 0, &item);
@@ -543,7 +512,6 @@ static void test_status_tells_what_the_server_knows(void **state)
 {
     struct cairn_checkpoint item = CAIRN_CHECKPOINT_INIT;
     cairn_t *cairn = open_default();
-    (void)state;
     item.term = 2, item.step = 30;
     assert_int_equal(cairn_status(cairn, 1000, &item, NULL), 0);
     assert_int_equal(item.state, CAIRN_COMMITTED);
@@ -560,7 +528,6 @@ static void test_close_aborts_what_is_left_and_says_so(void **state)
     struct cairn_error err;
     struct seen seen = {0};
     cairn_t *cairn = open_default();
-    (void)state;
     fake_script.never_ends = true;
     cairn_op_t *op = save(cairn, 1), *forgotten = save(cairn, 2);
     assert_int_equal(cairn_op_notify(op, CAIRN_DONE, note, &seen, drop), 0);
@@ -577,7 +544,6 @@ static void test_close_ends_what_cannot_be_aborted(void **state)
 {
     struct cairn_error err;
     cairn_t *cairn = open_default();
-    (void)state;
     fake_script.never_ends = fake_script.ignores_abort = true;
     cairn_op_t *op = save(cairn, 1);
     assert_int_equal(cairn_close(cairn, 1, &err), CAIRN_E_CLOSED);
@@ -588,7 +554,6 @@ static void test_close_ends_what_cannot_be_aborted(void **state)
 static void *let_go_later(void *arg)
 {
     struct timespec wait = {.tv_nsec = 20000000};
-    (void)arg;
     nanosleep(&wait, NULL); /* gives close the time to begin; the test holds without it */
     fake_release();
     return NULL;
@@ -598,7 +563,6 @@ static void test_close_waits_for_what_is_in_flight(void **state)
 {
     pthread_t thread;
     cairn_t *cairn = open_default();
-    (void)state;
     fake_script.never_ends = true;
     cairn_op_t *op = save(cairn, 1);
     assert_int_equal(pthread_create(&thread, NULL, let_go_later, NULL), 0);
@@ -613,7 +577,6 @@ static void test_an_abort_ends_a_restore(void **state)
 {
     cairn_t *cairn = open_default();
     cairn_op_t *op = NULL;
-    (void)state;
     fake_script.never_ends = true;
     assert_int_equal(cairn_restore(cairn, NULL, &op, NULL), 0);
     cairn_op_abort(op);
@@ -677,7 +640,6 @@ static void test_a_childs_handles_are_dead_and_the_parents_go_on(void **state)
     struct seen seen = {0};
     int status = 0;
     cairn_t *cairn = open_default();
-    (void)state;
     fake_script.never_ends = true;
     cairn_op_t *op = save(cairn, 1);
     pid_t child = fork();
@@ -719,7 +681,6 @@ static void test_any_thread_may_save(void **state)
 {
     pthread_t threads[SAVERS];
     cairn_t *cairn = open_default();
-    (void)state;
     for (int i = 0; i < SAVERS; i++) {
         assert_int_equal(pthread_create(&threads[i], NULL, save_often, cairn), 0);
     }
@@ -736,7 +697,6 @@ static void test_any_thread_may_save(void **state)
 
 static void test_codes_and_dtypes_have_names(void **state)
 {
-    (void)state;
     assert_string_equal(cairn_err_name(CAIRN_E_NO_SPACE), "NO_SPACE");
     assert_string_equal(cairn_err_name(-9999), "UNKNOWN");
     assert_string_equal(cairn_strerror(CAIRN_E_NO_SPACE), "no space left in the store");

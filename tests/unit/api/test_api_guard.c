@@ -7,16 +7,9 @@
 #include "cairn.h"
 
 #include "fake_engine.h"
+#include "support/unit_test.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdatomic.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
 
 static const char url[] = "cairn://127.0.0.1:7421/demo/run1";
 
@@ -35,7 +28,6 @@ static void drop(void *user) { atomic_fetch_add(&((struct seen *)user)->drops, 1
 
 static void ignore_line(void *user, int level, const char *line)
 {
-    (void)level;
     if (strstr(line, "unusable") != NULL) {
         *(atomic_int *)user = 1;
     }
@@ -92,21 +84,18 @@ static void break_one(void)
 /* The counts of the fail points in main() follow the order of these. */
 static void test_a_check_broken_on_the_handles_thread(void **state)
 {
-    (void)state;
     fake_reset();
     break_one();
 }
 
 static void test_a_check_broken_on_the_callers_thread(void **state)
 {
-    (void)state;
     fake_reset();
     break_one();
 }
 
 static void test_a_check_broken_on_a_worker(void **state)
 {
-    (void)state;
     fake_reset();
     fake_script.breaks_worker = true;
     break_one();

@@ -8,19 +8,13 @@
 
 #include <arpa/inet.h>
 #include <pthread.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
-#include <cmocka.h>
+#include "support/unit_test.h"
 
 enum { DEADLINE_MS = 1500, FDS_MAX = 256 };
 
@@ -74,7 +68,6 @@ static void assert_says(const struct opening *opening, const char *text)
 static void test_a_server_that_is_not_there_is_named_in_time(void **state)
 {
     struct opening opening;
-    (void)state;
     int fd = listen_somewhere(opening.url, sizeof opening.url);
     close(fd); /* nobody listens there now */
     open_it(&opening);
@@ -88,7 +81,6 @@ static void test_a_server_that_is_not_there_is_named_in_time(void **state)
 static void test_a_socket_that_is_not_there_is_named(void **state)
 {
     struct opening opening;
-    (void)state;
     snprintf(opening.url, sizeof opening.url, "cairn+unix:///nonexistent/cairn.sock?run=demo/run1");
     open_it(&opening);
     assert_int_equal(opening.rc, CAIRN_E_UNREACHABLE);
@@ -117,7 +109,6 @@ static void test_a_forked_child_keeps_nothing_of_the_connection(void **state)
     pthread_t thread;
     char hello[256];
     int status = 0;
-    (void)state;
     int fd = listen_somewhere(opening.url, sizeof opening.url);
     assert_int_equal(pthread_create(&thread, NULL, open_it, &opening), 0);
     int conn = accept(fd, NULL, NULL);
@@ -144,12 +135,10 @@ static void test_a_forked_child_keeps_nothing_of_the_connection(void **state)
     assert_int_equal(count_connections(), 0);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_a_server_that_is_not_there_is_named_in_time),
-        cmocka_unit_test(test_a_socket_that_is_not_there_is_named),
-        cmocka_unit_test(test_a_forked_child_keeps_nothing_of_the_connection),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+static const struct CMUnitTest tests[] = {
+    cmocka_unit_test(test_a_server_that_is_not_there_is_named_in_time),
+    cmocka_unit_test(test_a_socket_that_is_not_there_is_named),
+    cmocka_unit_test(test_a_forked_child_keeps_nothing_of_the_connection),
+};
+
+UNIT_TEST_MAIN(tests)

@@ -6,14 +6,7 @@
 #include "cairn.h"
 
 #include "fake_engine.h"
-
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <string.h>
-
-#include <cmocka.h>
+#include "support/unit_test.h"
 
 static const char url[] = "cairn://127.0.0.1:7421/demo/run1";
 
@@ -23,7 +16,6 @@ static void test_restore_options(void **state)
     struct cairn_error err;
     cairn_op_t *op = NULL;
     cairn_t *cairn = NULL;
-    (void)state;
     fake_reset();
     assert_int_equal(cairn_open(url, NULL, &cairn, &err), 0);
     options.only_count = 1;
@@ -39,8 +31,6 @@ static void test_restore_options(void **state)
     assert_int_equal(cairn_close(cairn, CAIRN_FOREVER, &err), 0);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_restore_options)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+static const struct CMUnitTest tests[] = {cmocka_unit_test(test_restore_options)};
+
+UNIT_TEST_MAIN(tests)

@@ -8,22 +8,15 @@
 #include "fake_engine.h"
 #include "pipeline/adapt.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdbool.h>
-#include <stddef.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
 
 #include "standin_cuda.h"
+#include "support/unit_test.h"
 
 static const char *url = "cairn://nowhere:1/demo/run1";
 
 static int setup(void **state)
 {
-    (void)state;
     fake_reset();
     return 0;
 }
@@ -49,7 +42,6 @@ static void test_a_lazy_save_returns_at_once(void **state)
     struct cairn_save_options options = CAIRN_SAVE_OPTIONS_INIT;
     struct cairn_error err;
     cairn_op_t *op = NULL;
-    (void)state;
     fake_script.copies_when_hurried = true;
     cairn_t *cairn = open_default();
     options.mode = CAIRN_LAZY, options.verify_staged = CAIRN_VERIFY_FULL;
@@ -73,7 +65,6 @@ static void test_a_skipped_save_fails_its_call_only(void **state)
 {
     struct cairn_error err;
     cairn_op_t *op = NULL;
-    (void)state;
     fake_script.never_ends = fake_script.refuses = true;
     fake_script.stage_status = fake_script.done_status = CAIRN_E_SKIPPED;
     cairn_t *cairn = open_default();
@@ -92,7 +83,6 @@ static void test_older_structs_are_taken(void **state)
     struct cairn_error err;
     cairn_t *cairn = NULL;
     cairn_op_t *op = NULL;
-    (void)state;
     options.size = offsetof(struct cairn_options, snapshots);
     options.snapshots = -1; /* behind the end of what the caller knew */
     assert_int_equal(cairn_open(url, &options, &cairn, &err), 0);
@@ -111,7 +101,6 @@ static void test_device_tensors_are_checked(void **state)
     const int64_t shape[1] = {16};
     float here[16] = {0};
     struct cairn_error err;
-    (void)state;
     setenv("CAIRN_LIBCUDA", "/nowhere/libcuda.so.1", 1);
     cairn_t *cairn = open_default();
     tensor.name = "w", tensor.dtype = CAIRN_F32, tensor.ndim = 1, tensor.shape = shape;
@@ -147,7 +136,6 @@ static void test_replicas_are_checked_when_asked(void **state)
     struct cairn_error err;
     int event;
     cairn_t *cairn = open_default();
-    (void)state;
     for (size_t i = 0; i < sizeof checks / sizeof checks[0]; i++) {
         struct cairn_save_options options = CAIRN_SAVE_OPTIONS_INIT;
         cairn_op_t *op = NULL;
@@ -177,7 +165,6 @@ static void test_local_state_of_all_is_asked_for(void **state)
     struct cairn_error err;
     cairn_op_t *op = NULL;
     cairn_t *cairn = open_default();
-    (void)state;
     for (int all = 0; all < 2; all++) {
         options.all_local = all;
         assert_int_equal(cairn_restore(cairn, &options, &op, &err), 0);
@@ -221,7 +208,6 @@ static int is_proven_empty(int done_status, bool empty)
 /* Goal: only a server's proof makes NOT_FOUND an empty run. */
 static void test_an_empty_run_is_proven(void **state)
 {
-    (void)state;
     assert_int_equal(is_proven_empty(CAIRN_E_NOT_FOUND, true), 1);
     assert_int_equal(is_proven_empty(CAIRN_E_NOT_FOUND, false), 0);
     assert_int_equal(is_proven_empty(CAIRN_E_CONNECTION_LOST, true), 0);
@@ -239,7 +225,6 @@ static void test_bad_snapshot_options_are_refused(void **state)
                {CAIRN_LAZY, 9, 0, "verify_staged is 9"},
                {0, 0, 4, "when_full is 4"}};
     cairn_t *cairn = open_default();
-    (void)state;
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
         struct cairn_save_options options = CAIRN_SAVE_OPTIONS_INIT;
         struct cairn_error err;
@@ -277,7 +262,6 @@ static void test_the_encoding_is_chosen(void **state)
                  {0, "zip", -1},
                  {4, NULL, -1},
                  {-1, NULL, -1}};
-    (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         struct cairn_options options = CAIRN_OPTIONS_INIT;
         struct cairn_error err;
@@ -298,18 +282,16 @@ static void test_the_encoding_is_chosen(void **state)
     }
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup(test_a_lazy_save_returns_at_once, setup),
-        cmocka_unit_test_setup(test_a_skipped_save_fails_its_call_only, setup),
-        cmocka_unit_test_setup(test_older_structs_are_taken, setup),
-        cmocka_unit_test_setup(test_device_tensors_are_checked, setup),
-        cmocka_unit_test_setup(test_replicas_are_checked_when_asked, setup),
-        cmocka_unit_test_setup(test_local_state_of_all_is_asked_for, setup),
-        cmocka_unit_test_setup(test_an_empty_run_is_proven, setup),
-        cmocka_unit_test_setup(test_bad_snapshot_options_are_refused, setup),
-        cmocka_unit_test_setup(test_the_encoding_is_chosen, setup),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+static const struct CMUnitTest tests[] = {
+    cmocka_unit_test_setup(test_a_lazy_save_returns_at_once, setup),
+    cmocka_unit_test_setup(test_a_skipped_save_fails_its_call_only, setup),
+    cmocka_unit_test_setup(test_older_structs_are_taken, setup),
+    cmocka_unit_test_setup(test_device_tensors_are_checked, setup),
+    cmocka_unit_test_setup(test_replicas_are_checked_when_asked, setup),
+    cmocka_unit_test_setup(test_local_state_of_all_is_asked_for, setup),
+    cmocka_unit_test_setup(test_an_empty_run_is_proven, setup),
+    cmocka_unit_test_setup(test_bad_snapshot_options_are_refused, setup),
+    cmocka_unit_test_setup(test_the_encoding_is_chosen, setup),
+};
+
+UNIT_TEST_MAIN(tests)

@@ -6,13 +6,6 @@
  */
 #include "arena/arena.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
@@ -20,6 +13,7 @@
 
 #include "base/limits.h"
 #include "support/alloc_fault.h"
+#include "support/unit_test.h"
 
 int __real_close(int fd);
 int __wrap_close(int fd);
@@ -48,7 +42,6 @@ static struct arena *make(uint64_t max_bytes, uint64_t reserve)
 static void extents_are_first_fit_and_come_back(void **state)
 {
     struct arena *arena = make(0, 64 << 10);
-    (void)state;
     uint64_t all = arena_bytes(arena);
     uint8_t *a = arena_take(arena, 10000), *b = arena_take(arena, 4096), *c = arena_take(arena, 1);
     assert_true(a && b && c);
@@ -79,7 +72,6 @@ static void the_bound_is_an_error_that_names_it(void **state)
 {
     struct arena *arena;
     struct diag diag = DIAG_INIT;
-    (void)state;
     assert_int_equal(arena_new(1 << 20, &arena, NULL), 0);
     assert_int_equal(arena_reserve(arena, (1 << 20) + 1, &diag), CAIRN_E_ARENA_TOO_SMALL);
     assert_non_null(strstr(diag.text, "1048576"));
@@ -93,7 +85,6 @@ static void the_bound_is_an_error_that_names_it(void **state)
 static void it_grows_only_when_nothing_is_out(void **state)
 {
     struct arena *arena = make(0, 4096);
-    (void)state;
     uint8_t *extent = arena_take(arena, 4096);
     assert_int_equal(arena_reserve(arena, 1 << 20, NULL), CAIRN_E_BUSY);
     arena_give(arena, extent);
@@ -106,7 +97,6 @@ static void it_grows_only_when_nothing_is_out(void **state)
 static void what_is_retired_is_not_used_again(void **state)
 {
     struct arena *arena = make(0, 8192);
-    (void)state;
     uint64_t generation = arena_generation(arena);
     assert_true(generation > 0);
     uint8_t *first = arena_take(arena, 4096), *second = arena_take(arena, 4096);
@@ -134,7 +124,6 @@ static void it_has_room_for_so_many_saves(void **state)
         uint64_t max_bytes, expected;
         unsigned snapshots;
     } cases[] = {{0, 1, 0}, {0, 3, 3}, {8 << 20, 2, 0}, {8 << 20, 3, 3}, {8 << 20, 8, 20}};
-    (void)state;
     for (unsigned i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         struct arena *arena;
         assert_int_equal(arena_new(cases[i].max_bytes, &arena, NULL), 0);
@@ -151,7 +140,6 @@ static void it_has_room_for_so_many_saves(void **state)
  * huge ones, also behind odd lengths, and all of it is there. */
 static void its_pages_have_a_name(void **state)
 {
-    (void)state;
     for (uint64_t bytes = 2 << 20; bytes <= 9 << 20; bytes += (1 << 20) + 4096) {
         struct arena *arena = make(0, bytes);
         uint8_t *extent = arena_take(arena, bytes);
@@ -173,7 +161,6 @@ static void its_pages_have_a_name(void **state)
 static void the_memfd_is_sealed(void **state)
 {
     struct arena *arena = make(0, 8192);
-    (void)state;
     int seals = fcntl(arena_fd(arena), F_GET_SEALS);
     assert_int_equal(seals & (F_SEAL_SHRINK | F_SEAL_GROW), F_SEAL_SHRINK | F_SEAL_GROW);
     assert_int_equal(ftruncate(arena_fd(arena), 0), -1);
@@ -188,7 +175,6 @@ static void a_child_has_no_arena(void **state)
     struct arena *arena = make(0, 8192);
     uint8_t *extent = arena_take(arena, 8192);
     int status = 0;
-    (void)state;
     pid_t child = fork();
     assert_true(child >= 0);
     if (child == 0) {
@@ -208,7 +194,6 @@ static void a_child_has_no_arena(void **state)
 static void a_number_is_forgotten_before_it_is_free(void **state)
 {
     struct arena *arena = make(0, 8192);
-    (void)state;
     watched = arena;
     assert_int_equal(arena_reserve(arena, 16384, NULL), 0);
     arena_close_fd(arena);
@@ -250,7 +235,6 @@ static void no_mapping_of_another_thread_is_touched(void **state)
 {
     static const uint64_t sizes[] = {64 << 10, (2 << 20) + 4096};
     static const unsigned strangers[] = {1, 100};
-    (void)state;
     for (unsigned i = 0; i < 2; i++) {
         for (unsigned j = 0; j < 2; j++) {
             bool more = true;
@@ -272,7 +256,6 @@ static void no_mapping_of_another_thread_is_touched(void **state)
 /* Goal: a hole that is taken once costs a second look, not the huge pages. */
 static void it_is_aligned_though_a_hole_was_taken(void **state)
 {
-    (void)state;
     alloc_fault_fill_holes(2);
     struct arena *arena = make(0, 4 << 20);
     uint8_t *extent = arena_take(arena, 4 << 20);
@@ -282,20 +265,18 @@ static void it_is_aligned_though_a_hole_was_taken(void **state)
     arena_free(arena);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(extents_are_first_fit_and_come_back),
-        cmocka_unit_test(the_bound_is_an_error_that_names_it),
-        cmocka_unit_test(it_grows_only_when_nothing_is_out),
-        cmocka_unit_test(what_is_retired_is_not_used_again),
-        cmocka_unit_test(it_has_room_for_so_many_saves),
-        cmocka_unit_test(its_pages_have_a_name),
-        cmocka_unit_test(the_memfd_is_sealed),
-        cmocka_unit_test(a_child_has_no_arena),
-        cmocka_unit_test(a_number_is_forgotten_before_it_is_free),
-        cmocka_unit_test(no_mapping_of_another_thread_is_touched),
-        cmocka_unit_test(it_is_aligned_though_a_hole_was_taken),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+static const struct CMUnitTest tests[] = {
+    cmocka_unit_test(extents_are_first_fit_and_come_back),
+    cmocka_unit_test(the_bound_is_an_error_that_names_it),
+    cmocka_unit_test(it_grows_only_when_nothing_is_out),
+    cmocka_unit_test(what_is_retired_is_not_used_again),
+    cmocka_unit_test(it_has_room_for_so_many_saves),
+    cmocka_unit_test(its_pages_have_a_name),
+    cmocka_unit_test(the_memfd_is_sealed),
+    cmocka_unit_test(a_child_has_no_arena),
+    cmocka_unit_test(a_number_is_forgotten_before_it_is_free),
+    cmocka_unit_test(no_mapping_of_another_thread_is_touched),
+    cmocka_unit_test(it_is_aligned_though_a_hole_was_taken),
+};
+
+UNIT_TEST_MAIN(tests)

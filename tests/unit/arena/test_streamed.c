@@ -5,14 +5,7 @@
  */
 #include "arena/streamed.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
+#include "support/unit_test.h"
 
 enum { ROOM_BYTES = 300 << 10, MARGIN_BYTES = 256, UNTOUCHED = 0xa5 };
 
@@ -21,7 +14,6 @@ static void copies_exactly(void **state)
     static const size_t lengths[] = {
         0, 1, 63, 64, 65535, 65536, 65537, 65599, 64 * 1024 + 64, 256 << 10};
     uint8_t *from = malloc(ROOM_BYTES), *to = malloc(ROOM_BYTES), *wanted = malloc(ROOM_BYTES);
-    (void)state;
     assert_true(from && to && wanted);
     for (size_t i = 0; i < ROOM_BYTES; i++) {
         from[i] = (uint8_t)(i * 2654435761u >> 11);
@@ -40,8 +32,6 @@ static void copies_exactly(void **state)
     free(from);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {cmocka_unit_test(copies_exactly)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+static const struct CMUnitTest tests[] = {cmocka_unit_test(copies_exactly)};
+
+UNIT_TEST_MAIN(tests)

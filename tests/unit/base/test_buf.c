@@ -3,19 +3,11 @@
  * Goal: writers stop at max and at the first failed allocation, readers at the end of their input,
  * both for good. Method: written sequences read back; each length cut by one; a fault loop.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
-
 #include "base/buf.h"
 #include "base/check.h"
 #include "support/alloc_fault.h"
 #include "support/check_trap.h"
+#include "support/unit_test.h"
 
 static void put_all(struct buf *buf)
 {
@@ -32,7 +24,6 @@ enum { PUT_ALL_BYTES = 27 };
 
 static void test_sequence_is_read_back(void **state)
 {
-    (void)state;
     struct buf buf;
     buf_init(&buf, 1024);
     put_all(&buf);
@@ -60,7 +51,6 @@ static void test_sequence_is_read_back(void **state)
 /* Every max below what is needed gives TOO_LARGE, and never more bytes than max. */
 static void test_max_is_kept(void **state)
 {
-    (void)state;
     for (size_t max = 0; max <= PUT_ALL_BYTES; max++) {
         struct buf buf;
         buf_init(&buf, max);
@@ -76,7 +66,6 @@ static void test_max_is_kept(void **state)
 
 static void test_growth_keeps_the_contents(void **state)
 {
-    (void)state;
     struct buf buf;
     buf_init(&buf, 100000);
     for (uint32_t i = 0; i < 25000; i++) {
@@ -96,7 +85,6 @@ static void test_growth_keeps_the_contents(void **state)
 
 static void test_failed_allocation_is_sticky(void **state)
 {
-    (void)state;
     for (unsigned n = 1;; n++) {
         struct buf buf;
         buf_init(&buf, 100000);
@@ -118,7 +106,6 @@ static void test_failed_allocation_is_sticky(void **state)
 
 static void test_take_moves_the_bytes(void **state)
 {
-    (void)state;
     struct buf buf;
     size_t bytes;
     buf_init(&buf, 16);
@@ -141,7 +128,6 @@ static void patch_outside(void *user)
 
 static void test_patch_stays_inside(void **state)
 {
-    (void)state;
     struct buf buf;
     buf_init(&buf, 64);
     buf_put_zero(&buf, 8);
@@ -156,7 +142,6 @@ static void test_patch_stays_inside(void **state)
 /* Reads that pass the end give zeros, and so does every later one. */
 static void test_reader_fails_for_good(void **state)
 {
-    (void)state;
     static const uint8_t data[] = {1, 2, 3, 4, 5, 6, 7};
     struct cur cur;
     uint8_t copy[8];
@@ -176,7 +161,6 @@ static void test_reader_fails_for_good(void **state)
 
 static void test_reader_of_nothing(void **state)
 {
-    (void)state;
     struct cur cur;
     cur_init(&cur, 0, NULL);
     assert_non_null(cur_bytes(&cur, 0));
@@ -187,7 +171,6 @@ static void test_reader_of_nothing(void **state)
 
 static void test_padding_must_be_zero(void **state)
 {
-    (void)state;
     for (size_t dirty = 0; dirty < 8; dirty++) {
         uint8_t data[8] = {0};
         struct cur cur;
@@ -200,7 +183,6 @@ static void test_padding_must_be_zero(void **state)
 
 static void test_seek_is_bounded(void **state)
 {
-    (void)state;
     static const uint8_t data[] = {1, 2, 3};
     struct cur cur;
     cur_init(&cur, sizeof(data), data);
@@ -212,19 +194,17 @@ static void test_seek_is_bounded(void **state)
     assert_int_equal(cur_finish(&cur), CAIRN_E_FORMAT);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_sequence_is_read_back),
-        cmocka_unit_test(test_max_is_kept),
-        cmocka_unit_test(test_growth_keeps_the_contents),
-        cmocka_unit_test(test_failed_allocation_is_sticky),
-        cmocka_unit_test(test_take_moves_the_bytes),
-        cmocka_unit_test(test_patch_stays_inside),
-        cmocka_unit_test(test_reader_fails_for_good),
-        cmocka_unit_test(test_reader_of_nothing),
-        cmocka_unit_test(test_padding_must_be_zero),
-        cmocka_unit_test(test_seek_is_bounded),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+static const struct CMUnitTest tests[] = {
+    cmocka_unit_test(test_sequence_is_read_back),
+    cmocka_unit_test(test_max_is_kept),
+    cmocka_unit_test(test_growth_keeps_the_contents),
+    cmocka_unit_test(test_failed_allocation_is_sticky),
+    cmocka_unit_test(test_take_moves_the_bytes),
+    cmocka_unit_test(test_patch_stays_inside),
+    cmocka_unit_test(test_reader_fails_for_good),
+    cmocka_unit_test(test_reader_of_nothing),
+    cmocka_unit_test(test_padding_must_be_zero),
+    cmocka_unit_test(test_seek_is_bounded),
+};
+
+UNIT_TEST_MAIN(tests)

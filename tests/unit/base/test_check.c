@@ -4,19 +4,13 @@
  * Method: a trap handler; a child process for abort().
  */
 #include <fcntl.h>
-#include <setjmp.h>
 #include <signal.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
 #include "base/check.h"
 #include "support/check_trap.h"
+#include "support/unit_test.h"
 
 static void broken(void *user)
 {
@@ -26,7 +20,6 @@ static void broken(void *user)
 
 static void test_handler_is_called(void **state)
 {
-    (void)state;
     int value = 2;
     assert_true(check_breaks(broken, &value));
     assert_string_equal(check_last_broken(), "value == 1");
@@ -35,12 +28,7 @@ static void test_handler_is_called(void **state)
     assert_string_equal(check_last_broken(), "");
 }
 
-static void return_from_handler(const char *file, int line, const char *what)
-{
-    (void)file;
-    (void)line;
-    (void)what;
-}
+static void return_from_handler(const char *file, int line, const char *what) {}
 
 static void expect_abort(check_handler handler)
 {
@@ -61,35 +49,17 @@ static void expect_abort(check_handler handler)
     assert_int_equal(WTERMSIG(status), SIGABRT);
 }
 
-static void test_no_handler_aborts(void **state)
-{
-    (void)state;
-    expect_abort(NULL);
-}
+static void test_no_handler_aborts(void **state) { expect_abort(NULL); }
 
-static void test_handler_that_returns_aborts(void **state)
-{
-    (void)state;
-    expect_abort(return_from_handler);
-}
+static void test_handler_that_returns_aborts(void **state) { expect_abort(return_from_handler); }
 
-static void break_again(const char *file, int line, const char *what)
-{
-    (void)file;
-    (void)line;
-    CHECK(what == NULL);
-}
+static void break_again(const char *file, int line, const char *what) { CHECK(what == NULL); }
 
 /* Not the handler once more, which would go round until the stack ends. */
-static void test_check_broken_in_a_handler_aborts(void **state)
-{
-    (void)state;
-    expect_abort(break_again);
-}
+static void test_check_broken_in_a_handler_aborts(void **state) { expect_abort(break_again); }
 
 static void test_arithmetic(void **state)
 {
-    (void)state;
     uint64_t n = 5;
     assert_true(add_u64(1, 2, &n));
     assert_int_equal(n, 3);
@@ -106,14 +76,12 @@ static void test_arithmetic(void **state)
     assert_int_equal(max_u64(3, 2), 3);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_handler_is_called),
-        cmocka_unit_test(test_no_handler_aborts),
-        cmocka_unit_test(test_handler_that_returns_aborts),
-        cmocka_unit_test(test_check_broken_in_a_handler_aborts),
-        cmocka_unit_test(test_arithmetic),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+static const struct CMUnitTest tests[] = {
+    cmocka_unit_test(test_handler_is_called),
+    cmocka_unit_test(test_no_handler_aborts),
+    cmocka_unit_test(test_handler_that_returns_aborts),
+    cmocka_unit_test(test_check_broken_in_a_handler_aborts),
+    cmocka_unit_test(test_arithmetic),
+};
+
+UNIT_TEST_MAIN(tests)

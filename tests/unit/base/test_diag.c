@@ -4,19 +4,12 @@
  * Method: texts around the capacity, with UTF-8 at the cut.
  */
 #include <errno.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <string.h>
-
-#include <cmocka.h>
 
 #include "base/diag.h"
+#include "support/unit_test.h"
 
 static void test_first_failure_wins(void **state)
 {
-    (void)state;
     struct diag diag = DIAG_INIT;
     assert_int_equal(diag_set(&diag, CAIRN_E_IO, "write %s: %d", "a", 5), CAIRN_E_IO);
     assert_int_equal(diag_set(&diag, CAIRN_E_NO_SPACE, "later"), CAIRN_E_NO_SPACE);
@@ -29,7 +22,6 @@ static void test_first_failure_wins(void **state)
 
 static void test_null_diag_is_accepted(void **state)
 {
-    (void)state;
     assert_int_equal(diag_set(NULL, CAIRN_E_IO, "x"), CAIRN_E_IO);
     assert_int_equal(diag_errno(NULL, ENOSPC, "x"), CAIRN_E_NO_SPACE);
     diag_add(NULL, "x");
@@ -41,7 +33,6 @@ static void test_null_diag_is_accepted(void **state)
 
 static void test_errno_is_appended(void **state)
 {
-    (void)state;
     struct diag diag = DIAG_INIT;
     assert_int_equal(diag_errno(&diag, ENOENT, "open %s", "/x"), CAIRN_E_NOT_FOUND);
     assert_string_equal(diag.text, "open /x: No such file or directory");
@@ -49,7 +40,6 @@ static void test_errno_is_appended(void **state)
 
 static void test_context_goes_in_front(void **state)
 {
-    (void)state;
     struct diag diag = DIAG_INIT;
     diag_add(&diag, "nothing failed");
     assert_string_equal(diag.text, "");
@@ -61,7 +51,6 @@ static void test_context_goes_in_front(void **state)
 
 static void test_context_before_a_code_without_text(void **state)
 {
-    (void)state;
     struct diag diag = {.code = CAIRN_E_BUSY};
     diag_add(&diag, "save");
     assert_string_equal(diag.text, "save: in use by another operation");
@@ -69,7 +58,6 @@ static void test_context_before_a_code_without_text(void **state)
 
 static void test_copy_keeps_the_first(void **state)
 {
-    (void)state;
     struct diag from = DIAG_INIT;
     struct diag to = DIAG_INIT;
     assert_int_equal(diag_copy(&to, &from), 0);
@@ -85,7 +73,6 @@ static void test_copy_keeps_the_first(void **state)
 /* For each width of a character, each position of the cut inside it. */
 static void test_cut_is_between_characters(void **state)
 {
-    (void)state;
     static const char *const characters[] = {"a", "\xc3\xa4", "\xe2\x82\xac", "\xf0\x9f\x99\x82"};
     for (size_t width = 1; width <= 4; width++) {
         for (size_t shift = 0; shift < width; shift++) {
@@ -107,16 +94,14 @@ static void test_cut_is_between_characters(void **state)
     }
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_first_failure_wins),
-        cmocka_unit_test(test_null_diag_is_accepted),
-        cmocka_unit_test(test_errno_is_appended),
-        cmocka_unit_test(test_context_goes_in_front),
-        cmocka_unit_test(test_context_before_a_code_without_text),
-        cmocka_unit_test(test_copy_keeps_the_first),
-        cmocka_unit_test(test_cut_is_between_characters),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+static const struct CMUnitTest tests[] = {
+    cmocka_unit_test(test_first_failure_wins),
+    cmocka_unit_test(test_null_diag_is_accepted),
+    cmocka_unit_test(test_errno_is_appended),
+    cmocka_unit_test(test_context_goes_in_front),
+    cmocka_unit_test(test_context_before_a_code_without_text),
+    cmocka_unit_test(test_copy_keeps_the_first),
+    cmocka_unit_test(test_cut_is_between_characters),
+};
+
+UNIT_TEST_MAIN(tests)

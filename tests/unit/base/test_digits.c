@@ -3,19 +3,12 @@
  * Goal: a number in text has one spelling, and what is refused changes nothing. Method: tables of
  * texts that are numbers and texts that nearly are.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-
 #include "base/check.h"
 #include "base/digits.h"
+#include "support/unit_test.h"
 
 static void test_decimals_are_read(void **state)
 {
-    (void)state;
     static const struct {
         const char *text;
         uint64_t value;
@@ -33,7 +26,6 @@ static void test_decimals_are_read(void **state)
 
 static void test_refused_decimals_change_nothing(void **state)
 {
-    (void)state;
     static const char *const texts[] = {
         "", "x", "+1", "-1", " 1", "00", "01", "18446744073709551616", "99999999999999999999"};
     for (size_t i = 0; i < ARRAY_LEN(texts); i++) {
@@ -48,7 +40,6 @@ static void test_refused_decimals_change_nothing(void **state)
 
 static void test_decimals_have_a_limit(void **state)
 {
-    (void)state;
     uint64_t value = 99;
     assert_false(digits_parse_decimal("256", 255, &value));
     assert_int_equal(value, 99);
@@ -58,7 +49,6 @@ static void test_decimals_have_a_limit(void **state)
 
 static void test_whole_text_is_the_number(void **state)
 {
-    (void)state;
     uint64_t value = 99;
     assert_false(digits_parse_decimal("12 ", UINT64_MAX, &value));
     assert_false(digits_parse_decimal("1e3", UINT64_MAX, &value));
@@ -67,7 +57,6 @@ static void test_whole_text_is_the_number(void **state)
 
 static void test_hex_has_its_width(void **state)
 {
-    (void)state;
     const char *text = "00000000deadbeef.rest";
     const char *at = text;
     uint64_t value = 99;
@@ -82,7 +71,6 @@ static void test_hex_has_its_width(void **state)
 
 static void test_refused_hex_changes_nothing(void **state)
 {
-    (void)state;
     static const char *const texts[] = {"", "0", "012", "01G4", "0xAB", "ABCD", " 123", "-123"};
     for (size_t i = 0; i < ARRAY_LEN(texts); i++) {
         const char *at = texts[i];
@@ -95,7 +83,6 @@ static void test_refused_hex_changes_nothing(void **state)
 
 static void test_literals_are_skipped(void **state)
 {
-    (void)state;
     const char *text = ".tmp-1";
     const char *at = text;
     assert_false(digits_skip(&at, ".tmp_"));
@@ -105,16 +92,14 @@ static void test_literals_are_skipped(void **state)
     assert_ptr_equal(at, text + 5);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_decimals_are_read),
-        cmocka_unit_test(test_refused_decimals_change_nothing),
-        cmocka_unit_test(test_decimals_have_a_limit),
-        cmocka_unit_test(test_whole_text_is_the_number),
-        cmocka_unit_test(test_hex_has_its_width),
-        cmocka_unit_test(test_refused_hex_changes_nothing),
-        cmocka_unit_test(test_literals_are_skipped),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+static const struct CMUnitTest tests[] = {
+    cmocka_unit_test(test_decimals_are_read),
+    cmocka_unit_test(test_refused_decimals_change_nothing),
+    cmocka_unit_test(test_decimals_have_a_limit),
+    cmocka_unit_test(test_whole_text_is_the_number),
+    cmocka_unit_test(test_hex_has_its_width),
+    cmocka_unit_test(test_refused_hex_changes_nothing),
+    cmocka_unit_test(test_literals_are_skipped),
+};
+
+UNIT_TEST_MAIN(tests)

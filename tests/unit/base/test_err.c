@@ -5,20 +5,13 @@
  */
 #include <errno.h>
 #include <limits.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <string.h>
-
-#include <cmocka.h>
 
 #include "base/check.h"
 #include "base/err.h"
+#include "support/unit_test.h"
 
 static void test_known_code_has_its_row(void **state)
 {
-    (void)state;
     assert_string_equal(err_name(CAIRN_E_NO_SPACE), "NO_SPACE");
     assert_string_equal(err_text(CAIRN_E_NO_SPACE), "no space left in the store");
     assert_int_equal(err_retry(CAIRN_E_NO_SPACE), ERR_RETRY_LATER);
@@ -29,7 +22,6 @@ static void test_known_code_has_its_row(void **state)
 
 static void test_unknown_code_is_answered(void **state)
 {
-    (void)state;
     static const int codes[] = {1, 7, -9999, INT_MAX, INT_MIN};
     for (size_t i = 0; i < ARRAY_LEN(codes); i++) {
         assert_false(err_is_known(codes[i]));
@@ -43,7 +35,6 @@ static void test_unknown_code_is_answered(void **state)
 /* The values are ABI and wire: no hole, distinct names, exit statuses that a shell can see. */
 static void test_table_is_dense_and_distinct(void **state)
 {
-    (void)state;
     int count = 0;
 #define CAIRN_ERR(name, value, text, retry, status) count++;
 #include "base/err.def"
@@ -59,7 +50,6 @@ static void test_table_is_dense_and_distinct(void **state)
 
 static void test_name_that_is_none(void **state)
 {
-    (void)state;
     assert_int_equal(err_from_name("NO_SUCH"), 0);
     assert_int_equal(err_from_name("OK"), 0);
     assert_int_equal(err_from_name(""), 0);
@@ -67,7 +57,6 @@ static void test_name_that_is_none(void **state)
 
 static void test_errno_is_translated(void **state)
 {
-    (void)state;
     assert_int_equal(err_from_errno(ENOSPC), CAIRN_E_NO_SPACE);
     assert_int_equal(err_from_errno(EDQUOT), CAIRN_E_QUOTA);
     assert_int_equal(err_from_errno(EROFS), CAIRN_E_READ_ONLY);
@@ -82,14 +71,12 @@ static void test_errno_is_translated(void **state)
     assert_int_equal(err_from_errno(0), CAIRN_E_IO);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_known_code_has_its_row),
-        cmocka_unit_test(test_unknown_code_is_answered),
-        cmocka_unit_test(test_table_is_dense_and_distinct),
-        cmocka_unit_test(test_name_that_is_none),
-        cmocka_unit_test(test_errno_is_translated),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+static const struct CMUnitTest tests[] = {
+    cmocka_unit_test(test_known_code_has_its_row),
+    cmocka_unit_test(test_unknown_code_is_answered),
+    cmocka_unit_test(test_table_is_dense_and_distinct),
+    cmocka_unit_test(test_name_that_is_none),
+    cmocka_unit_test(test_errno_is_translated),
+};
+
+UNIT_TEST_MAIN(tests)

@@ -4,19 +4,13 @@
  * Method: a child process for each setting, since it is read once.
  */
 #include <fcntl.h>
-#include <setjmp.h>
 #include <signal.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdlib.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
 #include "base/err.h"
 #include "base/failpoint.h"
+#include "support/unit_test.h"
 
 /* Runs body in a child under the setting; returns the child's wait status (WUNTRACED). */
 static int run_with(const char *setting, int (*body)(void))
@@ -71,7 +65,6 @@ static int reach_twice(void) { return FAILPOINT("a") == 0 && FAILPOINT("a") == 0
 
 static void test_errors(void **state)
 {
-    (void)state;
     assert_int_equal(run_with("a=error:IO", expect_error_each_time), 0);
     assert_int_equal(run_with("a=error:NO_SPACE@2", expect_error_at_second), 0);
     assert_int_equal(run_with("a=error:IO;b=error:BUSY", expect_both), 0);
@@ -81,7 +74,6 @@ static void test_errors(void **state)
 
 static void test_kill_at_its_time(void **state)
 {
-    (void)state;
     int status = run_with("a=kill@3", reach_third);
     assert_true(WIFSIGNALED(status));
     assert_int_equal(WTERMSIG(status), SIGKILL);
@@ -92,7 +84,6 @@ static void test_kill_at_its_time(void **state)
 
 static void test_stop(void **state)
 {
-    (void)state;
     int status = run_with("a=stop@2", reach_twice);
     assert_true(WIFSTOPPED(status));
     assert_int_equal(WSTOPSIG(status), SIGSTOP);
@@ -100,7 +91,6 @@ static void test_stop(void **state)
 
 static void test_bad_settings_end_the_program(void **state)
 {
-    (void)state;
     static const char *const settings[] = {"a",       "=kill",    "a=explode", "a=error:NOPE",
                                            "a=kill@", "a=kill@x", "a=kill@0",  "a=error:"};
     for (size_t i = 0; i < sizeof(settings) / sizeof(settings[0]); i++) {
@@ -110,13 +100,11 @@ static void test_bad_settings_end_the_program(void **state)
     }
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_errors),
-        cmocka_unit_test(test_kill_at_its_time),
-        cmocka_unit_test(test_stop),
-        cmocka_unit_test(test_bad_settings_end_the_program),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+static const struct CMUnitTest tests[] = {
+    cmocka_unit_test(test_errors),
+    cmocka_unit_test(test_kill_at_its_time),
+    cmocka_unit_test(test_stop),
+    cmocka_unit_test(test_bad_settings_end_the_program),
+};
+
+UNIT_TEST_MAIN(tests)

@@ -2,15 +2,9 @@
  *
  * Patterns over names: a table of both answers; and a pattern made to be slow.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <string.h>
-
-#include <cmocka.h>
-
 #include "base/check.h"
 #include "base/glob.h"
+#include "support/unit_test.h"
 
 static void test_what_matches(void **state)
 {
@@ -49,7 +43,6 @@ static void test_what_matches(void **state)
         {"?*", "", false},
         {"A", "a", false},
     };
-    (void)state;
     for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
         if (glob_matches(cases[i].pattern, cases[i].name) != cases[i].matches) {
             fail_msg("'%s' and '%s'", cases[i].pattern, cases[i].name);
@@ -60,7 +53,6 @@ static void test_what_matches(void **state)
 static void test_one_of_several(void **state)
 {
     static const char *const patterns[] = {"a.*", "b"};
-    (void)state;
     assert_true(glob_matches_any(2, patterns, "b"));
     assert_true(glob_matches_any(2, patterns, "a.x"));
     assert_false(glob_matches_any(2, patterns, "c"));
@@ -71,18 +63,15 @@ static void test_one_of_several(void **state)
 static void test_no_pattern_is_slow(void **state)
 {
     char name[1025];
-    (void)state;
     memset(name, 'a', sizeof name - 1);
     name[sizeof name - 1] = '\0';
     assert_false(glob_matches("*a*a*a*a*a*a*a*a*a*a*a*a*a*a*a*a*a*a*a*a*b", name));
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_what_matches),
-        cmocka_unit_test(test_one_of_several),
-        cmocka_unit_test(test_no_pattern_is_slow),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+static const struct CMUnitTest tests[] = {
+    cmocka_unit_test(test_what_matches),
+    cmocka_unit_test(test_one_of_several),
+    cmocka_unit_test(test_no_pattern_is_slow),
+};
+
+UNIT_TEST_MAIN(tests)

@@ -5,20 +5,12 @@
  * training took beyond its work. The candidates are 41 intervals around the advice, all on the same
  * histories. Prints its seed.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-
 #include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "base/check.h"
 #include "base/interval.h"
+#include "support/unit_test.h"
 
 enum { HISTORIES = 10000 };
 
@@ -89,7 +81,6 @@ static const struct row {
 static void test_advice_wastes_at_most_a_twentieth_more_than_the_best_interval(void **state)
 {
     const uint64_t seed = 20240607;
-    (void)state;
     print_message("seed %llu\n", (unsigned long long)seed);
     for (size_t r = 0; r < ARRAY_LEN(rows); r++) {
         const struct job *job = &rows[r].job;
@@ -152,7 +143,6 @@ static void test_a_wrong_prior_is_soon_outweighed(void **state)
                                    .failures = 1000,
                                    .observed_s = 1000 * mtbf_s};
     struct interval_advice advice;
-    (void)state;
     assert_int_equal(interval_advise(&known, &advice, NULL), 0);
     double best = waste_s(job, advice.durable_s, mtbf_s, 5);
     for (double factor = 0.1; factor < 20; factor *= 100) {
@@ -172,7 +162,6 @@ static void test_bounds_are_told_apart(void **state)
     struct interval_input input = {.blocked_s = 1, .persist_s = 2, .prior_mtbf_s = 7200};
     struct interval_advice advice;
     char text[INTERVAL_TEXT_BYTES];
-    (void)state;
     assert_int_equal(interval_advise(&input, &advice, NULL), 0);
     assert_true(advice.bound == INTERVAL_OPTIMUM && advice.mtbf_s == 7200);
     assert_true(fabs(advice.durable_s - 119.33) < 0.5 && advice.durable_s == advice.staged_s);
@@ -201,7 +190,6 @@ static void test_failures_count_against_the_prior(void **state)
 {
     struct interval_input input = {.blocked_s = 1, .ranks = 16384};
     struct interval_advice advice;
-    (void)state;
     assert_int_equal(interval_advise(&input, &advice, NULL), 0);
     assert_true(fabs(advice.mtbf_s - 50700.0 * 3600 / 16384) < 1);
     input.prior_mtbf_s = 1000, input.observed_s = 500; /* none yet: it is rather longer */
@@ -218,7 +206,6 @@ static void test_failures_count_against_the_prior(void **state)
 
 static void test_bad_numbers_are_named(void **state)
 {
-    (void)state;
     const struct {
         struct interval_input input;
         const char *name;
@@ -244,14 +231,12 @@ static void test_bad_numbers_are_named(void **state)
     assert_true(advice.waste == 1 && isfinite(advice.durable_s));
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_advice_wastes_at_most_a_twentieth_more_than_the_best_interval),
-        cmocka_unit_test(test_a_wrong_prior_is_soon_outweighed),
-        cmocka_unit_test(test_bounds_are_told_apart),
-        cmocka_unit_test(test_failures_count_against_the_prior),
-        cmocka_unit_test(test_bad_numbers_are_named),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+static const struct CMUnitTest tests[] = {
+    cmocka_unit_test(test_advice_wastes_at_most_a_twentieth_more_than_the_best_interval),
+    cmocka_unit_test(test_a_wrong_prior_is_soon_outweighed),
+    cmocka_unit_test(test_bounds_are_told_apart),
+    cmocka_unit_test(test_failures_count_against_the_prior),
+    cmocka_unit_test(test_bad_numbers_are_named),
+};
+
+UNIT_TEST_MAIN(tests)

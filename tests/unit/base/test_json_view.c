@@ -2,18 +2,9 @@
  *
  * Goal: values are found where they are, and what is cut, or of another kind, is simply not found.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-
 #include "base/check.h"
 #include "base/json_view.h"
-
-#include <stdlib.h>
-#include <string.h>
+#include "support/unit_test.h"
 
 static const char TEXT[] =
     "\n{\"a\": [1, {\"x\\\"]\": \"]}\"}, -2.5e3, []], \"b\" :{\"c\":{\"d\":\"e\\\\\\n\\u00e9f\"}},"
@@ -26,7 +17,6 @@ static struct json_view member(const char *name)
 
 static void values_are_found(void **state)
 {
-    (void)state;
     char text[16];
     uint64_t number;
     assert_true(json_view_u64(member("n"), &number));
@@ -44,7 +34,6 @@ static void values_are_found(void **state)
 
 static void items_are_walked(void **state)
 {
-    (void)state;
     struct json_view item = {NULL, 0}, name;
     double number = 0;
     size_t count = 0;
@@ -71,7 +60,6 @@ static void items_are_walked(void **state)
  * where the text ends, so that the sanitizers see a step too far. */
 static void broken_texts_do_no_harm(void **state)
 {
-    (void)state;
     static const char bad[] = "{}[]\",:\\0 ";
     size_t bytes = strlen(TEXT);
     for (size_t cut = 0; cut <= bytes; cut++) {
@@ -95,12 +83,10 @@ static void broken_texts_do_no_harm(void **state)
     }
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(values_are_found),
-        cmocka_unit_test(items_are_walked),
-        cmocka_unit_test(broken_texts_do_no_harm),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+static const struct CMUnitTest tests[] = {
+    cmocka_unit_test(values_are_found),
+    cmocka_unit_test(items_are_walked),
+    cmocka_unit_test(broken_texts_do_no_harm),
+};
+
+UNIT_TEST_MAIN(tests)

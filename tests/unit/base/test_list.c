@@ -3,14 +3,9 @@
  * Goal: the intrusive list keeps its order and survives removal while it is walked. Method: small
  * lists of items.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-
 #include "base/list.h"
+
+#include "support/unit_test.h"
 
 struct item {
     int value;
@@ -19,7 +14,6 @@ struct item {
 
 static void test_order_and_pop(void **state)
 {
-    (void)state;
     struct list head;
     struct item items[3] = {{.value = 0}, {.value = 1}, {.value = 2}};
     list_init(&head);
@@ -43,7 +37,6 @@ static void test_order_and_pop(void **state)
 
 static void test_removal_while_walking(void **state)
 {
-    (void)state;
     struct list head;
     struct item items[4] = {{.value = 0}, {.value = 1}, {.value = 2}, {.value = 3}};
     list_init(&head);
@@ -63,11 +56,9 @@ static void test_removal_while_walking(void **state)
     assert_true(list_is_empty(&head));
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_order_and_pop),
-        cmocka_unit_test(test_removal_while_walking),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+static const struct CMUnitTest tests[] = {
+    cmocka_unit_test(test_order_and_pop),
+    cmocka_unit_test(test_removal_while_walking),
+};
+
+UNIT_TEST_MAIN(tests)

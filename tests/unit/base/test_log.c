@@ -6,18 +6,11 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
 #include "base/log.h"
+#include "support/unit_test.h"
 
 static char kept[16384];
 static enum log_level kept_level;
@@ -33,7 +26,6 @@ static void keep(void *user, enum log_level level, const char *line, size_t byte
 
 static int set_up(void **state)
 {
-    (void)state;
     kept[0] = '\0';
     log_set_sink(keep, kept);
     return 0;
@@ -41,7 +33,6 @@ static int set_up(void **state)
 
 static int tear_down(void **state)
 {
-    (void)state;
     log_set_sink(NULL, NULL);
     log_setup(LOG_INFO, LOG_TEXT);
     return 0;
@@ -49,7 +40,6 @@ static int tear_down(void **state)
 
 static void test_text_line(void **state)
 {
-    (void)state;
     log_setup(LOG_INFO, LOG_TEXT);
     LOG(LOG_WARN, "commit", "checkpoint committed", ls("run", "p/r"), lu("step", 5),
         li("delta", -3), lf("dur_s", 0.25), ls("absent", NULL), ls("path", "a b\"c"),
@@ -64,7 +54,6 @@ static void test_text_line(void **state)
 
 static void test_json_line(void **state)
 {
-    (void)state;
     log_setup(LOG_INFO, LOG_JSON);
     LOG(LOG_INFO, "c", "m", ls("s", "x\ty\n\x01"), lu("u", UINT64_MAX),
         lf("inf", (double)INFINITY));
@@ -76,7 +65,6 @@ static void test_json_line(void **state)
 
 static void test_level_is_obeyed(void **state)
 {
-    (void)state;
     log_setup(LOG_WARN, LOG_TEXT);
     LOG(LOG_INFO, "c", "not this");
     assert_string_equal(kept, "");
@@ -87,7 +75,6 @@ static void test_level_is_obeyed(void **state)
 
 static void test_invalid_utf8_is_replaced(void **state)
 {
-    (void)state;
     log_setup(LOG_INFO, LOG_JSON);
     /* a lone continuation, an overlong form, a surrogate, above U+10FFFF, a cut character */
     LOG(LOG_INFO, "c", "m", ls("a", "\x80"), ls("b", "\xc0\xaf"), ls("c", "\xed\xa0\x80"),
@@ -103,7 +90,6 @@ static void test_invalid_utf8_is_replaced(void **state)
 /* For lengths around the capacity: the field is whole or absent, and the line ends as it must. */
 static void test_long_value_leaves_the_line_whole(void **state)
 {
-    (void)state;
     log_setup(LOG_INFO, LOG_JSON);
     char *value = malloc(20001);
     assert_non_null(value);
@@ -129,7 +115,6 @@ static void test_long_value_leaves_the_line_whole(void **state)
 
 static void test_words_are_parsed(void **state)
 {
-    (void)state;
     enum log_level level = LOG_INFO;
     enum log_format format = LOG_TEXT;
     assert_int_equal(log_parse_level("error", &level), 0);
@@ -145,7 +130,6 @@ static void test_words_are_parsed(void **state)
  * lines. */
 static void test_stderr(void **state)
 {
-    (void)state;
     int ends[2];
     int saved = dup(STDERR_FILENO);
     assert_true(saved >= 0);
@@ -179,16 +163,14 @@ static void test_stderr(void **state)
     assert_int_equal(errno_after, EDOM);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(test_text_line, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(test_json_line, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(test_level_is_obeyed, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(test_invalid_utf8_is_replaced, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(test_long_value_leaves_the_line_whole, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(test_words_are_parsed, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(test_stderr, set_up, tear_down),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+static const struct CMUnitTest tests[] = {
+    cmocka_unit_test_setup_teardown(test_text_line, set_up, tear_down),
+    cmocka_unit_test_setup_teardown(test_json_line, set_up, tear_down),
+    cmocka_unit_test_setup_teardown(test_level_is_obeyed, set_up, tear_down),
+    cmocka_unit_test_setup_teardown(test_invalid_utf8_is_replaced, set_up, tear_down),
+    cmocka_unit_test_setup_teardown(test_long_value_leaves_the_line_whole, set_up, tear_down),
+    cmocka_unit_test_setup_teardown(test_words_are_parsed, set_up, tear_down),
+    cmocka_unit_test_setup_teardown(test_stderr, set_up, tear_down),
+};
+
+UNIT_TEST_MAIN(tests)

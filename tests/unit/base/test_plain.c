@@ -5,13 +5,9 @@
  */
 #include "base/plain.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdint.h>
 #include <stdio.h>
-#include <string.h>
 
-#include <cmocka.h>
+#include "support/unit_test.h"
 
 static void test_what_acts_is_escaped(void **state)
 {
@@ -32,7 +28,6 @@ static void test_what_acts_is_escaped(void **state)
                  {"\xe2\x81\xa6\xe2\x80\xa8\xef\xbb\xbf", "\\u2066\\u2028\\ufeff"},
                  {"\xff\xc0\x80", "\\ufffd\\ufffd\\ufffd"}};
     char shown[200];
-    (void)state;
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         assert_string_equal(plain_copy(cases[i].text, sizeof(shown), shown), cases[i].shown);
     }
@@ -44,7 +39,6 @@ static void test_a_cut_falls_between_characters(void **state)
                                "cd",
                       whole[] = "ab\\u001b\xc3\xaf"
                                 "cd";
-    (void)state;
     for (size_t size = 4; size <= sizeof(whole) + 2; size++) {
         char shown[40];
         memset(shown, 'x', sizeof(shown));
@@ -64,7 +58,6 @@ static void test_a_cut_falls_between_characters(void **state)
 
 static void test_no_byte_acts(void **state)
 {
-    (void)state;
     for (unsigned byte = 1; byte < 256; byte++) {
         char text[3] = {(char)byte, 'x', '\0'}, shown[20];
         for (const char *at = plain_copy(text, sizeof(shown), shown); *at != '\0'; at++) {
@@ -74,12 +67,10 @@ static void test_no_byte_acts(void **state)
     }
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_what_acts_is_escaped),
-        cmocka_unit_test(test_a_cut_falls_between_characters),
-        cmocka_unit_test(test_no_byte_acts),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+static const struct CMUnitTest tests[] = {
+    cmocka_unit_test(test_what_acts_is_escaped),
+    cmocka_unit_test(test_a_cut_falls_between_characters),
+    cmocka_unit_test(test_no_byte_acts),
+};
+
+UNIT_TEST_MAIN(tests)

@@ -3,23 +3,15 @@
  * Goal: buffers are aligned, disjoint, bounded, reused; a double or foreign put is caught; failed
  * mappings are errors. Method: all buffers taken and filled; a fault loop.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <string.h>
-
-#include <cmocka.h>
-
 #include "base/pool.h"
 #include "support/alloc_fault.h"
 #include "support/check_trap.h"
+#include "support/unit_test.h"
 
 enum { COUNT = 5, BYTES = 8192 };
 
 static void test_buffers_are_aligned_and_apart(void **state)
 {
-    (void)state;
     struct pool *pool = NULL;
     uint8_t *buffers[COUNT];
     assert_int_equal(pool_new(COUNT, BYTES, &pool, NULL), 0);
@@ -59,7 +51,6 @@ static void free_pool(void *user) { pool_free(user); }
 
 static void test_wrong_puts_are_bugs(void **state)
 {
-    (void)state;
     struct pool *pool = NULL;
     uint8_t foreign[16];
     assert_int_equal(pool_new(COUNT, BYTES, &pool, NULL), 0);
@@ -75,7 +66,6 @@ static void test_wrong_puts_are_bugs(void **state)
 
 static void test_failed_allocations_are_errors(void **state)
 {
-    (void)state;
     for (unsigned n = 1;; n++) {
         struct pool *pool = NULL;
         struct diag diag = DIAG_INIT;
@@ -95,7 +85,6 @@ static void test_failed_allocations_are_errors(void **state)
 
 static void test_impossible_size_is_an_error(void **state)
 {
-    (void)state;
     struct pool *pool = NULL;
     struct diag diag = DIAG_INIT;
     assert_int_equal(pool_new(2, SIZE_MAX / POOL_ALIGN / 2 * POOL_ALIGN + POOL_ALIGN, &pool, &diag),
@@ -104,13 +93,11 @@ static void test_impossible_size_is_an_error(void **state)
     assert_null(pool);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_buffers_are_aligned_and_apart),
-        cmocka_unit_test(test_wrong_puts_are_bugs),
-        cmocka_unit_test(test_failed_allocations_are_errors),
-        cmocka_unit_test(test_impossible_size_is_an_error),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+static const struct CMUnitTest tests[] = {
+    cmocka_unit_test(test_buffers_are_aligned_and_apart),
+    cmocka_unit_test(test_wrong_puts_are_bugs),
+    cmocka_unit_test(test_failed_allocations_are_errors),
+    cmocka_unit_test(test_impossible_size_is_an_error),
+};
+
+UNIT_TEST_MAIN(tests)

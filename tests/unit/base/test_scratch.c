@@ -3,20 +3,12 @@
  * Goal: scratch memory is zeroed, aligned, bounded, and survives failed allocations. Method: many
  * sizes filled and compared; the bound approached; a fault loop.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <string.h>
-
-#include <cmocka.h>
-
 #include "base/scratch.h"
 #include "support/alloc_fault.h"
+#include "support/unit_test.h"
 
 static void test_memory_is_zeroed_aligned_and_apart(void **state)
 {
-    (void)state;
     struct scratch scratch;
     uint8_t *pieces[200];
     scratch_init(&scratch, 1 << 20);
@@ -40,7 +32,6 @@ static void test_memory_is_zeroed_aligned_and_apart(void **state)
 
 static void test_bound_is_kept(void **state)
 {
-    (void)state;
     struct scratch scratch;
     scratch_init(&scratch, 64);
     assert_non_null(scratch_alloc(&scratch, 33)); /* takes 48 */
@@ -57,7 +48,6 @@ static void test_bound_is_kept(void **state)
 
 static void test_overflow_is_refused(void **state)
 {
-    (void)state;
     struct scratch scratch;
     scratch_init(&scratch, SIZE_MAX);
     assert_null(scratch_array(&scratch, SIZE_MAX / 2, 3));
@@ -70,7 +60,6 @@ static void test_overflow_is_refused(void **state)
 
 static void test_copies(void **state)
 {
-    (void)state;
     struct scratch scratch;
     scratch_init(&scratch, 4096);
     assert_string_equal(scratch_string(&scratch, 3, "abcdef"), "abc");
@@ -84,7 +73,6 @@ static void test_copies(void **state)
 
 static void test_failed_allocation_changes_nothing(void **state)
 {
-    (void)state;
     struct scratch scratch;
     scratch_init(&scratch, 1 << 20);
     unsigned failures = 0;
@@ -105,14 +93,12 @@ static void test_failed_allocation_changes_nothing(void **state)
     scratch_fini(&scratch);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_memory_is_zeroed_aligned_and_apart),
-        cmocka_unit_test(test_bound_is_kept),
-        cmocka_unit_test(test_overflow_is_refused),
-        cmocka_unit_test(test_copies),
-        cmocka_unit_test(test_failed_allocation_changes_nothing),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+static const struct CMUnitTest tests[] = {
+    cmocka_unit_test(test_memory_is_zeroed_aligned_and_apart),
+    cmocka_unit_test(test_bound_is_kept),
+    cmocka_unit_test(test_overflow_is_refused),
+    cmocka_unit_test(test_copies),
+    cmocka_unit_test(test_failed_allocation_changes_nothing),
+};
+
+UNIT_TEST_MAIN(tests)

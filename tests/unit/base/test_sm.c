@@ -3,19 +3,11 @@
  * Goal: states change along the table only, runs do not nest, a finished struct is not touched.
  * Method: a small operation whose completion comes inside or outside the state function.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
-
 #include "base/check.h"
 #include "base/log.h"
 #include "base/sm.h"
 #include "support/check_trap.h"
+#include "support/unit_test.h"
 
 enum { OP_START, OP_WORK, OP_END, OP_LONELY };
 
@@ -77,7 +69,6 @@ static const struct sm_state table[] = {
 
 static void test_waits_and_goes_on(void **state)
 {
-    (void)state;
     struct op op = {0};
     sm_init(&op.sm, table, OP_START, "op", 1);
     sm_run(&op.sm);
@@ -98,7 +89,6 @@ static void move_to_work(void *user) { sm_move(user, OP_WORK); }
 /* Goal: a move that breaks the invariant is a bug, and nothing of the new state has begun. */
 static void test_invariant_is_checked_at_each_move(void **state)
 {
-    (void)state;
     struct op op = {.broken = true};
     sm_init(&op.sm, table, OP_START, "op", 6);
     op.sm.invariant = check_op;
@@ -113,7 +103,6 @@ static void test_invariant_is_checked_at_each_move(void **state)
 
 static void test_completion_inside_is_not_lost(void **state)
 {
-    (void)state;
     struct op op = {.complete_inside = true};
     sm_init(&op.sm, table, OP_START, "op", 2);
     sm_run(&op.sm);
@@ -124,7 +113,6 @@ static void test_completion_inside_is_not_lost(void **state)
 /* AddressSanitizer watches that nothing is read after the free. */
 static void test_done_may_free(void **state)
 {
-    (void)state;
     struct op *op = calloc(1, sizeof(*op));
     assert_non_null(op);
     op->free_at_end = true;
@@ -135,7 +123,6 @@ static void test_done_may_free(void **state)
 
 static void test_state_without_function_waits(void **state)
 {
-    (void)state;
     struct op op = {0};
     sm_init(&op.sm, table, OP_LONELY, "op", 4);
     sm_run(&op.sm);
@@ -149,7 +136,6 @@ static void move_outside_table(void *user) { sm_move(user, OP_END); }
 
 static void test_move_outside_the_table_is_a_bug(void **state)
 {
-    (void)state;
     struct op op = {0};
     sm_init(&op.sm, table, OP_START, "op", 5);
     assert_true(check_breaks(move_outside_table, &op.sm));
@@ -158,14 +144,11 @@ static void test_move_outside_the_table_is_a_bug(void **state)
 
 static void keep_line(void *user, enum log_level level, const char *line, size_t bytes)
 {
-    (void)level;
-    (void)bytes;
     strncpy(user, line, 255);
 }
 
 static void test_moves_are_traced(void **state)
 {
-    (void)state;
     char line[256] = "";
     struct op op = {0};
     log_setup(LOG_DEBUG, LOG_TEXT);
@@ -177,16 +160,14 @@ static void test_moves_are_traced(void **state)
     assert_non_null(strstr(line, "op=save id=77 from=start to=work"));
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_waits_and_goes_on),
-        cmocka_unit_test(test_completion_inside_is_not_lost),
-        cmocka_unit_test(test_invariant_is_checked_at_each_move),
-        cmocka_unit_test(test_done_may_free),
-        cmocka_unit_test(test_state_without_function_waits),
-        cmocka_unit_test(test_move_outside_the_table_is_a_bug),
-        cmocka_unit_test(test_moves_are_traced),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+static const struct CMUnitTest tests[] = {
+    cmocka_unit_test(test_waits_and_goes_on),
+    cmocka_unit_test(test_completion_inside_is_not_lost),
+    cmocka_unit_test(test_invariant_is_checked_at_each_move),
+    cmocka_unit_test(test_done_may_free),
+    cmocka_unit_test(test_state_without_function_waits),
+    cmocka_unit_test(test_move_outside_the_table_is_a_bug),
+    cmocka_unit_test(test_moves_are_traced),
+};
+
+UNIT_TEST_MAIN(tests)

@@ -6,12 +6,7 @@
  */
 #include "base/tally.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <string.h>
-
-#include <cmocka.h>
+#include "support/unit_test.h"
 
 static const uint64_t bounds[] = {10, 100, 1000};
 
@@ -21,7 +16,6 @@ static void test_a_value_is_in_the_first_bucket_that_holds_it(void **state)
     static const uint64_t wanted[] = {2, 2, 2, 2};
     struct histogram histogram;
     uint64_t sum = 0;
-    (void)state;
     histogram_init(&histogram, 3, bounds);
     for (size_t i = 0; i < sizeof(values) / sizeof(values[0]); i++) {
         histogram_add(&histogram, values[i]);
@@ -37,7 +31,6 @@ static void test_a_value_is_in_the_first_bucket_that_holds_it(void **state)
 static void test_each_error_has_its_slot(void **state)
 {
     struct err_tally tally = {{0}};
-    (void)state;
     for (int code = -1; code >= -ERR_COUNT; code--) {
         assert_true(err_is_known(code)); /* the table has no gap, or slots would be lost */
         assert_int_equal(err_slot(code), -code);
@@ -54,11 +47,9 @@ static void test_each_error_has_its_slot(void **state)
     assert_int_equal(tally.counts[0], 2);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_a_value_is_in_the_first_bucket_that_holds_it),
-        cmocka_unit_test(test_each_error_has_its_slot),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+static const struct CMUnitTest tests[] = {
+    cmocka_unit_test(test_a_value_is_in_the_first_bucket_that_holds_it),
+    cmocka_unit_test(test_each_error_has_its_slot),
+};
+
+UNIT_TEST_MAIN(tests)

@@ -4,11 +4,7 @@
  */
 #include "core_fixture.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <string.h>
-
-#include <cmocka.h>
+#include "support/unit_test.h"
 
 static void reload(struct core_fixture *fixture)
 {

@@ -4,11 +4,7 @@
  */
 #include "core_model.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <string.h>
-
-#include <cmocka.h>
+#include "support/unit_test.h"
 
 void model_init(struct model *model)
 {

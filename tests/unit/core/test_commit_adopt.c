@@ -3,14 +3,9 @@
  * Adopt: checkpoints that a lost, cut or older record does not have enter it again, with the terms,
  * parents and bases that they need, in one update each; what the record has is never changed.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <string.h>
-
-#include <cmocka.h>
-
 #include "core_fixture.h"
+
+#include "support/unit_test.h"
 
 static const struct actor alone = {.token = 1, .world_size = 1};
 
@@ -167,24 +162,20 @@ static void test_races(void **state)
     assert_int_equal(core_run(f, &alone_info), 0);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(test_a_whole_record_is_made_again, core_setup,
-                                        core_teardown),
-        cmocka_unit_test_setup_teardown(test_the_same_again_changes_nothing, core_setup,
-                                        core_teardown),
-        cmocka_unit_test_setup_teardown(test_what_is_gone_in_between_is_entered_by_name, core_setup,
-                                        core_teardown),
-        cmocka_unit_test_setup_teardown(test_an_older_record_takes_what_it_has_lost, core_setup,
-                                        core_teardown),
-        cmocka_unit_test_setup_teardown(test_what_the_record_has_is_not_changed, core_setup,
-                                        core_teardown),
-        cmocka_unit_test_setup_teardown(test_what_is_damaged_keeps_its_name_and_reason, core_setup,
-                                        core_teardown),
-        cmocka_unit_test_setup_teardown(test_what_is_given_up_is_an_aborted_opening, core_setup,
-                                        core_teardown),
-        cmocka_unit_test_setup_teardown(test_races, core_setup, core_teardown),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+static const struct CMUnitTest tests[] = {
+    cmocka_unit_test_setup_teardown(test_a_whole_record_is_made_again, core_setup, core_teardown),
+    cmocka_unit_test_setup_teardown(test_the_same_again_changes_nothing, core_setup, core_teardown),
+    cmocka_unit_test_setup_teardown(test_what_is_gone_in_between_is_entered_by_name, core_setup,
+                                    core_teardown),
+    cmocka_unit_test_setup_teardown(test_an_older_record_takes_what_it_has_lost, core_setup,
+                                    core_teardown),
+    cmocka_unit_test_setup_teardown(test_what_the_record_has_is_not_changed, core_setup,
+                                    core_teardown),
+    cmocka_unit_test_setup_teardown(test_what_is_damaged_keeps_its_name_and_reason, core_setup,
+                                    core_teardown),
+    cmocka_unit_test_setup_teardown(test_what_is_given_up_is_an_aborted_opening, core_setup,
+                                    core_teardown),
+    cmocka_unit_test_setup_teardown(test_races, core_setup, core_teardown),
+};
+
+UNIT_TEST_MAIN(tests)

@@ -3,15 +3,10 @@
  * Annotations: tags and metrics of a committed checkpoint, versioned, beside its manifest.
  */
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdio.h>
-#include <string.h>
-
-#include <cmocka.h>
 
 #include "core_fixture.h"
+#include "support/unit_test.h"
 
 static const struct actor alone = {.token = 1, .world_size = 1};
 
@@ -202,14 +197,12 @@ static void a_note_about_nothing_is_damage(void **ret)
     scratch_fini(&scratch);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(a_note_is_merged_and_counted, setup, teardown),
-        cmocka_unit_test_setup_teardown(a_commit_writes_the_first_note, setup, teardown),
-        cmocka_unit_test_setup_teardown(bad_notes_are_refused, setup, teardown),
-        cmocka_unit_test_setup_teardown(stale_notes_conflict, setup, teardown),
-        cmocka_unit_test_setup_teardown(a_note_about_nothing_is_damage, setup, teardown),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+static const struct CMUnitTest tests[] = {
+    cmocka_unit_test_setup_teardown(a_note_is_merged_and_counted, setup, teardown),
+    cmocka_unit_test_setup_teardown(a_commit_writes_the_first_note, setup, teardown),
+    cmocka_unit_test_setup_teardown(bad_notes_are_refused, setup, teardown),
+    cmocka_unit_test_setup_teardown(stale_notes_conflict, setup, teardown),
+    cmocka_unit_test_setup_teardown(a_note_about_nothing_is_damage, setup, teardown),
+};
+
+UNIT_TEST_MAIN(tests)

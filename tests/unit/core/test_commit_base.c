@@ -3,13 +3,9 @@
  * Which checkpoint an incremental save may refer to: the newest of what it continues, whole sets
  * that share no object, nothing that is damaged, suspect or forgotten.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-
-#include <cmocka.h>
-
 #include "core_fixture.h"
+
+#include "support/unit_test.h"
 
 static const struct actor one = {.token = 1, .world_size = 1};
 

@@ -2,14 +2,9 @@
  *
  * Seal, commit, abort: one content a rank, one end an opening, the truth afterwards.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <string.h>
-
-#include <cmocka.h>
-
 #include "core_fixture.h"
+
+#include "support/unit_test.h"
 
 static const struct actor both = {.token = 1, .world_size = 2};
 
@@ -323,24 +318,22 @@ static void commit_checks_the_manifest(void **ret)
 
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        TEST(seal_once),
-        TEST(seal_batch),
-        TEST(stale_seals_conflict),
-        TEST(commit_needs_all_ranks),
-        TEST(commit_is_idempotent),
-        TEST(chain_grows),
-        TEST(abort_is_the_end),
-        TEST(abort_needs_its_own_attempt),
-        TEST(commit_and_abort_race),
-        TEST(commit_and_grant_race),
-        TEST(left_over_seal_counts_for_nothing),
-        TEST(opening_beside_a_grant_is_void),
-        TEST(commit_beside_a_grant),
-        TEST(sweeping_left_over_seals),
-        TEST(commit_checks_the_manifest),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+static const struct CMUnitTest tests[] = {
+    TEST(seal_once),
+    TEST(seal_batch),
+    TEST(stale_seals_conflict),
+    TEST(commit_needs_all_ranks),
+    TEST(commit_is_idempotent),
+    TEST(chain_grows),
+    TEST(abort_is_the_end),
+    TEST(abort_needs_its_own_attempt),
+    TEST(commit_and_abort_race),
+    TEST(commit_and_grant_race),
+    TEST(left_over_seal_counts_for_nothing),
+    TEST(opening_beside_a_grant_is_void),
+    TEST(commit_beside_a_grant),
+    TEST(sweeping_left_over_seals),
+    TEST(commit_checks_the_manifest),
+};
+
+UNIT_TEST_MAIN(tests)

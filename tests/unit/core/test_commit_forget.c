@@ -3,15 +3,9 @@
  * Forget, undelete, pin, reclaim and the cycles of garbage collection: what each refuses, by name,
  * what a batch does in part, and the races with saves, restores and scrub on stale copies.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <string.h>
-
-#include <cmocka.h>
-
 #include "base/check.h"
 #include "core_fixture.h"
+#include "support/unit_test.h"
 
 static const struct actor alone = {.token = 1, .world_size = 1};
 
@@ -447,24 +441,22 @@ static void bad_batches_are_refused(void **ret)
 
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        TEST(a_batch_is_done_in_part),
-        TEST(the_last_good_ones_stay),
-        TEST(a_run_full_of_damage_loses_nothing),
-        TEST(two_sets_stay),
-        TEST(pins_hold),
-        TEST(repairs_are_in_the_chain),
-        TEST(what_is_in_use_stays),
-        TEST(forgotten_reclaimed_gone),
-        TEST(claims_and_leases_outlive_a_forget),
-        TEST(a_claim_beside_a_forget),
-        TEST(a_forget_is_guarded),
-        TEST(a_forget_on_a_branch_is_guarded),
-        TEST(a_fall_back_is_guarded),
-        TEST(a_lease_ends),
-        TEST(bad_batches_are_refused),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+static const struct CMUnitTest tests[] = {
+    TEST(a_batch_is_done_in_part),
+    TEST(the_last_good_ones_stay),
+    TEST(a_run_full_of_damage_loses_nothing),
+    TEST(two_sets_stay),
+    TEST(pins_hold),
+    TEST(repairs_are_in_the_chain),
+    TEST(what_is_in_use_stays),
+    TEST(forgotten_reclaimed_gone),
+    TEST(claims_and_leases_outlive_a_forget),
+    TEST(a_claim_beside_a_forget),
+    TEST(a_forget_is_guarded),
+    TEST(a_forget_on_a_branch_is_guarded),
+    TEST(a_fall_back_is_guarded),
+    TEST(a_lease_ends),
+    TEST(bad_batches_are_refused),
+};
+
+UNIT_TEST_MAIN(tests)

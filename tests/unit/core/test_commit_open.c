@@ -2,14 +2,9 @@
  *
  * Opening: who gets a term, who is fenced, who finds the opening, what is refused.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <string.h>
-
-#include <cmocka.h>
-
 #include "core_fixture.h"
+
+#include "support/unit_test.h"
 
 static const struct actor first = {.token = 1, .world_size = 2};
 
@@ -301,25 +296,23 @@ static void no_memory_is_an_error(void **ret)
 
 #define TEST(name) cmocka_unit_test_setup_teardown(name, core_setup, core_teardown)
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        TEST(first_open_creates_run_and_term),
-        TEST(repeated_open_is_idempotent),
-        TEST(several_saves_in_flight),
-        TEST(grant_fences_older_terms),
-        TEST(stalled_attempt_is_fenced),
-        TEST(new_term_after_own_restore),
-        TEST(lower_ordinal_cannot_take_a_term),
-        TEST(parent_and_new_lineage),
-        TEST(world_size_must_agree),
-        TEST(past_of_a_step),
-        TEST(other_ranks_find_the_opening),
-        TEST(finding_after_an_abort),
-        TEST(stale_opens_conflict),
-        TEST(two_drivers_create_the_run),
-        TEST(bad_input),
-        TEST(no_memory_is_an_error),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+static const struct CMUnitTest tests[] = {
+    TEST(first_open_creates_run_and_term),
+    TEST(repeated_open_is_idempotent),
+    TEST(several_saves_in_flight),
+    TEST(grant_fences_older_terms),
+    TEST(stalled_attempt_is_fenced),
+    TEST(new_term_after_own_restore),
+    TEST(lower_ordinal_cannot_take_a_term),
+    TEST(parent_and_new_lineage),
+    TEST(world_size_must_agree),
+    TEST(past_of_a_step),
+    TEST(other_ranks_find_the_opening),
+    TEST(finding_after_an_abort),
+    TEST(stale_opens_conflict),
+    TEST(two_drivers_create_the_run),
+    TEST(bad_input),
+    TEST(no_memory_is_an_error),
+};
+
+UNIT_TEST_MAIN(tests)

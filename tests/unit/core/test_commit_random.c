@@ -9,17 +9,11 @@
  * many.
  */
 #include <inttypes.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
 
 #include "base/check.h"
 #include "core_model.h"
+#include "support/unit_test.h"
 
 enum { SEED_COUNT = 7000, EVENT_COUNT = 110, DRIVER_COUNT = 3, VERSION_MAX = 320 };
 
@@ -486,7 +480,6 @@ static void report_seed(void)
 
 static void random_event_orders(void **ret)
 {
-    (void)ret;
     const char *one = getenv("CAIRN_SEED"), *many = getenv("CAIRN_SEEDS");
     uint64_t first = one != NULL ? strtoull(one, NULL, 10) : 1;
     uint64_t count = one != NULL ? 1 : many != NULL ? strtoull(many, NULL, 10) : SEED_COUNT;
@@ -520,15 +513,12 @@ static void random_event_orders(void **ret)
 
 static int after(void **ret)
 {
-    (void)ret;
     if (sim.seed != 0) {
         report_seed();
     }
     return 0;
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {cmocka_unit_test_teardown(random_event_orders, after)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+static const struct CMUnitTest tests[] = {cmocka_unit_test_teardown(random_event_orders, after)};
+
+UNIT_TEST_MAIN(tests)

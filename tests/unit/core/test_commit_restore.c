@@ -3,14 +3,9 @@
  * Restore sessions: all ranks the same checkpoint, or all an error; falling back together and
  * loudly.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <string.h>
-
-#include <cmocka.h>
-
 #include "core_fixture.h"
+
+#include "support/unit_test.h"
 
 static const struct actor r0 = {.token = 5, .rank = 0, .world_size = 2};
 static const struct actor r1 = {.token = 5, .rank = 1, .world_size = 2};
@@ -380,25 +375,23 @@ static void one_resolves(void **ret)
 
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup_saved, teardown)
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(empty_run, setup, teardown),
-        TEST(all_ranks_the_same),
-        TEST(reports_in_a_race),
-        TEST(selectors),
-        TEST(fall_back_together),
-        TEST(stale_ok_does_not_count),
-        TEST(no_older_allowed),
-        TEST(other_errors_do_not_fall_back),
-        TEST(none_left),
-        TEST(suspect_is_taken_in_turn),
-        TEST(sessions_stay_bounded),
-        TEST(stale_end_conflicts),
-        TEST(left_over_reports_are_swept),
-        TEST(living_session_is_not_swept),
-        TEST(stale_health_conflicts),
-        TEST(one_resolves),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+static const struct CMUnitTest tests[] = {
+    cmocka_unit_test_setup_teardown(empty_run, setup, teardown),
+    TEST(all_ranks_the_same),
+    TEST(reports_in_a_race),
+    TEST(selectors),
+    TEST(fall_back_together),
+    TEST(stale_ok_does_not_count),
+    TEST(no_older_allowed),
+    TEST(other_errors_do_not_fall_back),
+    TEST(none_left),
+    TEST(suspect_is_taken_in_turn),
+    TEST(sessions_stay_bounded),
+    TEST(stale_end_conflicts),
+    TEST(left_over_reports_are_swept),
+    TEST(living_session_is_not_swept),
+    TEST(stale_health_conflicts),
+    TEST(one_resolves),
+};
+
+UNIT_TEST_MAIN(tests)

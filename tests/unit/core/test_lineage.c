@@ -3,14 +3,9 @@
  * Lineage: rewinding, superseding, `latest` and the other selectors, and the texts that name
  * missing ranks.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <string.h>
-
-#include <cmocka.h>
-
 #include "core_fixture.h"
+
+#include "support/unit_test.h"
 
 static const struct actor trainer = {.token = 1, .world_size = 1};
 
@@ -149,11 +144,9 @@ static void naming_missing_ranks(void **ret)
 
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        TEST(rewind_supersedes), TEST(branches_of_branches), TEST(ancestors_of_a_superseded_one),
-        TEST(selecting_steps),   TEST(naming_missing_ranks),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+static const struct CMUnitTest tests[] = {
+    TEST(rewind_supersedes), TEST(branches_of_branches), TEST(ancestors_of_a_superseded_one),
+    TEST(selecting_steps),   TEST(naming_missing_ranks),
+};
+
+UNIT_TEST_MAIN(tests)

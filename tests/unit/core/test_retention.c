@@ -4,18 +4,12 @@
  * is refused. test_retention_random.c compares it with a naive model.
  */
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <time.h>
-
-#include <cmocka.h>
 
 #include "base/check.h"
 #include "core/retention.h"
+#include "support/unit_test.h"
 
 enum { ITEMS_MAX = 64 };
 
@@ -45,7 +39,6 @@ static int setup(void **ret)
 
 static int teardown(void **ret)
 {
-    (void)ret;
     scratch_fini(&bed.scratch);
     return 0;
 }
@@ -142,7 +135,6 @@ static void two_years(void)
 /* Goal: each counting rule for itself, with the oldest rule where counts are left. */
 static void counting_rules(void **ret)
 {
-    (void)ret;
     two_years();
     rule("keep-last", "2");
     EXPECT("-", "-", "-", "-", "last", "last");
@@ -172,7 +164,6 @@ static void counting_rules(void **ret)
  * runs over; what is in the future is kept. */
 static void within_rules(void **ret)
 {
-    (void)ret;
     add("2026-03-02 12:00");
     add("2026-03-03 12:00");
     add("2026-03-31 11:00");
@@ -194,7 +185,6 @@ static void within_rules(void **ret)
 /* Goal: future ones never go by a within rule, and do not move where it begins. */
 static void future_ones(void **ret)
 {
-    (void)ret;
     add("2026-01-01 12:00");
     add("2026-01-09 12:00");
     add("2026-07-01 12:00"); /* a clock was wrong for a while */
@@ -217,7 +207,6 @@ static void future_ones(void **ret)
  * again, takes no place that a right one would have had in time, and goes like any other. */
 static void future_ones_in_the_middle(void **ret)
 {
-    (void)ret;
     add("2026-01-08 12:00");
     add("2026-01-09 12:00");
     add("2031-07-01 12:00");
@@ -246,7 +235,6 @@ static void future_ones_in_the_middle(void **ret)
 /* Goal: a clock that jumps moves nothing in the order. */
 static void clock_jumps(void **ret)
 {
-    (void)ret;
     add("2026-01-05 12:00");
     add("1970-01-01 00:00");
     add("2026-01-04 12:00");
@@ -261,7 +249,6 @@ static void clock_jumps(void **ret)
 /* Goal: what was kept once by "every" stays kept, whatever went in between. */
 static void every_rules(void **ret)
 {
-    (void)ret;
     add("2026-01-05 00:00");
     add("2026-01-05 05:00");
     add("2026-01-05 06:30");
@@ -280,7 +267,6 @@ static void every_rules(void **ret)
 /* Goal: NaN never wins, what has no metric is not judged, of equal ones the newer one stays. */
 static void best_rules(void **ret)
 {
-    (void)ret;
     add("2026-01-01 00:00"), note(0.5, NULL);
     add("2026-01-01 01:00"), note(NAN, NULL);
     add("2026-01-01 02:00"), note(0.25, NULL);
@@ -306,7 +292,6 @@ static void best_rules(void **ret)
  * that keeps nothing is refused. */
 static void tag_rules(void **ret)
 {
-    (void)ret;
     add("2026-01-01 00:00"), note(0, "best");
     add("2026-01-01 01:00"), note(0, "keep");
     bed.tags[1][1] = "best";
@@ -331,7 +316,6 @@ static void tag_rules(void **ret)
 /* Goal: branches do not count; their ends stay for a time from when they were left behind. */
 static void branches(void **ret)
 {
-    (void)ret;
     add("2026-01-01 00:00");
     struct retention_item *middle = add("2026-01-01 01:00"), *tip = add("2026-01-01 02:00");
     middle->on_lineage = tip->on_lineage = false;
@@ -361,7 +345,6 @@ static void branches(void **ret)
  * are two, and not all of it; what is suspect does not count. */
 static void a_young_lineage(void **ret)
 {
-    (void)ret;
     for (unsigned i = 0; i < 5; i++) {
         add("2026-01-01 00:00")->on_lineage = false;
     }
@@ -395,7 +378,6 @@ static void a_young_lineage(void **ret)
  * has nothing good loses nothing. */
 static void damage(void **ret)
 {
-    (void)ret;
     add("2026-01-01 00:00")->health = HEALTH_DAMAGED;
     add("2026-01-01 01:00");
     add("2026-01-01 02:00")->health = HEALTH_SUSPECT;
@@ -433,7 +415,6 @@ static void bad_policies(void **ret)
                                          {"keep-superseded", "1y"},
                                          {"keep-within", "99999999999d"},
                                          {"keep-last", "99999999999"}};
-    (void)ret;
     for (size_t i = 0; i < ARRAY_LEN(bad); i++) {
         if (set(bad[i][0], bad[i][1]) != CAIRN_E_INVALID) {
             fail_msg("%s %s is taken", bad[i][0], bad[i][1]);
@@ -457,7 +438,6 @@ static void bad_policies(void **ret)
 static void policies_as_text(void **ret)
 {
     char text[256];
-    (void)ret;
     rule("keep-last", "3");
     rule("keep-daily", "-1");
     rule("keep-within-weekly", "2y5m7d3h");
@@ -477,16 +457,14 @@ static void policies_as_text(void **ret)
 
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        TEST(counting_rules),   TEST(within_rules),
-        TEST(future_ones),      TEST(future_ones_in_the_middle),
-        TEST(clock_jumps),      TEST(every_rules),
-        TEST(best_rules),       TEST(tag_rules),
-        TEST(branches),         TEST(a_young_lineage),
-        TEST(damage),           TEST(bad_policies),
-        TEST(policies_as_text),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+static const struct CMUnitTest tests[] = {
+    TEST(counting_rules),   TEST(within_rules),
+    TEST(future_ones),      TEST(future_ones_in_the_middle),
+    TEST(clock_jumps),      TEST(every_rules),
+    TEST(best_rules),       TEST(tag_rules),
+    TEST(branches),         TEST(a_young_lineage),
+    TEST(damage),           TEST(bad_policies),
+    TEST(policies_as_text),
+};
+
+UNIT_TEST_MAIN(tests)

@@ -7,17 +7,11 @@
  */
 #include <inttypes.h>
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <time.h>
 
-#include <cmocka.h>
-
 #include "core/retention.h"
+#include "support/unit_test.h"
 
 enum { HISTORIES = 100000, ITEMS_MAX = 24 };
 
@@ -451,7 +445,6 @@ static void compare(void)
 
 static void random_histories(void **ret)
 {
-    (void)ret;
     const char *one = getenv("CAIRN_SEED");
     uint64_t first = one != NULL ? strtoull(one, NULL, 10) : 1;
     uint64_t count = one != NULL ? 1 : HISTORIES;
@@ -469,7 +462,6 @@ static void random_histories(void **ret)
 
 static int after(void **ret)
 {
-    (void)ret;
     if (world.seed != 0) {
         fprintf(stderr, "random histories: to replay, CAIRN_SEED=%" PRIu64 " and this test\n",
                 world.seed);
@@ -477,8 +469,6 @@ static int after(void **ret)
     return 0;
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {cmocka_unit_test_teardown(random_histories, after)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+static const struct CMUnitTest tests[] = {cmocka_unit_test_teardown(random_histories, after)};
+
+UNIT_TEST_MAIN(tests)

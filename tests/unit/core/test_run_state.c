@@ -4,15 +4,9 @@
  * cut, every permanent entry removed, chain entries of other kinds in and out of order. Never a
  * silently different list.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
-
 #include "core_fixture.h"
+
+#include "support/unit_test.h"
 
 /* Two terms, a rewind, health, an open save with seals, an abort, two restores. */
 static int setup(void **ret)
@@ -235,13 +229,10 @@ static void unknown_keys_are_ignored(void **ret)
 
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        TEST(every_byte_flipped),           TEST(every_value_cut),
-        TEST(every_entry_removed),          TEST(state_outlives_the_record),
-        TEST(no_memory_is_an_error),        TEST(forget_and_undelete),
-        TEST(forgetting_nothing_is_damage), TEST(unknown_keys_are_ignored),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+static const struct CMUnitTest tests[] = {
+    TEST(every_byte_flipped),           TEST(every_value_cut),          TEST(every_entry_removed),
+    TEST(state_outlives_the_record),    TEST(no_memory_is_an_error),    TEST(forget_and_undelete),
+    TEST(forgetting_nothing_is_damage), TEST(unknown_keys_are_ignored),
+};
+
+UNIT_TEST_MAIN(tests)

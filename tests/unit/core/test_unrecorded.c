@@ -5,14 +5,9 @@
  * stored step again, and what an abort left is not mistaken for a lost checkpoint, or the other way
  * round.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <string.h>
-
-#include <cmocka.h>
-
 #include "core_fixture.h"
+
+#include "support/unit_test.h"
 
 static const struct actor one = {.token = 1, .world_size = 1};
 
@@ -278,23 +273,19 @@ static void a_lost_end(void **ret)
     assert_non_null(strstr(text, "cairn salvage p/r"));
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(a_missing_record_is_no_empty_run, core_setup,
-                                        core_teardown),
-        cmocka_unit_test_setup_teardown(an_unreadable_medium_is_no_empty_run, core_setup,
-                                        core_teardown),
-        cmocka_unit_test_setup_teardown(an_older_record_hides_nothing, core_setup, core_teardown),
-        cmocka_unit_test_setup_teardown(the_next_term_is_above_the_mark, core_setup, core_teardown),
-        cmocka_unit_test_setup_teardown(an_absurd_term_is_refused, core_setup, core_teardown),
-        cmocka_unit_test_setup_teardown(a_stored_step_is_not_opened_again, core_setup,
-                                        core_teardown),
-        cmocka_unit_test_setup_teardown(what_is_told_of, core_setup, core_teardown),
-        cmocka_unit_test_setup_teardown(aborted_openings_are_told_of, core_setup, core_teardown),
-        cmocka_unit_test_setup_teardown(a_lost_commit_does_not_die, core_setup, core_teardown),
-        cmocka_unit_test_setup_teardown(dead_entries_stay_until_buried, core_setup, core_teardown),
-        cmocka_unit_test_setup_teardown(a_lost_end, core_setup, core_teardown),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+static const struct CMUnitTest tests[] = {
+    cmocka_unit_test_setup_teardown(a_missing_record_is_no_empty_run, core_setup, core_teardown),
+    cmocka_unit_test_setup_teardown(an_unreadable_medium_is_no_empty_run, core_setup,
+                                    core_teardown),
+    cmocka_unit_test_setup_teardown(an_older_record_hides_nothing, core_setup, core_teardown),
+    cmocka_unit_test_setup_teardown(the_next_term_is_above_the_mark, core_setup, core_teardown),
+    cmocka_unit_test_setup_teardown(an_absurd_term_is_refused, core_setup, core_teardown),
+    cmocka_unit_test_setup_teardown(a_stored_step_is_not_opened_again, core_setup, core_teardown),
+    cmocka_unit_test_setup_teardown(what_is_told_of, core_setup, core_teardown),
+    cmocka_unit_test_setup_teardown(aborted_openings_are_told_of, core_setup, core_teardown),
+    cmocka_unit_test_setup_teardown(a_lost_commit_does_not_die, core_setup, core_teardown),
+    cmocka_unit_test_setup_teardown(dead_entries_stay_until_buried, core_setup, core_teardown),
+    cmocka_unit_test_setup_teardown(a_lost_end, core_setup, core_teardown),
+};
+
+UNIT_TEST_MAIN(tests)

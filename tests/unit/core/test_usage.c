@@ -2,15 +2,9 @@
  *
  * What a run costs: bytes, hours, and the counts of what leaves no entry of its own.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <string.h>
-
-#include <cmocka.h>
-
 #include "core/usage.h"
 #include "core_fixture.h"
+#include "support/unit_test.h"
 
 static const struct actor alone = {.token = 1, .world_size = 1};
 static const int64_t HOUR = INT64_C(3600) * 1000 * 1000 * 1000;
@@ -164,15 +158,12 @@ static void counts_are_guarded(void **ret)
     assert_int_equal(usage_now(f, 0, HOUR).restores, 2);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(bytes_and_hours, core_setup, core_teardown),
-        cmocka_unit_test_setup_teardown(forgotten_and_reclaimed, core_setup, core_teardown),
-        cmocka_unit_test_setup_teardown(days_count_what_leaves_nothing, core_setup, core_teardown),
-        cmocka_unit_test_setup_teardown(times_are_counted_with_the_opening, core_setup,
-                                        core_teardown),
-        cmocka_unit_test_setup_teardown(counts_are_guarded, core_setup, core_teardown),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+static const struct CMUnitTest tests[] = {
+    cmocka_unit_test_setup_teardown(bytes_and_hours, core_setup, core_teardown),
+    cmocka_unit_test_setup_teardown(forgotten_and_reclaimed, core_setup, core_teardown),
+    cmocka_unit_test_setup_teardown(days_count_what_leaves_nothing, core_setup, core_teardown),
+    cmocka_unit_test_setup_teardown(times_are_counted_with_the_opening, core_setup, core_teardown),
+    cmocka_unit_test_setup_teardown(counts_are_guarded, core_setup, core_teardown),
+};
+
+UNIT_TEST_MAIN(tests)

@@ -7,15 +7,9 @@
 #include "daemon/config.h"
 #include "daemon/config_value.h"
 #include "daemon/listeners.h"
+#include "support/unit_test.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 static struct config config, other;
 static char dir[] = "/tmp/cairn-config-XXXXXX";
@@ -23,7 +17,6 @@ static char path[64];
 
 static int group_setup(void **state)
 {
-    (void)state;
     assert_non_null(mkdtemp(dir));
     snprintf(path, sizeof path, "%s/cairnd.conf", dir);
     return 0;
@@ -31,7 +24,6 @@ static int group_setup(void **state)
 
 static int group_teardown(void **state)
 {
-    (void)state;
     unlink(path);
     return rmdir(dir);
 }
@@ -64,7 +56,6 @@ static void assert_refused(const char *text, const char *line, const char *what)
 
 static void test_values(void **state)
 {
-    (void)state;
     static const struct {
         const char *text;
         uint64_t bytes, ms; /* UINT64_MAX: refused */
@@ -113,7 +104,6 @@ static void test_values(void **state)
 
 static void test_values_print_as_they_read(void **state)
 {
-    (void)state;
     static const uint64_t values[] = {
         0, 1, 999, 1024, 65536, 1000, 300000, 3600000, UINT64_C(3) << 40, 1234567};
     for (size_t i = 0; i < ARRAY_LEN(values); i++) {
@@ -135,7 +125,6 @@ static void test_values_print_as_they_read(void **state)
 
 static void test_quotas(void **state)
 {
-    (void)state;
     static const struct {
         const char *project, *text;
         uint64_t bytes, checkpoints; /* both 0: refused */
@@ -174,7 +163,6 @@ static void test_quotas(void **state)
 
 static void test_retention(void **state)
 {
-    (void)state;
     struct diag diag = DIAG_INIT;
     struct run_name gpt, vit;
     assert_int_equal(run_name_parse("lab/gpt-7", &gpt, NULL), 0);
@@ -202,7 +190,6 @@ static void test_retention(void **state)
 /* Goal: a policy that nobody would follow, and an interval with nothing to do, are told. */
 static void test_retention_is_whole(void **state)
 {
-    (void)state;
     static const struct {
         const char *text, *what; /* NULL: it is good */
     } cases[] = {{"[retention]\nkeep-last = 3\n", "set interval = 1h"},
@@ -227,7 +214,6 @@ static void test_retention_is_whole(void **state)
 
 static void test_a_file_is_read(void **state)
 {
-    (void)state;
     struct diag diag = DIAG_INIT;
     int status = read_text("# a comment\n; another\n\n[store]\nurl = dir:/srv/cairn\n"
                            "single-writer = yes\n[listen]\ntcp = 127.0.0.1:7421\n"
@@ -245,7 +231,6 @@ static void test_a_file_is_read(void **state)
 
 static void test_mistakes_have_their_line(void **state)
 {
-    (void)state;
     char text[2048];
     assert_refused("[store]\n\nurll = x\n", "3", "did you mean 'url' in [store]");
     assert_refused("[store]\nurl = dir:/a\n[stare]\nurl = dir:/a\n", "4", "there is no key");
@@ -267,7 +252,6 @@ static void test_mistakes_have_their_line(void **state)
 
 static void test_flags(void **state)
 {
-    (void)state;
     struct diag diag = DIAG_INIT;
     config_defaults(&config);
     assert_int_equal(config_set(&config, "store-url", "dir:/x", &diag), 0);
@@ -285,7 +269,6 @@ static void test_flags(void **state)
 /* Settings that are good one by one and not together. */
 static void test_cross_checks(void **state)
 {
-    (void)state;
     static const struct {
         const char *flag, *value, *what;
     } cases[] = {{"store-url", "", "[store] url"},
@@ -344,7 +327,6 @@ static void print_to_file(const struct config *from)
 
 static void test_what_is_printed_can_be_read(void **state)
 {
-    (void)state;
     config_defaults(&config);
     assert_int_equal(config_set(&config, "store-url", "dir:/srv/cairn", NULL), 0);
     assert_int_equal(config_set(&config, "memory-buffers", "100MiB", NULL), 0);
@@ -363,7 +345,6 @@ static void test_what_is_printed_can_be_read(void **state)
 
 static void test_the_shipped_file_is_good(void **state)
 {
-    (void)state;
     struct diag diag = DIAG_INIT;
     config_defaults(&config);
     int status = config_read(&config, CAIRN_DEPLOY "/cairnd.conf", &diag);

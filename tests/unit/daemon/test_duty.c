@@ -4,17 +4,13 @@
  */
 #include "daemon/duty.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-
-#include <cmocka.h>
-
 #include "base/check.h"
 #include "sim/env/sim.h"
 #include "store/rados/store_rados.h"
 #include "support/cluster_fake.h"
 #include "support/store_bend.h"
 #include "support/store_memory.h"
+#include "support/unit_test.h"
 
 enum { DAEMONS = 3, RENEW_MS = 1000, EXPIRE_MS = 4000 };
 
@@ -254,15 +250,13 @@ static void alone_it_is_ours(void **state)
 
 #define POINT(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        POINT(one_of_three_has_it),
-        POINT(given_back_it_is_taken_at_once),
-        POINT(one_that_is_cut_off_loses_it),
-        POINT(a_late_renewal_takes_nothing_back),
-        POINT(unknown_outcomes_are_looked_at),
-        POINT(alone_it_is_ours),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+static const struct CMUnitTest tests[] = {
+    POINT(one_of_three_has_it),
+    POINT(given_back_it_is_taken_at_once),
+    POINT(one_that_is_cut_off_loses_it),
+    POINT(a_late_renewal_takes_nothing_back),
+    POINT(unknown_outcomes_are_looked_at),
+    POINT(alone_it_is_ours),
+};
+
+UNIT_TEST_MAIN(tests)

@@ -56,9 +56,6 @@ int env_setup(void **state)
 
 static int remove_one(const char *path, const struct stat *st, int type, struct FTW *walk)
 {
-    (void)st;
-    (void)type;
-    (void)walk;
     return remove(path);
 }
 

@@ -6,18 +6,12 @@
 #ifndef CAIRN_TEST_ENV_FIXTURE_H
 #define CAIRN_TEST_ENV_FIXTURE_H
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-
 #include "env/loop.h"
 #include "env/net.h"
 #include "env/vfs.h"
 #include "env/work.h"
 #include "sim/env/sim.h"
+#include "support/unit_test.h"
 
 struct env {
     bool is_sim;

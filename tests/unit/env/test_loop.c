@@ -76,7 +76,6 @@ static struct item first, second;
 
 static void on_first(struct timer *timer)
 {
-    (void)timer;
     first.fired++;
     timer_stop(&second.timer);
     timer_stop(&second.timer); /* no effect */
@@ -282,18 +281,16 @@ static void test_random_differs(void **state)
     assert_true(loop_wall_ns(env->loop) > INT64_C(1600000000) * 1000000000);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        ENV_TESTS(test_timers_fire_in_order),
-        ENV_TESTS(test_a_callback_may_stop_another_timer),
-        ENV_TESTS(test_a_timer_may_restart_itself_at_once),
-        ENV_TESTS(test_a_timer_that_restarts_itself_starves_nobody),
-        ENV_TESTS(test_a_delay_of_ages_does_not_wrap),
-        ENV_TESTS(test_posts_come_once_and_in_order),
-        ENV_TEST(test_posts_from_threads_all_arrive, 0),
-        ENV_TEST(test_signals_come_on_the_loop, 0),
-        ENV_TESTS(test_random_differs),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+static const struct CMUnitTest tests[] = {
+    ENV_TESTS(test_timers_fire_in_order),
+    ENV_TESTS(test_a_callback_may_stop_another_timer),
+    ENV_TESTS(test_a_timer_may_restart_itself_at_once),
+    ENV_TESTS(test_a_timer_that_restarts_itself_starves_nobody),
+    ENV_TESTS(test_a_delay_of_ages_does_not_wrap),
+    ENV_TESTS(test_posts_come_once_and_in_order),
+    ENV_TEST(test_posts_from_threads_all_arrive, 0),
+    ENV_TEST(test_signals_come_on_the_loop, 0),
+    ENV_TESTS(test_random_differs),
+};
+
+UNIT_TEST_MAIN(tests)

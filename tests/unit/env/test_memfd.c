@@ -5,19 +5,12 @@
  * missing in turn, things that are no memfds, and strangers in every hole of the address space.
  */
 #include <fcntl.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
 #include "env/memfd.h"
 #include "support/alloc_fault.h"
+#include "support/unit_test.h"
 
 enum { BYTES = 3 * 4096 };
 
@@ -48,7 +41,6 @@ static void refused(int fd, uint64_t bytes, const char *why)
 
 static void test_holes_are_seen(void **state)
 {
-    (void)state;
     int fd = make(MFD_ALLOW_SEALING, 0);
     assert_false(memfd_is_filled(fd, 0, 1));
     assert_true(memfd_is_filled(fd, 0, 0));
@@ -67,7 +59,6 @@ static void test_holes_are_seen(void **state)
 static void test_a_sealed_one_is_mapped_and_stays(void **state)
 {
     struct memfd_map map = {.data = NULL};
-    (void)state;
     int fd = make(MFD_ALLOW_SEALING, F_SEAL_SHRINK | F_SEAL_GROW);
     assert_int_equal(pwrite(fd, "hello", 5, 5000), 5);
     assert_int_equal(memfd_map(fd, BYTES, MEMFD_READ, &map, NULL), 0);
@@ -86,7 +77,6 @@ static void test_a_sealed_one_is_mapped_and_stays(void **state)
 
 static void test_what_could_shrink_is_refused(void **state)
 {
-    (void)state;
     refused(make(0, 0), BYTES, "not sealed");
     refused(make(MFD_ALLOW_SEALING, 0), BYTES, "not sealed");
     refused(make(MFD_ALLOW_SEALING, F_SEAL_SHRINK), BYTES, "not sealed");
@@ -96,7 +86,6 @@ static void test_what_could_shrink_is_refused(void **state)
 static void test_another_length_is_refused(void **state)
 {
     int seals = F_SEAL_SHRINK | F_SEAL_GROW;
-    (void)state;
     refused(make(MFD_ALLOW_SEALING, seals), BYTES + 4096, "were announced");
     refused(make(MFD_ALLOW_SEALING, seals), BYTES - 1, "were announced");
     refused(make(MFD_ALLOW_SEALING, seals), 0, "were announced");
@@ -107,7 +96,6 @@ static void test_what_is_no_memory_is_refused(void **state)
 {
     int ends[2];
     char path[] = "/tmp/cairn-memfd-XXXXXX";
-    (void)state;
     assert_int_equal(pipe2(ends, O_CLOEXEC), 0);
     refused(ends[0], BYTES, "memfd");
     refused(ends[1], BYTES, "memfd");
@@ -126,7 +114,6 @@ static void test_what_is_written_into_one_is_seen_by_its_owner(void **state)
 {
     struct memfd_map map = {.data = NULL};
     char got[5] = "";
-    (void)state;
     int fd = make(MFD_ALLOW_SEALING, F_SEAL_SHRINK | F_SEAL_GROW);
     assert_int_equal(memfd_map(fd, BYTES, MEMFD_WRITE, &map, NULL), 0);
     memcpy(map.room + 5000, "there", 5);
@@ -144,7 +131,6 @@ static void test_what_is_written_into_one_is_seen_by_its_owner(void **state)
 static void test_no_mapping_of_another_thread_is_touched(void **state)
 {
     static const off_t sizes[] = {BYTES, 2 << 20, (5 << 20) + 100};
-    (void)state;
     for (unsigned i = 0; i < 3; i++) {
         int fd = make_sized(MFD_ALLOW_SEALING, F_SEAL_SHRINK | F_SEAL_GROW, sizes[i]);
         bool more = true;
@@ -170,7 +156,6 @@ static void test_no_mapping_of_another_thread_is_touched(void **state)
 static void test_huge_alignment_survives_a_hole_that_is_taken(void **state)
 {
     struct memfd_map map = {.data = NULL};
-    (void)state;
     int fd = make_sized(MFD_ALLOW_SEALING, F_SEAL_SHRINK | F_SEAL_GROW, 4 << 20);
     alloc_fault_fill_holes(2);
     assert_int_equal(memfd_map(fd, 4 << 20, MEMFD_READ, &map, NULL), 0);
@@ -180,17 +165,15 @@ static void test_huge_alignment_survives_a_hole_that_is_taken(void **state)
     close(fd);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_holes_are_seen),
-        cmocka_unit_test(test_a_sealed_one_is_mapped_and_stays),
-        cmocka_unit_test(test_what_is_written_into_one_is_seen_by_its_owner),
-        cmocka_unit_test(test_what_could_shrink_is_refused),
-        cmocka_unit_test(test_another_length_is_refused),
-        cmocka_unit_test(test_what_is_no_memory_is_refused),
-        cmocka_unit_test(test_no_mapping_of_another_thread_is_touched),
-        cmocka_unit_test(test_huge_alignment_survives_a_hole_that_is_taken),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+static const struct CMUnitTest tests[] = {
+    cmocka_unit_test(test_holes_are_seen),
+    cmocka_unit_test(test_a_sealed_one_is_mapped_and_stays),
+    cmocka_unit_test(test_what_is_written_into_one_is_seen_by_its_owner),
+    cmocka_unit_test(test_what_could_shrink_is_refused),
+    cmocka_unit_test(test_another_length_is_refused),
+    cmocka_unit_test(test_what_is_no_memory_is_refused),
+    cmocka_unit_test(test_no_mapping_of_another_thread_is_touched),
+    cmocka_unit_test(test_huge_alignment_survives_a_hole_that_is_taken),
+};
+
+UNIT_TEST_MAIN(tests)

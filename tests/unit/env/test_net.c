@@ -42,7 +42,6 @@ static void on_server_ready(void *user, unsigned events)
     int rc = 0;
 
     assert_false(echo->is_inside);
-    (void)events;
     while (!rc) {
         size_t bytes = 0;
         if (echo->from < echo->to) {
@@ -277,14 +276,12 @@ static void test_an_address_in_use_is_busy(void **state)
     free(echo);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        ENV_TESTS(test_echo_over_unix),
-        ENV_TESTS(test_echo_over_tcp),
-        ENV_TESTS(test_a_refused_connect_shows_at_the_first_try),
-        ENV_TESTS(test_close_before_connected_is_silent),
-        ENV_TESTS(test_an_address_in_use_is_busy),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+static const struct CMUnitTest tests[] = {
+    ENV_TESTS(test_echo_over_unix),
+    ENV_TESTS(test_echo_over_tcp),
+    ENV_TESTS(test_a_refused_connect_shows_at_the_first_try),
+    ENV_TESTS(test_close_before_connected_is_silent),
+    ENV_TESTS(test_an_address_in_use_is_busy),
+};
+
+UNIT_TEST_MAIN(tests)

@@ -3,15 +3,9 @@
  * Goal: addresses parse as documented, what is printed parses to the same, everything else is
  * refused. Method: tables.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <string.h>
-
-#include <cmocka.h>
-
 #include "env/net.h"
+
+#include "support/unit_test.h"
 
 static void test_good_addresses(void **state)
 {
@@ -34,7 +28,6 @@ static void test_good_addresses(void **state)
         {"unix:/run/a.sock", "/run/a.sock", "unix:/run/a.sock", 0, NET_UNIX, true},
     };
 
-    (void)state;
     for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
         struct net_addr addr = {0}, again = {0};
         char text[300];
@@ -60,7 +53,6 @@ static void test_bad_addresses(void **state)
     };
     char longest[400];
 
-    (void)state;
     for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
         struct net_addr addr = {.port = 7};
         struct diag diag = DIAG_INIT;
@@ -79,11 +71,9 @@ static void test_bad_addresses(void **state)
     assert_int_equal(net_addr_parse(longest, 1, &(struct net_addr){0}, NULL), 0);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_good_addresses),
-        cmocka_unit_test(test_bad_addresses),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+static const struct CMUnitTest tests[] = {
+    cmocka_unit_test(test_good_addresses),
+    cmocka_unit_test(test_bad_addresses),
+};
+
+UNIT_TEST_MAIN(tests)

@@ -26,7 +26,6 @@ static struct {
 
 static void on_accept(void *user, struct sock *sock)
 {
-    (void)user;
     accepted.sock[accepted.count++] = sock;
     if (accepted.count == accepted.stop_at) {
         env_stop(accepted.env);
@@ -106,11 +105,7 @@ static void test_a_file_in_the_way_is_left_alone(void **state)
     assert_int_equal(access(path, F_OK), 0);
 }
 
-static void on_tick(struct timer *timer)
-{
-    (void)timer;
-    env_stop(accepted.env);
-}
+static void on_tick(struct timer *timer) { env_stop(accepted.env); }
 
 /* With no descriptor left the peer is turned away at once and the loop sleeps instead of spinning.
  */
@@ -264,16 +259,14 @@ static void test_an_abandoned_copy_hides_no_end(void **state)
     listener_close(listener);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        ENV_TEST(test_a_stale_path_is_replaced_and_a_live_one_is_not, 0),
-        ENV_TEST(test_a_file_in_the_way_is_left_alone, 0),
-        ENV_TEST(test_accept_without_descriptors_turns_away, 0),
-        ENV_TEST(test_peer_name_tells_who, 0),
-        ENV_TEST(test_a_connected_descriptor_is_adopted, 0),
-        ENV_TEST(test_a_reset_is_a_lost_connection, 0),
-        ENV_TEST(test_an_abandoned_copy_hides_no_end, 0),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+static const struct CMUnitTest tests[] = {
+    ENV_TEST(test_a_stale_path_is_replaced_and_a_live_one_is_not, 0),
+    ENV_TEST(test_a_file_in_the_way_is_left_alone, 0),
+    ENV_TEST(test_accept_without_descriptors_turns_away, 0),
+    ENV_TEST(test_peer_name_tells_who, 0),
+    ENV_TEST(test_a_connected_descriptor_is_adopted, 0),
+    ENV_TEST(test_a_reset_is_a_lost_connection, 0),
+    ENV_TEST(test_an_abandoned_copy_hides_no_end, 0),
+};
+
+UNIT_TEST_MAIN(tests)

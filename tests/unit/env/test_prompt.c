@@ -76,7 +76,6 @@ static bool kernel_takes_slices(void)
 
 static void test_slices_become_short_and_nothing_else_changes(void **state)
 {
-    (void)state;
     struct look look = look_at((struct look){0});
     assert_int_equal(look.after.policy, look.before.policy);
     assert_int_equal(look.after.nice, look.before.nice);
@@ -93,7 +92,6 @@ static void test_slices_become_short_and_nothing_else_changes(void **state)
 
 static void test_another_policy_is_left_alone(void **state)
 {
-    (void)state;
     struct look look = look_at((struct look){.batch = true});
     assert_int_equal(look.after.policy, SCHED_BATCH);
     assert_int_equal(look.after.slice_ns, look.before.slice_ns);
@@ -133,12 +131,10 @@ static void test_a_pools_threads_are_prompt_when_told(void **state)
     assert_int_equal(slice_in_pool(*state, true), look.after.slice_ns);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_slices_become_short_and_nothing_else_changes),
-        cmocka_unit_test(test_another_policy_is_left_alone),
-        ENV_TEST(test_a_pools_threads_are_prompt_when_told, 0),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+static const struct CMUnitTest tests[] = {
+    cmocka_unit_test(test_slices_become_short_and_nothing_else_changes),
+    cmocka_unit_test(test_another_policy_is_left_alone),
+    ENV_TEST(test_a_pools_threads_are_prompt_when_told, 0),
+};
+
+UNIT_TEST_MAIN(tests)

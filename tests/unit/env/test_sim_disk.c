@@ -78,7 +78,6 @@ static void test_a_crash_loses_only_what_was_not_synced(void **state)
 {
     unsigned lost_entry = 0, kept_entry = 0, lost_data = 0, kept_data = 0, torn = 0;
 
-    (void)state;
     for (uint64_t seed = 1; seed <= SEEDS; seed++) {
         struct sim *sim = sim_new(seed);
         struct machine m = boot(sim, NULL), after;
@@ -110,7 +109,6 @@ static void test_a_rename_is_kept_or_lost_as_a_whole(void **state)
 {
     unsigned lost = 0, kept = 0;
 
-    (void)state;
     for (uint64_t seed = 1; seed <= SEEDS; seed++) {
         struct sim *sim = sim_new(seed);
         struct machine m = boot(sim, NULL), after;
@@ -145,7 +143,6 @@ static void test_an_unlink_without_sync_may_come_back(void **state)
 {
     unsigned back = 0;
 
-    (void)state;
     for (uint64_t seed = 1; seed <= SEEDS; seed++) {
         struct sim *sim = sim_new(seed);
         struct machine m = boot(sim, NULL), after;
@@ -171,7 +168,6 @@ static void test_a_killed_process_keeps_the_page_cache_and_loses_its_lock(void *
     struct vfs_stat st;
     vfs_fd lock = -1, again = -1;
 
-    (void)state;
     make(&m, "a", 1);
     assert_int_equal(
         m.vfs->ops->open(m.vfs, m.dir, "lock", VFS_READ | VFS_WRITE | VFS_CREATE, &lock, NULL), 0);
@@ -192,7 +188,6 @@ static void test_a_failed_fsync_loses_the_data_for_good(void **state)
 {
     unsigned lost = 0;
 
-    (void)state;
     for (uint64_t seed = 1; seed <= SEEDS; seed++) {
         struct sim *sim = sim_new(seed);
         struct machine m = boot(sim, NULL), after;
@@ -217,7 +212,6 @@ static void test_planned_failures(void **state)
     uint8_t data[BYTES] = {0};
     vfs_fd fd;
 
-    (void)state;
     fd = make(&m, "a", 1);
     sim_disk_fail_call(m.disk, 2, CAIRN_E_IO);
     assert_int_equal(m.vfs->ops->pwrite(m.vfs, fd, 0, 1, "x", NULL), 0);
@@ -241,7 +235,6 @@ static void test_a_flipped_bit_is_read(void **state)
     struct sim *sim = sim_new(9);
     struct machine m = boot(sim, NULL), after;
 
-    (void)state;
     sync_fd(&m, make(&m, "a", 1));
     sync_fd(&m, m.dir);
     assert_false(sim_disk_flip(m.disk, "/store/a", BYTES, 0));
@@ -260,7 +253,6 @@ static void test_a_planned_death_stops_before_the_call(void **state)
     uint8_t byte = 0;
     vfs_fd fd;
 
-    (void)state;
     fd = make(&m, "a", 1);
     sim_kill_at_vfs_call(m.host, 2);
     assert_int_equal(m.vfs->ops->pwrite(m.vfs, fd, 0, 1, &byte, NULL), 0);
@@ -285,7 +277,6 @@ static void test_files_are_walked_in_order(void **state)
     struct machine m = boot(sim, NULL);
     char all[200] = "";
 
-    (void)state;
     assert_int_equal(m.vfs->ops->mkdir(m.vfs, m.dir, "c", NULL), 0);
     make(&m, "z", 1);
     make(&m, "c/b", 1);
@@ -295,18 +286,16 @@ static void test_files_are_walked_in_order(void **state)
     sim_free(sim);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_a_crash_loses_only_what_was_not_synced),
-        cmocka_unit_test(test_a_rename_is_kept_or_lost_as_a_whole),
-        cmocka_unit_test(test_an_unlink_without_sync_may_come_back),
-        cmocka_unit_test(test_a_killed_process_keeps_the_page_cache_and_loses_its_lock),
-        cmocka_unit_test(test_a_failed_fsync_loses_the_data_for_good),
-        cmocka_unit_test(test_planned_failures),
-        cmocka_unit_test(test_a_flipped_bit_is_read),
-        cmocka_unit_test(test_a_planned_death_stops_before_the_call),
-        cmocka_unit_test(test_files_are_walked_in_order),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+static const struct CMUnitTest tests[] = {
+    cmocka_unit_test(test_a_crash_loses_only_what_was_not_synced),
+    cmocka_unit_test(test_a_rename_is_kept_or_lost_as_a_whole),
+    cmocka_unit_test(test_an_unlink_without_sync_may_come_back),
+    cmocka_unit_test(test_a_killed_process_keeps_the_page_cache_and_loses_its_lock),
+    cmocka_unit_test(test_a_failed_fsync_loses_the_data_for_good),
+    cmocka_unit_test(test_planned_failures),
+    cmocka_unit_test(test_a_flipped_bit_is_read),
+    cmocka_unit_test(test_a_planned_death_stops_before_the_call),
+    cmocka_unit_test(test_files_are_walked_in_order),
+};
+
+UNIT_TEST_MAIN(tests)

@@ -40,7 +40,6 @@ static void on_server_ready(void *user, unsigned events)
     size_t bytes = 0;
     int rc = 0;
 
-    (void)events;
     while (!rc) {
         rc = sock_try_readv(pair->server.sock, &iov, 1, &bytes, NULL);
         for (size_t i = 0; !rc && i < bytes; i++) {
@@ -60,7 +59,6 @@ static void on_client_ready(void *user, unsigned events)
     size_t bytes = 0;
     int rc;
 
-    (void)events;
     for (size_t i = 0; i < sizeof chunk; i++) {
         chunk[i] = (uint8_t)((pair->client.bytes + i) % 251);
     }
@@ -124,7 +122,6 @@ static void test_a_seed_replays(void **state)
 {
     uint64_t trace[3];
 
-    (void)state;
     for (size_t i = 0; i < 3; i++) {
         struct pair *pair = pair_new(i == 2 ? 78 : 77);
 
@@ -142,7 +139,6 @@ static void test_a_cut_is_told_to_both_ends(void **state)
 {
     unsigned cuts = 0;
 
-    (void)state;
     for (uint64_t seed = 1; seed <= SEEDS; seed++) {
         struct pair *pair = pair_new(seed);
 
@@ -163,7 +159,6 @@ static void test_a_dead_peer_resets_or_is_silent(void **state)
 {
     unsigned seen[2] = {0};
 
-    (void)state;
     for (uint64_t seed = 1; seed <= SEEDS; seed++) {
         struct pair *pair = pair_new(seed);
         bool is_silent = seed % 2;
@@ -185,7 +180,6 @@ static void test_a_dead_peer_resets_or_is_silent(void **state)
 
 static void test_a_partition_holds_and_heals(void **state)
 {
-    (void)state;
     for (uint64_t seed = 1; seed <= SEEDS; seed++) {
         struct pair *pair = pair_new(seed);
         size_t before;
@@ -214,7 +208,6 @@ static void test_a_restarted_host_listens_again(void **state)
     struct listener *listener = NULL;
     struct net *net;
 
-    (void)state;
     sim_kill(pair->server_host, SIM_RESET);
     assert_true(sim_run_until(pair->sim, client_ended, pair, 1000));
     assert_int_equal(pair->client.end, CAIRN_E_UNREACHABLE);
@@ -242,7 +235,6 @@ static void test_at_calls_at_its_moment(void **state)
 {
     struct sim *sim = sim_new(1);
 
-    (void)state;
     at_calls = 0;
     sim_at(sim, 7, on_at, sim);
     sim_at(sim, 7, on_at, sim);
@@ -252,15 +244,13 @@ static void test_at_calls_at_its_moment(void **state)
     sim_free(sim);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_a_seed_replays),
-        cmocka_unit_test(test_a_cut_is_told_to_both_ends),
-        cmocka_unit_test(test_a_dead_peer_resets_or_is_silent),
-        cmocka_unit_test(test_a_partition_holds_and_heals),
-        cmocka_unit_test(test_a_restarted_host_listens_again),
-        cmocka_unit_test(test_at_calls_at_its_moment),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+static const struct CMUnitTest tests[] = {
+    cmocka_unit_test(test_a_seed_replays),
+    cmocka_unit_test(test_a_cut_is_told_to_both_ends),
+    cmocka_unit_test(test_a_dead_peer_resets_or_is_silent),
+    cmocka_unit_test(test_a_partition_holds_and_heals),
+    cmocka_unit_test(test_a_restarted_host_listens_again),
+    cmocka_unit_test(test_at_calls_at_its_moment),
+};
+
+UNIT_TEST_MAIN(tests)

@@ -239,19 +239,17 @@ static void test_links_are_not_followed(void **state)
     assert_int_not_equal(open_fd(env, "dirlink/passwd", VFS_READ, &fd, NULL), 0);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        ENV_TESTS(test_create_is_exclusive),
-        ENV_TESTS(test_reads_stop_only_at_the_end),
-        ENV_TESTS(test_direct_files_take_aligned_and_odd_transfers),
-        ENV_TESTS(test_two_files_exchange_their_names),
-        ENV_TESTS(test_rename_never_replaces),
-        ENV_TESTS(test_list_and_unlink),
-        ENV_TESTS(test_names_stay_in_their_directory),
-        ENV_TESTS(test_lock_is_exclusive_and_ends_with_close),
-        ENV_TESTS(test_space_names_the_file_system),
-        ENV_TEST(test_links_are_not_followed, 0),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+static const struct CMUnitTest tests[] = {
+    ENV_TESTS(test_create_is_exclusive),
+    ENV_TESTS(test_reads_stop_only_at_the_end),
+    ENV_TESTS(test_direct_files_take_aligned_and_odd_transfers),
+    ENV_TESTS(test_two_files_exchange_their_names),
+    ENV_TESTS(test_rename_never_replaces),
+    ENV_TESTS(test_list_and_unlink),
+    ENV_TESTS(test_names_stay_in_their_directory),
+    ENV_TESTS(test_lock_is_exclusive_and_ends_with_close),
+    ENV_TESTS(test_space_names_the_file_system),
+    ENV_TEST(test_links_are_not_followed, 0),
+};
+
+UNIT_TEST_MAIN(tests)

@@ -3,18 +3,11 @@
  * Goal: each fail point of the real vfs makes its call fail with the code asked for and without
  * effect, and says its name. Method: the environment variable, set before the first call.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
 #include "env/vfs.h"
+#include "support/unit_test.h"
 
 static struct vfs *vfs;
 static vfs_fd dir = -1, file = -1;
@@ -60,7 +53,6 @@ static void test_each_point_fails_its_call_without_effect(void **state)
     char path[] = "/tmp/cairn-vfs-XXXXXX";
     struct vfs_stat st;
 
-    (void)state;
     vfs = vfs_posix();
     assert_non_null(mkdtemp(path));
     assert_int_equal(vfs->ops->open_root(vfs, path, &dir, NULL), 0);

@@ -73,8 +73,6 @@ static void test_works_run_and_are_done_once(void **state)
 static void on_broken(void *user, const char *file, int line, const char *what)
 {
     assert_ptr_equal(user, &broken_count);
-    (void)file;
-    (void)line;
     assert_string_equal(what, "!job->is_breaking");
     __atomic_add_fetch(&broken_count, 1, __ATOMIC_SEQ_CST);
 }
@@ -113,12 +111,10 @@ static void test_free_waits_for_what_is_queued(void **state)
     work_threads_free(NULL);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        ENV_TESTS(test_works_run_and_are_done_once),
-        ENV_TEST(test_a_broken_assertion_ends_one_work_only, 0),
-        ENV_TEST(test_free_waits_for_what_is_queued, 0),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+static const struct CMUnitTest tests[] = {
+    ENV_TESTS(test_works_run_and_are_done_once),
+    ENV_TEST(test_a_broken_assertion_ends_one_work_only, 0),
+    ENV_TEST(test_free_waits_for_what_is_queued, 0),
+};
+
+UNIT_TEST_MAIN(tests)

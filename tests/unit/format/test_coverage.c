@@ -4,18 +4,10 @@
  * ranks. Method: the two fixture parts with one thing spoiled at a time; random splits of a tensor
  * over ranks.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
-
 #include "base/check.h"
 #include "fixtures.h"
 #include "support/alloc_fault.h"
+#include "support/unit_test.h"
 
 static int check(struct part parts[FIXTURE_WORLD], struct diag *diag)
 {
@@ -36,7 +28,6 @@ static void test_complete_parts_pass(void **state)
 {
     struct part parts[FIXTURE_WORLD];
     struct diag diag = DIAG_INIT;
-    (void)state;
     get_parts(parts);
     assert_int_equal(check(parts, &diag), 0);
     assert_string_equal(diag.text, "");
@@ -121,7 +112,6 @@ static void test_each_fault_is_named(void **state)
         {CAIRN_E_COVERAGE, spoil_rank, {"part 1 of 2", "rank 0", ""}},
         {CAIRN_E_COVERAGE, spoil_world, {"part 1 of 2", "3 ranks", ""}},
         {CAIRN_E_COVERAGE, spoil_step, {"rank 0 and rank 1", "different", ""}}};
-    (void)state;
     for (size_t i = 0; i < ARRAY_LEN(spoils); i++) {
         struct part parts[FIXTURE_WORLD];
         struct diag diag = DIAG_INIT;
@@ -142,7 +132,6 @@ static void test_failed_allocations_are_errors(void **state)
 {
     struct part parts[FIXTURE_WORLD];
     int rc = CAIRN_E_NO_MEMORY;
-    (void)state;
     get_parts(parts);
     for (unsigned n = 1; rc != 0; n++) {
         alloc_fault_at(n);
@@ -158,7 +147,6 @@ enum { RANKS = 7, CELLS = 40 };
 static void test_random_deals_of_cells(void **state)
 {
     struct prng prng = prng_init("coverage", 1234);
-    (void)state;
     for (unsigned round = 0; round < 500; round++) {
         static struct part_chunk chunks[RANKS][CELLS];
         static struct part_box boxes[RANKS];
@@ -205,13 +193,11 @@ static void test_random_deals_of_cells(void **state)
     }
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_complete_parts_pass),
-        cmocka_unit_test(test_each_fault_is_named),
-        cmocka_unit_test(test_failed_allocations_are_errors),
-        cmocka_unit_test(test_random_deals_of_cells),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+static const struct CMUnitTest tests[] = {
+    cmocka_unit_test(test_complete_parts_pass),
+    cmocka_unit_test(test_each_fault_is_named),
+    cmocka_unit_test(test_failed_allocations_are_errors),
+    cmocka_unit_test(test_random_deals_of_cells),
+};
+
+UNIT_TEST_MAIN(tests)

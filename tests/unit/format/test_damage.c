@@ -4,18 +4,10 @@
  * single bit flipped, each truncation, bytes added; and random bytes behind a good checksum, which
  * must give an error or decode to exactly themselves.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
-
 #include "base/check.h"
 #include "fixtures.h"
 #include "hash/hash.h"
+#include "support/unit_test.h"
 
 /* Decodes from an exact heap copy, so that the sanitizer sees a read past the end. *ret_same: what
  * was decoded encodes to the same bytes again. */
@@ -42,7 +34,6 @@ static int recode(const struct fixture *fixture, size_t bytes, const uint8_t *da
 
 static void test_every_flipped_bit_is_found(void **state)
 {
-    (void)state;
     for (size_t i = 0; i < fixture_count; i++) {
         struct buf bytes = fixture_bytes(&fixtures[i]);
         bool same = false;
@@ -63,7 +54,6 @@ static void test_every_flipped_bit_is_found(void **state)
 
 static void test_every_truncation_and_every_added_byte_is_found(void **state)
 {
-    (void)state;
     for (size_t i = 0; i < fixture_count; i++) {
         struct buf bytes = fixture_bytes(&fixtures[i]);
         bool same = false;
@@ -122,7 +112,6 @@ static void test_hostile_fields_behind_good_checksums(void **state)
                                      UINT64_MAX,
                                      UINT64_C(1) << 63,
                                      UINT64_C(1) << 40};
-    (void)state;
     for (size_t i = 0; i < fixture_count; i++) {
         struct buf good = fixture_bytes(&fixtures[i]), bytes = fixture_bytes(&fixtures[i]);
         for (size_t at = 0; at < good.bytes; at++) {
@@ -148,7 +137,6 @@ static void test_hostile_fields_behind_good_checksums(void **state)
 static void test_random_damage_behind_good_checksums(void **state)
 {
     struct prng prng = prng_init("random_damage", 20260101);
-    (void)state;
     for (unsigned round = 0; round < 20000; round++) {
         const struct fixture *fixture = &fixtures[prng_below(&prng, fixture_count)];
         struct buf bytes = fixture_bytes(fixture);
@@ -165,13 +153,11 @@ static void test_random_damage_behind_good_checksums(void **state)
     }
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_every_flipped_bit_is_found),
-        cmocka_unit_test(test_every_truncation_and_every_added_byte_is_found),
-        cmocka_unit_test(test_hostile_fields_behind_good_checksums),
-        cmocka_unit_test(test_random_damage_behind_good_checksums),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+static const struct CMUnitTest tests[] = {
+    cmocka_unit_test(test_every_flipped_bit_is_found),
+    cmocka_unit_test(test_every_truncation_and_every_added_byte_is_found),
+    cmocka_unit_test(test_hostile_fields_behind_good_checksums),
+    cmocka_unit_test(test_random_damage_behind_good_checksums),
+};
+
+UNIT_TEST_MAIN(tests)

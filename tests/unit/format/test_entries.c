@@ -4,17 +4,9 @@
  * values keep their fields, their limits, and tell a newer version apart. Method: tables and fixed
  * structs.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
-
 #include "base/check.h"
 #include "fixtures.h"
+#include "support/unit_test.h"
 
 static void assert_parses(const char *key, enum entry_kind kind, struct entry_key *ret)
 {
@@ -30,7 +22,6 @@ static void test_keys_are_read_back(void **state)
     struct ckpt_id id = {UINT64_C(0x123456789abcdef0), 500};
     struct entry_key key;
     char text[ENTRY_KEY_MAX];
-    (void)state;
     key_info(text);
     assert_parses(text, ENTRY_INFO, &key);
     key_head(text);
@@ -92,7 +83,6 @@ static void test_unknown_families_are_kept_and_broken_keys_refused(void **state)
                                          "restore/a0a1a2a3a4a5a6a7a8a9aaabacadaeaf/00000004/",
                                          "restore/A0a1a2a3a4a5a6a7a8a9aaabacadaeaf/00000004"};
     struct entry_key key;
-    (void)state;
     for (size_t i = 0; i < ARRAY_LEN(unknown); i++) {
         assert_parses(unknown[i], ENTRY_UNKNOWN, &key);
     }
@@ -108,7 +98,6 @@ static void test_unknown_families_are_kept_and_broken_keys_refused(void **state)
 static void test_key_order_is_number_order(void **state)
 {
     struct prng prng = prng_init("keys", 8);
-    (void)state;
     for (unsigned i = 0; i < 2000; i++) {
         struct ckpt_id a = {1 + prng_next(&prng) % 1000, prng_next(&prng)},
                        b = {1 + prng_next(&prng) % 1000, prng_next(&prng)};
@@ -127,7 +116,6 @@ static void test_an_open_entry_is_read_back(void **state)
                       again;
     struct buf buf;
     struct scratch scratch;
-    (void)state;
     buf_init(&buf, MIB(1));
     scratch_init(&scratch, MIB(1));
     entry_open_encode(&entry, &buf);
@@ -155,7 +143,6 @@ static void test_reasons_are_cut_at_a_whole_character(void **state)
     struct entry_dead entry = {.open_id = 1, .code = CAIRN_E_ABORTED}, again;
     struct buf buf;
     struct scratch scratch;
-    (void)state;
     memset(entry.reason, 'a', sizeof entry.reason);
     memcpy(entry.reason + ENTRY_REASON_BYTES - 3, "\xe2\x82\xac",
            3); /* its third byte is beyond the end */
@@ -176,7 +163,6 @@ static void test_newer_versions_and_kinds_are_unsupported(void **state)
     struct buf buf;
     struct scratch scratch;
     struct diag diag = DIAG_INIT;
-    (void)state;
     buf_init(&buf, MIB(1));
     scratch_init(&scratch, MIB(1));
     entry_chain_encode(&entry, &buf);
@@ -205,7 +191,6 @@ static void test_only_commits_with_a_base_have_version_2(void **state)
                        again;
     struct scratch scratch;
     struct buf buf;
-    (void)state;
     scratch_init(&scratch, MIB(1));
     for (unsigned i = 0; i < 2; i++) {
         entry.base = i == 0 ? (struct ckpt_id){0} : (struct ckpt_id){2, 30};
@@ -255,7 +240,6 @@ static void test_marks_are_read_back_in_order(void **state)
 {
     static struct ckpt_id ids[CHAIN_IDS_MAX + 1];
     char actor[ENTRY_ACTOR_BYTES], reason[ENTRY_REASON_BYTES];
-    (void)state;
     for (uint32_t i = 0; i <= CHAIN_IDS_MAX; i++) {
         ids[i] = (struct ckpt_id){1 + i / 100, i};
     }
@@ -285,17 +269,15 @@ static void test_marks_are_read_back_in_order(void **state)
     buf_fini(&buf);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_marks_are_read_back_in_order),
-        cmocka_unit_test(test_keys_are_read_back),
-        cmocka_unit_test(test_only_commits_with_a_base_have_version_2),
-        cmocka_unit_test(test_unknown_families_are_kept_and_broken_keys_refused),
-        cmocka_unit_test(test_key_order_is_number_order),
-        cmocka_unit_test(test_an_open_entry_is_read_back),
-        cmocka_unit_test(test_reasons_are_cut_at_a_whole_character),
-        cmocka_unit_test(test_newer_versions_and_kinds_are_unsupported),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+static const struct CMUnitTest tests[] = {
+    cmocka_unit_test(test_marks_are_read_back_in_order),
+    cmocka_unit_test(test_keys_are_read_back),
+    cmocka_unit_test(test_only_commits_with_a_base_have_version_2),
+    cmocka_unit_test(test_unknown_families_are_kept_and_broken_keys_refused),
+    cmocka_unit_test(test_key_order_is_number_order),
+    cmocka_unit_test(test_an_open_entry_is_read_back),
+    cmocka_unit_test(test_reasons_are_cut_at_a_whole_character),
+    cmocka_unit_test(test_newer_versions_and_kinds_are_unsupported),
+};
+
+UNIT_TEST_MAIN(tests)

@@ -6,13 +6,7 @@
  */
 #include "format/box.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
+#include "support/unit_test.h"
 
 enum { PARAMS_MAX = 9, RANKS_MAX = 16, CASES = 3000 };
 
@@ -56,7 +50,6 @@ static uint64_t last_of(const struct shape *shape, const struct box *box)
 
 static void any_range_is_a_few_runs(void **state)
 {
-    (void)state;
     for (unsigned i = 0; i < CASES; i++) {
         struct shape shape = draw_shape();
         struct box whole = box_whole(&shape), boxes[BOX_FLAT_MAX];
@@ -76,7 +69,6 @@ static void any_range_is_a_few_runs(void **state)
 
 static void partitions_tile_every_parameter(void **state)
 {
-    (void)state;
     for (unsigned i = 0; i < CASES; i++) {
         struct shape shapes[PARAMS_MAX];
         uint64_t starts[PARAMS_MAX], total = 0, align = 1 + draw(8);
@@ -110,7 +102,6 @@ static void the_edges(void **state)
     struct box boxes[BOX_FLAT_MAX];
     struct shape cube = {3, {4, 5, 6}}, scalar = {0}, empty = {2, {0, 7}};
     uint64_t range[2];
-    (void)state;
     assert_int_equal(box_flat(&cube, 0, 120, boxes), 1);
     assert_int_equal(box_flat(&cube, 1, 119, boxes), 5); /* the worst: 2 * 3 - 1 */
     assert_int_equal(box_flat(&cube, 7, 7, boxes), 0);
@@ -125,12 +116,10 @@ static void the_edges(void **state)
     assert_false(box_flat_part(UINT64_MAX, 5, 0, 10, range));
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(any_range_is_a_few_runs),
-        cmocka_unit_test(partitions_tile_every_parameter),
-        cmocka_unit_test(the_edges),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+static const struct CMUnitTest tests[] = {
+    cmocka_unit_test(any_range_is_a_few_runs),
+    cmocka_unit_test(partitions_tile_every_parameter),
+    cmocka_unit_test(the_edges),
+};
+
+UNIT_TEST_MAIN(tests)

@@ -4,17 +4,10 @@
  * Method: the files of tests/golden/v1 against the fixtures, both ways. A failure here means that
  * old checkpoints break: raise the format's version instead of changing a file.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
 
 #include "fixtures.h"
+#include "support/unit_test.h"
 
 static struct buf golden_bytes(const char *name)
 {
@@ -51,7 +44,6 @@ static void assert_same(const char *name, const struct buf *a, const struct buf 
 
 static void test_fixtures_encode_to_the_golden_files(void **state)
 {
-    (void)state;
     for (size_t i = 0; i < fixture_count; i++) {
         struct buf golden = golden_bytes(fixtures[i].name), now = fixture_bytes(&fixtures[i]);
         assert_same(fixtures[i].name, &now, &golden);
@@ -62,7 +54,6 @@ static void test_fixtures_encode_to_the_golden_files(void **state)
 
 static void test_golden_files_decode_and_encode_to_themselves(void **state)
 {
-    (void)state;
     for (size_t i = 0; i < fixture_count; i++) {
         struct buf golden = golden_bytes(fixtures[i].name), again;
         struct scratch scratch;
@@ -80,11 +71,9 @@ static void test_golden_files_decode_and_encode_to_themselves(void **state)
     }
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_fixtures_encode_to_the_golden_files),
-        cmocka_unit_test(test_golden_files_decode_and_encode_to_themselves),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+static const struct CMUnitTest tests[] = {
+    cmocka_unit_test(test_fixtures_encode_to_the_golden_files),
+    cmocka_unit_test(test_golden_files_decode_and_encode_to_themselves),
+};
+
+UNIT_TEST_MAIN(tests)

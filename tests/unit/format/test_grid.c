@@ -4,17 +4,9 @@
  * member, evenly. Method: random boxes, dtypes and chunk sizes from a printed seed, and examples by
  * hand.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
-
 #include "base/check.h"
 #include "fixtures.h"
+#include "support/unit_test.h"
 
 static struct box random_box(struct prng *prng)
 {
@@ -55,7 +47,6 @@ static void assert_contiguous(const struct box *box, const struct box *cell, uin
 static void test_cells_tile_their_box(void **state)
 {
     struct prng prng = prng_init("grid", 4711);
-    (void)state;
     for (unsigned round = 0; round < 3000; round++) {
         struct box box = random_box(&prng), cell;
         uint32_t dtype = 1 + (uint32_t)prng_below(&prng, 22);
@@ -91,7 +82,6 @@ static struct grid grid_of(uint32_t ndim, const int64_t *lengths, uint32_t dtype
 
 static void test_examples_of_the_norm(void **state)
 {
-    (void)state;
     struct grid grid = grid_of(2, (int64_t[]){4096, 1024}, CAIRN_BF16, MIB(4));
     assert_true(grid.cut_dim == 0 && grid.rows == 2048 && grid.cell_count == 2);
     grid = grid_of(3, (int64_t[]){3, 1000, 1024}, CAIRN_F32,
@@ -112,7 +102,6 @@ static void test_examples_of_the_norm(void **state)
 static void test_split_is_even_and_complete(void **state)
 {
     struct prng prng = prng_init("split", 99);
-    (void)state;
     for (unsigned round = 0; round < 300; round++) {
         uint32_t members = 1 + (uint32_t)prng_below(&prng, 9),
                  cells = 1 + (uint32_t)prng_below(&prng, 200);
@@ -144,7 +133,6 @@ static void test_split_is_even_and_complete(void **state)
 static void test_split_example_of_the_norm(void **state)
 {
     static const uint64_t starts[] = {0, 4, 8};
-    (void)state;
     for (uint32_t m = 0; m < 3; m++) {
         struct split split = {10, m, 3};
         for (uint32_t c = 0; c < 3; c++) {
@@ -155,7 +143,6 @@ static void test_split_example_of_the_norm(void **state)
 
 static void test_split_of_huge_totals(void **state)
 {
-    (void)state;
     unsigned owners = 0;
     for (uint32_t m = 0; m < 65536; m++) {
         struct split split = {UINT64_MAX, m, 65536};
@@ -164,14 +151,12 @@ static void test_split_of_huge_totals(void **state)
     assert_int_equal(owners, 1);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_cells_tile_their_box),
-        cmocka_unit_test(test_examples_of_the_norm),
-        cmocka_unit_test(test_split_is_even_and_complete),
-        cmocka_unit_test(test_split_example_of_the_norm),
-        cmocka_unit_test(test_split_of_huge_totals),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+static const struct CMUnitTest tests[] = {
+    cmocka_unit_test(test_cells_tile_their_box),
+    cmocka_unit_test(test_examples_of_the_norm),
+    cmocka_unit_test(test_split_is_even_and_complete),
+    cmocka_unit_test(test_split_example_of_the_norm),
+    cmocka_unit_test(test_split_of_huge_totals),
+};
+
+UNIT_TEST_MAIN(tests)

@@ -3,17 +3,9 @@
  * Goal: names, selectors, URLs and dtypes take exactly what FORMAT.md allows. Method: tables of
  * good and bad texts; each bad one must say INVALID with a text.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
-
 #include "base/check.h"
 #include "format/ids.h"
+#include "support/unit_test.h"
 
 static void expect_invalid(const char *text, int rc, struct diag *diag)
 {
@@ -32,7 +24,6 @@ static void test_run_names(void **state)
     struct run_name name;
     char text[RUN_NAME_TEXT_MAX], longest[2 * LIMIT_RUN_NAME_BYTES + 4];
     struct diag diag = DIAG_INIT;
-    (void)state;
     for (size_t i = 0; i < ARRAY_LEN(good); i++) {
         assert_int_equal(run_name_parse(good[i], &name, &diag), 0);
         run_name_format(&name, text);
@@ -72,7 +63,6 @@ static void test_selectors(void **state)
                                       "0x10"};
     struct selector selector;
     struct diag diag = DIAG_INIT;
-    (void)state;
     assert_int_equal(selector_parse("latest", &selector, &diag), 0);
     assert_int_equal(selector.kind, SELECT_LATEST);
     assert_int_equal(selector_parse("0", &selector, &diag), 0);
@@ -93,7 +83,6 @@ static void test_texts_are_utf8_without_nul(void **state)
     static const char *const bad[] = {
         "",     "\xc3", "\xc0\x80",         "\xe0\x80\x80", "\xed\xa0\x80", "\xf4\x90\x80\x80",
         "\xff", "\x80", "\xf0\x8f\xbf\xbf", "a\xe2\x82"};
-    (void)state;
     for (size_t i = 0; i < ARRAY_LEN(good); i++) {
         assert_true(text_is_valid(strlen(good[i]), good[i], 8));
     }
@@ -109,7 +98,6 @@ static void test_good_urls(void **state)
 {
     struct url url;
     struct diag diag = DIAG_INIT;
-    (void)state;
     assert_int_equal(
         url_parse("cairn://h1:1,h2,[::1]:65535,[fe80::2]/p/r", NULL, false, &url, &diag), 0);
     assert_int_equal(url.server_count, 4);
@@ -171,7 +159,6 @@ static void test_bad_urls(void **state)
     struct url url;
     struct diag diag = DIAG_INIT;
     char text[400];
-    (void)state;
     for (size_t i = 0; i < ARRAY_LEN(bad); i++) {
         expect_invalid(bad[i], url_parse(bad[i], NULL, false, &url, &diag), &diag);
     }
@@ -187,7 +174,6 @@ static void test_bad_urls(void **state)
 
 static void test_dtypes(void **state)
 {
-    (void)state;
     assert_int_equal(dtype_parse("bfloat16"), CAIRN_BF16);
     assert_int_equal(dtype_parse("nonsense"), 0);
     assert_int_equal(dtype_bits(CAIRN_C128), 128);
@@ -202,15 +188,13 @@ static void test_dtypes(void **state)
     }
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_run_names),
-        cmocka_unit_test(test_selectors),
-        cmocka_unit_test(test_texts_are_utf8_without_nul),
-        cmocka_unit_test(test_good_urls),
-        cmocka_unit_test(test_bad_urls),
-        cmocka_unit_test(test_dtypes),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+static const struct CMUnitTest tests[] = {
+    cmocka_unit_test(test_run_names),
+    cmocka_unit_test(test_selectors),
+    cmocka_unit_test(test_texts_are_utf8_without_nul),
+    cmocka_unit_test(test_good_urls),
+    cmocka_unit_test(test_bad_urls),
+    cmocka_unit_test(test_dtypes),
+};
+
+UNIT_TEST_MAIN(tests)

@@ -4,20 +4,12 @@
  * parts is right. Method: fixtures decoded and compared field by field; one field spoiled at a
  * time.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
-
 #include <stdio.h>
 
 #include "base/check.h"
 #include "fixtures.h"
 #include "support/alloc_fault.h"
+#include "support/unit_test.h"
 
 static int recode(const struct manifest *manifest, struct scratch *scratch, struct manifest *ret,
                   struct diag *diag)
@@ -35,7 +27,6 @@ static void test_every_field_of_a_manifest_comes_back(void **state)
 {
     struct manifest a = fixture_manifest(), b;
     struct scratch scratch;
-    (void)state;
     scratch_init(&scratch, MIB(1));
     assert_int_equal(recode(&a, &scratch, &b, NULL), 0);
     assert_memory_equal(&a.run, &b.run, sizeof a.run);
@@ -71,7 +62,6 @@ static void test_limits_of_a_manifest(void **state)
     static struct page_ref pages[80];
     struct manifest manifest = fixture_manifest(), again;
     struct scratch scratch;
-    (void)state;
     scratch_init(&scratch, MIB(1));
     manifest.metadata = metadata;
     manifest.metadata_bytes = LIMIT_METADATA_BYTES;
@@ -114,7 +104,6 @@ static void test_the_index_of_the_fixture_parts(void **state)
     struct page page, again;
     struct scratch scratch;
     struct buf buf;
-    (void)state;
     scratch_init(&scratch, MIB(1));
     buf_init(&buf, MIB(8));
     assert_int_equal(index_build(2, parts, &scratch, &page, NULL), 0);
@@ -143,7 +132,6 @@ static void test_a_large_index_is_cut_into_pages(void **state)
     static uint32_t rank = 0;
     struct page all = {.kind = PAGE_INDEX, .entry_count = N, .index = entries};
     uint32_t done = 0, pages = 0;
-    (void)state;
     for (uint32_t i = 0; i < N; i++) {
         snprintf(names[i], sizeof names[i], "%090u", i);
         entries[i] = (struct index_entry){.name = names[i],
@@ -179,7 +167,6 @@ static void test_a_large_index_is_cut_into_pages(void **state)
 
 static void test_broken_index_entries_are_refused(void **state)
 {
-    (void)state;
     for (unsigned i = 0; i < 9; i++) {
         struct page page = fixture_page_index(), again;
         struct scratch scratch;
@@ -240,7 +227,6 @@ static void test_a_footer_comes_back(void **state)
     struct scratch scratch;
     struct buf buf;
     uint64_t offset = 0, bytes = 0;
-    (void)state;
     scratch_init(&scratch, MIB(1));
     buf_init(&buf, MIB(1));
     object_footer_encode(&a, &buf);
@@ -264,7 +250,6 @@ static void test_a_footer_comes_back(void **state)
 
 static void test_broken_footers_are_refused(void **state)
 {
-    (void)state;
     for (unsigned i = 0; i < 6; i++) {
         struct object_footer footer = fixture_footer(), again;
         struct scratch scratch;
@@ -304,16 +289,14 @@ static void test_broken_footers_are_refused(void **state)
     }
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_every_field_of_a_manifest_comes_back),
-        cmocka_unit_test(test_limits_of_a_manifest),
-        cmocka_unit_test(test_the_index_of_the_fixture_parts),
-        cmocka_unit_test(test_a_large_index_is_cut_into_pages),
-        cmocka_unit_test(test_broken_index_entries_are_refused),
-        cmocka_unit_test(test_a_footer_comes_back),
-        cmocka_unit_test(test_broken_footers_are_refused),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+static const struct CMUnitTest tests[] = {
+    cmocka_unit_test(test_every_field_of_a_manifest_comes_back),
+    cmocka_unit_test(test_limits_of_a_manifest),
+    cmocka_unit_test(test_the_index_of_the_fixture_parts),
+    cmocka_unit_test(test_a_large_index_is_cut_into_pages),
+    cmocka_unit_test(test_broken_index_entries_are_refused),
+    cmocka_unit_test(test_a_footer_comes_back),
+    cmocka_unit_test(test_broken_footers_are_refused),
+};
+
+UNIT_TEST_MAIN(tests)

@@ -3,19 +3,11 @@
  * Goal: a part keeps every field; what breaks its order, ranges or grid is refused; a large part
  * comes back. Method: the fixture with one field spoiled at a time; a part of many pages.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
-
 #include <stdio.h>
 
 #include "base/check.h"
 #include "fixtures.h"
+#include "support/unit_test.h"
 
 static int recode(const struct part *part, struct scratch *scratch, struct part *ret,
                   struct diag *diag)
@@ -75,7 +67,6 @@ static void assert_equal_parts(const struct part *a, const struct part *b)
 
 static void test_every_field_comes_back(void **state)
 {
-    (void)state;
     for (uint32_t r = 0; r < FIXTURE_WORLD; r++) {
         struct scratch scratch;
         struct part again;
@@ -174,7 +165,6 @@ static void test_what_is_broken_is_refused(void **state)
         {"blob order", CAIRN_E_FORMAT, spoil_blob_order},
         {"blob chunks", CAIRN_E_FORMAT, spoil_blob_chunks},
         {"blob outside", CAIRN_E_FORMAT, spoil_blob_outside}};
-    (void)state;
     for (size_t i = 0; i < ARRAY_LEN(spoils); i++) {
         struct scratch scratch;
         struct part part = *fixture_part(0), again;
@@ -194,7 +184,6 @@ static void test_little_memory_is_an_error(void **state)
     struct buf buf;
     struct part part;
     int rc = CAIRN_E_NO_MEMORY;
-    (void)state;
     buf_init(&buf, MIB(1));
     part_encode(fixture_part(1), &buf);
     for (size_t max = 0; rc != 0; max += 64) {
@@ -219,7 +208,6 @@ static void test_a_large_part_comes_back_and_a_flip_in_any_page_is_found(void **
     struct part part = *fixture_part(0), again;
     struct scratch scratch;
     struct buf buf;
-    (void)state;
     for (uint32_t i = 0; i < N; i++) {
         snprintf(names[i], sizeof names[i], "t%06u", i);
         tensors[i] =
@@ -252,13 +240,11 @@ static void test_a_large_part_comes_back_and_a_flip_in_any_page_is_found(void **
     scratch_fini(&scratch);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_every_field_comes_back),
-        cmocka_unit_test(test_what_is_broken_is_refused),
-        cmocka_unit_test(test_little_memory_is_an_error),
-        cmocka_unit_test(test_a_large_part_comes_back_and_a_flip_in_any_page_is_found),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+static const struct CMUnitTest tests[] = {
+    cmocka_unit_test(test_every_field_comes_back),
+    cmocka_unit_test(test_what_is_broken_is_refused),
+    cmocka_unit_test(test_little_memory_is_an_error),
+    cmocka_unit_test(test_a_large_part_comes_back_and_a_flip_in_any_page_is_found),
+};
+
+UNIT_TEST_MAIN(tests)

@@ -3,20 +3,12 @@
  * Goal: a record is a map with all-or-nothing guarded updates. Method: random updates against a
  * naive model; guards, limits and failed allocations by hand.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
-
 #include <stdio.h>
 
 #include "base/check.h"
 #include "fixtures.h"
 #include "support/alloc_fault.h"
+#include "support/unit_test.h"
 
 enum { KEYS = 24, VALUE = 6 };
 
@@ -78,7 +70,6 @@ static void test_updates_agree_with_a_model(void **state)
     struct model model, before;
     struct record_change changes[KEYS];
     memset(&model, 0, sizeof model);
-    (void)state;
     assert_int_equal(record_new(&record), 0);
     for (uint64_t round = 1; round <= 2000; round++) {
         before = model;
@@ -117,7 +108,6 @@ static void test_what_is_no_update(void **state)
         {"a", false, {0, NULL}}, {"b", true, {0, NULL}}, {"a", true, {0, NULL}}};
     struct record_change one = {"a", false, {sizeof big, big}};
     struct record_update update = {.change_count = 3, .changes = twice};
-    (void)state;
     assert_int_equal(record_new(&record), 0);
     assert_int_equal(record_apply(record, &update, NULL), CAIRN_E_INVALID);
     update = (struct record_update){.change_count = 1, .changes = &one};
@@ -149,7 +139,6 @@ static void test_a_large_update_is_refused_whole(void **state)
     static struct record_change changes[N];
     struct record *record = NULL;
     struct record_update update = {.change_count = N, .changes = changes};
-    (void)state;
     for (size_t i = 0; i < N; i++) {
         snprintf(keys[i], sizeof keys[i], "%zu", i);
         changes[i] = (struct record_change){keys[i], false, {sizeof value, value}};
@@ -169,7 +158,6 @@ static void test_failed_allocations_change_nothing(void **state)
     struct record_update update = {.change_count = 2, .changes = changes};
     struct record *record = NULL, *copy = NULL;
     int rc = CAIRN_E_NO_MEMORY;
-    (void)state;
     assert_int_equal(record_new(&record), 0);
     assert_int_equal(record_apply(record, &update, NULL), 0);
     update.changes = more;
@@ -201,7 +189,6 @@ static void test_an_update_is_read_back_and_applied(void **state)
     uint64_t version = 0;
     struct buf buf;
     struct scratch scratch;
-    (void)state;
     buf_init(&buf, MIB(1));
     scratch_init(&scratch, MIB(1));
     buf_put(&buf, 3, "pre"); /* encoders append */
@@ -221,14 +208,12 @@ static void test_an_update_is_read_back_and_applied(void **state)
     scratch_fini(&scratch);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_updates_agree_with_a_model),
-        cmocka_unit_test(test_what_is_no_update),
-        cmocka_unit_test(test_a_large_update_is_refused_whole),
-        cmocka_unit_test(test_failed_allocations_change_nothing),
-        cmocka_unit_test(test_an_update_is_read_back_and_applied),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+static const struct CMUnitTest tests[] = {
+    cmocka_unit_test(test_updates_agree_with_a_model),
+    cmocka_unit_test(test_what_is_no_update),
+    cmocka_unit_test(test_a_large_update_is_refused_whole),
+    cmocka_unit_test(test_failed_allocations_change_nothing),
+    cmocka_unit_test(test_an_update_is_read_back_and_applied),
+};
+
+UNIT_TEST_MAIN(tests)

@@ -4,25 +4,16 @@
  * bitmap says. Method: edges by hand; random small shapes and boxes against a naive count of each
  * element.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
-
 #include "base/check.h"
 #include "fixtures.h"
 #include "support/alloc_fault.h"
+#include "support/unit_test.h"
 
 static void test_shapes_at_the_edge(void **state)
 {
     struct shape shape = {1, {INT64_MAX}};
     struct diag diag = DIAG_INIT;
     uint64_t bytes = 0;
-    (void)state;
     assert_int_equal(shape_check(&shape, CAIRN_U8, &bytes, &diag), 0);
     assert_int_equal(bytes, INT64_MAX);
     assert_int_equal(shape_check(&shape, CAIRN_F16, &bytes, NULL), CAIRN_E_TOO_LARGE);
@@ -50,7 +41,6 @@ static void test_boxes_outside_are_refused(void **state)
     struct shape shape = {1, {10}};
     struct box good = {1, {10}, {0}};
     char text[64];
-    (void)state;
     for (size_t i = 0; i < ARRAY_LEN(bad); i++) {
         struct diag diag = DIAG_INIT;
         assert_int_equal(box_check(&bad[i], &shape, &diag), CAIRN_E_INVALID);
@@ -68,7 +58,6 @@ static void test_boxes_outside_are_refused(void **state)
 static void test_intersection(void **state)
 {
     struct box a = {2, {0, 0}, {4, 4}}, b = {2, {2, 3}, {5, 5}}, both;
-    (void)state;
     assert_true(box_intersect(&a, &b, &both));
     assert_true(box_equal(&both, &(struct box){2, {2, 3}, {2, 1}}));
     b.offset[1] = 4;
@@ -135,7 +124,6 @@ static void test_tiling_agrees_with_a_count_of_each_element(void **state)
 {
     struct prng prng = prng_init("tile", 31337);
     unsigned tiled = 0, spoiled = 0;
-    (void)state;
     for (unsigned round = 0; round < 20000; round++) {
         struct shape shape = {.ndim = (uint32_t)prng_below(&prng, 4)};
         struct box boxes[BOXES];
@@ -161,7 +149,6 @@ static void test_faults_are_named(void **state)
     struct shape shape = {2, {4, 4}};
     struct box boxes[2] = {{2, {0, 0}, {4, 2}}, {2, {0, 3}, {4, 1}}};
     struct diag diag = DIAG_INIT;
-    (void)state;
     assert_int_equal(boxes_tile(&shape, 2, boxes, &diag), CAIRN_E_COVERAGE);
     assert_string_equal(diag.text, "no box holds the element [0:1, 2:3]");
     diag_clear(&diag);
@@ -183,7 +170,6 @@ static void test_many_slabs_and_tiles_are_quick(void **state)
     enum { N = 65536 };
     struct shape shape = {2, {256, 256}};
     struct box *boxes = calloc(N, sizeof *boxes);
-    (void)state;
     assert_non_null(boxes);
     for (int64_t i = 0; i < N; i++) {
         boxes[(i * 40503) % N] = (struct box){2, {i / 256, i % 256}, {1, 1}};
@@ -197,15 +183,13 @@ static void test_many_slabs_and_tiles_are_quick(void **state)
     free(boxes);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_shapes_at_the_edge),
-        cmocka_unit_test(test_boxes_outside_are_refused),
-        cmocka_unit_test(test_intersection),
-        cmocka_unit_test(test_tiling_agrees_with_a_count_of_each_element),
-        cmocka_unit_test(test_faults_are_named),
-        cmocka_unit_test(test_many_slabs_and_tiles_are_quick),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+static const struct CMUnitTest tests[] = {
+    cmocka_unit_test(test_shapes_at_the_edge),
+    cmocka_unit_test(test_boxes_outside_are_refused),
+    cmocka_unit_test(test_intersection),
+    cmocka_unit_test(test_tiling_agrees_with_a_count_of_each_element),
+    cmocka_unit_test(test_faults_are_named),
+    cmocka_unit_test(test_many_slabs_and_tiles_are_quick),
+};
+
+UNIT_TEST_MAIN(tests)

@@ -4,21 +4,13 @@
  * Method: built trees against the JSON that they must give, broken ones by table, random ones by
  * round trip.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
-
 #include <math.h>
 #include <stdio.h>
 
 #include "base/check.h"
 #include "fixtures.h"
 #include "support/alloc_fault.h"
+#include "support/unit_test.h"
 #include "tree_builder.h"
 
 static void assert_json(struct buf *tree, unsigned indent, const char *want)
@@ -38,7 +30,6 @@ static void assert_json(struct buf *tree, unsigned indent, const char *want)
 static void test_the_fixture_as_json(void **state)
 {
     struct buf tree;
-    (void)state;
     for (size_t i = 0; i < fixture_count; i++) {
         if (strcmp(fixtures[i].name, "tree") == 0) {
             tree = fixture_bytes(&fixtures[i]);
@@ -93,7 +84,6 @@ static void test_numbers_as_json(void **state)
                   {9007199254740993.0, "9007199254740992.0"}};
     struct buf buf;
     uint8_t big[65] = {0};
-    (void)state;
     buf_init(&buf, MIB(1));
     for (size_t i = 0; i < ARRAY_LEN(floats); i++) {
         one(&buf, TREE_FLOAT, 8, &floats[i].value);
@@ -132,7 +122,6 @@ static void test_pretty_json_and_escapes(void **state)
 {
     struct tree_builder builder;
     struct buf buf;
-    (void)state;
     buf_init(&buf, MIB(1));
     tree_begin(&builder, &buf);
     tree_put(&builder, TREE_DICT, 6, 0, NULL);
@@ -181,7 +170,6 @@ static void test_other_forms_are_refused(void **state)
                                         {"str with child", TREE_STR, 1, 1, "x"},
                                         {"unknown kind", (enum tree_kind)12, 0, 0, ""}};
     struct buf buf;
-    (void)state;
     buf_init(&buf, MIB(1));
     for (size_t i = 0; i < ARRAY_LEN(forms); i++) {
         struct tree_builder builder;
@@ -219,7 +207,6 @@ static int key_status(struct buf *buf, enum tree_kind kind, size_t bytes, const 
 static void test_keys_of_a_dict(void **state)
 {
     struct buf buf;
-    (void)state;
     buf_init(&buf, MIB(1));
     for (int in_tuple = 0; in_tuple < 2; in_tuple++) {
         assert_int_equal(key_status(&buf, TREE_NULL, 0, NULL, in_tuple == 1), 0);
@@ -258,7 +245,6 @@ static void test_the_example_of_the_norm(void **state)
                                    0,    0,    0,    0,    0, 0,    1,    0,    0,    0, 0xf9};
     struct tree_builder builder;
     struct buf buf;
-    (void)state;
     buf_init(&buf, MIB(1));
     tree_begin(&builder, &buf);
     tree_put_int(&builder, -7);
@@ -274,7 +260,6 @@ static void test_depth_ends_at_64_levels(void **state)
     struct tree_iter iter;
     struct tree_node node;
     uint32_t deepest = 0;
-    (void)state;
     buf_init(&buf, MIB(4));
     assert_int_equal(nested_status(&buf, LIMIT_TREE_DEPTH), 0);
     tree_iter_init(&iter, buf.bytes, buf.data);
@@ -326,7 +311,6 @@ static void test_random_trees_come_back(void **state)
 {
     struct prng prng = prng_init("tree", 77);
     struct buf buf, again, json;
-    (void)state;
     buf_init(&buf, MIB(1));
     buf_init(&again, MIB(1));
     buf_init(&json, MIB(1));
@@ -356,7 +340,6 @@ static void test_random_trees_come_back(void **state)
 static void test_json_without_memory_or_room(void **state)
 {
     struct buf buf, json;
-    (void)state;
     buf_init(&buf, MIB(1));
     buf_init(&json, 8);
     one(&buf, TREE_STR, 20, "01234567890123456789");
@@ -369,18 +352,16 @@ static void test_json_without_memory_or_room(void **state)
     buf_fini(&json);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_the_fixture_as_json),
-        cmocka_unit_test(test_numbers_as_json),
-        cmocka_unit_test(test_pretty_json_and_escapes),
-        cmocka_unit_test(test_other_forms_are_refused),
-        cmocka_unit_test(test_keys_of_a_dict),
-        cmocka_unit_test(test_the_example_of_the_norm),
-        cmocka_unit_test(test_depth_ends_at_64_levels),
-        cmocka_unit_test(test_random_trees_come_back),
-        cmocka_unit_test(test_json_without_memory_or_room),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+static const struct CMUnitTest tests[] = {
+    cmocka_unit_test(test_the_fixture_as_json),
+    cmocka_unit_test(test_numbers_as_json),
+    cmocka_unit_test(test_pretty_json_and_escapes),
+    cmocka_unit_test(test_other_forms_are_refused),
+    cmocka_unit_test(test_keys_of_a_dict),
+    cmocka_unit_test(test_the_example_of_the_norm),
+    cmocka_unit_test(test_depth_ends_at_64_levels),
+    cmocka_unit_test(test_random_trees_come_back),
+    cmocka_unit_test(test_json_without_memory_or_room),
+};
+
+UNIT_TEST_MAIN(tests)

@@ -5,21 +5,13 @@
  */
 #include "gpu/gpu.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
-
 #include "standin_cuda.h"
+#include "support/unit_test.h"
 
 static void a_machine_without_a_driver_is_normal(void **state)
 {
     struct gpu *gpu = NULL;
     struct diag diag = DIAG_INIT;
-    (void)state;
     setenv("CAIRN_LIBCUDA", "/nowhere/libcuda.so.1", 1);
     assert_int_equal(gpu_open(&gpu, &diag), CAIRN_E_UNSUPPORTED);
     assert_non_null(strstr(diag.text, "/nowhere/libcuda.so.1"));
@@ -36,7 +28,6 @@ static void bytes_go_both_ways(void **state)
 {
     struct gpu *gpu;
     uint8_t host[3000], back[3000] = {0};
-    (void)state;
     assert_int_equal(gpu_open(&gpu, NULL), 0);
     for (int d = 0; d < 2; d++) {
         void *device = standin_alloc(d, sizeof host);
@@ -65,7 +56,6 @@ static void a_copy_waits_for_the_event(void **state)
     struct gpu *gpu;
     uint8_t host[100];
     struct diag diag = DIAG_INIT;
-    (void)state;
     assert_int_equal(gpu_open(&gpu, NULL), 0);
     void *device = standin_alloc(0, sizeof host);
     memset(standin_shadow(device), 'a', sizeof host);
@@ -88,7 +78,6 @@ static void other_memory_is_refused(void **state)
 {
     struct gpu *gpu;
     int here;
-    (void)state;
     assert_int_equal(gpu_open(&gpu, NULL), 0);
     void *device = standin_alloc(1, 100);
     struct diag diag[4] = {DIAG_INIT, DIAG_INIT, DIAG_INIT, DIAG_INIT};
@@ -109,7 +98,6 @@ static void every_call_may_fail(void **state)
     uint8_t host[512];
     unsigned failures = 0;
     void *device = standin_alloc(0, sizeof host);
-    (void)state;
     for (int call = 0; call < 16; call++) {
         struct gpu *gpu = NULL;
         struct diag diag = DIAG_INIT;
@@ -139,7 +127,6 @@ static void pinning_is_not_needed(void **state)
 {
     struct gpu *gpu;
     static uint8_t memory[4096];
-    (void)state;
     assert_int_equal(gpu_open(&gpu, NULL), 0);
     assert_false(gpu_pin(gpu, sizeof memory, memory)); /* no device yet */
     assert_int_equal(gpu_check(gpu, 1, standin_alloc(1, 100), NULL), 0);
@@ -157,15 +144,13 @@ static void pinning_is_not_needed(void **state)
     gpu_close(gpu);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_machine_without_a_driver_is_normal),
-        cmocka_unit_test(bytes_go_both_ways),
-        cmocka_unit_test(a_copy_waits_for_the_event),
-        cmocka_unit_test(other_memory_is_refused),
-        cmocka_unit_test(every_call_may_fail),
-        cmocka_unit_test(pinning_is_not_needed),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+static const struct CMUnitTest tests[] = {
+    cmocka_unit_test(a_machine_without_a_driver_is_normal),
+    cmocka_unit_test(bytes_go_both_ways),
+    cmocka_unit_test(a_copy_waits_for_the_event),
+    cmocka_unit_test(other_memory_is_refused),
+    cmocka_unit_test(every_call_may_fail),
+    cmocka_unit_test(pinning_is_not_needed),
+};
+
+UNIT_TEST_MAIN(tests)

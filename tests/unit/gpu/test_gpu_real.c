@@ -8,15 +8,10 @@
 
 #include <dlfcn.h>
 #include <pthread.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include <cmocka.h>
+#include "support/unit_test.h"
 
 #define MIB (1UL << 20)
 
@@ -96,7 +91,6 @@ static void bytes_go_both_ways(void **state)
     static const size_t sizes[] = {1, 4095, 4096, 4097, MIB + 3, 9 * MIB + 1};
     struct gpu *gpu = opened();
     void *before = NULL, *after = NULL;
-    (void)state;
     assert_int_equal(cuda.context_get(&before), 0);
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
         uint8_t *host = malloc(sizes[i]), *back = calloc(1, sizes[i]);
@@ -128,7 +122,6 @@ static void a_copy_waits_for_the_event(void **state)
     struct gpu *gpu = opened();
     uint8_t *host = malloc(MIB);
     void *stream, *event;
-    (void)state;
     uintptr_t device = allocated(bytes);
     assert_non_null(host);
     assert_int_equal(cuda.stream_create(&stream, 1), 0);
@@ -153,7 +146,6 @@ static void shared_memory_is_page_locked(void **state)
 {
     size_t bytes = 64 * MIB;
     struct gpu *gpu = opened();
-    (void)state;
     int fd = memfd_create("test-gpu", MFD_CLOEXEC);
     assert_true(fd >= 0);
     assert_int_equal(ftruncate(fd, (off_t)bytes), 0);
@@ -186,7 +178,6 @@ static void other_memory_is_refused(void **state)
     struct gpu *gpu = opened();
     struct diag diag[3] = {DIAG_INIT, DIAG_INIT, DIAG_INIT};
     int here;
-    (void)state;
     uintptr_t device = allocated(MIB);
     assert_int_equal(gpu_check(gpu, 0, &here, &diag[0]), CAIRN_E_INVALID);
     assert_non_null(strstr(diag[0].text, "not device memory"));
@@ -232,7 +223,6 @@ static void many_threads_copy_at_once(void **state)
     enum { THREADS = 8 };
     struct copier copiers[THREADS] = {0};
     struct gpu *gpu = opened();
-    (void)state;
     for (size_t i = 0; i < THREADS; i++) {
         copiers[i] = (struct copier){.gpu = gpu, .device = allocated(4 * MIB), .seed = i};
         assert_int_equal(pthread_create(&copiers[i].thread, NULL, copy_often, &copiers[i]), 0);
@@ -246,14 +236,10 @@ static void many_threads_copy_at_once(void **state)
     gpu_close(gpu);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(bytes_go_both_ways),
-        cmocka_unit_test(a_copy_waits_for_the_event),
-        cmocka_unit_test(shared_memory_is_page_locked),
-        cmocka_unit_test(other_memory_is_refused),
-        cmocka_unit_test(many_threads_copy_at_once),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+static const struct CMUnitTest tests[] = {
+    cmocka_unit_test(bytes_go_both_ways),           cmocka_unit_test(a_copy_waits_for_the_event),
+    cmocka_unit_test(shared_memory_is_page_locked), cmocka_unit_test(other_memory_is_refused),
+    cmocka_unit_test(many_threads_copy_at_once),
+};
+
+UNIT_TEST_MAIN(tests)

@@ -3,16 +3,9 @@
  * Goal: CRC-32C as in RFC 3720. Method: the RFC's vectors; a bitwise reference over all lengths and
  * alignments; continuation at every split.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <string.h>
-
-#include <cmocka.h>
-
 #include "base/check.h"
 #include "hash/hash.h"
+#include "support/unit_test.h"
 
 /* The definition, bit by bit: reflected polynomial 0x82f63b78. */
 static uint32_t reference_crc32c(size_t bytes, const uint8_t *data)
@@ -29,7 +22,6 @@ static uint32_t reference_crc32c(size_t bytes, const uint8_t *data)
 
 static void test_known_vectors(void **state)
 {
-    (void)state;
     uint8_t data[32];
     assert_int_equal(crc32c(0, 9, "123456789"), 0xe3069283);
     assert_int_equal(crc32c(0, 0, NULL), 0);
@@ -45,7 +37,6 @@ static void test_known_vectors(void **state)
 
 static void test_all_lengths_and_alignments(void **state)
 {
-    (void)state;
     _Alignas(64) uint8_t data[700];
     for (size_t i = 0; i < sizeof(data); i++) {
         data[i] = (uint8_t)(i * 131 + i / 7);
@@ -59,7 +50,6 @@ static void test_all_lengths_and_alignments(void **state)
 
 static void test_continues_at_any_split(void **state)
 {
-    (void)state;
     uint8_t data[300];
     for (size_t i = 0; i < sizeof(data); i++) {
         data[i] = (uint8_t)(i ^ 0x5a);
@@ -71,12 +61,10 @@ static void test_continues_at_any_split(void **state)
     }
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_known_vectors),
-        cmocka_unit_test(test_all_lengths_and_alignments),
-        cmocka_unit_test(test_continues_at_any_split),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+static const struct CMUnitTest tests[] = {
+    cmocka_unit_test(test_known_vectors),
+    cmocka_unit_test(test_all_lengths_and_alignments),
+    cmocka_unit_test(test_continues_at_any_split),
+};
+
+UNIT_TEST_MAIN(tests)

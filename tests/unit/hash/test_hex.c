@@ -3,19 +3,12 @@
  * Goal: hex round-trips, and only the one spelling is accepted. Method: all byte values; each
  * position spoilt; texts too short and too long.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <string.h>
-
-#include <cmocka.h>
-
 #include "hash/hash.h"
+
+#include "support/unit_test.h"
 
 static void test_round_trip(void **state)
 {
-    (void)state;
     uint8_t data[256], back[256];
     char hex[513];
     for (size_t i = 0; i < sizeof(data); i++) {
@@ -31,7 +24,6 @@ static void test_round_trip(void **state)
 
 static void test_other_texts_are_refused(void **state)
 {
-    (void)state;
     static const char *const texts[] = {"",
                                         "0",
                                         "012",
@@ -54,11 +46,9 @@ static void test_other_texts_are_refused(void **state)
     assert_true(hex_decode(0, "", ret));
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_round_trip),
-        cmocka_unit_test(test_other_texts_are_refused),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+static const struct CMUnitTest tests[] = {
+    cmocka_unit_test(test_round_trip),
+    cmocka_unit_test(test_other_texts_are_refused),
+};
+
+UNIT_TEST_MAIN(tests)

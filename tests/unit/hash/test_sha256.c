@@ -2,16 +2,9 @@
  *
  * Goal: SHA-256 as in FIPS 180-4. Method: the standard's vectors.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
-
 #include "hash/hash.h"
+
+#include "support/unit_test.h"
 
 static void expect_hex(struct sha256 digest, const char *expected)
 {
@@ -22,7 +15,6 @@ static void expect_hex(struct sha256 digest, const char *expected)
 
 static void test_known_vectors(void **state)
 {
-    (void)state;
     expect_hex(sha256(0, NULL), "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855");
     expect_hex(sha256(3, "abc"),
                "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
@@ -34,18 +26,15 @@ static void test_known_vectors(void **state)
 /* A million times "a". */
 static void test_long_text(void **state)
 {
-    (void)state;
     static char text[1000000];
     memset(text, 'a', sizeof(text));
     expect_hex(sha256(sizeof(text), text),
                "cdc76e5c9914fb9281a1c7e284d73e67f1809a48a497200e046d39ccc7112cd0");
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_known_vectors),
-        cmocka_unit_test(test_long_text),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+static const struct CMUnitTest tests[] = {
+    cmocka_unit_test(test_known_vectors),
+    cmocka_unit_test(test_long_text),
+};
+
+UNIT_TEST_MAIN(tests)

@@ -3,17 +3,9 @@
  * Goal: XXH3-128 in canonical bytes, the same by every way to it. Method: published values;
  * one-shot, stream and the joint pass compared over lengths and splits; a fault loop.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
-
 #include "hash/hash.h"
 #include "support/alloc_fault.h"
+#include "support/unit_test.h"
 
 static void fill(size_t bytes, uint8_t *data)
 {
@@ -34,7 +26,6 @@ static void expect_hex(struct xxh128 digest, const char *expected)
 /* Values as `xxhsum -H2` prints them. */
 static void test_known_vectors(void **state)
 {
-    (void)state;
     expect_hex(xxh3_128(0, NULL), "99aa06d3014798d86001c324468d497f");
     expect_hex(xxh3_128(9, "123456789"), "33119477ede5dcd5e9716427681d5860");
     uint8_t *zeros = calloc(1, 1 << 20);
@@ -45,7 +36,6 @@ static void test_known_vectors(void **state)
 
 static void test_every_way_gives_the_same(void **state)
 {
-    (void)state;
     static const size_t lengths[] = {0,   1,     16,    17,    128,    129,    240,
                                      241, 65535, 65536, 65537, 131072, 200001, 1 << 20};
     uint8_t *data = malloc(1 << 20);
@@ -87,7 +77,6 @@ static void test_every_way_gives_the_same(void **state)
 
 static void test_one_bit_changes_it(void **state)
 {
-    (void)state;
     uint8_t data[600];
     fill(sizeof(data), data);
     struct xxh128 before = xxh3_128(sizeof(data), data);
@@ -101,20 +90,17 @@ static void test_one_bit_changes_it(void **state)
 
 static void test_failed_allocation_is_null(void **state)
 {
-    (void)state;
     alloc_fault_at(1);
     struct xxh3_stream *stream = xxh3_stream_new();
     assert_true(alloc_fault_hit());
     assert_null(stream);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_known_vectors),
-        cmocka_unit_test(test_every_way_gives_the_same),
-        cmocka_unit_test(test_one_bit_changes_it),
-        cmocka_unit_test(test_failed_allocation_is_null),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+static const struct CMUnitTest tests[] = {
+    cmocka_unit_test(test_known_vectors),
+    cmocka_unit_test(test_every_way_gives_the_same),
+    cmocka_unit_test(test_one_bit_changes_it),
+    cmocka_unit_test(test_failed_allocation_is_null),
+};
+
+UNIT_TEST_MAIN(tests)

@@ -6,17 +6,10 @@
 #ifndef CAIRN_TESTS_NET_FIXTURE_H
 #define CAIRN_TESTS_NET_FIXTURE_H
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdlib.h>
-
-#include <cmocka.h>
-
 #include "base/check.h"
 #include "net/conn.h"
 #include "sim/env/sim.h"
+#include "support/unit_test.h"
 
 struct net_form {
     const char *name;

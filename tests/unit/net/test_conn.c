@@ -90,7 +90,6 @@ static void send_next(struct side *client)
 static int server_echo(struct side *side, const struct frame *frame, const struct msg *msg,
                        void **ret_payload, struct diag *diag)
 {
-    (void)diag;
     if (frame->payload_bytes > 0) {
         side->buffer = *ret_payload = malloc(frame->payload_bytes);
     } else {
@@ -102,8 +101,6 @@ static int server_echo(struct side *side, const struct frame *frame, const struc
 static int server_echo_payload(struct side *side, const struct frame *frame, const struct msg *msg,
                                void *payload, struct diag *diag)
 {
-    (void)diag;
-    (void)msg;
     struct echo *echo = side->f->test;
     send_bytes(side, frame->stream, frame->payload_bytes, payload, &echo->server);
     free(payload);
@@ -113,7 +110,6 @@ static int server_echo_payload(struct side *side, const struct frame *frame, con
 static int client_message(struct side *side, const struct frame *frame, const struct msg *msg,
                           void **ret_payload, struct diag *diag)
 {
-    (void)diag;
     struct echo *echo = side->f->test;
     echo->came++;
     assert_int_equal(frame->stream, echo->came);
@@ -131,8 +127,6 @@ static int client_message(struct side *side, const struct frame *frame, const st
 static int client_payload(struct side *side, const struct frame *frame, const struct msg *msg,
                           void *payload, struct diag *diag)
 {
-    (void)diag;
-    (void)side;
     assert_int_equal(msg->u.bytes.offset, frame->stream); /* the message lives until here */
     uint8_t *expected = malloc(frame->payload_bytes);
     fill(frame->payload_bytes, expected, frame->stream);
@@ -275,7 +269,6 @@ struct closing_out {
 static void closing_done(struct conn_out *out, int status)
 {
     struct closing *closing = container_of(out, struct closing_out, out)->closing;
-    (void)status;
     closing->done++;
     if (closing->where == IN_DONE) {
         net_close_conn(closing->side);
@@ -285,8 +278,6 @@ static void closing_done(struct conn_out *out, int status)
 static int close_in_message(struct side *side, const struct frame *frame, const struct msg *msg,
                             void **ret_payload, struct diag *diag)
 {
-    (void)msg;
-    (void)diag;
     struct closing *closing = side->f->test;
     assert_non_null(side->conn);
     if (closing->where == IN_MESSAGE) {
@@ -300,9 +291,6 @@ static int close_in_message(struct side *side, const struct frame *frame, const 
 static int close_in_payload(struct side *side, const struct frame *frame, const struct msg *msg,
                             void *payload, struct diag *diag)
 {
-    (void)frame;
-    (void)msg;
-    (void)diag;
     struct closing *closing = side->f->test;
     assert_non_null(side->conn);
     free(payload);

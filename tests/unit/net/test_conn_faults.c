@@ -26,7 +26,6 @@ static void listen_on(void *user, unsigned events)
 {
     struct net_fixture *f = user;
     struct heard *heard = f->test;
-    (void)events;
     struct iovec iov = {heard->bytes + heard->count, sizeof(heard->bytes) - heard->count};
     size_t bytes = 0;
     int status = sock_try_readv(f->raw, &iov, 1, &bytes, NULL);
@@ -184,10 +183,6 @@ static void test_unknown_type_with_payload_ends_the_connection(void **state)
 static int refuse(struct side *side, const struct frame *frame, const struct msg *msg,
                   void **ret_payload, struct diag *diag)
 {
-    (void)side;
-    (void)frame;
-    (void)msg;
-    (void)ret_payload;
     return diag_set(diag, CAIRN_E_DENIED, "not for you");
 }
 

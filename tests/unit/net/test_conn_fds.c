@@ -180,16 +180,14 @@ static const struct net_form LOCAL = {.name = "unix"}, TCP = {.name = "tcp", .tc
 #f " " #form, f, net_setup, net_teardown, (void *)(uintptr_t) & (form) \
     }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        FDS_TEST(test_each_arrives_with_its_message, LOCAL),
-        FDS_TEST(test_unwanted_ones_are_closed, LOCAL),
-        FDS_TEST(test_a_peer_cannot_fill_our_table, LOCAL),
-        FDS_TEST(test_what_was_not_sent_is_closed, LOCAL),
-        FDS_TEST(test_none_over_tcp_or_tls, TCP),
-        FDS_TEST(test_none_over_tcp_or_tls, TLS),
-        FDS_TEST(test_none_over_tcp_or_tls, SIM),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+static const struct CMUnitTest tests[] = {
+    FDS_TEST(test_each_arrives_with_its_message, LOCAL),
+    FDS_TEST(test_unwanted_ones_are_closed, LOCAL),
+    FDS_TEST(test_a_peer_cannot_fill_our_table, LOCAL),
+    FDS_TEST(test_what_was_not_sent_is_closed, LOCAL),
+    FDS_TEST(test_none_over_tcp_or_tls, TCP),
+    FDS_TEST(test_none_over_tcp_or_tls, TLS),
+    FDS_TEST(test_none_over_tcp_or_tls, SIM),
+};
+
+UNIT_TEST_MAIN(tests)

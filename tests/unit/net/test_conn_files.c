@@ -91,7 +91,6 @@ static int on_payload(struct side *side, const struct frame *frame, const struct
 {
     struct mail *mail = side->f->test;
     const uint8_t *bytes = payload;
-    (void)diag;
     unsigned i = frame->stream - 1;
     assert_int_equal(i, mail->came);
     assert_int_equal(frame->payload_bytes, size_of(i));
@@ -286,22 +285,20 @@ static const struct net_form LOCAL = {.name = "unix"}, TCP = {.name = "tcp", .tc
 #f " " #form, f, net_setup, net_teardown, (void *)(uintptr_t) & (form) \
     }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        FILES_TEST(test_all_goes_from_the_file_on_a_plain_socket, LOCAL),
-        FILES_TEST(test_all_goes_from_the_file_on_a_plain_socket, TCP),
-        FILES_TEST(test_all_goes_from_the_file_on_a_plain_socket, CHOPPED),
-        FILES_TEST(test_memory_takes_over, TLS),
-        FILES_TEST(test_memory_takes_over, SIM),
-        FILES_TEST(test_a_file_that_ends_early, LOCAL),
-        FILES_TEST(test_a_file_that_ends_early, CHOPPED),
-        FILES_TEST(test_a_file_that_cannot_be_sent_from, LOCAL),
-        FILES_TEST(test_a_file_that_cannot_be_sent_from, TCP),
-        FILES_TEST(test_a_peer_that_goes_in_the_middle, LOCAL),
-        FILES_TEST(test_a_peer_that_goes_in_the_middle, TCP),
-        FILES_TEST(test_a_peer_that_goes_in_the_middle, SIM),
-        FILES_TEST(test_somebody_elses_signal_stays, LOCAL),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+static const struct CMUnitTest tests[] = {
+    FILES_TEST(test_all_goes_from_the_file_on_a_plain_socket, LOCAL),
+    FILES_TEST(test_all_goes_from_the_file_on_a_plain_socket, TCP),
+    FILES_TEST(test_all_goes_from_the_file_on_a_plain_socket, CHOPPED),
+    FILES_TEST(test_memory_takes_over, TLS),
+    FILES_TEST(test_memory_takes_over, SIM),
+    FILES_TEST(test_a_file_that_ends_early, LOCAL),
+    FILES_TEST(test_a_file_that_ends_early, CHOPPED),
+    FILES_TEST(test_a_file_that_cannot_be_sent_from, LOCAL),
+    FILES_TEST(test_a_file_that_cannot_be_sent_from, TCP),
+    FILES_TEST(test_a_peer_that_goes_in_the_middle, LOCAL),
+    FILES_TEST(test_a_peer_that_goes_in_the_middle, TCP),
+    FILES_TEST(test_a_peer_that_goes_in_the_middle, SIM),
+    FILES_TEST(test_somebody_elses_signal_stays, LOCAL),
+};
+
+UNIT_TEST_MAIN(tests)

@@ -5,13 +5,7 @@
  */
 #include "obs/expose.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
+#include "support/unit_test.h"
 
 static const uint64_t bounds[] = {1000, 250000, 10000000};
 
@@ -62,7 +56,6 @@ static char *written(bool openmetrics)
 static void test_prometheus(void **state)
 {
     char *text = written(false);
-    (void)state;
     assert_string_equal(text, "# HELP cairn_x_bytes_total Bytes of x.\n"
                               "# TYPE cairn_x_bytes_total counter\n" SAMPLES_X
                               "# HELP cairn_y_timestamp_seconds When y was.\n"
@@ -78,7 +71,6 @@ static void test_prometheus(void **state)
 static void test_openmetrics(void **state)
 {
     char *text = written(true);
-    (void)state;
     assert_string_equal(text, "# HELP cairn_x_bytes Bytes of x.\n"
                               "# TYPE cairn_x_bytes counter\n"
                               "# UNIT cairn_x_bytes bytes\n" SAMPLES_X
@@ -94,11 +86,9 @@ static void test_openmetrics(void **state)
     free(text);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_prometheus),
-        cmocka_unit_test(test_openmetrics),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+static const struct CMUnitTest tests[] = {
+    cmocka_unit_test(test_prometheus),
+    cmocka_unit_test(test_openmetrics),
+};
+
+UNIT_TEST_MAIN(tests)

@@ -6,14 +6,9 @@
  */
 #include "obs/http_request.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
-#include <cmocka.h>
+#include "support/unit_test.h"
 
 #define GET  "GET /metrics HTTP/1.1\r\n"
 #define HOST "Host: h\r\n"
@@ -48,7 +43,6 @@ static void test_good_requests(void **state)
         {GET HOST "Accept: text/application/openmetrics-text\r\n\r\n", "/metrics", false, false},
         {GET HOST "Content-Length: 0\r\nX:\r\n\r\nand more", "/metrics", false, false},
     };
-    (void)state;
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         struct http_request request;
         unsigned status = 0;
@@ -88,7 +82,6 @@ static void test_what_is_refused(void **state)
         {GET HOST "Content-Length: -0\r\n\r\n", 413},
         {GET HOST "Transfer-Encoding: chunked\r\n\r\n", 501},
     };
-    (void)state;
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         struct http_request request;
         unsigned status = 0;
@@ -104,7 +97,6 @@ static void test_what_is_too_long(void **state)
     static char text[HTTP_HEAD_MAX + 64];
     struct http_request request;
     unsigned status = 0;
-    (void)state;
     memset(text, 'A', sizeof(text));
     assert_int_equal(parse(HTTP_HEAD_MAX - 1, text, &request, &status), HTTP_MORE);
     assert_int_equal(parse(HTTP_HEAD_MAX, text, &request, &status), HTTP_REFUSED);
@@ -127,7 +119,6 @@ static void test_cut_and_changed(void **state)
     size_t bytes = sizeof(good) - 1;
     struct http_request request;
     unsigned status = 0;
-    (void)state;
     for (size_t cut = 0; cut < bytes; cut++) {
         assert_int_equal(parse(cut, good, &request, &status), HTTP_MORE);
     }
@@ -146,13 +137,11 @@ static void test_cut_and_changed(void **state)
     }
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_good_requests),
-        cmocka_unit_test(test_what_is_refused),
-        cmocka_unit_test(test_what_is_too_long),
-        cmocka_unit_test(test_cut_and_changed),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+static const struct CMUnitTest tests[] = {
+    cmocka_unit_test(test_good_requests),
+    cmocka_unit_test(test_what_is_refused),
+    cmocka_unit_test(test_what_is_too_long),
+    cmocka_unit_test(test_cut_and_changed),
+};
+
+UNIT_TEST_MAIN(tests)

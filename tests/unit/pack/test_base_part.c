@@ -5,12 +5,7 @@
  */
 #include "pack/base_part.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <string.h>
-
-#include <cmocka.h>
+#include "support/unit_test.h"
 
 static const struct ckpt_id id = {3, 40};
 static struct part_object objects[] = {{.id = {3, 40, 77, 0, 1}}, {.id = {2, 20, 78, 0, 5}}};
@@ -102,7 +97,6 @@ static void chunks_are_found_at_their_place(void **state)
     const struct part_place a1 = {"a", "", CAIRN_F32, &boxes[1].box};
     const struct part_place b = {"b", "rank=0", CAIRN_U8, &boxes[2].box};
     const struct part_place config = {.name = "config", .coordinate = ""};
-    (void)state;
     assert_int_equal(find(base, &a0, 0, 4096), 1);
     assert_int_equal(find(base, &a0, 1, 4096), 2);
     assert_int_equal(find(base, &a1, 0, 4096), 3);
@@ -127,7 +121,6 @@ static void other_places_find_nothing(void **state)
         {.name = "", .coordinate = ""}};
     const struct part_place a0 = {"a", "", CAIRN_F32, &boxes[0].box};
     const struct part_place a1 = {"a", "", CAIRN_F32, &boxes[1].box};
-    (void)state;
     for (size_t i = 0; i < sizeof places / sizeof places[0]; i++) {
         assert_int_equal(part_find_run(&base->part, &places[i]).count, 0);
     }

@@ -5,16 +5,9 @@
  */
 #include "pipeline/adapt.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
-
 #include "base/limits.h"
 #include "plain_data.h"
+#include "support/unit_test.h"
 
 static const struct encode_policy adaptive = {.mode = ENCODE_ADAPTIVE, .sample_every = 10};
 static const struct encode_sink one_gb = {.bytes_per_s = 1000000000, .workers = 1};
@@ -38,7 +31,6 @@ static struct encode_state sampled(struct encode_cost planes, struct encode_cost
 static void nothing_measured_means_raw(void **unused)
 {
     struct encode_state state;
-    (void)unused;
     encode_state_init(&state, &adaptive);
     assert_int_equal(encode_state_choose(&state, &one_gb), ENCODING_RAW);
     state = sampled(cost_of(2000, 66), cost_of(2000, 80));
@@ -48,7 +40,6 @@ static void nothing_measured_means_raw(void **unused)
 
 static void the_densest_that_keeps_up_is_chosen(void **unused)
 {
-    (void)unused;
     struct encode_state state = sampled(cost_of(2000, 66), cost_of(1500, 80));
     assert_int_equal(encode_state_choose(&state, &one_gb), ENCODING_PLANES_ZSTD);
     state = sampled(cost_of(900, 66), cost_of(1500, 80));
@@ -61,7 +52,6 @@ static void the_densest_that_keeps_up_is_chosen(void **unused)
 
 static void little_gain_means_raw(void **unused)
 {
-    (void)unused;
     struct encode_state state = sampled(cost_of(9000, 98), cost_of(9000, 100));
     assert_int_equal(encode_state_choose(&state, &one_gb), ENCODING_RAW);
     state = sampled(cost_of(9000, 96), cost_of(9000, 100));
@@ -70,7 +60,6 @@ static void little_gain_means_raw(void **unused)
 
 static void the_other_modes_do_as_they_say(void **unused)
 {
-    (void)unused;
     struct encode_state state = sampled(cost_of(10, 66), cost_of(9000, 80));
     state.policy.mode = ENCODE_DENSEST;
     assert_int_equal(encode_state_choose(&state, &one_gb), ENCODING_PLANES_ZSTD);
@@ -83,7 +72,6 @@ static void samples_come_first_and_every_nth(void **unused)
 {
     struct encode_state state;
     unsigned samples = 0;
-    (void)unused;
     encode_state_init(&state, &adaptive);
     for (unsigned i = 0; i < 35; i++) {
         bool is_sample = encode_state_next(&state);
@@ -102,7 +90,6 @@ static void chunks_overrule_samples_until_the_next(void **unused)
 {
     const struct encode_cost kind = cost_of(2000, 66), none = cost_of(2000, 100);
     const struct encode_cost slow = cost_of(300, 66);
-    (void)unused;
     struct encode_state state = sampled(kind, none);
     encode_state_chunk(&state, ENCODING_RAW, &none);
     assert_int_equal(encode_state_choose(&state, &one_gb), ENCODING_PLANES_ZSTD);
@@ -115,7 +102,6 @@ static void chunks_overrule_samples_until_the_next(void **unused)
 /* Goal: old chunks fade. Method: a long fast past, then chunks that come out raw. */
 static void old_chunks_fade(void **unused)
 {
-    (void)unused;
     struct encode_state state = sampled(cost_of(2000, 66), cost_of(2000, 100));
     struct encode_cost chunk = {LIMIT_CHUNK_BYTES, LIMIT_CHUNK_BYTES / 2, 1000000};
     for (unsigned i = 0; i < 100000; i++) {
@@ -136,7 +122,6 @@ static void the_choice_keeps_its_promise(void **unused)
 {
     uint64_t seed = 99;
     unsigned chosen[3] = {0};
-    (void)unused;
     for (unsigned round = 0; round < 20000; round++) {
         uint64_t speed[3], percent[3];
         for (unsigned i = 1; i <= 2; i++) {
@@ -172,7 +157,6 @@ static void the_choice_keeps_its_promise(void **unused)
 
 static void extreme_numbers_do_not_overflow(void **unused)
 {
-    (void)unused;
     struct encode_state state = sampled(cost_of(2000, 66), cost_of(2000, 80));
     const struct encode_cost fast = {LIMIT_CHUNK_BYTES, 1, 0};
     const struct encode_cost endless = {LIMIT_CHUNK_BYTES, 1, UINT64_MAX / 4};
@@ -183,18 +167,16 @@ static void extreme_numbers_do_not_overflow(void **unused)
     assert_int_equal(encode_state_choose(&state, &one_gb), ENCODING_ZSTD);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(nothing_measured_means_raw),
-        cmocka_unit_test(the_densest_that_keeps_up_is_chosen),
-        cmocka_unit_test(little_gain_means_raw),
-        cmocka_unit_test(the_other_modes_do_as_they_say),
-        cmocka_unit_test(samples_come_first_and_every_nth),
-        cmocka_unit_test(chunks_overrule_samples_until_the_next),
-        cmocka_unit_test(old_chunks_fade),
-        cmocka_unit_test(the_choice_keeps_its_promise),
-        cmocka_unit_test(extreme_numbers_do_not_overflow),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+static const struct CMUnitTest tests[] = {
+    cmocka_unit_test(nothing_measured_means_raw),
+    cmocka_unit_test(the_densest_that_keeps_up_is_chosen),
+    cmocka_unit_test(little_gain_means_raw),
+    cmocka_unit_test(the_other_modes_do_as_they_say),
+    cmocka_unit_test(samples_come_first_and_every_nth),
+    cmocka_unit_test(chunks_overrule_samples_until_the_next),
+    cmocka_unit_test(old_chunks_fade),
+    cmocka_unit_test(the_choice_keeps_its_promise),
+    cmocka_unit_test(extreme_numbers_do_not_overflow),
+};
+
+UNIT_TEST_MAIN(tests)

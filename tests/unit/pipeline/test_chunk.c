@@ -5,16 +5,9 @@
  */
 #include "pipeline/chunk.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
-
 #include "hash/hash.h"
 #include "pipeline/zstd_frame.h"
+#include "support/unit_test.h"
 
 enum { BYTES = 4099 };
 
@@ -30,7 +23,6 @@ static void sealed_bytes_open_to_the_same(void **state)
 {
     uint8_t plain[BYTES], back[BYTES] = {0};
     struct envelope envelope;
-    (void)state;
     fill(plain, BYTES);
     chunk_seal_raw(BYTES, plain, 4, &envelope);
     assert_int_equal(envelope.stored_bytes, BYTES);
@@ -44,7 +36,6 @@ static void a_flipped_bit_is_a_crc_mismatch(void **state)
 {
     uint8_t plain[BYTES];
     struct envelope envelope;
-    (void)state;
     fill(plain, BYTES);
     chunk_seal_raw(BYTES, plain, 1, &envelope);
     for (size_t i = 0; i < BYTES; i++) {
@@ -63,7 +54,6 @@ static void a_wrong_digest_is_told_from_a_wrong_crc(void **state)
     uint8_t plain[BYTES];
     struct envelope envelope;
     struct diag diag = DIAG_INIT;
-    (void)state;
     fill(plain, BYTES);
     chunk_seal_raw(BYTES, plain, 1, &envelope);
     plain[100] ^= 1;
@@ -76,7 +66,6 @@ static void sha256_digests_verify(void **state)
 {
     uint8_t plain[BYTES];
     struct envelope envelope;
-    (void)state;
     fill(plain, BYTES);
     chunk_seal_raw(BYTES, plain, 1, &envelope);
     envelope.digest_alg = DIGEST_SHA256;
@@ -94,7 +83,6 @@ static void encoded_chunks_are_checked_after_decoding(void **state)
     uint8_t plain[BYTES], stored[2 * BYTES], back[BYTES];
     struct zstd_room room = {.cap = sizeof stored, .data = stored};
     struct envelope envelope;
-    (void)state;
     fill(plain, BYTES);
     chunk_seal_raw(BYTES, plain, 1, &envelope);
     assert_int_equal(zstd_encode(1, BYTES, plain, &room), 0);
@@ -115,7 +103,6 @@ static void impossible_envelopes_are_refused(void **state)
 {
     uint8_t plain[16] = {0};
     struct envelope good, bad;
-    (void)state;
     chunk_seal_raw(sizeof plain, plain, 1, &good);
     bad = good;
     bad.stored_bytes = 0;
@@ -136,15 +123,13 @@ static void impossible_envelopes_are_refused(void **state)
     assert_int_equal(chunk_verify(&bad, plain, NULL), CAIRN_E_UNSUPPORTED);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(sealed_bytes_open_to_the_same),
-        cmocka_unit_test(a_flipped_bit_is_a_crc_mismatch),
-        cmocka_unit_test(a_wrong_digest_is_told_from_a_wrong_crc),
-        cmocka_unit_test(sha256_digests_verify),
-        cmocka_unit_test(encoded_chunks_are_checked_after_decoding),
-        cmocka_unit_test(impossible_envelopes_are_refused),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+static const struct CMUnitTest tests[] = {
+    cmocka_unit_test(sealed_bytes_open_to_the_same),
+    cmocka_unit_test(a_flipped_bit_is_a_crc_mismatch),
+    cmocka_unit_test(a_wrong_digest_is_told_from_a_wrong_crc),
+    cmocka_unit_test(sha256_digests_verify),
+    cmocka_unit_test(encoded_chunks_are_checked_after_decoding),
+    cmocka_unit_test(impossible_envelopes_are_refused),
+};
+
+UNIT_TEST_MAIN(tests)

@@ -6,17 +6,11 @@
  */
 #include "chunk_fixtures.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
 
 #include "base/limits.h"
 #include "pipeline/chunk.h"
+#include "support/unit_test.h"
 
 static struct buf golden_bytes(const char *name)
 {
@@ -41,7 +35,6 @@ static struct buf golden_bytes(const char *name)
 
 static void golden_chunks_open_to_their_plain_bytes(void **state)
 {
-    (void)state;
     for (size_t i = 0; i < chunk_fixture_count; i++) {
         const struct chunk_fixture *fixture = &chunk_fixtures[i];
         struct buf golden = golden_bytes(fixture->name);
@@ -68,7 +61,6 @@ static void golden_chunks_open_to_their_plain_bytes(void **state)
 static void chunks_without_frames_are_written_the_same(void **state)
 {
     unsigned compared = 0;
-    (void)state;
     for (size_t i = 0; i < chunk_fixture_count; i++) {
         if (!chunk_fixtures[i].has_frame) {
             struct buf golden = golden_bytes(chunk_fixtures[i].name);
@@ -89,18 +81,15 @@ static void the_example_of_the_format_is_the_file(void **state)
     static const uint8_t example[] = {2, 0,    0, 0,    5, 0, 0,    0, 5,    0, 0, 0,
                                       1, 0xfe, 3, 0xfc, 5, 0, 0xff, 0, 0xff, 0, 7};
     struct buf golden = golden_bytes("chunk_planes_i16");
-    (void)state;
     assert_int_equal(golden.bytes, ENVELOPE_BYTES + sizeof example);
     assert_memory_equal(golden.data + ENVELOPE_BYTES, example, sizeof example);
     buf_fini(&golden);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(golden_chunks_open_to_their_plain_bytes),
-        cmocka_unit_test(chunks_without_frames_are_written_the_same),
-        cmocka_unit_test(the_example_of_the_format_is_the_file),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+static const struct CMUnitTest tests[] = {
+    cmocka_unit_test(golden_chunks_open_to_their_plain_bytes),
+    cmocka_unit_test(chunks_without_frames_are_written_the_same),
+    cmocka_unit_test(the_example_of_the_format_is_the_file),
+};
+
+UNIT_TEST_MAIN(tests)

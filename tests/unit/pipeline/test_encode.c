@@ -6,14 +6,6 @@
  */
 #include "pipeline/encode.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
-
 #include "base/check.h"
 #include "base/limits.h"
 #include "format/ids.h"
@@ -21,6 +13,7 @@
 #include "pipeline/chunk.h"
 #include "plain_data.h"
 #include "support/alloc_fault.h"
+#include "support/unit_test.h"
 
 enum { CHUNK = 64 << 10, DTYPES = 22 };
 
@@ -92,7 +85,6 @@ static void everything_sealed_opens_to_the_same(void **state)
 {
     static const size_t sizes[] = {1, 2, 15, 1000, CHUNK - 1, CHUNK, CHUNK + 1};
     struct encoder *encoder = encoder_new(CHUNK + 1);
-    (void)state;
     for (uint32_t dtype = 1; dtype <= DTYPES; dtype++) {
         for (int kind = 0; kind < PLAIN_KINDS; kind++) {
             for (size_t s = 0; s < ARRAY_LEN(sizes); s++) {
@@ -125,7 +117,6 @@ static double ratio_of(enum plain_kind kind, uint32_t dtype, enum encoding encod
 static void planes_save_where_they_should(void **state)
 {
     const enum encoding planes = ENCODING_PLANES_ZSTD;
-    (void)state;
     assert_true(ratio_of(PLAIN_WEIGHTS, CAIRN_BF16, planes, LIMIT_CHUNK_BYTES) < 0.67);
     assert_true(ratio_of(PLAIN_WEIGHTS, CAIRN_F32, planes, LIMIT_CHUNK_BYTES) < 0.84);
     assert_true(ratio_of(PLAIN_MOMENTS, CAIRN_F32, planes, LIMIT_CHUNK_BYTES) < 0.86);
@@ -139,7 +130,6 @@ static void planes_save_where_they_should(void **state)
 /* Goal: a ratio that readers refuse is never written. */
 static void zeros_keep_to_the_ratio(void **state)
 {
-    (void)state;
     assert_true(ratio_of(PLAIN_ZEROS, CAIRN_F32, ENCODING_ZSTD, LIMIT_CHUNK_BYTES) == 1.0);
 }
 
@@ -147,7 +137,6 @@ static void a_small_room_means_raw(void **state)
 {
     struct encoder *encoder = encoder_new(CHUNK);
     struct piece piece;
-    (void)state;
     piece_init(&piece, PLAIN_WEIGHTS, CAIRN_BF16, CHUNK);
     seal(&piece, encoder, ENCODING_PLANES_ZSTD);
     size_t needed = piece.sealed.envelope.stored_bytes;
@@ -168,7 +157,6 @@ static void every_changed_byte_is_found(void **state)
 {
     static const enum encoding encodings[] = {ENCODING_ZSTD, ENCODING_PLANES_ZSTD};
     struct encoder *encoder = encoder_new(CHUNK);
-    (void)state;
     for (size_t e = 0; e < ARRAY_LEN(encodings); e++) {
         struct piece piece;
         piece_init(&piece, PLAIN_INTS, CAIRN_I32, 4001);
@@ -197,7 +185,6 @@ static void a_sample_tells_what_the_chunk_will_save(void **state)
 {
     struct encoder *encoder = encoder_new(LIMIT_CHUNK_BYTES);
     struct piece piece;
-    (void)state;
     piece_init(&piece, PLAIN_WEIGHTS, CAIRN_BF16, LIMIT_CHUNK_BYTES);
     struct encode_sample sample = encoder_sample(encoder, ENCODING_PLANES_ZSTD, &piece.chunk);
     seal(&piece, encoder, ENCODING_PLANES_ZSTD);
@@ -220,7 +207,6 @@ static void missing_memory_is_told(void **state)
     struct encoder *encoder = encoder_new(CHUNK);
     struct piece piece;
     unsigned n;
-    (void)state;
     piece_init(&piece, PLAIN_WEIGHTS, CAIRN_BF16, CHUNK);
     seal(&piece, encoder, ENCODING_PLANES_ZSTD);
     encoder_free(encoder);
@@ -246,16 +232,14 @@ static void missing_memory_is_told(void **state)
     piece_fini(&piece);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(everything_sealed_opens_to_the_same),
-        cmocka_unit_test(planes_save_where_they_should),
-        cmocka_unit_test(zeros_keep_to_the_ratio),
-        cmocka_unit_test(a_small_room_means_raw),
-        cmocka_unit_test(every_changed_byte_is_found),
-        cmocka_unit_test(a_sample_tells_what_the_chunk_will_save),
-        cmocka_unit_test(missing_memory_is_told),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+static const struct CMUnitTest tests[] = {
+    cmocka_unit_test(everything_sealed_opens_to_the_same),
+    cmocka_unit_test(planes_save_where_they_should),
+    cmocka_unit_test(zeros_keep_to_the_ratio),
+    cmocka_unit_test(a_small_room_means_raw),
+    cmocka_unit_test(every_changed_byte_is_found),
+    cmocka_unit_test(a_sample_tells_what_the_chunk_will_save),
+    cmocka_unit_test(missing_memory_is_told),
+};
+
+UNIT_TEST_MAIN(tests)

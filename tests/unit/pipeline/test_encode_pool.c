@@ -5,19 +5,13 @@
  */
 #include "pipeline/encode_pool.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <string.h>
-
-#include <cmocka.h>
+#include "support/unit_test.h"
 
 static void memory_is_bounded(void **state)
 {
     struct encode_pool pool;
     struct encode_buffer *buffers[ENCODE_POOL_BUFFERS];
     struct pool_encoder *encoders[ENCODE_POOL_ENCODERS];
-    (void)state;
     encode_pool_init(&pool, ENCODE_DENSEST);
     for (unsigned i = 0; i < ENCODE_POOL_BUFFERS; i++) {
         buffers[i] = encode_pool_take_buffer(&pool);
@@ -52,7 +46,6 @@ static void what_was_learnt_comes_back(void **state)
     struct encode_state states[3], again[3];
     const struct xxh128 one = {{1}}, other = {{2}};
     const struct encode_cost cost = {4096, 2048, 1000};
-    (void)state;
     encode_pool_init(&pool, ENCODE_DENSEST);
     encode_pool_load(&pool, &one, 3, states);
     const struct encode_sink sink = {0, 1};

@@ -7,19 +7,13 @@
  */
 #include "pipeline/payload.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
 
 #include "base/limits.h"
 #include "format/ids.h"
 #include "pipeline/chunk.h"
 #include "plain_data.h"
+#include "support/unit_test.h"
 
 enum { PIECES = 12, DTYPES = 22, ROUNDS = 400, ROOM = 1 << 20 };
 
@@ -109,7 +103,6 @@ static void check(struct fixture *f)
 static void every_piece_is_known_or_stored(void **state)
 {
     struct fixture f = {.seed = 1};
-    (void)state;
     f.encoder = encoder_new(256 << 10);
     f.plain = malloc(ROOM);
     f.room = malloc(ROOM);
@@ -138,7 +131,6 @@ static void what_sealing_cost_is_learnt(void **state)
     const struct encode_policy policy = {.mode = ENCODE_ADAPTIVE, .sample_every = 64};
     struct encode_state learnt;
     struct envelope envelope;
-    (void)state;
     plain_fill(PLAIN_RUNS, 4, BYTES, plain);
     encode_state_init(&learnt, &policy);
     struct payload_piece piece = {.plain = {.bytes = BYTES,
@@ -164,11 +156,9 @@ static void what_sealing_cost_is_learnt(void **state)
     free(room);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_piece_is_known_or_stored),
-        cmocka_unit_test(what_sealing_cost_is_learnt),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+static const struct CMUnitTest tests[] = {
+    cmocka_unit_test(every_piece_is_known_or_stored),
+    cmocka_unit_test(what_sealing_cost_is_learnt),
+};
+
+UNIT_TEST_MAIN(tests)

@@ -6,18 +6,11 @@
  */
 #include "pipeline/planes.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
-
 #include "base/buf.h"
 #include "base/check.h"
 #include "format/ids.h"
 #include "plain_data.h"
+#include "support/unit_test.h"
 
 static const struct planes_shape shapes[] = {{1, false}, {2, false}, {2, true}, {4, false},
                                              {4, true},  {8, false}, {8, true}};
@@ -70,7 +63,6 @@ static void check_split(struct planes_shape shape, size_t elements, const uint8_
 static void the_split_is_the_defined_one_and_reversible(void **state)
 {
     uint8_t plain[8 * 101 + 1];
-    (void)state;
     plain_fill(PLAIN_RANDOM, 8, sizeof plain, plain);
     for (size_t i = 0; i < ARRAY_LEN(shapes); i++) {
         for (size_t elements = 0; elements <= 100; elements++) {
@@ -84,7 +76,6 @@ static void every_pattern_comes_back(void **state)
 {
     uint16_t *all = (uint16_t *)(void *)new_bytes(sizeof *all << 16);
     uint8_t special[4096];
-    (void)state;
     for (uint32_t i = 0; i < 1u << 16; i++) {
         all[i] = (uint16_t)i;
     }
@@ -99,7 +90,6 @@ static void every_pattern_comes_back(void **state)
 
 static void dtypes_have_their_shapes(void **state)
 {
-    (void)state;
     for (uint32_t dtype = 0; dtype < 64; dtype++) {
         struct planes_shape shape = planes_shape_of_dtype(dtype);
         uint32_t bits = dtype_bits(dtype);
@@ -164,7 +154,6 @@ static void planes_come_back_for_all_kinds_and_sizes(void **state)
 {
     static const size_t sizes[] = {1,  2,    3,     7,     8,     9,     15,      16,
                                    17, 1000, 65535, 65536, 65537, 65543, 4194303, 4194304};
-    (void)state;
     for (size_t i = 0; i < ARRAY_LEN(shapes); i++) {
         for (size_t s = 0; s < ARRAY_LEN(sizes); s++) {
             for (int kind = 0; kind < PLAIN_KINDS; kind++) {
@@ -189,7 +178,6 @@ static void every_smaller_room_is_too_small(void **state)
         .bytes = 2001, .data = stored.plain, .shape = {.width = 2, .rotate = true}};
     struct zstd_encoder *encoder = zstd_encoder_new();
     uint8_t *scratch = new_bytes(2001);
-    (void)state;
     for (size_t cap = 0; cap < stored.bytes; cap++) {
         uint8_t *data = new_bytes(cap);
         struct zstd_room room = {.data = data, .cap = cap};
@@ -205,7 +193,6 @@ static void what_is_cut_or_longer_is_refused(void **state)
 {
     struct stored stored = encoded(PLAIN_WEIGHTS, (struct planes_shape){4, true}, 4003);
     struct stored other = stored;
-    (void)state;
     for (other.bytes = 0; other.bytes < stored.bytes; other.bytes++) {
         assert_refused(&other);
     }
@@ -235,7 +222,6 @@ static void impossible_headers_are_refused(void **state)
                    {2, 1},  {3, 1}, {7, 1},  {7, 2},   {7, 3},  {7, 255}, {4, 0}, {6, 255},
                    {11, 0}, {8, 0}, {8, 1},  {10, 64}, {11, 2}, {11, 3},  {9, 0}};
     struct stored stored = encoded(PLAIN_WEIGHTS, (struct planes_shape){2, true}, 20000);
-    (void)state;
     assert_int_equal(stored.data[7], 0);  /* plane 0: raw */
     assert_int_equal(stored.data[11], 1); /* plane 1: zstd */
     for (size_t i = 0; i < ARRAY_LEN(changes); i++) {
@@ -252,7 +238,6 @@ static void impossible_headers_are_refused(void **state)
 static void zeros_are_stored_at_the_ratio_and_no_further(void **state)
 {
     struct stored stored = encoded(PLAIN_ZEROS, (struct planes_shape){4, true}, 1 << 20);
-    (void)state;
     assert_int_equal(stored.bytes, (1 << 20) / ZSTD_RATIO_MAX + 1);
     stored.bytes--;
     assert_refused(&stored);
@@ -275,7 +260,6 @@ static void hostile_frames_are_refused(void **state)
 {
     enum { ELEMENTS = 5000, CAP = 6000 };
     uint8_t *plane = calloc(1, ELEMENTS + 1), data[CAP] = {1};
-    (void)state;
     plain_fill(PLAIN_RUNS, 1, ELEMENTS + 1, plane);
     for (size_t plain_bytes = ELEMENTS - 1; plain_bytes <= ELEMENTS + 1; plain_bytes++) {
         struct zstd_room room = {.data = data + 8, .cap = CAP - 8};
@@ -343,7 +327,6 @@ static void windows_dictionaries_and_second_frames_are_refused(void **state)
                  {20, 7, 0, "dictionary"},
                  {20, 0, 8, "exactly one"},
                  {20, 0, 3, "exactly one"}};
-    (void)state;
     assert_int_equal(decode_made(ZSTD_WINDOW_LOG_MAX, 0, 0, NULL), 0);
     for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
         struct diag diag = DIAG_INIT;
@@ -359,7 +342,6 @@ static void windows_dictionaries_and_second_frames_are_refused(void **state)
 static void changed_planes_never_crash(void **state)
 {
     uint64_t seed = 4711;
-    (void)state;
     for (size_t i = 0; i < ARRAY_LEN(shapes); i++) {
         struct stored stored = encoded(PLAIN_INTS, shapes[i], 1501);
         uint8_t *good = new_copy(stored.bytes, stored.data);
@@ -382,20 +364,18 @@ static void changed_planes_never_crash(void **state)
     }
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_split_is_the_defined_one_and_reversible),
-        cmocka_unit_test(every_pattern_comes_back),
-        cmocka_unit_test(dtypes_have_their_shapes),
-        cmocka_unit_test(planes_come_back_for_all_kinds_and_sizes),
-        cmocka_unit_test(every_smaller_room_is_too_small),
-        cmocka_unit_test(what_is_cut_or_longer_is_refused),
-        cmocka_unit_test(impossible_headers_are_refused),
-        cmocka_unit_test(zeros_are_stored_at_the_ratio_and_no_further),
-        cmocka_unit_test(hostile_frames_are_refused),
-        cmocka_unit_test(windows_dictionaries_and_second_frames_are_refused),
-        cmocka_unit_test(changed_planes_never_crash),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+static const struct CMUnitTest tests[] = {
+    cmocka_unit_test(the_split_is_the_defined_one_and_reversible),
+    cmocka_unit_test(every_pattern_comes_back),
+    cmocka_unit_test(dtypes_have_their_shapes),
+    cmocka_unit_test(planes_come_back_for_all_kinds_and_sizes),
+    cmocka_unit_test(every_smaller_room_is_too_small),
+    cmocka_unit_test(what_is_cut_or_longer_is_refused),
+    cmocka_unit_test(impossible_headers_are_refused),
+    cmocka_unit_test(zeros_are_stored_at_the_ratio_and_no_further),
+    cmocka_unit_test(hostile_frames_are_refused),
+    cmocka_unit_test(windows_dictionaries_and_second_frames_are_refused),
+    cmocka_unit_test(changed_planes_never_crash),
+};
+
+UNIT_TEST_MAIN(tests)

@@ -5,11 +5,7 @@
  */
 #include "pipeline/sink_rate.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-
-#include <cmocka.h>
+#include "support/unit_test.h"
 
 #define MIB_ (UINT64_C(1) << 20)
 
@@ -32,7 +28,6 @@ static void nothing_is_known_of_a_moment(void **state)
 {
     struct sink_rate rate = {0};
     uint64_t now_ms = 5;
-    (void)state;
     sink_rate_durable(&rate, 64 * MIB_, 10); /* nothing was on its way */
     sink_rate_begin(&rate, now_ms);
     sink_rate_durable(&rate, 64 * MIB_, now_ms + 1); /* a cache, not a disk */
@@ -48,7 +43,6 @@ static void a_busy_sink_is_followed_both_ways(void **state)
 {
     struct sink_rate rate = {0};
     uint64_t now_ms = 100;
-    (void)state;
     feed(&rate, &now_ms, 100, 0, 40);
     assert_in_range(rate.bytes_per_s, 160 * MIB_ - 100000, 160 * MIB_);
     feed(&rate, &now_ms, 50, 0, 40);
@@ -61,7 +55,6 @@ static void our_own_slowness_is_not_the_sinks(void **state)
 {
     struct sink_rate rate = {0};
     uint64_t now_ms = 100;
-    (void)state;
     feed(&rate, &now_ms, 100, 0, 40);
     uint64_t known = rate.bytes_per_s;
     feed(&rate, &now_ms, 400, 350, 40);

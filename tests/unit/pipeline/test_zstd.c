@@ -3,16 +3,9 @@
  * zstd: exact round trips; frames that lie about their size, are cut, doubled, skippable or bombs
  * are refused.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
-
 #include "pipeline/zstd_frame.h"
+
+#include "support/unit_test.h"
 
 enum { BYTES = 20000, CAP = 40000 };
 
@@ -37,7 +30,6 @@ static void round_trip_is_exact(void **state)
 {
     struct frame_of *frame = encoded();
     uint8_t *back = malloc(BYTES);
-    (void)state;
     assert_int_equal(zstd_decode(frame->bytes, frame->stored, BYTES, back, NULL), 0);
     assert_memory_equal(back, frame->plain, BYTES);
     free(back);
@@ -48,7 +40,6 @@ static void other_lengths_are_refused(void **state)
 {
     struct frame_of *frame = encoded();
     uint8_t *back = malloc(BYTES + 1);
-    (void)state;
     assert_int_equal(zstd_decode(frame->bytes, frame->stored, BYTES - 1, back, NULL),
                      CAIRN_E_FORMAT);
     assert_int_equal(zstd_decode(frame->bytes, frame->stored, BYTES + 1, back, NULL),
@@ -73,7 +64,6 @@ static void changed_frames_are_refused(void **state)
 {
     struct frame_of *frame = encoded();
     uint8_t *back = malloc(BYTES);
-    (void)state;
     for (size_t i = 0; i < frame->bytes; i++) {
         frame->stored[i] ^= 4;
         if (zstd_decode(frame->bytes, frame->stored, BYTES, back, NULL) == 0) {
@@ -90,7 +80,6 @@ static void bombs_are_neither_made_nor_opened(void **state)
     enum { ZEROS = 4 << 20 };
     uint8_t *zeros = calloc(1, ZEROS), *stored = malloc(ZEROS);
     struct zstd_room room = {.cap = ZEROS, .data = stored};
-    (void)state;
     assert_int_equal(zstd_encode(3, ZEROS, zeros, &room), CAIRN_E_TOO_LARGE);
     /* What the encoder refused to give out lies in stored: a frame that is far above the ratio. */
     assert_int_equal(zstd_decode(200, stored, ZEROS, zeros, NULL), CAIRN_E_FORMAT);
@@ -101,7 +90,6 @@ static void bombs_are_neither_made_nor_opened(void **state)
 static void skippable_frames_are_refused(void **state)
 {
     uint8_t skippable[16] = {0x50, 0x2a, 0x4d, 0x18, 8}, plain[16];
-    (void)state;
     assert_int_equal(zstd_decode(sizeof skippable, skippable, 8, plain, NULL), CAIRN_E_FORMAT);
 }
 
@@ -109,22 +97,19 @@ static void what_does_not_fit_is_told(void **state)
 {
     uint8_t plain[1000], stored[1000];
     struct zstd_room room = {.cap = 20, .data = stored};
-    (void)state;
     for (size_t i = 0; i < sizeof plain; i++) {
         plain[i] = (uint8_t)(i * i * 31 + i * 17 / 3);
     }
     assert_int_equal(zstd_encode(3, sizeof plain, plain, &room), CAIRN_E_TOO_LARGE);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(round_trip_is_exact),
-        cmocka_unit_test(other_lengths_are_refused),
-        cmocka_unit_test(changed_frames_are_refused),
-        cmocka_unit_test(bombs_are_neither_made_nor_opened),
-        cmocka_unit_test(skippable_frames_are_refused),
-        cmocka_unit_test(what_does_not_fit_is_told),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+static const struct CMUnitTest tests[] = {
+    cmocka_unit_test(round_trip_is_exact),
+    cmocka_unit_test(other_lengths_are_refused),
+    cmocka_unit_test(changed_frames_are_refused),
+    cmocka_unit_test(bombs_are_neither_made_nor_opened),
+    cmocka_unit_test(skippable_frames_are_refused),
+    cmocka_unit_test(what_does_not_fit_is_told),
+};
+
+UNIT_TEST_MAIN(tests)

@@ -5,15 +5,10 @@
 #include "hand_rig.h"
 
 #include <fcntl.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
+#include "support/unit_test.h"
 #include "wire/negotiate.h"
 
 struct rig rig;
@@ -35,7 +30,6 @@ int hand_make_fd(uint64_t bytes, int seals)
 
 int hand_setup(void **state)
 {
-    (void)state;
     rig_init(&rig, 21);
     rig.local = rig.faulty = true;
     rig_start(&rig);
@@ -50,7 +44,6 @@ int hand_setup(void **state)
 
 int hand_teardown(void **state)
 {
-    (void)state;
     peer_fini(&peer);
     peer_fini(&other);
     rig_fini(&rig);

@@ -10,26 +10,16 @@
 #include "hash/hash.h"
 #include "pipeline/chunk.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
 
 #include "support/store_bend.h"
+#include "support/unit_test.h"
 
 enum { PORT = 7421, WAIT_MS = 120000 };
 
 /* The scripted client may send what breaks a rule; the server checks what it receives by itself. */
 int __wrap_msg_check(const struct msg *msg, struct diag *diag);
-int __wrap_msg_check(const struct msg *msg, struct diag *diag)
-{
-    (void)msg;
-    (void)diag;
-    return 0;
-}
+int __wrap_msg_check(const struct msg *msg, struct diag *diag) { return 0; }
 
 /* --- the server --- */
 
@@ -43,7 +33,6 @@ static void until(struct rig *rig, const bool *flag)
 
 static void on_ready(void *user, int status, const struct diag *diag)
 {
-    (void)diag;
     assert_int_equal(status, 0);
     *(bool *)user = true;
 }
@@ -169,7 +158,6 @@ static int on_message(void *user, const struct frame *frame, const struct msg *m
                       void **ret_payload, struct diag *diag)
 {
     struct peer *peer = user;
-    (void)diag;
     if (msg->type == MSG_GRANT) {
         peer->credits += msg->u.grant.buffers;
         peer->grants += msg->u.grant.buffers;
@@ -215,7 +203,6 @@ static void free_half_reply(struct peer *peer)
 static void on_close(void *user, int status, const struct diag *diag)
 {
     struct peer *peer = user;
-    (void)diag;
     peer->status = status;
     free_half_reply(peer);
     conn_close(peer->conn, false);
@@ -290,11 +277,7 @@ struct out {
     uint8_t data[];
 };
 
-static void on_sent(struct conn_out *out, int status)
-{
-    (void)status;
-    free(container_of(out, struct out, out));
-}
+static void on_sent(struct conn_out *out, int status) { free(container_of(out, struct out, out)); }
 
 void peer_send_payload(struct peer *peer, struct msg msg, size_t bytes, const void *data)
 {

@@ -6,13 +6,7 @@
 #include "ingest/credit.h"
 
 #include "base/limits.h"
-
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdlib.h>
-
-#include <cmocka.h>
+#include "support/unit_test.h"
 
 enum { BUFFERS = 8, USERS = 4 };
 
@@ -51,7 +45,6 @@ static struct user users[USERS];
 
 static int setup(void **state)
 {
-    (void)state;
     assert_int_equal(
         credit_init(&credit, BUFFERS * (uint64_t)LIMIT_CHUNK_BYTES, LIMIT_CHUNK_BYTES, NULL), 0);
     for (unsigned i = 0; i < USERS; i++) {
@@ -63,7 +56,6 @@ static int setup(void **state)
 
 static int teardown(void **state)
 {
-    (void)state;
     for (unsigned i = 0; i < USERS; i++) {
         credit_user_fini(&users[i].credit);
         credit_user_fini(&users[i].credit); /* harmless twice */
@@ -75,7 +67,6 @@ static int teardown(void **state)
 
 static void test_too_small_a_budget_is_refused(void **state)
 {
-    (void)state;
     struct credit small;
     struct diag diag = DIAG_INIT;
     assert_int_equal(credit_init(&small, 3 * (uint64_t)LIMIT_CHUNK_BYTES, LIMIT_CHUNK_BYTES, &diag),
@@ -84,7 +75,6 @@ static void test_too_small_a_budget_is_refused(void **state)
 
 static void test_everybody_gets_the_same(void **state)
 {
-    (void)state;
     for (unsigned i = 0; i < USERS; i++) {
         credit_want(&users[i].credit, 1000);
     }
@@ -106,7 +96,6 @@ static void test_everybody_gets_the_same(void **state)
 
 static void test_alone_one_gets_no_more_than_its_share(void **state)
 {
-    (void)state;
     credit_want(&users[0].credit, 1000);
     assert_int_equal(users[0].granted, BUFFERS / USERS);
     assert_int_equal(pool_free_count(credit.pool), BUFFERS - BUFFERS / USERS);
@@ -121,7 +110,6 @@ static void test_alone_one_gets_no_more_than_its_share(void **state)
 
 static void test_want_inside_a_grant(void **state)
 {
-    (void)state;
     users[0].use_again = &users[0];
     credit_want(&users[0].credit, 1);
     assert_int_equal(users[0].granted, 2);
@@ -129,13 +117,11 @@ static void test_want_inside_a_grant(void **state)
 
 static void test_nothing_granted_nothing_to_use(void **state)
 {
-    (void)state;
     assert_null(credit_use(&users[0].credit));
 }
 
 static void test_a_leaving_user_gives_back(void **state)
 {
-    (void)state;
     for (unsigned i = 0; i < USERS; i++) {
         credit_want(&users[i].credit, 2);
     }
@@ -150,7 +136,6 @@ static void test_a_leaving_user_gives_back(void **state)
 
 static void test_reads_keep_to_the_share(void **state)
 {
-    (void)state;
     struct read reads[16];
     for (unsigned i = 0; i < 16; i++) {
         reads[i] = (struct read){.user = &users[0]};
@@ -167,7 +152,6 @@ static void test_reads_keep_to_the_share(void **state)
 
 static void test_queued_reads_go_with_their_user(void **state)
 {
-    (void)state;
     struct read reads[4];
     for (unsigned i = 0; i < 4; i++) {
         reads[i] = (struct read){.user = &users[0]};
@@ -183,18 +167,15 @@ static void test_queued_reads_go_with_their_user(void **state)
     assert_int_equal(users[0].got, 2);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_too_small_a_budget_is_refused),
-        cmocka_unit_test_setup_teardown(test_everybody_gets_the_same, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_alone_one_gets_no_more_than_its_share, setup,
-                                        teardown),
-        cmocka_unit_test_setup_teardown(test_want_inside_a_grant, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_nothing_granted_nothing_to_use, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_a_leaving_user_gives_back, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_reads_keep_to_the_share, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_queued_reads_go_with_their_user, setup, teardown),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+static const struct CMUnitTest tests[] = {
+    cmocka_unit_test(test_too_small_a_budget_is_refused),
+    cmocka_unit_test_setup_teardown(test_everybody_gets_the_same, setup, teardown),
+    cmocka_unit_test_setup_teardown(test_alone_one_gets_no_more_than_its_share, setup, teardown),
+    cmocka_unit_test_setup_teardown(test_want_inside_a_grant, setup, teardown),
+    cmocka_unit_test_setup_teardown(test_nothing_granted_nothing_to_use, setup, teardown),
+    cmocka_unit_test_setup_teardown(test_a_leaving_user_gives_back, setup, teardown),
+    cmocka_unit_test_setup_teardown(test_reads_keep_to_the_share, setup, teardown),
+    cmocka_unit_test_setup_teardown(test_queued_reads_go_with_their_user, setup, teardown),
+};
+
+UNIT_TEST_MAIN(tests)

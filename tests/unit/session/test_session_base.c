@@ -3,25 +3,16 @@
  * References: a part may refer to chunks of the same rank's part of the base that OPENED named, as
  * they are there, and to nothing else of older steps.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
-
 #include "format/part.h"
 #include "session_rig.h"
 #include "support/store_bend.h"
+#include "support/unit_test.h"
 
 static struct rig rig;
 static struct peer peers[2];
 
 static int setup(void **state)
 {
-    (void)state;
     rig_init(&rig, 21);
     rig.faulty = true;
     rig_start(&rig);
@@ -32,7 +23,6 @@ static int setup(void **state)
 
 static int teardown(void **state)
 {
-    (void)state;
     peer_fini(&peers[0]);
     peer_fini(&peers[1]);
     rig_fini(&rig);
@@ -101,7 +91,6 @@ static void test_references_are_checked(void **state)
 {
     struct peer *peer = &peers[0];
     size_t bytes;
-    (void)state;
     assert_true(peer_save(peer, 10, 77, 5));
     expect_committed(peer);
     uint8_t *data = peer_part(peer, &bytes);
@@ -131,7 +120,6 @@ static void test_without_a_base_nothing_is_referred_to(void **state)
 {
     struct peer *peer = &peers[0];
     size_t bytes;
-    (void)state;
     assert_true(peer_save(peer, 10, 77, 5));
     expect_committed(peer);
     uint8_t *data = peer_part(peer, &bytes);
@@ -154,7 +142,6 @@ static void test_a_base_that_is_read_late_is_referred_to(void **state)
         .kind = FAULT_FAIL, .op = STORE_FETCH, .count = 9, .code = CAIRN_E_TIMED_OUT};
     struct peer *peer = &peers[0];
     size_t bytes;
-    (void)state;
     assert_true(peer_save(peer, 10, 77, 5));
     expect_committed(peer);
     uint8_t *data = peer_part(peer, &bytes);

@@ -7,12 +7,7 @@
  */
 #include "session_rig.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
+#include "support/unit_test.h"
 
 enum { STEP_US = 700, CUTS_MAX = 400 };
 
@@ -143,23 +138,11 @@ static void every_cut(void (*script)(struct peer *peer), bool restart)
     fail_msg("the script never came through");
 }
 
-static void test_save_cut_everywhere(void **state)
-{
-    (void)state;
-    every_cut(save, false);
-}
+static void test_save_cut_everywhere(void **state) { every_cut(save, false); }
 
-static void test_save_cut_everywhere_and_restart(void **state)
-{
-    (void)state;
-    every_cut(save, true);
-}
+static void test_save_cut_everywhere_and_restart(void **state) { every_cut(save, true); }
 
-static void test_restore_cut_everywhere(void **state)
-{
-    (void)state;
-    every_cut(restore, false);
-}
+static void test_restore_cut_everywhere(void **state) { every_cut(restore, false); }
 
 static void stop_server(void *user)
 {
@@ -170,7 +153,6 @@ static void stop_server(void *user)
 /* The server stops at any moment of a save. */
 static void test_server_stops_everywhere(void **state)
 {
-    (void)state;
     for (unsigned i = 0; i < CUTS_MAX; i += 2) {
         struct rig rig;
         rig_init(&rig, 5000 + i);
@@ -191,13 +173,11 @@ static void test_server_stops_everywhere(void **state)
     fail_msg("the script never came through");
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_save_cut_everywhere),
-        cmocka_unit_test(test_save_cut_everywhere_and_restart),
-        cmocka_unit_test(test_restore_cut_everywhere),
-        cmocka_unit_test(test_server_stops_everywhere),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+static const struct CMUnitTest tests[] = {
+    cmocka_unit_test(test_save_cut_everywhere),
+    cmocka_unit_test(test_save_cut_everywhere_and_restart),
+    cmocka_unit_test(test_restore_cut_everywhere),
+    cmocka_unit_test(test_server_stops_everywhere),
+};
+
+UNIT_TEST_MAIN(tests)

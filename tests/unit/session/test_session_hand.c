@@ -8,16 +8,11 @@
 #include "hand_rig.h"
 
 #include <fcntl.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
 #include "support/store_bend.h"
+#include "support/unit_test.h"
 #include "wire/negotiate.h"
 
 static void assert_refused(int code, const char *text)
@@ -34,7 +29,6 @@ static void assert_refused(int code, const char *text)
 
 static void test_a_save_by_hand_holds_the_bytes(void **state)
 {
-    (void)state;
     fill_arena(1);
     hand_begin(10, 77);
     uint32_t first = hand_describe_object(0, 5), second = hand_describe_object(1, 3);
@@ -61,7 +55,6 @@ static void test_a_save_by_hand_holds_the_bytes(void **state)
 
 static void test_what_was_handed_over_is_finished_alone(void **state)
 {
-    (void)state;
     fill_arena(2);
     hand_begin(10, 77);
     hand_describe_object(0, 6);
@@ -75,7 +68,6 @@ static void test_what_was_handed_over_is_finished_alone(void **state)
 /* The same process comes back meanwhile: it waits for what it handed over, and seals once more. */
 static void test_the_client_comes_back_meanwhile(void **state)
 {
-    (void)state;
     fill_arena(3);
     hand_begin(10, 77);
     hand_describe_object(0, 6);
@@ -95,7 +87,6 @@ static void test_the_client_comes_back_meanwhile(void **state)
 
 static void test_what_was_not_complete_is_dropped(void **state)
 {
-    (void)state;
     fill_arena(4);
     hand_begin(10, 77);
     hand_describe_object(0, 6);
@@ -110,7 +101,6 @@ static void test_what_was_not_complete_is_dropped(void **state)
  * else. */
 static void test_latest_waits_for_what_was_handed_over(void **state)
 {
-    (void)state;
     fill_arena(5);
     hand_begin(10, 77);
     hand_describe_object(0, 6);
@@ -132,7 +122,6 @@ static void test_latest_waits_for_what_was_handed_over(void **state)
  * belongs to no checkpoint; the second has its own bytes. */
 static void test_memory_reused_after_an_abort(void **state)
 {
-    (void)state;
     fill_arena(6);
     hand_begin(10, 77);
     hand_describe_object(0, 6);
@@ -153,7 +142,6 @@ static void test_memory_reused_after_an_abort(void **state)
 /* COMPLETE on its way, and the abort wins: the same. */
 static void test_an_abort_ends_what_was_handed_over(void **state)
 {
-    (void)state;
     fill_arena(8);
     hand_begin(10, 77);
     hand_describe_object(0, 6);
@@ -177,7 +165,6 @@ static void test_a_part_that_times_out_is_published_again(void **state)
 {
     struct store_fault_rule rule = {
         .kind = FAULT_FAIL, .op = STORE_PUBLISH, .code = CAIRN_E_OUTCOME_UNKNOWN};
-    (void)state;
     fill_arena(9);
     for (unsigned failures = 3; failures <= 4; failures++) {
         rule.count = failures;
@@ -214,7 +201,6 @@ static void test_an_abort_beside_another_part(void **state)
 {
     const struct store_fault_rule hold = {.kind = FAULT_HOLD, .op = STORE_PUBLISH};
     uint8_t other_part[] = "another";
-    (void)state;
     fill_arena(8);
     hand_begin(10, 77);
     hand_describe_object(0, 6);
@@ -246,7 +232,6 @@ static void test_an_abort_beside_another_part(void **state)
 static void test_a_changed_padding_voids_the_object(void **state)
 {
     struct envelope envelope = hand_blank(100);
-    (void)state;
     hand_begin(10, 77);
     fill_arena(9); /* not zero behind the 100 bytes */
     struct msg msg = hand_description(0, 0, &envelope);
@@ -274,7 +259,6 @@ static void refused_arena(int fd, uint64_t bytes, const char *why)
 static void test_bad_arenas_are_refused_by_name(void **state)
 {
     int ends[2];
-    (void)state;
     hand_begin(10, 77);
     refused_arena(-1, ARENA_BYTES, "no descriptor");
     refused_arena(hand_make_fd(ARENA_BYTES, 0), ARENA_BYTES, "not sealed");
@@ -293,7 +277,6 @@ static void test_too_many_arenas_in_use(void **state)
 {
     struct envelope envelope = hand_blank(RIG_CHUNK);
     uint32_t streams[8];
-    (void)state;
     fill_arena(1);
     hand_begin(10, 77);
     for (unsigned i = 0; i < 8; i++) {
@@ -338,7 +321,6 @@ static void bad_description(uint64_t arena, uint64_t at, uint32_t bytes, const c
 
 static void test_descriptions_outside_the_arena(void **state)
 {
-    (void)state;
     bad_description(7, ARENA_BYTES, RIG_CHUNK, "are outside it");
     bad_description(7, ARENA_BYTES - RIG_CHUNK, RIG_CHUNK + 1, "are outside it");
     bad_description(7, UINT64_MAX - 4095, RIG_CHUNK, "are outside it");
@@ -355,7 +337,6 @@ static void test_descriptions_outside_the_arena(void **state)
 static void test_descriptions_that_contradict_themselves(void **state)
 {
     struct envelope two[2] = {hand_blank(3000), hand_blank(3000)};
-    (void)state;
     hand_begin(10, 77);
     two[1].offset = 2000; /* overlaps */
     struct msg msg = hand_description(fresh++, 0, two);
@@ -376,7 +357,6 @@ static void test_descriptions_that_contradict_themselves(void **state)
 
 static void test_bytes_and_descriptions_do_not_mix(void **state)
 {
-    (void)state;
     fill_arena(1);
     hand_begin(10, 77);
     peer_send(&peer, (struct msg){.type = MSG_WANT, .u.want = {.buffers = 1}});
@@ -396,7 +376,6 @@ static void test_bytes_and_descriptions_do_not_mix(void **state)
 static void test_nothing_of_it_without_the_feature(void **state)
 {
     struct envelope envelope = hand_blank(RIG_CHUNK);
-    (void)state;
     peer.features = 0;
     assert_true(peer_login(&peer));
     assert_true(peer_open(&peer, 10, 77));
@@ -418,7 +397,6 @@ static void test_nothing_of_it_without_the_feature(void **state)
 
 static void test_complete_before_the_part(void **state)
 {
-    (void)state;
     hand_begin(10, 77);
     peer_send(&peer, (struct msg){.type = MSG_COMPLETE, .u.complete = {peer.id, 77, 100}});
     assert_refused(CAIRN_E_PROTOCOL, "before the whole part");
@@ -426,7 +404,6 @@ static void test_complete_before_the_part(void **state)
 
 static void test_complete_without_an_object(void **state)
 {
-    (void)state;
     fill_arena(1);
     hand_begin(10, 77);
     hand_describe_object(0, 3);
@@ -444,7 +421,6 @@ static void test_complete_without_an_object(void **state)
 
 static void test_complete_with_another_chunk(void **state)
 {
-    (void)state;
     fill_arena(1);
     hand_begin(10, 77);
     hand_describe_object(0, 3);
@@ -457,7 +433,6 @@ static void test_complete_with_another_chunk(void **state)
 
 static void test_a_stopping_server_finishes_what_it_has(void **state)
 {
-    (void)state;
     fill_arena(3);
     hand_begin(10, 77);
     hand_describe_object(0, 6);
@@ -470,29 +445,27 @@ static void test_a_stopping_server_finishes_what_it_has(void **state)
 
 #define HAND_TEST(f) cmocka_unit_test_setup_teardown(f, hand_setup, hand_teardown)
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        HAND_TEST(test_a_save_by_hand_holds_the_bytes),
-        HAND_TEST(test_what_was_handed_over_is_finished_alone),
-        HAND_TEST(test_the_client_comes_back_meanwhile),
-        HAND_TEST(test_what_was_not_complete_is_dropped),
-        HAND_TEST(test_latest_waits_for_what_was_handed_over),
-        HAND_TEST(test_memory_reused_after_an_abort),
-        HAND_TEST(test_an_abort_ends_what_was_handed_over),
-        HAND_TEST(test_a_part_that_times_out_is_published_again),
-        HAND_TEST(test_an_abort_beside_another_part),
-        HAND_TEST(test_a_changed_padding_voids_the_object),
-        HAND_TEST(test_bad_arenas_are_refused_by_name),
-        HAND_TEST(test_too_many_arenas_in_use),
-        HAND_TEST(test_descriptions_outside_the_arena),
-        HAND_TEST(test_descriptions_that_contradict_themselves),
-        HAND_TEST(test_bytes_and_descriptions_do_not_mix),
-        HAND_TEST(test_nothing_of_it_without_the_feature),
-        HAND_TEST(test_complete_before_the_part),
-        HAND_TEST(test_complete_without_an_object),
-        HAND_TEST(test_complete_with_another_chunk),
-        HAND_TEST(test_a_stopping_server_finishes_what_it_has),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+static const struct CMUnitTest tests[] = {
+    HAND_TEST(test_a_save_by_hand_holds_the_bytes),
+    HAND_TEST(test_what_was_handed_over_is_finished_alone),
+    HAND_TEST(test_the_client_comes_back_meanwhile),
+    HAND_TEST(test_what_was_not_complete_is_dropped),
+    HAND_TEST(test_latest_waits_for_what_was_handed_over),
+    HAND_TEST(test_memory_reused_after_an_abort),
+    HAND_TEST(test_an_abort_ends_what_was_handed_over),
+    HAND_TEST(test_a_part_that_times_out_is_published_again),
+    HAND_TEST(test_an_abort_beside_another_part),
+    HAND_TEST(test_a_changed_padding_voids_the_object),
+    HAND_TEST(test_bad_arenas_are_refused_by_name),
+    HAND_TEST(test_too_many_arenas_in_use),
+    HAND_TEST(test_descriptions_outside_the_arena),
+    HAND_TEST(test_descriptions_that_contradict_themselves),
+    HAND_TEST(test_bytes_and_descriptions_do_not_mix),
+    HAND_TEST(test_nothing_of_it_without_the_feature),
+    HAND_TEST(test_complete_before_the_part),
+    HAND_TEST(test_complete_without_an_object),
+    HAND_TEST(test_complete_with_another_chunk),
+    HAND_TEST(test_a_stopping_server_finishes_what_it_has),
+};
+
+UNIT_TEST_MAIN(tests)

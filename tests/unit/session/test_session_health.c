@@ -6,16 +6,11 @@
  */
 #include "session_rig.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
 
 #include "session/health.h"
 #include "support/store_bend.h"
+#include "support/unit_test.h"
 
 static struct health_word judge(const struct store_state *store, const struct store_usage *usage,
                                 const struct scrub_status *scrub, const struct gc_status *gc)
@@ -33,7 +28,6 @@ static void test_the_worst_speaks(void **state)
     struct scrub_status scrub = {0};
     struct gc_status gc = {0};
     struct health_word health = judge(&store, &usage, &scrub, &gc);
-    (void)state;
     assert_int_equal(health.word, SERVER_GREEN);
     assert_string_equal(health.text, "");
     assert_int_equal(judge(NULL, NULL, NULL, NULL).word, SERVER_GREEN);
@@ -103,7 +97,6 @@ static void test_a_marked_run_is_yellow(void **state)
         .runs_marked = 2, .marked = &name, .checkpoints[HEALTH_DAMAGED] = 3};
     struct health_facts facts = {.totals = &totals, .url = "'dir:/a b'"};
     struct health_word health;
-    (void)state;
     health_of(&facts, &health);
     assert_int_equal(health.word, SERVER_YELLOW);
     assert_non_null(strstr(health.remedy, "`cairn salvage team/lost --store 'dir:/a b'` says"));
@@ -115,7 +108,6 @@ static void test_a_marked_run_is_yellow(void **state)
 
 static void test_every_refusal_has_a_remedy(void **state)
 {
-    (void)state;
     for (int code = -1; err_is_known(code); code--) {
         struct store_state store = {.word = STORE_REFUSING};
         assert_int_equal(diag_set(&store.refusal, code, "x"), code);
@@ -140,7 +132,6 @@ static const struct msg_server_status *status_of(struct peer *asks)
 static void test_a_server_without_a_store(void **state)
 {
     struct diag why = DIAG_INIT;
-    (void)state;
     rig_init(&rig, 15);
     rig.late = true;
     rig_start(&rig);
@@ -167,7 +158,6 @@ static void test_a_server_without_a_store(void **state)
 
 static void test_a_server_that_stops_before_its_store_came(void **state)
 {
-    (void)state;
     rig_init(&rig, 16);
     rig.late = true;
     rig_start(&rig);
@@ -182,17 +172,9 @@ static void test_a_server_that_stops_before_its_store_came(void **state)
     rig_fini(&rig);
 }
 
-static bool never(void *user)
-{
-    (void)user;
-    return false;
-}
+static bool never(void *user) { return false; }
 
-static const char *somebody(void *user)
-{
-    (void)user;
-    return "host-2";
-}
+static const char *somebody(void *user) { return "host-2"; }
 
 static void on_closed(void *user) { *(bool *)user = true; }
 static bool is_true(void *user) { return *(bool *)user; }
@@ -203,7 +185,6 @@ static void test_what_is_anothers_duty(void **state)
     struct gc *gc = NULL;
     struct scrub *scrub = NULL;
     bool closed = false;
-    (void)state;
     rig_init(&rig, 18);
     rig_start(&rig);
     struct gc_options collects = {.loop = sim_loop(rig.host),
@@ -246,14 +227,12 @@ static void test_what_is_anothers_duty(void **state)
 
 static void tell_ill(void *user, struct store_state *ret)
 {
-    (void)user;
     *ret = (struct store_state){.word = STORE_REFUSING, .since_ms = 42};
     assert_int_equal(diag_set(&ret->refusal, CAIRN_E_DENIED, "no"), CAIRN_E_DENIED);
 }
 
 static void test_a_store_that_does_not_answer_keeps_nobody_waiting(void **state)
 {
-    (void)state;
     rig_init(&rig, 17);
     rig.options.store_state = tell_ill;
     rig.faulty = true;
@@ -277,7 +256,6 @@ static void test_a_store_that_does_not_answer_keeps_nobody_waiting(void **state)
  * as soon as it comes. */
 static void test_a_login_hears_that_the_store_is_silent(void **state)
 {
-    (void)state;
     rig_init(&rig, 19);
     rig.options.store_state = tell_ill;
     rig.faulty = true;
@@ -300,17 +278,15 @@ static void test_a_login_hears_that_the_store_is_silent(void **state)
     rig_fini(&rig);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_the_worst_speaks),
-        cmocka_unit_test(test_a_marked_run_is_yellow),
-        cmocka_unit_test(test_every_refusal_has_a_remedy),
-        cmocka_unit_test(test_a_server_without_a_store),
-        cmocka_unit_test(test_a_server_that_stops_before_its_store_came),
-        cmocka_unit_test(test_a_store_that_does_not_answer_keeps_nobody_waiting),
-        cmocka_unit_test(test_what_is_anothers_duty),
-        cmocka_unit_test(test_a_login_hears_that_the_store_is_silent),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+static const struct CMUnitTest tests[] = {
+    cmocka_unit_test(test_the_worst_speaks),
+    cmocka_unit_test(test_a_marked_run_is_yellow),
+    cmocka_unit_test(test_every_refusal_has_a_remedy),
+    cmocka_unit_test(test_a_server_without_a_store),
+    cmocka_unit_test(test_a_server_that_stops_before_its_store_came),
+    cmocka_unit_test(test_a_store_that_does_not_answer_keeps_nobody_waiting),
+    cmocka_unit_test(test_what_is_anothers_duty),
+    cmocka_unit_test(test_a_login_hears_that_the_store_is_silent),
+};
+
+UNIT_TEST_MAIN(tests)

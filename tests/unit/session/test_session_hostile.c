@@ -6,12 +6,7 @@
  */
 #include "session_rig.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
+#include "support/unit_test.h"
 
 static struct rig rig;
 static struct peer peers[2];
@@ -19,7 +14,6 @@ static struct peer *const a = &peers[0], *const b = &peers[1];
 
 static int setup(void **state)
 {
-    (void)state;
     rig_init(&rig, 13);
     rig_start(&rig);
     peer_init(&rig, a, 0, 2);
@@ -31,7 +25,6 @@ static int setup(void **state)
 
 static int teardown(void **state)
 {
-    (void)state;
     peer_fini(a);
     peer_fini(b);
     rig_fini(&rig);
@@ -65,14 +58,12 @@ static void again(void)
 
 static void test_data_without_grant(void **state)
 {
-    (void)state;
     peer_chunk(a, 0, false);
     assert_refused(a, CAIRN_E_PROTOCOL, "for which it had no grant");
 }
 
 static void test_data_in_another_ones_name(void **state)
 {
-    (void)state;
     want(a, 1);
     a->writer++;
     peer_chunk(a, 0, false);
@@ -81,7 +72,6 @@ static void test_data_in_another_ones_name(void **state)
 
 static void test_data_out_of_place(void **state)
 {
-    (void)state;
     want(a, 2);
     peer_chunk(a, 0, false);
     a->next_offset += RIG_CHUNK;
@@ -91,7 +81,6 @@ static void test_data_out_of_place(void **state)
 
 static void test_data_behind_its_end(void **state)
 {
-    (void)state;
     want(a, 2);
     peer_chunk(a, 0, false);
     peer_end_object(a, 0, 1);
@@ -102,7 +91,6 @@ static void test_data_behind_its_end(void **state)
 
 static void test_end_that_disagrees(void **state)
 {
-    (void)state;
     want(a, 1);
     peer_chunk(a, 0, false);
     peer_end_object(a, 0, 2);
@@ -121,7 +109,6 @@ static void test_end_that_disagrees(void **state)
 /* A spoilt chunk voids its object only; all that still comes for it is dropped, end included. */
 static void test_spoilt_chunk_voids_its_object(void **state)
 {
-    (void)state;
     want(a, 2);
     uint32_t stream = a->next_stream;
     peer_chunk(a, 0, true);
@@ -145,7 +132,6 @@ static void test_spoilt_chunk_voids_its_object(void **state)
 /* object_bytes is what the store reserves: room for two chunks and their footer, and no more. */
 static void test_object_beyond_its_word(void **state)
 {
-    (void)state;
     a->object_bytes = 2 * RIG_CHUNK + object_footer_bytes(2);
     assert_true(peer_object(a, 0, 2));
     want(a, 3);
@@ -157,7 +143,6 @@ static void test_object_beyond_its_word(void **state)
 
 static void test_too_many_objects(void **state)
 {
-    (void)state;
     for (unsigned i = 0; i < 400 && a->conn; i++) {
         peer_send(a, (struct msg){.type = MSG_WANT, .u.want = {.buffers = 1}});
         if (!peer_await_credits(a, 1)) {
@@ -173,7 +158,6 @@ static void test_too_many_objects(void **state)
 /* Requests that wait are not read beyond a number; nothing of them is left when their peer goes. */
 static void test_too_many_requests(void **state)
 {
-    (void)state;
     struct server_stats stats, more;
     for (unsigned i = 0; i < 300; i++) {
         peer_send(a, (struct msg){.type = MSG_WAIT, .u.wait = {.id = a->id, .open_id = 77}});
@@ -198,7 +182,6 @@ static void test_too_many_requests(void **state)
 
 static void test_seal_before_the_part(void **state)
 {
-    (void)state;
     uint8_t byte = 0;
     assert_true(peer_object(a, 0, 1));
     const struct peer_reply *reply = peer_seal(a, 1, &byte);
@@ -208,7 +191,6 @@ static void test_seal_before_the_part(void **state)
 
 static void test_seal_twice(void **state)
 {
-    (void)state;
     assert_true(peer_object(a, 0, 1));
     size_t bytes;
     uint8_t *part = peer_part(a, &bytes);
@@ -221,7 +203,6 @@ static void test_seal_twice(void **state)
 
 static void test_part_out_of_order(void **state)
 {
-    (void)state;
     uint8_t bytes[100] = {0};
     struct msg msg = {.type = MSG_PART};
     msg.u.part = (struct msg_part){.id = a->id, .open_id = 77, .offset = 5, .total_bytes = 200};
@@ -231,7 +212,6 @@ static void test_part_out_of_order(void **state)
 
 static void test_part_of_nothing_is_thrown_away(void **state)
 {
-    (void)state;
     uint8_t bytes[100] = {0};
     struct msg msg = {.type = MSG_PART};
     msg.u.part = (struct msg_part){.id = {1, 99}, .open_id = 5, .total_bytes = 200};
@@ -256,7 +236,6 @@ static void refused_part(uint8_t *part, size_t bytes, int code, const char *text
 
 static void test_part_with_foreign_chunks(void **state)
 {
-    (void)state;
     size_t bytes;
     assert_true(peer_object(a, 0, 2));
     a->envelopes[1].stored_crc ^= 1;
@@ -279,7 +258,6 @@ static void test_part_with_foreign_chunks(void **state)
 
 static void test_part_whose_hash_differs(void **state)
 {
-    (void)state;
     size_t bytes;
     assert_true(peer_object(a, 0, 2));
     uint8_t *part = peer_part(a, &bytes);
@@ -292,7 +270,6 @@ static void test_part_whose_hash_differs(void **state)
 
 static void test_part_with_an_object_that_has_no_end(void **state)
 {
-    (void)state;
     size_t bytes;
     want(a, 1);
     peer_chunk(a, 0, false);
@@ -304,7 +281,6 @@ static void test_part_with_an_object_that_has_no_end(void **state)
 /* The connection is writing into a part when its save goes: by the stop's look for open saves. */
 static void test_save_ends_under_its_part(void **state)
 {
-    (void)state;
     size_t bytes = 1 << 20;
     uint8_t *data = calloc(1, bytes);
     struct msg msg = {.type = MSG_PART};
@@ -326,7 +302,6 @@ static void test_save_ends_under_its_part(void **state)
 /* The same, by an opening that takes the place of the dead one. */
 static void test_new_opening_under_a_part(void **state)
 {
-    (void)state;
     size_t bytes = 1 << 20;
     uint8_t *data = calloc(1, bytes);
     struct msg abort = {.type = MSG_ABORT};
@@ -349,7 +324,6 @@ static void test_new_opening_under_a_part(void **state)
 /* HAVE is on its way to the store when the save that it asks for is dropped. */
 static void test_have_of_a_save_that_goes(void **state)
 {
-    (void)state;
     struct msg abort = {.type = MSG_ABORT}, have = {.type = MSG_HAVE};
     abort.u.abort = (struct msg_abort){a->id, 77, CAIRN_E_ABORTED, "for a test"};
     have.u.have = (struct msg_have){a->id, 0, a->writer, false, 0};
@@ -362,28 +336,26 @@ static void test_have_of_a_save_that_goes(void **state)
     assert_true(reply->type == MSG_HELD || reply->type == MSG_ERROR);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(test_data_without_grant, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_data_in_another_ones_name, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_data_out_of_place, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_data_behind_its_end, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_end_that_disagrees, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_spoilt_chunk_voids_its_object, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_object_beyond_its_word, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_too_many_objects, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_too_many_requests, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_seal_before_the_part, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_seal_twice, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_part_out_of_order, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_part_of_nothing_is_thrown_away, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_part_with_foreign_chunks, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_part_whose_hash_differs, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_part_with_an_object_that_has_no_end, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_save_ends_under_its_part, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_new_opening_under_a_part, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_have_of_a_save_that_goes, setup, teardown),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+static const struct CMUnitTest tests[] = {
+    cmocka_unit_test_setup_teardown(test_data_without_grant, setup, teardown),
+    cmocka_unit_test_setup_teardown(test_data_in_another_ones_name, setup, teardown),
+    cmocka_unit_test_setup_teardown(test_data_out_of_place, setup, teardown),
+    cmocka_unit_test_setup_teardown(test_data_behind_its_end, setup, teardown),
+    cmocka_unit_test_setup_teardown(test_end_that_disagrees, setup, teardown),
+    cmocka_unit_test_setup_teardown(test_spoilt_chunk_voids_its_object, setup, teardown),
+    cmocka_unit_test_setup_teardown(test_object_beyond_its_word, setup, teardown),
+    cmocka_unit_test_setup_teardown(test_too_many_objects, setup, teardown),
+    cmocka_unit_test_setup_teardown(test_too_many_requests, setup, teardown),
+    cmocka_unit_test_setup_teardown(test_seal_before_the_part, setup, teardown),
+    cmocka_unit_test_setup_teardown(test_seal_twice, setup, teardown),
+    cmocka_unit_test_setup_teardown(test_part_out_of_order, setup, teardown),
+    cmocka_unit_test_setup_teardown(test_part_of_nothing_is_thrown_away, setup, teardown),
+    cmocka_unit_test_setup_teardown(test_part_with_foreign_chunks, setup, teardown),
+    cmocka_unit_test_setup_teardown(test_part_whose_hash_differs, setup, teardown),
+    cmocka_unit_test_setup_teardown(test_part_with_an_object_that_has_no_end, setup, teardown),
+    cmocka_unit_test_setup_teardown(test_save_ends_under_its_part, setup, teardown),
+    cmocka_unit_test_setup_teardown(test_new_opening_under_a_part, setup, teardown),
+    cmocka_unit_test_setup_teardown(test_have_of_a_save_that_goes, setup, teardown),
+};
+
+UNIT_TEST_MAIN(tests)

@@ -8,14 +8,10 @@
 #include "session_rig.h"
 
 #include <fcntl.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
+#include "support/unit_test.h"
 #include "wire/negotiate.h"
 
 enum { CHUNKS = 40, BYTES = 32 * RIG_CHUNK, SEALS = F_SEAL_SHRINK | F_SEAL_GROW, ID = 5 };
@@ -36,7 +32,6 @@ static int make_fd(uint64_t bytes, int seals)
 
 static int setup(void **state)
 {
-    (void)state;
     rig_init(&rig, 31);
     rig.local = true;
     rig_start(&rig);
@@ -54,7 +49,6 @@ static int setup(void **state)
 
 static int teardown(void **state)
 {
-    (void)state;
     peer_fini(&writer);
     peer_fini(&reader);
     rig_fini(&rig);
@@ -116,7 +110,6 @@ static void assert_refused(const char *text)
 
 static void test_what_is_read_lies_where_it_was_asked_for(void **state)
 {
-    (void)state;
     begin();
     const struct peer_reply *reply = peer_ask(&reader, read_msg(3, 2, 4 * RIG_CHUNK));
     assert_int_equal(reply->type, MSG_LANDED);
@@ -133,7 +126,6 @@ static void test_what_is_read_lies_where_it_was_asked_for(void **state)
 
 static void test_the_socket_still_works_beside_it(void **state)
 {
-    (void)state;
     begin();
     struct msg msg = read_msg(2, 1, 0);
     msg.u.read.landing_id = 0;
@@ -145,7 +137,6 @@ static void test_the_socket_still_works_beside_it(void **state)
 
 static void test_what_cannot_be_read_is_an_error_of_that_read(void **state)
 {
-    (void)state;
     begin();
     struct msg msg = read_msg(0, 1, 0);
     msg.u.read.object.sequence = 9;
@@ -158,7 +149,6 @@ static void test_what_cannot_be_read_is_an_error_of_that_read(void **state)
 static void test_sixteen_reads_at_once(void **state)
 {
     uint32_t streams[16];
-    (void)state;
     begin();
     for (uint32_t i = 0; i < 16; i++) {
         streams[i] = peer_send(&reader, read_msg(i, 1, (uint64_t)i * RIG_CHUNK));
@@ -188,7 +178,6 @@ static void bad_read(struct msg msg, const char *text)
 
 static void test_places_outside_the_landing(void **state)
 {
-    (void)state;
     bad_read(read_msg(0, 1, BYTES), "is too short for it");
     bad_read(read_msg(0, 2, BYTES - RIG_CHUNK), "is too short for it");
     bad_read(read_msg(0, 1, UINT64_MAX - 4095), "is too short for it");
@@ -219,7 +208,6 @@ static void refused_memory(int fd, uint64_t bytes, const char *why)
 static void test_bad_memory_is_refused_by_name(void **state)
 {
     int ends[2];
-    (void)state;
     begin();
     refused_memory(-1, BYTES, "no descriptor");
     refused_memory(make_fd(BYTES, 0), BYTES, "not sealed");
@@ -234,7 +222,6 @@ static void test_bad_memory_is_refused_by_name(void **state)
 
 static void test_memory_that_cannot_be_written_is_refused(void **state)
 {
-    (void)state;
     assert_true(peer_viewer(&reader));
     int fd = make_fd(BYTES, SEALS | F_SEAL_WRITE);
     assert_int_equal(offer(fd, BYTES)->type, MSG_ERROR);
@@ -242,7 +229,6 @@ static void test_memory_that_cannot_be_written_is_refused(void **state)
 
 static void test_nothing_of_it_without_the_feature(void **state)
 {
-    (void)state;
     reader.features = 0;
     assert_true(peer_viewer(&reader));
     peer_send(&reader, (struct msg){.type = MSG_LANDING, .u.landing = {.landing_id = ID}});
@@ -320,7 +306,6 @@ static void assert_piece(uint32_t first, const uint8_t *data)
 static void test_what_several_ranks_want_is_read_once(void **state)
 {
     uint32_t streams[SHARERS][8];
-    (void)state;
     begin_sharing();
     for (uint32_t k = 0; k < 8; k++) {
         for (uint32_t i = 0; i < SHARERS; i++) {
@@ -344,7 +329,6 @@ static void test_what_several_ranks_want_is_read_once(void **state)
 /* Another range, another attempt, and a viewer: each is read for itself. */
 static void test_others_share_nothing(void **state)
 {
-    (void)state;
     begin();
     begin_sharing();
     uint32_t streams[3] = {peer_send(&sharer[0], read_msg(0, 4, 0)),
@@ -364,7 +348,6 @@ static void test_others_share_nothing(void **state)
 static void test_what_fails_for_one_is_tried_for_each(void **state)
 {
     uint32_t streams[SHARERS];
-    (void)state;
     begin_sharing();
     for (uint32_t i = 0; i < SHARERS; i++) {
         struct msg msg = read_msg(0, 1, 0);
@@ -383,7 +366,6 @@ static void test_what_fails_for_one_is_tried_for_each(void **state)
 /* Whoever goes, at whatever moment, the others get their bytes. */
 static void test_one_of_them_goes_in_the_middle(void **state)
 {
-    (void)state;
     for (unsigned step = 0; step < 24; step++) {
         uint32_t goes = step % SHARERS, streams[SHARERS];
         begin_sharing();
@@ -410,7 +392,6 @@ static void test_one_of_them_goes_in_the_middle(void **state)
 
 static void test_taken_away_nothing_lands(void **state)
 {
-    (void)state;
     begin();
     assert_int_equal(offer(-1, 0)->type, MSG_LANDING);
     peer_send(&reader, read_msg(0, 1, 0));
@@ -420,7 +401,6 @@ static void test_taken_away_nothing_lands(void **state)
 
 static void test_a_client_that_goes_in_the_middle(void **state)
 {
-    (void)state;
     for (unsigned ms = 0; ms < 8; ms++) {
         begin();
         for (uint32_t i = 0; i < 8; i++) {
@@ -434,23 +414,21 @@ static void test_a_client_that_goes_in_the_middle(void **state)
 
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        TEST(test_what_is_read_lies_where_it_was_asked_for),
-        TEST(test_the_socket_still_works_beside_it),
-        TEST(test_what_cannot_be_read_is_an_error_of_that_read),
-        TEST(test_sixteen_reads_at_once),
-        TEST(test_places_outside_the_landing),
-        TEST(test_bad_memory_is_refused_by_name),
-        TEST(test_memory_that_cannot_be_written_is_refused),
-        TEST(test_nothing_of_it_without_the_feature),
-        TEST(test_what_several_ranks_want_is_read_once),
-        TEST(test_others_share_nothing),
-        TEST(test_what_fails_for_one_is_tried_for_each),
-        TEST(test_one_of_them_goes_in_the_middle),
-        TEST(test_taken_away_nothing_lands),
-        TEST(test_a_client_that_goes_in_the_middle),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+static const struct CMUnitTest tests[] = {
+    TEST(test_what_is_read_lies_where_it_was_asked_for),
+    TEST(test_the_socket_still_works_beside_it),
+    TEST(test_what_cannot_be_read_is_an_error_of_that_read),
+    TEST(test_sixteen_reads_at_once),
+    TEST(test_places_outside_the_landing),
+    TEST(test_bad_memory_is_refused_by_name),
+    TEST(test_memory_that_cannot_be_written_is_refused),
+    TEST(test_nothing_of_it_without_the_feature),
+    TEST(test_what_several_ranks_want_is_read_once),
+    TEST(test_others_share_nothing),
+    TEST(test_what_fails_for_one_is_tried_for_each),
+    TEST(test_one_of_them_goes_in_the_middle),
+    TEST(test_taken_away_nothing_lands),
+    TEST(test_a_client_that_goes_in_the_middle),
+};
+
+UNIT_TEST_MAIN(tests)

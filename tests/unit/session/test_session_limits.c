@@ -6,12 +6,7 @@
  */
 #include "session_rig.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
+#include "support/unit_test.h"
 
 enum { MANY = 6 };
 
@@ -20,7 +15,6 @@ static struct peer peers[MANY];
 
 static int setup(void **state)
 {
-    (void)state;
     rig_init(&rig, 14);
     rig_start(&rig);
     for (uint32_t i = 0; i < MANY; i++) {
@@ -31,7 +25,6 @@ static int setup(void **state)
 
 static int teardown(void **state)
 {
-    (void)state;
     for (uint32_t i = 0; i < MANY; i++) {
         peer_fini(&peers[i]);
     }
@@ -53,7 +46,6 @@ static uint64_t buffers_free(void)
 
 static void test_grants_are_shared_out(void **state)
 {
-    (void)state;
     for (unsigned i = 0; i < 4; i++) {
         assert_true(peer_login(&peers[i]));
     }
@@ -73,7 +65,6 @@ static void test_grants_are_shared_out(void **state)
 
 static void test_unused_grants_cost_the_connection(void **state)
 {
-    (void)state;
     assert_true(peer_login(&peers[0]));
     assert_true(peer_login(&peers[1]));
     want(&peers[0], 3);
@@ -90,7 +81,6 @@ static void test_unused_grants_cost_the_connection(void **state)
 /* Grants that are used, even just before the look, are no offence. */
 static void test_used_grants_cost_nothing(void **state)
 {
-    (void)state;
     assert_true(peer_login(&peers[0]));
     assert_true(peer_open(&peers[0], 10, 77));
     for (uint32_t i = 0; i < 60; i++) {
@@ -103,7 +93,6 @@ static void test_used_grants_cost_nothing(void **state)
 
 static void test_part_budget(void **state)
 {
-    (void)state;
     uint8_t byte = 0;
     struct msg part = {.type = MSG_PART};
     assert_true(peer_login(&peers[0]));
@@ -135,7 +124,6 @@ static void test_part_budget(void **state)
 /* A viewer that asks for everything and reads nothing does not keep the buffers. */
 static void test_reader_that_does_not_read(void **state)
 {
-    (void)state;
     struct msg read = {.type = MSG_READ};
     peers[0].world = 1;
     assert_true(peer_save(&peers[0], 10, 77, 60));
@@ -180,7 +168,6 @@ static void ask_without_reading(struct peer *peer, uint64_t bytes_max)
 /* The server stops reading from a peer that does not take its replies, and in the end drops it. */
 static void test_replies_that_nobody_takes(void **state)
 {
-    (void)state;
     peers[0].world = 1;
     assert_true(peer_save(&peers[0], 10, 77, 4));
     assert_true(peer_viewer(&peers[1]));
@@ -195,7 +182,6 @@ static void test_replies_that_nobody_takes(void **state)
 /* Above the budget of all sessions the one that holds most goes, and nobody else. */
 static void test_message_budget(void **state)
 {
-    (void)state;
     peers[0].world = 1;
     assert_true(peer_save(&peers[0], 10, 77, 4));
     assert_true(peer_viewer(&peers[1]));
@@ -211,7 +197,6 @@ static void test_message_budget(void **state)
 /* A silent connection gives its place to one that logs in; one that has logged in does not. */
 static void test_silent_connections_make_room(void **state)
 {
-    (void)state;
     for (unsigned i = 0; i < 4; i++) {
         peer_connect(&peers[i]);
         sim_run_for(rig.sim, 100);
@@ -235,7 +220,6 @@ static void test_silent_connections_make_room(void **state)
 
 static int setup_few_places(void **state)
 {
-    (void)state;
     rig_init(&rig, 15);
     rig.options.sessions_max = 4;
     rig.options.message_bytes_total = KIB(256);
@@ -248,7 +232,6 @@ static int setup_few_places(void **state)
 
 static void test_many_sessions_save_at_once(void **state)
 {
-    (void)state;
     for (uint32_t i = 0; i < MANY; i++) {
         assert_true(peer_save(&peers[i], 10, 77, 3 + i));
     }
@@ -258,19 +241,16 @@ static void test_many_sessions_save_at_once(void **state)
     assert_int_equal(buffers_free(), 8);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(test_grants_are_shared_out, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_unused_grants_cost_the_connection, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_used_grants_cost_nothing, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_part_budget, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_reader_that_does_not_read, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_replies_that_nobody_takes, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_message_budget, setup_few_places, teardown),
-        cmocka_unit_test_setup_teardown(test_silent_connections_make_room, setup_few_places,
-                                        teardown),
-        cmocka_unit_test_setup_teardown(test_many_sessions_save_at_once, setup, teardown),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+static const struct CMUnitTest tests[] = {
+    cmocka_unit_test_setup_teardown(test_grants_are_shared_out, setup, teardown),
+    cmocka_unit_test_setup_teardown(test_unused_grants_cost_the_connection, setup, teardown),
+    cmocka_unit_test_setup_teardown(test_used_grants_cost_nothing, setup, teardown),
+    cmocka_unit_test_setup_teardown(test_part_budget, setup, teardown),
+    cmocka_unit_test_setup_teardown(test_reader_that_does_not_read, setup, teardown),
+    cmocka_unit_test_setup_teardown(test_replies_that_nobody_takes, setup, teardown),
+    cmocka_unit_test_setup_teardown(test_message_budget, setup_few_places, teardown),
+    cmocka_unit_test_setup_teardown(test_silent_connections_make_room, setup_few_places, teardown),
+    cmocka_unit_test_setup_teardown(test_many_sessions_save_at_once, setup, teardown),
+};
+
+UNIT_TEST_MAIN(tests)

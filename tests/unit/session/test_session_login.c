@@ -5,19 +5,13 @@
  */
 #include "session_rig.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
+#include "support/unit_test.h"
 
 static struct rig rig;
 static struct peer peers[3];
 
 static int setup(void **state)
 {
-    (void)state;
     rig_init(&rig, 11);
     rig_start(&rig);
     for (uint32_t i = 0; i < 3; i++) {
@@ -28,7 +22,6 @@ static int setup(void **state)
 
 static int teardown(void **state)
 {
-    (void)state;
     for (uint32_t i = 0; i < 3; i++) {
         peer_fini(&peers[i]);
     }
@@ -45,7 +38,6 @@ static void assert_refused(struct peer *peer, int code)
 
 static void test_order_is_kept(void **state)
 {
-    (void)state;
     struct peer *peer = &peers[0];
     struct msg list = {.type = MSG_LIST};
     peer_connect(peer);
@@ -75,7 +67,6 @@ static void test_order_is_kept(void **state)
 
 static void test_silent_client_is_dropped(void **state)
 {
-    (void)state;
     peer_connect(&peers[0]);
     assert_refused(&peers[0], CAIRN_E_TIMED_OUT);
     peer_connect(&peers[0]); /* HELLO alone does not do */
@@ -85,7 +76,6 @@ static void test_silent_client_is_dropped(void **state)
 
 static void test_goodbye_is_orderly(void **state)
 {
-    (void)state;
     assert_true(peer_login(&peers[0]));
     peer_send(&peers[0], (struct msg){.type = MSG_BYE});
     assert_true(peer_await_end(&peers[0]));
@@ -93,7 +83,6 @@ static void test_goodbye_is_orderly(void **state)
 
 static void test_world_must_agree(void **state)
 {
-    (void)state;
     assert_true(peer_login(&peers[0]));
     peers[1].world = 3;
     assert_false(peer_login(&peers[1]));
@@ -113,7 +102,6 @@ static void test_world_must_agree(void **state)
 
 static void test_rank_is_in_its_world(void **state)
 {
-    (void)state;
     peers[0].rank = 2;
     peer_connect(&peers[0]);
     assert_true(peer_hello(&peers[0]));
@@ -124,7 +112,6 @@ static void test_rank_is_in_its_world(void **state)
 
 static void test_second_process_of_a_rank_is_refused(void **state)
 {
-    (void)state;
     assert_true(peer_login(&peers[0]));
     peers[1].rank = 0;
     peers[1].writer = 4711;
@@ -140,7 +127,6 @@ static void test_second_process_of_a_rank_is_refused(void **state)
 
 static void test_viewer_only_looks(void **state)
 {
-    (void)state;
     struct peer *peer = &peers[0];
     struct msg forbidden[] = {
         peer_open_msg(peer, 1, 9),
@@ -166,7 +152,6 @@ static void test_viewer_only_looks(void **state)
 
 static void test_full_server_says_busy(void **state)
 {
-    (void)state;
     rig_stop(&rig, 0);
     rig.options.sessions_max = 1;
     rig_start(&rig);
@@ -178,17 +163,15 @@ static void test_full_server_says_busy(void **state)
     assert_true(peer_login(&peers[1]));
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(test_order_is_kept, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_silent_client_is_dropped, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_goodbye_is_orderly, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_world_must_agree, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_rank_is_in_its_world, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_second_process_of_a_rank_is_refused, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_viewer_only_looks, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_full_server_says_busy, setup, teardown),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+static const struct CMUnitTest tests[] = {
+    cmocka_unit_test_setup_teardown(test_order_is_kept, setup, teardown),
+    cmocka_unit_test_setup_teardown(test_silent_client_is_dropped, setup, teardown),
+    cmocka_unit_test_setup_teardown(test_goodbye_is_orderly, setup, teardown),
+    cmocka_unit_test_setup_teardown(test_world_must_agree, setup, teardown),
+    cmocka_unit_test_setup_teardown(test_rank_is_in_its_world, setup, teardown),
+    cmocka_unit_test_setup_teardown(test_second_process_of_a_rank_is_refused, setup, teardown),
+    cmocka_unit_test_setup_teardown(test_viewer_only_looks, setup, teardown),
+    cmocka_unit_test_setup_teardown(test_full_server_says_busy, setup, teardown),
+};
+
+UNIT_TEST_MAIN(tests)

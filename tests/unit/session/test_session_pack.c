@@ -7,14 +7,8 @@
  */
 #include "hand_rig.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
-
 #include "pipeline/chunk.h"
+#include "support/unit_test.h"
 #include "wire/negotiate.h"
 #include "wire/plan.h"
 
@@ -125,7 +119,6 @@ static void assert_restores(const struct ckpt_id id, uint32_t chunks)
 /* One of two objects is there as a whole, one chunk of the other changed. */
 static void test_what_the_base_has_is_not_stored_again(void **state)
 {
-    (void)state;
     save_a_base(8);
     memory[5 * RIG_CHUNK + 7] ^= 1;
     uint32_t first = describe_packed_object(1, 4), second = describe_packed_object(2, 4);
@@ -143,7 +136,6 @@ static void test_what_the_base_has_is_not_stored_again(void **state)
 /* And all of it without the client. */
 static void test_references_and_encodings_are_finished_alone(void **state)
 {
-    (void)state;
     save_a_base(8);
     memset(memory + 2 * RIG_CHUNK, 0x5a, RIG_CHUNK);
     packing.encode = 2;
@@ -157,7 +149,6 @@ static void test_references_and_encodings_are_finished_alone(void **state)
 
 static void test_dense_chunks_are_encoded(void **state)
 {
-    (void)state;
     memset(memory, 0x33, ARENA_BYTES);
     packing.encode = 2;
     packing.known = false;
@@ -173,7 +164,6 @@ static void test_dense_chunks_are_encoded(void **state)
 /* The bytes have the digest that is claimed, the base has it elsewhere: nobody's word is taken. */
 static void test_a_chunk_that_the_base_has_not_there_is_refused(void **state)
 {
-    (void)state;
     save_a_base(8);
     memcpy(memory + RIG_CHUNK, memory, RIG_CHUNK);
     struct envelope envelope = hand_blank(RIG_CHUNK), raw;
@@ -199,7 +189,6 @@ static void test_a_chunk_that_the_base_has_not_there_is_refused(void **state)
 
 static void test_a_base_that_was_not_named_is_no_base(void **state)
 {
-    (void)state;
     fill_arena(1);
     packing.known = true;
     packing.encode = 0;
@@ -215,7 +204,6 @@ static void test_a_base_that_was_not_named_is_no_base(void **state)
 /* Before the feature, what a description said of digests was not looked at. */
 static void test_an_old_client_shares_nothing(void **state)
 {
-    (void)state;
     fill_arena(1);
     packing.known = true;
     packing.encode = 2;
@@ -240,7 +228,6 @@ static uint32_t held_count(bool placed, uint32_t from)
  * each is found in a place of its own, so that everything in the object is referred to. */
 static void test_a_restarted_server_stores_nothing_twice(void **state)
 {
-    (void)state;
     save_a_base(8);
     memset(memory, 0x44, 3 * RIG_CHUNK); /* three of eight are new */
     uint32_t stream = describe_packed_object(1, 8);
@@ -283,32 +270,22 @@ static void recover_from(uint32_t from)
     assert_int_equal(peer_ask(&other, stat)->type, MSG_READ_REPLY); /* it was stored anew */
 }
 
-static void test_what_an_earlier_opening_left_is_not_referred_to(void **state)
-{
-    (void)state;
-    recover_from(3);
-}
+static void test_what_an_earlier_opening_left_is_not_referred_to(void **state) { recover_from(3); }
 
-static void test_an_old_client_that_does_not_say_where_it_began(void **state)
-{
-    (void)state;
-    recover_from(0);
-}
+static void test_an_old_client_that_does_not_say_where_it_began(void **state) { recover_from(0); }
 
 #define PACK_TEST(f) cmocka_unit_test_setup_teardown(f, hand_setup, hand_teardown)
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        PACK_TEST(test_what_the_base_has_is_not_stored_again),
-        PACK_TEST(test_references_and_encodings_are_finished_alone),
-        PACK_TEST(test_dense_chunks_are_encoded),
-        PACK_TEST(test_a_chunk_that_the_base_has_not_there_is_refused),
-        PACK_TEST(test_a_base_that_was_not_named_is_no_base),
-        PACK_TEST(test_an_old_client_shares_nothing),
-        PACK_TEST(test_a_restarted_server_stores_nothing_twice),
-        PACK_TEST(test_what_an_earlier_opening_left_is_not_referred_to),
-        PACK_TEST(test_an_old_client_that_does_not_say_where_it_began),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+static const struct CMUnitTest tests[] = {
+    PACK_TEST(test_what_the_base_has_is_not_stored_again),
+    PACK_TEST(test_references_and_encodings_are_finished_alone),
+    PACK_TEST(test_dense_chunks_are_encoded),
+    PACK_TEST(test_a_chunk_that_the_base_has_not_there_is_refused),
+    PACK_TEST(test_a_base_that_was_not_named_is_no_base),
+    PACK_TEST(test_an_old_client_shares_nothing),
+    PACK_TEST(test_a_restarted_server_stores_nothing_twice),
+    PACK_TEST(test_what_an_earlier_opening_left_is_not_referred_to),
+    PACK_TEST(test_an_old_client_that_does_not_say_where_it_began),
+};
+
+UNIT_TEST_MAIN(tests)

@@ -6,21 +6,14 @@
  */
 #include "session_rig.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
-
 #include "support/store_bend.h"
+#include "support/unit_test.h"
 
 static struct rig rig;
 static struct peer peers[3]; /* two ranks and a viewer */
 
 static int setup(void **state)
 {
-    (void)state;
     rig_init(&rig, 12);
     rig.faulty = true;
     rig_start(&rig);
@@ -32,7 +25,6 @@ static int setup(void **state)
 
 static int teardown(void **state)
 {
-    (void)state;
     for (uint32_t i = 0; i < 3; i++) {
         peer_fini(&peers[i]);
     }
@@ -52,7 +44,6 @@ static void assert_committed(struct peer *peer)
 
 static void test_save_and_read_back(void **state)
 {
-    (void)state;
     assert_true(peer_save(&peers[0], 10, 77, 5));
     assert_true(peer_save(&peers[1], 10, 0, 3));
     assert_committed(&peers[0]);
@@ -89,7 +80,6 @@ static void test_save_and_read_back(void **state)
 /* What a reader finds damaged is known to all from then on. */
 static void test_damage_that_was_read_is_recorded(void **state)
 {
-    (void)state;
     struct peer *viewer = &peers[2];
     struct msg fetch = {.type = MSG_FETCH};
     assert_true(peer_save(&peers[0], 10, 77, 1));
@@ -119,7 +109,6 @@ static void test_a_part_that_times_out_is_published_again(void **state)
 {
     struct store_fault_rule rule = {
         .kind = FAULT_FAIL, .op = STORE_PUBLISH, .code = CAIRN_E_OUTCOME_UNKNOWN, .count = 3};
-    (void)state;
     assert_int_equal(store_fault_add(rig.store, &rule), 0);
     assert_true(peer_save(&peers[0], 10, 77, 1));
     rule.count = 4;
@@ -136,7 +125,6 @@ static void test_a_part_that_times_out_is_published_again(void **state)
 
 static void test_resume_on_another_connection(void **state)
 {
-    (void)state;
     struct msg have = {.type = MSG_HAVE};
     assert_true(peer_login(&peers[0]));
     assert_true(peer_open(&peers[0], 10, 77));
@@ -164,7 +152,6 @@ static void test_resume_on_another_connection(void **state)
 /* A new process knows only what the store holds: footers of sealed objects. */
 static void test_resume_after_a_restart(void **state)
 {
-    (void)state;
     struct msg have = {.type = MSG_HAVE};
     assert_true(peer_login(&peers[0]));
     assert_true(peer_open(&peers[0], 10, 77));
@@ -188,7 +175,6 @@ static void test_resume_after_a_restart(void **state)
 /* The answer to SEAL was lost: the part is there already, and the same bytes are success. */
 static void test_seal_may_be_repeated(void **state)
 {
-    (void)state;
     assert_true(peer_save(&peers[0], 10, 77, 2));
     peer_drop(&peers[0]);
     assert_true(peer_login(&peers[0]));
@@ -203,7 +189,6 @@ static void test_seal_may_be_repeated(void **state)
 
 static void test_abort_tells_everybody(void **state)
 {
-    (void)state;
     assert_true(peer_login(&peers[0]));
     assert_true(peer_login(&peers[1]));
     assert_true(peer_open(&peers[0], 10, 77));
@@ -233,7 +218,6 @@ static void test_abort_tells_everybody(void **state)
 
 static void test_stop_lets_open_saves_end(void **state)
 {
-    (void)state;
     assert_true(peer_login(&peers[0]));
     assert_true(peer_login(&peers[1]));
     assert_true(peer_open(&peers[0], 10, 77));
@@ -260,7 +244,6 @@ static void test_stop_lets_open_saves_end(void **state)
  * and begins no other. */
 static void test_stop_lets_ranks_come_back(void **state)
 {
-    (void)state;
     assert_true(peer_login(&peers[0]));
     assert_true(peer_login(&peers[1]));
     assert_true(peer_open(&peers[0], 10, 77));
@@ -287,7 +270,6 @@ static void test_stop_lets_ranks_come_back(void **state)
 
 static void test_stop_ends_when_the_grace_does(void **state)
 {
-    (void)state;
     assert_true(peer_login(&peers[0]));
     assert_true(peer_open(&peers[0], 10, 77));
     uint64_t from_ns = sim_now_ns(rig.sim);
@@ -295,20 +277,17 @@ static void test_stop_ends_when_the_grace_does(void **state)
     assert_in_range(sim_now_ns(rig.sim) - from_ns, UINT64_C(2900000000), UINT64_C(5000000000));
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(test_save_and_read_back, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_damage_that_was_read_is_recorded, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_a_part_that_times_out_is_published_again, setup,
-                                        teardown),
-        cmocka_unit_test_setup_teardown(test_resume_on_another_connection, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_resume_after_a_restart, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_seal_may_be_repeated, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_abort_tells_everybody, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_stop_lets_open_saves_end, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_stop_lets_ranks_come_back, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_stop_ends_when_the_grace_does, setup, teardown),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+static const struct CMUnitTest tests[] = {
+    cmocka_unit_test_setup_teardown(test_save_and_read_back, setup, teardown),
+    cmocka_unit_test_setup_teardown(test_damage_that_was_read_is_recorded, setup, teardown),
+    cmocka_unit_test_setup_teardown(test_a_part_that_times_out_is_published_again, setup, teardown),
+    cmocka_unit_test_setup_teardown(test_resume_on_another_connection, setup, teardown),
+    cmocka_unit_test_setup_teardown(test_resume_after_a_restart, setup, teardown),
+    cmocka_unit_test_setup_teardown(test_seal_may_be_repeated, setup, teardown),
+    cmocka_unit_test_setup_teardown(test_abort_tells_everybody, setup, teardown),
+    cmocka_unit_test_setup_teardown(test_stop_lets_open_saves_end, setup, teardown),
+    cmocka_unit_test_setup_teardown(test_stop_lets_ranks_come_back, setup, teardown),
+    cmocka_unit_test_setup_teardown(test_stop_ends_when_the_grace_does, setup, teardown),
+};
+
+UNIT_TEST_MAIN(tests)

@@ -7,14 +7,9 @@
  */
 #include "session_rig.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdlib.h>
-
-#include <cmocka.h>
-
 #include "store/rados/store_rados.h"
 #include "support/cluster_fake.h"
+#include "support/unit_test.h"
 
 enum { TRIP_MS = 200, POLL_MS = 250, FORGOTTEN_MS = 120000, STEPS = 3 };
 
@@ -89,7 +84,6 @@ static struct store *open_store(struct rig *of)
 static int setup(void **state)
 {
     static const struct sim_net_options near = {.latency_min_us = 20, .latency_max_us = 20};
-    (void)state;
     medium = fake_medium_new();
     rig_init(&rig, 12);
     sim_net_set(rig.sim, &near);
@@ -103,7 +97,6 @@ static int setup(void **state)
 
 static int teardown(void **state)
 {
-    (void)state;
     peer_fini(&peer);
     rig_fini(&rig);
     fake_medium_free(medium);
@@ -127,7 +120,6 @@ static void save(uint32_t step)
 
 static void test_a_small_save_waits_for_few_trips(void **state)
 {
-    (void)state;
     assert_true(peer_login(&peer));
     save(1); /* makes the run as well */
     for (uint32_t step = 2; step < 2 + STEPS; step++) {
@@ -140,10 +132,8 @@ static void test_a_small_save_waits_for_few_trips(void **state)
     }
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(test_a_small_save_waits_for_few_trips, setup, teardown),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+static const struct CMUnitTest tests[] = {
+    cmocka_unit_test_setup_teardown(test_a_small_save_waits_for_few_trips, setup, teardown),
+};
+
+UNIT_TEST_MAIN(tests)

@@ -54,7 +54,6 @@ static bool live_and_die(uint64_t call, uint64_t seed, bool lose_all)
 
 static void every_call_losing_everything(void **state)
 {
-    (void)state;
     uint64_t call = 1;
     while (call < CALLS_MAX && live_and_die(call, call, true)) {
         call++;
@@ -65,7 +64,6 @@ static void every_call_losing_everything(void **state)
 
 static void every_call_losing_a_part(void **state)
 {
-    (void)state;
     for (uint64_t round = 0; round < 3; round++) {
         uint64_t call = 1;
         while (call < CALLS_MAX && live_and_die(call, round * 10007 + call, false)) {
@@ -79,7 +77,6 @@ static void every_call_losing_a_part(void **state)
  * attempt at every call. Method: the scenario dies in the middle, with temporaries about. */
 static void every_pair_of_calls_of_the_start(void **state)
 {
-    (void)state;
     uint64_t calls = 0;
     for (uint64_t first = 1; first < START_CALLS_MAX; first++) {
         bool died = false;
@@ -122,7 +119,6 @@ static void every_pair_of_calls_of_the_start(void **state)
  * the disk not; a new one is asked; then the power goes, and everything unsynced with it. */
 static void what_is_vouched_for_is_durable(void **state)
 {
-    (void)state;
     unsigned inherited = 0;
     bool died = true;
     for (uint64_t call = 1; died; call++) {
@@ -165,7 +161,6 @@ static void what_is_vouched_for_is_durable(void **state)
  * power cut brings the removed manifest back, which no entry tells of any more. */
 static void what_a_lasting_list_has_not_stays_away(void **state)
 {
-    (void)state;
     unsigned came_back[2] = {0};
     for (int lasting = 0; lasting < 2; lasting++) {
         struct bed bed;
@@ -190,7 +185,6 @@ static void what_a_lasting_list_has_not_stays_away(void **state)
 /* Goal: nothing is left behind: after a start no temporary exists (L21, I8). */
 static void count_temps(void *user, const char *path, uint64_t bytes)
 {
-    (void)bytes;
     for (const char *at = path; *at != 0; at++) {
         if (at[0] == '/' && at[1] == '.') {
             ++*(unsigned *)user;
@@ -200,7 +194,6 @@ static void count_temps(void *user, const char *path, uint64_t bytes)
 
 static void a_start_removes_temporaries(void **state)
 {
-    (void)state;
     struct bed bed;
     unsigned temps = 0, seen = 0;
     for (uint64_t call = 100; call < 300; call += 3) {
@@ -218,15 +211,13 @@ static void a_start_removes_temporaries(void **state)
     assert_true(seen > 0); /* there were some to remove */
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_call_losing_everything),
-        cmocka_unit_test(every_call_losing_a_part),
-        cmocka_unit_test(every_pair_of_calls_of_the_start),
-        cmocka_unit_test(what_is_vouched_for_is_durable),
-        cmocka_unit_test(what_a_lasting_list_has_not_stays_away),
-        cmocka_unit_test(a_start_removes_temporaries),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+static const struct CMUnitTest tests[] = {
+    cmocka_unit_test(every_call_losing_everything),
+    cmocka_unit_test(every_call_losing_a_part),
+    cmocka_unit_test(every_pair_of_calls_of_the_start),
+    cmocka_unit_test(what_is_vouched_for_is_durable),
+    cmocka_unit_test(what_a_lasting_list_has_not_stays_away),
+    cmocka_unit_test(a_start_removes_temporaries),
+};
+
+UNIT_TEST_MAIN(tests)

@@ -121,7 +121,6 @@ static void every_flip_and_cut(struct bed *bed, const char *name,
 
 static void expect_version_11(struct bed *bed, const char *name)
 {
-    (void)name;
     assert_int_equal(bed_version(bed), 11);
     assert_true(bed_has(bed, "key", "11"));
 }
@@ -129,7 +128,6 @@ static void expect_version_11(struct bed *bed, const char *name)
 /* Goal: the newest update and one in the middle: damage is never taken for a torn tail. */
 static void every_byte_of_an_update(void **state)
 {
-    (void)state;
     struct bed bed;
     fill(&bed, 11); /* snapshots at 4 and 8 */
     open_read_only(&bed);
@@ -143,7 +141,6 @@ static void every_byte_of_an_update(void **state)
  * record. */
 static void every_byte_of_a_snapshot(void **state)
 {
-    (void)state;
     struct bed bed;
     fill(&bed, 11);
     open_read_only(&bed);
@@ -153,7 +150,6 @@ static void every_byte_of_a_snapshot(void **state)
 
 static void a_missing_update_is_named(void **state)
 {
-    (void)state;
     struct bed bed;
     struct file file;
     fill(&bed, 11);
@@ -171,7 +167,6 @@ static void a_missing_update_is_named(void **state)
 /* Goal (D15, D16): a file with another's content, or an old one's, is whole and yet refused. */
 static void a_misplaced_update_is_refused(void **state)
 {
-    (void)state;
     struct bed bed;
     struct file nine, ten;
     fill(&bed, 11);
@@ -209,7 +204,6 @@ static void expect_note(struct bed *bed, const char *what)
  * snapshots. */
 static void covered_damage_is_quarantined(void **state)
 {
-    (void)state;
     static const char *const names[] = {"0000000000000008.snapshot", "0000000000000004.snapshot",
                                         "0000000000000006.update"};
     for (size_t i = 0; i < ARRAY_LEN(names); i++) {
@@ -242,7 +236,6 @@ static void covered_damage_is_quarantined(void **state)
 /* Goal: without a snapshot that covers it, damage stops the record and moves nothing. */
 static void uncovered_damage_stays_in_place(void **state)
 {
-    (void)state;
     struct bed bed;
     struct file newer, older;
     struct bed_change change = {"key", "12", false, NULL};
@@ -268,7 +261,6 @@ static void uncovered_damage_stays_in_place(void **state)
 /* Goal: two snapshots and the updates since the older one stay, no more. */
 static void old_updates_are_compacted(void **state)
 {
-    (void)state;
     struct bed bed;
     fill(&bed, 23); /* snapshots at 16 and 20 */
     assert_false(is_there(&bed, "runs/p/r/record/000000000000000c.snapshot"));

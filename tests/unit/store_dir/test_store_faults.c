@@ -37,7 +37,6 @@ static bool live_with_fault(uint64_t call, int code, bool lose_all)
 
 static void every_call_fails_once(void **state)
 {
-    (void)state;
     static const int codes[] = {CAIRN_E_IO, CAIRN_E_NO_SPACE};
     for (size_t i = 0; i < 2; i++) {
         uint64_t call = 1;
@@ -52,7 +51,6 @@ static void every_call_fails_once(void **state)
  * the next object is fine. */
 static void a_failed_fsync_voids_the_object(void **state)
 {
-    (void)state;
     struct bed bed;
     struct object_id id = bed_object(5, 0, 1), again = bed_object(5, 0, 2);
     uint64_t bytes;
@@ -75,7 +73,6 @@ static void a_failed_fsync_voids_the_object(void **state)
 /* Goal (D05, L3): after a failed write the object cannot be sealed, whatever is written later. */
 static void a_failed_write_voids_the_object(void **state)
 {
-    (void)state;
     struct bed bed;
     struct object_id id = bed_object(5, 0, 1);
     uint64_t bytes;
@@ -94,7 +91,6 @@ static void a_failed_write_voids_the_object(void **state)
  * reading goes on; a restart tries anew. */
 static void repeated_fsync_failures_end_writing(void **state)
 {
-    (void)state;
     struct bed bed;
     struct bed_change change = {"k", "v", false, NULL};
     bed_init(&bed, BED_DIR_SIM, "", 1);
@@ -119,7 +115,6 @@ static void repeated_fsync_failures_end_writing(void **state)
 /* Goal: failures that are far apart do not add up. */
 static void rare_fsync_failures_do_not_add_up(void **state)
 {
-    (void)state;
     struct bed bed;
     bed_init(&bed, BED_DIR_SIM, "", 1);
     bed_open_ok(&bed);
@@ -136,7 +131,6 @@ static void rare_fsync_failures_do_not_add_up(void **state)
  * there is an error. Method: each file call of a read fails once. */
 static void a_read_error_is_tried_again(void **state)
 {
-    (void)state;
     struct bed bed;
     struct object_id id = bed_object(5, 0, 1);
     struct store_name name = bed_name(5, STORE_PART, 0, 1);
@@ -172,7 +166,6 @@ static void a_read_error_is_tried_again(void **state)
  * at the next look, and what is shown then stays, also after a power cut. */
 static void an_uncertain_update_is_settled(void **state)
 {
-    (void)state;
     unsigned uncertain = 0;
     for (uint64_t call = 1; call < 20; call++) {
         struct bed bed;
@@ -209,7 +202,6 @@ static void an_uncertain_update_is_settled(void **state)
  * well again so is the run, without a restart. Method: the fsync that settles fails too. */
 static void a_failing_disk_is_waited_for(void **state)
 {
-    (void)state;
     unsigned uncertain = 0;
     for (uint64_t call = 1; call < 20; call++) {
         struct bed bed;
@@ -252,7 +244,6 @@ static void see_copy(void *user, const char *path, uint64_t bytes)
  * newest stay. Method: ten updates a second for twenty seconds. */
 static void copies_keep_their_pace(void **state)
 {
-    (void)state;
     struct bed bed;
     char value[16], last[256] = "";
     unsigned changes = 0;
@@ -285,7 +276,6 @@ static void copies_keep_their_pace(void **state)
  * whole, and deleting works on a full disk. */
 static void a_full_disk_says_so(void **state)
 {
-    (void)state;
     for (uint64_t extra = 0; extra < 60000; extra += 1500) {
         struct bed bed;
         struct scenario scenario = {0};
@@ -306,19 +296,17 @@ static void a_full_disk_says_so(void **state)
     }
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_call_fails_once),
-        cmocka_unit_test(a_failed_fsync_voids_the_object),
-        cmocka_unit_test(a_failed_write_voids_the_object),
-        cmocka_unit_test(repeated_fsync_failures_end_writing),
-        cmocka_unit_test(rare_fsync_failures_do_not_add_up),
-        cmocka_unit_test(a_read_error_is_tried_again),
-        cmocka_unit_test(an_uncertain_update_is_settled),
-        cmocka_unit_test(a_failing_disk_is_waited_for),
-        cmocka_unit_test(copies_keep_their_pace),
-        cmocka_unit_test(a_full_disk_says_so),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+static const struct CMUnitTest tests[] = {
+    cmocka_unit_test(every_call_fails_once),
+    cmocka_unit_test(a_failed_fsync_voids_the_object),
+    cmocka_unit_test(a_failed_write_voids_the_object),
+    cmocka_unit_test(repeated_fsync_failures_end_writing),
+    cmocka_unit_test(rare_fsync_failures_do_not_add_up),
+    cmocka_unit_test(a_read_error_is_tried_again),
+    cmocka_unit_test(an_uncertain_update_is_settled),
+    cmocka_unit_test(a_failing_disk_is_waited_for),
+    cmocka_unit_test(copies_keep_their_pace),
+    cmocka_unit_test(a_full_disk_says_so),
+};
+
+UNIT_TEST_MAIN(tests)

@@ -67,7 +67,6 @@ static void drop_disk(void)
 /* After a failed test, whose store is still open. */
 static int clean_up(void **state)
 {
-    (void)state;
     if (is_mounted) {
         is_mounted = false;
         return COMMAND("umount", "-l", mounted) ? rmdir(mounted) | unlink(image) : -1;
@@ -130,7 +129,6 @@ static void expect_done_or_full(int rc)
 
 static void blocks_run_out_at_each_step(void **state)
 {
-    (void)state;
     struct bed bed;
     unsigned full = 0, done = 0;
     char value[16], was[16] = "";
@@ -170,7 +168,6 @@ static void blocks_run_out_at_each_step(void **state)
 
 static void inodes_run_out(void **state)
 {
-    (void)state;
     struct bed bed;
     uint32_t made = 0;
     if (!begin(&bed, "64")) {
@@ -196,7 +193,6 @@ static void inodes_run_out(void **state)
 /* Goal (L19): the reserve is refused to objects, not to what finishes a save. */
 static void the_reserve_is_kept(void **state)
 {
-    (void)state;
     struct bed bed;
     struct bed_change change = {"k", "v", false, NULL};
     if (!begin(&bed, "2000")) {
@@ -217,7 +213,6 @@ static void the_reserve_is_kept(void **state)
 /* Goal: the same of inodes: the last ones are the record's, or nothing could be forgotten. */
 static void inodes_are_kept_too(void **state)
 {
-    (void)state;
     struct bed bed;
     uint32_t made = 0;
     struct store_req probe = {.op = STORE_PROBE}, again = {.op = STORE_PROBE};
@@ -250,7 +245,6 @@ static void inodes_are_kept_too(void **state)
  */
 static void a_read_only_file_system_is_served(void **state)
 {
-    (void)state;
     struct bed bed;
     struct bed_change change = {"k", "v", false, NULL};
     struct store_req usage = {.op = STORE_USAGE}, list = {.op = STORE_LIST_RUNS};

@@ -114,7 +114,6 @@ static const struct record_file nine = {.version = 9}, ten = {.version = 10},
  * bytes, cut ones and damaged ones are refused; what is whole is not touched. */
 static void updates(void **state)
 {
-    (void)state;
     static const struct record_file *const files[] = {&nine, &ten, &last};
     for (size_t f = 0; f < ARRAY_LEN(files); f++) {
         struct bed bed;
@@ -155,7 +154,6 @@ static void updates(void **state)
  * answers for it, and not without; nor is one that follows another history. */
 static void the_last_update(void **state)
 {
-    (void)state;
     struct bed bed, fork;
     struct file good, forked;
     struct record_file unanswered = {.version = 11};
@@ -180,7 +178,6 @@ static void the_last_update(void **state)
 /* Goal: a history that went another way gives no copies. */
 static void another_history(void **state)
 {
-    (void)state;
     struct bed bed, fork;
     struct file good, forked;
     fill(&bed);
@@ -210,7 +207,6 @@ static void another_history(void **state)
 /* Goal: what the store has read of the record speaks for the last update, before any copy. */
 static void a_last_update_that_was_read(void **state)
 {
-    (void)state;
     struct bed bed, fork;
     struct file good, forked;
     fill(&bed);
@@ -239,7 +235,6 @@ static void a_last_update_that_was_read(void **state)
 /* Goal: of two neighbours the later one is proven first, and then proves the other. */
 static void neighbours(void **state)
 {
-    (void)state;
     struct bed bed;
     struct file first, second;
     fill(&bed);
@@ -258,7 +253,6 @@ static void neighbours(void **state)
 /* Goal: with both snapshots damaged either is asked for, and either will do. */
 static void snapshots(void **state)
 {
-    (void)state;
     static const struct record_file *const files[] = {&newer, &older};
     for (size_t f = 0; f < 2; f++) {
         struct bed bed;
@@ -281,7 +275,6 @@ static void snapshots(void **state)
 /* Goal: a store that has read the record writes what it holds, and the damage is covered. */
 static void from_memory(void **state)
 {
-    (void)state;
     struct bed bed;
     struct file good;
     fill(&bed);
@@ -307,7 +300,6 @@ static void a_whole_record(void **state)
     static const struct record_file whole = {.version = 8, .is_snapshot = true, .is_last = true};
     struct bed bed;
     struct file good;
-    (void)state;
     fill(&bed);
     slurp(&bed, &newer, &good);
     bed_open_ok(&bed);

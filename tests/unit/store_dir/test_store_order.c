@@ -37,7 +37,6 @@ static void note(const char *what)
 static int spy_open(struct vfs *vfs, vfs_fd dir, const char *name, unsigned flags, vfs_fd *ret,
                     struct diag *diag)
 {
-    (void)vfs;
     if (flags & VFS_CREATE_EXCL) {
         note(strncmp(name, ".tmp-", 5) == 0 ? "create" : "CREATE-IN-PLACE");
     }
@@ -47,14 +46,12 @@ static int spy_open(struct vfs *vfs, vfs_fd dir, const char *name, unsigned flag
 static int spy_pwrite(struct vfs *vfs, vfs_fd fd, uint64_t offset, size_t bytes, const void *data,
                       struct diag *diag)
 {
-    (void)vfs;
     note("write");
     return vfs_posix()->ops->pwrite(vfs_posix(), fd, offset, bytes, data, diag);
 }
 
 static int spy_allocate(struct vfs *vfs, vfs_fd fd, uint64_t bytes, struct diag *diag)
 {
-    (void)vfs;
     note("allocate");
     return vfs_posix()->ops->allocate(vfs_posix(), fd, bytes, diag);
 }
@@ -62,7 +59,6 @@ static int spy_allocate(struct vfs *vfs, vfs_fd fd, uint64_t bytes, struct diag 
 static int spy_fsync(struct vfs *vfs, vfs_fd fd, struct diag *diag)
 {
     struct vfs_stat stat;
-    (void)vfs;
     int rc = vfs_posix()->ops->fstat(vfs_posix(), fd, &stat, diag);
     if (rc != 0 || stat.kind != VFS_DIR) {
         note("fsync");
@@ -81,7 +77,6 @@ static int spy_fsync(struct vfs *vfs, vfs_fd fd, struct diag *diag)
 static int spy_rename(struct vfs *vfs, vfs_fd from_dir, const char *from, vfs_fd to_dir,
                       const char *to, struct diag *diag)
 {
-    (void)vfs;
     note("rename");
     int rc = vfs_posix()->ops->rename(vfs_posix(), from_dir, from, to_dir, to, diag);
     pthread_mutex_lock(&seen.lock);

@@ -34,7 +34,6 @@ static int sick_stat(struct vfs *vfs, vfs_fd dir, const char *name, struct vfs_s
                      struct diag *diag)
 {
     struct stat st;
-    (void)vfs;
     return fstatat(dir, name, &st, AT_SYMLINK_NOFOLLOW) == 0 && S_ISREG(st.st_mode) &&
                    st.st_ino == unreadable
                ? diag_set(diag, CAIRN_E_IO, "%s: Input/output error", name)
@@ -46,7 +45,6 @@ static int sick_list(struct vfs *vfs, vfs_fd dir,
                      struct diag *diag)
 {
     struct stat st;
-    (void)vfs;
     return fstat(dir, &st) == 0 && st.st_ino == unreadable
                ? diag_set(diag, CAIRN_E_IO, "list a folder: Input/output error")
                : vfs_posix()->ops->list(vfs_posix(), dir, each, user, diag);
@@ -79,7 +77,6 @@ static void begin(struct bed *bed)
 static int fill_model(void **state)
 {
     struct bed *bed = &model;
-    (void)state;
     begin(bed);
     bed_open_ok(bed);
     for (unsigned i = 1; i <= UPDATES; i++) {
@@ -93,7 +90,6 @@ static int fill_model(void **state)
 
 static int end_model(void **state)
 {
-    (void)state;
     bed_fini(&model);
     return 0;
 }
@@ -104,7 +100,6 @@ static int copy_one(const char *path, const struct stat *st, int flag, struct FT
 {
     char to[2 * ROOM];
     uint8_t data[8192];
-    (void)ftw;
     snprintf(to, sizeof(to), "%s%s", copy_to, path + strlen(model.path));
     if (flag == FTW_D) {
         assert_true(path[strlen(model.path)] == 0 || mkdir(to, 0700) == 0);
@@ -135,12 +130,10 @@ static struct {
 
 static int note_name(const char *path, const struct stat *st, int flag, struct FTW *ftw)
 {
-    (void)ftw;
     const char *name = path + seen.root_bytes;
     bool is_folder = flag == FTW_D || flag == FTW_DP;
     bool is_record = strncmp(name, "/store", 6) == 0 ||
                      strncmp(name, "/runs/p/r/record", 16) == 0 || strncmp(name, "/copy", 5) == 0;
-    (void)st;
     if (is_record) {
         assert_true(seen.count < NAMES_MAX);
         seen.are_folders[seen.count] = is_folder;
@@ -318,7 +311,6 @@ static void live_with(const char *name, bool is_folder, enum fault fault)
 
 static void every_name_and_every_fault(void **state)
 {
-    (void)state;
     struct bed bed;
     unsigned cases = 0;
     fill(&bed);
@@ -335,7 +327,6 @@ static void every_name_and_every_fault(void **state)
 /* Goal: each bit of the copy is under its check: a flip anywhere is told of, and never believed. */
 static void every_byte_of_a_copy(void **state)
 {
-    (void)state;
     struct bed bed;
     struct diag diag = DIAG_INIT;
     char path[2 * ROOM], kept[2 * ROOM];
@@ -363,7 +354,6 @@ static void every_byte_of_a_copy(void **state)
  */
 static void a_rolled_back_place(void **state)
 {
-    (void)state;
     struct bed bed;
     char path[2 * ROOM];
     fill(&bed);
@@ -382,7 +372,6 @@ static void a_rolled_back_place(void **state)
 /* Goal: a copy of another history is never believed, whatever its number. */
 static void a_copy_of_another_history(void **state)
 {
-    (void)state;
     struct bed bed, other;
     char from[2 * ROOM], to[2 * ROOM];
     fill(&bed);
@@ -416,7 +405,6 @@ static void damage(struct bed *bed, const char *name)
  * there was, with what is left of the rest in quarantine. */
 static void a_lost_end(void **state)
 {
-    (void)state;
     struct bed bed;
     struct bed_change change = {"key", "x", false, NULL};
     char path[2 * ROOM];
@@ -455,7 +443,6 @@ static void a_lost_end(void **state)
 /* Goal: what a daemon holds in memory mends both places, and so does either place for the other. */
 static void mending(void **state)
 {
-    (void)state;
     struct bed bed;
     struct store_req mend = {.op = STORE_RECORD_MEND, .run = bed_run()};
     fill(&bed);
@@ -480,7 +467,6 @@ static void mending(void **state)
 /* Goal: an old store, which has no second places, gets them when it is opened. */
 static void an_old_store_gets_copies(void **state)
 {
-    (void)state;
     struct bed bed;
     char path[2 * ROOM];
     struct stat st;
@@ -498,7 +484,6 @@ static void an_old_store_gets_copies(void **state)
 /* Goal: a run of which anything is left is listed: its record, a copy of it, or its checkpoints. */
 static void a_run_is_listed_for_whatever_is_left(void **state)
 {
-    (void)state;
     static const char *const gone[] = {"runs/p/r/record", "copy", "runs"};
     for (unsigned i = 0; i < 8; i++) {
         struct bed bed;

@@ -45,11 +45,7 @@ static void end(struct stack *stack)
     sim_free(stack->sim);
 }
 
-static void on_done(struct store_req *req)
-{
-    (void)req;
-    stack_of_test->done++;
-}
+static void on_done(struct store_req *req) { stack_of_test->done++; }
 
 static struct store_req publish_req(uint32_t number)
 {
@@ -94,7 +90,6 @@ static void inject(struct stack *stack, int code, unsigned count)
 
 static void retry_repeats_what_may_pass(void **state)
 {
-    (void)state;
     struct stack stack;
     begin(&stack);
     add_retry(&stack, 3);
@@ -114,7 +109,6 @@ static void retry_repeats_what_may_pass(void **state)
 
 static void retry_leaves_answers_alone(void **state)
 {
-    (void)state;
     static const int codes[] = {CAIRN_E_CONFLICT, CAIRN_E_NO_SPACE,        CAIRN_E_IO,
                                 CAIRN_E_EXISTS,   CAIRN_E_OUTCOME_UNKNOWN, CAIRN_E_DAMAGED};
     struct stack stack;
@@ -133,7 +127,6 @@ static void retry_leaves_answers_alone(void **state)
 
 static void retry_keeps_the_deadline(void **state)
 {
-    (void)state;
     struct stack stack;
     begin(&stack);
     add_retry(&stack, 1000);
@@ -154,7 +147,6 @@ static void retry_keeps_the_deadline(void **state)
 
 static void limit_bounds_and_keeps_order(void **state)
 {
-    (void)state;
     enum { COUNT = 6 };
     struct stack stack;
     struct store_req reqs[COUNT];
@@ -179,7 +171,6 @@ static void limit_bounds_and_keeps_order(void **state)
 
 static void limit_gives_up_at_the_deadline(void **state)
 {
-    (void)state;
     struct stack stack;
     begin(&stack);
     assert_int_equal(store_limit_new(stack.loop, stack.fault, 1, &stack.top), 0);
@@ -206,7 +197,6 @@ static void limit_gives_up_at_the_deadline(void **state)
 
 static void lost_and_late_answers(void **state)
 {
-    (void)state;
     struct stack stack;
     begin(&stack);
     struct store_fault_rule lost = {.kind = FAULT_LOST, .op = STORE_PUBLISH};
@@ -242,7 +232,6 @@ static void lost_and_late_answers(void **state)
  */
 static void a_guard_stops_a_late_update(void **state)
 {
-    (void)state;
     struct stack stack;
     begin(&stack);
     const uint8_t one[] = "1", two[] = "2";
@@ -272,7 +261,6 @@ static void a_guard_stops_a_late_update(void **state)
 
 static void delayed_answers_come_later(void **state)
 {
-    (void)state;
     struct stack stack;
     begin(&stack);
     struct store_fault_rule delay = {.kind = FAULT_DELAY, .any_op = true, .delay_ms = 5000};
@@ -289,7 +277,6 @@ static void delayed_answers_come_later(void **state)
 
 static void counting_changes_nothing(void **state)
 {
-    (void)state;
     struct stack stack;
     const struct store_counts *counts = NULL;
     begin(&stack);
@@ -322,18 +309,16 @@ static void counting_changes_nothing(void **state)
     end(&stack);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(retry_repeats_what_may_pass),
-        cmocka_unit_test(retry_leaves_answers_alone),
-        cmocka_unit_test(retry_keeps_the_deadline),
-        cmocka_unit_test(limit_bounds_and_keeps_order),
-        cmocka_unit_test(limit_gives_up_at_the_deadline),
-        cmocka_unit_test(lost_and_late_answers),
-        cmocka_unit_test(a_guard_stops_a_late_update),
-        cmocka_unit_test(delayed_answers_come_later),
-        cmocka_unit_test(counting_changes_nothing),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+static const struct CMUnitTest tests[] = {
+    cmocka_unit_test(retry_repeats_what_may_pass),
+    cmocka_unit_test(retry_leaves_answers_alone),
+    cmocka_unit_test(retry_keeps_the_deadline),
+    cmocka_unit_test(limit_bounds_and_keeps_order),
+    cmocka_unit_test(limit_gives_up_at_the_deadline),
+    cmocka_unit_test(lost_and_late_answers),
+    cmocka_unit_test(a_guard_stops_a_late_update),
+    cmocka_unit_test(delayed_answers_come_later),
+    cmocka_unit_test(counting_changes_nothing),
+};
+
+UNIT_TEST_MAIN(tests)

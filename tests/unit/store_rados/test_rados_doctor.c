@@ -3,21 +3,13 @@
  * Goal: what makes a cluster unsafe for checkpoints is found, with the remedy, and what is good is
  * called good. A fake cluster, and a monitor that says what the case wants to hear.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-
 #include "base/check.h"
 #include "store/rados/rados_doctor.h"
 #include "support/cluster_fake.h"
+#include "support/unit_test.h"
 
 #include <errno.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <time.h>
 
 struct cluster_said {
@@ -33,7 +25,6 @@ static char answer[4096];
 
 static int canned(struct cluster *cluster, const char *command, char **ret, size_t *ret_bytes)
 {
-    (void)cluster;
     char stamp[40];
     time_t now = time(NULL) + said.skew_s;
     struct tm tm;
@@ -268,7 +259,6 @@ static void use_is_tried(void **state)
 
 static void an_old_cluster_is_refused(void **state)
 {
-    (void)state;
     struct diag diag = DIAG_INIT;
     assert_int_equal(cluster_release_check(16, NULL), 0);
     assert_int_equal(cluster_release_check(CLUSTER_RELEASE_MIN, NULL), 0);
@@ -295,12 +285,10 @@ static void silence_is_waited_for_once(void **state)
     assert_true(has(&examined->doctor, DOCTOR_UNSAFE, "use of p", "did not answer in time"));
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        POINT(a_good_cluster_is_good),        POINT(what_is_bad_is_found),
-        POINT(coded_pools_need_spare_pieces), POINT(use_is_tried),
-        POINT(an_old_cluster_is_refused),     POINT(silence_is_waited_for_once),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+static const struct CMUnitTest tests[] = {
+    POINT(a_good_cluster_is_good),        POINT(what_is_bad_is_found),
+    POINT(coded_pools_need_spare_pieces), POINT(use_is_tried),
+    POINT(an_old_cluster_is_refused),     POINT(silence_is_waited_for_once),
+};
+
+UNIT_TEST_MAIN(tests)

@@ -165,7 +165,6 @@ static void knowledge_ends(void **state)
     struct rados_store *store = store_new();
     const struct store_name name = bed_name(5, STORE_PART, 0, 1),
                             other = bed_name(5, STORE_PART, 0, 2);
-    (void)state;
     struct rados_known *mine = rados_known_try(store, &name);
     assert_non_null(mine);
     assert_null(rados_known_try(store, &name)); /* somebody is at it */
@@ -189,7 +188,6 @@ static void room_is_bounded(void **state)
     struct rados_store *store = store_new();
     struct store_name name = bed_name(5, STORE_PART, 0, 1);
     struct rados_known *mine = NULL;
-    (void)state;
     for (; name.number < RADOS_KNOWN_MAX; name.number++) {
         mine = rados_known_try(store, &name);
         assert_non_null(mine);
@@ -220,7 +218,6 @@ static void *wait_for_it(void *user)
 
 static void who_waits_learns_how_it_went(void **state)
 {
-    (void)state;
     for (unsigned well = 0; well < 2; well++) {
         struct rados_store *store = store_new();
         struct waiter waiters[4];
@@ -241,22 +238,18 @@ static void who_waits_learns_how_it_went(void **state)
     }
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(entered_ahead_costs_nothing_later, bed_setup_rados,
-                                        bed_teardown),
-        cmocka_unit_test_setup_teardown(a_hint_that_failed_does_no_harm, bed_setup_rados,
-                                        bed_teardown),
-        cmocka_unit_test_setup_teardown(what_was_taken_out_is_entered_anew, bed_setup_rados,
-                                        bed_teardown),
-        cmocka_unit_test_setup_teardown(tails_are_named_all_the_same, bed_setup_rados,
-                                        bed_teardown),
-        cmocka_unit_test_setup_teardown(many_who_need_an_entry_make_it_once, bed_setup_rados,
-                                        bed_teardown),
-        cmocka_unit_test(knowledge_ends),
-        cmocka_unit_test(room_is_bounded),
-        cmocka_unit_test(who_waits_learns_how_it_went),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+static const struct CMUnitTest tests[] = {
+    cmocka_unit_test_setup_teardown(entered_ahead_costs_nothing_later, bed_setup_rados,
+                                    bed_teardown),
+    cmocka_unit_test_setup_teardown(a_hint_that_failed_does_no_harm, bed_setup_rados, bed_teardown),
+    cmocka_unit_test_setup_teardown(what_was_taken_out_is_entered_anew, bed_setup_rados,
+                                    bed_teardown),
+    cmocka_unit_test_setup_teardown(tails_are_named_all_the_same, bed_setup_rados, bed_teardown),
+    cmocka_unit_test_setup_teardown(many_who_need_an_entry_make_it_once, bed_setup_rados,
+                                    bed_teardown),
+    cmocka_unit_test(knowledge_ends),
+    cmocka_unit_test(room_is_bounded),
+    cmocka_unit_test(who_waits_learns_how_it_went),
+};
+
+UNIT_TEST_MAIN(tests)

@@ -188,13 +188,11 @@ static void what_is_sealed_is_whole(void **state)
 
 #define POINT(f) cmocka_unit_test_setup_teardown(f, bed_setup_rados, bed_teardown)
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        POINT(refusals_are_named),      POINT(a_failed_write_voids_the_object),
-        POINT(a_full_cluster_says_so),  POINT(keys_need_a_replicated_pool),
-        POINT(an_abort_leaves_nothing), POINT(large_parts_have_tails),
-        POINT(what_is_sealed_is_whole), POINT(small_things_cost_little),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+static const struct CMUnitTest tests[] = {
+    POINT(refusals_are_named),      POINT(a_failed_write_voids_the_object),
+    POINT(a_full_cluster_says_so),  POINT(keys_need_a_replicated_pool),
+    POINT(an_abort_leaves_nothing), POINT(large_parts_have_tails),
+    POINT(what_is_sealed_is_whole), POINT(small_things_cost_little),
+};
+
+UNIT_TEST_MAIN(tests)

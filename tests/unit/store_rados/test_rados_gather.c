@@ -8,15 +8,10 @@
 #include "store/rados/store_rados.h"
 
 #include <pthread.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
 
 #include "base/check.h"
 #include "support/cluster_fake.h"
+#include "support/unit_test.h"
 
 #include <errno.h>
 
@@ -108,7 +103,6 @@ static void await_gate(unsigned count)
 
 static void on_done(struct store_req *req)
 {
-    (void)req;
     if (--bench.left == 0) {
         loop_uv_stop(bench.loop);
     }
@@ -142,7 +136,6 @@ static void submit_writes(void)
 
 static int setup(void **state)
 {
-    (void)state;
     bench = (struct bench){.gate = {.base.ops = &gated_ops},
                            .id = {.term = 1, .step = 1, .writer = 5, .rank = 0, .sequence = 1}};
     assert_int_equal(pthread_mutex_init(&bench.gate.lock, NULL), 0);
@@ -169,7 +162,6 @@ static void on_closed(void *user) { loop_uv_stop(((struct bench *)user)->loop); 
 
 static int teardown(void **state)
 {
-    (void)state;
     store_close(bench.store, on_closed, &bench);
     loop_uv_run(bench.loop);
     work_threads_free(bench.pool);
@@ -183,7 +175,6 @@ static int teardown(void **state)
 
 static void test_small_writes_share_pieces(void **state)
 {
-    (void)state;
     submit_writes();
     await_gate(8);
     set_gate(true);
@@ -205,7 +196,6 @@ static void test_small_writes_share_pieces(void **state)
 
 static void test_a_failure_is_everybodys(void **state)
 {
-    (void)state;
     submit_writes();
     await_gate(8);
     const struct fake_plan refuse = {.seed = 1, .percent = {[FAKE_REFUSED] = 100}, .error = EDQUOT};
@@ -224,7 +214,6 @@ static void test_a_failure_is_everybodys(void **state)
 
 static void test_an_object_goes_under_its_writers(void **state)
 {
-    (void)state;
     submit_writes();
     await_gate(8);
     struct store_req drop = {
@@ -240,12 +229,10 @@ static void test_an_object_goes_under_its_writers(void **state)
     assert_int_equal(run(&seal), CAIRN_E_NOT_FOUND);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(test_small_writes_share_pieces, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_a_failure_is_everybodys, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_an_object_goes_under_its_writers, setup, teardown),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+static const struct CMUnitTest tests[] = {
+    cmocka_unit_test_setup_teardown(test_small_writes_share_pieces, setup, teardown),
+    cmocka_unit_test_setup_teardown(test_a_failure_is_everybodys, setup, teardown),
+    cmocka_unit_test_setup_teardown(test_an_object_goes_under_its_writers, setup, teardown),
+};
+
+UNIT_TEST_MAIN(tests)

@@ -375,12 +375,9 @@ static void an_entry_is_made_good_from_the_log(void **state)
     record_free(again.ret_record);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(one_fault_costs_what_it_hits, bed_setup_rados,
-                                        bed_teardown),
-        cmocka_unit_test_setup_teardown(an_entry_is_made_good_from_the_log, bed_setup_rados,
-                                        bed_teardown)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+static const struct CMUnitTest tests[] = {
+    cmocka_unit_test_setup_teardown(one_fault_costs_what_it_hits, bed_setup_rados, bed_teardown),
+    cmocka_unit_test_setup_teardown(an_entry_is_made_good_from_the_log, bed_setup_rados,
+                                    bed_teardown)};
+
+UNIT_TEST_MAIN(tests)

@@ -69,7 +69,6 @@ static int raise_counter(struct bed *bed, unsigned from)
 static void a_race_has_one_winner(void **state)
 {
     struct daemons daemons;
-    (void)state;
     daemons_open(&daemons);
     for (unsigned round = 0; round < 1000; round++) {
         unsigned winners = 0;
@@ -120,7 +119,6 @@ static void one_bad_cluster(uint64_t seed)
 /* Goal: what was answered is what happened, whatever the cluster loses, hides or does late. */
 static void answers_are_true_on_a_bad_cluster(void **state)
 {
-    (void)state;
     for (uint64_t seed = 1; seed <= 20; seed++) {
         one_bad_cluster(seed);
     }
@@ -131,7 +129,6 @@ static void a_late_update_finds_the_door_shut(void **state)
 {
     struct daemons daemons;
     const struct fake_plan late = {.seed = 1, .percent = {[FAKE_LATE] = 100}, .later_max = 1000};
-    (void)state;
     daemons_open(&daemons);
     struct bed *a = &daemons.beds[0], *b = &daemons.beds[1];
     assert_int_equal(raise_counter(a, 0), 0);
@@ -151,7 +148,6 @@ static void a_late_update_finds_the_door_shut(void **state)
 static void a_daemon_that_slept_catches_up(void **state)
 {
     struct daemons daemons;
-    (void)state;
     daemons_open(&daemons);
     assert_int_equal(counter_of(&daemons.beds[1]), 0);
     unsigned at = 0;
@@ -169,7 +165,6 @@ static void a_daemon_that_slept_catches_up(void **state)
 static void round_trips_are_few(void **state)
 {
     struct daemons daemons;
-    (void)state;
     daemons_open(&daemons);
     struct bed *bed = &daemons.beds[0];
     assert_int_equal(raise_counter(bed, 0), 0);
@@ -181,14 +176,12 @@ static void round_trips_are_few(void **state)
     daemons_close(&daemons);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_race_has_one_winner),
-        cmocka_unit_test(answers_are_true_on_a_bad_cluster),
-        cmocka_unit_test(a_late_update_finds_the_door_shut),
-        cmocka_unit_test(a_daemon_that_slept_catches_up),
-        cmocka_unit_test(round_trips_are_few),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+static const struct CMUnitTest tests[] = {
+    cmocka_unit_test(a_race_has_one_winner),
+    cmocka_unit_test(answers_are_true_on_a_bad_cluster),
+    cmocka_unit_test(a_late_update_finds_the_door_shut),
+    cmocka_unit_test(a_daemon_that_slept_catches_up),
+    cmocka_unit_test(round_trips_are_few),
+};
+
+UNIT_TEST_MAIN(tests)

@@ -75,10 +75,8 @@ static void an_older_store_opens(void **state)
 
 #define POINT(f) cmocka_unit_test_setup_teardown(f, setup, bed_teardown)
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {POINT(another_data_pool_is_refused),
-                                       POINT(the_pool_of_the_records_is_one_too),
-                                       POINT(an_older_store_opens)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+static const struct CMUnitTest tests[] = {POINT(another_data_pool_is_refused),
+                                          POINT(the_pool_of_the_records_is_one_too),
+                                          POINT(an_older_store_opens)};
+
+UNIT_TEST_MAIN(tests)

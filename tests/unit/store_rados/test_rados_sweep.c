@@ -181,12 +181,10 @@ static void closing_does_not_wait_for_each(void **state)
 
 #define POINT(f) cmocka_unit_test_setup_teardown(f, bed_setup_rados, bed_teardown)
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        POINT(what_a_dead_daemon_left_is_removed), POINT(what_was_given_up_is_never_sealed),
-        POINT(what_lands_late_is_found),           POINT(nothing_is_left_on_a_bad_cluster),
-        POINT(closing_does_not_wait_for_each),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+static const struct CMUnitTest tests[] = {
+    POINT(what_a_dead_daemon_left_is_removed), POINT(what_was_given_up_is_never_sealed),
+    POINT(what_lands_late_is_found),           POINT(nothing_is_left_on_a_bad_cluster),
+    POINT(closing_does_not_wait_for_each),
+};
+
+UNIT_TEST_MAIN(tests)

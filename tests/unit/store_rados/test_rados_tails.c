@@ -250,13 +250,11 @@ static void entries_outlive_things(void **state)
 
 #define POINT(f) cmocka_unit_test_setup_teardown(f, setup, bed_teardown)
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        POINT(a_daemon_dies_publishing), POINT(a_daemon_dies_removing),
-        POINT(what_lands_late_goes),     POINT(the_second_publisher_harms_nothing),
-        POINT(published_beside_a_sweep), POINT(nothing_left_is_not_listed),
-        POINT(entries_outlive_things),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+static const struct CMUnitTest tests[] = {
+    POINT(a_daemon_dies_publishing), POINT(a_daemon_dies_removing),
+    POINT(what_lands_late_goes),     POINT(the_second_publisher_harms_nothing),
+    POINT(published_beside_a_sweep), POINT(nothing_left_is_not_listed),
+    POINT(entries_outlive_things),
+};
+
+UNIT_TEST_MAIN(tests)

@@ -7,15 +7,9 @@
 #include "support/store_bend.h"
 #include "support/store_memory.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
-
 #include "base/check.h"
 #include "sim/env/sim.h"
+#include "support/unit_test.h"
 
 struct bench {
     struct sim *sim;
@@ -178,18 +172,15 @@ static void test_closing_waits_for_a_probe(void **state)
     assert_int_equal(look(bench).word, STORE_WELL);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(test_a_store_that_nobody_uses_is_found_ill_and_well_again,
-                                        setup, teardown),
-        cmocka_unit_test_setup_teardown(test_one_thing_that_fails_is_not_the_store, setup,
-                                        teardown),
-        cmocka_unit_test_setup_teardown(test_a_full_store_is_full_until_something_fits, setup,
-                                        teardown),
-        cmocka_unit_test_setup_teardown(test_answers_are_no_illness, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_a_store_that_does_not_answer, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_closing_waits_for_a_probe, setup, teardown),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+static const struct CMUnitTest tests[] = {
+    cmocka_unit_test_setup_teardown(test_a_store_that_nobody_uses_is_found_ill_and_well_again,
+                                    setup, teardown),
+    cmocka_unit_test_setup_teardown(test_one_thing_that_fails_is_not_the_store, setup, teardown),
+    cmocka_unit_test_setup_teardown(test_a_full_store_is_full_until_something_fits, setup,
+                                    teardown),
+    cmocka_unit_test_setup_teardown(test_answers_are_no_illness, setup, teardown),
+    cmocka_unit_test_setup_teardown(test_a_store_that_does_not_answer, setup, teardown),
+    cmocka_unit_test_setup_teardown(test_closing_waits_for_a_probe, setup, teardown),
+};
+
+UNIT_TEST_MAIN(tests)

@@ -5,13 +5,7 @@
  */
 #include "cli.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
+#include "support/unit_test.h"
 
 enum { WORDS_MAX = 16 };
 
@@ -39,7 +33,6 @@ static void good(const char *line, struct cli *cli, const char *command)
 
 static void test_good_lines(void **state)
 {
-    (void)state;
     struct cli cli;
     good("ls", &cli, "ls");
     assert_null(cli.run_text);
@@ -76,7 +69,6 @@ static void test_good_lines(void **state)
  */
 static void test_environment_yields(void **state)
 {
-    (void)state;
     struct cli cli;
     assert_int_equal(setenv("CAIRN_STORE", "dir:/other", 1), 0);
     good("ls", &cli, "ls");
@@ -101,7 +93,6 @@ static void test_environment_yields(void **state)
 
 static void test_bad_lines(void **state)
 {
-    (void)state;
     static const char *const cases[][2] = {
         {"list", "'list' is not a command"},
         {"ls --nonsense", "--nonsense is not an option of cairn ls"},
@@ -149,7 +140,6 @@ static void test_bad_lines(void **state)
  * a full stop, and a preset that its own kind accepts; every option appears in the help. */
 static void test_tables(void **state)
 {
-    (void)state;
     for (size_t i = 0; commands[i]; i++) {
         char *text = NULL;
         size_t bytes = 0;
@@ -178,13 +168,11 @@ static void test_tables(void **state)
     }
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_good_lines),
-        cmocka_unit_test(test_environment_yields),
-        cmocka_unit_test(test_bad_lines),
-        cmocka_unit_test(test_tables),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+static const struct CMUnitTest tests[] = {
+    cmocka_unit_test(test_good_lines),
+    cmocka_unit_test(test_environment_yields),
+    cmocka_unit_test(test_bad_lines),
+    cmocka_unit_test(test_tables),
+};
+
+UNIT_TEST_MAIN(tests)

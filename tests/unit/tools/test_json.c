@@ -5,13 +5,8 @@
 #include "json.h"
 
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <string.h>
 
-#include <cmocka.h>
+#include "support/unit_test.h"
 
 static void assert_document(struct json *json, const char *expected)
 {
@@ -23,7 +18,6 @@ static void assert_document(struct json *json, const char *expected)
 
 static void test_nesting_and_commas(void **state)
 {
-    (void)state;
     struct json json;
     json_init(&json);
     json_open(&json, NULL, '{');
@@ -47,7 +41,6 @@ static void test_nesting_and_commas(void **state)
 
 static void test_texts_are_escaped(void **state)
 {
-    (void)state;
     struct json json;
     json_init(&json);
     json_open(&json, NULL, '{');
@@ -61,7 +54,6 @@ static void test_texts_are_escaped(void **state)
 
 static void test_numbers(void **state)
 {
-    (void)state;
     struct json json;
     json_init(&json);
     json_open(&json, NULL, '[');
@@ -72,12 +64,10 @@ static void test_numbers(void **state)
     assert_document(&json, "[0.10000000000000001,null,null]");
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_nesting_and_commas),
-        cmocka_unit_test(test_texts_are_escaped),
-        cmocka_unit_test(test_numbers),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+static const struct CMUnitTest tests[] = {
+    cmocka_unit_test(test_nesting_and_commas),
+    cmocka_unit_test(test_texts_are_escaped),
+    cmocka_unit_test(test_numbers),
+};
+
+UNIT_TEST_MAIN(tests)

@@ -6,14 +6,9 @@
  */
 #include "formats/json_read.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdint.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
-#include <cmocka.h>
+#include "support/unit_test.h"
 
 static int read_bytes(size_t bytes, const char *text, json_t **ret, struct diag *diag)
 {
@@ -38,7 +33,6 @@ static void assert_refused(int code, const char *text, const char *why)
 
 static void test_values_are_exact(void **state)
 {
-    (void)state;
     static const char text[] =
         " {\"b\": [9223372036854775807, -1, 1.5], \"a\": \"\\u00e4\\ud83d\\ude00/\", \"c\": null} ";
     json_t *root = NULL;
@@ -54,7 +48,6 @@ static void test_values_are_exact(void **state)
 
 static void test_broken_texts_are_refused(void **state)
 {
-    (void)state;
     assert_refused(CAIRN_E_FORMAT, "{\"a\":1,\"a\":2}", "duplicate");
     assert_refused(CAIRN_E_FORMAT, "[9223372036854775808]", "too big integer");
     assert_refused(CAIRN_E_FORMAT, "{} x", "end of file expected");
@@ -77,7 +70,6 @@ static void test_broken_texts_are_refused(void **state)
 
 static void test_depth_and_number_of_values_are_bounded(void **state)
 {
-    (void)state;
     char deep[67] = {0};
     memset(deep, '[', 32);
     memset(deep + 32, ']', 32);
@@ -107,7 +99,6 @@ static void test_depth_and_number_of_values_are_bounded(void **state)
 
 static void test_every_truncation_is_refused(void **state)
 {
-    (void)state;
     static const char text[] = "{\"a\\\"\":[1.5e3,true,{\"\\u00e4\":\"\xc3\xa4\"}],\"b\":-12}";
     for (size_t bytes = 0; bytes < sizeof(text) - 1; bytes++) {
         json_t *root = NULL;
@@ -115,13 +106,11 @@ static void test_every_truncation_is_refused(void **state)
     }
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_values_are_exact),
-        cmocka_unit_test(test_broken_texts_are_refused),
-        cmocka_unit_test(test_depth_and_number_of_values_are_bounded),
-        cmocka_unit_test(test_every_truncation_is_refused),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+static const struct CMUnitTest tests[] = {
+    cmocka_unit_test(test_values_are_exact),
+    cmocka_unit_test(test_broken_texts_are_refused),
+    cmocka_unit_test(test_depth_and_number_of_values_are_bounded),
+    cmocka_unit_test(test_every_truncation_is_refused),
+};
+
+UNIT_TEST_MAIN(tests)

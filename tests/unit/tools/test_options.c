@@ -6,14 +6,7 @@
 #include "options.h"
 
 #include "base/check.h"
-
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
+#include "support/unit_test.h"
 
 struct values {
     bool flag;
@@ -55,7 +48,6 @@ static int take(struct bed *bed, const char *name, const char *text, struct diag
 
 static void test_values(void **state)
 {
-    (void)state;
     struct bed bed;
     begin(&bed);
     assert_string_equal(bed.values.text, "preset");
@@ -86,7 +78,6 @@ static void test_values(void **state)
 
 static void test_refused(void **state)
 {
-    (void)state;
     static const char *const cases[][3] = {
         {"t-choice", "mean", "it must be one of: min max"},
         {"t-choice", "mi", "it must be one of"},
@@ -122,7 +113,6 @@ static void test_refused(void **state)
 
 static void test_repeated(void **state)
 {
-    (void)state;
     struct bed bed;
     begin(&bed);
     assert_int_equal(take(&bed, "t-texts", "a", NULL), 0);
@@ -134,7 +124,6 @@ static void test_repeated(void **state)
 
 static void test_twins(void **state)
 {
-    (void)state;
     struct bed bed;
     struct diag diag = DIAG_INIT;
     setenv("CAIRN_T_FLAG", "yes", 1);
@@ -158,13 +147,11 @@ static void test_twins(void **state)
     unsetenv("CAIRN_T_TEXT");
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_values),
-        cmocka_unit_test(test_refused),
-        cmocka_unit_test(test_repeated),
-        cmocka_unit_test(test_twins),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+static const struct CMUnitTest tests[] = {
+    cmocka_unit_test(test_values),
+    cmocka_unit_test(test_refused),
+    cmocka_unit_test(test_repeated),
+    cmocka_unit_test(test_twins),
+};
+
+UNIT_TEST_MAIN(tests)

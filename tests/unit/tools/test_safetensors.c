@@ -5,18 +5,12 @@
  */
 #include "formats/safetensors.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
-#include <string.h>
 
-#include <cmocka.h>
+#include "support/unit_test.h"
 
 static void test_layout(void **state)
 {
-    (void)state;
     struct index_entry entries[] = {
         {.name = "b", .dtype = CAIRN_U8, .shape = {.ndim = 1, .length = {3}}, .plain_bytes = 3},
         {.name = "a",
@@ -53,7 +47,6 @@ static void test_layout(void **state)
 /* Every dtype of ours appears with a type that safetensors has, and bytes that fit its shape. */
 static void test_foreign_types(void **state)
 {
-    (void)state;
     unsigned foreign = 0;
     for (uint32_t dtype = 0; dtype < 64; dtype++) {
         if (!dtype_name(dtype) || dtype_bits(dtype) == 0 || dtype_safetensors(dtype)) {
@@ -80,11 +73,9 @@ static void test_foreign_types(void **state)
     assert_true(foreign > 0);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_layout),
-        cmocka_unit_test(test_foreign_types),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+static const struct CMUnitTest tests[] = {
+    cmocka_unit_test(test_layout),
+    cmocka_unit_test(test_foreign_types),
+};
+
+UNIT_TEST_MAIN(tests)

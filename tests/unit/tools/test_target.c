@@ -6,16 +6,12 @@
 #include "target.h"
 
 #include <fcntl.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdbool.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <cmocka.h>
+#include "support/unit_test.h"
 
 static char dir[64];
 
@@ -30,7 +26,6 @@ static bool exists(const char *name) { return access(at(name), F_OK) == 0; }
 
 static int setup(void **state)
 {
-    (void)state;
     snprintf(dir, sizeof dir, "/tmp/cairn-target-XXXXXX");
     return mkdtemp(dir) ? 0 : -1;
 }
@@ -38,7 +33,6 @@ static int setup(void **state)
 static int teardown(void **state)
 {
     static const char *const files[] = {"out/a", "out/b", "out", "out.partial/a", "out.partial"};
-    (void)state;
     for (size_t i = 0; i < sizeof files / sizeof files[0]; i++) {
         remove(at(files[i]));
     }
@@ -56,7 +50,6 @@ static void put(struct target *target, const char *name)
 
 static void test_commit_makes_it_whole(void **state)
 {
-    (void)state;
     struct target target;
     struct stat stat_buf;
     char path[300];
@@ -75,7 +68,6 @@ static void test_commit_makes_it_whole(void **state)
 
 static void test_an_empty_directory_is_replaced(void **state)
 {
-    (void)state;
     struct target target;
     assert_int_equal(mkdir(at("out"), 0700), 0);
     assert_int_equal(target_begin(at("out"), &target, NULL), 0);
@@ -86,7 +78,6 @@ static void test_an_empty_directory_is_replaced(void **state)
 
 static void test_what_is_there_stays(void **state)
 {
-    (void)state;
     struct target target, second;
     struct diag diag = DIAG_INIT;
     assert_int_equal(mkdir(at("out"), 0700), 0);
@@ -111,7 +102,6 @@ static void test_what_is_there_stays(void **state)
 
 static void test_abort_leaves_nothing(void **state)
 {
-    (void)state;
     struct target target;
     assert_int_equal(target_begin(at("out"), &target, NULL), 0);
     put(&target, "a");
@@ -123,7 +113,6 @@ static void test_abort_leaves_nothing(void **state)
 
 static void test_names_cannot_leave_the_directory(void **state)
 {
-    (void)state;
     char name[32];
     static const char *const cases[][2] = {
         {"plain-Name_1.x=2", "plain-Name_1.x=2"},
@@ -142,14 +131,12 @@ static void test_names_cannot_leave_the_directory(void **state)
     }
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(test_commit_makes_it_whole, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_an_empty_directory_is_replaced, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_what_is_there_stays, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_abort_leaves_nothing, setup, teardown),
-        cmocka_unit_test(test_names_cannot_leave_the_directory),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+static const struct CMUnitTest tests[] = {
+    cmocka_unit_test_setup_teardown(test_commit_makes_it_whole, setup, teardown),
+    cmocka_unit_test_setup_teardown(test_an_empty_directory_is_replaced, setup, teardown),
+    cmocka_unit_test_setup_teardown(test_what_is_there_stays, setup, teardown),
+    cmocka_unit_test_setup_teardown(test_abort_leaves_nothing, setup, teardown),
+    cmocka_unit_test(test_names_cannot_leave_the_directory),
+};
+
+UNIT_TEST_MAIN(tests)

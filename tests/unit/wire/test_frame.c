@@ -3,16 +3,8 @@
  * Goal: no damaged or foreign frame passes. Method: every bit of a frame flipped, every truncation,
  * limits.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
-
 #include "sample.h"
+#include "support/unit_test.h"
 #include "wire/frame.h"
 
 enum { MESSAGE_MAX = 1 << 20, PAYLOAD_MAX = 4 << 20 };
@@ -44,7 +36,6 @@ static void make(struct buf *buf)
 
 static void test_header_has_the_documented_layout(void **state)
 {
-    (void)state;
     struct buf buf;
     make(&buf);
     static const uint8_t EXPECTED[28] = {'C',  'R',  'N',  '1',  1,    0,    22,   0,
@@ -58,7 +49,6 @@ static void test_header_has_the_documented_layout(void **state)
 
 static void test_every_flipped_bit_is_detected(void **state)
 {
-    (void)state;
     struct buf buf;
     make(&buf);
     for (size_t bit = 0; bit < buf.bytes * 8; bit++) {
@@ -74,7 +64,6 @@ static void test_every_flipped_bit_is_detected(void **state)
 
 static void test_every_truncation_is_detected(void **state)
 {
-    (void)state;
     struct buf buf;
     make(&buf);
     for (size_t bytes = 0; bytes < buf.bytes; bytes++) {
@@ -85,7 +74,6 @@ static void test_every_truncation_is_detected(void **state)
 
 static void test_lengths_above_the_limits_are_refused(void **state)
 {
-    (void)state;
     struct frame frame = {.type = MSG_DATA,
                           .sequence = 1,
                           .message_bytes = 100,
@@ -100,7 +88,6 @@ static void test_lengths_above_the_limits_are_refused(void **state)
 
 static void test_foreign_bytes_and_versions_have_their_own_error(void **state)
 {
-    (void)state;
     struct frame ret;
     struct diag diag = DIAG_INIT;
     const char http[FRAME_HEADER_BYTES + 1] = "GET / HTTP/1.1\r\nHost: example..\r\n";
@@ -113,14 +100,12 @@ static void test_foreign_bytes_and_versions_have_their_own_error(void **state)
     buf_fini(&buf);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_header_has_the_documented_layout),
-        cmocka_unit_test(test_every_flipped_bit_is_detected),
-        cmocka_unit_test(test_every_truncation_is_detected),
-        cmocka_unit_test(test_lengths_above_the_limits_are_refused),
-        cmocka_unit_test(test_foreign_bytes_and_versions_have_their_own_error),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+static const struct CMUnitTest tests[] = {
+    cmocka_unit_test(test_header_has_the_documented_layout),
+    cmocka_unit_test(test_every_flipped_bit_is_detected),
+    cmocka_unit_test(test_every_truncation_is_detected),
+    cmocka_unit_test(test_lengths_above_the_limits_are_refused),
+    cmocka_unit_test(test_foreign_bytes_and_versions_have_their_own_error),
+};
+
+UNIT_TEST_MAIN(tests)

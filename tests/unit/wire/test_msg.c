@@ -5,19 +5,12 @@
  * alone.
  */
 #include <limits.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <time.h>
-
-#include <cmocka.h>
 
 #include "sample.h"
 #include "support/alloc_fault.h"
+#include "support/unit_test.h"
 
 static void round_trip(uint32_t type, uint64_t seed)
 {
@@ -60,7 +53,6 @@ static void round_trip(uint32_t type, uint64_t seed)
 
 static void test_random_messages_come_back(void **state)
 {
-    (void)state;
     const char *given = getenv("CAIRN_SEED");
     uint64_t seed = given != NULL ? strtoull(given, NULL, 10) : (uint64_t)time(NULL);
     printf("CAIRN_SEED=%llu\n", (unsigned long long)seed);
@@ -74,7 +66,6 @@ static void test_random_messages_come_back(void **state)
 /* The samples cover every type that the codecs know. */
 static void test_every_known_type_has_a_sample(void **state)
 {
-    (void)state;
     size_t known = 0;
     for (uint32_t type = 0; type < 70000; type++) {
         known += msg_name(type) != NULL;
@@ -87,7 +78,6 @@ static void test_every_known_type_has_a_sample(void **state)
 
 static void test_error_text_survives_odd_bytes_and_length(void **state)
 {
-    (void)state;
     char text[3000];
     memset(text, 'x', sizeof(text));
     memcpy(text, "open /tmp/\xff\xfe\xc3 \xe9\x87\x8d", 17);
@@ -108,7 +98,6 @@ static void test_error_text_survives_odd_bytes_and_length(void **state)
 
 static void test_encoding_reports_a_full_buffer(void **state)
 {
-    (void)state;
     struct msg msg = {.type = MSG_ERROR, .u.error = {.code = CAIRN_E_IO, .text = "twelve bytes"}};
     struct buf buf;
     buf_init(&buf, 10);
@@ -121,7 +110,6 @@ static void test_encoding_reports_a_full_buffer(void **state)
  * comes out. */
 static void test_lack_of_memory_is_an_error(void **state)
 {
-    (void)state;
     for (size_t k = 0; k < SAMPLE_TYPE_COUNT; k++) {
         bool clean = false;
         for (unsigned at = 1; !clean; at++) {
@@ -154,14 +142,12 @@ static void test_lack_of_memory_is_an_error(void **state)
     }
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_random_messages_come_back),
-        cmocka_unit_test(test_every_known_type_has_a_sample),
-        cmocka_unit_test(test_error_text_survives_odd_bytes_and_length),
-        cmocka_unit_test(test_encoding_reports_a_full_buffer),
-        cmocka_unit_test(test_lack_of_memory_is_an_error),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+static const struct CMUnitTest tests[] = {
+    cmocka_unit_test(test_random_messages_come_back),
+    cmocka_unit_test(test_every_known_type_has_a_sample),
+    cmocka_unit_test(test_error_text_survives_odd_bytes_and_length),
+    cmocka_unit_test(test_encoding_reports_a_full_buffer),
+    cmocka_unit_test(test_lack_of_memory_is_an_error),
+};
+
+UNIT_TEST_MAIN(tests)

@@ -4,19 +4,12 @@
  * memory budget. Method: fields broken one by one, truncations, random mutations, hand-made
  * protobuf bombs.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <time.h>
-
-#include <cmocka.h>
 
 #include "base/check.h"
 #include "sample.h"
+#include "support/unit_test.h"
 
 struct fixture {
     struct scratch scratch, decoded;
@@ -389,20 +382,18 @@ static void test_mutated_messages_end_in_an_error_or_a_valid_message(void **stat
     assert_true(refused_count > 100);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(test_session_fields_are_checked, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_save_fields_are_checked, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_restore_fields_are_checked, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_payloads_must_fit_their_message, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_hand_made_fields_are_checked, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_unknown_fields_are_ignored, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_bombs_are_refused_by_the_budget, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_large_honest_messages_pass, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_truncated_messages_never_crash, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_mutated_messages_end_in_an_error_or_a_valid_message,
-                                        setup, teardown),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+static const struct CMUnitTest tests[] = {
+    cmocka_unit_test_setup_teardown(test_session_fields_are_checked, setup, teardown),
+    cmocka_unit_test_setup_teardown(test_save_fields_are_checked, setup, teardown),
+    cmocka_unit_test_setup_teardown(test_restore_fields_are_checked, setup, teardown),
+    cmocka_unit_test_setup_teardown(test_payloads_must_fit_their_message, setup, teardown),
+    cmocka_unit_test_setup_teardown(test_hand_made_fields_are_checked, setup, teardown),
+    cmocka_unit_test_setup_teardown(test_unknown_fields_are_ignored, setup, teardown),
+    cmocka_unit_test_setup_teardown(test_bombs_are_refused_by_the_budget, setup, teardown),
+    cmocka_unit_test_setup_teardown(test_large_honest_messages_pass, setup, teardown),
+    cmocka_unit_test_setup_teardown(test_truncated_messages_never_crash, setup, teardown),
+    cmocka_unit_test_setup_teardown(test_mutated_messages_end_in_an_error_or_a_valid_message, setup,
+                                    teardown),
+};
+
+UNIT_TEST_MAIN(tests)

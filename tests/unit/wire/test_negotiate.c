@@ -3,19 +3,12 @@
  * Goal: both ends end up with a version that both offered, or with an error that says whom to
  * upgrade.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <string.h>
-
-#include <cmocka.h>
-
 #include "wire/negotiate.h"
+
+#include "support/unit_test.h"
 
 static void test_the_newest_common_version_is_chosen(void **state)
 {
-    (void)state;
     struct msg_hello hello = {.version_min = 1, .version_max = 9, .features = UINT64_MAX};
     uint32_t version = 0;
     uint64_t features = 1;
@@ -26,7 +19,6 @@ static void test_the_newest_common_version_is_chosen(void **state)
 
 static void test_no_common_version_names_the_old_end(void **state)
 {
-    (void)state;
     struct msg_hello hello = {.version_min = WIRE_VERSION_MAX + 1,
                               .version_max = WIRE_VERSION_MAX + 3};
     uint32_t version = 77;
@@ -43,7 +35,6 @@ static void test_no_common_version_names_the_old_end(void **state)
 
 static void test_a_welcome_outside_the_offer_is_refused(void **state)
 {
-    (void)state;
     struct msg_hello hello = {.version_min = 2, .version_max = 3, .features = 6};
     struct msg_welcome welcome = {.version = 3, .features = 4};
     assert_int_equal(wire_check_welcome(&hello, &welcome, NULL), 0);
@@ -53,12 +44,10 @@ static void test_a_welcome_outside_the_offer_is_refused(void **state)
     assert_int_equal(wire_check_welcome(&hello, &welcome, NULL), CAIRN_E_PROTOCOL);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_the_newest_common_version_is_chosen),
-        cmocka_unit_test(test_no_common_version_names_the_old_end),
-        cmocka_unit_test(test_a_welcome_outside_the_offer_is_refused),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+static const struct CMUnitTest tests[] = {
+    cmocka_unit_test(test_the_newest_common_version_is_chosen),
+    cmocka_unit_test(test_no_common_version_names_the_old_end),
+    cmocka_unit_test(test_a_welcome_outside_the_offer_is_refused),
+};
+
+UNIT_TEST_MAIN(tests)

@@ -3,22 +3,13 @@
  * Goal: plan records come back whole, and a damaged one never does. Method: random records; every
  * bit flipped.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
-
 #include "base/buf.h"
 #include "hash/hash.h"
 #include "sample.h"
+#include "support/unit_test.h"
 
 static void test_records_come_back(void **state)
 {
-    (void)state;
     struct sample sample = {.state = 11};
     for (unsigned i = 0; i < 2000; i++) {
         struct plan_read read, ret;
@@ -44,7 +35,6 @@ static void test_records_come_back(void **state)
 
 static void test_every_flipped_bit_is_detected(void **state)
 {
-    (void)state;
     struct sample sample = {.state = 12};
     struct plan_read read, ret;
     uint8_t bytes[PLAN_READ_BYTES];
@@ -60,7 +50,6 @@ static void test_every_flipped_bit_is_detected(void **state)
 /* With a good crc over bad contents: what a hostile server could send. */
 static void test_bad_contents_are_refused(void **state)
 {
-    (void)state;
     static const struct {
         size_t at;
         uint8_t value;
@@ -80,12 +69,10 @@ static void test_bad_contents_are_refused(void **state)
     }
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_records_come_back),
-        cmocka_unit_test(test_every_flipped_bit_is_detected),
-        cmocka_unit_test(test_bad_contents_are_refused),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+static const struct CMUnitTest tests[] = {
+    cmocka_unit_test(test_records_come_back),
+    cmocka_unit_test(test_every_flipped_bit_is_detected),
+    cmocka_unit_test(test_bad_contents_are_refused),
+};
+
+UNIT_TEST_MAIN(tests)

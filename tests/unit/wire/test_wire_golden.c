@@ -4,17 +4,10 @@
  * Method: the frames of tests/golden/wire-v1 against the samples of the same seed, both ways. A
  * failure here means that an old peer breaks: see PROTOCOL.md 8 for what may change.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
 
 #include "sample.h"
+#include "support/unit_test.h"
 #include "wire/frame.h"
 
 static size_t read_golden(uint32_t type, unsigned grown, size_t cap, uint8_t *ret)
@@ -73,7 +66,6 @@ static void check_type(uint32_t type, unsigned grown)
 
 static void test_golden_frames_hold_both_ways(void **state)
 {
-    (void)state;
     for (size_t i = 0; i < SAMPLE_TYPE_COUNT; i++) {
         for (unsigned grown = 0; grown <= sample_growths(SAMPLE_TYPES[i]); grown++) {
             check_type(SAMPLE_TYPES[i], grown);
@@ -81,10 +73,8 @@ static void test_golden_frames_hold_both_ways(void **state)
     }
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_golden_frames_hold_both_ways),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+static const struct CMUnitTest tests[] = {
+    cmocka_unit_test(test_golden_frames_hold_both_ways),
+};
+
+UNIT_TEST_MAIN(tests)
