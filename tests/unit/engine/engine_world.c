@@ -6,16 +6,10 @@
  */
 #include "engine_world.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
 
 #include "base/check.h"
+#include "support/unit_test.h"
 
 /* The same tests run twice: over TCP, and over a Unix socket, where arenas are handed over. */
 #ifdef WORLD_LOCAL
@@ -46,7 +40,6 @@ static void on_accept(void *user, struct sock *sock)
 
 static void on_catalog_ready(void *user, int status, const struct diag *diag)
 {
-    (void)diag;
     assert_int_equal(status, 0);
     ((struct world *)user)->catalog_ready = true;
 }
@@ -542,3 +535,89 @@ void caller_on_done(struct engine_call *call, int status)
 }
 
 bool caller_is_done(void *user) { return ((struct caller *)user)->done; }
+
+/* --- what most tests do -------------------------------------------------------------------------
+ */
+
+void world_begin(struct world *world, uint64_t seed, uint32_t world_size)
+{
+    world_init(world, seed, world_size);
+    world_ranks_start(world);
+}
+
+void world_end(struct world *world)
+{
+    world_ranks_stop(world);
+    world_fini(world);
+}
+
+void world_ranks_restart(struct world *world)
+{
+    world_ranks_stop(world);
+    world_ranks_start(world);
+}
+
+void world_save_all(struct world *world, uint64_t step, uint8_t salt)
+{
+    for (uint32_t i = 0; i < world->world_size; i++) {
+        world_fill(&world->ranks[i], salt);
+        world_save(&world->ranks[i], step, 60000);
+    }
+}
+
+void world_expect_saved(struct world *world)
+{
+    world_await_saves(world, 60000);
+    for (uint32_t i = 0; i < world->world_size; i++) {
+        struct world_rank *rank = &world->ranks[i];
+        if (rank->save_status != 0 || rank->staged_status != 0) {
+            fail_msg("rank %u: %d, %d: %s", i, rank->staged_status, rank->save_status,
+                     rank->save.diag.text);
+        }
+        assert_int_equal(rank->save.staged_bytes, rank->save.total_bytes);
+        assert_int_equal(rank->save.durable_bytes, rank->save.total_bytes);
+        assert_true(rank->save.total_bytes > 0);
+    }
+}
+
+void world_save_well(struct world *world, uint64_t step, uint8_t salt)
+{
+    world_save_all(world, step, salt);
+    world_expect_saved(world);
+}
+
+void world_restore_all(struct world *world, struct selector selector, uint64_t deadline_ms)
+{
+    for (uint32_t i = 0; i < world->world_size; i++) {
+        world_fill(&world->ranks[i], 0x77);
+        world_restore(&world->ranks[i], selector, deadline_ms);
+    }
+    world_await_restores(world, deadline_ms + 2000);
+}
+
+void world_restore_well(struct world *world, struct selector selector)
+{
+    world_restore_all(world, selector, 60000);
+    for (uint32_t i = 0; i < world->world_size; i++) {
+        const struct world_rank *rank = &world->ranks[i];
+        if (rank->restore_status != 0) {
+            fail_msg("rank %u: %d: %s", i, rank->restore_status, rank->restore.diag.text);
+        }
+    }
+}
+
+void world_expect_state(const struct world *world, uint8_t salt)
+{
+    for (uint32_t i = 0; i < world->world_size; i++) {
+        assert_true(world_has(&world->ranks[i], salt));
+    }
+}
+
+void world_expect_newest(struct world *world, uint64_t step, uint8_t salt)
+{
+    world_restore_well(world, WORLD_LATEST);
+    for (uint32_t i = 0; i < world->world_size; i++) {
+        assert_int_equal(world->ranks[i].restore.id.step, step);
+    }
+    world_expect_state(world, salt);
+}

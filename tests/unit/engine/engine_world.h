@@ -109,6 +109,31 @@ void world_restore(struct world_rank *rank, struct selector selector, uint64_t d
 void world_await_saves(struct world *world, uint64_t within_ms);
 void world_await_restores(struct world *world, uint64_t within_ms);
 
+/* --- what most tests do -------------------------------------------------------------------------
+ */
+
+/* world_init and world_ranks_start; world_ranks_stop and world_fini. */
+void world_begin(struct world *world, uint64_t seed, uint32_t world_size);
+void world_end(struct world *world);
+/* Ends the ranks and begins another attempt. */
+void world_ranks_restart(struct world *world);
+/* Every rank fills its memory and begins a save. */
+void world_save_all(struct world *world, uint64_t step, uint8_t salt);
+/* Waits for every rank's save, which must be staged, committed and whole. */
+void world_expect_saved(struct world *world);
+/* world_save_all and world_expect_saved. */
+void world_save_well(struct world *world, uint64_t step, uint8_t salt);
+/* Every rank spoils its memory and restores; returns when all restores have ended, however. */
+void world_restore_all(struct world *world, struct selector selector, uint64_t deadline_ms);
+/* The same, and every rank's restore must succeed. */
+void world_restore_well(struct world *world, struct selector selector);
+/* Every rank's memory must be what world_fill(salt) makes. */
+void world_expect_state(const struct world *world, uint8_t salt);
+/* Restores the newest checkpoint, which must be of this step and hold that state. */
+void world_expect_newest(struct world *world, uint64_t step, uint8_t salt);
+#define WORLD_LATEST      ((struct selector){.kind = SELECT_LATEST})
+#define WORLD_STEP(step_) ((struct selector){.kind = SELECT_STEP, .id = {.step = (step_)}})
+
 /* One engine_call, its done callback, and for sim_run_until whether it came. */
 struct caller {
     struct engine_call call;

@@ -5,17 +5,10 @@
  * over all encodings and over long runs of saves that change a random part of the state, with
  * aborts, cuts, restarts and restores between. Method: a model of what each step held.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
 
 #include "engine_world.h"
+#include "support/unit_test.h"
 
 enum { ALL_DTYPES = 22, ALL_SIZES = 6, ALL_TENSORS = ALL_DTYPES * ALL_SIZES + 3, ALL_SAVES = 30 };
 
@@ -193,8 +186,7 @@ static void all_types_init(struct all_types *all_types, uint64_t seed,
 
 static void all_types_fini(struct all_types *all_types)
 {
-    world_ranks_stop(&all_types->world);
-    world_fini(&all_types->world);
+    world_end(&all_types->world);
     for (unsigned i = 0; i < ALL_SAVES; i++) {
         free(all_types->saved[i]);
     }
@@ -303,7 +295,6 @@ static void long_run(uint64_t seed, const struct world_options *options)
 
 static void small_chunks(void **state)
 {
-    (void)state;
     const enum encode_mode modes[] = {ENCODE_NEVER, ENCODE_DENSEST};
     for (uint64_t seed = 1; seed <= 4; seed++) {
         long_run(seed, &(struct world_options){.chunk_bytes = 4096,
@@ -316,7 +307,6 @@ static void small_chunks(void **state)
 /* Chunks that are sent one by one, encoded one by one, and refer to objects of several. */
 static void large_chunks(void **state)
 {
-    (void)state;
     const enum encode_mode modes[] = {ENCODE_DENSEST, ENCODE_NEVER};
     for (uint64_t seed = 11; seed <= 12; seed++) {
         long_run(seed, &(struct world_options){.chunk_bytes = 65536,

@@ -4,47 +4,26 @@
  * not sent again, also after a restart; what is restored is what was saved; objects that are mostly
  * dead are left behind.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
-#include <string.h>
-
-#include <cmocka.h>
 
 #include "engine_world.h"
 #include "share/share.h"
-
-static const struct selector latest = {.kind = SELECT_LATEST};
-
-static void start_saves(struct world *world, uint64_t step, uint8_t salt)
-{
-    for (uint32_t i = 0; i < world->world_size; i++) {
-        world_fill(&world->ranks[i], salt);
-        world_save(&world->ranks[i], step, 60000);
-    }
-}
+#include "support/unit_test.h"
 
 /* The bytes that all ranks sent. */
 static uint64_t finish_saves(struct world *world)
 {
     uint64_t stored_bytes = 0;
-    world_await_saves(world, 60000);
+    world_expect_saved(world);
     for (uint32_t i = 0; i < world->world_size; i++) {
-        struct world_rank *rank = &world->ranks[i];
-        if (rank->save_status != 0) {
-            fail_msg("rank %u: %d: %s", i, rank->save_status, rank->save.diag.text);
-        }
-        assert_int_equal(rank->save.durable_bytes, rank->save.total_bytes);
-        stored_bytes += rank->save.stored_bytes;
+        stored_bytes += world->ranks[i].save.stored_bytes;
     }
     return stored_bytes;
 }
 
 static uint64_t save_all(struct world *world, uint64_t step, uint8_t salt)
 {
-    start_saves(world, step, salt);
+    world_save_all(world, step, salt);
     return finish_saves(world);
 }
 
@@ -70,43 +49,13 @@ static uint64_t blob_bytes(const struct world *world)
     return bytes;
 }
 
-static void restore_all(struct world *world, struct selector selector)
-{
-    for (uint32_t i = 0; i < world->world_size; i++) {
-        world_fill(&world->ranks[i], 0x77);
-        world_restore(&world->ranks[i], selector, 60000);
-    }
-    world_await_restores(world, 120000);
-    for (uint32_t i = 0; i < world->world_size; i++) {
-        struct world_rank *rank = &world->ranks[i];
-        if (rank->restore_status != 0) {
-            fail_msg("rank %u: %d: %s", i, rank->restore_status, rank->restore.diag.text);
-        }
-    }
-}
-
-static void expect_state(struct world *world, uint8_t salt)
-{
-    for (uint32_t i = 0; i < world->world_size; i++) {
-        assert_true(world_has(&world->ranks[i], salt));
-    }
-}
-
-static void restart(struct world *world)
-{
-    world_ranks_stop(world);
-    world_ranks_start(world);
-}
-
 /* Goal: an unchanged state costs no byte, a change of a few bytes costs their chunk, and each of
  * the checkpoints restores. */
 static void only_what_changed_is_sent(void **state)
 {
-    (void)state;
     for (uint32_t size = 1; size <= 3; size++) {
         struct world world;
-        world_init(&world, size, size);
-        world_ranks_start(&world);
+        world_begin(&world, size, size);
         uint64_t all = save_all(&world, 5, 9);
         assert_int_equal(all, total_bytes(&world));
         assert_int_equal(save_all(&world, 6, 9), 0);
@@ -120,30 +69,27 @@ static void only_what_changed_is_sent(void **state)
         assert_true(stored > 0 && stored <= WORLD_CHUNK_BYTES);
         assert_int_equal(save_all(&world, 8, 9), stored); /* and back */
         assert_int_equal(save_all(&world, 9, 10), total_bytes(&world) - blob_bytes(&world));
-        restart(&world);
+        world_ranks_restart(&world);
         for (uint64_t step = 5; step <= 9; step++) {
-            restore_all(&world, (struct selector){.kind = SELECT_STEP, .id = {0, step}});
+            world_restore_well(&world, WORLD_STEP(step));
             if (step == 7) {
                 assert_false(world_has(&world.ranks[size - 1], 9));
                 world.ranks[size - 1].memory[75000] ^= 0x40;
             }
-            expect_state(&world, step == 9 ? 10 : 9);
+            world_expect_state(&world, step == 9 ? 10 : 9);
         }
-        world_ranks_stop(&world);
-        world_fini(&world);
+        world_end(&world);
     }
 }
 
 /* Goal: a new process, of the same or of another world size, refers to what it restored. */
 static void a_restored_state_is_the_base(void **state)
 {
-    (void)state;
     struct world world;
-    world_init(&world, 3, 2);
-    world_ranks_start(&world);
+    world_begin(&world, 3, 2);
     (void)save_all(&world, 5, 9);
-    restart(&world);
-    restore_all(&world, latest);
+    world_ranks_restart(&world);
+    world_restore_well(&world, WORLD_LATEST);
     assert_int_equal(save_all(&world, 6, 9), 0);
     assert_int_equal(world.ranks[0].save.id.term, 2);
     world_ranks_stop(&world);
@@ -154,15 +100,13 @@ static void a_restored_state_is_the_base(void **state)
     world_ranks_stop(&world);
     world.world_size = 2;
     world_ranks_start(&world);
-    restore_all(&world, (struct selector){.kind = SELECT_EXACT, .id = {2, 6}});
+    world_restore_well(&world, (struct selector){.kind = SELECT_EXACT, .id = {2, 6}});
     assert_int_equal(save_all(&world, 8, 9), 0);
-    world_ranks_stop(&world);
-    world_fini(&world);
+    world_end(&world);
 }
 
 static void a_full_save_refers_to_nothing(void **state)
 {
-    (void)state;
     struct world world;
     world_init_with(&world, 4, 2, &(struct world_options){.full_every = 3});
     world_ranks_start(&world);
@@ -175,17 +119,15 @@ static void a_full_save_refers_to_nothing(void **state)
         uint64_t stored = finish_saves(&world);
         assert_int_equal(stored, is_full[i] ? total_bytes(&world) : 0);
     }
-    restart(&world);
-    restore_all(&world, latest);
-    expect_state(&world, 9);
-    world_ranks_stop(&world);
-    world_fini(&world);
+    world_ranks_restart(&world);
+    world_restore_well(&world, WORLD_LATEST);
+    world_expect_state(&world, 9);
+    world_end(&world);
 }
 
 /* Goal: while a connection is cut or the daemon dies, references stay what they are. */
 static void references_survive_cuts(void **state)
 {
-    (void)state;
     for (uint64_t seed = 0; seed < 40; seed++) {
         struct world world;
         world_init_with(
@@ -207,15 +149,14 @@ static void references_survive_cuts(void **state)
             world_server_start(&world);
         }
         assert_true(finish_saves(&world) < 40000);
-        restart(&world);
-        restore_all(&world, latest);
+        world_ranks_restart(&world);
+        world_restore_well(&world, WORLD_LATEST);
         for (uint32_t i = 0; i < 2; i++) {
             for (size_t at = 0; at < 30000; at++) {
                 assert_int_equal(world.ranks[i].memory[at], 0x31);
             }
         }
-        world_ranks_stop(&world);
-        world_fini(&world);
+        world_end(&world);
     }
 }
 
@@ -223,10 +164,8 @@ static void references_survive_cuts(void **state)
  * one that is used as a whole stays. */
 static void sparse_objects_are_left(void **state)
 {
-    (void)state;
     struct world world;
-    world_init(&world, 7, 1);
-    world_ranks_start(&world);
+    world_begin(&world, 7, 1);
     (void)save_all(&world, 5, 9);
     /* Two of the tensors change, and with them more than two thirds of the one object. */
     for (unsigned i = 0; i < 3; i++) {
@@ -242,24 +181,21 @@ static void sparse_objects_are_left(void **state)
             assert_int_equal(stored, 0);
         }
     }
-    restart(&world);
-    restore_all(&world, latest);
+    world_ranks_restart(&world);
+    world_restore_well(&world, WORLD_LATEST);
     for (size_t at = 0; at < 48000; at++) {
         assert_int_equal(world.ranks[0].memory[at], 0x31);
     }
-    world_ranks_stop(&world);
-    world_fini(&world);
+    world_end(&world);
 }
 
 /* Goal: an aborted save is nobody's base. */
 static void aborted_saves_are_no_base(void **state)
 {
-    (void)state;
     struct world world;
-    world_init(&world, 8, 2);
-    world_ranks_start(&world);
+    world_begin(&world, 8, 2);
     (void)save_all(&world, 5, 9);
-    start_saves(&world, 6, 10);
+    world_save_all(&world, 6, 10);
     sim_run_for(world.sim, 3);
     engine_save_abort(&world.ranks[1].save);
     world_await_saves(&world, 60000);
@@ -267,11 +203,10 @@ static void aborted_saves_are_no_base(void **state)
     uint64_t stored = save_all(&world, 7, 10);
     assert_true(aborted);
     assert_int_equal(stored, total_bytes(&world) - blob_bytes(&world));
-    restart(&world);
-    restore_all(&world, latest);
-    expect_state(&world, 10);
-    world_ranks_stop(&world);
-    world_fini(&world);
+    world_ranks_restart(&world);
+    world_restore_well(&world, WORLD_LATEST);
+    world_expect_state(&world, 10);
+    world_end(&world);
 }
 
 int main(void)

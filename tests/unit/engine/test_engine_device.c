@@ -4,18 +4,10 @@
  * simulator, over the stand-in driver: its addresses cannot be touched, so whatever went another
  * way than through the driver would end the test.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
-
 #include "engine_world.h"
 #include "gpu/gpu.h"
 #include "standin_cuda.h"
+#include "support/unit_test.h"
 
 enum { ROWS = 60, COLUMNS = 50, LEFT = 20, BYTES = ROWS * COLUMNS * 4 };
 
@@ -24,8 +16,6 @@ struct rig {
     struct gpu *gpu;
     float *whole; /* on device 1, what is saved */
 };
-
-static const struct selector latest = {.kind = SELECT_LATEST};
 
 static struct registered *make_set(struct gpu *gpu, unsigned box_count,
                                    struct registered_box *boxes)
@@ -65,8 +55,7 @@ static void begin(struct rig *rig, uint64_t seed)
 {
     setenv("CAIRN_LIBCUDA", STANDIN_CUDA, 1);
     standin_fail_at(-1);
-    world_init(&rig->world, seed, 1);
-    world_ranks_start(&rig->world);
+    world_begin(&rig->world, seed, 1);
     assert_int_equal(gpu_open(&rig->gpu, NULL), 0);
     rig->whole = standin_alloc(1, BYTES);
     assert_int_equal(gpu_check(rig->gpu, 1, rig->whole, NULL), 0); /* as at registration */
@@ -105,7 +94,7 @@ static int save(struct rig *rig, uint64_t step)
 static int restore(struct rig *rig)
 {
     struct world_rank *rank = &rig->world.ranks[0];
-    world_restore(rank, latest, 60000);
+    world_restore(rank, WORLD_LATEST, 60000);
     world_await_restores(&rig->world, 60000);
     return rank->restore_status;
 }
@@ -115,7 +104,6 @@ static int restore(struct rig *rig)
 static void device_tensors_come_back(void **state)
 {
     struct rig rig;
-    (void)state;
     begin(&rig, 7);
     assert_int_equal(save(&rig, 1), 0);
     assert_int_equal(standin_registered(), 1);
@@ -146,7 +134,6 @@ static void device_tensors_come_back(void **state)
 static void a_save_waits_for_the_event(void **state)
 {
     struct rig rig;
-    (void)state;
     begin(&rig, 11);
     struct world_rank *rank = &rig.world.ranks[0];
     uint8_t made[BYTES];
@@ -166,7 +153,6 @@ static void a_save_waits_for_the_event(void **state)
 static void a_failing_driver_is_named(void **state)
 {
     unsigned saves = 0, restores = 0;
-    (void)state;
     for (int call = 0; call < 12; call++) {
         struct rig rig;
         begin(&rig, 20 + (uint64_t)call);
@@ -207,7 +193,6 @@ static void strided_device_boxes_are_refused(void **state)
     const struct registered_list list = {.world_size = 1, .tensor_count = 1, .tensors = &tensor};
     struct registered *set = NULL;
     struct diag diag = DIAG_INIT;
-    (void)state;
     box.contiguous = false;
     box.stride[0] = 1;
     box.stride[1] = ROWS;
@@ -215,13 +200,11 @@ static void strided_device_boxes_are_refused(void **state)
     assert_non_null(strstr(diag.text, "'t' is on a device"));
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(device_tensors_come_back),
-        cmocka_unit_test(a_failing_driver_is_named),
-        cmocka_unit_test(a_save_waits_for_the_event),
-        cmocka_unit_test(strided_device_boxes_are_refused),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+static const struct CMUnitTest tests[] = {
+    cmocka_unit_test(device_tensors_come_back),
+    cmocka_unit_test(a_failing_driver_is_named),
+    cmocka_unit_test(a_save_waits_for_the_event),
+    cmocka_unit_test(strided_device_boxes_are_refused),
+};
+
+UNIT_TEST_MAIN(tests)

@@ -6,42 +6,17 @@
  * the middle of that. Method: the engine against the real server on the simulator, as on one
  * machine.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
-#include <string.h>
-
-#include <cmocka.h>
 
 #include "base/log.h"
 #include "engine_world.h"
-
-static const struct selector latest = {.kind = SELECT_LATEST};
+#include "support/unit_test.h"
 
 static void begin(struct world *world, uint64_t step, uint8_t salt)
 {
     for (uint32_t i = 0; i < world->world_size; i++) {
         world_fill(&world->ranks[i], salt);
         world_save(&world->ranks[i], step, 20000);
-    }
-}
-
-static void restore_and_compare(struct world *world, uint64_t step, uint8_t salt)
-{
-    for (uint32_t i = 0; i < world->world_size; i++) {
-        world_fill(&world->ranks[i], 0x77);
-        world_restore(&world->ranks[i], latest, 60000);
-    }
-    world_await_restores(world, 120000);
-    for (uint32_t i = 0; i < world->world_size; i++) {
-        struct world_rank *rank = &world->ranks[i];
-        if (rank->restore_status != 0) {
-            fail_msg("rank %u: %d: %s", i, rank->restore_status, rank->restore.diag.text);
-        }
-        assert_int_equal(rank->restore.id.step, step);
-        assert_true(world_has(rank, salt));
     }
 }
 
@@ -62,11 +37,9 @@ static bool all_staged(void *user)
 static void memory_of_an_unknown_outcome_is_not_reused(void **state)
 {
     unsigned retired = 0;
-    (void)state;
     for (uint64_t seed = 1; seed <= 30; seed++) {
         struct world world;
-        world_init(&world, seed, 2);
-        world_ranks_start(&world);
+        world_begin(&world, seed, 2);
         begin(&world, 1, 3);
         sim_run_for(world.sim, 4 + seed);
         sim_partition(world.sim, "server", NULL, true);
@@ -89,9 +62,8 @@ static void memory_of_an_unknown_outcome_is_not_reused(void **state)
                 fail_msg("seed %u: %s", (unsigned)seed, world.ranks[i].save.diag.text);
             }
         }
-        restore_and_compare(&world, 2, 4);
-        world_ranks_stop(&world);
-        world_fini(&world);
+        world_expect_newest(&world, 2, 4);
+        world_end(&world);
     }
     assert_true(retired > 5);
 }
@@ -99,7 +71,6 @@ static void memory_of_an_unknown_outcome_is_not_reused(void **state)
 /* In the middle of a save the daemon is replaced by one that takes no arenas. */
 static void a_daemon_that_takes_arenas_no_more(void **state)
 {
-    (void)state;
     for (uint64_t ms = 0; ms < 60; ms += 2) {
         struct world world;
         world_init(&world, ms + 1, 2);
@@ -116,20 +87,17 @@ static void a_daemon_that_takes_arenas_no_more(void **state)
                 fail_msg("after %u ms: %s", (unsigned)ms, world.ranks[i].save.diag.text);
             }
         }
-        restore_and_compare(&world, 1, 5);
-        world_ranks_stop(&world);
-        world_fini(&world);
+        world_expect_newest(&world, 1, 5);
+        world_end(&world);
     }
 }
 
 /* Every rank was told "staged", and no rank ever spoke to the server again. */
 static void ranks_gone_after_staged_cost_nothing(void **state)
 {
-    (void)state;
     for (uint64_t seed = 1; seed <= 40; seed++) {
         struct world world;
-        world_init(&world, seed, 2);
-        world_ranks_start(&world);
+        world_begin(&world, seed, 2);
         begin(&world, 1, 6);
         assert_true(sim_run_until(world.sim, all_staged, &world, 20000));
         for (uint32_t i = 0; i < 2; i++) {
@@ -138,9 +106,8 @@ static void ranks_gone_after_staged_cost_nothing(void **state)
         }
         world_ranks_stop(&world);
         world_ranks_start(&world); /* another attempt; its restore waits where it must */
-        restore_and_compare(&world, 1, 6);
-        world_ranks_stop(&world);
-        world_fini(&world);
+        world_expect_newest(&world, 1, 6);
+        world_end(&world);
     }
 }
 
@@ -156,7 +123,6 @@ static void waves_with_a_base_are_handed_over(void **state)
 {
     struct world world;
     uint64_t stored[2] = {0, 0};
-    (void)state;
     world_init(&world, 51, 2);
     world.arena_bytes = SMALL_ARENA;
     world_ranks_start(&world);
@@ -172,16 +138,14 @@ static void waves_with_a_base_are_handed_over(void **state)
     }
     assert_true(stored[0] > 4 * SMALL_ARENA);
     assert_int_equal(stored[1], stored[0]);
-    restore_and_compare(&world, 2, 7);
-    world_ranks_stop(&world);
-    world_fini(&world);
+    world_expect_newest(&world, 2, 7);
+    world_end(&world);
 }
 
 /* A dense encoding in waves needs the socket: with TRANSPORT_MEMFD that fails by name, saying what
  * to do; where any transport will do, it is saved. */
 static void dense_waves_are_refused_by_name(void **state)
 {
-    (void)state;
     for (unsigned any = 0; any < 2; any++) {
         struct world world;
         world_init_with(&world, 52, 2, &(struct world_options){.encoding = ENCODE_DENSEST});
@@ -200,8 +164,7 @@ static void dense_waves_are_refused_by_name(void **state)
                 assert_non_null(strstr(rank->save.diag.text, "CAIRN_TRANSPORT=memfd"));
             }
         }
-        world_ranks_stop(&world);
-        world_fini(&world);
+        world_end(&world);
     }
 }
 
@@ -209,7 +172,6 @@ static void dense_waves_are_refused_by_name(void **state)
 static void dense_without_descriptors_is_refused_by_name(void **state)
 {
     struct world world;
-    (void)state;
     world_init_with(&world, 53, 1, &(struct world_options){.encoding = ENCODE_DENSEST});
     sim_net_set(world.sim, &(struct sim_net_options){.no_fds = true});
     world_ranks_start(&world);
@@ -217,8 +179,7 @@ static void dense_without_descriptors_is_refused_by_name(void **state)
     world_await_saves(&world, 60000);
     assert_int_equal(world.ranks[0].save_status, CAIRN_E_UNSUPPORTED);
     assert_non_null(strstr(world.ranks[0].save.diag.text, "CAIRN_TRANSPORT=memfd"));
-    world_ranks_stop(&world);
-    world_fini(&world);
+    world_end(&world);
 }
 
 /* --- restores -----------------------------------------------------------------------------------
@@ -228,9 +189,6 @@ static unsigned landings;
 
 static void count_landings(void *user, enum log_level level, const char *line, size_t bytes)
 {
-    (void)user;
-    (void)level;
-    (void)bytes;
     landings += strstr(line, "writes what it reads into") != NULL;
 }
 
@@ -240,36 +198,32 @@ static void save_one(struct world *world, uint64_t seed)
     world_ranks_start(world);
     begin(world, 1, 6);
     world_await_saves(world, 20000);
-    world_ranks_stop(world);
-    world_ranks_start(world);
+    world_ranks_restart(world);
 }
 
 static void what_is_restored_lands(void **state)
 {
     struct world world;
-    (void)state;
     save_one(&world, 0);
     landings = 0;
     log_setup(LOG_DEBUG, LOG_TEXT);
     log_set_sink(count_landings, NULL);
-    restore_and_compare(&world, 1, 6);
+    world_expect_newest(&world, 1, 6);
     log_set_sink(NULL, NULL);
     log_setup(LOG_INFO, LOG_TEXT);
     assert_int_equal(landings, 2);
-    world_ranks_stop(&world);
-    world_fini(&world);
+    world_end(&world);
 }
 
 /* What the daemon still writes then goes into memory that is not looked at any more. */
 static void a_cut_while_reads_land(void **state)
 {
-    (void)state;
     for (unsigned seed = 0; seed < 30; seed++) {
         struct world world;
         save_one(&world, seed);
         for (uint32_t i = 0; i < world.world_size; i++) {
             world_fill(&world.ranks[i], 0x77);
-            world_restore(&world.ranks[i], latest, 60000);
+            world_restore(&world.ranks[i], WORLD_LATEST, 60000);
         }
         sim_run_for(world.sim, seed / 2);
         (void)sim_cut(world.sim, NULL, NULL);
@@ -278,8 +232,7 @@ static void a_cut_while_reads_land(void **state)
             assert_int_equal(world.ranks[i].restore_status, 0);
             assert_true(world_has(&world.ranks[i], 6));
         }
-        world_ranks_stop(&world);
-        world_fini(&world);
+        world_end(&world);
     }
 }
 
@@ -304,7 +257,6 @@ static void do_nothing(struct work *work) { (void)work; }
 static void a_cut_at_any_event_of_a_restore(void **state)
 {
     bool ended = false;
-    (void)state;
     for (unsigned events = 0; !ended; events += 3) {
         struct world world;
         struct work works[2][OTHER_WORKS];
@@ -315,7 +267,7 @@ static void a_cut_at_any_event_of_a_restore(void **state)
                 work_submit(sim_pool(world.ranks[i].host), &works[i][k]);
             }
             world_fill(&world.ranks[i], 0x77);
-            world_restore(&world.ranks[i], latest, 60000);
+            world_restore(&world.ranks[i], WORLD_LATEST, 60000);
         }
         for (unsigned i = 0; i < events; i++) {
             assert_true(sim_step(world.sim));
@@ -327,23 +279,20 @@ static void a_cut_at_any_event_of_a_restore(void **state)
             assert_int_equal(world.ranks[i].restore_status, 0);
             assert_true(world_has(&world.ranks[i], 6));
         }
-        world_ranks_stop(&world);
-        world_fini(&world);
+        world_end(&world);
     }
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(memory_of_an_unknown_outcome_is_not_reused),
-        cmocka_unit_test(a_daemon_that_takes_arenas_no_more),
-        cmocka_unit_test(ranks_gone_after_staged_cost_nothing),
-        cmocka_unit_test(waves_with_a_base_are_handed_over),
-        cmocka_unit_test(dense_waves_are_refused_by_name),
-        cmocka_unit_test(dense_without_descriptors_is_refused_by_name),
-        cmocka_unit_test(what_is_restored_lands),
-        cmocka_unit_test(a_cut_while_reads_land),
-        cmocka_unit_test(a_cut_at_any_event_of_a_restore),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+static const struct CMUnitTest tests[] = {
+    cmocka_unit_test(memory_of_an_unknown_outcome_is_not_reused),
+    cmocka_unit_test(a_daemon_that_takes_arenas_no_more),
+    cmocka_unit_test(ranks_gone_after_staged_cost_nothing),
+    cmocka_unit_test(waves_with_a_base_are_handed_over),
+    cmocka_unit_test(dense_waves_are_refused_by_name),
+    cmocka_unit_test(dense_without_descriptors_is_refused_by_name),
+    cmocka_unit_test(what_is_restored_lands),
+    cmocka_unit_test(a_cut_while_reads_land),
+    cmocka_unit_test(a_cut_at_any_event_of_a_restore),
+};
+
+UNIT_TEST_MAIN(tests)

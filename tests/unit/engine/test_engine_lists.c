@@ -6,23 +6,20 @@
  */
 #include "engine_world.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
 
 #include "base/check.h"
 #include "engine/operations.h"
 #include "hash/hash.h"
+#include "support/unit_test.h"
 
 enum { NAMES = 10, ELEMENTS_MAX = 6000, RANKS = 3 };
 
 /* Elements of tensor i: from nothing over less than a cell to many cells. */
 static const int64_t ELEMENTS[NAMES] = {5000, 3, 1024, 0, 6000, 1, 2500, 1025, 4096, 700};
+
+enum { EVERY_TENSOR = (1 << NAMES) - 1 };
+static const uint32_t ALL[WORLD_RANKS_MAX] = {EVERY_TENSOR, EVERY_TENSOR, EVERY_TENSOR};
 
 struct bench {
     struct world world;
@@ -115,10 +112,18 @@ static void bench_init(struct bench *bench, uint64_t seed, uint32_t ranks)
     bench_init_with(bench, seed, ranks, &(struct world_options){0});
 }
 
+/* RANKS ranks with these lists. */
+static void bench_begin(struct bench *bench, uint64_t seed, const uint32_t *masks)
+{
+    bench_init(bench, seed, RANKS);
+    for (uint32_t r = 0; r < RANKS; r++) {
+        set_names(bench, r, masks[r], (1u << RANKS) - 1);
+    }
+}
+
 static void bench_fini(struct bench *bench)
 {
-    world_ranks_stop(&bench->world);
-    world_fini(&bench->world);
+    world_end(&bench->world);
     for (uint32_t r = 0; r < bench->world.world_size; r++) {
         free(bench->memory[r]);
     }
@@ -138,14 +143,22 @@ static void save_all(struct bench *bench, uint64_t step, uint8_t salt)
     world_await_saves(&bench->world, 70000);
 }
 
-static void check_committed(struct bench *bench)
+/* Waits for saves that have begun, which must be committed. */
+static void expect_committed(struct bench *bench)
 {
+    world_await_saves(&bench->world, 70000);
     for (uint32_t r = 0; r < bench->world.world_size; r++) {
         const struct world_rank *rank = &bench->world.ranks[r];
         if (rank->save_status != 0) {
             fail_msg("rank %u: %s", r, rank->save.diag.text);
         }
     }
+}
+
+static void save_well(struct bench *bench, uint64_t step, uint8_t salt)
+{
+    start_all(bench, step, salt);
+    expect_committed(bench);
 }
 
 /* Every rank gets every tensor of `stored` back, whether it held it or not. */
@@ -155,7 +168,7 @@ static void check_restore(struct bench *bench, uint32_t stored, uint8_t salt)
     set_all(bench, masks);
     for (uint32_t r = 0; r < bench->world.world_size; r++) {
         memset(bench->memory[r], 0x55, (size_t)NAMES * ELEMENTS_MAX * 4);
-        world_restore(&bench->world.ranks[r], (struct selector){.kind = SELECT_LATEST}, 30000);
+        world_restore(&bench->world.ranks[r], WORLD_LATEST, 30000);
     }
     world_await_restores(&bench->world, 40000);
     for (uint32_t r = 0; r < bench->world.world_size; r++) {
@@ -177,24 +190,19 @@ static bool rank_1_staged(void *user) { return ((struct bench *)user)->world.ran
 /* The first save waits for the others' lists; later ones with the same list do not. */
 static void who_has_nothing_new_copies_at_once(void **state)
 {
-    static const uint32_t masks[] = {0x3ff, 0x3ff, 0x3ff};
     struct bench bench;
-    (void)state;
-    bench_init(&bench, 1, RANKS);
-    set_all(&bench, masks);
+    bench_begin(&bench, 1, ALL);
     world_save(&bench.world.ranks[0], 10, 60000);
     world_save(&bench.world.ranks[1], 10, 60000);
     sim_run_for(bench.world.sim, 3000);
     assert_false(bench.world.ranks[1].staged); /* rank 2 has not said what it holds */
     world_save(&bench.world.ranks[2], 10, 60000);
-    world_await_saves(&bench.world, 70000);
-    check_committed(&bench);
+    expect_committed(&bench);
     world_save(&bench.world.ranks[1], 20, 60000);
     assert_true(sim_run_until(bench.world.sim, rank_1_staged, &bench, 100));
     world_save(&bench.world.ranks[0], 20, 60000);
     world_save(&bench.world.ranks[2], 20, 60000);
-    world_await_saves(&bench.world, 70000);
-    check_committed(&bench);
+    expect_committed(&bench);
     bench_fini(&bench);
 }
 
@@ -203,12 +211,10 @@ static void holders_write_what_only_they_hold(void **state)
 {
     static const uint32_t masks[] = {0x3ff, 0x0cf, 0x3ff};
     struct bench bench;
-    (void)state;
     bench_init(&bench, 2, RANKS);
     for (unsigned i = 1; i <= 3; i++) {
         set_all(&bench, masks);
-        save_all(&bench, 10 * i, (uint8_t)i);
-        check_committed(&bench);
+        save_well(&bench, 10 * i, (uint8_t)i);
     }
     check_restore(&bench, 0x3ff, 3);
     bench_fini(&bench);
@@ -218,13 +224,10 @@ static void holders_write_what_only_they_hold(void **state)
 static void additions_go_to_their_holders(void **state)
 {
     static const uint32_t before[] = {0x00f, 0x00f, 0x00f}, one[] = {0x00f, 0x0ff, 0x00f},
-                          two[] = {0x10f, 0x1ff, 0x00f}, all[] = {0x3ff, 0x3ff, 0x3ff};
+                          two[] = {0x10f, 0x1ff, 0x00f};
     struct bench bench;
-    (void)state;
-    bench_init(&bench, 3, RANKS);
-    set_all(&bench, before);
-    save_all(&bench, 10, 1);
-    check_committed(&bench);
+    bench_begin(&bench, 3, before);
+    save_well(&bench, 10, 1);
     set_all(&bench, one);
     world_save(&bench.world.ranks[0], 20, 60000);
     world_save(&bench.world.ranks[1], 20, 60000);
@@ -233,16 +236,12 @@ static void additions_go_to_their_holders(void **state)
     assert_true(bench.world.ranks[0].staged);
     assert_false(bench.world.ranks[1].staged);
     world_save(&bench.world.ranks[2], 20, 60000);
-    world_await_saves(&bench.world, 70000);
-    check_committed(&bench);
+    expect_committed(&bench);
     set_all(&bench, two);
-    save_all(&bench, 30, 3);
-    check_committed(&bench);
-    set_all(&bench, all);
-    save_all(&bench, 40, 4);
-    check_committed(&bench);
-    save_all(&bench, 50, 5);
-    check_committed(&bench);
+    save_well(&bench, 30, 3);
+    set_all(&bench, ALL);
+    save_well(&bench, 40, 4);
+    save_well(&bench, 50, 5);
     check_restore(&bench, 0x3ff, 5);
     bench_fini(&bench);
 }
@@ -250,13 +249,10 @@ static void additions_go_to_their_holders(void **state)
 /* Rank 1 was to write cells of layer.4, and no longer has it: others copied without asking. */
 static void a_loss_fails_the_save_by_name_and_the_next_agrees_anew(void **state)
 {
-    static const uint32_t before[] = {0x3ff, 0x3ff, 0x3ff}, after[] = {0x3ff, 0x3ef, 0x3ff};
+    static const uint32_t after[] = {0x3ff, 0x3ef, 0x3ff};
     struct bench bench;
-    (void)state;
-    bench_init(&bench, 4, RANKS);
-    set_all(&bench, before);
-    save_all(&bench, 10, 1);
-    check_committed(&bench);
+    bench_begin(&bench, 4, ALL);
+    save_well(&bench, 10, 1);
     set_all(&bench, after);
     save_all(&bench, 20, 2);
     for (uint32_t r = 0; r < RANKS; r++) {
@@ -265,8 +261,7 @@ static void a_loss_fails_the_save_by_name_and_the_next_agrees_anew(void **state)
         assert_non_null(strstr(rank->save.diag.text, "layer.4"));
         assert_non_null(strstr(rank->save.diag.text, "rank 1"));
     }
-    save_all(&bench, 30, 3);
-    check_committed(&bench);
+    save_well(&bench, 30, 3);
     check_restore(&bench, 0x3ff, 3);
     bench_fini(&bench);
 }
@@ -274,23 +269,19 @@ static void a_loss_fails_the_save_by_name_and_the_next_agrees_anew(void **state)
 /* layer.1 is one small cell, which one rank writes: that another loses it harms nobody. */
 static void what_others_write_may_be_lost(void **state)
 {
-    static const uint32_t before[] = {0x3ff, 0x3ff, 0x3ff};
     struct bench bench;
     unsigned well = 0;
-    (void)state;
     bench_init(&bench, 5, RANKS);
     for (uint32_t r = 0; r < RANKS; r++) {
-        uint32_t after[] = {0x3ff, 0x3ff, 0x3ff};
-        set_all(&bench, before);
-        save_all(&bench, 100 * r + 10, 1);
-        check_committed(&bench);
+        uint32_t after[] = {EVERY_TENSOR, EVERY_TENSOR, EVERY_TENSOR};
+        set_all(&bench, ALL);
+        save_well(&bench, 100 * r + 10, 1);
         after[r] &= ~2u;
         set_all(&bench, after);
         save_all(&bench, 100 * r + 20, 2);
         well += bench.world.ranks[0].save_status == 0;
-        set_all(&bench, before);
-        save_all(&bench, 100 * r + 30, 3); /* in either case this one ends well */
-        check_committed(&bench);
+        set_all(&bench, ALL);
+        save_well(&bench, 100 * r + 30, 3); /* in either case this one ends well */
     }
     assert_int_equal(well, RANKS - 1);
     bench_fini(&bench);
@@ -299,33 +290,25 @@ static void what_others_write_may_be_lost(void **state)
 /* A restore begins anew: what a rank no longer registers after it fails no save. */
 static void a_restore_forgets_what_was_agreed(void **state)
 {
-    static const uint32_t before[] = {0x3ff, 0x3ff, 0x3ff}, after[] = {0x3ff, 0x3ef, 0x3ff};
+    static const uint32_t after[] = {0x3ff, 0x3ef, 0x3ff};
     struct bench bench;
-    (void)state;
-    bench_init(&bench, 14, RANKS);
-    set_all(&bench, before);
-    save_all(&bench, 10, 1);
-    check_committed(&bench);
+    bench_begin(&bench, 14, ALL);
+    save_well(&bench, 10, 1);
     check_restore(&bench, 0x3ff, 1);
     set_all(&bench, after);
-    save_all(&bench, 20, 2);
-    check_committed(&bench);
+    save_well(&bench, 20, 2);
     check_restore(&bench, 0x3ff, 2);
     bench_fini(&bench);
 }
 
 static void all_may_change_together(void **state)
 {
-    static const uint32_t before[] = {0x3ff, 0x3ff, 0x3ff}, after[] = {0x125, 0x125, 0x125};
+    static const uint32_t after[] = {0x125, 0x125, 0x125};
     struct bench bench;
-    (void)state;
-    bench_init(&bench, 6, RANKS);
-    set_all(&bench, before);
-    save_all(&bench, 10, 1);
-    check_committed(&bench);
+    bench_begin(&bench, 6, ALL);
+    save_well(&bench, 10, 1);
     set_all(&bench, after);
-    save_all(&bench, 20, 2);
-    check_committed(&bench);
+    save_well(&bench, 20, 2);
     check_restore(&bench, 0x125, 2);
     bench_fini(&bench);
 }
@@ -334,7 +317,6 @@ static void all_may_change_together(void **state)
 static void a_member_may_hold_nothing(void **state)
 {
     struct bench bench;
-    (void)state;
     bench_init(&bench, 7, RANKS);
     set_names(&bench, 0, 0x3ff, 7);
     set_names(&bench, 1, 0x3ff, 7);
@@ -343,8 +325,7 @@ static void a_member_may_hold_nothing(void **state)
         start_all(&bench, 10 * i, (uint8_t)i);
         sim_run_for(bench.world.sim, 2000);
         assert_true(bench.world.ranks[0].staged);
-        world_await_saves(&bench.world, 70000);
-        check_committed(&bench);
+        expect_committed(&bench);
     }
     check_restore(&bench, 0x3ff, 2);
     bench_fini(&bench);
@@ -353,11 +334,8 @@ static void a_member_may_hold_nothing(void **state)
 /* Two ranks are far ahead of the third: they stop waiting, and the save is well all the same. */
 static void the_wait_for_the_verdict_is_bounded(void **state)
 {
-    static const uint32_t masks[] = {0x3ff, 0x3ff, 0x3ff};
     struct bench bench;
-    (void)state;
-    bench_init(&bench, 8, RANKS);
-    set_all(&bench, masks);
+    bench_begin(&bench, 8, ALL);
     fill(&bench, 0, 1), fill(&bench, 1, 1), fill(&bench, 2, 1);
     world_save(&bench.world.ranks[0], 10, 60000);
     world_save(&bench.world.ranks[1], 10, 60000);
@@ -368,8 +346,7 @@ static void the_wait_for_the_verdict_is_bounded(void **state)
     assert_true(bench.world.ranks[1].staged);
     sim_run_for(bench.world.sim, 3000);
     world_save(&bench.world.ranks[2], 10, 60000);
-    world_await_saves(&bench.world, 70000);
-    check_committed(&bench);
+    expect_committed(&bench);
     check_restore(&bench, 0x3ff, 1);
     bench_fini(&bench);
 }
@@ -381,7 +358,6 @@ static void ranks_far_apart_agree_in_the_end(void **state)
     static const uint32_t masks[] = {0x3ff, 0x3ef, 0x3ff};
     struct bench bench;
     unsigned tries = 0;
-    (void)state;
     bench_init(&bench, 9, RANKS);
     do {
         set_all(&bench, masks);
@@ -398,7 +374,7 @@ static void ranks_far_apart_agree_in_the_end(void **state)
             assert_non_null(strstr(bench.world.ranks[0].save.diag.text, "save again"));
         }
     } while (bench.world.ranks[0].save_status != 0 && tries < 5);
-    check_committed(&bench);
+    expect_committed(&bench);
     assert_int_equal(tries, 2);
     check_restore(&bench, 0x3ff, 1);
     bench_fini(&bench);
@@ -408,17 +384,14 @@ static void ranks_far_apart_agree_in_the_end(void **state)
 static void a_restarted_daemon_agrees_anew(void **state)
 {
     static const uint32_t masks[] = {0x3ff, 0x3cf, 0x30f};
-    (void)state;
     for (uint64_t after_ms = 0; after_ms < 60; after_ms += 3) {
         struct bench bench;
-        bench_init(&bench, 100 + after_ms, RANKS);
-        set_all(&bench, masks);
+        bench_begin(&bench, 100 + after_ms, masks);
         start_all(&bench, 10, 1);
         sim_run_for(bench.world.sim, after_ms);
         world_server_kill(&bench.world);
         world_server_start(&bench.world);
-        world_await_saves(&bench.world, 70000);
-        check_committed(&bench);
+        expect_committed(&bench);
         check_restore(&bench, 0x3ff, 1);
         bench_fini(&bench);
     }
@@ -427,7 +400,6 @@ static void a_restarted_daemon_agrees_anew(void **state)
 /* Lists that grow in every way commit at once; after any loss the save after the next one does. */
 static void random_lists_are_saved_whole(void **state)
 {
-    (void)state;
     for (uint64_t seed = 1; seed <= 12; seed++) {
         struct bench bench;
         uint32_t masks[WORLD_RANKS_MAX] = {1, 1, 1, 1};
@@ -447,7 +419,7 @@ static void random_lists_are_saved_whole(void **state)
                 assert_int_equal(bench.world.ranks[0].save_status, CAIRN_E_LIST_MISMATCH);
                 save_all(&bench, step * 10 + 1, (uint8_t)step);
             }
-            check_committed(&bench);
+            expect_committed(&bench);
             check_restore(&bench, stored, (uint8_t)step);
         }
         bench_fini(&bench);
@@ -478,8 +450,7 @@ static void save_until_spread(struct bench *bench, const uint32_t *masks, uint64
 {
     for (unsigned i = 0; i <= CALM_SAVES; i++) {
         set_all(bench, masks);
-        save_all(bench, step + i, 1);
-        check_committed(bench);
+        save_well(bench, step + i, 1);
     }
     check_spread(bench);
 }
@@ -489,7 +460,6 @@ static void save_until_spread(struct bench *bench, const uint32_t *masks, uint64
 static void additions_are_saved_where_ranks_are_spread(void **state)
 {
     static const uint32_t before[] = {0x0ff, 0x0ff, 0x0ff};
-    (void)state;
     for (uint32_t who = 1; who < (1u << RANKS) - 1; who++) {
         struct bench bench;
         uint32_t after[RANKS];
@@ -499,8 +469,7 @@ static void additions_are_saved_where_ranks_are_spread(void **state)
             after[r] = before[r] | (who & (1u << r) ? 0x300 : 0);
         }
         set_all(&bench, after);
-        save_all(&bench, 20, 2);
-        check_committed(&bench);
+        save_well(&bench, 20, 2);
         for (uint32_t r = 0; r < RANKS; r++) {
             assert_int_equal(server_of(&bench, r), 0); /* they stay until it is calm again */
         }
@@ -514,19 +483,16 @@ static void additions_are_saved_where_ranks_are_spread(void **state)
  * time that somebody is late they are more patient. */
 static void a_late_rank_costs_the_others_a_way(void **state)
 {
-    static const uint32_t masks[] = {0x3ff, 0x3ff, 0x3ff};
     struct bench bench;
-    (void)state;
     bench_init_with(&bench, 40, RANKS, &TWO_SERVERS);
-    save_until_spread(&bench, masks, 10);
+    save_until_spread(&bench, ALL, 10);
     for (unsigned i = 0; i < 2; i++) {
         world_save(&bench.world.ranks[0], 20 + i, 60000);
         world_save(&bench.world.ranks[1], 20 + i, 60000);
         sim_run_for(bench.world.sim, 8000);
         assert_int_equal(server_of(&bench, 1), i);
         world_save(&bench.world.ranks[2], 20 + i, 60000);
-        world_await_saves(&bench.world, 70000);
-        check_committed(&bench);
+        expect_committed(&bench);
         check_spread(&bench);
     }
     bench_fini(&bench);
@@ -536,11 +502,9 @@ static void a_late_rank_costs_the_others_a_way(void **state)
  * no verdict is given. It goes back, and nobody waits for it until the deadline. */
 static void a_rank_that_is_thrown_out_comes_back_to_the_meeting(void **state)
 {
-    static const uint32_t masks[] = {0x3ff, 0x3ff, 0x3ff};
     struct bench bench;
-    (void)state;
     bench_init_with(&bench, 41, RANKS, &TWO_SERVERS);
-    set_all(&bench, masks);
+    set_all(&bench, ALL);
     world_save(&bench.world.ranks[1], 10, 60000);
     sim_run_for(bench.world.sim, 1000);
     assert_int_equal(server_of(&bench, 1), 0);
@@ -551,7 +515,7 @@ static void a_rank_that_is_thrown_out_comes_back_to_the_meeting(void **state)
     world_save(&bench.world.ranks[0], 10, 60000);
     world_save(&bench.world.ranks[2], 10, 60000);
     world_await_saves(&bench.world, 10000);
-    check_committed(&bench);
+    expect_committed(&bench);
     bench_fini(&bench);
 }
 
@@ -571,14 +535,10 @@ static void save_flipped(struct bench *bench, uint64_t step, uint32_t rank, unsi
 
 static void one_flipped_bit_fails_the_save_by_tensor_and_rank(void **state)
 {
-    static const uint32_t masks[] = {0x3ff, 0x3ff, 0x3ff};
     struct bench bench;
-    (void)state;
-    bench_init(&bench, 21, RANKS);
+    bench_begin(&bench, 21, ALL);
     bench.world.check_replicas = CHECK_FAIL;
-    set_all(&bench, masks);
-    save_all(&bench, 10, 1);
-    check_committed(&bench);
+    save_well(&bench, 10, 1);
     for (uint32_t r = 0; r < RANKS; r++) {
         char who[32];
         save_flipped(&bench, 20 + r, r, 6);
@@ -590,25 +550,20 @@ static void one_flipped_bit_fails_the_save_by_tensor_and_rank(void **state)
             assert_non_null(strstr(rank->save.diag.text, who));
         }
     }
-    save_all(&bench, 30, 2);
-    check_committed(&bench);
+    save_well(&bench, 30, 2);
     check_restore(&bench, 0x3ff, 2);
     bench_fini(&bench);
 }
 
 static void with_warn_the_save_is_committed_and_says_so(void **state)
 {
-    static const uint32_t masks[] = {0x3ff, 0x3ff, 0x3ff};
     struct bench bench;
-    (void)state;
-    bench_init(&bench, 22, RANKS);
+    bench_begin(&bench, 22, ALL);
     bench.world.check_replicas = CHECK_WARN;
-    set_all(&bench, masks);
-    save_all(&bench, 10, 1);
-    check_committed(&bench);
+    save_well(&bench, 10, 1);
     assert_int_equal(bench.world.ranks[0].save.warning.code, 0);
     save_flipped(&bench, 20, 1, 0);
-    check_committed(&bench);
+    expect_committed(&bench);
     for (uint32_t r = 0; r < RANKS; r++) {
         const struct diag *warning = &bench.world.ranks[r].save.warning;
         assert_int_equal(warning->code, CAIRN_E_REPLICAS_DIFFER);
@@ -620,11 +575,8 @@ static void with_warn_the_save_is_committed_and_says_so(void **state)
 
 static void a_rank_that_does_not_check_is_named(void **state)
 {
-    static const uint32_t masks[] = {0x3ff, 0x3ff, 0x3ff};
     struct bench bench;
-    (void)state;
-    bench_init(&bench, 23, RANKS);
-    set_all(&bench, masks);
+    bench_begin(&bench, 23, ALL);
     bench.world.check_replicas = CHECK_FAIL;
     world_save(&bench.world.ranks[0], 10, 60000);
     world_save(&bench.world.ranks[1], 10, 60000);
@@ -640,20 +592,16 @@ static void a_rank_that_does_not_check_is_named(void **state)
  * have sealed, and others have not: the next one is told anew by all. */
 static void comparing_survives_a_restart(void **state)
 {
-    static const uint32_t masks[] = {0x3ff, 0x3ff, 0x3ff};
-    (void)state;
     for (uint64_t seed = 0; seed < 3; seed++) {
         for (uint64_t after_ms = 0; after_ms < 60; after_ms += 2) {
             struct bench bench;
-            bench_init(&bench, 300 + 100 * seed + after_ms, RANKS);
+            bench_begin(&bench, 300 + 100 * seed + after_ms, ALL);
             bench.world.check_replicas = CHECK_FAIL;
-            set_all(&bench, masks);
             start_all(&bench, 10, 1);
             sim_run_for(bench.world.sim, after_ms);
             world_server_kill(&bench.world);
             world_server_start(&bench.world);
-            world_await_saves(&bench.world, 70000);
-            check_committed(&bench);
+            expect_committed(&bench);
             bench_fini(&bench);
         }
     }
@@ -663,13 +611,10 @@ static void comparing_survives_a_restart(void **state)
  * save fails by name, with WARN it goes on and says so. */
 static void a_comparison_that_cannot_come_is_bounded(void **state)
 {
-    static const uint32_t masks[] = {0x3ff, 0x3ff, 0x3ff};
-    (void)state;
     for (uint32_t check = CHECK_WARN; check <= CHECK_FAIL; check++) {
         struct bench bench;
-        bench_init(&bench, 24, RANKS);
+        bench_begin(&bench, 24, ALL);
         bench.world.check_replicas = check;
-        set_all(&bench, masks);
         for (uint32_t r = 0; r < RANKS; r++) {
             fill(&bench, r, 1);
         }
@@ -687,7 +632,7 @@ static void a_comparison_that_cannot_come_is_bounded(void **state)
         assert_non_null(strstr(said->text, "replicas were not compared"));
         assert_non_null(strstr(said->text, "other ranks (1, 2)"));
         if (check == CHECK_WARN) {
-            check_committed(&bench);
+            expect_committed(&bench);
         }
         bench_fini(&bench);
     }
@@ -710,13 +655,10 @@ struct xxh3_stream *__wrap_xxh3_stream_new(void)
  * to differ. */
 static void memory_that_is_short_is_no_difference(void **state)
 {
-    static const uint32_t masks[] = {0x3ff, 0x3ff, 0x3ff};
     unsigned uncompared = 0;
-    (void)state;
     for (unsigned n = 1;; n++) {
         struct bench bench;
-        bench_init(&bench, 25, RANKS);
-        set_all(&bench, masks);
+        bench_begin(&bench, 25, ALL);
         save_all(&bench, 10, 1);
         bench.world.check_replicas = CHECK_WARN;
         streams_left = n;
@@ -740,30 +682,28 @@ static void memory_that_is_short_is_no_difference(void **state)
     assert_true(uncompared > 0);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(who_has_nothing_new_copies_at_once),
-        cmocka_unit_test(holders_write_what_only_they_hold),
-        cmocka_unit_test(additions_go_to_their_holders),
-        cmocka_unit_test(a_loss_fails_the_save_by_name_and_the_next_agrees_anew),
-        cmocka_unit_test(what_others_write_may_be_lost),
-        cmocka_unit_test(a_restore_forgets_what_was_agreed),
-        cmocka_unit_test(all_may_change_together),
-        cmocka_unit_test(a_member_may_hold_nothing),
-        cmocka_unit_test(the_wait_for_the_verdict_is_bounded),
-        cmocka_unit_test(ranks_far_apart_agree_in_the_end),
-        cmocka_unit_test(a_restarted_daemon_agrees_anew),
-        cmocka_unit_test(random_lists_are_saved_whole),
-        cmocka_unit_test(additions_are_saved_where_ranks_are_spread),
-        cmocka_unit_test(a_late_rank_costs_the_others_a_way),
-        cmocka_unit_test(a_rank_that_is_thrown_out_comes_back_to_the_meeting),
-        cmocka_unit_test(one_flipped_bit_fails_the_save_by_tensor_and_rank),
-        cmocka_unit_test(with_warn_the_save_is_committed_and_says_so),
-        cmocka_unit_test(a_rank_that_does_not_check_is_named),
-        cmocka_unit_test(comparing_survives_a_restart),
-        cmocka_unit_test(a_comparison_that_cannot_come_is_bounded),
-        cmocka_unit_test(memory_that_is_short_is_no_difference),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+static const struct CMUnitTest tests[] = {
+    cmocka_unit_test(who_has_nothing_new_copies_at_once),
+    cmocka_unit_test(holders_write_what_only_they_hold),
+    cmocka_unit_test(additions_go_to_their_holders),
+    cmocka_unit_test(a_loss_fails_the_save_by_name_and_the_next_agrees_anew),
+    cmocka_unit_test(what_others_write_may_be_lost),
+    cmocka_unit_test(a_restore_forgets_what_was_agreed),
+    cmocka_unit_test(all_may_change_together),
+    cmocka_unit_test(a_member_may_hold_nothing),
+    cmocka_unit_test(the_wait_for_the_verdict_is_bounded),
+    cmocka_unit_test(ranks_far_apart_agree_in_the_end),
+    cmocka_unit_test(a_restarted_daemon_agrees_anew),
+    cmocka_unit_test(random_lists_are_saved_whole),
+    cmocka_unit_test(additions_are_saved_where_ranks_are_spread),
+    cmocka_unit_test(a_late_rank_costs_the_others_a_way),
+    cmocka_unit_test(a_rank_that_is_thrown_out_comes_back_to_the_meeting),
+    cmocka_unit_test(one_flipped_bit_fails_the_save_by_tensor_and_rank),
+    cmocka_unit_test(with_warn_the_save_is_committed_and_says_so),
+    cmocka_unit_test(a_rank_that_does_not_check_is_named),
+    cmocka_unit_test(comparing_survives_a_restart),
+    cmocka_unit_test(a_comparison_that_cannot_come_is_bounded),
+    cmocka_unit_test(memory_that_is_short_is_no_difference),
+};
+
+UNIT_TEST_MAIN(tests)

@@ -4,73 +4,38 @@
  * for what does not fit, proof of an empty run, damage found by one rank moves all ranks, refusals
  * of the login.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
 
 #include "base/check.h"
 #include "engine_world.h"
+#include "support/unit_test.h"
 #include "wire/negotiate.h"
-
-static const struct selector latest = {.kind = SELECT_LATEST};
-
-static void save_all(struct world *world, uint64_t step, uint8_t salt)
-{
-    for (uint32_t i = 0; i < world->world_size; i++) {
-        world_fill(&world->ranks[i], salt);
-        world_save(&world->ranks[i], step, 60000);
-    }
-    world_await_saves(world, 60000);
-    for (uint32_t i = 0; i < world->world_size; i++) {
-        assert_int_equal(world->ranks[i].save_status, 0);
-    }
-}
-
-static void restore_all(struct world *world, struct selector selector)
-{
-    for (uint32_t i = 0; i < world->world_size; i++) {
-        world_fill(&world->ranks[i], 0x77);
-        world_restore(&world->ranks[i], selector, 10000);
-    }
-    world_await_restores(world, 12000);
-}
 
 static void an_empty_run_is_proven_empty(void **state)
 {
     struct world world;
-    (void)state;
-    world_init(&world, 1, 2);
-    world_ranks_start(&world);
-    restore_all(&world, latest);
+    world_begin(&world, 1, 2);
+    world_restore_all(&world, WORLD_LATEST, 10000);
     for (uint32_t i = 0; i < 2; i++) {
         assert_int_equal(world.ranks[i].restore_status, CAIRN_E_NOT_FOUND);
         assert_true(world.ranks[i].restore.empty);
     }
-    save_all(&world, 1, 1); /* and the first save goes on from there */
-    world_ranks_stop(&world);
-    world_fini(&world);
+    world_save_well(&world, 1, 1); /* and the first save goes on from there */
+    world_end(&world);
 }
 
 static void an_unknown_step_is_named(void **state)
 {
     struct world world;
-    (void)state;
-    world_init(&world, 2, 2);
-    world_ranks_start(&world);
-    save_all(&world, 4, 1);
-    restore_all(&world, (struct selector){.kind = SELECT_STEP, .id = {.step = 9}});
+    world_begin(&world, 2, 2);
+    world_save_well(&world, 4, 1);
+    world_restore_all(&world, WORLD_STEP(9), 10000);
     for (uint32_t i = 0; i < 2; i++) {
         assert_int_equal(world.ranks[i].restore_status, CAIRN_E_NOT_FOUND);
         assert_false(world.ranks[i].restore.empty);
         assert_non_null(strstr(world.ranks[i].restore.diag.text, "9"));
     }
-    restore_all(&world, (struct selector){.kind = SELECT_STEP, .id = {.step = 4}});
+    world_restore_all(&world, WORLD_STEP(4), 10000);
     for (uint32_t i = 0; i < 2; i++) {
         assert_int_equal(world.ranks[i].restore_status, 0);
         assert_true(world_has(&world.ranks[i], 1));
@@ -82,8 +47,7 @@ static void an_unknown_step_is_named(void **state)
         assert_int_equal(restore->blobs.items[1].data[restore->blobs.items[1].bytes - 1], '0' + i);
         assert_int_equal(restore->total_bytes, restore->done_bytes);
     }
-    world_ranks_stop(&world);
-    world_fini(&world);
+    world_end(&world);
 }
 
 /* Gives rank 0 (of a world of one) another list of one tensor. */
@@ -124,13 +88,11 @@ static void what_does_not_fit_is_named(void **state)
         {"model.weight", CAIRN_F32, 299, CAIRN_E_SHAPE_MISMATCH, "[300, 40]"},
     };
     struct world world;
-    (void)state;
-    world_init(&world, 3, 1);
-    world_ranks_start(&world);
-    save_all(&world, 1, 1);
+    world_begin(&world, 3, 1);
+    world_save_well(&world, 1, 1);
     for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
         register_one(&world, cases[i].name, cases[i].dtype, cases[i].rows);
-        restore_all(&world, latest);
+        world_restore_all(&world, WORLD_LATEST, 10000);
         const struct world_rank *rank = &world.ranks[0];
         if (rank->restore_status != cases[i].code ||
             !strstr(rank->restore.diag.text, cases[i].text)) {
@@ -138,11 +100,10 @@ static void what_does_not_fit_is_named(void **state)
         }
     }
     register_one(&world, "model.weight", CAIRN_F32, 300);
-    restore_all(&world, latest);
+    world_restore_all(&world, WORLD_LATEST, 10000);
     assert_int_equal(world.ranks[0].restore_status, 0);
     assert_int_equal(world.ranks[0].restore.unexpected_count, 5);
-    world_ranks_stop(&world);
-    world_fini(&world);
+    world_end(&world);
 }
 
 /* Goal: `only` restores what matches a pattern and touches nothing else; a pattern that means
@@ -151,17 +112,15 @@ static void a_part_is_restored_by_pattern(void **state)
 {
     static const char *const weight[] = {"*.weight", "config"}, *const typo[] = {"model.weigth"};
     struct world world;
-    (void)state;
-    world_init(&world, 13, 2);
-    world_ranks_start(&world);
-    save_all(&world, 1, 1);
+    world_begin(&world, 13, 2);
+    world_save_well(&world, 1, 1);
     size_t changed = 0, kept = 0;
     for (uint32_t i = 0; i < 2; i++) {
         struct world_rank *rank = &world.ranks[i];
         world_fill(rank, 0x77);
         rank->only = weight;
         rank->only_count = 2;
-        world_restore(rank, latest, 10000);
+        world_restore(rank, WORLD_LATEST, 10000);
     }
     world_await_restores(&world, 12000);
     for (uint32_t i = 0; i < 2; i++) {
@@ -198,13 +157,12 @@ static void a_part_is_restored_by_pattern(void **state)
     for (uint32_t i = 0; i < 2; i++) {
         world.ranks[i].only = typo;
         world.ranks[i].only_count = 1;
-        world_restore(&world.ranks[i], latest, 10000);
+        world_restore(&world.ranks[i], WORLD_LATEST, 10000);
     }
     world_await_restores(&world, 12000);
     assert_int_equal(world.ranks[0].restore_status, CAIRN_E_MISSING_TENSOR);
     assert_non_null(strstr(world.ranks[0].restore.diag.text, "similar name is 'model.weight'"));
-    world_ranks_stop(&world);
-    world_fini(&world);
+    world_end(&world);
 }
 
 /* Goal: one rank's damage moves all ranks to the older checkpoint, loudly. Method: the store flips
@@ -232,7 +190,6 @@ static void flip_submit(struct store *store, struct store_req *req)
 static void damage_moves_all_ranks_to_an_older_one(void **state)
 {
     struct world world;
-    (void)state;
     world_init(&world, 4, 2);
     real_ops = world.store->ops;
     flipping_ops = *real_ops;
@@ -240,9 +197,9 @@ static void damage_moves_all_ranks_to_an_older_one(void **state)
     flip_step = 2;
     world.store->ops = &flipping_ops;
     world_ranks_start(&world);
-    save_all(&world, 1, 1);
-    save_all(&world, 2, 2);
-    restore_all(&world, latest);
+    world_save_well(&world, 1, 1);
+    world_save_well(&world, 2, 2);
+    world_restore_all(&world, WORLD_LATEST, 10000);
     for (uint32_t i = 0; i < 2; i++) {
         struct world_rank *rank = &world.ranks[i];
         if (rank->restore_status != 0) {
@@ -252,46 +209,39 @@ static void damage_moves_all_ranks_to_an_older_one(void **state)
         assert_true(rank->restore.fell_back);
         assert_true(world_has(rank, 1));
     }
-    restore_all(&world, (struct selector){.kind = SELECT_STEP, .id = {.step = 2}});
+    world_restore_all(&world, WORLD_STEP(2), 10000);
     for (uint32_t i = 0; i < 2; i++) {
         assert_int_equal(world.ranks[i].restore_status, CAIRN_E_DAMAGED);
         assert_non_null(strstr(world.ranks[i].restore.diag.text, "do not use"));
     }
-    world_ranks_stop(&world);
-    world_fini(&world);
+    world_end(&world);
 }
 
 static void a_rank_that_does_not_restore_is_named(void **state)
 {
     struct world world;
-    (void)state;
-    world_init(&world, 5, 2);
-    world_ranks_start(&world);
-    save_all(&world, 1, 1);
-    world_restore(&world.ranks[0], latest, 4000);
+    world_begin(&world, 5, 2);
+    world_save_well(&world, 1, 1);
+    world_restore(&world.ranks[0], WORLD_LATEST, 4000);
     world_await_restores(&world, 5000);
     assert_int_equal(world.ranks[0].restore_status, CAIRN_E_MISSING_RANKS);
     if (!strstr(world.ranks[0].restore.diag.text, "rank 1 of")) {
         fail_msg("%s", world.ranks[0].restore.diag.text);
     }
-    world_ranks_stop(&world);
-    world_fini(&world);
+    world_end(&world);
 }
 
 static void close_ends_restores_at_once(void **state)
 {
-    (void)state;
     for (uint64_t ms = 0; ms < 80; ms += 4) {
         struct world world;
-        world_init(&world, ms + 1, 2);
-        world_ranks_start(&world);
-        save_all(&world, 1, 1);
+        world_begin(&world, ms + 1, 2);
+        world_save_well(&world, 1, 1);
         for (uint32_t i = 0; i < 2; i++) {
-            world_restore(&world.ranks[i], latest, 10000);
+            world_restore(&world.ranks[i], WORLD_LATEST, 10000);
         }
         sim_run_for(world.sim, ms);
-        world_ranks_stop(&world);
-        world_fini(&world);
+        world_end(&world);
     }
 }
 
@@ -302,11 +252,9 @@ static void requests_are_answered_over_a_lost_connection(void **state)
     struct world world;
     struct caller caller = {
         .call = {.request = {.type = MSG_LIST, .u.list = {.limit = 10}}, .done = caller_on_done}};
-    (void)state;
-    world_init(&world, 6, 1);
-    world_ranks_start(&world);
-    save_all(&world, 1, 1);
-    save_all(&world, 2, 2);
+    world_begin(&world, 6, 1);
+    world_save_well(&world, 1, 1);
+    world_save_well(&world, 2, 2);
     engine_call_start(world.ranks[0].engine, &caller.call);
     (void)sim_cut(world.sim, NULL, NULL);
     assert_true(sim_run_until(world.sim, caller_is_done, &caller, 10000));
@@ -322,8 +270,7 @@ static void requests_are_answered_over_a_lost_connection(void **state)
     assert_true(sim_run_until(world.sim, caller_is_done, &caller, 10000));
     assert_int_equal(caller.status, CAIRN_E_CANCELLED);
     engine_call_fini(&caller.call);
-    world_ranks_stop(&world);
-    world_fini(&world);
+    world_end(&world);
 }
 
 #ifndef WORLD_LOCAL
@@ -345,9 +292,7 @@ static void short_of_memory_ends_the_operation_only(void **state)
     struct world world;
     struct caller caller = {
         .call = {.request = {.type = MSG_LIST, .u.list = {.limit = 10}}, .done = caller_on_done}};
-    (void)state;
-    world_init(&world, 8, 1);
-    world_ranks_start(&world);
+    world_begin(&world, 8, 1);
     struct world_rank *rank = &world.ranks[0];
     for (int round = 0; round < 2; round++) {
         int status = round == 0 ? CAIRN_E_NO_MEMORY : 0;
@@ -357,7 +302,7 @@ static void short_of_memory_ends_the_operation_only(void **state)
         world_await_saves(&world, 10000);
         assert_int_equal(rank->save_status, status);
         calloc_fails = round == 0;
-        world_restore(rank, latest, 10000);
+        world_restore(rank, WORLD_LATEST, 10000);
         world_await_restores(&world, 10000);
         assert_int_equal(rank->restore_status, status);
         calloc_fails = round == 0;
@@ -368,8 +313,7 @@ static void short_of_memory_ends_the_operation_only(void **state)
         assert_int_equal(caller.status, status);
         engine_call_fini(&caller.call);
     }
-    world_ranks_stop(&world);
-    world_fini(&world);
+    world_end(&world);
 }
 #endif
 
@@ -379,9 +323,7 @@ static void an_older_server_is_not_asked_what_it_does_not_know(void **state)
     struct caller caller = {.call = {.request = {.type = MSG_LIST, .u.list = {.limit = 10}},
                                      .features = 1ULL << 63,
                                      .done = caller_on_done}};
-    (void)state;
-    world_init(&world, 7, 1);
-    world_ranks_start(&world);
+    world_begin(&world, 7, 1);
     engine_call_start(world.ranks[0].engine, &caller.call);
     assert_true(sim_run_until(world.sim, caller_is_done, &caller, 10000));
     assert_int_equal(caller.status, CAIRN_E_UNSUPPORTED);
@@ -393,8 +335,7 @@ static void an_older_server_is_not_asked_what_it_does_not_know(void **state)
     assert_true(sim_run_until(world.sim, caller_is_done, &caller, 10000));
     assert_int_equal(caller.status, 0);
     engine_call_fini(&caller.call);
-    world_ranks_stop(&world);
-    world_fini(&world);
+    world_end(&world);
 }
 
 #ifndef WORLD_LOCAL /* its addresses are of TCP */
@@ -443,9 +384,7 @@ static struct login try_login(struct world *world, const char *url, uint32_t ran
 static void refused_logins_say_why(void **state)
 {
     struct world world;
-    (void)state;
-    world_init(&world, 7, 2);
-    world_ranks_start(&world);
+    world_begin(&world, 7, 2);
     struct login login = try_login(&world, "cairn://server:7421/demo/run1", 1, 2);
     assert_int_equal(login.status, CAIRN_E_DUPLICATE_RANK);
     login = try_login(&world, "cairn://server:9/demo/run1", 0, 2);
@@ -453,30 +392,27 @@ static void refused_logins_say_why(void **state)
     login = try_login(&world, "cairn://server:9,server:7421/demo/other", 0,
                       1); /* the second address answers */
     assert_int_equal(login.status, 0);
-    world_ranks_stop(&world);
-    world_fini(&world);
+    world_end(&world);
 }
 
 #endif
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(an_empty_run_is_proven_empty),
-        cmocka_unit_test(an_unknown_step_is_named),
-        cmocka_unit_test(what_does_not_fit_is_named),
-        cmocka_unit_test(a_part_is_restored_by_pattern),
-        cmocka_unit_test(damage_moves_all_ranks_to_an_older_one),
-        cmocka_unit_test(a_rank_that_does_not_restore_is_named),
-        cmocka_unit_test(close_ends_restores_at_once),
-        cmocka_unit_test(requests_are_answered_over_a_lost_connection),
+static const struct CMUnitTest tests[] = {
+    cmocka_unit_test(an_empty_run_is_proven_empty),
+    cmocka_unit_test(an_unknown_step_is_named),
+    cmocka_unit_test(what_does_not_fit_is_named),
+    cmocka_unit_test(a_part_is_restored_by_pattern),
+    cmocka_unit_test(damage_moves_all_ranks_to_an_older_one),
+    cmocka_unit_test(a_rank_that_does_not_restore_is_named),
+    cmocka_unit_test(close_ends_restores_at_once),
+    cmocka_unit_test(requests_are_answered_over_a_lost_connection),
 #ifndef WORLD_LOCAL
-        cmocka_unit_test(short_of_memory_ends_the_operation_only),
+    cmocka_unit_test(short_of_memory_ends_the_operation_only),
 #endif
-        cmocka_unit_test(an_older_server_is_not_asked_what_it_does_not_know),
+    cmocka_unit_test(an_older_server_is_not_asked_what_it_does_not_know),
 #ifndef WORLD_LOCAL
-        cmocka_unit_test(refused_logins_say_why),
+    cmocka_unit_test(refused_logins_say_why),
 #endif
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+};
+
+UNIT_TEST_MAIN(tests)

@@ -4,73 +4,22 @@
  * connections and a killed daemon, end by their deadline naming who is missing, and leave nothing
  * behind.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
-#include <string.h>
-
-#include <cmocka.h>
 
 #include "engine_world.h"
-
-static const struct selector latest = {.kind = SELECT_LATEST};
-
-static void expect_saved(struct world *world)
-{
-    for (uint32_t i = 0; i < world->world_size; i++) {
-        struct world_rank *rank = &world->ranks[i];
-        if (rank->save_status != 0 || rank->staged_status != 0) {
-            fail_msg("rank %u: %d, %d: %s", i, rank->staged_status, rank->save_status,
-                     rank->save.diag.text);
-        }
-        assert_int_equal(rank->save.staged_bytes, rank->save.total_bytes);
-        assert_int_equal(rank->save.durable_bytes, rank->save.total_bytes);
-        assert_true(rank->save.total_bytes > 0);
-    }
-}
-
-static void save_all(struct world *world, uint64_t step, uint8_t salt)
-{
-    for (uint32_t i = 0; i < world->world_size; i++) {
-        world_fill(&world->ranks[i], salt);
-        world_save(&world->ranks[i], step, 60000);
-    }
-}
-
-static void restore_and_compare(struct world *world, uint64_t step, uint8_t salt)
-{
-    for (uint32_t i = 0; i < world->world_size; i++) {
-        world_fill(&world->ranks[i], 0x77);
-        world_restore(&world->ranks[i], latest, 60000);
-    }
-    world_await_restores(world, 120000);
-    for (uint32_t i = 0; i < world->world_size; i++) {
-        struct world_rank *rank = &world->ranks[i];
-        if (rank->restore_status != 0) {
-            fail_msg("rank %u: %d: %s", i, rank->restore_status, rank->restore.diag.text);
-        }
-        assert_int_equal(rank->restore.id.step, step);
-        assert_true(world_has(rank, salt));
-    }
-}
+#include "support/unit_test.h"
 
 /* Goal: the arena is there before the first save, a save that comes while it is being made waits
  * for it, and closing meanwhile leaves nothing behind. */
 static void the_arena_is_made_ahead(void **state)
 {
-    (void)state;
     struct world world;
-    world_init(&world, 31, 2);
-    world_ranks_start(&world);
+    world_begin(&world, 31, 2);
     engine_prepare(world.ranks[0].engine, world.ranks[0].set);
     engine_prepare(world.ranks[0].engine, world.ranks[0].set);
-    save_all(&world, 5, 9); /* rank 0's meets the worker, rank 1's makes its own */
-    world_await_saves(&world, 60000);
-    expect_saved(&world);
-    world_ranks_stop(&world);
-    world_ranks_start(&world);
+    world_save_all(&world, 5, 9); /* rank 0's meets the worker, rank 1's makes its own */
+    world_expect_saved(&world);
+    world_ranks_restart(&world);
     for (uint32_t i = 0; i < 2; i++) {
         struct world_rank *rank = &world.ranks[i];
         engine_prepare(rank->engine, rank->set);
@@ -83,15 +32,11 @@ static void the_arena_is_made_ahead(void **state)
         assert_true(arena_bytes(rank->arena) > 0);
         assert_int_equal(arena_used_bytes(rank->arena), 0);
     }
-    restore_and_compare(&world, 5, 9);
-    save_all(&world, 6, 10);
-    world_await_saves(&world, 60000);
-    expect_saved(&world);
-    world_ranks_stop(&world);
-    world_ranks_start(&world);
+    world_expect_newest(&world, 5, 9);
+    world_save_well(&world, 6, 10);
+    world_ranks_restart(&world);
     engine_prepare(world.ranks[0].engine, world.ranks[0].set);
-    world_ranks_stop(&world);
-    world_fini(&world);
+    world_end(&world);
 }
 
 #ifndef WORLD_LOCAL /* the bytes go through a socket */
@@ -99,7 +44,6 @@ static void the_arena_is_made_ahead(void **state)
  * after the connection was cut; what is encoded lies elsewhere, and is not. */
 static void a_save_is_sent_from_the_arena(void **state)
 {
-    (void)state;
     uint64_t from_files[2] = {0}, plain_bytes = 0;
     for (uint64_t seed = 1; seed <= 4; seed++) {
         for (int dense = 0; dense < 2; dense++) {
@@ -107,19 +51,17 @@ static void a_save_is_sent_from_the_arena(void **state)
             struct world world;
             world_init_with(&world, seed, 2, &options);
             world_ranks_start(&world);
-            save_all(&world, 5, 9);
+            world_save_all(&world, 5, 9);
             sim_run_for(world.sim, 5);
             sim_cut(world.sim, NULL, NULL);
-            world_await_saves(&world, 60000);
-            expect_saved(&world);
+            world_expect_saved(&world);
             for (uint32_t i = 0; i < 2; i++) {
                 from_files[dense] += sim_file_bytes(world.ranks[i].host);
                 plain_bytes += dense ? 0 : world.ranks[i].save.total_bytes;
             }
             assert_int_equal(sim_file_bytes(world.server_host), 0);
-            restore_and_compare(&world, 5, 9);
-            world_ranks_stop(&world);
-            world_fini(&world);
+            world_expect_newest(&world, 5, 9);
+            world_end(&world);
         }
     }
     assert_true(from_files[0] > plain_bytes / 4); /* the simulator refuses some */
@@ -130,28 +72,18 @@ static void a_save_is_sent_from_the_arena(void **state)
 /* Goal: what is saved by 1 to 3 ranks is restored by a new attempt of them, bit for bit. */
 static void a_save_commits_and_restores(void **state)
 {
-    (void)state;
     for (uint32_t size = 1; size <= 3; size++) {
         struct world world;
-        world_init(&world, size, size);
-        world_ranks_start(&world);
-        save_all(&world, 5, 9);
-        world_await_saves(&world, 60000);
-        expect_saved(&world);
-        save_all(&world, 6, 10);
-        world_await_saves(&world, 60000);
-        expect_saved(&world);
+        world_begin(&world, size, size);
+        world_save_well(&world, 5, 9);
+        world_save_well(&world, 6, 10);
         assert_int_equal(world.ranks[0].save.id.term, 1);
-        world_ranks_stop(&world);
-        world_ranks_start(&world);
-        restore_and_compare(&world, 6, 10);
-        save_all(&world, 7, 11);
-        world_await_saves(&world, 60000);
-        expect_saved(&world);
+        world_ranks_restart(&world);
+        world_expect_newest(&world, 6, 10);
+        world_save_well(&world, 7, 11);
         assert_int_equal(world.ranks[0].save.id.term, 2);
         assert_false(world.ranks[0].save.new_lineage);
-        world_ranks_stop(&world);
-        world_fini(&world);
+        world_end(&world);
     }
 }
 
@@ -161,25 +93,20 @@ static void cut_all(void *user) { (void)sim_cut(((struct world *)user)->sim, NUL
  * seeds. */
 static void cut_connections_are_resumed(void **state)
 {
-    (void)state;
     for (uint64_t seed = 1; seed <= 60; seed++) {
         struct world world;
-        world_init(&world, seed, 2);
-        world_ranks_start(&world);
-        save_all(&world, 1, (uint8_t)seed);
+        world_begin(&world, seed, 2);
+        world_save_all(&world, 1, (uint8_t)seed);
         for (unsigned i = 0; i < 5; i++) {
             sim_at(world.sim, sim_below(world.sim, 150), cut_all, &world);
         }
-        world_await_saves(&world, 60000);
-        expect_saved(&world);
-        world_ranks_stop(&world);
-        world_ranks_start(&world);
+        world_expect_saved(&world);
+        world_ranks_restart(&world);
         for (unsigned i = 0; i < 3; i++) {
             sim_at(world.sim, sim_below(world.sim, 100), cut_all, &world);
         }
-        restore_and_compare(&world, 1, (uint8_t)seed);
-        world_ranks_stop(&world);
-        world_fini(&world);
+        world_expect_newest(&world, 1, (uint8_t)seed);
+        world_end(&world);
     }
 }
 
@@ -187,20 +114,16 @@ static void cut_connections_are_resumed(void **state)
  */
 static void a_killed_daemon_is_survived(void **state)
 {
-    (void)state;
     for (uint64_t seed = 1; seed <= 60; seed++) {
         struct world world;
-        world_init(&world, seed, 2);
-        world_ranks_start(&world);
-        save_all(&world, 1, (uint8_t)seed);
+        world_begin(&world, seed, 2);
+        world_save_all(&world, 1, (uint8_t)seed);
         sim_run_for(world.sim, sim_below(world.sim, 60));
         world_server_kill(&world);
         world_server_start(&world);
-        world_await_saves(&world, 60000);
-        expect_saved(&world);
-        restore_and_compare(&world, 1, (uint8_t)seed);
-        world_ranks_stop(&world);
-        world_fini(&world);
+        world_expect_saved(&world);
+        world_expect_newest(&world, 1, (uint8_t)seed);
+        world_end(&world);
     }
 }
 
@@ -208,9 +131,7 @@ static void a_killed_daemon_is_survived(void **state)
 static void a_missing_rank_is_named(void **state)
 {
     struct world world;
-    (void)state;
-    world_init(&world, 3, 3);
-    world_ranks_start(&world);
+    world_begin(&world, 3, 3);
     for (uint32_t i = 0; i < 3; i += 2) {
         world_fill(&world.ranks[i], 1);
         world_save(&world.ranks[i], 1, 5000);
@@ -220,11 +141,9 @@ static void a_missing_rank_is_named(void **state)
         assert_int_equal(world.ranks[i].save_status, CAIRN_E_MISSING_RANKS);
         assert_non_null(strstr(world.ranks[i].save.diag.text, "rank 1"));
     }
-    save_all(&world, 2, 4); /* and the run is none the worse */
-    world_await_saves(&world, 60000);
-    expect_saved(&world);
-    world_ranks_stop(&world);
-    world_fini(&world);
+    world_save_all(&world, 2, 4); /* and the run is none the worse */
+    world_expect_saved(&world);
+    world_end(&world);
 }
 
 /* Goal: a rank that dies in the middle of a save is named after the grace, long before the save's
@@ -232,16 +151,14 @@ static void a_missing_rank_is_named(void **state)
 static void a_rank_that_dies_is_named_after_the_grace(void **state)
 {
     struct world world;
-    (void)state;
     world_init(&world, 31, 3);
     world_server_kill(&world);
     world.rank_grace_ms = 3000;
     world_server_start(&world);
     world_ranks_start(&world);
-    save_all(&world, 1, 1);
+    world_save_all(&world, 1, 1);
     sim_at(world.sim, 20, cut_all, &world);
-    world_await_saves(&world, 60000);
-    expect_saved(&world);
+    world_expect_saved(&world);
     sim_run_for(world.sim, 10000); /* nobody is missed: nothing is aborted */
     for (uint32_t i = 0; i < 2; i++) {
         world_save(&world.ranks[i], 2, 600000);
@@ -255,8 +172,7 @@ static void a_rank_that_dies_is_named_after_the_grace(void **state)
         assert_int_equal(world.ranks[i].save_status, CAIRN_E_MISSING_RANKS);
         assert_non_null(strstr(world.ranks[i].save.diag.text, "rank 2 of 3 (test)"));
     }
-    world_ranks_stop(&world);
-    world_fini(&world);
+    world_end(&world);
 }
 
 /* Goal: the grace outlives the daemon. The rank dies with it, or while it is away, and the next one
@@ -265,15 +181,12 @@ static void a_rank_that_dies_is_named_after_the_grace(void **state)
 static void a_rank_that_is_gone_is_missed_by_the_next_daemon(void **state)
 {
     struct world world;
-    (void)state;
     world_init(&world, 32, 3);
     world_server_kill(&world);
     world.rank_grace_ms = 3000;
     world_server_start(&world);
     world_ranks_start(&world);
-    save_all(&world, 1, 1);
-    world_await_saves(&world, 60000);
-    expect_saved(&world);
+    world_save_well(&world, 1, 1);
     for (unsigned step = 2; step <= 3; step++) { /* the second time it is known to be gone */
         for (uint32_t i = 0; i < 2; i++) {
             world_save(&world.ranks[i], step, 600000);
@@ -294,8 +207,7 @@ static void a_rank_that_is_gone_is_missed_by_the_next_daemon(void **state)
             assert_non_null(strstr(world.ranks[i].save.diag.text, "rank 2 of 3 has been gone"));
         }
     }
-    world_ranks_stop(&world);
-    world_fini(&world);
+    world_end(&world);
 }
 
 /* Goal: a daemon that has just begun misses nobody that comes back, nor who has not come yet at
@@ -303,7 +215,6 @@ static void a_rank_that_is_gone_is_missed_by_the_next_daemon(void **state)
 static void a_new_daemon_misses_nobody_that_comes(void **state)
 {
     struct world world;
-    (void)state;
     world_init(&world, 33, 3);
     world_server_kill(&world);
     world.rank_grace_ms = 6000; /* more than a client's longest pause between two tries */
@@ -318,55 +229,43 @@ static void a_new_daemon_misses_nobody_that_comes(void **state)
     world_server_start(&world);
     sim_run_for(world.sim, 20000);
     world_save(&world.ranks[2], 1, 600000);
-    world_await_saves(&world, 60000);
-    expect_saved(&world);
-    world_ranks_stop(&world);
-    world_fini(&world);
+    world_expect_saved(&world);
+    world_end(&world);
 }
 
 static void a_rank_without_rank_0_ends_too(void **state)
 {
     struct world world;
-    (void)state;
-    world_init(&world, 4, 2);
-    world_ranks_start(&world);
+    world_begin(&world, 4, 2);
     world_save(&world.ranks[1], 1, 4000);
     world_await_saves(&world, 5000);
     assert_int_equal(world.ranks[1].save_status, CAIRN_E_MISSING_RANKS);
     assert_non_null(strstr(world.ranks[1].save.diag.text, "rank 0"));
-    world_ranks_stop(&world);
-    world_fini(&world);
+    world_end(&world);
 }
 
 static void an_aborted_save_tells_and_the_step_can_be_saved_again(void **state)
 {
     struct world world;
-    (void)state;
-    world_init(&world, 5, 1);
-    world_ranks_start(&world);
-    save_all(&world, 1, 1);
+    world_begin(&world, 5, 1);
+    world_save_all(&world, 1, 1);
     sim_run_for(world.sim, 5);
     engine_save_abort(&world.ranks[0].save);
     world_await_saves(&world, 20000);
     int status = world.ranks[0].save_status;
     assert_true(status == CAIRN_E_CANCELLED || status == 0);
-    save_all(&world, 1, 2);
-    world_await_saves(&world, 60000);
-    expect_saved(&world);
-    restore_and_compare(&world, 1, status == 0 ? 1 : 2);
-    world_ranks_stop(&world);
-    world_fini(&world);
+    world_save_well(&world, 1, 2);
+    world_expect_newest(&world, 1, status == 0 ? 1 : 2);
+    world_end(&world);
 }
 
 /* Goal: close ends what is in flight without waiting for the network, at any moment. */
 static void close_ends_saves_at_once(void **state)
 {
-    (void)state;
     for (uint64_t ms = 0; ms < 60; ms += 3) {
         struct world world;
-        world_init(&world, ms + 1, 2);
-        world_ranks_start(&world);
-        save_all(&world, 1, 1);
+        world_begin(&world, ms + 1, 2);
+        world_save_all(&world, 1, 1);
         sim_run_for(world.sim, ms);
         sim_partition(world.sim, NULL, NULL, true);
         world_ranks_stop(&world);
@@ -385,43 +284,36 @@ static void close_ends_saves_at_once(void **state)
 static void an_unreachable_server_ends_by_the_deadline(void **state)
 {
     struct world world;
-    (void)state;
-    world_init(&world, 6, 1);
-    world_ranks_start(&world);
+    world_begin(&world, 6, 1);
     sim_partition(world.sim, "rank0", "server", true);
     sim_partition(world.sim, "server", "rank0", true);
-    save_all(&world, 1, 1);
+    world_save_all(&world, 1, 1);
     world.ranks[0].save.deadline_ms = 60000;
     world_await_saves(&world, 66000);
     assert_int_equal(world.ranks[0].save_status, CAIRN_E_TIMED_OUT);
     assert_int_equal(world.ranks[0].staged_status, 0);
     sim_partition(world.sim, "rank0", "server", false);
     sim_partition(world.sim, "server", "rank0", false);
-    save_all(&world, 2, 2);
-    world_await_saves(&world, 60000);
-    expect_saved(&world);
-    world_ranks_stop(&world);
-    world_fini(&world);
+    world_save_well(&world, 2, 2);
+    world_end(&world);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
+static const struct CMUnitTest tests[] = {
 #ifndef WORLD_LOCAL
-        cmocka_unit_test(a_save_is_sent_from_the_arena),
+    cmocka_unit_test(a_save_is_sent_from_the_arena),
 #endif
-        cmocka_unit_test(a_save_commits_and_restores),
-        cmocka_unit_test(the_arena_is_made_ahead),
-        cmocka_unit_test(cut_connections_are_resumed),
-        cmocka_unit_test(a_killed_daemon_is_survived),
-        cmocka_unit_test(a_missing_rank_is_named),
-        cmocka_unit_test(a_rank_that_dies_is_named_after_the_grace),
-        cmocka_unit_test(a_rank_that_is_gone_is_missed_by_the_next_daemon),
-        cmocka_unit_test(a_new_daemon_misses_nobody_that_comes),
-        cmocka_unit_test(a_rank_without_rank_0_ends_too),
-        cmocka_unit_test(an_aborted_save_tells_and_the_step_can_be_saved_again),
-        cmocka_unit_test(close_ends_saves_at_once),
-        cmocka_unit_test(an_unreachable_server_ends_by_the_deadline),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+    cmocka_unit_test(a_save_commits_and_restores),
+    cmocka_unit_test(the_arena_is_made_ahead),
+    cmocka_unit_test(cut_connections_are_resumed),
+    cmocka_unit_test(a_killed_daemon_is_survived),
+    cmocka_unit_test(a_missing_rank_is_named),
+    cmocka_unit_test(a_rank_that_dies_is_named_after_the_grace),
+    cmocka_unit_test(a_rank_that_is_gone_is_missed_by_the_next_daemon),
+    cmocka_unit_test(a_new_daemon_misses_nobody_that_comes),
+    cmocka_unit_test(a_rank_without_rank_0_ends_too),
+    cmocka_unit_test(an_aborted_save_tells_and_the_step_can_be_saved_again),
+    cmocka_unit_test(close_ends_saves_at_once),
+    cmocka_unit_test(an_unreachable_server_ends_by_the_deadline),
+};
+
+UNIT_TEST_MAIN(tests)

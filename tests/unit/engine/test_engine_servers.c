@@ -2,18 +2,11 @@
  *
  * Ranks whose URL names several servers: when they leave the one that they are at.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <string.h>
-
-#include <cmocka.h>
-
 #include "engine_world.h"
 
 #include "engine/operations.h"
 #include "net/conn.h"
+#include "support/unit_test.h"
 #include "wire/negotiate.h"
 
 /* Another server of the URL, of which only matters that ranks come to it. */
@@ -47,7 +40,6 @@ static void a_save_leaves_a_server_that_stops(void **state)
 {
     struct world world;
     struct other other;
-    (void)state;
     world_init_with(&world, 41, 2,
                     &(struct world_options){.url = "cairn://server,other/demo/run1"});
     other_start(&other, &world);
@@ -99,8 +91,6 @@ static int stopping_message(void *user, const struct frame *frame, const struct 
     struct msg joined = {
         .type = MSG_JOINED,
         .u.joined = {.chunk_bytes = WORLD_CHUNK_BYTES, .object_bytes = WORLD_OBJECT_BYTES}};
-    (void)ret_payload;
-    (void)diag;
     if (msg->type == MSG_HELLO) {
         conn_send_always(conn, frame->stream, &welcome);
     } else if (msg->type == MSG_JOIN) {
@@ -115,18 +105,12 @@ static int stopping_message(void *user, const struct frame *frame, const struct 
 static int stopping_payload(void *user, const struct frame *frame, const struct msg *msg,
                             void *payload, struct diag *diag)
 {
-    (void)user;
-    (void)frame;
-    (void)msg;
-    (void)payload;
     return diag_set(diag, CAIRN_E_PROTOCOL, "no payload is expected");
 }
 
 static void stopping_close(void *user, int status, const struct diag *diag)
 {
     struct place *place = user;
-    (void)status;
-    (void)diag;
     conn_close(place->stopping->conns[place->idx], false);
     place->stopping->conns[place->idx] = NULL;
 }
@@ -174,7 +158,6 @@ static void a_call_leaves_a_server_that_stops(void **state)
     struct world world;
     struct stopping stopping;
     struct caller callers[3] = {0};
-    (void)state;
     world_init_with(&world, 42, 1,
                     &(struct world_options){.url = "cairn://other,server/demo/run1"});
     stopping_start(&stopping, &world);
@@ -194,8 +177,7 @@ static void a_call_leaves_a_server_that_stops(void **state)
     }
     assert_in_range(stopping.refused, 1, ARRAY_LEN(callers)); /* once: it was left */
     stopping_end(&stopping, &world);
-    world_ranks_stop(&world);
-    world_fini(&world);
+    world_end(&world);
 }
 
 /* Goal: a restore, whose questions are calls, leaves it as well. */
@@ -203,40 +185,20 @@ static void a_restore_leaves_a_server_that_stops(void **state)
 {
     struct world world;
     struct stopping stopping;
-    (void)state;
     world_init_with(&world, 43, 1,
                     &(struct world_options){.url = "cairn://other,server/demo/run1"});
     world_ranks_start(&world); /* the other one is not there yet */
-    world_fill(&world.ranks[0], 7);
-    world_save(&world.ranks[0], 1, 60000);
-    world_await_saves(&world, 60000);
-    assert_int_equal(world.ranks[0].save_status, 0);
+    world_save_well(&world, 1, 7);
     world_ranks_stop(&world);
     stopping_start(&stopping, &world);
     world_ranks_start(&world);
-    world_restore(&world.ranks[0], (struct selector){.kind = SELECT_LATEST}, 5000);
+    world_restore(&world.ranks[0], WORLD_LATEST, 5000);
     world_await_restores(&world, 6000);
     assert_int_equal(world.ranks[0].restore_status, 0);
     assert_true(world_has(&world.ranks[0], 7));
     assert_true(stopping.refused > 0);
     stopping_end(&stopping, &world);
-    world_ranks_stop(&world);
-    world_fini(&world);
-}
-
-static void save_one(struct world *world, uint64_t step, uint8_t salt)
-{
-    world_fill(&world->ranks[0], salt);
-    world_save(&world->ranks[0], step, 60000);
-}
-
-static void expect_saved(struct world *world)
-{
-    const struct world_rank *rank = &world->ranks[0];
-    world_await_saves(world, 60000);
-    if (rank->save_status != 0) {
-        fail_msg("%d: %s", rank->save_status, rank->save.diag.text);
-    }
+    world_end(&world);
 }
 
 /* Goal: a part that was made again after a SEAL is not what the next save refers to, since the
@@ -249,7 +211,6 @@ static void a_part_made_again_is_no_base(void **state)
     struct store_fault_rule held = {.kind = FAULT_HOLD, .op = STORE_RECORD_UPDATE, .skip = 1};
     struct store_fault_rule unreadable = {
         .kind = FAULT_FAIL, .op = STORE_STAT, .code = CAIRN_E_IO, .count = 1000};
-    (void)state;
     world_init_with(&world, 43, 1,
                     &(struct world_options){.url = "cairn://server:7421,server:7422/demo/run1",
                                             .twin = true,
@@ -257,33 +218,28 @@ static void a_part_made_again_is_no_base(void **state)
                                             .spread_after = 1000});
     world_ranks_start(&world);
     struct link *link = &world.ranks[0].engine->link;
-    save_one(&world, 5, 9);
-    expect_saved(&world);
+    world_save_well(&world, 5, 9);
     assert_int_equal(link->server_idx % 2, 0);
     assert_int_equal(store_fault_add(world.store, &held), 0); /* not the opening: the seal */
-    save_one(&world, 6, 11);
+    world_save_all(&world, 6, 11);
     sim_run_for(world.sim, 1000);
     assert_false(world.ranks[0].save_done);
     assert_int_equal(store_fault_add(world.store, &unreadable), 0);
     uint64_t sent = world.ranks[0].save.sent_bytes;
     link_reset(link, CAIRN_E_CONNECTION_LOST, "the test goes to the other server");
-    expect_saved(&world);
+    world_expect_saved(&world);
     assert_int_equal(link->server_idx % 2, 1);
     assert_true(world.ranks[0].save.sent_bytes > sent); /* it was sent again */
     store_fault_clear(world.store);
     assert_int_equal(store_fault_release(world.store), 1);
-    save_one(&world, 7, 11);
-    expect_saved(&world);
+    world_save_well(&world, 7, 11);
     assert_true(world.ranks[0].save.stored_bytes < 100); /* no tensor: all was committed */
-    world_ranks_stop(&world);
-    world_fini(&world);
+    world_end(&world);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {cmocka_unit_test(a_part_made_again_is_no_base),
-                                       cmocka_unit_test(a_save_leaves_a_server_that_stops),
-                                       cmocka_unit_test(a_call_leaves_a_server_that_stops),
-                                       cmocka_unit_test(a_restore_leaves_a_server_that_stops)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+static const struct CMUnitTest tests[] = {cmocka_unit_test(a_part_made_again_is_no_base),
+                                          cmocka_unit_test(a_save_leaves_a_server_that_stops),
+                                          cmocka_unit_test(a_call_leaves_a_server_that_stops),
+                                          cmocka_unit_test(a_restore_leaves_a_server_that_stops)};
+
+UNIT_TEST_MAIN(tests)

@@ -3,18 +3,10 @@
  * The snapshot's side of saves, against the real server on the simulator: several in flight, what
  * becomes of one that finds no room, saves in waves, the lazy mode and what it detects.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
-#include <string.h>
-
-#include <cmocka.h>
 
 #include "engine_world.h"
-
-static const struct selector latest = {.kind = SELECT_LATEST};
+#include "support/unit_test.h"
 
 /* One of several saves of a rank. */
 struct flight {
@@ -110,19 +102,8 @@ static void expect_status(unsigned count, const struct flight flights[], int sta
 
 static void expect_restored(struct world *world, uint64_t step, uint8_t salt)
 {
-    const struct selector one = {.kind = SELECT_STEP, .id = {.step = step}};
-    for (uint32_t i = 0; i < world->world_size; i++) {
-        world_fill(&world->ranks[i], 0x77);
-        world_restore(&world->ranks[i], step == 0 ? latest : one, 60000);
-    }
-    world_await_restores(world, 120000);
-    for (uint32_t i = 0; i < world->world_size; i++) {
-        struct world_rank *rank = &world->ranks[i];
-        if (rank->restore_status != 0) {
-            fail_msg("rank %u: %d: %s", i, rank->restore_status, rank->restore.diag.text);
-        }
-        assert_true(world_has(rank, salt));
-    }
+    world_restore_well(world, step == 0 ? WORLD_LATEST : WORLD_STEP(step));
+    world_expect_state(world, salt);
 }
 
 static void begin(struct world *world, uint64_t seed, uint32_t size, uint64_t arena_bytes,
@@ -133,12 +114,6 @@ static void begin(struct world *world, uint64_t seed, uint32_t size, uint64_t ar
     world->snapshots = snapshots;
     world->agree_wait_ms = 100; /* ranks begin apart, or out of reach */
     world_ranks_start(world);
-}
-
-static void end(struct world *world)
-{
-    world_ranks_stop(world);
-    world_fini(world);
 }
 
 /* --- several in flight ------------------------------------------------------------ */
@@ -175,20 +150,12 @@ static void n_saves_are_in_flight(unsigned n)
     for (unsigned i = 0; i < n; i++) {
         expect_restored(&world, i + 1, (uint8_t)(i + 1));
     }
-    end(&world);
+    world_end(&world);
 }
 
-static void two_saves_are_in_flight(void **state)
-{
-    (void)state;
-    n_saves_are_in_flight(2);
-}
+static void two_saves_are_in_flight(void **state) { n_saves_are_in_flight(2); }
 
-static void three_saves_are_in_flight(void **state)
-{
-    (void)state;
-    n_saves_are_in_flight(3);
-}
+static void three_saves_are_in_flight(void **state) { n_saves_are_in_flight(3); }
 
 /* Goal: by default the one that finds no room waits for it, and then goes on. */
 static void without_room_a_save_waits(void **state)
@@ -196,7 +163,6 @@ static void without_room_a_save_waits(void **state)
     struct world world;
     struct flight flights[3] = {
         {.fill_when_staged = 2}, {.fill_when_staged = 3}, {.fill_when_staged = 0}};
-    (void)state;
     begin(&world, 45, 1, 0, 1);
     world_fill(&world.ranks[0], 1);
     flights[0].next = &flights[1];
@@ -209,7 +175,7 @@ static void without_room_a_save_waits(void **state)
     for (unsigned i = 0; i < 3; i++) {
         expect_restored(&world, i + 1, (uint8_t)(i + 1));
     }
-    end(&world);
+    world_end(&world);
 }
 
 /* --- skip and fail ----------------------------------------------------------------- */
@@ -274,12 +240,11 @@ static void all_end_alike(unsigned full, enum when_full policy, int code, bool k
     await(&world, 3, again);
     expect_status(3, again, 0);
     expect_restored(&world, 2, 9);
-    end(&world);
+    world_end(&world);
 }
 
 static void a_skip_is_the_same_on_all_ranks(void **state)
 {
-    (void)state;
     for (unsigned full = 0; full < 3; full++) {
         all_end_alike(full, WHEN_FULL_SKIP, CAIRN_E_SKIPPED, false);
         all_end_alike(full, WHEN_FULL_SKIP, CAIRN_E_SKIPPED, true);
@@ -288,7 +253,6 @@ static void a_skip_is_the_same_on_all_ranks(void **state)
 
 static void a_refusal_is_the_same_on_all_ranks(void **state)
 {
-    (void)state;
     for (unsigned full = 0; full < 3; full++) {
         all_end_alike(full, WHEN_FULL_FAIL, CAIRN_E_BUSY, false);
         all_end_alike(full, WHEN_FULL_FAIL, CAIRN_E_BUSY, true);
@@ -300,7 +264,6 @@ static void a_rank_alone_skips_at_once(void **state)
 {
     struct world world;
     struct flight flights[2] = {{.save.deadline_ms = 600000}, {.save.when_full = WHEN_FULL_SKIP}};
-    (void)state;
     begin(&world, 55, 1, 0, 1);
     sim_partition(world.sim, NULL, NULL, true);
     world_fill(&world.ranks[0], 1);
@@ -314,7 +277,7 @@ static void a_rank_alone_skips_at_once(void **state)
     sim_partition(world.sim, NULL, NULL, false);
     await(&world, 1, flights);
     expect_status(1, flights, 0);
-    end(&world);
+    world_end(&world);
 }
 
 /* --- waves ------------------------------------------------------------------------- */
@@ -325,7 +288,6 @@ enum { STATE_BYTES = 92 << 10, EIGHTH = STATE_BYTES / 8 };
  * never grows. Method: kill the daemon at a random moment, many seeds. */
 static void waves_survive_a_killed_daemon(void **state)
 {
-    (void)state;
     for (uint64_t seed = 1; seed <= 60; seed++) {
         struct world world;
         struct flight flights[2] = {{.fill_when_staged = 0xee}, {.fill_when_staged = 0xee}};
@@ -346,7 +308,7 @@ static void waves_survive_a_killed_daemon(void **state)
             assert_true(arena_bytes(world.ranks[r].arena) <= EIGHTH + 4096);
         }
         expect_restored(&world, 0, (uint8_t)seed);
-        end(&world);
+        world_end(&world);
     }
 }
 
@@ -356,7 +318,6 @@ static void cut_all(void *user) { (void)sim_cut(((struct world *)user)->sim, NUL
  * in the arena any more. */
 static void waves_survive_cut_connections(void **state)
 {
-    (void)state;
     for (uint64_t seed = 1; seed <= 40; seed++) {
         struct world world;
         struct flight flights[2][2] = {{{.fill_when_staged = 5}, {.fill_when_staged = 5}}};
@@ -373,14 +334,13 @@ static void waves_survive_cut_connections(void **state)
         expect_status(4, flights[0], 0);
         expect_restored(&world, 1, 4);
         expect_restored(&world, 2, 5);
-        end(&world);
+        world_end(&world);
     }
 }
 
 /* Goal: aborting and closing at any moment of a save in waves leaves nothing behind. */
 static void waves_end_at_any_moment(void **state)
 {
-    (void)state;
     for (uint64_t ms = 0; ms < 90; ms += 3) {
         struct world world;
         struct flight flight = {0};
@@ -394,7 +354,7 @@ static void waves_end_at_any_moment(void **state)
             assert_true(flight.status == CAIRN_E_CANCELLED || flight.status == 0);
             assert_int_equal(arena_used_bytes(world.ranks[0].arena), 0);
         }
-        end(&world);
+        world_end(&world);
         assert_true(flight.done);
     }
 }
@@ -404,14 +364,13 @@ static void an_arena_without_room_for_two_payloads_is_too_small(void **state)
 {
     struct world world;
     struct flight flight = {0};
-    (void)state;
     begin(&world, 60, 1, 4096, 0);
     world_fill(&world.ranks[0], 1);
     fly(&flight, &world.ranks[0], 1);
     await(&world, 1, &flight);
     assert_int_equal(flight.status, CAIRN_E_ARENA_TOO_SMALL);
     assert_non_null(strstr(flight.save.diag.text, "needs 8192 at least"));
-    end(&world);
+    world_end(&world);
 }
 
 /* --- lazy -------------------------------------------------------------------------- */
@@ -420,7 +379,6 @@ static void an_arena_without_room_for_two_payloads_is_too_small(void **state)
  * and may change. Method: the eager tensor is overwritten at on_released. */
 static void eager_tensors_are_copied_before_the_release(void **state)
 {
-    (void)state;
     for (uint64_t seed = 1; seed <= 10; seed++) {
         struct world world;
         struct flight flight = {.save = {.lazy = true}};
@@ -438,7 +396,7 @@ static void eager_tensors_are_copied_before_the_release(void **state)
         await(&world, 1, &flight);
         expect_status(1, &flight, 0);
         expect_restored(&world, 0, 3);
-        end(&world);
+        world_end(&world);
     }
 }
 
@@ -448,7 +406,6 @@ static void a_lazy_save_returns_before_it_copies(void **state)
 {
     struct world world;
     struct flight flight = {.save = {.lazy = true}, .fill_when_staged = 0xee};
-    (void)state;
     begin(&world, 80, 1, 0, 0);
     world_fill(&world.ranks[0], 3);
     fly(&flight, &world.ranks[0], 1);
@@ -462,7 +419,7 @@ static void a_lazy_save_returns_before_it_copies(void **state)
     expect_status(1, &flight, 0);
     assert_true(flight.save.total_bytes > 0);
     expect_restored(&world, 0, 3);
-    end(&world);
+    world_end(&world);
 }
 
 /* Goal: state that changes before STAGED fails the save by the name of a tensor, and what does not
@@ -470,7 +427,6 @@ static void a_lazy_save_returns_before_it_copies(void **state)
  */
 static void changed_state_is_detected(void **state)
 {
-    (void)state;
     for (unsigned kind = WATCH_SAMPLED; kind <= WATCH_FULL; kind++) {
         for (unsigned change = 0; change < 2; change++) {
             struct world world;
@@ -496,7 +452,7 @@ static void changed_state_is_detected(void **state)
             } else {
                 expect_restored(&world, 0, 3);
             }
-            end(&world);
+            world_end(&world);
         }
     }
 }
@@ -506,7 +462,6 @@ static void changed_state_is_detected(void **state)
 static void samples_see_what_an_optimizer_does(void **state)
 {
     static uint8_t bytes[(4 << 20) + 100];
-    (void)state;
     const size_t sizes[] = {1, 64, 4096, 4097, 65536, 70000, 1 << 20, sizeof bytes};
     for (unsigned i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
         for (size_t b = 0; b < sizes[i]; b++) {
@@ -521,23 +476,21 @@ static void samples_see_what_an_optimizer_does(void **state)
     }
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(two_saves_are_in_flight),
-        cmocka_unit_test(three_saves_are_in_flight),
-        cmocka_unit_test(without_room_a_save_waits),
-        cmocka_unit_test(a_skip_is_the_same_on_all_ranks),
-        cmocka_unit_test(a_refusal_is_the_same_on_all_ranks),
-        cmocka_unit_test(a_rank_alone_skips_at_once),
-        cmocka_unit_test(waves_survive_a_killed_daemon),
-        cmocka_unit_test(waves_survive_cut_connections),
-        cmocka_unit_test(waves_end_at_any_moment),
-        cmocka_unit_test(an_arena_without_room_for_two_payloads_is_too_small),
-        cmocka_unit_test(eager_tensors_are_copied_before_the_release),
-        cmocka_unit_test(a_lazy_save_returns_before_it_copies),
-        cmocka_unit_test(changed_state_is_detected),
-        cmocka_unit_test(samples_see_what_an_optimizer_does),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+static const struct CMUnitTest tests[] = {
+    cmocka_unit_test(two_saves_are_in_flight),
+    cmocka_unit_test(three_saves_are_in_flight),
+    cmocka_unit_test(without_room_a_save_waits),
+    cmocka_unit_test(a_skip_is_the_same_on_all_ranks),
+    cmocka_unit_test(a_refusal_is_the_same_on_all_ranks),
+    cmocka_unit_test(a_rank_alone_skips_at_once),
+    cmocka_unit_test(waves_survive_a_killed_daemon),
+    cmocka_unit_test(waves_survive_cut_connections),
+    cmocka_unit_test(waves_end_at_any_moment),
+    cmocka_unit_test(an_arena_without_room_for_two_payloads_is_too_small),
+    cmocka_unit_test(eager_tensors_are_copied_before_the_release),
+    cmocka_unit_test(a_lazy_save_returns_before_it_copies),
+    cmocka_unit_test(changed_state_is_detected),
+    cmocka_unit_test(samples_see_what_an_optimizer_does),
+};
+
+UNIT_TEST_MAIN(tests)

@@ -6,17 +6,11 @@
  */
 #include "share/layout.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
 
 #include "base/check.h"
 #include "snapshot/snapshot.h"
+#include "support/unit_test.h"
 
 enum { RANKS_MAX = 5, TENSORS_MAX = 8, CHUNK = 4096, PAYLOAD = 65536, OBJECT = 200000 };
 
@@ -261,7 +255,6 @@ static void run_case(uint64_t seed)
 
 static void parts_of_all_ranks_cover_everything_once(void **state)
 {
-    (void)state;
     for (uint64_t seed = 1; seed <= 150; seed++) {
         run_case(seed);
     }
@@ -286,7 +279,6 @@ static void large_chunks_are_not_packed(void **state)
         .chunk_bytes = BIG, .payload_bytes = BIG, .object_bytes = 3 * BIG + 5};
     struct registered *set;
     struct layout layout;
-    (void)state;
     assert_int_equal(registered_new(&(struct registered_list){.rank = 0,
                                                               .world_size = 1,
                                                               .tensor_count = 1,
@@ -304,11 +296,9 @@ static void large_chunks_are_not_packed(void **state)
     free(data);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(parts_of_all_ranks_cover_everything_once),
-        cmocka_unit_test(large_chunks_are_not_packed),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+static const struct CMUnitTest tests[] = {
+    cmocka_unit_test(parts_of_all_ranks_cover_everything_once),
+    cmocka_unit_test(large_chunks_are_not_packed),
+};
+
+UNIT_TEST_MAIN(tests)

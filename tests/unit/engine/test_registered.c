@@ -5,13 +5,7 @@
  */
 #include "share/registered.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
+#include "support/unit_test.h"
 
 static uint8_t memory[4096];
 
@@ -55,7 +49,6 @@ static void broken_tensors_are_refused_by_name(void **state)
     struct registered_box box = good_box();
     struct registered_tensor tensor = good_tensor(&box), bad = tensor;
     uint32_t unsorted[] = {2, 1}, without[] = {0, 2}, beyond[] = {1, 4};
-    (void)state;
     bad.name = "";
     expect_invalid(&bad, "name");
     bad = tensor, bad.name = "\xff";
@@ -86,7 +79,6 @@ static void memory_that_overlaps_itself_is_refused(void **state)
 {
     struct registered_box box = good_box();
     struct registered_tensor tensor = good_tensor(&box);
-    (void)state;
     box.contiguous = false;
     box.stride[0] = 5, box.stride[1] = 1; /* rows of 6 every 5 */
     expect_invalid(&tensor, "share memory");
@@ -101,7 +93,6 @@ static void strides_without_holes_are_contiguous(void **state)
     struct registered_box box = good_box();
     struct registered_tensor tensor = good_tensor(&box);
     struct registered *set;
-    (void)state;
     box.contiguous = false;
     box.stride[0] = 6, box.stride[1] = 1;
     assert_int_equal(registered_new(&(struct registered_list){.rank = 1,
@@ -141,7 +132,6 @@ static void lists_are_sorted_and_copied(void **state)
                                    .data = (const uint8_t *)bytes};
     struct registered *set;
     struct diag diag = DIAG_INIT;
-    (void)state;
     tensors[0].name = "c";
     tensors[2].name = name;
     tensors[1].group = tensors[2].group = group;
@@ -177,13 +167,11 @@ static void lists_are_sorted_and_copied(void **state)
     assert_non_null(strstr(diag.text, "registered twice"));
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(broken_tensors_are_refused_by_name),
-        cmocka_unit_test(memory_that_overlaps_itself_is_refused),
-        cmocka_unit_test(strides_without_holes_are_contiguous),
-        cmocka_unit_test(lists_are_sorted_and_copied),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+static const struct CMUnitTest tests[] = {
+    cmocka_unit_test(broken_tensors_are_refused_by_name),
+    cmocka_unit_test(memory_that_overlaps_itself_is_refused),
+    cmocka_unit_test(strides_without_holes_are_contiguous),
+    cmocka_unit_test(lists_are_sorted_and_copied),
+};
+
+UNIT_TEST_MAIN(tests)

@@ -8,19 +8,12 @@
  * no object is there twice. Objects of 24 KiB are sent in payloads of 8 KiB.
  */
 #include <inttypes.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
 
 #include "base/check.h"
 #include "base/log.h"
 #include "engine_world.h"
+#include "support/unit_test.h"
 
 enum fault { CUT, KILL };
 enum {
@@ -91,7 +84,6 @@ static bool all_saved(const struct world *world)
 static void register_rank(struct world_rank *rank, uint32_t idx, void *user)
 {
     uint32_t everybody[] = {0, 1};
-    (void)user;
     rank->memory_bytes = SHARED_ROWS * 1024 + OWN_ROWS * 1024;
     rank->memory = calloc(1, rank->memory_bytes);
     struct registered_box shared = {.box = {.ndim = 2, .length = {SHARED_ROWS, 1024}},
@@ -147,8 +139,7 @@ static void end(struct world *world)
             fail_msg("rank %u: %s", i, world->ranks[i].save.diag.text);
         }
     }
-    world_ranks_stop(world);
-    world_fini(world);
+    world_end(world);
 }
 
 static void run_whole(struct world *world, uint64_t seed, const struct run_name *run,
@@ -201,7 +192,6 @@ static void nothing_durable_is_sent_again(void **state)
     struct world *world = malloc(sizeof *world);
     struct course whole;
     struct run_name run;
-    (void)state;
     log_setup(LOG_ERROR, LOG_TEXT);
     assert_int_equal(run_name_set("demo", "run1", &run, NULL), 0);
     run_whole(world, SEED, &run, &whole);
@@ -213,8 +203,6 @@ static void nothing_durable_is_sent_again(void **state)
     free(world);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {cmocka_unit_test(nothing_durable_is_sent_again)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+static const struct CMUnitTest tests[] = {cmocka_unit_test(nothing_durable_is_sent_again)};
+
+UNIT_TEST_MAIN(tests)

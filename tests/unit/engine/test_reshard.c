@@ -8,19 +8,12 @@
  * CAIRN_SEED=n replays one, CAIRN_SEEDS=n runs as many.
  */
 #include <inttypes.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
 
 #include "base/check.h"
 #include "base/log.h"
 #include "engine_world.h"
+#include "support/unit_test.h"
 
 enum {
     SEED_COUNT = 400,
@@ -368,7 +361,7 @@ static void run_seed(uint64_t seed)
     world_ranks_start(world);
     for (uint32_t i = 0; i < world->world_size; i++) {
         memset(world->ranks[i].memory, 0x77, world->ranks[i].memory_bytes);
-        world_restore(&world->ranks[i], (struct selector){.kind = SELECT_LATEST}, 60000);
+        world_restore(&world->ranks[i], WORLD_LATEST, 60000);
     }
     world_await_restores(world, 60000);
     for (uint32_t i = 0; i < world->world_size; i++) {
@@ -378,8 +371,7 @@ static void run_seed(uint64_t seed)
         }
     }
     each_box(&job, world, visit_check);
-    world_ranks_stop(world);
-    world_fini(world);
+    world_end(world);
     free(world);
 }
 
@@ -389,7 +381,6 @@ static void any_world_restores_what_any_world_saved(void **state)
     const char *one = getenv("CAIRN_SEED"), *many = getenv("CAIRN_SEEDS");
     uint64_t first = one != NULL ? strtoull(one, NULL, 10) : 1;
     uint64_t count = one != NULL ? 1 : many != NULL ? strtoull(many, NULL, 10) : SEED_COUNT;
-    (void)state;
     for (uint64_t i = 0; i < count; i++) {
         current_seed = first + i;
         run_seed(current_seed);
@@ -397,8 +388,7 @@ static void any_world_restores_what_any_world_saved(void **state)
     print_message("seeds %" PRIu64 "..%" PRIu64 "\n", first, first + count - 1);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {cmocka_unit_test(any_world_restores_what_any_world_saved)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+static const struct CMUnitTest tests[] = {
+    cmocka_unit_test(any_world_restores_what_any_world_saved)};
+
+UNIT_TEST_MAIN(tests)

@@ -5,18 +5,10 @@
  * another world size then ask for what they share at about the same time, and in the same order.
  * And what a manifest says of itself, before anything is allocated for it. Pure.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
-
 #include "base/check.h"
 #include "engine/restore_private.h"
 #include "hash/hash.h"
+#include "support/unit_test.h"
 
 /* Chunks too large to be read together with others. */
 enum { CHUNK_ROWS = 64, CHUNKS = 8, COLUMNS = 512, ROWS = CHUNK_ROWS * CHUNKS };
@@ -110,7 +102,6 @@ static void check_order(int64_t first, int64_t end, size_t count, const int64_t 
 static void chunks_that_others_want_come_first(void **state)
 {
     static const int64_t expected[] = {6, 1, 5, 4, 3, 2};
-    (void)state;
     check_order(100, 400, ARRAY_LEN(expected), expected);
 }
 
@@ -118,7 +109,6 @@ static void chunks_that_others_want_come_first(void **state)
 static void who_shares_a_chunk_asks_for_it_first(void **state)
 {
     static const int64_t low[] = {3, 2, 1, 0}, high[] = {3, 7, 6, 5, 4};
-    (void)state;
     check_order(0, 200, ARRAY_LEN(low), low);
     check_order(200, ROWS, ARRAY_LEN(high), high);
 }
@@ -126,7 +116,6 @@ static void who_shares_a_chunk_asks_for_it_first(void **state)
 static void whole_chunks_keep_the_order_of_their_places(void **state)
 {
     static const int64_t expected[] = {7, 6, 5, 4, 3, 2, 1, 0};
-    (void)state;
     check_order(0, ROWS, ARRAY_LEN(expected), expected);
 }
 
@@ -150,7 +139,6 @@ static void a_manifest_counts_what_its_pages_hold(void **state)
                                 .chunk_bytes = LIMIT_CHUNK_BYTES,
                                 .page_count = ARRAY_LEN(pages),
                                 .pages = pages};
-    (void)state;
     assert_int_equal(run_name_set("lab", "run", &manifest.run, NULL), 0);
     for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
         struct engine_restore user = {.id = {1, 1}};
@@ -173,12 +161,10 @@ static void a_manifest_counts_what_its_pages_hold(void **state)
     }
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(chunks_that_others_want_come_first),
-        cmocka_unit_test(who_shares_a_chunk_asks_for_it_first),
-        cmocka_unit_test(whole_chunks_keep_the_order_of_their_places),
-        cmocka_unit_test(a_manifest_counts_what_its_pages_hold)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+static const struct CMUnitTest tests[] = {
+    cmocka_unit_test(chunks_that_others_want_come_first),
+    cmocka_unit_test(who_shares_a_chunk_asks_for_it_first),
+    cmocka_unit_test(whole_chunks_keep_the_order_of_their_places),
+    cmocka_unit_test(a_manifest_counts_what_its_pages_hold)};
+
+UNIT_TEST_MAIN(tests)

@@ -8,14 +8,9 @@
  */
 #include "share/agreement.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
-#include <cmocka.h>
+#include "support/unit_test.h"
 
 enum { RANKS_MAX = 16, TENSORS_MAX = 40, BOXES_MAX = 4, WORLDS = 2500, CHUNK = 65536 };
 enum kind { DATA, TENSOR, PIPELINE, EXPERT, HSDP, IN_TURN, KINDS };
@@ -204,7 +199,6 @@ static void check_sums(const struct sums *sums, unsigned count)
 
 static void groups_write_even_parts(void **state)
 {
-    (void)state;
     for (unsigned w = 0; w < WORLDS; w++) {
         struct mesh mesh;
         struct spec specs[TENSORS_MAX];
@@ -239,8 +233,6 @@ static void groups_write_even_parts(void **state)
     }
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {cmocka_unit_test(groups_write_even_parts)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+static const struct CMUnitTest tests[] = {cmocka_unit_test(groups_write_even_parts)};
+
+UNIT_TEST_MAIN(tests)

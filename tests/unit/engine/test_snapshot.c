@@ -6,16 +6,8 @@
  */
 #include "snapshot/snapshot.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
-
 #include "base/check.h"
+#include "support/unit_test.h"
 
 enum { CHUNK = 16 << 10, COUNT = 3000, STOP_AT = 1000, LOT_BYTES = 40 * CHUNK };
 
@@ -137,7 +129,6 @@ static void end(struct rig *rig)
 
 static void all_is_copied_once(void **state)
 {
-    (void)state;
     for (unsigned in_lots = 0; in_lots < 2; in_lots++) {
         struct rig rig;
         begin(&rig, in_lots, false);
@@ -152,7 +143,6 @@ static void all_is_copied_once(void **state)
 static void a_stopped_copy_ends(void **state)
 {
     struct rig rig;
-    (void)state;
     begin(&rig, true, true);
     assert_true(snapshot_copied(&rig.snapshot) >= STOP_AT);
     assert_true(snapshot_copied(&rig.snapshot) < COUNT);
@@ -170,7 +160,6 @@ static void eager_tensors_come_first(void **state)
     struct registered *set;
     struct layout layout;
     struct layout_options options = {.chunk_bytes = 64 << 10, .payload_bytes = 64 << 10};
-    (void)state;
     for (unsigned i = 0; i < 4; i++) {
         boxes[i] = (struct registered_box){
             .box = {.ndim = 1, .length = {lengths[i]}}, .contiguous = true, .data = bytes[i]};
@@ -202,12 +191,10 @@ static void eager_tensors_come_first(void **state)
     registered_unref(set);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(all_is_copied_once),
-        cmocka_unit_test(a_stopped_copy_ends),
-        cmocka_unit_test(eager_tensors_come_first),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+static const struct CMUnitTest tests[] = {
+    cmocka_unit_test(all_is_copied_once),
+    cmocka_unit_test(a_stopped_copy_ends),
+    cmocka_unit_test(eager_tensors_come_first),
+};
+
+UNIT_TEST_MAIN(tests)

@@ -6,15 +6,8 @@
 #include "arena/strided.h"
 #include "share/registered.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
-
 #include "base/check.h"
+#include "support/unit_test.h"
 
 static uint64_t draw_state;
 
@@ -85,7 +78,6 @@ static void run_case(uint64_t seed)
 
 static void rectangles_land_where_strides_say(void **state)
 {
-    (void)state;
     for (uint64_t seed = 1; seed <= 500; seed++) {
         run_case(seed);
     }
@@ -99,7 +91,6 @@ static void runs_are_recognised(void **state)
     struct box inner = {.ndim = 3, .offset = {3, 2, 1}, .length = {1, 1, 3}};
     struct box hole = {.ndim = 3, .offset = {3, 2, 0}, .length = {2, 2, 6}};
     uint64_t offset;
-    (void)state;
     assert_true(strided_run(&box, &rows, 2, &offset));
     assert_int_equal(offset, 60);
     assert_true(strided_run(&box, &some, 2, &offset));
@@ -109,9 +100,7 @@ static void runs_are_recognised(void **state)
     assert_false(strided_run(&box, &hole, 2, &offset));
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {cmocka_unit_test(rectangles_land_where_strides_say),
-                                       cmocka_unit_test(runs_are_recognised)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+static const struct CMUnitTest tests[] = {cmocka_unit_test(rectangles_land_where_strides_say),
+                                          cmocka_unit_test(runs_are_recognised)};
+
+UNIT_TEST_MAIN(tests)
