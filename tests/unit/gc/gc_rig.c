@@ -5,14 +5,9 @@
 #include "gc_rig.h"
 
 #include "base/check.h"
+#include "support/unit_test.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
 
 void gc_rig_init(struct gc_rig *g, uint64_t seed)
 {
@@ -20,7 +15,6 @@ void gc_rig_init(struct gc_rig *g, uint64_t seed)
     rig_init(&g->rig);
     g->rig.with_objects = true;
     g->next_step = 1;
-    rig_two_ranks(g->lists);
     rig_start(&g->rig);
 }
 
@@ -133,7 +127,7 @@ static void write_rank(struct gc_rig *g, struct gc_save *save, uint32_t rank)
     struct rig_seal seal = {save->id, save->open_id, rank, 2};
     bool own = ckpt_id_equal(save->holder, save->id);
     g->rig.refer = own ? (struct ckpt_id){0, 0} : save->holder;
-    assert_int_equal(rig_seal(&g->rig, g->rig.run, &seal, &g->lists[rank]), 0);
+    assert_int_equal(rig_seal(&g->rig, g->rig.run, &seal, &g->rig.lists[rank]), 0);
     g->rig.refer = (struct ckpt_id){0, 0};
     save->written++;
 }

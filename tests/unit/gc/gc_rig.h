@@ -21,7 +21,6 @@ struct gc_save {               /* what the test has made */
 
 struct gc_rig {
     struct rig rig; /* first */
-    struct rank_list lists[2];
     struct gc *gc;
     struct gc_status status; /* of the last pass */
     uint64_t next_step;

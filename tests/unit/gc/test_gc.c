@@ -5,14 +5,9 @@
 #include "gc_rig.h"
 
 #include "base/check.h"
+#include "support/unit_test.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
 
 static int setup(void **state)
 {
@@ -447,7 +442,6 @@ static void two_collect(uint64_t seed)
 
 static void test_two_daemons_at_once(void **state)
 {
-    (void)state;
     for (uint64_t seed = 1; seed <= 2; seed++) {
         two_collect(seed);
     }
@@ -543,7 +537,6 @@ static void note_reclaimed(void *user, const struct run_name *run, struct ckpt_i
                            const struct gc_reclaim *why)
 {
     struct refusing *refusing = user;
-    (void)run;
     CHECK(refusing->told_count < ARRAY_LEN(refusing->told));
     snprintf(refusing->why[refusing->told_count], sizeof(refusing->why[0]), "%s", why->reason);
     refusing->told[refusing->told_count++] = id;

@@ -8,13 +8,9 @@
 #include "gc_rig.h"
 
 #include "base/check.h"
+#include "support/unit_test.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdio.h>
-#include <stdlib.h>
-
-#include <cmocka.h>
 
 enum { STEPS = 60 };
 
@@ -116,15 +112,12 @@ static void test_random_histories(void **state)
     const char *one = getenv("CAIRN_SEED"), *many = getenv("CAIRN_SEEDS");
     uint64_t first = one ? strtoull(one, NULL, 10) : 1;
     uint64_t count = one ? 1 : many ? strtoull(many, NULL, 10) : 40;
-    (void)state;
     for (uint64_t seed = first; seed < first + count; seed++) {
         print_message("seed %llu\n", (unsigned long long)seed);
         run_seed(seed);
     }
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_random_histories)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+static const struct CMUnitTest tests[] = {cmocka_unit_test(test_random_histories)};
+
+UNIT_TEST_MAIN(tests)

@@ -9,20 +9,14 @@
 #include "run_rig.h"
 
 #include "base/check.h"
+#include "support/unit_test.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
 
 enum { TEXT_MAX = 400 };
 
 struct bench {
     struct rig rig; /* first: setup of the rig */
-    struct rank_list lists[2];
     struct ckpt_id id;
     struct reader_source source;
     struct reader_visitor visitor;
@@ -58,7 +52,6 @@ static int fetch(struct reader_source *source, const struct doc_key *document,
 static void begin(struct reader_source *source, const struct reader_range *range)
 {
     struct bench *bench = container_of(source, struct bench, source);
-    (void)range;
     bench->under_way++;
     bench->most_under_way = (unsigned)max_u64(bench->most_under_way, bench->under_way);
 }
@@ -91,7 +84,6 @@ static void found(struct scan_sink *sink, const struct scan_piece *piece, enum s
 {
     struct bench *bench = container_of(sink, struct bench, visitor.sink);
     char place[240];
-    (void)where;
     scan_piece_text(piece, sizeof(place), place);
     if (bench->found++ == 0) {
         snprintf(bench->text, sizeof(bench->text), "%s: %.100s", place, why);
@@ -115,9 +107,6 @@ static int unread(struct reader_visitor *visitor, const struct object_scan *scan
                   const struct diag *why)
 {
     struct bench *bench = container_of(visitor, struct bench, visitor);
-    (void)scan;
-    (void)status;
-    (void)why;
     bench->unread++;
     return 0; /* the rest of the object is left */
 }
@@ -134,9 +123,6 @@ static int lost(struct reader_source *source, const struct doc_key *document, in
                 struct reader_bytes *ret, struct diag *why)
 {
     struct bench *bench = container_of(source, struct bench, source);
-    (void)document;
-    (void)ret;
-    (void)why;
     bench->lost++;
     return status;
 }
@@ -146,9 +132,8 @@ static int setup(void **state)
     struct bench *bench = calloc(1, sizeof(*bench));
     rig_init(&bench->rig);
     bench->rig.with_objects = true;
-    rig_two_ranks(bench->lists);
     rig_start(&bench->rig);
-    bench->id = rig_save(&bench->rig, 10, 2, bench->lists);
+    bench->id = rig_save(&bench->rig, 10, 2, bench->rig.lists);
     bench->source = (struct reader_source){.fetch = fetch, .lost = lost, .read = read};
     bench->visitor = (struct reader_visitor){.next = next, .sink.found = found, .done = done};
     *state = bench;
@@ -316,7 +301,6 @@ static void test_a_lost_page_says_nothing_about_the_others(void **state)
 
 static void test_findings_have_names(void **state)
 {
-    (void)state;
     assert_int_equal(reader_finding_of(0), READER_WHOLE);
     assert_int_equal(reader_finding_of(CAIRN_E_NOT_FOUND), READER_MISSING);
     assert_int_equal(reader_finding_of(CAIRN_E_DIGEST_MISMATCH), READER_DAMAGED);

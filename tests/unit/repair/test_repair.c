@@ -11,18 +11,12 @@
 
 #include "base/check.h"
 #include "repair/salvage.h"
+#include "support/unit_test.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
 
 struct bench {
     struct rig rig, mirror; /* mirror: the same, made the same way */
-    struct rank_list lists[2];
     struct ckpt_id ids[2];
     size_t id_count;
     bool with_mirror, loses_record, flag;
@@ -62,7 +56,7 @@ static void make(struct bench *bench, struct rig *rig)
     rig->with_objects = true;
     rig_start(rig);
     for (size_t i = 0; i < bench->id_count; i++) {
-        bench->ids[i] = rig_save(rig, 10 + 10 * i, 2, bench->lists);
+        bench->ids[i] = rig_save(rig, 10 + 10 * i, 2, bench->rig.lists);
     }
     rig_stop(rig);
     store_close(rig->store, on_flag, &closed);
@@ -77,7 +71,6 @@ static void unmake(struct rig *rig)
 
 static void on_ready(void *user, int status, const struct diag *diag)
 {
-    (void)diag;
     assert_int_equal(status, 0);
     on_real_flag(user);
 }
@@ -94,8 +87,6 @@ static int open_mirror(void *user, struct loop *loop, struct work_pool *pool, st
                        struct diag *diag)
 {
     struct bench *bench = user;
-    (void)loop;
-    (void)diag;
     *ret = open_medium(bench, pool, &bench->mirror);
     return bench->mirror_rule.count > 0 ? store_fault_add(*ret, &bench->mirror_rule) : 0;
 }
@@ -108,18 +99,13 @@ static uint64_t wait_ms(void *user)
 
 static void on_moved(void *user, uint64_t bytes) { ((struct bench *)user)->moved += bytes; }
 
-static void on_ended(void *user, const struct repair_status *status)
-{
-    (void)status;
-    on_real_flag(user);
-}
+static void on_ended(void *user, const struct repair_status *status) { on_real_flag(user); }
 
 /* ckpts: how many, all of the same content. */
 static void start(struct bench *bench, size_t ckpts, bool with_mirror)
 {
     bench->id_count = ckpts;
     bench->with_mirror = with_mirror;
-    rig_two_ranks(bench->lists);
     make(bench, &bench->rig);
     if (with_mirror) {
         make(bench, &bench->mirror);
@@ -547,7 +533,6 @@ static enum salvage_outcome salvage_under_errors(unsigned skip, unsigned count)
 static void test_a_passing_error_replaces_no_manifest(void **state)
 {
     unsigned whole = 0;
-    (void)state;
     for (unsigned skip = 0; skip < 12; skip++) {
         whole += salvage_under_errors(skip, 1) == SALVAGE_WHOLE;
         (void)salvage_under_errors(skip, 2);

@@ -6,14 +6,9 @@
 
 #include "base/check.h"
 #include "pipeline/chunk.h"
+#include "support/unit_test.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
 
 static bool is_set(void *user) { return *(const bool *)user; }
 
@@ -28,7 +23,6 @@ static void on_ready(void *user, int status, const struct diag *diag)
 {
     struct rig *rig = user;
 
-    (void)diag;
     rig->ready = true;
     rig->ready_status = status;
 }
@@ -55,6 +49,7 @@ void rig_init(struct rig *rig)
                                             .pool = sim_pool(rig->host),
                                             .ready = on_ready,
                                             .user = rig};
+    rig_two_ranks(rig->lists);
 }
 
 struct catalog *rig_catalog_new(struct rig *rig)
@@ -103,6 +98,29 @@ void rig_fini(struct rig *rig)
     sim_free(rig->sim);
 }
 
+int rig_setup_stopped(void **state)
+{
+    struct rig *rig = calloc(1, sizeof *rig);
+    assert_non_null(rig);
+    rig_init(rig);
+    *state = rig;
+    return 0;
+}
+
+int rig_setup(void **state)
+{
+    rig_setup_stopped(state);
+    rig_start(*state);
+    return 0;
+}
+
+int rig_teardown(void **state)
+{
+    rig_fini(*state);
+    free(*state);
+    return 0;
+}
+
 /* --- waiting for one thing ----------------------------------------------------------------------
  */
 
@@ -123,21 +141,19 @@ void rig_store(struct rig *rig, struct store_req *req)
     rig_until(rig, &call.done);
 }
 
-struct event_call {
-    struct run_req req;
-    bool done;
-};
+static void on_call(struct run_req *req) { container_of(req, struct rig_call, req)->done = true; }
 
-static void on_event(struct run_req *req)
+void rig_begin(struct run *run, const struct event *event, uint64_t wait_ms, struct rig_call *ret)
 {
-    container_of(req, struct event_call, req)->done = true;
+    *ret = (struct rig_call){.req = {.event = *event, .done = on_call, .wait_ms = wait_ms}};
+    run_submit(run, &ret->req);
 }
 
 int rig_event(struct rig *rig, struct run *run, const struct event *event, struct verdict *ret)
 {
-    struct event_call call = {.req = {.event = *event, .done = on_event, .wait_ms = 5000}};
+    struct rig_call call;
 
-    run_submit(run, &call.req);
+    rig_begin(run, event, 5000, &call);
     assert_false(call.done);
     rig_until(rig, &call.done);
     if (ret) {

@@ -17,23 +17,6 @@
 
 enum { RIG_CHUNK = 4096, RIG_RANKS_MAX = 64, RIG_PIECES_MAX = 16 };
 
-struct rig {
-    uint64_t seed;
-    struct sim *sim;
-    struct sim_host *host;
-    struct memory_medium *medium;
-    struct store *store; /* the fault decorator */
-    struct catalog_options options;
-    struct catalog *catalog;
-    struct run_name name;
-    struct run *run;
-    struct token token;
-    bool ready;
-    int ready_status;
-    bool with_objects;    /* parts are of objects that are in the store, with real contents */
-    struct ckpt_id refer; /* parts refer to this checkpoint's objects instead; term 0: their own */
-};
-
 /* A box of a tensor (or a blob, with bytes) that a rank brings, writing the cells with cell % of ==
  * member. */
 struct piece {
@@ -50,10 +33,33 @@ struct rank_list {
     struct piece pieces[RIG_PIECES_MAX]; /* sorted by (is_blob, name, coordinate, box) */
 };
 
+struct rig {
+    uint64_t seed;
+    struct sim *sim;
+    struct sim_host *host;
+    struct memory_medium *medium;
+    struct store *store; /* the fault decorator */
+    struct catalog_options options;
+    struct catalog *catalog;
+    struct run_name name;
+    struct run *run;
+    struct token token;
+    struct rank_list lists[2]; /* rig_two_ranks, until a test changes them */
+    bool ready;
+    int ready_status;
+    bool with_objects;    /* parts are of objects that are in the store, with real contents */
+    struct ckpt_id refer; /* parts refer to this checkpoint's objects instead; term 0: their own */
+};
+
 void rig_init(struct rig *rig);  /* rig->seed is kept */
 void rig_start(struct rig *rig); /* catalogue and run */
 void rig_stop(struct rig *rig);  /* closes the catalogue; the store stays */
 void rig_fini(struct rig *rig);
+/* cmocka's functions around a test: its state is a rig of its own, started or not yet. */
+int rig_setup(void **state);
+int rig_setup_stopped(void **state);
+int rig_teardown(void **state);
+#define RIG_TEST(name) cmocka_unit_test_setup_teardown(name, rig_setup, rig_teardown)
 struct catalog *rig_catalog_new(struct rig *rig); /* a second one on the same store */
 void rig_catalog_close(struct rig *rig, struct catalog *catalog);
 void rig_until(struct rig *rig,
@@ -62,6 +68,13 @@ void rig_until(struct rig *rig,
 /* One store operation, one event, waited for. The latter's status is returned. */
 void rig_store(struct rig *rig, struct store_req *req);
 int rig_event(struct rig *rig, struct run *run, const struct event *event, struct verdict *ret);
+
+/* The same without waiting for its end. */
+struct rig_call {
+    struct run_req req;
+    bool done;
+};
+void rig_begin(struct run *run, const struct event *event, uint64_t wait_ms, struct rig_call *ret);
 
 struct event rig_open_event(struct rig *rig, uint64_t step, uint32_t world, uint64_t open_id);
 int rig_open(struct rig *rig, uint64_t step, uint32_t world, uint64_t open_id, struct ckpt_id *ret);

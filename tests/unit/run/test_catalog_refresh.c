@@ -5,27 +5,14 @@
  */
 #include "run_rig.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
+#include "support/unit_test.h"
 
 static int setup(void **state)
 {
-    struct rig *rig = calloc(1, sizeof *rig);
-    rig_init(rig);
+    rig_setup_stopped(state);
+    struct rig *rig = *state;
     rig->options.poll_ms = 50;
     rig_start(rig);
-    *state = rig;
-    return 0;
-}
-
-static int teardown(void **state)
-{
-    rig_fini(*state);
-    free(*state);
     return 0;
 }
 
@@ -62,9 +49,7 @@ static int look(struct rig *rig, struct catalog *catalog)
 
 static void save(struct rig *rig, uint64_t step)
 {
-    struct rank_list lists[2];
-    rig_two_ranks(lists);
-    assert_int_equal(rig_save(rig, step, 2, lists).step, step);
+    assert_int_equal(rig_save(rig, step, 2, rig->lists).step, step);
 }
 
 static void a_look_finds_what_another_daemon_made(void **state)
@@ -113,13 +98,11 @@ static void given_up_and_closed(void **state)
     assert_int_equal(late.status, CAIRN_E_SHUTTING_DOWN);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(a_look_finds_what_another_daemon_made, setup, teardown),
-        cmocka_unit_test_setup_teardown(it_is_found_after_a_while, setup, teardown),
-        cmocka_unit_test_setup_teardown(a_store_that_does_not_answer_is_named, setup, teardown),
-        cmocka_unit_test_setup_teardown(given_up_and_closed, setup, teardown),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+static const struct CMUnitTest tests[] = {
+    cmocka_unit_test_setup_teardown(a_look_finds_what_another_daemon_made, setup, rig_teardown),
+    cmocka_unit_test_setup_teardown(it_is_found_after_a_while, setup, rig_teardown),
+    cmocka_unit_test_setup_teardown(a_store_that_does_not_answer_is_named, setup, rig_teardown),
+    cmocka_unit_test_setup_teardown(given_up_and_closed, setup, rig_teardown),
+};
+
+UNIT_TEST_MAIN(tests)

@@ -6,15 +6,10 @@
  */
 #include "run_rig.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
 
 #include "base/check.h"
+#include "support/unit_test.h"
 
 enum { SPREAD_MS = 1000, DAEMONS_MAX = 2, OPEN_ID = 77 };
 
@@ -113,7 +108,6 @@ static uint64_t count_updates(uint32_t world, unsigned daemons)
 static void updates_grow_slower_than_ranks(void **state)
 {
     static const uint32_t worlds[] = {1, 16, 256, 4096};
-    (void)state;
     for (unsigned daemons = 1; daemons <= DAEMONS_MAX; daemons++) {
         for (size_t i = 0; i < ARRAY_LEN(worlds); i++) {
             uint64_t count = count_updates(worlds[i], daemons);
@@ -154,7 +148,6 @@ static uint64_t count_reports(uint32_t world, unsigned daemons)
     struct crowd *crowd = calloc(1, sizeof(*crowd));
     struct catalog *second = NULL;
     struct run *runs[DAEMONS_MAX];
-    struct rank_list lists[2];
     struct verdict begun;
     assert_non_null(crowd);
     crowd->world = crowd->left = world;
@@ -162,8 +155,7 @@ static uint64_t count_reports(uint32_t world, unsigned daemons)
     crowd->rig.options.poll_ms = daemons > 1 ? 100 : 0;
     rig_start(&crowd->rig);
     runs[0] = runs[1] = crowd->rig.run;
-    rig_two_ranks(lists);
-    crowd->id = rig_save(&crowd->rig, 5, 2, lists);
+    crowd->id = rig_save(&crowd->rig, 5, 2, crowd->rig.lists);
     if (daemons > 1) {
         second = rig_catalog_new(&crowd->rig);
         runs[1] = catalog_run(second, &crowd->rig.name);
@@ -197,7 +189,6 @@ static uint64_t count_reports(uint32_t world, unsigned daemons)
 static void reports_share_updates(void **state)
 {
     static const uint32_t worlds[] = {1, 16, 256, 4096};
-    (void)state;
     for (unsigned daemons = 1; daemons <= DAEMONS_MAX; daemons++) {
         for (size_t i = 0; i < ARRAY_LEN(worlds); i++) {
             uint64_t count = count_reports(worlds[i], daemons);
@@ -213,15 +204,12 @@ static void reports_share_updates(void **state)
 static void a_refused_report_is_not_the_others(void **state)
 {
     struct crowd *crowd = calloc(1, sizeof(*crowd));
-    struct rank_list lists[2];
     struct verdict begun, verdict;
-    (void)state;
     assert_non_null(crowd);
     crowd->world = crowd->left = 3;
     rig_init(&crowd->rig);
     rig_start(&crowd->rig);
-    rig_two_ranks(lists);
-    crowd->id = rig_save(&crowd->rig, 5, 2, lists);
+    crowd->id = rig_save(&crowd->rig, 5, 2, crowd->rig.lists);
     struct event begin = {.kind = EVENT_RESTORE_BEGIN,
                           .token = {{9}},
                           .world_size = 3,
@@ -245,10 +233,8 @@ static void a_refused_report_is_not_the_others(void **state)
     free(crowd);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {cmocka_unit_test(updates_grow_slower_than_ranks),
-                                       cmocka_unit_test(reports_share_updates),
-                                       cmocka_unit_test(a_refused_report_is_not_the_others)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+static const struct CMUnitTest tests[] = {cmocka_unit_test(updates_grow_slower_than_ranks),
+                                          cmocka_unit_test(reports_share_updates),
+                                          cmocka_unit_test(a_refused_report_is_not_the_others)};
+
+UNIT_TEST_MAIN(tests)

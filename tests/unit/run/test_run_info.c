@@ -6,31 +6,10 @@
 #include "run_rig.h"
 
 #include "base/check.h"
+#include "support/unit_test.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <time.h>
-
-#include <cmocka.h>
-
-static int setup(void **state)
-{
-    struct rig *rig = calloc(1, sizeof *rig);
-
-    rig_init(rig);
-    *state = rig;
-    return 0;
-}
-
-static int teardown(void **state)
-{
-    rig_fini(*state);
-    free(*state);
-    return 0;
-}
 
 struct listing {
     uint64_t before_seq;
@@ -65,18 +44,16 @@ static void look(struct rig *rig, struct listing *listing)
 static void test_order_and_pages(void **state)
 {
     struct rig *rig = *state;
-    struct rank_list lists[2];
     struct listing listing = {.limit = 2};
     struct ckpt_id open;
 
     rig_start(rig);
-    rig_two_ranks(lists);
     for (uint64_t step = 10; step <= 40; step += 10) {
-        rig_save(rig, step, 2, lists);
+        rig_save(rig, step, 2, rig->lists);
     }
     assert_int_equal(rig_open(rig, 50, 2, 42, &open), 0);
     struct rig_seal seal = {open, 42, 0, 2};
-    assert_int_equal(rig_seal(rig, rig->run, &seal, &lists[0]), 0);
+    assert_int_equal(rig_seal(rig, rig->run, &seal, &rig->lists[0]), 0);
     look(rig, &listing);
     assert_int_equal(listing.reply.count, 2);
     assert_true(listing.reply.more);
@@ -106,14 +83,12 @@ static void test_order_is_not_the_clocks(void **state)
     const int64_t year_ns = INT64_C(365) * 86400 * 1000000000;
     static const int years[] = {0, 5, -3, 1}; /* against the true time, at each commit */
     struct rig *rig = *state;
-    struct rank_list lists[2];
     struct listing listing = {.limit = 10};
 
     rig_start(rig);
-    rig_two_ranks(lists);
     for (uint64_t i = 0; i < 4; i++) {
         sim_host_set_wall(rig->host, years[i] * year_ns);
-        rig_save(rig, 10 * (i + 1), 2, lists);
+        rig_save(rig, 10 * (i + 1), 2, rig->lists);
     }
     sim_host_set_wall(rig->host, 0);
     look(rig, &listing);
@@ -132,13 +107,11 @@ static void test_order_is_not_the_clocks(void **state)
 static void test_status_is_the_truth(void **state)
 {
     struct rig *rig = *state;
-    struct rank_list lists[2];
     struct listing listing = {.id = {1, 10}};
     struct ckpt_id id;
 
     rig_start(rig);
-    rig_two_ranks(lists);
-    rig_save(rig, 10, 2, lists);
+    rig_save(rig, 10, 2, rig->lists);
     look(rig, &listing);
     assert_int_equal(listing.info.state, CKPT_COMMITTED);
     assert_int_equal(listing.info.seq, 1);
@@ -326,14 +299,12 @@ static void test_ten_thousand_in_a_second(void **state)
     assert_true(seconds < seconds_max);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(test_order_and_pages, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_order_is_not_the_clocks, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_status_is_the_truth, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_notes_are_listed, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_ten_thousand_in_a_second, setup, teardown),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+static const struct CMUnitTest tests[] = {
+    cmocka_unit_test_setup_teardown(test_order_and_pages, rig_setup_stopped, rig_teardown),
+    cmocka_unit_test_setup_teardown(test_order_is_not_the_clocks, rig_setup_stopped, rig_teardown),
+    cmocka_unit_test_setup_teardown(test_status_is_the_truth, rig_setup_stopped, rig_teardown),
+    cmocka_unit_test_setup_teardown(test_notes_are_listed, rig_setup_stopped, rig_teardown),
+    cmocka_unit_test_setup_teardown(test_ten_thousand_in_a_second, rig_setup_stopped, rig_teardown),
+};
+
+UNIT_TEST_MAIN(tests)

@@ -6,29 +6,14 @@
 #include "run_rig.h"
 
 #include "base/check.h"
-
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
+#include "support/unit_test.h"
 
 static int setup(void **state)
 {
-    struct rig *rig = calloc(1, sizeof *rig);
-
-    rig_init(rig);
+    rig_setup_stopped(state);
+    struct rig *rig = *state;
     rig->options.page_bytes = 600; /* two or three tensors a page */
     rig_start(rig);
-    *state = rig;
-    return 0;
-}
-
-static int teardown(void **state)
-{
-    rig_fini(*state);
-    free(*state);
     return 0;
 }
 
@@ -103,13 +88,11 @@ static void check_sorted(const struct plan_call *call)
 static void test_same_layout(void **state)
 {
     struct rig *rig = *state;
-    struct rank_list lists[2];
     struct plan_call call;
     struct plan_want wants[3];
 
-    rig_two_ranks(lists);
-    struct ckpt_id id = rig_save(rig, 10, 2, lists);
-    const struct piece *a = &lists[1].pieces[0], *b = &lists[1].pieces[1];
+    struct ckpt_id id = rig_save(rig, 10, 2, rig->lists);
+    const struct piece *a = &rig->lists[1].pieces[0], *b = &rig->lists[1].pieces[1];
     wants[0] = (struct plan_want){.is_blob = true, .name = "state", .coordinate = ""};
     wants[1] = want_box(b->name, b->shape, b->box);
     wants[2] = want_box(a->name, a->shape, a->box);
@@ -136,21 +119,21 @@ static void test_same_layout(void **state)
 static void test_resharded_boxes_match_the_model(void **state)
 {
     struct rig *rig = *state;
-    struct rank_list lists[8];
+    struct rank_list eight[8];
     struct shape flat = rig_shape(1, 30011, 0, 0), cube = rig_shape(3, 16, 24, 20),
                  wide = rig_shape(2, 6, 3000, 0);
 
     for (uint32_t rank = 0; rank < 8; rank++) {
-        struct piece *p = lists[rank].pieces;
+        struct piece *p = eight[rank].pieces;
         int64_t x = rank % 2, y = rank / 2 % 2, z = rank / 4;
-        lists[rank].count = 3;
+        eight[rank].count = 3;
         p[0] = rig_slab("cube", cube, 0, 16);
         p[0].box =
             rig_box(&cube, (const int64_t[]){x * 8, y * 12, z * 10}, (const int64_t[]){8, 12, 10});
         p[1] = rig_slab("flat", flat, rank * INT64_C(4000), rank == 7 ? 30011 - 28000 : 4000);
         p[2] = rig_whole("wide", CAIRN_F32, wide, 8, rank);
     }
-    struct ckpt_id id = rig_save(rig, 10, 8, lists);
+    struct ckpt_id id = rig_save(rig, 10, 8, eight);
     struct shape shapes[3] = {cube, flat, wide};
     const char *names[3] = {"cube", "flat", "wide"};
     for (int round = 0; round < 60; round++) {
@@ -180,12 +163,10 @@ static void test_resharded_boxes_match_the_model(void **state)
 static void test_mismatches_are_named(void **state)
 {
     struct rig *rig = *state;
-    struct rank_list lists[2];
     struct plan_call call;
 
-    rig_two_ranks(lists);
-    struct ckpt_id id = rig_save(rig, 10, 2, lists);
-    struct shape weight = lists[0].pieces[0].shape, other = rig_shape(2, 64, 97, 0);
+    struct ckpt_id id = rig_save(rig, 10, 2, rig->lists);
+    struct shape weight = rig->lists[0].pieces[0].shape, other = rig_shape(2, 64, 97, 0);
     struct plan_want want = want_box("a.weight", weight, box_whole(&weight));
 
     want.name = "a.weights";
@@ -220,14 +201,12 @@ static void test_mismatches_are_named(void **state)
 static void test_cancel_at_any_moment(void **state)
 {
     struct rig *rig = *state;
-    struct rank_list lists[2];
     struct plan_call call = {.done = false};
 
-    rig_two_ranks(lists);
-    struct ckpt_id id = rig_save(rig, 10, 2, lists);
+    struct ckpt_id id = rig_save(rig, 10, 2, rig->lists);
     for (unsigned steps = 0; !call.done; steps++) {
         struct plan_want want =
-            want_box("b.bias", lists[0].pieces[1].shape, lists[0].pieces[1].box);
+            want_box("b.bias", rig->lists[0].pieces[1].shape, rig->lists[0].pieces[1].box);
         call =
             (struct plan_call){.req = {.id = id, .want_count = 1, .wants = &want, .done = on_plan}};
         rig_stop(rig); /* with a cold cache the way is long */
@@ -261,13 +240,12 @@ void *__wrap_calloc(size_t count, size_t bytes)
 static void test_short_of_memory_at_every_moment(void **state)
 {
     struct rig *rig = *state;
-    struct rank_list lists[2];
     unsigned failures = 0;
     bool is_over = false;
 
-    rig_two_ranks(lists);
-    struct ckpt_id id = rig_save(rig, 10, 2, lists);
-    struct plan_want want = want_box("b.bias", lists[0].pieces[1].shape, lists[0].pieces[1].box);
+    struct ckpt_id id = rig_save(rig, 10, 2, rig->lists);
+    struct plan_want want =
+        want_box("b.bias", rig->lists[0].pieces[1].shape, rig->lists[0].pieces[1].box);
     for (unsigned at = 1; !is_over; at++) {
         struct plan_call call;
         rig_stop(rig);
@@ -311,7 +289,6 @@ static void fetch(struct rig *rig, const struct store_name *name, struct fetch_c
 static void test_any_flipped_byte_is_damage(void **state)
 {
     struct rig *rig = *state;
-    struct rank_list lists[2];
     static const struct {
         enum store_kind kind;
         uint32_t number;
@@ -321,10 +298,10 @@ static void test_any_flipped_byte_is_damage(void **state)
                  {STORE_PAGE, 1, "page 1 of checkpoint 10@1 of lab/gpt"},
                  {STORE_PART, 1, "part 1 of checkpoint 10@1 of lab/gpt"}};
 
-    rig_two_ranks(lists);
-    struct ckpt_id id = rig_save(rig, 10, 2, lists);
-    struct piece *bias = &lists[0].pieces[1];
-    struct plan_want want = want_box("a.weight", lists[1].pieces[0].shape, lists[1].pieces[0].box);
+    struct ckpt_id id = rig_save(rig, 10, 2, rig->lists);
+    struct piece *bias = &rig->lists[0].pieces[1];
+    struct plan_want want =
+        want_box("a.weight", rig->lists[1].pieces[0].shape, rig->lists[1].pieces[0].box);
     for (size_t i = 0; i < ARRAY_LEN(files); i++) {
         struct store_name name = {.run = rig->name,
                                   .id = id,
@@ -365,12 +342,10 @@ static void test_any_flipped_byte_is_damage(void **state)
 static void test_missing_files(void **state)
 {
     struct rig *rig = *state;
-    struct rank_list lists[2];
     struct fetch_call call;
 
-    rig_two_ranks(lists);
     struct store_name name = {.run = rig->name,
-                              .id = rig_save(rig, 10, 2, lists),
+                              .id = rig_save(rig, 10, 2, rig->lists),
                               .kind = STORE_PART,
                               .number = 2,
                               .tag = 7010};
@@ -396,11 +371,9 @@ static void test_missing_files(void **state)
 static void test_one_read_serves_all(void **state)
 {
     struct rig *rig = *state;
-    struct rank_list lists[2];
     struct fetch_call calls[20];
 
-    rig_two_ranks(lists);
-    struct ckpt_id id = rig_save(rig, 10, 2, lists);
+    struct ckpt_id id = rig_save(rig, 10, 2, rig->lists);
     rig_stop(rig);
     rig->options.cache_bytes = 1;
     rig_start(rig);
@@ -532,18 +505,16 @@ static void test_one_rank_reads_what_it_needs(void **state)
     free(lists);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(test_same_layout, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_resharded_boxes_match_the_model, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_mismatches_are_named, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_cancel_at_any_moment, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_short_of_memory_at_every_moment, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_any_flipped_byte_is_damage, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_missing_files, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_one_read_serves_all, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_one_rank_reads_what_it_needs, setup, teardown),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+static const struct CMUnitTest tests[] = {
+    cmocka_unit_test_setup_teardown(test_same_layout, setup, rig_teardown),
+    cmocka_unit_test_setup_teardown(test_resharded_boxes_match_the_model, setup, rig_teardown),
+    cmocka_unit_test_setup_teardown(test_mismatches_are_named, setup, rig_teardown),
+    cmocka_unit_test_setup_teardown(test_cancel_at_any_moment, setup, rig_teardown),
+    cmocka_unit_test_setup_teardown(test_short_of_memory_at_every_moment, setup, rig_teardown),
+    cmocka_unit_test_setup_teardown(test_any_flipped_byte_is_damage, setup, rig_teardown),
+    cmocka_unit_test_setup_teardown(test_missing_files, setup, rig_teardown),
+    cmocka_unit_test_setup_teardown(test_one_read_serves_all, setup, rig_teardown),
+    cmocka_unit_test_setup_teardown(test_one_rank_reads_what_it_needs, setup, rig_teardown),
+};
+
+UNIT_TEST_MAIN(tests)

@@ -8,21 +8,15 @@
 #include "run_rig.h"
 
 #include "base/check.h"
+#include "support/unit_test.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
 
 enum { SEEDS = 500, SAVES = 4 };
 
 struct world {
     struct rig rig;
     struct catalog *catalogs[2];
-    struct rank_list lists[2];
     unsigned committed;
 };
 
@@ -117,7 +111,7 @@ static void on_plan(struct plan_req *req) { container_of(req, struct plan_call, 
 
 static void check_readable(struct world *world, struct ckpt_id id)
 {
-    const struct piece *piece = &world->lists[0].pieces[1];
+    const struct piece *piece = &world->rig.lists[0].pieces[1];
     struct plan_want want = {.name = piece->name,
                              .coordinate = "",
                              .dtype = piece->dtype,
@@ -158,7 +152,7 @@ static void save(struct world *world, uint64_t step)
                 add_fault(world);
             }
         }
-        int code = rig_seal_retry(rig, any_run(world), &seal, &world->lists[rank]);
+        int code = rig_seal_retry(rig, any_run(world), &seal, &world->rig.lists[rank]);
         assert_true(code == 0 || code == CAIRN_E_ABORTED || err_retry(code) != ERR_RETRY_NEVER);
     }
     sim_run_for(rig->sim, sim_below(rig->sim, 200));
@@ -182,7 +176,6 @@ static unsigned run_seed(uint64_t seed)
 
     rig_init(&world.rig);
     world.rig.options.poll_ms = 500;
-    rig_two_ranks(world.lists);
     for (int i = 0; i < 2; i++) {
         world.catalogs[i] = rig_catalog_new(&world.rig);
     }
@@ -204,7 +197,6 @@ static void test_random_faults(void **state)
     const char *one = getenv("CAIRN_SEED");
     unsigned committed = 0;
 
-    (void)state;
     if (one) {
         current_seed = strtoull(one, NULL, 10);
         run_seed(current_seed);
@@ -220,15 +212,12 @@ static void test_random_faults(void **state)
 
 static int say_seed(void **state)
 {
-    (void)state;
     if (current_seed <= SEEDS && !getenv("CAIRN_SEED")) {
         fprintf(stderr, "failed with CAIRN_SEED=%llu\n", (unsigned long long)current_seed);
     }
     return 0;
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {cmocka_unit_test_teardown(test_random_faults, say_seed)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+static const struct CMUnitTest tests[] = {cmocka_unit_test_teardown(test_random_faults, say_seed)};
+
+UNIT_TEST_MAIN(tests)

@@ -6,68 +6,35 @@
 #include "run_rig.h"
 
 #include "base/check.h"
+#include "support/unit_test.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
-
-static int setup(void **state)
+static void begin(struct rig *rig, uint32_t rank, struct rig_call *ret)
 {
-    struct rig *rig = calloc(1, sizeof *rig);
-
-    rig_init(rig);
-    rig_start(rig);
-    *state = rig;
-    return 0;
+    struct event event = {.kind = EVENT_RESTORE_BEGIN,
+                          .token = {{9}},
+                          .rank = rank,
+                          .world_size = 2,
+                          .selector = {.kind = SELECT_LATEST},
+                          .allow_older = true};
+    rig_begin(rig->run, &event, 5000, ret);
 }
 
-static int teardown(void **state)
+static void report(struct rig *rig, uint32_t rank, struct ckpt_id id, int code,
+                   struct rig_call *ret)
 {
-    rig_fini(*state);
-    free(*state);
-    return 0;
-}
-
-struct call {
-    struct run_req req;
-    bool done;
-};
-
-static void on_call(struct run_req *req) { container_of(req, struct call, req)->done = true; }
-
-static void begin(struct rig *rig, uint32_t rank, struct call *ret)
-{
-    *ret = (struct call){.req = {.event = {.kind = EVENT_RESTORE_BEGIN,
-                                           .token = {{9}},
-                                           .rank = rank,
-                                           .world_size = 2,
-                                           .selector = {.kind = SELECT_LATEST},
-                                           .allow_older = true},
-                                 .wait_ms = 5000,
-                                 .done = on_call}};
-    run_submit(rig->run, &ret->req);
-}
-
-static void report(struct rig *rig, uint32_t rank, struct ckpt_id id, int code, struct call *ret)
-{
-    *ret = (struct call){.req = {.event = {.kind = EVENT_RESTORE_REPORT,
-                                           .token = {{9}},
-                                           .rank = rank,
-                                           .world_size = 2,
-                                           .id = id,
-                                           .code = code,
-                                           .reason = "digest of w differs"},
-                                 .wait_ms = 5000,
-                                 .done = on_call}};
-    run_submit(rig->run, &ret->req);
+    struct event event = {.kind = EVENT_RESTORE_REPORT,
+                          .token = {{9}},
+                          .rank = rank,
+                          .world_size = 2,
+                          .id = id,
+                          .code = code,
+                          .reason = "digest of w differs"};
+    rig_begin(rig->run, &event, 5000, ret);
 }
 
 static void begin_all(struct rig *rig, struct ckpt_id expected)
 {
-    struct call call;
+    struct rig_call call;
 
     for (uint32_t rank = 0; rank < 2; rank++) {
         begin(rig, rank, &call);
@@ -81,11 +48,9 @@ static void begin_all(struct rig *rig, struct ckpt_id expected)
 static void test_report_waits_for_the_others(void **state)
 {
     struct rig *rig = *state;
-    struct rank_list lists[2];
-    struct call calls[2];
+    struct rig_call calls[2];
 
-    rig_two_ranks(lists);
-    struct ckpt_id id = rig_save(rig, 10, 2, lists);
+    struct ckpt_id id = rig_save(rig, 10, 2, rig->lists);
     begin_all(rig, id);
     report(rig, 0, id, 0, &calls[0]);
     sim_run_for(rig->sim, 2000);
@@ -102,11 +67,9 @@ static void test_report_waits_for_the_others(void **state)
 static void test_missing_report_is_named(void **state)
 {
     struct rig *rig = *state;
-    struct rank_list lists[2];
-    struct call call;
+    struct rig_call call;
 
-    rig_two_ranks(lists);
-    struct ckpt_id id = rig_save(rig, 10, 2, lists);
+    struct ckpt_id id = rig_save(rig, 10, 2, rig->lists);
     begin_all(rig, id);
     report(rig, 0, id, 0, &call);
     rig_until(rig, &call.done);
@@ -118,11 +81,9 @@ static void test_missing_report_is_named(void **state)
 static void test_damage_moves_all_to_the_older_one(void **state)
 {
     struct rig *rig = *state;
-    struct rank_list lists[2];
-    struct call calls[2];
+    struct rig_call calls[2];
 
-    rig_two_ranks(lists);
-    struct ckpt_id old = rig_save(rig, 10, 2, lists), new = rig_save(rig, 20, 2, lists);
+    struct ckpt_id old = rig_save(rig, 10, 2, rig->lists), new = rig_save(rig, 20, 2, rig->lists);
     begin_all(rig, new);
     report(rig, 0, new, 0, &calls[0]);
     sim_run_for(rig->sim, 500);
@@ -146,18 +107,16 @@ static void test_damage_moves_all_to_the_older_one(void **state)
 static void test_latest_waits_for_a_sealed_save(void **state)
 {
     struct rig *rig = *state;
-    struct rank_list lists[2];
-    struct call call;
+    struct rig_call call;
     struct ckpt_id id;
     struct store_fault_rule hold = {
         .kind = FAULT_HOLD, .op = STORE_PUBLISH, .skip = 2, .count = 100};
 
-    rig_two_ranks(lists);
-    struct ckpt_id old = rig_save(rig, 10, 2, lists);
+    struct ckpt_id old = rig_save(rig, 10, 2, rig->lists);
     for (uint64_t step = 20; step <= 30; step += 10) {
         assert_int_equal(store_fault_add(rig->store, &hold), 0);
         assert_int_equal(rig_open(rig, step, 2, 40 + step, &id), 0);
-        rig_seal_both(rig, id, 40 + step, lists);
+        rig_seal_both(rig, id, 40 + step, rig->lists);
         begin(rig, 0, &call);
         call.req.event.ordinal = (uint32_t)step;
         sim_run_for(rig->sim, 3000);
@@ -179,7 +138,7 @@ static void test_latest_waits_for_a_sealed_save(void **state)
 static void test_empty_run(void **state)
 {
     struct rig *rig = *state;
-    struct call call;
+    struct rig_call call;
 
     for (uint32_t rank = 0; rank < 2; rank++) {
         begin(rig, rank, &call);
@@ -207,7 +166,7 @@ static uint64_t stored_version(struct rig *rig)
 /* Both begin at `new`, rank 1 finds it damaged, both are told `old`. */
 static void fall_back(struct rig *rig, struct ckpt_id new, struct ckpt_id old)
 {
-    struct call calls[2];
+    struct rig_call calls[2];
 
     begin_all(rig, new);
     report(rig, 0, new, 0, &calls[0]);
@@ -224,7 +183,7 @@ static void fall_back(struct rig *rig, struct ckpt_id new, struct ckpt_id old)
 
 static void end_all(struct rig *rig, struct ckpt_id id)
 {
-    struct call calls[2];
+    struct rig_call calls[2];
 
     for (uint32_t rank = 0; rank < 2; rank++) {
         report(rig, rank, id, 0, &calls[rank]);
@@ -243,11 +202,9 @@ static void test_a_record_that_takes_no_update(void **state)
 {
     static const int codes[] = {CAIRN_E_READ_ONLY, CAIRN_E_NO_SPACE, CAIRN_E_DAMAGED};
     struct rig *rig = *state;
-    struct rank_list lists[2];
-    struct call call;
+    struct rig_call call;
 
-    rig_two_ranks(lists);
-    struct ckpt_id old = rig_save(rig, 10, 2, lists), new = rig_save(rig, 20, 2, lists);
+    struct ckpt_id old = rig_save(rig, 10, 2, rig->lists), new = rig_save(rig, 20, 2, rig->lists);
     uint64_t version = stored_version(rig);
     for (size_t i = 0; i < ARRAY_LEN(codes); i++) {
         store_fault_clear(rig->store);
@@ -264,7 +221,7 @@ static void test_a_record_that_takes_no_update(void **state)
     struct ckpt_id id;
     assert_int_equal(rig_open(rig, 30, 2, 42, &id), CAIRN_E_DAMAGED);
     store_fault_clear(rig->store);
-    rig_save(rig, 40, 2, lists);
+    rig_save(rig, 40, 2, rig->lists);
 }
 
 /* A session ends where it has begun, also when the record takes updates again meanwhile: one that
@@ -272,10 +229,8 @@ static void test_a_record_that_takes_no_update(void **state)
 static void test_a_session_outlives_the_refusal(void **state)
 {
     struct rig *rig = *state;
-    struct rank_list lists[2];
 
-    rig_two_ranks(lists);
-    struct ckpt_id old = rig_save(rig, 10, 2, lists), new = rig_save(rig, 20, 2, lists);
+    struct ckpt_id old = rig_save(rig, 10, 2, rig->lists), new = rig_save(rig, 20, 2, rig->lists);
     begin_all(rig, new); /* in the record */
     refuse_updates(rig, CAIRN_E_READ_ONLY);
     uint64_t version = stored_version(rig);
@@ -290,11 +245,9 @@ static void test_a_session_outlives_the_refusal(void **state)
 static void test_what_is_kept_gives_way_to_the_record(void **state)
 {
     struct rig *rig = *state;
-    struct rank_list lists[2];
     struct verdict verdict;
 
-    rig_two_ranks(lists);
-    struct ckpt_id old = rig_save(rig, 10, 2, lists), new = rig_save(rig, 20, 2, lists);
+    struct ckpt_id old = rig_save(rig, 10, 2, rig->lists), new = rig_save(rig, 20, 2, rig->lists);
     struct event event = {.kind = EVENT_RESTORE_BEGIN,
                           .token = {{7}},
                           .world_size = 1,
@@ -317,7 +270,7 @@ static void test_what_is_kept_gives_way_to_the_record(void **state)
 static void test_no_run_is_made_in_memory(void **state)
 {
     struct rig *rig = *state;
-    struct call call;
+    struct rig_call call;
 
     refuse_updates(rig, CAIRN_E_READ_ONLY);
     begin(rig, 0, &call);
@@ -325,18 +278,16 @@ static void test_no_run_is_made_in_memory(void **state)
     assert_int_equal(call.req.status, CAIRN_E_READ_ONLY);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(test_report_waits_for_the_others, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_missing_report_is_named, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_damage_moves_all_to_the_older_one, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_latest_waits_for_a_sealed_save, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_empty_run, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_a_record_that_takes_no_update, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_a_session_outlives_the_refusal, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_what_is_kept_gives_way_to_the_record, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_no_run_is_made_in_memory, setup, teardown),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+static const struct CMUnitTest tests[] = {
+    RIG_TEST(test_report_waits_for_the_others),
+    RIG_TEST(test_missing_report_is_named),
+    RIG_TEST(test_damage_moves_all_to_the_older_one),
+    RIG_TEST(test_latest_waits_for_a_sealed_save),
+    RIG_TEST(test_empty_run),
+    RIG_TEST(test_a_record_that_takes_no_update),
+    RIG_TEST(test_a_session_outlives_the_refusal),
+    RIG_TEST(test_what_is_kept_gives_way_to_the_record),
+    RIG_TEST(test_no_run_is_made_in_memory),
+};
+
+UNIT_TEST_MAIN(tests)

@@ -9,13 +9,7 @@
 
 #include "run/run_counts.h"
 #include "run/run_retain.h"
-
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
+#include "support/unit_test.h"
 
 enum { HOUR_MS = 3600 * 1000, SAVES = 5 };
 static const int64_t day_ns = INT64_C(86400000000000);
@@ -64,11 +58,9 @@ static struct listed look(struct rig *rig)
 /* Each save sets the clock a day further back: by wall time the first is the newest. */
 static void save_all(struct rig *rig)
 {
-    struct rank_list lists[2];
-    rig_two_ranks(lists);
     for (uint64_t step = 1; step <= SAVES; step++) {
         sim_host_set_wall(rig->host, -(int64_t)step * day_ns);
-        rig_save(rig, step, 2, lists);
+        rig_save(rig, step, 2, rig->lists);
     }
 }
 
@@ -80,7 +72,6 @@ static void test_a_clock_that_was_set(void **state)
     struct told told = {0};
     struct retain *retain = NULL;
     struct retain_status status;
-    (void)state;
     rig_init(&rig);
     rig_start(&rig);
     save_all(&rig);
@@ -159,14 +150,11 @@ static void test_no_rule_of_time_by_a_clock_that_was_set(void **state)
 {
     static const int64_t jumps_days[] = {400, -30, 401, 400};
     struct rig rig = {.seed = 4};
-    struct rank_list lists[2];
     size_t count = 0;
-    (void)state;
     rig_init(&rig);
     rig_start(&rig);
-    rig_two_ranks(lists);
     for (uint64_t step = 1; step <= SAVES; step++) {
-        rig_save(&rig, step, 2, lists);
+        rig_save(&rig, step, 2, rig.lists);
         sim_run_for(rig.sim, 2 * HOUR_MS);
     }
     assert_int_equal(forget(&rig, "keep-within", "1h", true, &count), 0);
@@ -188,10 +176,8 @@ static void test_no_rule_of_time_by_a_clock_that_was_set(void **state)
     rig_fini(&rig);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_a_clock_that_was_set),
-        cmocka_unit_test(test_no_rule_of_time_by_a_clock_that_was_set)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+static const struct CMUnitTest tests[] = {
+    cmocka_unit_test(test_a_clock_that_was_set),
+    cmocka_unit_test(test_no_rule_of_time_by_a_clock_that_was_set)};
+
+UNIT_TEST_MAIN(tests)

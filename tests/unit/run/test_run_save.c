@@ -6,37 +6,14 @@
 
 #include "base/check.h"
 #include "support/alloc_fault.h"
+#include "support/unit_test.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
-
-static int setup(void **state)
-{
-    struct rig *rig = calloc(1, sizeof *rig);
-
-    rig_init(rig);
-    rig_start(rig);
-    *state = rig;
-    return 0;
-}
-
-static int teardown(void **state)
-{
-    rig_fini(*state);
-    free(*state);
-    return 0;
-}
 
 /* Two ranks open, seal and are told of the commit; the run is listed afterwards. */
 static void test_two_ranks_commit(void **state)
 {
     struct rig *rig = *state;
-    struct rank_list lists[2];
     struct run_name *names = NULL;
     struct rig_outcome outcome;
     size_t count = 99;
@@ -44,9 +21,8 @@ static void test_two_ranks_commit(void **state)
     assert_int_equal(catalog_names(rig->catalog, &names, &count), 0);
     assert_int_equal(count, 0); /* looking at a run does not make it */
     free(names);
-    rig_two_ranks(lists);
-    assert_int_equal(rig_save(rig, 10, 2, lists).term, 1);
-    assert_int_equal(rig_save(rig, 20, 2, lists).term, 1);
+    assert_int_equal(rig_save(rig, 10, 2, rig->lists).term, 1);
+    assert_int_equal(rig_save(rig, 20, 2, rig->lists).term, 1);
     outcome = rig_outcome(rig, (struct ckpt_id){1, 20}, 7020);
     assert_int_equal(outcome.seq, 2);
     assert_int_equal(catalog_names(rig->catalog, &names, &count), 0);
@@ -58,30 +34,18 @@ static void test_two_ranks_commit(void **state)
     assert_int_equal(outcome.code, CAIRN_E_NOT_FOUND);
 }
 
-struct waiter {
-    struct run_req req;
-    bool done;
-};
-
-static void on_waiter(struct run_req *req) { container_of(req, struct waiter, req)->done = true; }
-
-static void find_open(struct rig *rig, struct waiter *waiter, uint64_t wait_ms)
+static void find_open(struct rig *rig, struct rig_call *call, uint64_t wait_ms)
 {
-    *waiter = (struct waiter){.req = {.event = {.kind = EVENT_FIND_OPEN,
-                                                .token = rig->token,
-                                                .rank = 1,
-                                                .world_size = 2,
-                                                .id = {0, 10}},
-                                      .wait_ms = wait_ms,
-                                      .done = on_waiter}};
-    run_submit(rig->run, &waiter->req);
+    struct event event = {
+        .kind = EVENT_FIND_OPEN, .token = rig->token, .rank = 1, .world_size = 2, .id = {0, 10}};
+    rig_begin(rig->run, &event, wait_ms, call);
 }
 
 /* A rank that comes first waits for rank 0, and then knows the opening. */
 static void test_rank_waits_for_rank_0(void **state)
 {
     struct rig *rig = *state;
-    struct waiter waiter;
+    struct rig_call waiter;
     struct ckpt_id id;
 
     find_open(rig, &waiter, 5000);
@@ -98,7 +62,7 @@ static void test_rank_waits_for_rank_0(void **state)
 static void test_missing_rank_0_is_named(void **state)
 {
     struct rig *rig = *state;
-    struct waiter waiter;
+    struct rig_call waiter;
 
     find_open(rig, &waiter, 5000);
     rig_until(rig, &waiter.done);
@@ -114,7 +78,7 @@ static void test_missing_rank_0_is_named(void **state)
 static void test_cancelled_wait_is_silent(void **state)
 {
     struct rig *rig = *state;
-    struct waiter waiter;
+    struct rig_call waiter;
     struct ckpt_id id;
 
     find_open(rig, &waiter, 5000);
@@ -130,12 +94,10 @@ static void test_cancelled_wait_is_silent(void **state)
 static void test_idle_run_is_silent(void **state)
 {
     struct rig *rig = *state;
-    struct rank_list lists[2];
     struct ckpt_id id;
     uint64_t before;
 
-    rig_two_ranks(lists);
-    rig_save(rig, 10, 2, lists);
+    rig_save(rig, 10, 2, rig->lists);
     assert_int_equal(rig_open(rig, 20, 2, 42, &id), 0);
     assert_int_equal(rig_outcome(rig, id, 42).state, SAVE_ABORTED);
     sim_run_for(rig->sim, 2000);
@@ -149,15 +111,13 @@ static void test_idle_run_is_silent(void **state)
 static void test_deadline_names_the_missing_rank(void **state)
 {
     struct rig *rig = *state;
-    struct rank_list lists[2];
     struct rig_outcome outcome;
     struct ckpt_id id;
 
-    rig_two_ranks(lists);
-    rig_save(rig, 10, 2, lists);
+    rig_save(rig, 10, 2, rig->lists);
     assert_int_equal(rig_open(rig, 20, 2, 43, &id), 0);
     struct rig_seal seal = {id, 43, 0, 2};
-    assert_int_equal(rig_seal(rig, rig->run, &seal, &lists[0]), 0);
+    assert_int_equal(rig_seal(rig, rig->run, &seal, &rig->lists[0]), 0);
     uint64_t from_ns = sim_now_ns(rig->sim);
     outcome = rig_outcome(rig, id, 43);
     assert_int_equal(outcome.state, SAVE_ABORTED);
@@ -188,11 +148,9 @@ static void test_made_up_names_go(void **state)
 {
     struct rig *rig = *state;
     struct run_name name;
-    struct rank_list lists[2];
     struct ckpt_id id;
 
-    rig_two_ranks(lists);
-    id = rig_save(rig, 10, 2, lists);
+    id = rig_save(rig, 10, 2, rig->lists);
     for (unsigned i = 0; i < 1000; i++) {
         char text[16];
         snprintf(text, sizeof text, "made-up-%u", i);
@@ -281,14 +239,12 @@ static void test_open_of_a_fenced_term_is_over(void **state)
 static void test_coverage_failure_aborts(void **state)
 {
     struct rig *rig = *state;
-    struct rank_list lists[2];
     struct rig_outcome outcome;
     struct ckpt_id id;
 
-    rig_two_ranks(lists);
-    lists[1].pieces[0].box.length[0] = 31;
+    rig->lists[1].pieces[0].box.length[0] = 31;
     assert_int_equal(rig_open(rig, 10, 2, 42, &id), 0);
-    rig_seal_both(rig, id, 42, lists);
+    rig_seal_both(rig, id, 42, rig->lists);
     outcome = rig_outcome(rig, id, 42);
     assert_int_equal(outcome.state, SAVE_ABORTED);
     assert_int_equal(outcome.code, CAIRN_E_COVERAGE);
@@ -300,7 +256,6 @@ static void test_two_drivers_commit_once(void **state)
 {
     struct rig *rig = *state;
     struct catalog *other;
-    struct rank_list lists[2];
     struct rig_outcome outcomes[2];
     struct ckpt_id id;
 
@@ -308,12 +263,11 @@ static void test_two_drivers_commit_once(void **state)
     rig->options.poll_ms = 50;
     rig_start(rig);
     other = rig_catalog_new(rig);
-    rig_two_ranks(lists);
     assert_int_equal(rig_open(rig, 10, 2, 42, &id), 0);
     struct rig_seal seals[2] = {{id, 42, 0, 2}, {id, 42, 1, 2}};
     struct run *runs[2] = {rig->run, catalog_run(other, &rig->name)};
     for (uint32_t i = 0; i < 2; i++) {
-        assert_int_equal(rig_seal(rig, runs[i], &seals[i], &lists[i]), 0);
+        assert_int_equal(rig_seal(rig, runs[i], &seals[i], &rig->lists[i]), 0);
         rig_watch(runs[i], id, 42, &outcomes[i]);
     }
     for (uint32_t i = 0; i < 2; i++) {
@@ -329,7 +283,6 @@ static void test_two_drivers_commit_once(void **state)
 static void test_restart_finishes_a_sealed_save(void **state)
 {
     struct rig *rig = *state;
-    struct rank_list lists[2];
     struct ckpt_id id;
     struct store_fault_rule hold = {.kind = FAULT_FAIL,
                                     .op = STORE_PUBLISH,
@@ -337,10 +290,9 @@ static void test_restart_finishes_a_sealed_save(void **state)
                                     .count = 100,
                                     .code = CAIRN_E_SHUTTING_DOWN};
 
-    rig_two_ranks(lists);
     assert_int_equal(rig_open(rig, 10, 2, 42, &id), 0);
     assert_int_equal(store_fault_add(rig->store, &hold), 0);
-    rig_seal_both(rig, id, 42, lists);
+    rig_seal_both(rig, id, 42, rig->lists);
     rig_stop(rig);
     store_fault_clear(rig->store);
     rig->catalog = rig_catalog_new(rig);
@@ -355,7 +307,6 @@ static void test_restart_finishes_a_sealed_save(void **state)
 static void test_restart_adopts_the_manifest(void **state)
 {
     struct rig *rig = *state;
-    struct rank_list lists[2];
     struct ckpt_id id;
     struct store_fault_rule fail = {.kind = FAULT_FAIL,
                                     .op = STORE_RECORD_UPDATE,
@@ -363,10 +314,9 @@ static void test_restart_adopts_the_manifest(void **state)
                                     .skip = 2,
                                     .code = CAIRN_E_SHUTTING_DOWN};
 
-    rig_two_ranks(lists);
     assert_int_equal(rig_open(rig, 10, 2, 42, &id), 0);
     assert_int_equal(store_fault_add(rig->store, &fail), 0);
-    rig_seal_both(rig, id, 42, lists);
+    rig_seal_both(rig, id, 42, rig->lists);
     sim_run_for(rig->sim, 5000);
     struct store_req req = {
         .op = STORE_FETCH, .name = {.run = rig->name, .id = id, .kind = STORE_MANIFEST, .tag = 42}};
@@ -384,15 +334,13 @@ static void test_restart_adopts_the_manifest(void **state)
 static void test_unknown_outcomes_are_resolved(void **state)
 {
     struct rig *rig = *state;
-    struct rank_list lists[2];
 
-    rig_two_ranks(lists);
     for (unsigned skip = 0; skip < 5; skip++) {
         struct store_fault_rule lost = {
             .kind = FAULT_LOST, .op = STORE_RECORD_UPDATE, .skip = skip};
         uint64_t step = 10 + skip;
         assert_int_equal(store_fault_add(rig->store, &lost), 0);
-        rig_save(rig, step, 2, lists);
+        rig_save(rig, step, 2, rig->lists);
         assert_int_equal(rig_outcome(rig, (struct ckpt_id){1, step}, 7000 + step).seq, skip + 1);
         store_fault_clear(rig->store);
     }
@@ -403,20 +351,18 @@ static void test_unknown_outcomes_are_resolved(void **state)
 static void test_no_space_aborts(void **state)
 {
     struct rig *rig = *state;
-    struct rank_list lists[2];
     struct rig_outcome outcome;
     struct ckpt_id id;
     struct store_fault_rule full = {
         .kind = FAULT_FAIL, .op = STORE_PUBLISH, .skip = 2, .code = CAIRN_E_NO_SPACE};
 
-    rig_two_ranks(lists);
     assert_int_equal(rig_open(rig, 10, 2, 42, &id), 0);
     assert_int_equal(store_fault_add(rig->store, &full), 0);
-    rig_seal_both(rig, id, 42, lists);
+    rig_seal_both(rig, id, 42, rig->lists);
     outcome = rig_outcome(rig, id, 42);
     assert_int_equal(outcome.state, SAVE_ABORTED);
     assert_int_equal(outcome.code, CAIRN_E_NO_SPACE);
-    rig_save(rig, 20, 2, lists);
+    rig_save(rig, 20, 2, rig->lists);
 }
 
 /* A record that takes no updates any more, as after a failed fsync. */
@@ -438,20 +384,18 @@ static void watch_and_hear(struct rig *rig, struct ckpt_id id, struct rig_outcom
 static void test_read_only_is_told_to_waiters(void **state)
 {
     struct rig *rig = *state;
-    struct rank_list lists[2];
     struct rig_outcome early, late;
     struct ckpt_id id;
 
-    rig_two_ranks(lists);
     assert_int_equal(rig_open(rig, 10, 2, 42, &id), 0);
     struct rig_seal first = {id, 42, 0, 2}, second = {id, 42, 1, 2};
-    assert_int_equal(rig_seal(rig, rig->run, &first, &lists[0]), 0);
+    assert_int_equal(rig_seal(rig, rig->run, &first, &rig->lists[0]), 0);
     watch_and_hear(rig, id, &early);
     sim_run_for(rig->sim, 100);
     assert_false(early.done);
     uint64_t began_ns = sim_now_ns(rig->sim);
     make_read_only(rig);
-    assert_int_equal(rig_seal(rig, rig->run, &second, &lists[1]), CAIRN_E_READ_ONLY);
+    assert_int_equal(rig_seal(rig, rig->run, &second, &rig->lists[1]), CAIRN_E_READ_ONLY);
     rig_until(rig, &early.done);
     assert_int_equal(early.state, SAVE_OPEN);
     assert_int_equal(early.code, CAIRN_E_READ_ONLY);
@@ -461,7 +405,7 @@ static void test_read_only_is_told_to_waiters(void **state)
     assert_int_equal(late.code, CAIRN_E_READ_ONLY);
     assert_true(sim_now_ns(rig->sim) - began_ns < UINT64_C(4000) * 1000000);
     store_fault_clear(rig->store);
-    assert_int_equal(rig_seal(rig, rig->run, &second, &lists[1]), 0);
+    assert_int_equal(rig_seal(rig, rig->run, &second, &rig->lists[1]), 0);
     assert_int_equal(rig_outcome(rig, id, 42).state, SAVE_COMMITTED);
 }
 
@@ -470,7 +414,6 @@ static void test_read_only_is_told_to_waiters(void **state)
 static void test_refused_commit_is_tried_again(void **state)
 {
     struct rig *rig = *state;
-    struct rank_list lists[2];
     struct rig_outcome outcome, again;
     struct ckpt_id id;
     struct store_fault_rule stuck = {.kind = FAULT_FAIL,
@@ -479,11 +422,10 @@ static void test_refused_commit_is_tried_again(void **state)
                                      .count = 1000000,
                                      .code = CAIRN_E_READ_ONLY};
 
-    rig_two_ranks(lists);
     assert_int_equal(rig_open(rig, 10, 2, 42, &id), 0);
     assert_int_equal(store_fault_add(rig->store, &stuck), 0);
     watch_and_hear(rig, id, &outcome);
-    rig_seal_both(rig, id, 42, lists);
+    rig_seal_both(rig, id, 42, rig->lists);
     rig_until(rig, &outcome.done);
     assert_int_equal(outcome.state, SAVE_OPEN);
     assert_int_equal(outcome.code, CAIRN_E_READ_ONLY);
@@ -500,15 +442,13 @@ static void test_refused_opening_is_told_to_all(void **state)
 {
     struct rig *rig = *state;
     static const int codes[] = {CAIRN_E_READ_ONLY, CAIRN_E_NO_SPACE};
-    struct rank_list lists[2];
     struct ckpt_id id;
 
-    rig_two_ranks(lists);
-    rig_save(rig, 5, 2, lists);
+    rig_save(rig, 5, 2, rig->lists);
     for (size_t i = 0; i < ARRAY_LEN(codes); i++) {
         struct store_fault_rule refuse = {
             .kind = FAULT_FAIL, .op = STORE_RECORD_UPDATE, .count = 1000000, .code = codes[i]};
-        struct waiter waiter, late;
+        struct rig_call waiter, late;
         find_open(rig, &waiter, 5000000);
         assert_int_equal(store_fault_add(rig->store, &refuse), 0);
         assert_int_equal(rig_open(rig, 10, 2, 42, &id), codes[i]);
@@ -533,7 +473,8 @@ static void test_seals_are_batched_and_taken_apart(void **state)
     struct rig *rig = *state;
     struct ckpt_id id;
     struct event_seal seals[4];
-    struct waiter waiters[4];
+    struct event events[4];
+    struct rig_call calls[4];
     uint64_t before;
 
     assert_int_equal(rig_open(rig, 10, 8, 42, &id), 0);
@@ -541,36 +482,34 @@ static void test_seals_are_batched_and_taken_apart(void **state)
     for (uint32_t i = 0; i < 4; i++) {
         seals[i] = (struct event_seal){.rank = i < 3 ? i : 2,
                                        .entry = {.open_id = 42, .writer = i, .part_bytes = 100}};
-        waiters[i] = (struct waiter){.req = {.event = {.kind = EVENT_SEAL,
-                                                       .token = rig->token,
-                                                       .rank = seals[i].rank,
-                                                       .world_size = 8,
-                                                       .id = id,
-                                                       .open_id = 42,
-                                                       .seal_count = 1,
-                                                       .seals = &seals[i]},
-                                             .done = on_waiter}};
+        events[i] = (struct event){.kind = EVENT_SEAL,
+                                   .token = rig->token,
+                                   .rank = seals[i].rank,
+                                   .world_size = 8,
+                                   .id = id,
+                                   .open_id = 42,
+                                   .seal_count = 1,
+                                   .seals = &seals[i]};
     }
     for (uint32_t i = 0; i < 3; i++) {
-        run_submit(rig->run, &waiters[i].req);
+        rig_begin(rig->run, &events[i], 0, &calls[i]);
     }
-    rig_until(rig, &waiters[2].done);
+    rig_until(rig, &calls[2].done);
     assert_int_equal(store_fault_seen(rig->store) - before, 1);
-    waiters[0].done = false;
-    run_submit(rig->run, &waiters[0].req);
-    run_submit(rig->run, &waiters[3].req); /* rank 2 again, by another writer */
-    rig_until(rig, &waiters[0].done);
-    rig_until(rig, &waiters[3].done);
-    assert_int_equal(waiters[0].req.status, 0);
-    assert_int_equal(waiters[3].req.status, CAIRN_E_CONFLICT);
-    assert_non_null(strstr(waiters[3].req.diag.text, "rank 2"));
+    rig_begin(rig->run, &events[0], 0, &calls[0]);
+    rig_begin(rig->run, &events[3], 0, &calls[3]); /* rank 2 again, by another writer */
+    rig_until(rig, &calls[0].done);
+    rig_until(rig, &calls[3].done);
+    assert_int_equal(calls[0].req.status, 0);
+    assert_int_equal(calls[3].req.status, CAIRN_E_CONFLICT);
+    assert_non_null(strstr(calls[3].req.diag.text, "rank 2"));
 }
 
 /* Closing answers what waits with SHUTTING_DOWN. */
 static void test_close_fails_what_waits(void **state)
 {
     struct rig *rig = *state;
-    struct waiter waiter;
+    struct rig_call waiter;
     struct rig_outcome outcome;
     struct ckpt_id id;
 
@@ -585,29 +524,27 @@ static void test_close_fails_what_waits(void **state)
     assert_int_equal(outcome.code, CAIRN_E_SHUTTING_DOWN);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(test_two_ranks_commit, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_rank_waits_for_rank_0, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_no_memory_makes_no_run, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_missing_rank_0_is_named, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_cancelled_wait_is_silent, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_idle_run_is_silent, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_deadline_names_the_missing_rank, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_made_up_names_go, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_open_of_a_fenced_term_is_over, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_coverage_failure_aborts, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_two_drivers_commit_once, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_restart_finishes_a_sealed_save, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_restart_adopts_the_manifest, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_unknown_outcomes_are_resolved, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_no_space_aborts, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_read_only_is_told_to_waiters, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_refused_commit_is_tried_again, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_refused_opening_is_told_to_all, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_seals_are_batched_and_taken_apart, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_close_fails_what_waits, setup, teardown),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+static const struct CMUnitTest tests[] = {
+    RIG_TEST(test_two_ranks_commit),
+    RIG_TEST(test_rank_waits_for_rank_0),
+    RIG_TEST(test_no_memory_makes_no_run),
+    RIG_TEST(test_missing_rank_0_is_named),
+    RIG_TEST(test_cancelled_wait_is_silent),
+    RIG_TEST(test_idle_run_is_silent),
+    RIG_TEST(test_deadline_names_the_missing_rank),
+    RIG_TEST(test_made_up_names_go),
+    RIG_TEST(test_open_of_a_fenced_term_is_over),
+    RIG_TEST(test_coverage_failure_aborts),
+    RIG_TEST(test_two_drivers_commit_once),
+    RIG_TEST(test_restart_finishes_a_sealed_save),
+    RIG_TEST(test_restart_adopts_the_manifest),
+    RIG_TEST(test_unknown_outcomes_are_resolved),
+    RIG_TEST(test_no_space_aborts),
+    RIG_TEST(test_read_only_is_told_to_waiters),
+    RIG_TEST(test_refused_commit_is_tried_again),
+    RIG_TEST(test_refused_opening_is_told_to_all),
+    RIG_TEST(test_seals_are_batched_and_taken_apart),
+    RIG_TEST(test_close_fails_what_waits),
+};
+
+UNIT_TEST_MAIN(tests)

@@ -8,35 +8,11 @@
 #include "run_rig.h"
 
 #include "base/check.h"
-
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
+#include "support/unit_test.h"
 
 struct bed {
     struct rig rig; /* first */
-    struct rank_list lists[2];
 };
-
-static int setup(void **state)
-{
-    struct bed *bed = calloc(1, sizeof *bed);
-    rig_init(&bed->rig);
-    rig_start(&bed->rig);
-    rig_two_ranks(bed->lists);
-    *state = bed;
-    return 0;
-}
-
-static int teardown(void **state)
-{
-    rig_fini(*state);
-    free(*state);
-    return 0;
-}
 
 /* The record becomes `record` while no daemon runs, and the next one starts. */
 static void restart_with(struct rig *rig, struct record *record, uint64_t lost_from)
@@ -113,15 +89,14 @@ static struct ckpt_id save_as(struct rig *rig, uint8_t token, uint64_t step,
  * knows, and the next term is above all that is stored. */
 static void test_a_record_of_yesterday(void **state)
 {
-    struct bed *bed = *state;
-    struct rig *rig = &bed->rig;
+    struct rig *rig = *state;
     struct verdict verdict;
     struct ckpt_id id;
 
-    struct ckpt_id known = rig_save(rig, 10, 2, bed->lists);
+    struct ckpt_id known = rig_save(rig, 10, 2, rig->lists);
     struct record *yesterday = memory_medium_copy_record(rig->medium, &rig->name);
-    rig_save(rig, 20, 2, bed->lists);
-    struct ckpt_id lost = save_as(rig, 77, 30, bed->lists);
+    rig_save(rig, 20, 2, rig->lists);
+    struct ckpt_id lost = save_as(rig, 77, 30, rig->lists);
     assert_int_equal(lost.term, known.term + 1);
     struct record *today = memory_medium_copy_record(rig->medium, &rig->name);
     assert_false(look_at(rig).marked);
@@ -144,12 +119,11 @@ static void test_a_record_of_yesterday(void **state)
 /* Goal: no record beside checkpoints: never "no checkpoint", and no new record. */
 static void test_a_missing_record(void **state)
 {
-    struct bed *bed = *state;
-    struct rig *rig = &bed->rig;
+    struct rig *rig = *state;
     struct verdict verdict;
     struct ckpt_id id;
 
-    rig_save(rig, 10, 2, bed->lists);
+    rig_save(rig, 10, 2, rig->lists);
     restart_with(rig, NULL, 0);
     assert_int_equal(begin(rig, 5, &verdict), CAIRN_E_DAMAGED);
     assert_int_equal(rig_open(rig, 20, 2, 4711, &id), CAIRN_E_DAMAGED);
@@ -161,14 +135,13 @@ static void test_a_missing_record(void **state)
  * nothing is written. */
 static void test_a_lost_end(void **state)
 {
-    struct bed *bed = *state;
-    struct rig *rig = &bed->rig;
+    struct rig *rig = *state;
     struct verdict verdict;
     struct ckpt_id id;
 
-    struct ckpt_id known = rig_save(rig, 10, 2, bed->lists);
+    struct ckpt_id known = rig_save(rig, 10, 2, rig->lists);
     struct record *prefix = memory_medium_copy_record(rig->medium, &rig->name);
-    rig_save(rig, 20, 2, bed->lists);
+    rig_save(rig, 20, 2, rig->lists);
     restart_with(rig, prefix, record_version(prefix) + 1);
     struct look look = look_at(rig);
     assert_true(look.marked);
@@ -186,15 +159,14 @@ static void test_a_lost_end(void **state)
 /* Goal: what aborts left, in this term and in fenced ones, is not unknown, also after a restart. */
 static void test_what_aborts_left_is_known(void **state)
 {
-    struct bed *bed = *state;
-    struct rig *rig = &bed->rig;
+    struct rig *rig = *state;
     struct ckpt_id id;
 
     for (uint64_t i = 0; i < 4; i++) {
         uint64_t open_id = 100 + i;
         assert_int_equal(open_as(rig, (uint8_t)(20 + i / 2), 10 + i, open_id, &id), 0);
         struct rig_seal seal = {id, open_id, 0, 2};
-        assert_int_equal(rig_seal(rig, rig->run, &seal, &bed->lists[0]), 0);
+        assert_int_equal(rig_seal(rig, rig->run, &seal, &rig->lists[0]), 0);
         struct store_name name = {
             .run = rig->name, .id = id, .kind = STORE_MANIFEST, .tag = open_id};
         struct store_req publish = {
@@ -215,13 +187,12 @@ static void test_what_aborts_left_is_known(void **state)
 /* Goal: a medium that cannot be listed is not an empty one; it is looked at again later. */
 static void test_a_medium_that_cannot_be_listed(void **state)
 {
-    struct bed *bed = *state;
-    struct rig *rig = &bed->rig;
+    struct rig *rig = *state;
     struct verdict verdict;
     struct store_fault_rule rule = {
         .kind = FAULT_FAIL, .op = STORE_LIST_CKPTS, .count = 2, .code = CAIRN_E_IO};
 
-    rig_save(rig, 10, 2, bed->lists);
+    rig_save(rig, 10, 2, rig->lists);
     rig_stop(rig);
     memory_medium_set_record(rig->medium, &rig->name, NULL, 0);
     assert_int_equal(store_fault_add(rig->store, &rule), 0);
@@ -238,17 +209,16 @@ static void test_a_medium_that_cannot_be_listed(void **state)
  * nor a name that was listed and whose bytes nobody has read. It is looked at again later. */
 static void test_an_answer_for_now_marks_nothing(void **state)
 {
-    struct bed *bed = *state;
-    struct rig *rig = &bed->rig;
+    struct rig *rig = *state;
     struct store_fault_rule rules[] = {
         {.kind = FAULT_FAIL, .op = STORE_LIST_SMALL, .count = 1, .code = CAIRN_E_NO_SPACE},
         {.kind = FAULT_FAIL, .op = STORE_FETCH, .count = 1, .code = CAIRN_E_TIMED_OUT},
     };
 
-    rig_save(rig, 10, 2, bed->lists);
+    rig_save(rig, 10, 2, rig->lists);
     struct record *yesterday = memory_medium_copy_record(rig->medium, &rig->name);
-    rig_save(rig, 20, 2, bed->lists);
-    rig_save(rig, 30, 2, bed->lists);
+    rig_save(rig, 20, 2, rig->lists);
+    rig_save(rig, 30, 2, rig->lists);
     restart_with(rig, yesterday, 0);
     for (size_t i = 0; i < 2; i++) {
         assert_int_equal(store_fault_add(rig->store, &rules[i]), 0);
@@ -264,13 +234,12 @@ static void test_an_answer_for_now_marks_nothing(void **state)
 /* Goal: the look ends wherever the catalogue closes, or an operation fails. */
 static void test_closed_at_every_moment(void **state)
 {
-    struct bed *bed = *state;
-    struct rig *rig = &bed->rig;
+    struct rig *rig = *state;
 
-    rig_save(rig, 10, 2, bed->lists);
+    rig_save(rig, 10, 2, rig->lists);
     struct record *yesterday = memory_medium_copy_record(rig->medium, &rig->name);
-    rig_save(rig, 20, 2, bed->lists);
-    rig_save(rig, 30, 2, bed->lists);
+    rig_save(rig, 20, 2, rig->lists);
+    rig_save(rig, 30, 2, rig->lists);
     restart_with(rig, yesterday, 0);
     for (unsigned i = 0; i < 60; i++) {
         rig_stop(rig);
@@ -282,16 +251,14 @@ static void test_closed_at_every_moment(void **state)
     assert_int_equal(look_at(rig).unknown_count, 2);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(test_a_record_of_yesterday, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_a_missing_record, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_a_lost_end, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_what_aborts_left_is_known, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_a_medium_that_cannot_be_listed, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_an_answer_for_now_marks_nothing, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_closed_at_every_moment, setup, teardown),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+static const struct CMUnitTest tests[] = {
+    RIG_TEST(test_a_record_of_yesterday),
+    RIG_TEST(test_a_missing_record),
+    RIG_TEST(test_a_lost_end),
+    RIG_TEST(test_what_aborts_left_is_known),
+    RIG_TEST(test_a_medium_that_cannot_be_listed),
+    RIG_TEST(test_an_answer_for_now_marks_nothing),
+    RIG_TEST(test_closed_at_every_moment),
+};
+
+UNIT_TEST_MAIN(tests)

@@ -6,13 +6,9 @@
 #include "scrub/entry_scrub.h"
 
 #include "base/buf.h"
+#include "support/unit_test.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdio.h>
-#include <string.h>
-
-#include <cmocka.h>
 
 static const struct entry_scrub entry = {.pass = 2,
                                          .state = SCRUB_RUNNING,
@@ -29,7 +25,6 @@ static const struct entry_scrub entry = {.pass = 2,
 
 static void test_golden(void **state)
 {
-    (void)state;
     uint8_t golden[256];
     struct buf buf;
     FILE *file = fopen(CAIRN_GOLDEN "/entry_scrub.bin", "rb");
@@ -52,7 +47,6 @@ static void test_golden(void **state)
 
 static void test_damage(void **state)
 {
-    (void)state;
     struct entry_scrub read;
     struct buf buf, again;
     buf_init(&buf, 4096);
@@ -78,9 +72,7 @@ static void test_damage(void **state)
     buf_fini(&again);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_golden),
-                                       cmocka_unit_test(test_damage)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+static const struct CMUnitTest tests[] = {cmocka_unit_test(test_golden),
+                                          cmocka_unit_test(test_damage)};
+
+UNIT_TEST_MAIN(tests)

@@ -4,11 +4,7 @@
  */
 #include "scrub/pace.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-
-#include <cmocka.h>
+#include "support/unit_test.h"
 
 #define MS UINT64_C(1000000)
 enum { READ = 4 << 20 };
@@ -45,7 +41,6 @@ static uint64_t run(struct world *world, uint64_t ms)
 /* Goal: at a set rate, within a tenth, also when single reads are slow now and then. */
 static void test_rate_is_kept(void **state)
 {
-    (void)state;
     static const uint64_t rates[] = {UINT64_C(1) << 20, UINT64_C(50) << 20, UINT64_C(300) << 20};
     for (size_t i = 0; i < 3; i++) {
         struct world world = world_new(rates[i]);
@@ -63,7 +58,6 @@ static void test_rate_is_kept(void **state)
 /* Goal: after a pause there is no storm. */
 static void test_a_pause_is_not_caught_up(void **state)
 {
-    (void)state;
     struct world world = world_new(100 << 20);
     run(&world, 1000);
     world.now += 60000 * MS;
@@ -74,7 +68,6 @@ static void test_a_pause_is_not_caught_up(void **state)
  * for an hour, is paid; without a rate nothing waits. */
 static void test_a_new_rate(void **state)
 {
-    (void)state;
     struct world world = world_new(1 << 10);
     pace_charge(&world.pace, world.now, READ);
     assert_true(pace_wait_ms(&world.pace, world.now, world.load) > 1000);
@@ -92,7 +85,6 @@ static void test_a_new_rate(void **state)
 /* Goal: beside sessions that move bytes, a fiftieth of them; and the full rate again afterwards. */
 static void test_it_yields(void **state)
 {
-    (void)state;
     struct world world = world_new(0);
     (void)pace_wait_ms(&world.pace, world.now, world.load);
     world.load_per_ms = 500 << 10; /* 500 MiB/s */
@@ -106,13 +98,11 @@ static void test_it_yields(void **state)
     assert_true(run(&world, 1000) > (uint64_t)1000 << 20);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_rate_is_kept),
-        cmocka_unit_test(test_a_pause_is_not_caught_up),
-        cmocka_unit_test(test_a_new_rate),
-        cmocka_unit_test(test_it_yields),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+static const struct CMUnitTest tests[] = {
+    cmocka_unit_test(test_rate_is_kept),
+    cmocka_unit_test(test_a_pause_is_not_caught_up),
+    cmocka_unit_test(test_a_new_rate),
+    cmocka_unit_test(test_it_yields),
+};
+
+UNIT_TEST_MAIN(tests)

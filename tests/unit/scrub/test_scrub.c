@@ -9,18 +9,12 @@
 #include "run_rig.h"
 
 #include "base/check.h"
+#include "support/unit_test.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
 
 struct bench {
     struct rig rig; /* first: setup of the rig */
-    struct rank_list lists[2];
     struct scrub *scrub;
     struct scrub_finding found[128];
     size_t found_count;
@@ -37,8 +31,6 @@ static void on_found(void *user, const struct scrub_finding *finding)
 
 static void on_healed(void *user, const struct run_name *run, struct ckpt_id id)
 {
-    (void)run;
-    (void)id;
     ((struct bench *)user)->healed++;
 }
 
@@ -51,7 +43,6 @@ static int setup(void **state)
     rig_init(&bench->rig);
     bench->rig.with_objects = true;
     bench->duty = true;
-    rig_two_ranks(bench->lists);
     rig_start(&bench->rig);
     *state = bench;
     return 0;
@@ -122,8 +113,8 @@ static void flip_object(struct bench *bench, struct ckpt_id id, uint32_t rank, u
 static void test_good_stays_good(void **state)
 {
     struct bench *bench = *state;
-    struct ckpt_id first = rig_save(&bench->rig, 10, 2, bench->lists);
-    struct ckpt_id second = rig_save(&bench->rig, 20, 2, bench->lists);
+    struct ckpt_id first = rig_save(&bench->rig, 10, 2, bench->rig.lists);
+    struct ckpt_id second = rig_save(&bench->rig, 20, 2, bench->rig.lists);
     struct scrub_status status = pass(bench);
     assert_int_equal(bench->found_count, 0);
     assert_int_equal(status.ckpts, 2);
@@ -139,8 +130,8 @@ static void test_good_stays_good(void **state)
 static void test_a_chunk_is_named(void **state)
 {
     struct bench *bench = *state;
-    struct ckpt_id first = rig_save(&bench->rig, 10, 2, bench->lists);
-    struct ckpt_id second = rig_save(&bench->rig, 20, 2, bench->lists);
+    struct ckpt_id first = rig_save(&bench->rig, 10, 2, bench->rig.lists);
+    struct ckpt_id second = rig_save(&bench->rig, 20, 2, bench->rig.lists);
     flip_object(bench, first, 1, 100);
     struct scrub_status status = pass(bench);
     assert_int_equal(bench->found_count, 1);
@@ -158,8 +149,8 @@ static void test_a_chunk_is_named(void **state)
 static void test_around_the_chunks(void **state)
 {
     struct bench *bench = *state;
-    struct ckpt_id first = rig_save(&bench->rig, 10, 2, bench->lists);
-    struct ckpt_id second = rig_save(&bench->rig, 20, 2, bench->lists);
+    struct ckpt_id first = rig_save(&bench->rig, 10, 2, bench->rig.lists);
+    struct ckpt_id second = rig_save(&bench->rig, 20, 2, bench->rig.lists);
     struct store_req stat = {
         .op = STORE_STAT, .run = bench->rig.name, .object = rig_object(second, 0)};
     rig_store(&bench->rig, &stat);
@@ -189,7 +180,7 @@ static void test_documents(void **state)
                   {STORE_PART, 1, "part 1"}};
     struct ckpt_id ids[ARRAY_LEN(things)];
     for (size_t i = 0; i < ARRAY_LEN(things); i++) {
-        ids[i] = rig_save(&bench->rig, 10 + i, 2, bench->lists);
+        ids[i] = rig_save(&bench->rig, 10 + i, 2, bench->rig.lists);
     }
     pass(bench); /* fills the caches */
     for (size_t i = 0; i < ARRAY_LEN(things); i++) {
@@ -212,9 +203,9 @@ static void test_documents(void **state)
 static void test_references(void **state)
 {
     struct bench *bench = *state;
-    struct ckpt_id base = rig_save(&bench->rig, 10, 2, bench->lists);
+    struct ckpt_id base = rig_save(&bench->rig, 10, 2, bench->rig.lists);
     bench->rig.refer = base;
-    struct ckpt_id built = rig_save(&bench->rig, 20, 2, bench->lists);
+    struct ckpt_id built = rig_save(&bench->rig, 20, 2, bench->rig.lists);
     bench->rig.refer = (struct ckpt_id){0, 0};
     struct scrub_status status = pass(bench);
     assert_int_equal(bench->found_count, 0);
@@ -236,7 +227,7 @@ static void test_it_goes_on(void **state)
     struct ckpt_id ids[6];
     uint64_t ckpts = 0, bytes = 0, whole;
     for (size_t i = 0; i < ARRAY_LEN(ids); i++) {
-        ids[i] = rig_save(&bench->rig, 10 + i, 2, bench->lists);
+        ids[i] = rig_save(&bench->rig, 10 + i, 2, bench->rig.lists);
     }
     whole = pass(bench).bytes;
     flip_object(bench, ids[5], 1, 9);
@@ -268,8 +259,8 @@ static void test_it_goes_on(void **state)
 static void test_healing(void **state)
 {
     struct bench *bench = *state;
-    struct ckpt_id first = rig_save(&bench->rig, 10, 2, bench->lists);
-    struct ckpt_id second = rig_save(&bench->rig, 20, 2, bench->lists);
+    struct ckpt_id first = rig_save(&bench->rig, 10, 2, bench->rig.lists);
+    struct ckpt_id second = rig_save(&bench->rig, 20, 2, bench->rig.lists);
     flip_object(bench, first, 1, 100);
     flip_object(bench, second, 1, 100);
     pass(bench);
@@ -284,7 +275,7 @@ static void test_healing(void **state)
 static void test_a_failing_store_is_no_damage(void **state)
 {
     struct bench *bench = *state;
-    struct ckpt_id id = rig_save(&bench->rig, 10, 2, bench->lists);
+    struct ckpt_id id = rig_save(&bench->rig, 10, 2, bench->rig.lists);
     static const enum store_op ops[] = {STORE_READ, STORE_FETCH, STORE_RECORD_UPDATE,
                                         STORE_RECORD_GET};
     for (size_t i = 0; i < ARRAY_LEN(ops); i++) {
@@ -319,7 +310,7 @@ static void test_a_record_stays_damaged(void **state)
                                     .count = 1,
                                     .code = CAIRN_E_DAMAGED};
     for (uint64_t i = 0; i < SCRUB_RECENT + 4; i++) {
-        struct ckpt_id id = rig_save(&bench->rig, 10 + i, 2, bench->lists);
+        struct ckpt_id id = rig_save(&bench->rig, 10 + i, 2, bench->rig.lists);
         flip_object(bench, id, 1, 100);
     }
     start(bench, 0);
@@ -345,7 +336,7 @@ static void test_duty(void **state)
 {
     struct bench *bench = *state;
     struct scrub_status status;
-    rig_save(&bench->rig, 10, 2, bench->lists);
+    rig_save(&bench->rig, 10, 2, bench->rig.lists);
     bench->duty = false;
     start(bench, 0);
     sim_run_for(bench->rig.sim, 60000);
