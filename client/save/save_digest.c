@@ -2,8 +2,8 @@
  *
  * What workers do with a payload of the layout: the digest of each piece, the comparison with the
  * base, and the encoding of what is new. If everything in a payload is new and raw, it is sent from
- * the arena; otherwise the bytes to send are packed into a encode buffer. The arena keeps the plain
- * bytes, so a payload can be encoded again when it must be sent again. Loop's thread, except
+ * the arena; otherwise the bytes to send are packed into an encode buffer. The arena keeps the
+ * plain bytes, so a payload can be encoded again when it must be sent again. Loop's thread, except
  * on_digest_run and what it calls.
  */
 #include "save/save_send_private.h"
@@ -140,6 +140,7 @@ static bool hand_out(struct save_send *send, struct save_digest *digest, uint32_
     const struct layout_payload *payload = &send->room->layout.payloads[idx];
     CHECK(!digest->busy);
     CHECK(idx < send->room->layout.payload_count);
+    CHECK(send->payloads[idx].state == PAYLOAD_IDLE);
     digest->payload = idx;
     digest->again = again;
     digest->buffer = NULL;
@@ -160,11 +161,12 @@ static bool hand_out(struct save_send *send, struct save_digest *digest, uint32_
 }
 
 /* Returns a payload that must be encoded again, because its object is sent again, or digest_next if
- * there is none. */
+ * there is none. What lies behind digest_next has its turn later, in order. */
 static uint32_t next_again(struct save_send *send)
 {
     const struct save_object *object = save_objects_next(send);
     uint32_t end = object && object->cut ? object->payload_end : send->digest_next;
+    end = end < send->digest_next ? end : send->digest_next;
     for (uint32_t i = object ? object->next_payload : send->assigned; i < end; i++) {
         if (send->payloads[i].state == PAYLOAD_IDLE) {
             return i;
@@ -192,7 +194,7 @@ void save_digest_start(struct save_send *send)
             continue;
         }
         if (!hand_out(send, digest, next, again)) {
-            return; /* engine_pump calls again when a encode buffer or an encoder came free */
+            return; /* engine_pump calls again when an encode buffer or an encoder came free */
         }
         send->digest_next += again ? 0 : 1;
     }

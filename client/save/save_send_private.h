@@ -41,7 +41,7 @@ enum payload_state { PAYLOAD_IDLE, PAYLOAD_BUSY, PAYLOAD_READY };
 
 struct save_payload { /* the state of one of the layout's payloads */
     enum payload_state state;
-    bool from_buffer; /* the bytes to send lie in a encode buffer, not in the arena */
+    bool from_buffer; /* the bytes to send lie in an encode buffer, not in the arena */
     struct encode_buffer
         *buffer; /* holds its bytes; NULL if they are the arena's or the socket's */
     /* Stored bytes and chunks that are sent. Both are 0 if the base has all chunks of the payload.

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The way through the socket. Payloads are digested on workers of this process (save_digest.c) and
- * sent from the arena or from a encode buffer, each against one granted buffer of the server. A
+ * sent from the arena or from an encode buffer, each against one granted buffer of the server. A
  * slot holds what the connection borrows until it has sent it. Loop's thread.
  */
 #include "save/save_send_private.h"

@@ -49,7 +49,7 @@ uint64_t encode_pool_lane_bytes(void);
  * packed anew. */
 void encode_pool_limit(struct encode_pool *pool, unsigned lanes);
 
-/* Take a encode buffer or an encoder. Return NULL if all are taken or memory is short. */
+/* Take an encode buffer or an encoder. Return NULL if all are taken or memory is short. */
 struct encode_buffer *encode_pool_take_buffer(struct encode_pool *pool);
 void encode_pool_give_buffer(struct encode_buffer *buffer); /* NULL is allowed */
 struct pool_encoder *encode_pool_take_encoder(struct encode_pool *pool);

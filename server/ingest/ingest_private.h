@@ -149,7 +149,7 @@ struct in_write {
     struct in_object *object;
     struct store_req req;
     uint8_t
-        *payload; /* a buffer of credit, or memory of an arena (read-only) or of a encode buffer */
+        *payload; /* a buffer of credit, or memory of an arena (read-only) or of an encode buffer */
     uint64_t offset; /* in the object */
     uint32_t payload_bytes, envelope_count;
     struct envelope *envelopes; /* sorted; offsets are relative to the payload */
