@@ -8,25 +8,10 @@
 #include "base/check.h"
 #include "core_private.h"
 
-static void (*const handlers[])(struct step *step) = {[EVENT_CREATE] = on_create,
-                                                      [EVENT_OPEN] = on_open,
-                                                      [EVENT_FIND_OPEN] = on_find_open,
-                                                      [EVENT_SEAL] = on_seal,
-                                                      [EVENT_COMMIT] = on_commit,
-                                                      [EVENT_ABORT] = on_abort,
-                                                      [EVENT_RESTORE_BEGIN] = on_restore_begin,
-                                                      [EVENT_RESTORE_REPORT] = on_restore_report,
-                                                      [EVENT_HEALTH] = on_health,
-                                                      [EVENT_ANNOTATE] = on_annotate,
-                                                      [EVENT_FORGET] = on_forget,
-                                                      [EVENT_UNDELETE] = on_undelete,
-                                                      [EVENT_PIN] = on_pin,
-                                                      [EVENT_UNPIN] = on_pin,
-                                                      [EVENT_REPAIR] = on_repair,
-                                                      [EVENT_GC_CYCLE] = on_gc_cycle,
-                                                      [EVENT_RECLAIM] = on_reclaim,
-                                                      [EVENT_ADOPT] = on_adopt,
-                                                      [EVENT_BURY] = on_bury};
+static void (*const transitions[])(struct step *step) = {
+#define EVENT(name, transition, answer) [EVENT_##name] = transition,
+#include "core/events.def"
+};
 
 /* Checks what is true of every verdict: each update is guarded, and the parts of the answer agree.
  */
@@ -42,14 +27,16 @@ static void check_verdict(const struct step *step)
         CHECK(ret->update.guard_count > 0); /* an update without a guard could undo another one */
         CHECK(step->head_change == 0 || step->head.seq > step->state->head.seq);
     }
-    if (ret->code == 0 && ret->state == SAVE_COMMITTED) {
-        CHECK(ret->seq > 0);
+    if (ret->answer == ANSWER_SAVE && ret->code == 0 && ret->u.save.state == SAVE_COMMITTED) {
+        CHECK(ret->u.save.seq > 0);
     }
-    if (ret->marks != NULL) {
-        CHECK(ret->done_count <= ret->mark_count);
-        CHECK(ret->refused_count <= ret->mark_count - ret->done_count);
+    if (ret->answer == ANSWER_MARKS && ret->u.marks.items != NULL) {
+        CHECK(ret->u.marks.done_count <= ret->u.marks.count);
+        CHECK(ret->u.marks.refused_count <= ret->u.marks.count - ret->u.marks.done_count);
     }
-    CHECK(!ret->restore_done || !ret->restore_failed);
+    if (ret->answer == ANSWER_RESTORE) {
+        CHECK(!ret->u.restore.done || !ret->u.restore.failed);
+    }
 }
 
 void commit_step(const struct run_state *state, const struct event *event, struct scratch *scratch,
@@ -58,10 +45,10 @@ void commit_step(const struct run_state *state, const struct event *event, struc
     CHECK(scratch != NULL);
     CHECK(ret != NULL);
     struct step step = {.state = state, .event = event, .scratch = scratch, .ret = ret};
-    *ret = (struct verdict){.id = event->id, .newest_term = state->newest_term};
-    CHECK((size_t)event->kind < ARRAY_LEN(handlers));
-    CHECK(handlers[event->kind] != NULL);
-    handlers[event->kind](&step);
+    *ret = verdict_of(event->kind);
+    ret->id = event->id;
+    ret->newest_term = state->newest_term;
+    transitions[event->kind](&step);
     step_put_day(&step);
     check_verdict(&step);
     if (ret->code != 0) {
@@ -69,7 +56,7 @@ void commit_step(const struct run_state *state, const struct event *event, struc
     }
 }
 
-void on_create(struct step *step) { step_create_run(step); }
+void on_create(struct step *step) { step_create_run(step, &step->event->u.create); }
 
 /* Sets the health that scrub, a reader or an operator reports. Only a report of VERIFIED raises it
  * again. */
@@ -91,8 +78,9 @@ void on_health(struct step *step)
     }
     step_answer_committed(step, commit);
     step_guard_head(step);
-    if (event->health != HEALTH_VERIFIED) {
-        step_lower_health(step, commit, event->health, event->reason != NULL ? event->reason : "");
+    const struct event_health *found = &event->u.health;
+    if (found->health != HEALTH_VERIFIED) {
+        step_lower_health(step, commit, found->health, found->reason != NULL ? found->reason : "");
     } else if (commit->health_raw.data != NULL) {
         char key[ENTRY_KEY_MAX];
         key_health(commit->entry.seq, key);

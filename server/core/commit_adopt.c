@@ -47,10 +47,10 @@ static void guard_term(struct step *step, const struct state_term *term)
 static uint32_t next_ordinal(const struct step *step)
 {
     const struct run_state *state = step->state;
-    uint32_t ordinal = step->event->parent.term != 0 ? 1 : 0;
+    uint32_t ordinal = step->event->u.adopt.parent.term != 0 ? 1 : 0;
     for (size_t i = 0; i < state->term_count; i++) {
         const struct entry_term *entry = &state->terms[i].entry;
-        if (token_equal(&entry->token, &step->event->token) && entry->ordinal >= ordinal) {
+        if (token_equal(&entry->token, &step->event->u.adopt.token) && entry->ordinal >= ordinal) {
             ordinal = entry->ordinal + 1;
         }
     }
@@ -61,22 +61,23 @@ static uint32_t next_ordinal(const struct step *step)
 static void adopt_term(struct step *step)
 {
     const struct run_state *state = step->state;
-    const struct event *event = step->event;
-    const struct state_term *known = term_of(state, event->id.term);
-    struct entry_term entry = {.token = event->token,
+    const struct event_adopt *adopt = &step->event->u.adopt;
+    const uint64_t term = step->event->id.term;
+    const struct state_term *known = term_of(state, term);
+    struct entry_term entry = {.token = adopt->token,
                                .ordinal = next_ordinal(step),
-                               .world_size = event->world_size,
-                               .parent = event->parent,
-                               .newest_seen = event->id.term - 1};
+                               .world_size = adopt->world_size,
+                               .parent = adopt->parent,
+                               .newest_seen = term - 1};
     step_guard_newest(step);
     if (known != NULL && !is_of_nobody(&known->entry)) {
-        if (!token_equal(&known->entry.token, &event->token) ||
-            known->entry.world_size != event->world_size ||
-            !ckpt_id_equal(known->entry.parent, event->parent)) {
+        if (!token_equal(&known->entry.token, &adopt->token) ||
+            known->entry.world_size != adopt->world_size ||
+            !ckpt_id_equal(known->entry.parent, adopt->parent)) {
             step_fail(step, CAIRN_E_CONFLICT,
                       "the record has term %" PRIu64
                       " with another attempt: the term was granted twice",
-                      event->id.term);
+                      term);
         }
         return;
     }
@@ -86,25 +87,25 @@ static void adopt_term(struct step *step)
                 step, CAIRN_E_CONFLICT,
                 "the record has term %" PRIu64
                 " without its attempt, and a checkpoint of that term has been entered already",
-                event->id.term);
+                term);
             return;
         }
         guard_term(step, known);
-    } else if (event->id.term - state->newest_term > TERMS_FILL_MAX) {
+    } else if (term - state->newest_term > TERMS_FILL_MAX) {
         step_fail(step, CAIRN_E_DAMAGED,
-                  "its term %" PRIu64 " is too far above the record's newest, %" PRIu64,
-                  event->id.term, state->newest_term);
+                  "its term %" PRIu64 " is too far above the record's newest, %" PRIu64, term,
+                  state->newest_term);
         return;
     }
-    step_fill_terms(step, known != NULL ? 0 : event->id.term);
-    step_put_term(step, event->id.term, &entry);
+    step_fill_terms(step, known != NULL ? 0 : term);
+    step_put_term(step, term, &entry);
 }
 
 static uint32_t world_of(const struct step *step, uint64_t term)
 {
     const struct state_term *known = term_of(step->state, term);
     bool is_own = term == step->event->id.term;
-    return is_own ? step->event->world_size : known != NULL ? known->entry.world_size : 1;
+    return is_own ? step->event->u.adopt.world_size : known != NULL ? known->entry.world_size : 1;
 }
 
 /* Adds a checkpoint that the adopted one continues or was built on, and that nobody can make again.
@@ -112,6 +113,7 @@ static uint32_t world_of(const struct step *step, uint64_t term)
  * it. */
 static void adopt_gone(struct step *step, struct ckpt_id id)
 {
+    const struct event_adopt *adopt = &step->event->u.adopt;
     struct entry_chain commit = {.kind = CHAIN_COMMIT,
                                  .id = id,
                                  .wall_ns = step->event->wall_ns,
@@ -120,7 +122,7 @@ static void adopt_gone(struct step *step, struct ckpt_id id)
     struct entry_chain mark = {
         .wall_ns = step->event->wall_ns,
         .id = id,
-        .actor = step->event->actor != NULL ? step->event->actor : "",
+        .actor = adopt->actor != NULL ? adopt->actor : "",
         .reason = "nothing of the checkpoint was left when the record was made again",
         .cycle = step->state->gc.cycle,
         .id_count = 1,
@@ -149,7 +151,7 @@ static void adopt_gone(struct step *step, struct ckpt_id id)
 static void put_info(struct step *step)
 {
     const struct run_state *state = step->state;
-    const struct entry_info *info = &step->event->info;
+    const struct entry_info *info = &step->event->u.adopt.info;
     char key[ENTRY_KEY_MAX];
     struct buf buf;
     if (state->exists) {
@@ -176,18 +178,19 @@ static void put_info(struct step *step)
 static bool adopt_is_answered(struct step *step)
 {
     const struct event *event = step->event;
+    const uint64_t open_id = event->u.adopt.open_id;
     const struct state_commit *commit = commit_any(step->state, event->id);
     const struct state_open *open = state_open_find(step->state, event->id);
     if (commit != NULL) {
         step_answer_committed(step, commit);
-        if (commit->entry.open_id != event->open_id) {
+        if (commit->entry.open_id != open_id) {
             step_fail(step, CAIRN_E_EXISTS,
                       "the record has another checkpoint %" PRIu64 "@%" PRIu64, event->id.step,
                       event->id.term);
         }
         return true;
     }
-    if (open != NULL && open->entry.open_id != event->open_id) {
+    if (open != NULL && open->entry.open_id != open_id) {
         step_fail(step, CAIRN_E_CONFLICT,
                   "step %" PRIu64 " of term %" PRIu64 " is being saved again", event->id.step,
                   event->id.term);
@@ -199,12 +202,12 @@ static bool adopt_is_answered(struct step *step)
 /* Returns false, with the step failed, if the manifest to adopt contradicts itself. */
 static bool adopt_is_valid(struct step *step)
 {
-    const struct event *event = step->event;
-    const struct entry_chain *commit = &event->commit;
-    bool good = event->id.term != 0 && event->open_id != 0 && event->world_size != 0 &&
-                event->world_size <= LIMIT_WORLD_SIZE && commit->manifest_bytes != 0 &&
-                commit->manifest_bytes <= LIMIT_MANIFEST_BYTES &&
-                (event->parent.term == 0 || event->parent.term < event->id.term);
+    const struct event_adopt *adopt = &step->event->u.adopt;
+    const uint64_t term = step->event->id.term;
+    bool good = term != 0 && adopt->open_id != 0 && adopt->world_size != 0 &&
+                adopt->world_size <= LIMIT_WORLD_SIZE && adopt->entry.manifest_bytes != 0 &&
+                adopt->entry.manifest_bytes <= LIMIT_MANIFEST_BYTES &&
+                (adopt->parent.term == 0 || adopt->parent.term < term);
     if (!good) {
         step_fail(step, CAIRN_E_INVALID, "its manifest contradicts itself");
     }
@@ -214,15 +217,15 @@ static bool adopt_is_valid(struct step *step)
 /* Notes in the record that a checkpoint is not verified. A verified one needs no entry. */
 static void put_health(struct step *step, uint64_t seq)
 {
-    const struct event *event = step->event;
-    struct entry_health entry = {.health = event->health};
+    const struct event_adopt *adopt = &step->event->u.adopt;
+    struct entry_health entry = {.health = adopt->health};
     char key[ENTRY_KEY_MAX];
     struct buf buf;
-    if (event->health == HEALTH_VERIFIED) {
+    if (adopt->health == HEALTH_VERIFIED) {
         return;
     }
-    CHECK(event->health <= HEALTH_DAMAGED);
-    reason_set(entry.reason, event->reason != NULL ? event->reason : "");
+    CHECK(adopt->health <= HEALTH_DAMAGED);
+    reason_set(entry.reason, adopt->reason != NULL ? adopt->reason : "");
     key_health(seq, key);
     buf_init(&buf, LIMIT_RECORD_VALUE_BYTES);
     entry_health_encode(&entry, &buf);
@@ -255,39 +258,41 @@ static void end_opening(struct step *step)
  * made whole. */
 static void give_up(struct step *step)
 {
-    CHECK(step->event->code != 0);
     const struct event *event = step->event;
+    const struct event_adopt *adopt = &event->u.adopt;
     const struct state_open *open = state_open_find(step->state, event->id);
     const struct state_dead *dead = dead_find(step->state, event->id);
-    struct entry_dead entry = {.open_id = event->open_id, .code = event->code};
+    struct entry_dead entry = {.open_id = adopt->open_id, .code = adopt->code};
     char key[ENTRY_KEY_MAX];
     struct buf buf;
+    CHECK(adopt->code != 0);
     put_info(step);
     if (open != NULL) {
-        step_end_open(step, open, event->code, event->reason);
+        step_end_open(step, open, adopt->code, adopt->reason);
         return;
     }
     key_open(event->id, key);
     step_guard_absent(step, key);
     step_guard_head(step); /* guards that it is not committed */
-    reason_set(entry.reason, event->reason != NULL ? event->reason : "");
+    reason_set(entry.reason, adopt->reason != NULL ? adopt->reason : "");
     buf_init(&buf, LIMIT_RECORD_VALUE_BYTES);
     entry_dead_encode(&entry, &buf);
     key_dead(event->id, key);
     step_guard_as_read(step, key, dead != NULL ? dead->raw : (struct record_value){0});
     step_put(step, key, &buf);
     step->ret->id = event->id;
-    step->ret->state = SAVE_ABORTED;
+    step->ret->u.save.state = SAVE_ABORTED;
 }
 
 void on_adopt(struct step *step)
 {
     const struct event *event = step->event;
+    const struct event_adopt *adopt = &event->u.adopt;
     if (event->id.term == 0) { /* only the run's info */
         put_info(step);
         return;
     }
-    if (event->code != 0) {
+    if (adopt->code != 0) {
         if (!adopt_is_answered(step)) {
             give_up(step);
         }
@@ -303,23 +308,24 @@ void on_adopt(struct step *step)
     if (step->ret->code != 0) {
         return;
     }
-    struct entry_chain entry = event->commit;
+    struct entry_chain entry = adopt->entry;
     entry.kind = CHAIN_COMMIT;
     entry.id = event->id;
     entry.wall_ns = event->wall_ns;
-    entry.world_size = event->world_size;
-    entry.open_id = event->open_id;
-    adopt_gone(step, event->parent);
-    if (!ckpt_id_equal(entry.base, event->parent)) {
+    entry.world_size = adopt->world_size;
+    entry.open_id = adopt->open_id;
+    adopt_gone(step, adopt->parent);
+    if (!ckpt_id_equal(entry.base, adopt->parent)) {
         adopt_gone(step, entry.base);
     }
     end_opening(step);
     uint64_t seq = step_append(step, &entry);
     CHECK(seq > step->state->head.seq);
-    step->ret->note_version = step_put_note(step, seq, NULL, &event->note);
+    struct verdict_save *save = &step->ret->u.save;
+    save->note_version = step_put_note(step, seq, NULL, &adopt->note);
     put_health(step, seq);
     step->ret->id = event->id;
-    step->ret->open_id = event->open_id;
-    step->ret->state = SAVE_COMMITTED;
-    step->ret->seq = seq;
+    save->open_id = adopt->open_id;
+    save->state = SAVE_COMMITTED;
+    save->seq = seq;
 }

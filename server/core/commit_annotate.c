@@ -35,10 +35,10 @@ uint64_t step_put_note(struct step *step, uint64_t seq, const struct state_commi
  * guarded as well. */
 void on_annotate(struct step *step)
 {
-    const struct event *event = step->event;
+    const struct event_annotate *annotate = &step->event->u.annotate;
     const struct state_commit *commit = NULL;
     struct diag diag = DIAG_INIT;
-    int status = state_select(step->state, &event->selector, &commit, &diag);
+    int status = state_select(step->state, &annotate->selector, &commit, &diag);
     if (status != 0) {
         step_fail(step, status, "%s", diag.text);
         return;
@@ -46,10 +46,11 @@ void on_annotate(struct step *step)
     step_answer_committed(step, commit);
     step->ret->proven = false; /* the commit is permanent, the annotation is not */
     step_guard_head(step);
-    if (event->selector.kind == SELECT_LATEST) {
+    if (annotate->selector.kind == SELECT_LATEST) {
         char key[ENTRY_KEY_MAX];
         key_health(commit->entry.seq, key);
         step_guard_as_read(step, key, commit->health_raw);
     }
-    step->ret->note_version = step_put_note(step, commit->entry.seq, commit, &event->note);
+    step->ret->u.save.note_version =
+        step_put_note(step, commit->entry.seq, commit, &annotate->note);
 }

@@ -25,11 +25,12 @@ static const struct state_commit *continued(const struct run_state *state, uint6
     return parent.term != 0 ? ancestor_kept(state, parent) : NULL;
 }
 
-struct ckpt_id step_choose_base(struct step *step, uint64_t term, struct ckpt_id parent)
+struct ckpt_id step_choose_base(struct step *step, const struct event_open *asked, uint64_t term,
+                                struct ckpt_id parent)
 {
     const struct run_state *state = step->state;
     const struct ckpt_id none = {0};
-    if (step->event->full) {
+    if (asked->full) {
         return none;
     }
     const struct state_commit *base = continued(state, term, parent);
@@ -38,7 +39,7 @@ struct ckpt_id step_choose_base(struct step *step, uint64_t term, struct ckpt_id
     for (const struct state_commit *member = base; member != NULL; count++) {
         char key[ENTRY_KEY_MAX];
         if (member->health != HEALTH_VERIFIED ||
-            (step->event->full_every > 0 && count + 1 >= step->event->full_every)) {
+            (asked->full_every > 0 && count + 1 >= asked->full_every)) {
             return none;
         }
         key_health(member->entry.seq, key);

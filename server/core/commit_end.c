@@ -28,20 +28,20 @@ static void put_first_note(struct step *step, const struct entry_open *open, uin
         metrics[i] = (struct metric){open->metric_names[i], open->metric_values[i]};
     }
     change.metrics = metrics;
-    step->ret->note_version = step_put_note(step, seq, NULL, &change);
+    step->ret->u.save.note_version = step_put_note(step, seq, NULL, &change);
 }
 
 void on_commit(struct step *step)
 {
-    const struct event *event = step->event;
-    const struct state_open *open = state_open_find(step->state, event->id);
-    if (open == NULL || open->entry.open_id != event->open_id ||
+    const struct event_commit *commit = &step->event->u.commit;
+    const struct state_open *open = state_open_find(step->state, step->event->id);
+    if (open == NULL || open->entry.open_id != commit->open_id ||
         open->id.term != step->state->newest_term) {
-        step_answer_not_open(step);
+        step_answer_not_open(step, commit->open_id);
         return;
     }
     step_answer_open(step, open);
-    if (!step->ret->all_sealed) {
+    if (!step->ret->u.save.all_sealed) {
         char missing[160] = "";
         state_missing_ranks(step->state, open->id, sizeof(missing), missing);
         step_fail(step, CAIRN_E_MISSING_RANKS,
@@ -49,16 +49,16 @@ void on_commit(struct step *step)
                   open->id.step, missing);
         return;
     }
-    if (event->commit.manifest_bytes == 0 || event->commit.manifest_bytes > LIMIT_MANIFEST_BYTES) {
+    if (commit->entry.manifest_bytes == 0 || commit->entry.manifest_bytes > LIMIT_MANIFEST_BYTES) {
         step_fail(step, CAIRN_E_INVALID,
                   "a commit needs a manifest of 1 to %zu bytes, and this one has %" PRIu64,
-                  (size_t)LIMIT_MANIFEST_BYTES, event->commit.manifest_bytes);
+                  (size_t)LIMIT_MANIFEST_BYTES, commit->entry.manifest_bytes);
         return;
     }
-    struct entry_chain entry = event->commit;
+    struct entry_chain entry = commit->entry;
     entry.kind = CHAIN_COMMIT;
     entry.id = open->id;
-    entry.wall_ns = event->wall_ns;
+    entry.wall_ns = step->event->wall_ns;
     entry.world_size = open->world_size;
     entry.open_id = open->entry.open_id;
     entry.base = open->entry.base;
@@ -68,8 +68,8 @@ void on_commit(struct step *step)
     CHECK(commit_any(step->state, entry.id) == NULL); /* I3: loading has refused such a record */
     put_first_note(step, &open->entry, seq);
     step_end_open(step, open, 0, "");
-    step->ret->state = SAVE_COMMITTED;
-    step->ret->seq = seq;
+    step->ret->u.save.state = SAVE_COMMITTED;
+    step->ret->u.save.seq = seq;
 }
 
 /* Checks that the caller may end the opening: only its own attempt may. The server's own reasons (a
@@ -77,7 +77,7 @@ void on_commit(struct step *step)
 static bool may_abort(struct step *step, const struct state_open *open)
 {
     static const struct token nobody;
-    const struct token *asks = &step->event->token;
+    const struct token *asks = &step->event->u.abort.token;
     const struct state_term *term = term_of(step->state, open->id.term);
     if (token_equal(asks, &nobody) || (term != NULL && token_equal(asks, &term->entry.token))) {
         return true;
@@ -93,7 +93,9 @@ void on_abort(struct step *step)
 {
     const struct run_state *state = step->state;
     const struct event *event = step->event;
+    const struct event_abort *abort = &event->u.abort;
     struct verdict *ret = step->ret;
+    struct verdict_save *save = &ret->u.save;
     const struct state_commit *commit = commit_any(state, event->id);
     const struct state_open *open = state_open_find(state, event->id);
     const struct state_dead *dead = dead_find(state, event->id);
@@ -101,15 +103,15 @@ void on_abort(struct step *step)
         step_answer_committed(step, commit);
         return;
     }
-    ret->open_id = event->open_id;
-    if (open == NULL || open->entry.open_id != event->open_id) {
+    save->open_id = abort->open_id;
+    if (open == NULL || open->entry.open_id != abort->open_id) {
         bool known = open != NULL || dead != NULL ||
                      (event->id.term != 0 && event->id.term < state->newest_term);
-        ret->state = known ? SAVE_ABORTED : SAVE_NONE;
+        save->state = known ? SAVE_ABORTED : SAVE_NONE;
         ret->proven = event->id.term != 0 && event->id.term < state->newest_term;
-        if (dead != NULL && dead->entry.open_id == event->open_id) {
+        if (dead != NULL && dead->entry.open_id == abort->open_id) {
             ret->proven = true;
-            ret->dead_code = dead->entry.code;
+            save->dead_code = dead->entry.code;
             err_ignore(diag_set(&ret->diag, dead->entry.code, "%s",
                                 dead->entry.reason)); /* the text of the answer */
         }
@@ -119,9 +121,9 @@ void on_abort(struct step *step)
         return;
     }
     const char *reason =
-        event->reason != NULL && event->reason[0] != '\0' ? event->reason : "aborted";
+        abort->reason != NULL && abort->reason[0] != '\0' ? abort->reason : "aborted";
     char fenced[80];
-    int code = event->code != 0 ? event->code : CAIRN_E_CANCELLED;
+    int code = abort->code != 0 ? abort->code : CAIRN_E_CANCELLED;
     if (open->id.term < state->newest_term) {
         snprintf(fenced, sizeof(fenced), "fenced: term %" PRIu64 " was granted",
                  state->newest_term);
@@ -129,6 +131,6 @@ void on_abort(struct step *step)
         code = CAIRN_E_FENCED;
     }
     step_end_open(step, open, code, reason);
-    ret->state = SAVE_ABORTED;
+    save->state = SAVE_ABORTED;
     err_ignore(diag_set(&ret->diag, code, "%s", reason)); /* the text of the answer */
 }

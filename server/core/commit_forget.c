@@ -100,11 +100,11 @@ static bool batch_init(struct step *step, size_t count, struct batch *ret)
 static void batch_add(struct step *step, struct batch *batch, struct ckpt_id id,
                       enum mark_outcome outcome)
 {
-    struct verdict *ret = step->ret;
+    struct verdict_marks *ret = &step->ret->u.marks;
     const struct state_commit *commit = commit_any(step->state, id);
-    CHECK(ret->mark_count < batch->cap);
-    CHECK(ret->done_count <= ret->mark_count);
-    batch->marks[ret->mark_count++] = (struct mark){
+    CHECK(ret->count < batch->cap);
+    CHECK(ret->done_count <= ret->count);
+    batch->marks[ret->count++] = (struct mark){
         .id = id, .outcome = outcome, .wall_ns = commit != NULL ? commit->entry.wall_ns : 0};
     if (outcome == MARK_DONE) {
         batch->ids[ret->done_count++] = id;
@@ -146,22 +146,24 @@ static const char *text_of(struct step *step, const char *what, const char *text
 /* Appends the ids that are done, sorted, in as few chain entries as hold them. */
 static void batch_append(struct step *step, struct batch *batch, enum chain_kind kind)
 {
-    const struct event *event = step->event;
-    size_t count = step->ret->done_count;
-    CHECK(step->ret->marks == NULL); /* a step has one batch */
+    const struct event_mark *asked = &step->event->u.mark;
+    struct verdict_marks *ret = &step->ret->u.marks;
+    size_t count = ret->done_count;
+    CHECK(ret->items == NULL); /* a step has one batch */
     CHECK(count <= batch->cap);
-    step->ret->marks = batch->marks;
-    step->ret->mark_head_seq = step->state->head.seq;
+    ret->items = batch->marks;
+    ret->head_seq = step->state->head.seq;
     struct entry_chain entry = {.kind = kind,
-                                .wall_ns = event->wall_ns,
+                                .wall_ns = step->event->wall_ns,
                                 .cycle = kind == CHAIN_FORGET ? step->state->gc.cycle : 0};
     char policy[ENTRY_REASON_BYTES];
-    const char *reason = event->reason;
-    if (kind == CHAIN_FORGET && event->policy != NULL && (reason == NULL || reason[0] == '\0')) {
-        retention_policy_text(event->policy, sizeof(policy), policy);
+    const char *reason = asked->reason;
+    if (kind == CHAIN_FORGET && asked->forget.policy != NULL &&
+        (reason == NULL || reason[0] == '\0')) {
+        retention_policy_text(asked->forget.policy, sizeof(policy), policy);
         reason = policy;
     }
-    entry.actor = text_of(step, "actor", event->actor, ENTRY_ACTOR_BYTES - 1);
+    entry.actor = text_of(step, "actor", asked->actor, ENTRY_ACTOR_BYTES - 1);
     entry.reason = text_of(step, "reason", reason, ENTRY_REASON_BYTES - 1);
     qsort(batch->ids, count, sizeof(*batch->ids), compare_ids);
     for (size_t i = 1; i < count; i++) {
@@ -197,12 +199,12 @@ static void guard_what_stays(struct step *step, const struct retention_item *ite
                              const enum mark_outcome *outcomes)
 {
     const struct run_state *state = step->state;
-    const struct event *event = step->event;
-    uint32_t asked = event->policy != NULL ? event->policy->least : event->keep_least;
+    const struct event_forget *forget = &step->event->u.mark.forget;
+    uint32_t asked = forget->policy != NULL ? forget->policy->least : forget->keep_least;
     uint32_t least = asked > 0 ? asked : RETENTION_LEAST;
     uint32_t found = 0;
     uint64_t set = 0;
-    bool apart = !step->event->apart;
+    bool apart = !forget->apart;
     for (size_t i = state->commit_count; i-- > 0;) {
         if (outcomes[i] == MARK_DONE && items[i].health != HEALTH_VERIFIED) {
             guard_health(step, &state->commits[i]);
@@ -237,17 +239,18 @@ static void ask_by_name(struct step *step, const struct retention_item *items,
                         enum mark_outcome *outcomes)
 {
     const struct run_state *state = step->state;
-    const struct event *event = step->event;
+    const struct event_mark *asked = &step->event->u.mark;
     for (size_t i = 0; i < state->commit_count; i++) {
         outcomes[i] = MARK_ALREADY;
     }
-    for (size_t i = 0; i < event->id_count; i++) {
-        const struct state_commit *commit = commit_any(state, event->ids[i]);
+    for (size_t i = 0; i < asked->id_count; i++) {
+        const struct state_commit *commit = commit_any(state, asked->ids[i]);
         if (commit != NULL) {
             outcomes[commit - state->commits] = MARK_DONE;
         }
     }
-    struct retention_guards guards = {.least = event->keep_least, .apart = event->apart};
+    struct retention_guards guards = {.least = asked->forget.keep_least,
+                                      .apart = asked->forget.apart};
     retention_guard(items, state->commit_count, &guards, outcomes);
 }
 
@@ -260,10 +263,10 @@ static void add_by_policy(struct step *step, struct batch *batch, const enum mar
         if (!state->commits[i].forgotten) {
             CHECK(outcomes[i] != MARK_ALREADY);
             batch_add(step, batch, state->commits[i].entry.id, outcomes[i]);
-            batch->marks[step->ret->mark_count - 1].reasons = reasons[i];
+            batch->marks[step->ret->u.marks.count - 1].reasons = reasons[i];
         }
     }
-    step->ret->refused_count = 0; /* a kept checkpoint is no refusal: the policy wants it */
+    step->ret->u.marks.refused_count = 0; /* a kept checkpoint is no refusal: the policy wants it */
 }
 
 /* Adds guards on everything that the choice depends on, so that the update conflicts if any of it
@@ -272,7 +275,7 @@ static void guard_forget(struct step *step, const struct retention_item *items,
                          const enum mark_outcome *outcomes)
 {
     const struct run_state *state = step->state;
-    const struct retention_policy *policy = step->event->policy;
+    const struct retention_policy *policy = step->event->u.mark.forget.policy;
     char key[ENTRY_KEY_MAX];
     key_gc(key);
     step_guard_as_read(step, key, state->gc_raw);
@@ -289,7 +292,8 @@ static void guard_forget(struct step *step, const struct retention_item *items,
 void on_forget(struct step *step)
 {
     const struct run_state *state = step->state;
-    const struct event *event = step->event;
+    const struct event_mark *asked = &step->event->u.mark;
+    const struct event_forget *forget = &asked->forget;
     struct retention_item *items = NULL;
     struct batch batch;
     size_t count = state->commit_count;
@@ -299,11 +303,11 @@ void on_forget(struct step *step)
     if (status == 0 && (outcomes == NULL || reasons == NULL)) {
         status = diag_no_memory(&step->ret->diag, "%zu checkpoints", count);
     }
-    if (status == 0 && event->policy != NULL) {
-        struct retention_job job = {.policy = event->policy,
-                                    .now_ns = event->wall_ns,
-                                    .clock_jump_s = event->clock_jump_s,
-                                    .apart = event->apart,
+    if (status == 0 && forget->policy != NULL) {
+        struct retention_job job = {.policy = forget->policy,
+                                    .now_ns = step->event->wall_ns,
+                                    .clock_jump_s = forget->clock_jump_s,
+                                    .apart = forget->apart,
                                     .count = count,
                                     .items = items,
                                     .outcomes = outcomes,
@@ -311,20 +315,21 @@ void on_forget(struct step *step)
         status = retention_decide(&job, step->scratch, &step->ret->diag);
     }
     step->ret->code = status;
-    if (status != 0 || !batch_init(step, event->policy != NULL ? count : event->id_count, &batch)) {
+    if (status != 0 ||
+        !batch_init(step, forget->policy != NULL ? count : asked->id_count, &batch)) {
         return;
     }
-    if (event->policy != NULL) {
+    if (forget->policy != NULL) {
         add_by_policy(step, &batch, outcomes, reasons);
     } else {
         ask_by_name(step, items, outcomes);
     }
-    for (size_t i = 0; event->policy == NULL && i < event->id_count; i++) {
-        const struct state_commit *commit = commit_any(state, event->ids[i]);
-        batch_add(step, &batch, event->ids[i],
+    for (size_t i = 0; forget->policy == NULL && i < asked->id_count; i++) {
+        const struct state_commit *commit = commit_any(state, asked->ids[i]);
+        batch_add(step, &batch, asked->ids[i],
                   commit != NULL ? outcomes[commit - state->commits] : MARK_UNKNOWN);
     }
-    if (step->ret->done_count > 0) {
+    if (step->ret->u.marks.done_count > 0) {
         guard_forget(step, items, outcomes);
     }
     batch_append(step, &batch, CHAIN_FORGET);
@@ -334,18 +339,18 @@ void on_forget(struct step *step)
 
 /* Returns what the event would do to the checkpoint; `commit` is NULL if the record does not know
  * it. */
-static enum mark_outcome outcome_of(const struct state_commit *commit, enum event_kind kind)
+static enum mark_outcome outcome_of(const struct state_commit *commit, enum chain_kind kind)
 {
     if (commit == NULL) {
         return MARK_UNKNOWN;
     }
-    if (kind == EVENT_UNDELETE) {
+    if (kind == CHAIN_UNDELETE) {
         return commit->reclaimed ? MARK_RECLAIMED : commit->forgotten ? MARK_DONE : MARK_ALREADY;
     }
-    if (kind == EVENT_REPAIR) { /* forgotten ones may be undeleted, so they may be repaired */
+    if (kind == CHAIN_REPAIR) { /* forgotten ones may be undeleted, so they may be repaired */
         return commit->reclaimed ? MARK_RECLAIMED : MARK_DONE;
     }
-    if (kind == EVENT_UNPIN) {
+    if (kind == CHAIN_UNPIN) {
         return commit->pinned ? MARK_DONE : MARK_ALREADY;
     }
     return commit->reclaimed   ? MARK_RECLAIMED
@@ -359,10 +364,10 @@ static enum mark_outcome outcome_of(const struct state_commit *commit, enum even
 static void mark_each(struct step *step, enum chain_kind kind)
 {
     const struct run_state *state = step->state;
-    const struct event *event = step->event;
-    bool all = event->id_count == 0 && event->kind == EVENT_UNDELETE;
+    const struct event_mark *asked = &step->event->u.mark;
+    bool all = asked->id_count == 0 && kind == CHAIN_UNDELETE;
     struct batch batch;
-    if (!batch_init(step, all ? state->commit_count : event->id_count, &batch)) {
+    if (!batch_init(step, all ? state->commit_count : asked->id_count, &batch)) {
         return;
     }
     for (size_t i = state->commit_count; all && i-- > 0;) {
@@ -370,19 +375,18 @@ static void mark_each(struct step *step, enum chain_kind kind)
             batch_add(step, &batch, state->commits[i].entry.id, MARK_DONE);
         }
     }
-    for (size_t i = 0; i < event->id_count; i++) {
-        const struct state_commit *commit = commit_any(step->state, event->ids[i]);
-        batch_add(step, &batch, event->ids[i], outcome_of(commit, event->kind));
+    for (size_t i = 0; i < asked->id_count; i++) {
+        const struct state_commit *commit = commit_any(state, asked->ids[i]);
+        batch_add(step, &batch, asked->ids[i], outcome_of(commit, kind));
     }
     batch_append(step, &batch, kind);
 }
 
 void on_undelete(struct step *step) { mark_each(step, CHAIN_UNDELETE); }
 
-void on_pin(struct step *step)
-{
-    mark_each(step, step->event->kind == EVENT_PIN ? CHAIN_PIN : CHAIN_UNPIN);
-}
+void on_pin(struct step *step) { mark_each(step, CHAIN_PIN); }
+
+void on_unpin(struct step *step) { mark_each(step, CHAIN_UNPIN); }
 
 void on_repair(struct step *step) { mark_each(step, CHAIN_REPAIR); }
 
@@ -395,7 +399,7 @@ static enum mark_outcome reclaim_outcome(const struct step *step, const struct s
                                          const struct state_use *use)
 {
     CHECK(!commit->reclaimed || commit->forgotten);
-    uint64_t cycle = step->state->gc.cycle, wanted = step->event->cycles;
+    uint64_t cycle = step->state->gc.cycle, wanted = step->event->u.mark.cycles;
     bool waits = commit->forgotten_cycle > cycle || cycle - commit->forgotten_cycle < wanted;
     bool early = !commit->forgotten || (wanted > 0 && waits);
     return commit->reclaimed ? MARK_ALREADY
@@ -408,8 +412,8 @@ static enum mark_outcome reclaim_outcome(const struct step *step, const struct s
 void on_reclaim(struct step *step)
 {
     const struct run_state *state = step->state;
-    const struct event *event = step->event;
-    bool all = event->id_count == 0;
+    const struct event_mark *asked = &step->event->u.mark;
+    bool all = asked->id_count == 0;
     struct state_use *uses = NULL;
     struct batch batch;
     if (state_uses(state, step->scratch, &uses) != 0) {
@@ -417,12 +421,12 @@ void on_reclaim(struct step *step)
                   state->commit_count);
         return;
     }
-    if (!batch_init(step, all ? state->commit_count : event->id_count, &batch)) {
+    if (!batch_init(step, all ? state->commit_count : asked->id_count, &batch)) {
         return;
     }
-    for (size_t i = 0; !all && i < event->id_count; i++) {
-        const struct state_commit *commit = commit_any(state, event->ids[i]);
-        batch_add(step, &batch, event->ids[i],
+    for (size_t i = 0; !all && i < asked->id_count; i++) {
+        const struct state_commit *commit = commit_any(state, asked->ids[i]);
+        batch_add(step, &batch, asked->ids[i],
                   commit == NULL ? MARK_UNKNOWN
                                  : reclaim_outcome(step, commit, &uses[commit - state->commits]));
     }

@@ -15,7 +15,7 @@
 static void end_sessions(struct step *step, uint64_t cycle)
 {
     const struct run_state *state = step->state;
-    uint64_t cycles = step->event->cycles;
+    uint64_t cycles = step->event->u.gc_cycle.lease_cycles;
     for (size_t i = 0; i < state->restore_count && cycles > 0; i++) {
         const struct state_restore *session = &state->restores[i];
         size_t report_count;
@@ -28,7 +28,7 @@ static void end_sessions(struct step *step, uint64_t cycle)
                      " cycles of garbage collection and was given up; start it again",
                      cycle - session->entry.cycle);
             session_expire(step, session, reason);
-            step->ret->ended_count++;
+            step->ret->u.gc_cycle.ended_count++;
         }
     }
 }
@@ -36,23 +36,23 @@ static void end_sessions(struct step *step, uint64_t cycle)
 void on_gc_cycle(struct step *step)
 {
     const struct run_state *state = step->state;
-    const struct event *event = step->event;
-    step->ret->cycle = state->gc.cycle;
+    const uint64_t over = step->event->u.gc_cycle.cycle;
+    step->ret->u.gc_cycle.cycle = state->gc.cycle;
     if (!state->exists) {
         step_fail(step, CAIRN_E_NOT_FOUND, "the run does not exist in this store");
         return;
     }
-    if (event->cycle > state->gc.cycle) {
+    if (over > state->gc.cycle) {
         step_fail(step, CAIRN_E_INVALID,
                   "cycle %" PRIu64
                   " of garbage collection has not begun: the store is in cycle %" PRIu64,
-                  event->cycle, state->gc.cycle);
+                  over, state->gc.cycle);
         return;
     }
-    if (event->cycle < state->gc.cycle) {
+    if (over < state->gc.cycle) {
         return; /* another daemon has begun the next one */
     }
-    struct entry_gc entry = {.cycle = state->gc.cycle + 1, .wall_ns = event->wall_ns};
+    struct entry_gc entry = {.cycle = state->gc.cycle + 1, .wall_ns = step->event->wall_ns};
     char key[ENTRY_KEY_MAX];
     struct buf buf;
     key_gc(key);
@@ -61,7 +61,7 @@ void on_gc_cycle(struct step *step)
     step_guard_as_read(step, key, state->gc_raw);
     step_put(step, key, &buf);
     end_sessions(step, entry.cycle);
-    step->ret->cycle = entry.cycle;
+    step->ret->u.gc_cycle.cycle = entry.cycle;
 }
 
 /* Removes dead entries of steps of which nothing is stored any more. While something is stored, the
@@ -70,18 +70,18 @@ void on_gc_cycle(struct step *step)
 void on_bury(struct step *step)
 {
     const struct run_state *state = step->state;
-    const struct event *event = step->event;
+    const struct event_mark *bury = &step->event->u.mark;
     char key[ENTRY_KEY_MAX];
-    for (size_t i = 0; i < event->id_count && step_may_remove(step, 1); i++) {
-        const struct state_dead *dead = dead_find(state, event->ids[i]);
+    for (size_t i = 0; i < bury->id_count && step_may_remove(step, 1); i++) {
+        const struct state_dead *dead = dead_find(state, bury->ids[i]);
         if (dead != NULL && dead->id.term < state->newest_term) {
             key_dead(dead->id, key);
             step_guard_as_read(step, key, dead->raw);
             step_remove(step, key);
-            step->ret->done_count++;
+            step->ret->u.marks.done_count++;
         }
-        if (event->ids[i].term < state->newest_term) {
-            step_remove_pasts(step, event->ids[i]);
+        if (bury->ids[i].term < state->newest_term) {
+            step_remove_pasts(step, bury->ids[i]);
         }
     }
 }

@@ -16,25 +16,26 @@
  * here. */
 static bool open_is_valid(struct step *step)
 {
-    const struct event *event = step->event;
-    if (event->rank != 0) {
+    const struct event_open *asked = &step->event->u.open;
+    uint32_t world_size = asked->from.world_size;
+    if (asked->from.rank != 0) {
         step_fail(step, CAIRN_E_INVALID,
-                  "rank %" PRIu32 " cannot open a save: only rank 0 opens saves", event->rank);
-    } else if (event->world_size == 0 || event->world_size > LIMIT_WORLD_SIZE) {
+                  "rank %" PRIu32 " cannot open a save: only rank 0 opens saves", asked->from.rank);
+    } else if (world_size == 0 || world_size > LIMIT_WORLD_SIZE) {
         step_fail(step, CAIRN_E_INVALID, "the world size is %" PRIu32 "; it must be 1 to %d",
-                  event->world_size, (int)LIMIT_WORLD_SIZE);
-    } else if (event->open_id == 0) {
+                  world_size, (int)LIMIT_WORLD_SIZE);
+    } else if (asked->open_id == 0) {
         step_fail(step, CAIRN_E_INVALID,
                   "the request to open a save has the id 0; the client must draw a random one");
-    } else if (event->open.metadata_bytes > LIMIT_METADATA_BYTES) {
+    } else if (asked->entry.metadata_bytes > LIMIT_METADATA_BYTES) {
         step_fail(step, CAIRN_E_TOO_LARGE,
                   "the save's metadata has %" PRIu32 " bytes; at most %d are stored",
-                  event->open.metadata_bytes, (int)LIMIT_METADATA_BYTES);
-    } else if (event->open.tag_count > LIMIT_TAGS || event->open.metric_count > LIMIT_METRICS) {
+                  asked->entry.metadata_bytes, (int)LIMIT_METADATA_BYTES);
+    } else if (asked->entry.tag_count > LIMIT_TAGS || asked->entry.metric_count > LIMIT_METRICS) {
         step_fail(
             step, CAIRN_E_TOO_LARGE,
             "the save has %" PRIu32 " tags and %" PRIu32 " metrics; at most %d and %d are stored",
-            event->open.tag_count, event->open.metric_count, (int)LIMIT_TAGS, (int)LIMIT_METRICS);
+            asked->entry.tag_count, asked->entry.metric_count, (int)LIMIT_TAGS, (int)LIMIT_METRICS);
     }
     return step->ret->code == 0;
 }
@@ -43,8 +44,8 @@ static bool open_is_valid(struct step *step)
  * copy of the record can only have more terms. */
 static void fail_fenced(struct step *step, const struct state_term *mine)
 {
-    uint64_t newest = step->state->newest_term;
-    step->ret->proven = mine != NULL || newest > step->event->newest_seen;
+    uint64_t newest = step->state->newest_term, seen = step->event->u.open.newest_seen;
+    step->ret->proven = mine != NULL || newest > seen;
     if (mine != NULL) {
         step_fail(step, CAIRN_E_FENCED,
                   "term %" PRIu64 " of this attempt is fenced, because term %" PRIu64
@@ -55,18 +56,19 @@ static void fail_fenced(struct step *step, const struct state_term *mine)
             step, CAIRN_E_FENCED,
             "term %" PRIu64 " was granted since this attempt joined (it saw term %" PRIu64
             "): another attempt saves to this run; stop this job, or restore before the next save",
-            newest, step->event->newest_seen);
+            newest, seen);
     }
 }
 
 static bool world_agrees(struct step *step, const struct state_term *term)
 {
-    if (term->entry.world_size != step->event->world_size) {
+    const struct attempt_rank *from = &step->event->u.open.from;
+    if (term->entry.world_size != from->world_size) {
         step_fail(step, CAIRN_E_WORLD_MISMATCH,
                   "rank %" PRIu32 " gives the world size %" PRIu32 ", but term %" PRIu64
                   " was granted for %" PRIu32
                   " ranks; a start with another world size needs a new attempt token",
-                  step->event->rank, step->event->world_size, term->term, term->entry.world_size);
+                  from->rank, from->world_size, term->term, term->entry.world_size);
         return false;
     }
     return true;
@@ -99,16 +101,16 @@ static bool high_water_is_sane(struct step *step)
 static bool grant_is_allowed(struct step *step)
 {
     const struct run_state *state = step->state;
-    const struct event *event = step->event;
-    struct ckpt_id parent = event->parent;
-    if (event->newest_seen != state->newest_term) {
+    const struct event_open *asked = &step->event->u.open;
+    struct ckpt_id parent = asked->parent;
+    if (asked->newest_seen != state->newest_term) {
         fail_fenced(step, NULL);
         return false;
     }
     for (size_t i = 0; i < state->term_count; i++) {
         const struct state_term *term = &state->terms[i];
-        if (term->entry.ordinal > event->ordinal &&
-            token_equal(&term->entry.token, &event->token)) {
+        if (term->entry.ordinal > asked->from.ordinal &&
+            token_equal(&term->entry.token, &asked->from.token)) {
             fail_fenced(step, term); /* a late message from before a restore of this attempt */
             return false;
         }
@@ -150,16 +152,16 @@ static void limit_deads(struct step *step)
 static uint64_t grant(struct step *step)
 {
     const struct run_state *state = step->state;
-    const struct event *event = step->event;
+    const struct event_open *asked = &step->event->u.open;
     uint64_t newest = term_high_water(state) + 1;
     char reason[120];
-    struct entry_term entry = {.token = event->token,
-                               .ordinal = event->ordinal,
-                               .world_size = event->world_size,
-                               .parent = event->parent,
+    struct entry_term entry = {.token = asked->from.token,
+                               .ordinal = asked->from.ordinal,
+                               .world_size = asked->from.world_size,
+                               .parent = asked->parent,
                                .newest_seen = newest - 1};
     CHECK(newest > state->newest_term);
-    CHECK(event->parent.term < newest); /* so that every walk over parents ends */
+    CHECK(asked->parent.term < newest); /* so that every walk over parents ends */
     step_fill_terms(step, newest);
     /* The first added term is guarded by step_guard_newest(). */
     step_put_term(step, newest, &entry);
@@ -168,8 +170,8 @@ static uint64_t grant(struct step *step)
         step_end_open(step, &state->opens[i], CAIRN_E_FENCED, reason);
     }
     limit_deads(step);
-    step->ret->new_term = true;
-    step->ret->new_lineage = event->parent.term == 0 && state->commit_count > 0;
+    step->ret->u.save.new_term = true;
+    step->ret->u.save.new_lineage = asked->parent.term == 0 && state->commit_count > 0;
     return newest;
 }
 
@@ -193,13 +195,13 @@ static void put_past(struct step *step, const struct state_dead *dead)
  * removed. */
 static void open_new(struct step *step, struct ckpt_id id, struct ckpt_id parent)
 {
-    const struct event *event = step->event;
+    const struct event_open *asked = &step->event->u.open;
     const struct state_dead *dead = dead_find(step->state, id);
     char key[ENTRY_KEY_MAX];
     struct buf buf;
-    struct entry_open open = event->open;
-    open.open_id = event->open_id;
-    open.base = step_choose_base(step, id.term, parent);
+    struct entry_open open = asked->entry;
+    open.open_id = asked->open_id;
+    open.base = step_choose_base(step, asked, id.term, parent);
     CHECK(id.term > 0);
     CHECK(open.open_id != 0);
     CHECK(commit_any(step->state, id) == NULL); /* I3 */
@@ -224,16 +226,17 @@ static void open_new(struct step *step, struct ckpt_id id, struct ckpt_id parent
         step_remove(step, key);
         put_past(step, dead);
     }
-    if (step->event->persist_ms > 0) {
+    if (asked->persist_ms > 0) {
         step->day.timed_saves++;
-        step->day.blocked_ms += step->event->blocked_ms;
-        step->day.persist_ms += step->event->persist_ms;
+        step->day.blocked_ms += asked->blocked_ms;
+        step->day.persist_ms += asked->persist_ms;
     }
+    struct verdict_save *save = &step->ret->u.save;
     step->ret->id = id;
-    step->ret->state = SAVE_OPEN;
-    step->ret->open_id = open.open_id;
-    step->ret->deadline_ms = open.deadline_ms;
-    step->ret->base = open.base;
+    save->state = SAVE_OPEN;
+    save->open_id = open.open_id;
+    save->deadline_ms = open.deadline_ms;
+    save->base = open.base;
 }
 
 /* Answers if this (term, step) is committed, open or dead already. Returns true if that was the
@@ -243,7 +246,8 @@ static bool open_is_answered(struct step *step, struct ckpt_id id)
     const struct state_commit *commit = commit_any(step->state, id);
     const struct state_open *open = state_open_find(step->state, id);
     const struct state_dead *dead = dead_find(step->state, id);
-    bool known = dead != NULL && dead->entry.open_id == step->event->open_id;
+    const struct event_open *asked = &step->event->u.open;
+    bool known = dead != NULL && dead->entry.open_id == asked->open_id;
     step->ret->id = id;
     if (commit != NULL) {
         step_answer_committed(step, commit);
@@ -257,7 +261,9 @@ static bool open_is_answered(struct step *step, struct ckpt_id id)
         return true;
     }
     if (open != NULL) {
+        const struct state_seal *seal = seal_find(step->state, id, asked->from.rank);
         step_answer_open(step, open);
+        step->ret->u.save.sealed = seal != NULL && !seal->orphan;
         return true;
     }
     /* Rank 0 has repeated the opening that died; any other rank has not heard of it yet. */
@@ -274,7 +280,7 @@ static bool open_is_answered(struct step *step, struct ckpt_id id)
  * made it may go on and will find it. */
 static bool is_stored_already(struct step *step, struct ckpt_id id)
 {
-    if (unknown_other(step->state, id, step->event->open_id) == NULL) {
+    if (unknown_other(step->state, id, step->event->u.open.open_id) == NULL) {
         return false;
     }
     char mark[DIAG_TEXT_MAX];
@@ -290,11 +296,12 @@ static bool is_stored_already(struct step *step, struct ckpt_id id)
 void on_open(struct step *step)
 {
     const struct run_state *state = step->state;
-    const struct event *event = step->event;
+    const struct event_open *asked = &step->event->u.open;
+    const uint64_t number = step->event->id.step;
     if (!open_is_valid(step)) {
         return;
     }
-    const struct state_term *term = state_term_find(state, &event->token, event->ordinal);
+    const struct state_term *term = state_term_find(state, &asked->from.token, asked->from.ordinal);
     if (term != NULL && term->term != state->newest_term) {
         fail_fenced(step, term);
         return;
@@ -302,23 +309,22 @@ void on_open(struct step *step)
     if (term != NULL && !world_agrees(step, term)) {
         return;
     }
-    if (term != NULL && open_is_answered(step, (struct ckpt_id){term->term, event->id.step})) {
+    if (term != NULL && open_is_answered(step, (struct ckpt_id){term->term, number})) {
         return;
     }
-    if (term != NULL && is_stored_already(step, (struct ckpt_id){term->term, event->id.step})) {
+    if (term != NULL && is_stored_already(step, (struct ckpt_id){term->term, number})) {
         return;
     }
     if (term == NULL && !grant_is_allowed(step)) {
         return;
     }
-    step_create_run(step);
+    step_create_run(step, &asked->info);
     step_guard_head(step);
     step_guard_newest(step);
-    uint64_t number = term != NULL ? term->term : grant(step);
-    struct ckpt_id id = {number, event->id.step};
-    open_new(step, id, term != NULL ? term->entry.parent : event->parent);
+    struct ckpt_id id = {term != NULL ? term->term : grant(step), number};
+    open_new(step, id, term != NULL ? term->entry.parent : asked->parent);
     step_sweep(step);
-    step->ret->newest_term = number;
+    step->ret->newest_term = id.term;
 }
 
 /* Answers a rank for whose (token, ordinal) there is no term: it waits for rank 0, or is told that
@@ -326,42 +332,44 @@ void on_open(struct step *step)
 static void find_without_term(struct step *step)
 {
     const struct run_state *state = step->state;
-    const struct event *event = step->event;
+    const struct event_open *asked = &step->event->u.open;
+    const struct attempt_rank *from = &asked->from;
     const struct state_term *last = NULL; /* the newest term of this token */
     for (size_t i = 0; i < state->term_count; i++) {
-        if (token_equal(&state->terms[i].entry.token, &event->token)) {
+        if (token_equal(&state->terms[i].entry.token, &from->token)) {
             last = &state->terms[i];
         }
     }
-    if (last != NULL &&
-        (last->term != state->newest_term || last->entry.ordinal > event->ordinal) &&
-        state->newest_term > event->newest_seen) {
+    if (last != NULL && (last->term != state->newest_term || last->entry.ordinal > from->ordinal) &&
+        state->newest_term > asked->newest_seen) {
         fail_fenced(step, last);
         return;
     }
-    if (last == NULL && state->newest_term > event->newest_seen) {
+    if (last == NULL && state->newest_term > asked->newest_seen) {
         step_fail(step, CAIRN_E_TOKEN_MISMATCH,
                   "term %" PRIu64
                   " belongs to an attempt with another token than that of rank %" PRIu32
                   ": check that all ranks have the same CAIRN_ATTEMPT, and that no second job "
                   "saves to this run",
-                  state->newest_term, event->rank);
+                  state->newest_term, from->rank);
         return;
     }
-    step_fail(step, CAIRN_E_AGAIN, "rank 0 has not opened step %" PRIu64 " yet", event->id.step);
+    step_fail(step, CAIRN_E_AGAIN, "rank 0 has not opened step %" PRIu64 " yet",
+              step->event->id.step);
 }
 
 void on_find_open(struct step *step)
 {
     const struct run_state *state = step->state;
-    const struct event *event = step->event;
-    if (event->rank >= event->world_size) {
+    const struct attempt_rank *from = &step->event->u.open.from;
+    const uint64_t number = step->event->id.step;
+    if (from->rank >= from->world_size) {
         step_fail(step, CAIRN_E_INVALID,
                   "the rank is %" PRIu32 "; with a world size of %" PRIu32 " it must be lower",
-                  event->rank, event->world_size);
+                  from->rank, from->world_size);
         return;
     }
-    const struct state_term *term = state_term_find(state, &event->token, event->ordinal);
+    const struct state_term *term = state_term_find(state, &from->token, from->ordinal);
     if (term == NULL) {
         find_without_term(step);
         return;
@@ -373,8 +381,7 @@ void on_find_open(struct step *step)
     if (!world_agrees(step, term)) {
         return;
     }
-    if (!open_is_answered(step, (struct ckpt_id){term->term, event->id.step})) {
-        step_fail(step, CAIRN_E_AGAIN, "rank 0 has not opened step %" PRIu64 " yet",
-                  event->id.step);
+    if (!open_is_answered(step, (struct ckpt_id){term->term, number})) {
+        step_fail(step, CAIRN_E_AGAIN, "rank 0 has not opened step %" PRIu64 " yet", number);
     }
 }

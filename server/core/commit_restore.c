@@ -21,15 +21,17 @@ static void answer_session(struct step *step, const struct entry_restore *entry)
     CHECK(entry->state != RESTORE_RUNNING || entry->id.term != 0);
     struct verdict *ret = step->ret;
     ret->id = entry->id;
-    ret->try_count = entry->try_count;
     ret->newest_term = entry->newest_term;
-    ret->fell_back = !ckpt_id_equal(entry->id, entry->first);
-    ret->restore_done = entry->state == RESTORE_OK;
-    ret->restore_failed = entry->state == RESTORE_FAILED;
-    ret->empty = entry->id.term == 0;
     ret->proven = entry->state != RESTORE_RUNNING;
-    if (ret->restore_failed) {
-        ret->restore_code = entry->code;
+    ret->u.restore = (struct verdict_restore){
+        .try_count = entry->try_count,
+        .fell_back = !ckpt_id_equal(entry->id, entry->first),
+        .done = entry->state == RESTORE_OK,
+        .failed = entry->state == RESTORE_FAILED,
+        .code = entry->state == RESTORE_FAILED ? entry->code : 0,
+        .empty = entry->id.term == 0,
+    };
+    if (ret->u.restore.failed) {
         /* The text of the answer. */
         err_ignore(diag_set(&ret->diag, entry->code, "%s", entry->reason));
     }
@@ -79,14 +81,15 @@ void session_expire(struct step *step, const struct state_restore *session, cons
     step->day.restores_failed++;
 }
 
-static bool world_agrees(struct step *step, const struct entry_restore *entry)
+static bool world_agrees(struct step *step, const struct attempt_rank *from,
+                         const struct entry_restore *entry)
 {
-    if (step->event->world_size != entry->world_size) {
+    if (from->world_size != entry->world_size) {
         step_fail(step, CAIRN_E_WORLD_MISMATCH,
                   "rank %" PRIu32 " gives the world size %" PRIu32
                   ", but this attempt began the restore with %" PRIu32
                   "; start all ranks with one world size",
-                  step->event->rank, step->event->world_size, entry->world_size);
+                  from->rank, from->world_size, entry->world_size);
         return false;
     }
     return true;
@@ -97,8 +100,9 @@ static bool world_agrees(struct step *step, const struct entry_restore *entry)
 static void begin_again(struct step *step, const struct state_restore *session)
 {
     const struct entry_restore *entry = &session->entry;
-    const struct selector *selector = &step->event->selector;
-    if (!world_agrees(step, entry)) {
+    const struct attempt_rank *from = &step->event->u.begin.from;
+    const struct selector *selector = &step->event->u.begin.selector;
+    if (!world_agrees(step, from, entry)) {
         return;
     }
     bool same = selector->kind == SELECT_LATEST || selector->id.step == entry->first.step;
@@ -106,7 +110,7 @@ static void begin_again(struct step *step, const struct state_restore *session)
         step_fail(step, CAIRN_E_INVALID,
                   "rank %" PRIu32 " asks for step %" PRIu64 ", but this attempt restores %" PRIu64
                   "@%" PRIu64 ": all ranks must ask for the same checkpoint",
-                  step->event->rank, selector->id.step, entry->first.step, entry->first.term);
+                  from->rank, selector->id.step, entry->first.step, entry->first.term);
         return;
     }
     answer_session(step, entry);
@@ -117,11 +121,11 @@ static void begin_again(struct step *step, const struct state_restore *session)
 static bool resolve(struct step *step, struct entry_restore *entry)
 {
     const struct run_state *state = step->state;
-    const struct event *event = step->event;
+    const struct event_begin *begin = &step->event->u.begin;
     struct verdict *ret = step->ret;
     const struct state_commit *first = NULL;
-    if (event->selector.kind != SELECT_LATEST) {
-        ret->code = state_select(state, &event->selector, &first, &ret->diag);
+    if (begin->selector.kind != SELECT_LATEST) {
+        ret->code = state_select(state, &begin->selector, &first, &ret->diag);
         if (ret->code != 0) {
             return false;
         }
@@ -141,7 +145,7 @@ static bool resolve(struct step *step, struct entry_restore *entry)
                   "superseded ones, and `cairn undelete RUN` the forgotten ones");
         return false;
     }
-    if (latest == NULL || (latest != first && !event->allow_older)) {
+    if (latest == NULL || (latest != first && !begin->allow_older)) {
         char tried[200];
         ancestors_damaged(state, first->entry.id, sizeof(tried), tried);
         if (latest == NULL) {
@@ -168,8 +172,9 @@ static bool resolve(struct step *step, struct entry_restore *entry)
  * last two, then finished ones of other attempts, then those that began at an old term. */
 static uint64_t session_age(const struct step *step, const struct state_restore *session)
 {
-    if (token_equal(&session->token, &step->event->token)) {
-        return session->ordinal + 1 < step->event->ordinal ? UINT64_MAX : 0;
+    const struct attempt_rank *from = &step->event->u.begin.from;
+    if (token_equal(&session->token, &from->token)) {
+        return session->ordinal + 1 < from->ordinal ? UINT64_MAX : 0;
     }
     CHECK(session->entry.newest_term <= step->state->newest_term);
     uint64_t age = step->state->newest_term - session->entry.newest_term + 1;
@@ -232,23 +237,24 @@ static void guard_choice(struct step *step, const struct entry_restore *entry)
 void on_restore_begin(struct step *step)
 {
     const struct run_state *state = step->state;
-    const struct event *event = step->event;
-    if (event->world_size == 0 || event->world_size > LIMIT_WORLD_SIZE ||
-        event->rank >= event->world_size) {
+    const struct event_begin *begin = &step->event->u.begin;
+    const struct attempt_rank *from = &begin->from;
+    if (from->world_size == 0 || from->world_size > LIMIT_WORLD_SIZE ||
+        from->rank >= from->world_size) {
         step_fail(
             step, CAIRN_E_INVALID,
             "rank %" PRIu32 " of a world of %" PRIu32
             " is not possible: the rank must be below the world size, and that must be 1 to %d",
-            event->rank, event->world_size, (int)LIMIT_WORLD_SIZE);
+            from->rank, from->world_size, (int)LIMIT_WORLD_SIZE);
         return;
     }
-    const struct state_restore *session = state_restore_find(state, &event->token, event->ordinal);
+    const struct state_restore *session = state_restore_find(state, &from->token, from->ordinal);
     if (session != NULL) {
         begin_again(step, session);
         return;
     }
-    struct entry_restore entry = {.world_size = event->world_size,
-                                  .allow_older = event->allow_older,
+    struct entry_restore entry = {.world_size = from->world_size,
+                                  .allow_older = begin->allow_older,
                                   .newest_term = state->newest_term,
                                   .try_count = 1,
                                   .state = RESTORE_RUNNING,
@@ -257,13 +263,13 @@ void on_restore_begin(struct step *step)
         return;
     }
     char key[ENTRY_KEY_MAX];
-    key_restore(&event->token, event->ordinal, key);
-    step_create_run(step);
+    key_restore(&from->token, from->ordinal, key);
+    step_create_run(step, &begin->info);
     step_guard_absent(step, key);
     step_guard_head(step);
     step_guard_newest(step);
     guard_choice(step, &entry);
-    session_put(step, &event->token, event->ordinal, &entry);
+    session_put(step, &from->token, from->ordinal, &entry);
     sweep_sessions(step);
     step_sweep(step);
     answer_session(step, &entry);
@@ -278,17 +284,17 @@ static bool is_damage(int code)
  * or ends it as failed. */
 static void fall_back_or_fail(struct step *step, struct entry_restore *entry)
 {
-    const struct event *event = step->event;
+    const struct event_report *report = &step->event->u.report;
+    const int code = report->code;
     const char *reason =
-        event->reason != NULL && event->reason[0] != '\0' ? event->reason : err_text(event->code);
+        report->reason != NULL && report->reason[0] != '\0' ? report->reason : err_text(code);
     const struct state_commit *older = NULL;
     char text[512] = "";
     entry->state = RESTORE_FAILED;
-    entry->code = event->code;
-    if (is_damage(event->code)) {
+    entry->code = code;
+    if (is_damage(code)) {
         const struct state_commit *commit = commit_any(step->state, entry->id);
-        enum health health =
-            event->code == CAIRN_E_DIGEST_MISMATCH ? HEALTH_SUSPECT : HEALTH_DAMAGED;
+        enum health health = code == CAIRN_E_DIGEST_MISMATCH ? HEALTH_SUSPECT : HEALTH_DAMAGED;
         CHECK(commit != NULL);
         step_lower_health(step, commit, health, reason);
         older = entry->allow_older ? ancestor_below(step->state, entry->id) : NULL;
@@ -301,16 +307,16 @@ static void fall_back_or_fail(struct step *step, struct entry_restore *entry)
         entry->try_count++;
         entry->cycle = step->state->gc.cycle;
         step_guard_head(step); /* guards that it is not forgotten: its lease begins here */
-    } else if (is_damage(event->code) && entry->allow_older) {
+    } else if (is_damage(code) && entry->allow_older) {
         char tried[160];
         ancestors_damaged(step->state, entry->first, sizeof(tried), tried);
         entry->code = CAIRN_E_DAMAGED;
         snprintf(text, sizeof(text),
                  "no good checkpoint is left to restore (tried: %s); rank %" PRIu32 " reported: %s",
-                 tried, event->rank, reason);
+                 tried, report->from.rank, reason);
     } else {
         snprintf(text, sizeof(text), "rank %" PRIu32 ", checkpoint %" PRIu64 "@%" PRIu64 ": %s",
-                 event->rank, entry->id.step, entry->id.term, reason);
+                 report->from.rank, entry->id.step, entry->id.term, reason);
     }
     reason_set(entry->reason, text);
 }
@@ -321,10 +327,11 @@ struct reporters {
     const uint32_t *ranks;
 };
 
-static struct reporters reporters_of(const struct event *event)
+static struct reporters reporters_of(const struct event_report *report)
 {
-    bool batch = event->rank_count > 0;
-    return (struct reporters){batch ? event->rank_count : 1, batch ? event->ranks : &event->rank};
+    bool batch = report->rank_count > 0;
+    return (struct reporters){batch ? report->rank_count : 1,
+                              batch ? report->ranks : &report->from.rank};
 }
 
 /* Returns an array that says for each rank whether its report on the current try is there, or NULL
@@ -344,11 +351,12 @@ static bool *came_map(struct step *step, const struct state_restore *session)
 
 static void put_report(struct step *step, uint32_t rank, uint32_t try_count)
 {
-    CHECK(rank < step->event->world_size);
+    const struct attempt_rank *from = &step->event->u.report.from;
+    CHECK(rank < from->world_size);
     struct entry_report report = {.try_count = try_count};
     char key[ENTRY_KEY_MAX];
     struct buf buf;
-    key_report(&step->event->token, step->event->ordinal, rank, key);
+    key_report(&from->token, from->ordinal, rank, key);
     buf_init(&buf, LIMIT_RECORD_VALUE_BYTES);
     entry_report_encode(&report, &buf);
     step_put(step, key, &buf);
@@ -371,7 +379,7 @@ static void end_session(struct step *step, const struct state_restore *session)
  * come. */
 static void report_ok(struct step *step, const struct state_restore *session)
 {
-    struct reporters reporters = reporters_of(step->event);
+    struct reporters reporters = reporters_of(&step->event->u.report);
     bool *came = came_map(step, session);
     uint32_t fresh_count = 0, *fresh = scratch_array(step->scratch, reporters.count, sizeof *fresh);
     if (came == NULL || fresh == NULL) {
@@ -406,7 +414,7 @@ static void report_ok(struct step *step, const struct state_restore *session)
 
 static bool are_ranks(struct step *step, uint32_t world_size)
 {
-    struct reporters reporters = reporters_of(step->event);
+    struct reporters reporters = reporters_of(&step->event->u.report);
     for (size_t i = 0; i < reporters.count; i++) {
         if (reporters.ranks[i] >= world_size) {
             step_fail(step, CAIRN_E_INVALID,
@@ -420,29 +428,29 @@ static bool are_ranks(struct step *step, uint32_t world_size)
 
 void on_restore_report(struct step *step)
 {
-    const struct event *event = step->event;
+    const struct event_report *report = &step->event->u.report;
     const struct state_restore *session =
-        state_restore_find(step->state, &event->token, event->ordinal);
+        state_restore_find(step->state, &report->from.token, report->from.ordinal);
     if (session == NULL) {
         step_fail(step, CAIRN_E_NOT_FOUND,
                   "this attempt has not begun its restore number %" PRIu32
                   "; begin the restore first",
-                  event->ordinal);
+                  report->from.ordinal);
         return;
     }
-    if (!world_agrees(step, &session->entry)) {
+    if (!world_agrees(step, &report->from, &session->entry)) {
         return;
     }
     if (!are_ranks(step, session->entry.world_size)) {
         return;
     }
-    if (session->entry.state != RESTORE_RUNNING || !ckpt_id_equal(event->id, session->entry.id)) {
-        answer_session(
-            /* Finished, or this rank is behind: answers the session's present state. */
-            step, &session->entry);
+    if (session->entry.state != RESTORE_RUNNING ||
+        !ckpt_id_equal(step->event->id, session->entry.id)) {
+        /* Finished, or this rank is behind: answers the session's present state. */
+        answer_session(step, &session->entry);
         return;
     }
-    if (event->code == 0) {
+    if (report->code == 0) {
         report_ok(step, session);
         return;
     }

@@ -16,8 +16,7 @@ static bool seal_equal(const struct entry_seal *a, const struct entry_seal *b)
            memcmp(&a->part_sha256, &b->part_sha256, sizeof(a->part_sha256)) == 0;
 }
 
-static const struct state_seal *seal_find(const struct run_state *state, struct ckpt_id id,
-                                          uint32_t rank)
+const struct state_seal *seal_find(const struct run_state *state, struct ckpt_id id, uint32_t rank)
 {
     size_t count;
     const struct state_seal *seals = seals_of(state, id, &count);
@@ -35,7 +34,7 @@ static const struct state_seal *seal_find(const struct run_state *state, struct 
 
 static void refuse(struct step *step, int code, uint32_t rank, const char *why)
 {
-    step->ret->rank = rank;
+    step->ret->u.save.rank = rank;
     step_fail(step, code, "rank %" PRIu32 " cannot seal step %" PRIu64 " of term %" PRIu64 ": %s",
               rank, step->event->id.step, step->event->id.term, why);
 }
@@ -47,7 +46,7 @@ static const struct event_seal **batch_map(struct step *step, uint32_t world_siz
     const struct event_seal **map = scratch_array(step->scratch, world_size, sizeof(*map));
     if (map == NULL) {
         step_fail(step, CAIRN_E_NO_MEMORY, "there is not enough memory for a batch of %zu seals",
-                  step->event->seal_count);
+                  step->event->u.seal.count);
     }
     return map;
 }
@@ -60,7 +59,7 @@ static void seal_put(struct step *step, const struct event_seal *seal,
     char key[ENTRY_KEY_MAX];
     struct buf buf;
     struct entry_seal entry = seal->entry;
-    entry.open_id = step->event->open_id;
+    entry.open_id = step->event->u.seal.open_id;
     key_seal(step->event->id, seal->rank, key);
     step_guard_as_read(step, key, orphan != NULL ? orphan->raw : (struct record_value){0});
     buf_init(&buf, LIMIT_RECORD_VALUE_BYTES);
@@ -70,18 +69,18 @@ static void seal_put(struct step *step, const struct event_seal *seal,
 
 void on_seal(struct step *step)
 {
-    const struct event *event = step->event;
-    const struct state_open *open = state_open_find(step->state, event->id);
-    if (open == NULL || open->entry.open_id != event->open_id ||
+    const struct event_seals *seals = &step->event->u.seal;
+    const struct state_open *open = state_open_find(step->state, step->event->id);
+    if (open == NULL || open->entry.open_id != seals->open_id ||
         open->id.term != step->state->newest_term) {
-        step_answer_not_open(step);
+        step_answer_not_open(step, seals->open_id);
         return;
     }
     step_answer_open(step, open);
     const struct event_seal **map = batch_map(step, open->world_size);
     uint32_t sealed_count = open->sealed_count;
-    for (size_t i = 0; step->ret->code == 0 && i < event->seal_count; i++) {
-        const struct event_seal *seal = &event->seals[i];
+    for (size_t i = 0; step->ret->code == 0 && i < seals->count; i++) {
+        const struct event_seal *seal = &seals->items[i];
         if (seal->rank >= open->world_size) {
             refuse(step, CAIRN_E_INVALID, seal->rank, "the rank must be below the world size");
             return;
@@ -90,7 +89,7 @@ void on_seal(struct step *step)
             refuse(step, CAIRN_E_INVALID, seal->rank, "its part is empty or larger than the limit");
             return;
         }
-        const struct state_seal *old = seal_find(step->state, event->id, seal->rank);
+        const struct state_seal *old = seal_find(step->state, open->id, seal->rank);
         const struct entry_seal *same = map[seal->rank] != NULL       ? &map[seal->rank]->entry
                                         : old != NULL && !old->orphan ? &old->entry
                                                                       : NULL;
@@ -104,7 +103,6 @@ void on_seal(struct step *step)
             seal_put(step, seal, old);
             sealed_count++;
         }
-        step->ret->sealed = step->ret->sealed || seal->rank == event->rank;
     }
     if (step->ret->code == 0 && step->ret->update.change_count > 0) {
         char key[ENTRY_KEY_MAX];
@@ -113,5 +111,5 @@ void on_seal(struct step *step)
         step_guard_newest(step);
     }
     CHECK(sealed_count <= open->world_size);
-    step->ret->all_sealed = sealed_count == open->world_size;
+    step->ret->u.save.all_sealed = sealed_count == open->world_size;
 }

@@ -148,7 +148,7 @@ void step_guard_newest(struct step *step)
     step_guard_absent(step, key);
 }
 
-void step_create_run(struct step *step)
+void step_create_run(struct step *step, const struct entry_info *info)
 {
     const struct state_unrecorded *unrecorded = &step->state->unrecorded;
     if (step->state->exists) {
@@ -160,18 +160,18 @@ void step_create_run(struct step *step)
         step->ret->code = state_unrecorded_check(step->state, &step->ret->diag);
         return;
     }
-    if (!chunk_bytes_is_valid(step->event->info.chunk_bytes)) {
-        step_fail(
-            step, CAIRN_E_INVALID,
-            "the run's chunk size is %" PRIu64 " bytes; it must be a multiple of %d, up to %d",
-            step->event->info.chunk_bytes, (int)LIMIT_CHUNK_BYTES_MIN, (int)LIMIT_CHUNK_BYTES);
+    if (!chunk_bytes_is_valid(info->chunk_bytes)) {
+        step_fail(step, CAIRN_E_INVALID,
+                  "the run's chunk size is %" PRIu64
+                  " bytes; it must be a multiple of %d, up to %d",
+                  info->chunk_bytes, (int)LIMIT_CHUNK_BYTES_MIN, (int)LIMIT_CHUNK_BYTES);
         return;
     }
     char key[ENTRY_KEY_MAX];
     struct buf buf;
     key_info(key);
     buf_init(&buf, LIMIT_RECORD_VALUE_BYTES);
-    entry_info_encode(&step->event->info, &buf);
+    entry_info_encode(info, &buf);
     step_guard_absent(step, key);
     step_put(step, key, &buf);
 }
@@ -355,66 +355,62 @@ void step_lower_health(struct step *step, const struct state_commit *commit, enu
 void step_answer_committed(struct step *step, const struct state_commit *commit)
 {
     struct verdict *ret = step->ret;
+    struct verdict_save *save = &ret->u.save;
     ret->id = commit->entry.id;
-    ret->seq = commit->entry.seq;
     ret->proven = true;
-    ret->open_id = commit->entry.open_id;
-    CHECK(ret->seq > 0);
-    ret->state = commit->forgotten ? SAVE_FORGOTTEN : SAVE_COMMITTED;
+    save->seq = commit->entry.seq;
+    save->open_id = commit->entry.open_id;
+    CHECK(save->seq > 0);
+    save->state = commit->forgotten ? SAVE_FORGOTTEN : SAVE_COMMITTED;
 }
 
 void step_answer_open(struct step *step, const struct state_open *open)
 {
-    struct verdict *ret = step->ret;
-    size_t count;
-    const struct state_seal *seals = seals_of(step->state, open->id, &count);
-    ret->id = open->id;
-    ret->state = SAVE_OPEN;
-    ret->open_id = open->entry.open_id;
-    ret->deadline_ms = open->entry.deadline_ms;
-    ret->base = open->entry.base;
-    ret->all_sealed = open->sealed_count == open->world_size;
     CHECK(open->sealed_count <= open->world_size);
-    for (size_t i = 0; i < count; i++) {
-        ret->sealed = ret->sealed || (seals[i].rank == step->event->rank && !seals[i].orphan);
-    }
+    step->ret->id = open->id;
+    step->ret->u.save = (struct verdict_save){.state = SAVE_OPEN,
+                                              .open_id = open->entry.open_id,
+                                              .deadline_ms = open->entry.deadline_ms,
+                                              .base = open->entry.base,
+                                              .all_sealed = open->sealed_count == open->world_size};
 }
 
 void step_answer_dead(struct step *step, const struct state_dead *dead)
 {
-    step->ret->state = SAVE_ABORTED;
-    step->ret->open_id = dead->entry.open_id;
-    step->ret->dead_code = dead->entry.code;
+    struct verdict_save *save = &step->ret->u.save;
+    save->state = SAVE_ABORTED;
+    save->open_id = dead->entry.open_id;
+    save->dead_code = dead->entry.code;
     step->ret->proven = true;
     step_fail(step, CAIRN_E_ABORTED, "%s", dead->entry.reason);
 }
 
-void step_answer_not_open(struct step *step)
+void step_answer_not_open(struct step *step, uint64_t open_id)
 {
-    const struct event *event = step->event;
-    struct ckpt_id id = event->id;
+    struct verdict_save *save = &step->ret->u.save;
+    struct ckpt_id id = step->event->id;
     const struct state_commit *commit = commit_any(step->state, id);
     const struct state_dead *dead = dead_find(step->state, id);
     if (commit != NULL) {
         step_answer_committed(step, commit);
-        if (commit->entry.open_id != event->open_id) {
+        if (commit->entry.open_id != open_id) {
             step_fail(step, CAIRN_E_EXISTS,
                       "step %" PRIu64 " of term %" PRIu64 " was saved by another opening", id.step,
                       id.term);
         }
         return;
     }
-    step->ret->state = SAVE_ABORTED;
-    step->ret->open_id = event->open_id;
+    save->state = SAVE_ABORTED;
+    save->open_id = open_id;
     if (id.term < step->state->newest_term) {
         step->ret->proven = true;
         step_fail(step, CAIRN_E_FENCED,
                   "term %" PRIu64 " is fenced: term %" PRIu64 " was granted since", id.term,
                   step->state->newest_term);
-    } else if (dead != NULL && dead->entry.open_id == event->open_id) {
+    } else if (dead != NULL && dead->entry.open_id == open_id) {
         step_answer_dead(step, dead);
     } else if (term_of(step->state, id.term) == NULL) {
-        step->ret->state = SAVE_NONE;
+        save->state = SAVE_NONE;
         step_fail(step, CAIRN_E_NOT_FOUND, "term %" PRIu64 " was never granted", id.term);
     } else {
         step_fail(step, CAIRN_E_ABORTED,

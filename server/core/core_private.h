@@ -53,7 +53,7 @@ void step_guard_head(struct step *step);
  * decided for a term that has been fenced meanwhile. */
 void step_guard_newest(struct step *step);
 /* Adds the run's info entry if the run does not exist yet. */
-void step_create_run(struct step *step);
+void step_create_run(struct step *step, const struct entry_info *info);
 void step_put_term(struct step *step, uint64_t term, const struct entry_term *entry);
 /* Adds terms without a holder between the newest term and `term`, because terms are dense. */
 void step_fill_terms(struct step *step, uint64_t term);
@@ -86,15 +86,15 @@ void reason_set(char ret[ENTRY_REASON_BYTES], const char *text);
 /* Chooses the checkpoint that a save of this term may refer to; this is the parent's checkpoint if
  * the term has none of its own yet. Its term is 0 if the save must be full. Adds guards for the
  * keys that the choice read. */
-struct ckpt_id step_choose_base(struct step *step, uint64_t term, struct ckpt_id parent);
+struct ckpt_id step_choose_base(struct step *step, const struct event_open *asked, uint64_t term,
+                                struct ckpt_id parent);
 
 /* --- answers --- */
 #define step_fail(step, ...) ((step)->ret->code = diag_set(&(step)->ret->diag, __VA_ARGS__))
 /* Answers that (term, step) is in the chain: fills in state, seq and open_id. */
 void step_answer_committed(struct step *step, const struct state_commit *commit);
-/* Answers why the opening event->open_id of event->id is not open: it is committed, ABORTED or
- * FENCED. */
-void step_answer_not_open(struct step *step);
+/* Answers why the opening open_id of event->id is not open: it is committed, ABORTED or FENCED. */
+void step_answer_not_open(struct step *step, uint64_t open_id);
 /* Answers ABORTED, with the reason in the dead entry. */
 void step_answer_dead(struct step *step, const struct state_dead *dead);
 void step_answer_open(struct step *step, const struct state_open *open);
@@ -111,6 +111,8 @@ const struct state_dead *dead_find(const struct run_state *state, struct ckpt_id
  * orphans are included. */
 const struct state_seal *seals_of(const struct run_state *state, struct ckpt_id id,
                                   size_t *ret_count);
+/* Returns the seal of a rank, which may be an orphan, or NULL. */
+const struct state_seal *seal_find(const struct run_state *state, struct ckpt_id id, uint32_t rank);
 const struct state_report *reports_of(const struct run_state *state,
                                       const struct state_restore *session, size_t *ret_count);
 const struct state_term *term_of(const struct run_state *state,
@@ -145,23 +147,7 @@ uint64_t term_high_water(const struct run_state *state);
 void session_expire(struct step *step, const struct state_restore *session, const char *reason);
 
 /* --- the transitions, one file for each group --- */
-void on_create(struct step *step);
-void on_open(struct step *step);
-void on_find_open(struct step *step);
-void on_seal(struct step *step);
-void on_commit(struct step *step);
-void on_abort(struct step *step);
-void on_restore_begin(struct step *step);
-void on_restore_report(struct step *step);
-void on_health(struct step *step);
-void on_annotate(struct step *step);
-void on_forget(struct step *step);
-void on_undelete(struct step *step);
-void on_repair(struct step *step);
-void on_pin(struct step *step);
-void on_gc_cycle(struct step *step);
-void on_reclaim(struct step *step);
-void on_adopt(struct step *step);
-void on_bury(struct step *step);
+#define EVENT(name, transition, answer) void transition(struct step *step);
+#include "core/events.def"
 
 #endif

@@ -54,36 +54,35 @@ static struct event reclaim_event(const struct gc *gc)
 {
     const struct pass_order *order = &gc->order;
     CHECK(gc->options.keep_cycles > 0);
-    struct event event = {.kind = EVENT_RECLAIM,
-                          .cycles = gc->options.keep_cycles - (order->dry_run && order->cycle),
-                          .actor = gc->options.actor,
-                          .reason = "the checkpoint has been forgotten for long enough",
-                          .ids = gc->dues.ids,
-                          .id_count = gc->dues.id_count};
+    struct event_mark mark = {.cycles = gc->options.keep_cycles - (order->dry_run && order->cycle),
+                              .actor = gc->options.actor,
+                              .reason = "the checkpoint has been forgotten for long enough",
+                              .ids = gc->dues.ids,
+                              .id_count = gc->dues.id_count};
     if (order->now) {
-        event.cycles = 0;
-        event.actor = order->pressed ? gc->options.actor : order->actor;
-        event.reason = order->pressed ? order->reason : "a caller asked to reclaim it now";
+        mark.cycles = 0;
+        mark.actor = order->pressed ? gc->options.actor : order->actor;
+        mark.reason = order->pressed ? order->reason : "a caller asked to reclaim it now";
     }
-    return event;
+    return (struct event){.kind = EVENT_RECLAIM, .u.mark = mark};
 }
 
 /* Copies the checkpoints that the event has chosen, sorted by id. Returns false if there is no
  * memory. */
-static bool take_dues(struct gc *gc, const struct verdict *verdict)
+static bool take_dues(struct gc *gc, const struct verdict_marks *marks)
 {
-    struct due *dues = calloc(verdict->done_count + 1, sizeof(*dues));
+    struct due *dues = calloc(marks->done_count + 1, sizeof(*dues));
     size_t count = 0;
     CHECK(!gc->dues.items); /* the end of the run before has freed it */
     if (!dues) {
         return false;
     }
-    for (size_t i = 0; i < verdict->mark_count; i++) {
-        if (verdict->marks[i].outcome == MARK_DONE) {
-            dues[count++].id = verdict->marks[i].id;
+    for (size_t i = 0; i < marks->count; i++) {
+        if (marks->items[i].outcome == MARK_DONE) {
+            dues[count++].id = marks->items[i].id;
         }
     }
-    CHECK(count == verdict->done_count);
+    CHECK(count == marks->done_count);
     if (count > 1) {
         qsort(dues, count, sizeof(*dues), compare_dues);
     }
@@ -101,11 +100,12 @@ static void on_decided(struct run_req *req)
         gc_rest(gc, gc->dues.then);
         return;
     }
-    if (!take_dues(gc, &req->verdict)) {
+    const struct verdict_marks *marks = verdict_marks(&req->verdict);
+    if (!take_dues(gc, marks)) {
         gc_stop_pass(gc);
         return;
     }
-    gc->status.held += req->verdict.refused_count;
+    gc->status.held += marks->refused_count;
     gc_rest(gc, gc->dues.count > 0 ? list_next : gc->dues.then);
 }
 
@@ -287,11 +287,11 @@ static void on_checked(struct gc *gc)
 
 static void tell_reclaimed(struct gc *gc, const struct run_req *req)
 {
-    struct gc_reclaim why = {.actor = req->event.actor, .reason = req->event.reason};
-    for (size_t i = 0; gc->options.reclaimed && i < req->verdict.mark_count; i++) {
-        if (req->verdict.marks[i].outcome == MARK_DONE) {
-            gc->options.reclaimed(gc->options.user, &gc->status.run, req->verdict.marks[i].id,
-                                  &why);
+    const struct verdict_marks *marks = verdict_marks(&req->verdict);
+    struct gc_reclaim why = {.actor = req->event.u.mark.actor, .reason = req->event.u.mark.reason};
+    for (size_t i = 0; gc->options.reclaimed && i < marks->count; i++) {
+        if (marks->items[i].outcome == MARK_DONE) {
+            gc->options.reclaimed(gc->options.user, &gc->status.run, marks->items[i].id, &why);
         }
     }
 }
@@ -305,9 +305,10 @@ static void on_reclaimed(struct run_req *req)
     if (req->status != 0) {
         gc_note(gc, req->status, &req->diag, "reclaiming forgotten checkpoints");
     } else {
-        gc->status.reclaimed += req->verdict.done_count;
-        gc->status.reclaimed_total += req->verdict.done_count;
-        gc->status.pressed_total += gc->order.pressed ? req->verdict.done_count : 0;
+        size_t count = verdict_marks(&req->verdict)->done_count;
+        gc->status.reclaimed += count;
+        gc->status.reclaimed_total += count;
+        gc->status.pressed_total += gc->order.pressed ? count : 0;
         tell_reclaimed(gc, req);
     }
     dues_clear(gc);

@@ -404,8 +404,8 @@ static void on_listed_state(struct run_snapshot_req *req)
         batch_begin(gc);
         return;
     }
-    struct event event = {
-        .kind = EVENT_BURY, .id_count = gc->visit.bury_count, .ids = gc->visit.buries};
+    struct event event = {.kind = EVENT_BURY,
+                          .u.mark = {.id_count = gc->visit.bury_count, .ids = gc->visit.buries}};
     gc_submit_event(gc, &event, on_buried);
 }
 
@@ -477,9 +477,9 @@ static void end_stale(struct gc *gc)
     const struct stale *stale = &gc->visit.stales[gc->visit.stale_next];
     struct event event = {.kind = EVENT_ABORT,
                           .id = stale->id,
-                          .open_id = stale->open_id,
-                          .code = CAIRN_E_FENCED,
-                          .reason = "a newer term of this run exists"};
+                          .u.abort = {.open_id = stale->open_id,
+                                      .code = CAIRN_E_FENCED,
+                                      .reason = "a newer term of this run exists"}};
     gc_submit_event(gc, &event, on_stale_ended);
 }
 
@@ -496,7 +496,8 @@ static void on_cycle(struct run_req *req)
 static void begin_cycle(struct gc *gc)
 {
     struct event event = {
-        .kind = EVENT_GC_CYCLE, .cycle = gc->visit.cycle, .cycles = gc->options.lease_cycles};
+        .kind = EVENT_GC_CYCLE,
+        .u.gc_cycle = {.cycle = gc->visit.cycle, .lease_cycles = gc->options.lease_cycles}};
     CHECK(gc->order.cycle);
     if (!gc_must_stop(gc)) {
         gc_submit_event(gc, &event, on_cycle);

@@ -320,14 +320,10 @@ static void seal(struct hand_over *hand)
                                                .part_bytes = hand->buf.bytes,
                                                .part_sha256 = hand->sha256}};
     hand->run = (struct run_req){.done = sealed};
-    hand->run.event = (struct event){.kind = EVENT_SEAL,
-                                     .token = hand->options.token,
-                                     .rank = key->rank,
-                                     .world_size = hand->options.world_size,
-                                     .id = key->id,
-                                     .open_id = key->open_id,
-                                     .seal_count = 1,
-                                     .seals = &hand->seal};
+    hand->run.event =
+        (struct event){.kind = EVENT_SEAL,
+                       .id = key->id,
+                       .u.seal = {.open_id = key->open_id, .count = 1, .items = &hand->seal}};
     run_submit(key->run, &hand->run);
 }
 

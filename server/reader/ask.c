@@ -120,8 +120,9 @@ static void on_decided(struct run_req *req)
     struct ask *ask = container_of(req, struct ask, event);
     ask->status = req->status;
     ask->diag = req->diag;
-    if (req->status == 0 && req->verdict.refused_count > 0) {
-        const struct mark *mark = &req->verdict.marks[0];
+    bool is_mark = req->status == 0 && req->verdict.answer == ANSWER_MARKS;
+    if (is_mark && verdict_marks(&req->verdict)->refused_count > 0) {
+        const struct mark *mark = &verdict_marks(&req->verdict)->items[0];
         ask->status = diag_set(&ask->diag, CAIRN_E_CONFLICT, "checkpoint %llu@%llu %s",
                                (unsigned long long)mark->id.step, (unsigned long long)mark->id.term,
                                mark_outcome_text(mark->outcome));

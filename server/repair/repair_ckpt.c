@@ -105,11 +105,8 @@ static bool is_left(struct repair *repair, char ret[REPAIR_TEXT_MAX])
 static int set_health(struct repair *repair, enum health health, const char *reason,
                       struct diag *diag)
 {
-    struct event event = {.kind = EVENT_HEALTH,
-                          .id = repair->id,
-                          .health = health,
-                          .code = health == HEALTH_VERIFIED ? 0 : CAIRN_E_DAMAGED,
-                          .reason = reason};
+    struct event event = {
+        .kind = EVENT_HEALTH, .id = repair->id, .u.health = {.health = health, .reason = reason}};
     int status = ask_event(&repair->ask, repair->run, &event, false, diag);
     if (status == 0 && health == HEALTH_VERIFIED) {
         pthread_mutex_lock(&repair->lock);

@@ -91,10 +91,8 @@ int repair_audit(struct repair *repair, struct ckpt_id id, struct diag *diag, co
     /* The chain takes no more entries about an older checkpoint of which only objects are left. The
      * entry is made about the checkpoint that still needs them. */
     struct ckpt_id about = repair_fact(repair, id) ? id : repair->id;
-    struct event event = {.kind = EVENT_REPAIR,
-                          .id_count = 1,
-                          .ids = &about,
-                          .actor = repair->actor,
-                          .reason = reason};
+    struct event event = {
+        .kind = EVENT_REPAIR,
+        .u.mark = {.id_count = 1, .ids = &about, .actor = repair->actor, .reason = reason}};
     return ask_event(&repair->ask, repair->run, &event, false, diag);
 }

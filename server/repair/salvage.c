@@ -161,7 +161,7 @@ static int make_record(struct salvaging *s, struct diag *diag)
             return 0; /* the first of them gives the run's info */
         }
     }
-    salvage_find_info(s, &event.info);
+    salvage_find_info(s, &event.u.adopt.info);
     return ask_event(&s->repair->ask, s->repair->run, &event, !s->how->yes, diag);
 }
 

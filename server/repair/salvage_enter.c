@@ -35,49 +35,49 @@ static void fill_event(const struct salvaging *s, const struct lost_manifest *lo
                        const struct survey *survey, struct event *ret)
 {
     const struct manifest *manifest = &survey->reader.manifest;
-    *ret = (struct event){.kind = EVENT_ADOPT,
-                          .id = lost->id,
-                          .open_id = lost->open_id,
-                          .token = manifest->token,
-                          .parent = manifest->parent,
-                          .world_size = manifest->world_size,
-                          .wall_ns = manifest->created_wall_ns,
-                          .info = {.run_uuid = manifest->run_uuid,
-                                   .chunk_bytes = manifest->chunk_bytes,
-                                   .created_wall_ns = manifest->created_wall_ns},
-                          .commit = {.manifest_sha256 = lost->sha256,
-                                     .manifest_bytes = lost->bytes,
-                                     .plain_bytes = manifest->plain_bytes,
-                                     .stored_bytes = manifest->stored_bytes,
-                                     .base = survey->base},
-                          .note = {.tag_count = manifest->tag_count,
-                                   .tags = manifest->tags,
-                                   .metric_count = manifest->metric_count,
-                                   .metrics = manifest->metrics,
-                                   .of_save = true},
-                          .health = survey_health(survey),
-                          .reason = survey->first,
-                          .actor = s->repair->actor};
+    *ret =
+        (struct event){.kind = EVENT_ADOPT, .id = lost->id, .wall_ns = manifest->created_wall_ns};
+    ret->u.adopt = (struct event_adopt){.open_id = lost->open_id,
+                                        .token = manifest->token,
+                                        .parent = manifest->parent,
+                                        .world_size = manifest->world_size,
+                                        .info = {.run_uuid = manifest->run_uuid,
+                                                 .chunk_bytes = manifest->chunk_bytes,
+                                                 .created_wall_ns = manifest->created_wall_ns},
+                                        .entry = {.manifest_sha256 = lost->sha256,
+                                                  .manifest_bytes = lost->bytes,
+                                                  .plain_bytes = manifest->plain_bytes,
+                                                  .stored_bytes = manifest->stored_bytes,
+                                                  .base = survey->base},
+                                        .note = {.tag_count = manifest->tag_count,
+                                                 .tags = manifest->tags,
+                                                 .metric_count = manifest->metric_count,
+                                                 .metrics = manifest->metrics,
+                                                 .of_save = true},
+                                        .health = survey_health(survey),
+                                        .reason = survey->first,
+                                        .actor = s->repair->actor};
 }
 
 /* Leaves a checkpoint that cannot be entered, or gives it up. */
 int salvage_leave(struct salvaging *s, const struct lost_manifest *lost, const char *why,
                   struct diag *diag)
 {
-    struct event event = {.kind = EVENT_ADOPT,
-                          .id = lost->id,
-                          .open_id = lost->open_id,
-                          .code = CAIRN_E_DAMAGED,
-                          .reason = "given up: its manifest could not be entered again"};
+    struct event event = {
+        .kind = EVENT_ADOPT,
+        .id = lost->id,
+        .u.adopt = {.open_id = lost->open_id,
+                    .code = CAIRN_E_DAMAGED,
+                    .reason = "given up: its manifest could not be entered again"}};
     if (!s->how->discard) {
         salvage_add_item(s->repair, lost->id, SALVAGE_LEFT, "%.390s", why);
         return 0;
     }
     struct origin origin;
     int status = facts_origin(s->repair, lost->id, lost->open_id, &origin, diag);
-    event.info = origin.info;
+    event.u.adopt.info = origin.info;
     if (status == 0 && !origin.has_info) {
-        salvage_find_info(s, &event.info);
+        salvage_find_info(s, &event.u.adopt.info);
     }
     status = status != 0 ? status
                          : ask_event(&s->repair->ask, s->repair->run, &event, !s->how->yes, diag);

@@ -11,7 +11,8 @@
 
 bool batch_is_kind(const struct event *event)
 {
-    return event->kind == EVENT_SEAL || (event->kind == EVENT_RESTORE_REPORT && event->code == 0);
+    return event->kind == EVENT_SEAL ||
+           (event->kind == EVENT_RESTORE_REPORT && event->u.report.code == 0);
 }
 
 static bool is_shared(const struct run_req *req)
@@ -21,15 +22,22 @@ static bool is_shared(const struct run_req *req)
 
 bool batch_is_same(const struct event *a, const struct event *b)
 {
-    return a->kind == b->kind && a->code == b->code && a->open_id == b->open_id &&
-           ckpt_id_equal(a->id, b->id) && token_equal(&a->token, &b->token) &&
-           a->world_size == b->world_size && a->ordinal == b->ordinal;
+    const struct attempt_rank *from = &a->u.report.from, *other = &b->u.report.from;
+    if (a->kind != b->kind || !ckpt_id_equal(a->id, b->id)) {
+        return false;
+    }
+    if (a->kind == EVENT_SEAL) {
+        return a->u.seal.open_id == b->u.seal.open_id;
+    }
+    return a->kind == EVENT_RESTORE_REPORT && a->u.report.code == b->u.report.code &&
+           token_equal(&from->token, &other->token) && from->world_size == other->world_size &&
+           from->ordinal == other->ordinal;
 }
 
 /* Returns how many entries of the record the event makes. */
 static size_t size_of(const struct event *event)
 {
-    return event->kind == EVENT_SEAL ? event->seal_count : 1;
+    return event->kind == EVENT_SEAL ? event->u.seal.count : 1;
 }
 
 /* Returns how many more entries complete the save or the restore, as far as this daemon knows; 0 if
@@ -41,8 +49,9 @@ static size_t count_left(const struct run *run, const struct event *event)
         CHECK(!open || open->sealed_count <= open->world_size);
         return open ? open->world_size - open->sealed_count : 0;
     }
+    const struct attempt_rank *from = &event->u.report.from;
     const struct state_restore *session =
-        state_restore_find(&run->state, &event->token, event->ordinal);
+        state_restore_find(&run->state, &from->token, from->ordinal);
     bool running = session && session->entry.state == RESTORE_RUNNING &&
                    ckpt_id_equal(session->entry.id, event->id);
     return running ? session->entry.world_size - state_report_count(&run->state, session) : 0;
@@ -123,14 +132,14 @@ static int merge_seals(struct run *run, size_t count, struct event *event)
         return CAIRN_E_NO_MEMORY;
     }
     list_each (node, &run->current) {
-        const struct event *one = &list_item(node, struct run_req, link)->event;
-        for (size_t i = 0; i < one->seal_count; i++) {
-            seals[at++] = one->seals[i];
+        const struct event_seals *one = &list_item(node, struct run_req, link)->event.u.seal;
+        for (size_t i = 0; i < one->count; i++) {
+            seals[at++] = one->items[i];
         }
     }
     CHECK(at == count);
-    event->seals = seals;
-    event->seal_count = count;
+    event->u.seal.items = seals;
+    event->u.seal.count = count;
     return 0;
 }
 
@@ -143,11 +152,11 @@ static int merge_reports(struct run *run, size_t count, struct event *event)
         return CAIRN_E_NO_MEMORY;
     }
     list_each (node, &run->current) {
-        ranks[at++] = list_item(node, struct run_req, link)->event.rank;
+        ranks[at++] = list_item(node, struct run_req, link)->event.u.report.from.rank;
     }
     CHECK(at == count);
-    event->ranks = ranks;
-    event->rank_count = count;
+    event->u.report.ranks = ranks;
+    event->u.report.rank_count = count;
     return 0;
 }
 

@@ -476,25 +476,22 @@ static void event_submit(struct finish *finish, enum event_kind kind)
     const struct build_input *input = &finish->input;
 
     CHECK((kind == EVENT_COMMIT) == (finish->status == 0));
-    finish->event.event = (struct event){.kind = kind,
-                                         .token = input->token,
-                                         .world_size = input->world_size,
-                                         .id = input->id,
-                                         .open_id = finish->open.open_id};
+    struct event *event = &finish->event.event;
+    *event = (struct event){.kind = kind, .id = input->id};
     finish->event.done = on_event;
     if (kind == EVENT_COMMIT) {
-        finish->event.event.commit = (struct entry_chain){
-            .kind = CHAIN_COMMIT,
-            .id = input->id,
-            .manifest_sha256 = sha256(finish->build.bytes.bytes, finish->build.bytes.data),
-            .manifest_bytes = finish->build.bytes.bytes,
-            .plain_bytes = finish->build.manifest.plain_bytes,
-            .stored_bytes = finish->build.manifest.stored_bytes,
-            .world_size = input->world_size,
-            .open_id = finish->open.open_id};
+        event->u.commit =
+            (struct event_commit){.open_id = finish->open.open_id,
+                                  .entry = {.manifest_sha256 = sha256(finish->build.bytes.bytes,
+                                                                      finish->build.bytes.data),
+                                            .manifest_bytes = finish->build.bytes.bytes,
+                                            .plain_bytes = finish->build.manifest.plain_bytes,
+                                            .stored_bytes = finish->build.manifest.stored_bytes}};
     } else {
-        finish->event.event.code = finish->status;
-        finish->event.event.reason = finish->reason;
+        event->u.abort = (struct event_abort){.token = input->token,
+                                              .open_id = finish->open.open_id,
+                                              .code = finish->status,
+                                              .reason = finish->reason};
     }
     run_submit(finish->run, &finish->event);
 }

@@ -85,27 +85,30 @@ static void event_complete(struct run *run, struct event *event)
 {
     const struct catalog_options *options = &run->catalog->options;
     struct loop *loop = run->catalog->loop;
-    bool may_create = event->kind == EVENT_CREATE || event->kind == EVENT_OPEN ||
-                      event->kind == EVENT_RESTORE_BEGIN;
+    bool redundant = run->catalog->store->caps.redundant;
+    struct entry_info *info = event->kind == EVENT_CREATE          ? &event->u.create
+                              : event->kind == EVENT_OPEN          ? &event->u.open.info
+                              : event->kind == EVENT_RESTORE_BEGIN ? &event->u.begin.info
+                                                                   : NULL;
 
+    if (event->kind == EVENT_FORGET) {
+        struct event_forget *forget = &event->u.mark.forget;
+        forget->clock_jump_s =
+            event->wall_ns == 0 ? catalog_clock_jump_s(run->catalog) : forget->clock_jump_s;
+        forget->apart = !redundant;
+    }
     if (event->wall_ns == 0) {
         event->wall_ns = loop_wall_ns(loop);
-        event->clock_jump_s = catalog_clock_jump_s(run->catalog);
     }
-    if (may_create && event->info.chunk_bytes == 0) {
-        loop_random(loop, sizeof event->info.run_uuid, &event->info.run_uuid);
-        event->info.chunk_bytes = options->chunk_bytes;
-        event->info.created_wall_ns = event->wall_ns;
+    if (info && info->chunk_bytes == 0) {
+        loop_random(loop, sizeof info->run_uuid, &info->run_uuid);
+        info->chunk_bytes = options->chunk_bytes;
+        info->created_wall_ns = event->wall_ns;
     }
-    if (event->kind == EVENT_OPEN && options->deadline_ms_max != 0) {
-        uint64_t asked = event->open.deadline_ms ? event->open.deadline_ms : UINT64_MAX;
-        event->open.deadline_ms = min_u64(asked, options->deadline_ms_max);
-    }
-    if (event->kind == EVENT_OPEN && !run->catalog->store->caps.redundant) {
-        event->full_every = options->full_every;
-    }
-    if (event->kind == EVENT_FORGET) {
-        event->apart = !run->catalog->store->caps.redundant;
+    if (event->kind == EVENT_OPEN) {
+        uint64_t *deadline_ms = &event->u.open.entry.deadline_ms, most = options->deadline_ms_max;
+        *deadline_ms = most == 0 || (*deadline_ms > 0 && *deadline_ms < most) ? *deadline_ms : most;
+        event->u.open.full_every = redundant ? event->u.open.full_every : options->full_every;
     }
 }
 
@@ -117,6 +120,7 @@ void run_submit(struct run *run, struct run_req *req)
     timer_init(&req->timer, run->catalog->loop, NULL);
     req->run = run;
     req->status = 0;
+    req->verdict = verdict_of(req->event.kind);
     diag_clear(&req->diag);
     req->waiting = req->expired = req->alone = false;
     req->tries = 0;

@@ -97,7 +97,7 @@ const struct run_name *run_name_of(const struct run *run);
  * - FIND_OPEN waits until rank 0 has opened the step; then it fails with MISSING_RANKS, naming rank
  * 0.
  *
- * - RESTORE_REPORT waits until the session is decided: restore_done, restore_failed, or moved on
+ * - RESTORE_REPORT waits until the session is decided: `done`, `failed`, or moved on
  * (verdict.id differs from event.id); then it fails with MISSING_RANKS, naming the ranks that have
  * not reported.
  *

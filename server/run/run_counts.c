@@ -30,12 +30,17 @@ const struct run_counts *catalog_counts(const struct catalog *catalog) { return 
 
 void counts_remember(struct run *run, const struct event *event)
 {
-    run->applying = (struct run_applying){.kind = event->kind,
-                                          .code = event->code,
-                                          .plain_bytes = event->commit.plain_bytes,
-                                          .stored_bytes = event->commit.stored_bytes,
-                                          .blocked_ms = event->blocked_ms,
-                                          .persist_ms = event->persist_ms};
+    struct run_applying *applying = &run->applying;
+    *applying = (struct run_applying){.kind = event->kind};
+    if (event->kind == EVENT_ABORT) {
+        applying->code = event->u.abort.code;
+    } else if (event->kind == EVENT_COMMIT) {
+        applying->plain_bytes = event->u.commit.entry.plain_bytes;
+        applying->stored_bytes = event->u.commit.entry.stored_bytes;
+    } else if (event->kind == EVENT_OPEN) {
+        applying->blocked_ms = event->u.open.blocked_ms;
+        applying->persist_ms = event->u.open.persist_ms;
+    }
 }
 
 /* Counts a commit that this daemon has made, and how long its save took. */
@@ -78,43 +83,23 @@ void counts_applied(struct run *run)
 {
     struct run_counts *counts = &run->catalog->counts;
     const struct verdict *verdict = &run->verdict;
+    const enum event_kind kind = run->applying.kind;
     counts->updates++;
     count_day(run);
-    switch (run->applying.kind) {
-    case EVENT_OPEN:
-        counts->saves_opened += verdict->state == SAVE_OPEN;
-        break;
-    case EVENT_COMMIT:
+    if (kind == EVENT_OPEN) {
+        counts->saves_opened += verdict_save(verdict)->state == SAVE_OPEN;
+    } else if (kind == EVENT_COMMIT) {
         count_commit(run);
-        break;
-    case EVENT_FORGET:
-        counts->forgotten += verdict->done_count;
-        break;
-    case EVENT_UNDELETE:
-        counts->undeleted += verdict->done_count;
-        break;
-    case EVENT_RECLAIM:
-        counts->reclaimed += verdict->done_count;
-        break;
-    case EVENT_ANNOTATE:
+    } else if (kind == EVENT_FORGET) {
+        counts->forgotten += verdict_marks(verdict)->done_count;
+    } else if (kind == EVENT_UNDELETE) {
+        counts->undeleted += verdict_marks(verdict)->done_count;
+    } else if (kind == EVENT_RECLAIM) {
+        counts->reclaimed += verdict_marks(verdict)->done_count;
+    } else if (kind == EVENT_ANNOTATE) {
         counts->annotated++;
-        break;
-    case EVENT_HEALTH:
+    } else if (kind == EVENT_HEALTH) {
         counts->health_changes++;
-        break;
-    case EVENT_CREATE:
-    case EVENT_FIND_OPEN:
-    case EVENT_SEAL:
-    case EVENT_ABORT:
-    case EVENT_RESTORE_BEGIN:
-    case EVENT_RESTORE_REPORT:
-    case EVENT_PIN:
-    case EVENT_UNPIN:
-    case EVENT_REPAIR:
-    case EVENT_GC_CYCLE:
-    case EVENT_ADOPT:
-    case EVENT_BURY:
-        break;
     }
 }
 

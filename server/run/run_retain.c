@@ -80,7 +80,7 @@ static void on_decided(struct run_req *req)
     struct retain *retain = container_of(req, struct retain, req);
     CHECK(retain->run != NULL);
     report(retain, &retain->names[retain->at], req->status, &req->diag,
-           req->status == 0 ? req->verdict.done_count : 0);
+           req->status == 0 ? verdict_marks(&req->verdict)->done_count : 0);
     end_run(retain);
 }
 
@@ -107,8 +107,8 @@ static void begin_run(struct retain *retain)
         return;
     }
     retain->req = (struct run_req){.done = on_decided};
-    retain->req.event =
-        (struct event){.kind = EVENT_FORGET, .policy = &retain->policy, .actor = "cairnd"};
+    retain->req.event = (struct event){
+        .kind = EVENT_FORGET, .u.mark = {.actor = "cairnd", .forget = {.policy = &retain->policy}}};
     run_submit(retain->run, &retain->req);
 }
 

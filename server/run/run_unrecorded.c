@@ -289,7 +289,9 @@ bool keep_is_due(const struct run *run, const struct event *event)
     if (!is_restore(event->kind) || !run->state.exists) {
         return false; /* a run that does not exist is not made in memory */
     }
-    key_restore(&event->token, event->ordinal, key);
+    const struct attempt_rank *from =
+        event->kind == EVENT_RESTORE_BEGIN ? &event->u.begin.from : &event->u.report.from;
+    key_restore(&from->token, from->ordinal, key);
     return run->catalog->store->caps.read_only || run->lost_from != 0 ||
            (run->kept && record_get(run->kept, key, &value));
 }

@@ -141,25 +141,25 @@ static void on_deadline(struct timer *timer)
         run_kick(run);
         return;
     }
-    track->abort.event = (struct event){.kind = EVENT_ABORT,
-                                        .token = term->entry.token,
-                                        .world_size = term->entry.world_size,
-                                        .id = track->id,
-                                        .open_id = track->open_id,
-                                        .reason = track->reason};
+    int code = CAIRN_E_MISSING_RANKS;
     if (open->sealed_count == open->world_size) {
-        track->abort.event.code = CAIRN_E_TIMED_OUT;
+        code = CAIRN_E_TIMED_OUT;
         snprintf(track->reason, sizeof track->reason,
                  "all ranks sealed their parts, but the deadline of %" PRIu64
                  " ms passed before the commit",
                  open->entry.deadline_ms);
     } else {
-        track->abort.event.code = CAIRN_E_MISSING_RANKS;
         state_missing_ranks(&run->state, track->id, sizeof missing, missing);
         snprintf(track->reason, sizeof track->reason,
                  "no part within the deadline of %" PRIu64 " ms from %s", open->entry.deadline_ms,
                  missing);
     }
+    track->abort.event = (struct event){.kind = EVENT_ABORT,
+                                        .id = track->id,
+                                        .u.abort = {.token = term->entry.token,
+                                                    .open_id = track->open_id,
+                                                    .code = code,
+                                                    .reason = track->reason}};
     track->abort.done = on_aborted;
     run_submit(run, &track->abort);
 }

@@ -15,33 +15,16 @@
 
 bool wait_is_needed(const struct run_req *req, const struct verdict *verdict)
 {
-    switch (req->event.kind) {
-    case EVENT_FIND_OPEN:
+    if (req->event.kind == EVENT_FIND_OPEN) {
         return verdict->code == CAIRN_E_AGAIN;
-    case EVENT_RESTORE_REPORT:
-        return verdict->code == CAIRN_E_AGAIN ||
-               (verdict->code == 0 && !verdict->restore_done && !verdict->restore_failed &&
-                ckpt_id_equal(verdict->id, req->event.id));
-    case EVENT_CREATE:
-    case EVENT_OPEN:
-    case EVENT_SEAL:
-    case EVENT_COMMIT:
-    case EVENT_ABORT:
-    case EVENT_RESTORE_BEGIN:
-    case EVENT_HEALTH:
-    case EVENT_ANNOTATE:
-    case EVENT_FORGET:
-    case EVENT_UNDELETE:
-    case EVENT_PIN:
-    case EVENT_UNPIN:
-    case EVENT_REPAIR:
-    case EVENT_GC_CYCLE:
-    case EVENT_RECLAIM:
-    case EVENT_ADOPT:
-    case EVENT_BURY:
+    }
+    if (req->event.kind != EVENT_RESTORE_REPORT) {
         return false;
     }
-    return false;
+    const struct verdict_restore *restore = verdict_restore(verdict);
+    return verdict->code == CAIRN_E_AGAIN ||
+           (verdict->code == 0 && !restore->done && !restore->failed &&
+            ckpt_id_equal(verdict->id, req->event.id));
 }
 
 void run_handed_add(struct run *run, struct run_handed *handed)
@@ -124,13 +107,13 @@ static bool is_secured(const struct run *run, const struct state_open *open)
 bool wait_drain_is_needed(const struct run *run, const struct run_req *req)
 {
     const struct run_state *state = &run->state;
-    const struct event *event = &req->event;
+    const struct event_begin *begin = &req->event.u.begin;
 
-    if (event->kind != EVENT_RESTORE_BEGIN || event->selector.kind != SELECT_LATEST ||
+    if (req->event.kind != EVENT_RESTORE_BEGIN || begin->selector.kind != SELECT_LATEST ||
         req->expired || run->catalog->options.restore_drain_ms == 0) {
         return false;
     }
-    if (state_restore_find(state, &event->token, event->ordinal) || run->lost_from != 0 ||
+    if (state_restore_find(state, &begin->from.token, begin->from.ordinal) || run->lost_from != 0 ||
         run->catalog->store->caps.read_only) {
         return false; /* the answer is known already, or nothing can be committed */
     }
@@ -176,7 +159,8 @@ void wait_begin(struct run *run, struct run_req *req, uint64_t wait_ms)
  * after each update. */
 static bool is_settled(const struct run_state *state, const struct event *event)
 {
-    const struct state_restore *session = state_restore_find(state, &event->token, event->ordinal);
+    const struct attempt_rank *from = &event->u.report.from;
+    const struct state_restore *session = state_restore_find(state, &from->token, from->ordinal);
     return session && session->entry.state == RESTORE_RUNNING &&
            ckpt_id_equal(session->entry.id, event->id) &&
            state_report_count(state, session) < session->entry.world_size;
@@ -190,7 +174,7 @@ void wait_wake(struct run *run)
 
     list_each_safe (node, &run->waiting) {
         struct run_req *req = list_item(node, struct run_req, link);
-        if (req->event.kind == EVENT_RESTORE_REPORT && req->event.code == 0) {
+        if (req->event.kind == EVENT_RESTORE_REPORT && req->event.u.report.code == 0) {
             bool same = last && batch_is_same(last, &req->event);
             settled = same ? settled : is_settled(&run->state, &req->event);
             last = &req->event;
@@ -208,6 +192,7 @@ void wait_wake(struct run *run)
 void wait_give_up(const struct run *run, struct run_req *req)
 {
     const struct event *event = &req->event;
+    const struct attempt_rank *from = &event->u.report.from;
     const struct state_restore *session;
     char name[RUN_NAME_TEXT_MAX], missing[256] = "";
 
@@ -219,7 +204,7 @@ void wait_give_up(const struct run *run, struct run_req *req)
                  " ms; check that rank 0 is alive and saves the same step",
                  event->id.step, name, req->wait_ms);
     } else {
-        session = state_restore_find(&run->state, &event->token, event->ordinal);
+        session = state_restore_find(&run->state, &from->token, from->ordinal);
         if (session) {
             state_missing_reports(&run->state, session, sizeof missing, missing);
         }
@@ -253,7 +238,7 @@ void refusal_note(struct run *run, const struct store_req *req)
     if (event && event->kind == EVENT_OPEN) {
         refusal->open.was_asked = true;
         refusal->open.step = event->id.step;
-        refusal->open.token = event->token;
+        refusal->open.token = event->u.open.from.token;
     }
     run->wake = run->tell = true;
 }
@@ -289,7 +274,7 @@ const struct diag *refusal_of(const struct run *run, const struct run_req *req)
     bool ends = event->kind == EVENT_FIND_OPEN && is_refused(run) &&
                 (refusal->diag.code == CAIRN_E_READ_ONLY ||
                  (refusal->open.was_asked && refusal->open.step == event->id.step &&
-                  token_equal(&refusal->open.token, &event->token)));
+                  token_equal(&refusal->open.token, &event->u.open.from.token)));
 
     return ends ? &refusal->diag : NULL;
 }

@@ -41,9 +41,7 @@ static void lower_health(struct walk *walk, enum health health, const char *text
 {
     struct event event = {.kind = EVENT_HEALTH,
                           .id = walk->ckpt->root.id,
-                          .health = health,
-                          .code = CAIRN_E_DAMAGED,
-                          .reason = text};
+                          .u.health = {.health = health, .reason = text}};
     int status = ask_event(&walk->scrub->ask, walk->scrub->run, &event, false, NULL);
     walk->told = health;
     walk->is_forgotten = status == CAIRN_E_NOT_FOUND;
@@ -214,7 +212,8 @@ static void judge(struct walk *walk)
     if (scrub->now.entry.found > 0) {
         scrub_tell(scrub, &(struct scrub_news){.kind = SCRUB_IS_DAMAGED, .id = id});
     } else if (walk->ckpt->health != HEALTH_VERIFIED) {
-        struct event event = {.kind = EVENT_HEALTH, .id = id, .health = HEALTH_VERIFIED};
+        struct event event = {
+            .kind = EVENT_HEALTH, .id = id, .u.health = {.health = HEALTH_VERIFIED}};
         if (ask_event(&scrub->ask, scrub->run, &event, false, NULL) == 0) {
             scrub_tell(scrub, &(struct scrub_news){.kind = SCRUB_HEALED, .id = id});
         }

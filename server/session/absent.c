@@ -76,7 +76,7 @@ static void absent_free(struct absent *absent)
 static void on_aborted(struct run_req *req)
 {
     struct absent *absent = container_of(req, struct absent, abort);
-    if (req->status == 0 && req->verdict.state == SAVE_ABORTED) {
+    if (req->status == 0 && verdict_save(&req->verdict)->state == SAVE_ABORTED) {
         LOG(LOG_WARN, "session", "save aborted: a rank is gone", lu("term", req->event.id.term),
             lu("step", req->event.id.step), lu("rank", absent->rank), ls("err", absent->reason));
     }
@@ -214,12 +214,11 @@ static void on_look(struct run_snapshot_req *req)
     say_gone(absent, open);
     absent->abort = (struct run_req){.done = on_aborted};
     absent->abort.event = (struct event){.kind = EVENT_ABORT,
-                                         .token = absent->token,
-                                         .world_size = open->world_size,
                                          .id = open->id,
-                                         .open_id = open->entry.open_id,
-                                         .code = CAIRN_E_MISSING_RANKS,
-                                         .reason = absent->reason};
+                                         .u.abort = {.token = absent->token,
+                                                     .open_id = open->entry.open_id,
+                                                     .code = CAIRN_E_MISSING_RANKS,
+                                                     .reason = absent->reason}};
     run_submit(absent->run, &absent->abort);
 }
 

@@ -139,6 +139,15 @@ void request_free(struct request *request)
     server_check_stopped(server);
 }
 
+struct attempt_rank session_rank(const struct session *session, uint32_t ordinal)
+{
+    const struct msg_join *join = &session->join;
+    return (struct attempt_rank){.token = join->token,
+                                 .rank = join->rank,
+                                 .world_size = join->world_size,
+                                 .ordinal = ordinal};
+}
+
 void request_orphan(struct request *request)
 {
     CHECK(request->session != NULL);

@@ -130,6 +130,8 @@ void request_free(struct request *request);
 void request_reply(struct request *request, const struct msg *reply);
 void request_error(struct request *request, int code, const struct diag *diag);
 void request_send(struct request *request, const struct msg *reply, struct conn_out *out);
+/* Returns the rank of the session, as an event of its attempt names it. */
+struct attempt_rank session_rank(const struct session *session, uint32_t ordinal);
 /* Makes the request an orphan. Its completion has to call request_free(). */
 void request_orphan(struct request *request);
 

@@ -30,28 +30,28 @@ static void fail(struct request *request, int status, const struct diag *diag)
 
 /* Copies the marks of the newest MSG_MARK_RECORDS_MAX checkpoints, which come first in a policy's
  * list. */
-static int copy_marks(struct request *request, const struct verdict *verdict,
+static int copy_marks(struct request *request, const struct verdict_marks *marks,
                       struct msg_marked *ret)
 {
-    CHECK(verdict->done_count <= verdict->mark_count);
-    size_t count = min_u64(verdict->mark_count, MSG_MARK_RECORDS_MAX);
+    CHECK(marks->done_count <= marks->count);
+    size_t count = min_u64(marks->count, MSG_MARK_RECORDS_MAX);
     ret->records = scratch_array(&request->scratch, count + 1, sizeof(*ret->records));
     if (!ret->records) {
         return CAIRN_E_NO_MEMORY;
     }
     for (size_t i = 0; i < count; i++) {
-        const struct mark *mark = &verdict->marks[i];
+        const struct mark *mark = &marks->items[i];
         ret->records[i] = (struct msg_mark_record){.id = mark->id,
                                                    .wall_ns = mark->wall_ns,
                                                    .reasons = mark->reasons,
                                                    .outcome = (uint32_t)mark->outcome};
     }
     ret->record_count = (uint32_t)count;
-    ret->total_count = (uint32_t)verdict->mark_count;
-    ret->done_count = (uint32_t)verdict->done_count;
-    ret->refused_count = (uint32_t)verdict->refused_count;
-    ret->head_seq = verdict->mark_head_seq;
-    ret->bytes = verdict->done_bytes;
+    ret->total_count = (uint32_t)marks->count;
+    ret->done_count = (uint32_t)marks->done_count;
+    ret->refused_count = (uint32_t)marks->refused_count;
+    ret->head_seq = marks->head_seq;
+    ret->bytes = marks->done_bytes;
     return 0;
 }
 
@@ -62,9 +62,10 @@ static void tell_forgotten(const struct session *session, const struct run_req *
 {
     struct forgotten_total totals;
     run_forgotten(session->run, &totals);
-    if (req->dry_run && req->event.kind == EVENT_FORGET && req->verdict.done_count > 0) {
-        totals.count += req->verdict.done_count;
-        totals.bytes += req->verdict.done_bytes;
+    const struct verdict_marks *marks = verdict_marks(&req->verdict);
+    if (req->dry_run && req->event.kind == EVENT_FORGET && marks->done_count > 0) {
+        totals.count += marks->done_count;
+        totals.bytes += marks->done_bytes;
         totals.cycles_min = 0;
     }
     ret->forgotten = totals.count;
@@ -81,7 +82,7 @@ static void on_marked(struct run_req *req)
     struct msg reply = {.type = MSG_MARKED};
     int status = req->status;
     if (status == 0) {
-        status = copy_marks(request, &req->verdict, &reply.u.marked);
+        status = copy_marks(request, verdict_marks(&req->verdict), &reply.u.marked);
     }
     if (status != 0) {
         fail(request, status, &req->diag);
@@ -136,7 +137,7 @@ static int resolve(const struct run_state *state, uint32_t kind, const struct se
 static int resolve_all(struct request *request, const struct run_state *state, struct diag *diag)
 {
     const struct msg_mark *mark = &request->msg.u.mark;
-    struct event *event = &request->step.event;
+    struct event_mark *event = &request->step.event.u.mark;
     struct ckpt_id *ids = scratch_array(&request->scratch, mark->selector_count + 1u, sizeof(*ids));
     int status = ids ? 0 : diag_no_memory(diag, "the checkpoints");
     for (uint32_t i = 0; status == 0 && i < mark->selector_count; i++) {
@@ -280,10 +281,11 @@ int session_on_mark(struct session *session, uint32_t stream, const struct msg *
     request->step = (struct run_req){.done = on_marked, .dry_run = mark->dry_run};
     CHECK(mark->kind < ARRAY_LEN(kinds)); /* the codec has compared it */
     request->step.event = (struct event){.kind = kinds[mark->kind],
-                                         .policy = policy,
-                                         .keep_least = mark->keep_least,
-                                         .actor = actor,
-                                         .reason = mark->reason};
+                                         .u.mark = {.actor = actor, .reason = mark->reason}};
+    if (mark->kind == MSG_MARK_FORGET) {
+        request->step.event.u.mark.forget =
+            (struct event_forget){.policy = policy, .keep_least = mark->keep_least};
+    }
     request->info = (struct run_snapshot_req){.done = on_state};
     run_snapshot(session->run, &request->info);
     return 0;
@@ -335,14 +337,15 @@ int session_on_annotate(struct session *session, uint32_t stream, const struct m
     const struct msg_annotate *annotate = &request->msg.u.annotate;
     request->cancel = cancel_mark;
     request->step = (struct run_req){.done = on_annotated};
-    request->step.event = (struct event){.kind = EVENT_ANNOTATE,
-                                         .selector = annotate->selector,
-                                         .note = {.tag_count = annotate->tag_count,
-                                                  .tags = annotate->tags,
-                                                  .removed_count = annotate->removed_count,
-                                                  .removed = annotate->removed_tags,
-                                                  .metric_count = annotate->metric_count,
-                                                  .metrics = annotate->metrics}};
+    request->step.event =
+        (struct event){.kind = EVENT_ANNOTATE,
+                       .u.annotate.selector = annotate->selector,
+                       .u.annotate.note = {.tag_count = annotate->tag_count,
+                                           .tags = annotate->tags,
+                                           .removed_count = annotate->removed_count,
+                                           .removed = annotate->removed_tags,
+                                           .metric_count = annotate->metric_count,
+                                           .metrics = annotate->metrics}};
     run_submit(session->run, &request->step);
     return 0;
 }

@@ -181,14 +181,10 @@ static void submit_seal(struct request *request)
     }
     CHECK(request->u.seal.seal.entry.part_bytes > 0);
     *run = (struct run_req){.done = on_sealed};
-    run->event = (struct event){.kind = EVENT_SEAL,
-                                .token = join->token,
-                                .rank = join->rank,
-                                .world_size = join->world_size,
-                                .id = seal->id,
-                                .open_id = seal->open_id,
-                                .seal_count = 1,
-                                .seals = &request->u.seal.seal};
+    run->event = (struct event){
+        .kind = EVENT_SEAL,
+        .id = seal->id,
+        .u.seal = {.open_id = seal->open_id, .count = 1, .items = &request->u.seal.seal}};
     run_submit(request->session->run, run);
 }
 

@@ -39,8 +39,9 @@ static void on_aborted(struct run_req *req)
         request_free(request);
         return;
     }
-    request->u.open.run.verdict.state = req->verdict.state;
-    if (req->verdict.state == SAVE_ABORTED) {
+    enum save_state state = verdict_save(&req->verdict)->state;
+    request->u.open.run.verdict.u.save.state = state;
+    if (state == SAVE_ABORTED) {
         request->u.open.run.status = CAIRN_E_ABORTED;
         request->u.open.run.diag = request->u.open.refusal;
     }
@@ -52,8 +53,9 @@ static void on_aborted(struct run_req *req)
 static void on_doomed(struct run_req *req)
 {
     struct request *request = container_of(req, struct request, u.open.run);
-    bool new_one = req->status == 0 && req->verdict.state == SAVE_OPEN && !req->verdict.all_sealed;
-    bool fits = request->u.open.too_large_if_full && req->verdict.base.term != 0;
+    const struct verdict_save *save = verdict_save(&req->verdict);
+    bool new_one = req->status == 0 && save->state == SAVE_OPEN && !save->all_sealed;
+    bool fits = request->u.open.too_large_if_full && save->base.term != 0;
     if (!new_one || fits) {
         session_opened(req);
         return;
@@ -62,9 +64,9 @@ static void on_doomed(struct run_req *req)
     request->step = (struct run_req){.done = on_aborted};
     request->step.event = (struct event){.kind = EVENT_ABORT,
                                          .id = req->verdict.id,
-                                         .open_id = req->verdict.open_id,
-                                         .code = CAIRN_E_QUOTA,
-                                         .reason = request->u.open.refusal.text};
+                                         .u.abort = {.open_id = save->open_id,
+                                                     .code = CAIRN_E_QUOTA,
+                                                     .reason = request->u.open.refusal.text}};
     run_submit(request->session->run, &request->step);
 }
 
@@ -73,11 +75,11 @@ static void on_found(struct run_req *req)
 {
     struct request *request = container_of(req, struct request, u.open.run);
     const struct msg_open *open = &request->msg.u.open;
-    if (session_found_answers(req, req->verdict.open_id == open->open_id)) {
+    if (session_found_answers(req, verdict_save(&req->verdict)->open_id == open->open_id)) {
         return;
     }
     req->event.kind = EVENT_OPEN;
-    req->event.open_id = open->open_id;
+    req->event.u.open.open_id = open->open_id;
     req->wait_ms = open->wait_ms;
     req->done = on_doomed;
     run_submit(request->session->run, req);
@@ -151,7 +153,7 @@ static void on_counted(struct usage_walk *walk)
     }
     if (status == CAIRN_E_QUOTA) {
         run->event.kind = EVENT_FIND_OPEN;
-        run->event.open_id = 0;
+        run->event.u.open.open_id = 0;
         run->wait_ms = 0;
         run->done = on_found;
     }

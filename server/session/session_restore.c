@@ -27,22 +27,17 @@ static void warn_of_loss(const struct session *session, const struct run_state *
     }
 }
 
-/* Answers RESTORE with the checkpoint that was chosen. It also says so if a newer checkpoint may
- * exist that a damaged record does not know. */
-static void reply_resolved(struct request *request, const struct run_state *state)
+/* Answers RESTORE with the checkpoint that was chosen, after adding the facts about it. The answer
+ * also says so if a newer checkpoint may exist that a damaged record does not know. */
+static void reply_resolved(struct request *request, const struct run_state *state,
+                           struct msg_resolved resolved)
 {
     warn_of_loss(request->session, state);
-    const struct verdict *verdict = &request->verdict;
-    struct msg reply = {.type = MSG_RESOLVED};
-    struct msg_resolved *resolved = &reply.u.resolved;
     bool asks_newest = request->msg.u.restore.selector.kind == SELECT_LATEST;
-    bool lacks_newer = asks_newest && state_may_lack_newer(state, verdict->id);
-    *resolved = (struct msg_resolved){.empty = verdict->empty,
-                                      .fell_back = verdict->fell_back || lacks_newer,
-                                      .id = verdict->id,
-                                      .try_count = verdict->try_count,
-                                      .newest_term = verdict->newest_term};
-    int status = run_info_find(state, verdict->id, &request->scratch, &resolved->info);
+    resolved.fell_back =
+        resolved.fell_back || (asks_newest && state_may_lack_newer(state, resolved.id));
+    int status = run_info_find(state, resolved.id, &request->scratch, &resolved.info);
+    struct msg reply = {.type = MSG_RESOLVED, .u.resolved = resolved};
     if (status == 0) {
         request_reply(request, &reply);
     } else {
@@ -55,14 +50,15 @@ static void reply_verdict(struct request *request, const struct run_state *state
 {
     CHECK(request->session != NULL);
     const struct verdict *verdict = &request->verdict;
+    const struct verdict_restore *restore = verdict_restore(verdict);
     struct msg reply = {.type = MSG_VERDICT};
     struct msg_verdict *msg = &reply.u.verdict;
-    *msg = (struct msg_verdict){.done = verdict->restore_done && !verdict->restore_failed,
-                                .fell_back = verdict->fell_back,
-                                .code = verdict->restore_failed ? verdict->restore_code : 0,
-                                .text = verdict->restore_failed ? verdict->diag.text : "",
+    *msg = (struct msg_verdict){.done = restore->done,
+                                .fell_back = restore->fell_back,
+                                .code = restore->code,
+                                .text = restore->failed ? verdict->diag.text : "",
                                 .id = verdict->id,
-                                .try_count = verdict->try_count,
+                                .try_count = restore->try_count,
                                 .newest_term = verdict->newest_term};
     int status = run_info_find(state, verdict->id, &request->scratch, &msg->info);
     if (status == 0) {
@@ -79,7 +75,13 @@ static void on_info(struct run_snapshot_req *req)
     if (req->status != 0) {
         request_error(request, req->status, &req->diag);
     } else if (request->msg.type == MSG_RESTORE) {
-        reply_resolved(request, req->state);
+        const struct verdict_restore *restore = verdict_restore(&request->verdict);
+        reply_resolved(request, req->state,
+                       (struct msg_resolved){.empty = restore->empty,
+                                             .fell_back = restore->fell_back,
+                                             .id = request->verdict.id,
+                                             .try_count = restore->try_count,
+                                             .newest_term = request->verdict.newest_term});
     } else {
         reply_verdict(request, req->state);
     }
@@ -110,8 +112,9 @@ static void on_begun(struct run_req *req)
         return;
     }
     request->verdict = req->verdict;
-    if (req->verdict.restore_failed) {
-        request_error(request, req->verdict.restore_code, &req->verdict.diag);
+    const struct verdict_restore *restore = verdict_restore(&req->verdict);
+    if (restore->failed) {
+        request_error(request, restore->code, &req->verdict.diag);
         request_free(request);
         return;
     }
@@ -125,13 +128,14 @@ static void on_viewed(struct run_snapshot_req *req)
     const struct state_commit *commit = NULL;
     struct diag diag = req->diag;
     int status = req->status;
+    bool empty = false;
     if (status == 0 && request->msg.u.restore.selector.kind == SELECT_LATEST) {
         commit = state_latest(req->state, (struct ckpt_id){0});
-        request->verdict.empty = req->state->commit_count == 0;
-        if (request->verdict.empty) {
+        empty = req->state->commit_count == 0;
+        if (empty) {
             status = state_unrecorded_check(req->state, &diag);
         }
-        if (!commit && !request->verdict.empty) {
+        if (!commit && !empty) {
             status = diag_set(&diag, CAIRN_E_DAMAGED,
                               "every checkpoint on the lineage is damaged or forgotten; `cairn ls "
                               "RUN --all` shows the superseded ones");
@@ -142,9 +146,10 @@ static void on_viewed(struct run_snapshot_req *req)
     if (status != 0) {
         request_error(request, status, &diag);
     } else {
-        request->verdict.id = commit ? commit->entry.id : (struct ckpt_id){0};
-        request->verdict.newest_term = req->state->newest_term;
-        reply_resolved(request, req->state);
+        reply_resolved(request, req->state,
+                       (struct msg_resolved){.empty = empty,
+                                             .id = commit ? commit->entry.id : (struct ckpt_id){0},
+                                             .newest_term = req->state->newest_term});
     }
     request_free(request);
 }
@@ -167,13 +172,11 @@ int session_on_restore(struct session *session, uint32_t stream, const struct ms
         return 0;
     }
     request->step = (struct run_req){.done = on_begun, .wait_ms = restore->wait_ms};
-    request->step.event = (struct event){.kind = EVENT_RESTORE_BEGIN,
-                                         .token = session->join.token,
-                                         .rank = session->join.rank,
-                                         .world_size = session->join.world_size,
-                                         .ordinal = restore->ordinal,
-                                         .selector = restore->selector,
-                                         .allow_older = restore->allow_older};
+    request->step.event =
+        (struct event){.kind = EVENT_RESTORE_BEGIN,
+                       .u.begin = {.from = session_rank(session, restore->ordinal),
+                                   .selector = restore->selector,
+                                   .allow_older = restore->allow_older}};
     run_submit(session->run, &request->step);
     return 0;
 }
@@ -216,14 +219,12 @@ static void on_report_try(struct run_snapshot_req *req)
     }
     bool current = restore->entry.try_count == report->try_count;
     request->step = (struct run_req){.done = on_reported, .wait_ms = report->wait_ms};
-    request->step.event = (struct event){.kind = EVENT_RESTORE_REPORT,
-                                         .token = session->join.token,
-                                         .rank = session->join.rank,
-                                         .world_size = session->join.world_size,
-                                         .ordinal = report->ordinal,
-                                         .id = current ? restore->entry.id : (struct ckpt_id){0},
-                                         .code = report->code,
-                                         .reason = report->reason};
+    request->step.event =
+        (struct event){.kind = EVENT_RESTORE_REPORT,
+                       .id = current ? restore->entry.id : (struct ckpt_id){0},
+                       .u.report = {.from = session_rank(session, report->ordinal),
+                                    .code = report->code,
+                                    .reason = report->reason}};
     run_submit(session->run, &request->step);
 }
 
@@ -353,9 +354,7 @@ static void fail_and_mark(struct request *request, int status, const struct diag
     request->step.event = (struct event){
         .kind = EVENT_HEALTH,
         .id = request->msg.type == MSG_FETCH ? request->msg.u.fetch.id : request->msg.u.plan.id,
-        .code = status,
-        .health = HEALTH_DAMAGED,
-        .reason = reason ? reason : ""};
+        .u.health = {.health = HEALTH_DAMAGED, .reason = reason ? reason : ""}};
     run_submit(run, &request->step);
 }
 

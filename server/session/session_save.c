@@ -96,7 +96,8 @@ static const struct writer_events writer_events = {.on_durable = on_durable,
 static int add_save(struct session *session, const struct verdict *verdict)
 {
     const struct ckpt_id id = verdict->id;
-    const uint64_t open_id = verdict->open_id;
+    const struct verdict_save *opening = verdict_save(verdict);
+    const uint64_t open_id = opening->open_id;
     struct session_save *save = session_find_save(session, id);
     if (save && save->open_id == open_id) {
         return 0;
@@ -124,7 +125,7 @@ static int add_save(struct session *session, const struct verdict *verdict)
         return CAIRN_E_NO_MEMORY;
     }
     *save = (struct session_save){
-        .session = session, .id = id, .open_id = open_id, .base = verdict->base};
+        .session = session, .id = id, .open_id = open_id, .base = opening->base};
     list_init(&save->link);
     int status = ingest_attach(session->server->ingest, &key, &writer_events, save, &save->writer);
     if (status != 0) {
@@ -132,7 +133,7 @@ static int add_save(struct session *session, const struct verdict *verdict)
         return status;
     }
     list_add_tail(&session->saves, &save->link);
-    if (!verdict->sealed) {
+    if (!opening->sealed) {
         run_enter_rank(session->run, id, open_id, key.rank);
     }
     return 0;
@@ -175,8 +176,9 @@ static void reply_with_base(struct request *request, const struct msg_opened *op
 {
     request->u.open.opened = *opened;
     request->cancel = cancel_base;
-    request->u.open.base = (struct base_req){
-        .id = request->verdict.base, .rank = request->session->join.rank, .done = on_base};
+    request->u.open.base = (struct base_req){.id = verdict_save(&request->verdict)->base,
+                                             .rank = request->session->join.rank,
+                                             .done = on_base};
     run_base(request->session->run, &request->u.open.base);
 }
 
@@ -186,9 +188,10 @@ static void on_open_info(struct run_snapshot_req *req)
 {
     struct request *request = container_of(req, struct request, info);
     const struct verdict *verdict = &request->verdict;
+    const struct verdict_save *save = verdict_save(verdict);
     int status = req->status;
     CHECK(request->session != NULL);
-    if (status == 0 && verdict->state == SAVE_OPEN) {
+    if (status == 0 && save->state == SAVE_OPEN) {
         status = add_save(request->session, verdict);
     }
     if (status != 0) {
@@ -198,16 +201,16 @@ static void on_open_info(struct run_snapshot_req *req)
     }
     struct msg reply = {.type = MSG_OPENED};
     reply.u.opened = (struct msg_opened){.id = verdict->id,
-                                         .open_id = verdict->open_id,
-                                         .state = verdict->state,
-                                         .sealed = verdict->sealed,
-                                         .new_term = verdict->new_term,
-                                         .new_lineage = verdict->new_lineage,
-                                         .seq = verdict->seq,
-                                         .deadline_ms = verdict->deadline_ms,
+                                         .open_id = save->open_id,
+                                         .state = save->state,
+                                         .sealed = save->sealed,
+                                         .new_term = save->new_term,
+                                         .new_lineage = save->new_lineage,
+                                         .seq = save->seq,
+                                         .deadline_ms = save->deadline_ms,
                                          .chunk_bytes = req->state->info.chunk_bytes,
                                          .run_uuid = req->state->info.run_uuid};
-    if (verdict->state == SAVE_OPEN && !verdict->sealed && verdict->base.term != 0) {
+    if (save->state == SAVE_OPEN && !save->sealed && save->base.term != 0) {
         reply_with_base(request, &reply.u.opened);
         return;
     }
@@ -226,15 +229,16 @@ static void cancel_open(struct request *request)
 static void log_opened(const struct request *request, const struct verdict *verdict)
 {
     char name[RUN_NAME_TEXT_MAX];
+    const struct verdict_save *save = verdict_save(verdict);
     run_name_format(run_name_of(request->session->run), name);
-    if (verdict->new_lineage) {
+    if (save->new_lineage) {
         LOG(LOG_WARN, "session",
             "this attempt restored none of the run's checkpoints, so a new lineage begins beside "
             "them",
             ls("run", name), lu("term", verdict->id.term), lu("step", verdict->id.step),
             lu("rank", request->session->join.rank));
     }
-    LOG(LOG_INFO, "session", verdict->new_term ? "save opened, new term" : "save opened",
+    LOG(LOG_INFO, "session", save->new_term ? "save opened, new term" : "save opened",
         ls("run", name), lu("term", verdict->id.term), lu("step", verdict->id.step),
         lu("rank", request->session->join.rank));
 }
@@ -243,7 +247,8 @@ void session_opened(struct run_req *req)
 {
     struct request *request = container_of(req, struct request, u.open.run);
     /* If the save was aborted before this rank came, OPENED reports it, and WAIT tells why. */
-    bool aborted = req->status == CAIRN_E_ABORTED && req->verdict.state == SAVE_ABORTED;
+    bool aborted =
+        req->status == CAIRN_E_ABORTED && verdict_save(&req->verdict)->state == SAVE_ABORTED;
     if (req->status != 0) {
         session_log(request->session, LOG_WARN, "save not opened",
                     diag_text(&req->diag, req->status));
@@ -278,7 +283,7 @@ static void on_found(struct run_req *req)
     struct request *request = container_of(req, struct request, u.open.run);
     uint64_t open_id = request->msg.u.open.open_id;
     if (session_found_answers(req, request->session->join.rank != 0 ||
-                                       req->verdict.open_id == open_id)) {
+                                       verdict_save(&req->verdict)->open_id == open_id)) {
         return;
     }
     struct diag diag = DIAG_INIT;
@@ -331,18 +336,16 @@ int session_on_open(struct session *session, uint32_t stream, const struct msg *
     *run = (struct run_req){.done = stopping ? on_found : session_opened,
                             .wait_ms = stopping ? 0 : open->wait_ms};
     run->event = (struct event){.kind = join->rank == 0 && !stopping ? EVENT_OPEN : EVENT_FIND_OPEN,
-                                .token = join->token,
-                                .rank = join->rank,
-                                .world_size = join->world_size,
-                                .ordinal = open->ordinal,
-                                .id = {.step = open->step},
-                                .parent = open->parent,
-                                .newest_seen = open->newest_seen,
-                                .open_id = join->rank == 0 && stopping ? 0 : open->open_id,
-                                .full = open->full,
-                                .blocked_ms = open->blocked_ms,
-                                .persist_ms = open->persist_ms};
-    if (fill_open(request, &run->event.open) != 0) {
+                                .id = {.step = open->step}};
+    run->event.u.open =
+        (struct event_open){.from = session_rank(session, open->ordinal),
+                            .parent = open->parent,
+                            .newest_seen = open->newest_seen,
+                            .open_id = join->rank == 0 && stopping ? 0 : open->open_id,
+                            .full = open->full,
+                            .blocked_ms = open->blocked_ms,
+                            .persist_ms = open->persist_ms};
+    if (fill_open(request, &run->event.u.open.entry) != 0) {
         request_error(request, CAIRN_E_NO_MEMORY, NULL);
         request_free(request);
         return 0;
@@ -515,18 +518,19 @@ static void on_aborted(struct run_req *req)
     if (req->status != 0 && req->status != CAIRN_E_ABORTED) {
         request_error(request, req->status, &req->diag);
     } else {
+        const struct verdict_save *save = verdict_save(verdict);
         /* If the save was dead already: the code and the reason of the first abort. */
-        int first = verdict->dead_code != 0 ? verdict->dead_code : verdict->diag.code;
+        int first = save->dead_code != 0 ? save->dead_code : verdict->diag.code;
         int code = first != 0 ? first : request->msg.u.abort.code;
         const char *why = req->status != 0          ? req->diag.text
                           : verdict->diag.code != 0 ? verdict->diag.text
                                                     : request->msg.u.abort.reason;
-        bool committed = verdict->state == SAVE_COMMITTED;
+        bool committed = save->state == SAVE_COMMITTED;
         reply_outcome(request, (struct msg_outcome){.id = verdict->id,
-                                                    .state = verdict->state,
+                                                    .state = save->state,
                                                     .code = committed ? 0 : code,
                                                     .text = why ? why : "",
-                                                    .seq = verdict->seq});
+                                                    .seq = save->seq});
     }
     request_free(request);
 }
@@ -549,14 +553,13 @@ int session_on_abort(struct session *session, uint32_t stream, const struct msg 
     const struct msg_abort *abort = &request->msg.u.abort;
     struct run_req *run = &request->u.run;
     *run = (struct run_req){.done = on_aborted};
-    run->event = (struct event){.kind = EVENT_ABORT,
-                                .token = session->join.token,
-                                .rank = session->join.rank,
-                                .world_size = session->join.world_size,
-                                .id = abort->id,
-                                .open_id = abort->open_id,
-                                .code = abort->code != 0 ? abort->code : CAIRN_E_ABORTED,
-                                .reason = abort->reason};
+    run->event =
+        (struct event){.kind = EVENT_ABORT,
+                       .id = abort->id,
+                       .u.abort = {.token = session->join.token,
+                                   .open_id = abort->open_id,
+                                   .code = abort->code != 0 ? abort->code : CAIRN_E_ABORTED,
+                                   .reason = abort->reason}};
     request->cancel = cancel_run;
     run_submit(session->run, run);
     return 0;

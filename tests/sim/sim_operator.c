@@ -65,8 +65,8 @@ bool operator_may_miss(const struct sim_operator *op, struct ckpt_id id)
 {
     const struct fate *fate = op ? fate_find(op, id) : NULL;
     bool asked = op && op->upkeep && op->req.event.kind == EVENT_FORGET;
-    bool by_policy = asked && op->req.event.policy;
-    for (size_t i = 0; asked && i < op->req.event.id_count; i++) {
+    bool by_policy = asked && op->req.event.u.mark.forget.policy;
+    for (size_t i = 0; asked && i < op->req.event.u.mark.id_count; i++) {
         by_policy = by_policy || ckpt_id_equal(op->ids[i], id);
     }
     return op && (op->all_unsure || by_policy || (fate && (fate->gone || fate->unsure)));
@@ -96,13 +96,14 @@ static void release(struct sim_operator *op)
 static void not_known(struct sim_operator *op)
 {
     const struct event *event = &op->req.event;
-    if (event->kind == EVENT_FORGET && event->policy) {
+    const size_t id_count = event->u.mark.id_count;
+    if (event->kind == EVENT_FORGET && event->u.mark.forget.policy) {
         op->all_unsure = true;
     }
-    for (size_t i = 0; i < op->fate_count && event->id_count == 0; i++) {
+    for (size_t i = 0; i < op->fate_count && id_count == 0; i++) {
         op->fates[i].unsure = true; /* undelete: of all */
     }
-    for (size_t i = 0; i < event->id_count; i++) {
+    for (size_t i = 0; i < id_count; i++) {
         struct fate *fate = fate_of(op, op->ids[i]);
         bool marks = event->kind == EVENT_FORGET || event->kind == EVENT_UNDELETE;
         fate->unsure = fate->unsure || marks;
@@ -149,13 +150,13 @@ static void on_answer(struct run_req *req)
         not_known(op);
         return;
     }
-    for (size_t i = 0; i < req->verdict.mark_count; i++) {
-        const struct mark *mark = &req->verdict.marks[i];
+    for (size_t i = 0; i < verdict_marks(&req->verdict)->count; i++) {
+        const struct mark *mark = &verdict_marks(&req->verdict)->items[i];
         scene_tell(scene, "the operator: %" PRIu64 "@%" PRIu64 " %s", mark->id.step, mark->id.term,
                    mark_outcome_text(mark->outcome));
         take_mark(op, mark);
     }
-    bool forgot = req->event.kind == EVENT_FORGET && req->verdict.done_count > 0;
+    bool forgot = req->event.kind == EVENT_FORGET && verdict_marks(&req->verdict)->done_count > 0;
     if (forgot && !scene->calm && sim_chance(scene->sim, 2)) {
         upkeep_hurry(upkeep);
     }
@@ -179,18 +180,20 @@ static void ask(struct sim_operator *op, struct sim_upkeep *upkeep, const struct
                                         [EVENT_PIN] = "pin",
                                         [EVENT_UNPIN] = "unpin"};
     struct run_name name = {"sim", "run"};
+    const size_t id_count = event->u.mark.id_count;
+    bool by_policy = event->kind == EVENT_FORGET && event->u.mark.forget.policy;
     CHECK(!op->upkeep);
     op->upkeep = upkeep;
     op->run = catalog_run(upkeep_catalog(upkeep), &name);
     op->req = (struct run_req){.event = *event, .done = on_answer};
-    op->req.event.actor = NAME;
-    op->req.event.ids = op->ids;
-    for (size_t i = 0; event->kind == EVENT_UNPIN && i < event->id_count; i++) {
+    op->req.event.u.mark.actor = NAME;
+    op->req.event.u.mark.ids = op->ids;
+    for (size_t i = 0; event->kind == EVENT_UNPIN && i < id_count; i++) {
         fate_of(op, op->ids[i])->pinned = false;
     }
     scene_tell(op->scene, "the operator asks: %s %s %" PRIu64 "@%" PRIu64, kinds[event->kind],
-               event->policy ? "by policy" : "", event->id_count ? op->ids[0].step : 0,
-               event->id_count ? op->ids[0].term : 0);
+               by_policy ? "by policy" : "", id_count ? op->ids[0].step : 0,
+               id_count ? op->ids[0].term : 0);
     run_submit(op->run, &op->req);
 }
 
@@ -218,7 +221,8 @@ static void act(struct sim_operator *op, struct sim_upkeep *upkeep)
 {
     struct scene *scene = op->scene;
     uint64_t draw = sim_below(scene->sim, 100);
-    struct event event = {.kind = EVENT_FORGET, .id_count = 1, .reason = "to save space"};
+    struct event event = {.kind = EVENT_FORGET,
+                          .u.mark = {.id_count = 1, .reason = "to save space"}};
     if (draw < 8) {
         upkeep_collect(upkeep);
         return;
@@ -227,21 +231,21 @@ static void act(struct sim_operator *op, struct sim_upkeep *upkeep)
         op->policy = (struct retention_policy){.last = 1 + (int64_t)sim_below(scene->sim, 3),
                                                .has_superseded = true,
                                                .least = 1 + (uint32_t)sim_below(scene->sim, 2)};
-        event.id_count = 0;
-        event.policy = &op->policy;
+        event.u.mark.id_count = 0;
+        event.u.mark.forget.policy = &op->policy;
         ask(op, upkeep, &event);
         return;
     }
     if (!pick(op, &op->ids[0])) {
         return;
     }
-    event.keep_least = 1 + (uint32_t)sim_below(scene->sim, 2);
+    event.u.mark.forget.keep_least = 1 + (uint32_t)sim_below(scene->sim, 2);
     if (draw < 36) {
-        event = (struct event){.kind = EVENT_PIN, .id_count = 1};
+        event = (struct event){.kind = EVENT_PIN, .u.mark.id_count = 1};
     } else if (draw < 42) {
-        event = (struct event){.kind = EVENT_UNPIN, .id_count = 1};
+        event = (struct event){.kind = EVENT_UNPIN, .u.mark.id_count = 1};
     } else if (draw < 56) {
-        event = (struct event){.kind = EVENT_UNDELETE, .id_count = draw < 44 ? 0 : 1};
+        event = (struct event){.kind = EVENT_UNDELETE, .u.mark.id_count = draw < 44 ? 0 : 1};
     }
     ask(op, upkeep, &event);
 }
@@ -267,7 +271,8 @@ static void on_commit(void *user)
     const struct oracle *oracle = &scene->oracle;
     struct sim_upkeep *upkeep = daemon_care(scene, sim_below(scene->sim, scene->seat_count));
     struct event event = {
-        .kind = EVENT_FORGET, .id_count = 1, .keep_least = 1, .reason = "there is a newer one"};
+        .kind = EVENT_FORGET,
+        .u.mark = {.id_count = 1, .reason = "there is a newer one", .forget = {.keep_least = 1}}};
     if (upkeep && !op->upkeep && !scene->over && !scene->calm && oracle->fact_count > 1) {
         op->ids[0] = oracle->facts[oracle->fact_count - 2].id;
         ask(op, upkeep, &event);
@@ -298,13 +303,14 @@ static size_t ask_and_wait(struct scene *scene, const struct event *event)
         scene_fail(scene, "I7: in a world at rest the operator was told %s: %s",
                    err_name(op->req.status), op->req.diag.text);
     }
-    return op->req.verdict.done_count;
+    return verdict_marks(&op->req.verdict)->done_count;
 }
 
 bool operator_try_undelete(struct scene *scene, struct ckpt_id id)
 {
     struct event event = {
-        .kind = EVENT_FORGET, .id_count = 1, .keep_least = 1, .reason = "to be brought back"};
+        .kind = EVENT_FORGET,
+        .u.mark = {.id_count = 1, .reason = "to be brought back", .forget = {.keep_least = 1}}};
     scene->op->ids[0] = id;
     if (ask_and_wait(scene, &event) == 0) {
         return false;
@@ -312,7 +318,7 @@ bool operator_try_undelete(struct scene *scene, struct ckpt_id id)
     for (unsigned i = 1; i < UPKEEP_KEEP_CYCLES; i++) {
         upkeep_cycle(scene);
     }
-    event = (struct event){.kind = EVENT_UNDELETE, .id_count = 1};
+    event = (struct event){.kind = EVENT_UNDELETE, .u.mark.id_count = 1};
     if (ask_and_wait(scene, &event) == 0) {
         scene_fail(scene,
                    "I9: %" PRIu64 "@%" PRIu64 " was forgotten %u cycles ago and cannot be brought "

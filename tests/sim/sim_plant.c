@@ -162,13 +162,13 @@ void __wrap_commit_step(const struct run_state *state, const struct event *event
         blind(&seen, scratch);
     }
     if (event->kind == EVENT_RECLAIM && is(MUTANT_EARLY_RECLAIM)) {
-        asked.cycles = 0;
+        asked.u.mark.cycles = 0;
     }
     __real_commit_step(&seen, &asked, scratch, ret);
     bool takes = event->kind == EVENT_FORGET || event->kind == EVENT_RECLAIM;
-    for (size_t i = 0; takes && ret->code == 0 && i < ret->mark_count; i++) {
-        if (ret->marks[i].outcome == MARK_DONE) {
-            check_uses(state, ret->marks[i].id);
+    for (size_t i = 0; takes && ret->code == 0 && i < ret->u.marks.count; i++) {
+        if (ret->u.marks.items[i].outcome == MARK_DONE) {
+            check_uses(state, ret->u.marks.items[i].id);
         }
     }
 }

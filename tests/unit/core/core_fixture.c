@@ -69,14 +69,25 @@ int core_run(struct core_fixture *fixture, const struct event *event)
 
 struct event event_of(enum event_kind kind, const struct actor *actor)
 {
-    struct event event = {.kind = kind,
-                          .rank = actor->rank,
-                          .world_size = actor->world_size,
-                          .ordinal = actor->ordinal,
-                          .parent = actor->parent,
-                          .newest_seen = actor->newest_seen,
-                          .info = {.chunk_bytes = LIMIT_CHUNK_BYTES}};
-    memset(event.token.bytes, actor->token, sizeof(event.token.bytes));
+    struct attempt_rank from = {
+        .rank = actor->rank, .world_size = actor->world_size, .ordinal = actor->ordinal};
+    struct entry_info info = {.chunk_bytes = LIMIT_CHUNK_BYTES};
+    struct event event = {.kind = kind};
+    memset(from.token.bytes, actor->token, sizeof(from.token.bytes));
+    if (kind == EVENT_CREATE) {
+        event.u.create = info;
+    } else if (kind == EVENT_OPEN || kind == EVENT_FIND_OPEN) {
+        event.u.open = (struct event_open){
+            .from = from, .info = info, .parent = actor->parent, .newest_seen = actor->newest_seen};
+    } else if (kind == EVENT_RESTORE_BEGIN) {
+        event.u.begin = (struct event_begin){.from = from, .info = info};
+    } else if (kind == EVENT_RESTORE_REPORT) {
+        event.u.report.from = from;
+    } else if (kind == EVENT_ABORT) {
+        event.u.abort.token = from.token;
+    } else {
+        fail_msg("an event of kind %d names no rank", (int)kind);
+    }
     return event;
 }
 
@@ -87,12 +98,20 @@ struct event_seal seal_of(uint32_t rank, uint64_t content)
     return seal;
 }
 
+struct event seal_event(struct ckpt_id id, uint64_t open_id, size_t count,
+                        const struct event_seal *seals)
+{
+    return (struct event){.kind = EVENT_SEAL,
+                          .id = id,
+                          .u.seal = {.open_id = open_id, .count = count, .items = seals}};
+}
+
 struct event open_event(const struct actor *actor, uint64_t step, uint64_t open_id)
 {
     struct event event = event_of(EVENT_OPEN, actor);
     event.id.step = step;
-    event.open_id = open_id;
-    event.open.deadline_ms = 5000;
+    event.u.open.open_id = open_id;
+    event.u.open.entry.deadline_ms = 5000;
     return event;
 }
 
@@ -115,20 +134,17 @@ int core_find(struct core_fixture *fixture, const struct actor *actor, uint64_t 
 int core_seal(struct core_fixture *fixture, struct ckpt_id id, uint64_t open_id, uint32_t rank)
 {
     struct event_seal seal = seal_of(rank, open_id);
-    struct event event = {.kind = EVENT_SEAL,
-                          .id = id,
-                          .open_id = open_id,
-                          .rank = rank,
-                          .seal_count = 1,
-                          .seals = &seal};
+    struct event event = seal_event(id, open_id, 1, &seal);
     return core_run(fixture, &event);
 }
 
 struct event commit_event(struct ckpt_id id, uint64_t open_id)
 {
-    struct event event = {.kind = EVENT_COMMIT, .id = id, .open_id = open_id, .wall_ns = 7};
-    event.commit.manifest_bytes = 500;
-    memcpy(event.commit.manifest_sha256.bytes, &open_id, sizeof(open_id));
+    struct event event = {.kind = EVENT_COMMIT,
+                          .id = id,
+                          .wall_ns = 7,
+                          .u.commit = {.open_id = open_id, .entry.manifest_bytes = 500}};
+    memcpy(event.u.commit.entry.manifest_sha256.bytes, &open_id, sizeof(open_id));
     return event;
 }
 
@@ -136,9 +152,9 @@ struct event abort_event(struct ckpt_id id, uint64_t open_id)
 {
     return (struct event){.kind = EVENT_ABORT,
                           .id = id,
-                          .open_id = open_id,
-                          .code = CAIRN_E_MISSING_RANKS,
-                          .reason = "rank 1 did not come"};
+                          .u.abort = {.open_id = open_id,
+                                      .code = CAIRN_E_MISSING_RANKS,
+                                      .reason = "rank 1 did not come"}};
 }
 
 int core_commit(struct core_fixture *fixture, struct ckpt_id id, uint64_t open_id)
@@ -155,8 +171,7 @@ int core_abort(struct core_fixture *fixture, struct ckpt_id id, uint64_t open_id
 
 int core_health(struct core_fixture *fixture, struct ckpt_id id, enum health health)
 {
-    struct event event = {
-        .kind = EVENT_HEALTH, .id = id, .health = health, .reason = "scrub found it"};
+    struct event event = {.kind = EVENT_HEALTH, .id = id, .u.health = {health, "scrub found it"}};
     return core_run(fixture, &event);
 }
 
@@ -164,8 +179,8 @@ int core_begin(struct core_fixture *fixture, const struct actor *actor, struct s
                bool allow_older)
 {
     struct event event = event_of(EVENT_RESTORE_BEGIN, actor);
-    event.selector = selector;
-    event.allow_older = allow_older;
+    event.u.begin.selector = selector;
+    event.u.begin.allow_older = allow_older;
     return core_run(fixture, &event);
 }
 
@@ -174,8 +189,8 @@ int core_report(struct core_fixture *fixture, const struct actor *actor, struct 
 {
     struct event event = event_of(EVENT_RESTORE_REPORT, actor);
     event.id = id;
-    event.code = code;
-    event.reason = code != 0 ? "tensor w: a chunk's crc differs" : NULL;
+    event.u.report.code = code;
+    event.u.report.reason = code != 0 ? "tensor w: a chunk's crc differs" : NULL;
     return core_run(fixture, &event);
 }
 
@@ -187,9 +202,9 @@ struct ckpt_id core_save(struct core_fixture *fixture, const struct actor *actor
     for (uint32_t rank = 0; rank < actor->world_size; rank++) {
         assert_int_equal(core_seal(fixture, id, open_id, rank), 0);
     }
-    assert_true(fixture->verdict.all_sealed);
+    assert_true(verdict_save(&fixture->verdict)->all_sealed);
     assert_int_equal(core_commit(fixture, id, open_id), 0);
-    assert_int_equal(fixture->verdict.state, SAVE_COMMITTED);
+    assert_int_equal(verdict_save(&fixture->verdict)->state, SAVE_COMMITTED);
     return id;
 }
 

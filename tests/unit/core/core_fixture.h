@@ -35,6 +35,8 @@ int core_run(struct core_fixture *fixture, const struct event *event);
 
 struct event event_of(enum event_kind kind, const struct actor *actor);
 struct event_seal seal_of(uint32_t rank, uint64_t content);
+struct event seal_event(struct ckpt_id id, uint64_t open_id, size_t count,
+                        const struct event_seal *seals);
 
 int core_open(struct core_fixture *fixture, const struct actor *actor, uint64_t step,
               uint64_t open_id);

@@ -85,17 +85,20 @@ struct ckpt_id model_latest(const struct model *model)
 static void applied_open(struct model *model, const struct event *event,
                          const struct verdict *verdict)
 {
-    if (verdict->new_term) {
-        assert_int_equal(event->newest_seen,
-                         model->term_count); /* a stalled one cannot fence its successor */
+    const struct event_open *asked = &event->u.open;
+    const struct attempt_rank *from = &asked->from;
+    const struct verdict_save *save = verdict_save(verdict);
+    if (save->new_term) {
+        /* A stalled one cannot fence its successor. */
+        assert_int_equal(asked->newest_seen, model->term_count);
         assert_int_equal(verdict->id.term, model->term_count + 1);
-        assert_true(event->parent.term == 0 || commit_of(model, event->parent) != NULL);
-        assert_int_equal(verdict->new_lineage, event->parent.term == 0 && model->commit_count > 0);
+        assert_true(asked->parent.term == 0 || commit_of(model, asked->parent) != NULL);
+        assert_int_equal(save->new_lineage, asked->parent.term == 0 && model->commit_count > 0);
         assert_true(model->term_count < MODEL_TERMS_MAX);
-        model->terms[model->term_count++] = (struct model_term){.token = event->token.bytes[0],
-                                                                .ordinal = event->ordinal,
-                                                                .world_size = event->world_size,
-                                                                .parent = event->parent};
+        model->terms[model->term_count++] = (struct model_term){.token = from->token.bytes[0],
+                                                                .ordinal = from->ordinal,
+                                                                .world_size = from->world_size,
+                                                                .parent = asked->parent};
         for (size_t i = 0; i < model->opening_count; i++) {
             if (model->openings[i].end == MODEL_OPEN) {
                 model->openings[i].end = MODEL_FENCED;
@@ -105,10 +108,10 @@ static void applied_open(struct model *model, const struct event *event,
     }
     assert_int_equal(verdict->id.term, model->term_count); /* I5 */
     const struct model_term *term = &model->terms[verdict->id.term - 1];
-    assert_true(term->token == event->token.bytes[0] && term->ordinal == event->ordinal);
-    assert_int_equal(term->world_size, event->world_size);
+    assert_true(term->token == from->token.bytes[0] && term->ordinal == from->ordinal);
+    assert_int_equal(term->world_size, from->world_size);
     assert_null(commit_of(model, verdict->id));
-    assert_null(opening_of(model, verdict->open_id));
+    assert_null(opening_of(model, save->open_id));
     for (size_t i = 0; i < model->opening_count; i++) { /* one opening of a step at a time */
         assert_false(ckpt_id_equal(model->openings[i].id, verdict->id) &&
                      model->openings[i].end == MODEL_OPEN);
@@ -116,22 +119,23 @@ static void applied_open(struct model *model, const struct event *event,
     assert_true(model->opening_count < MODEL_OPENINGS_MAX);
     model->openings[model->opening_count++] =
         (struct model_opening){.id = verdict->id,
-                               .open_id = verdict->open_id,
-                               .base = verdict->base,
-                               .world_size = event->world_size};
-    if (verdict->base.term != 0) {
-        assert_false(commit_of(model, verdict->base)->forgotten);
+                               .open_id = save->open_id,
+                               .base = save->base,
+                               .world_size = from->world_size};
+    if (save->base.term != 0) {
+        assert_false(commit_of(model, save->base)->forgotten);
     }
 }
 
 static void applied_seal(struct model *model, const struct event *event)
 {
-    struct model_opening *opening = opening_of(model, event->open_id);
+    const struct event_seals *seals = &event->u.seal;
+    struct model_opening *opening = opening_of(model, seals->open_id);
     assert_non_null(opening);
     assert_int_equal(opening->end, MODEL_OPEN); /* I5 */
-    for (size_t i = 0; i < event->seal_count; i++) {
-        uint32_t rank = event->seals[i].rank;
-        uint8_t content = event->seals[i].entry.part_sha256.bytes[0];
+    for (size_t i = 0; i < seals->count; i++) {
+        uint32_t rank = seals->items[i].rank;
+        uint8_t content = seals->items[i].entry.part_sha256.bytes[0];
         assert_true(rank < opening->world_size);
         assert_true(!opening->sealed[rank] || opening->content[rank] == content); /* I3 */
         opening->sealed[rank] = true;
@@ -142,7 +146,7 @@ static void applied_seal(struct model *model, const struct event *event)
 static void applied_commit(struct model *model, const struct event *event,
                            const struct verdict *verdict)
 {
-    struct model_opening *opening = opening_of(model, event->open_id);
+    struct model_opening *opening = opening_of(model, event->u.commit.open_id);
     assert_non_null(opening);
     assert_int_equal(opening->end, MODEL_OPEN); /* of commit and abort one wins */
     assert_false(opening->told_dead);
@@ -157,7 +161,7 @@ static void applied_commit(struct model *model, const struct event *event,
                                                                   .open_id = opening->open_id,
                                                                   .seq = ++model->chain_seq,
                                                                   .base = opening->base};
-    assert_int_equal(verdict->seq, model->chain_seq);
+    assert_int_equal(verdict_save(verdict)->seq, model->chain_seq);
     bool tagged = opening->id.step % 2 == 1; /* as the test opens them */
     model->commits[model->commit_count - 1].tagged = tagged;
     model->commits[model->commit_count - 1].note_version = tagged ? 1 : 0;
@@ -167,10 +171,10 @@ static void applied_commit(struct model *model, const struct event *event,
 static void applied_abort(struct model *model, const struct event *event,
                           const struct verdict *verdict)
 {
-    struct model_opening *opening = opening_of(model, event->open_id);
+    struct model_opening *opening = opening_of(model, event->u.abort.open_id);
     assert_non_null(opening);
     assert_true(opening->end == MODEL_OPEN || opening->end == MODEL_FENCED);
-    assert_int_equal(verdict->state, SAVE_ABORTED);
+    assert_int_equal(verdict_save(verdict)->state, SAVE_ABORTED);
     model->totals.aborts += opening->end == MODEL_OPEN;
     opening->end = opening->end == MODEL_OPEN ? MODEL_ABORTED : opening->end;
 }
@@ -185,14 +189,15 @@ static void lower(struct model *model, struct ckpt_id id, enum health health)
 static void applied_note(struct model *model, const struct event *event,
                          const struct verdict *verdict)
 {
+    const struct note_change *note = &event->u.annotate.note;
     struct model_commit *commit = commit_of(model, verdict->id);
     assert_non_null(commit);
-    double score = event->note.metric_count > 0 ? event->note.metrics[0].value : commit->score;
-    bool tagged = event->note.tag_count > 0 || (commit->tagged && event->note.removed_count == 0);
+    double score = note->metric_count > 0 ? note->metrics[0].value : commit->score;
+    bool tagged = note->tag_count > 0 || (commit->tagged && note->removed_count == 0);
     assert_true(score != commit->score || tagged != commit->tagged); /* else nothing to write */
     commit->score = score;
     commit->tagged = tagged;
-    assert_int_equal(verdict->note_version, ++commit->note_version);
+    assert_int_equal(verdict_save(verdict)->note_version, ++commit->note_version);
 }
 
 /* ---- forgetting ---- */
@@ -251,7 +256,7 @@ static void mark_one(struct model *model, const struct event *event, struct mode
         model->totals.undeleted++;
     } else if (event->kind == EVENT_RECLAIM) { /* that it serves nobody: model_compare */
         assert_true(commit->forgotten && !commit->reclaimed);
-        assert_true(model->cycle >= commit->forgotten_cycle + event->cycles);
+        assert_true(model->cycle >= commit->forgotten_cycle + event->u.mark.cycles);
         commit->reclaimed = true;
         model->totals.reclaimed++;
     } else {
@@ -266,21 +271,23 @@ static void applied_marks(struct model *model, const struct event *event,
                           const struct verdict *verdict)
 {
     struct good before = good_of(model);
-    uint32_t least = event->keep_least > 0 ? event->keep_least : 2;
-    assert_true(verdict->done_count > 0);
+    const struct verdict_marks *marks = verdict_marks(verdict);
+    assert_true(marks->done_count > 0);
     model->chain_seq++;
-    for (size_t i = 0; i < verdict->mark_count; i++) {
-        if (verdict->marks[i].outcome == MARK_DONE) {
-            mark_one(model, event, commit_of(model, verdict->marks[i].id));
+    for (size_t i = 0; i < marks->count; i++) {
+        if (marks->items[i].outcome == MARK_DONE) {
+            mark_one(model, event, commit_of(model, marks->items[i].id));
         }
     }
     if (event->kind != EVENT_FORGET) {
         return;
     }
+    const struct event_forget *forget = &event->u.mark.forget;
+    uint32_t least = forget->keep_least > 0 ? forget->keep_least : 2;
     struct good after = good_of(model);
     assert_true(before.count > 0 && ckpt_id_equal(before.newest, after.newest));
     assert_true(after.count >= (before.count < least ? before.count : least));
-    assert_true(!event->apart || least < 2 || !before.apart || after.apart);
+    assert_true(!forget->apart || least < 2 || !before.apart || after.apart);
 }
 
 void model_applied(struct model *model, const struct event *event, const struct verdict *verdict)
@@ -299,25 +306,26 @@ void model_applied(struct model *model, const struct event *event, const struct 
         applied_abort(model, event, verdict);
         break;
     case EVENT_HEALTH:
-        if (event->health == HEALTH_VERIFIED) {
+        if (event->u.health.health == HEALTH_VERIFIED) {
             commit_of(model, event->id)->health = HEALTH_VERIFIED;
         } else {
-            lower(model, event->id, event->health);
+            lower(model, event->id, event->u.health.health);
         }
         break;
     case EVENT_ANNOTATE:
         applied_note(model, event, verdict);
         break;
     case EVENT_RESTORE_REPORT:
-        if (event->code == CAIRN_E_DAMAGED || event->code == CAIRN_E_DIGEST_MISMATCH) {
+        if (event->u.report.code == CAIRN_E_DAMAGED ||
+            event->u.report.code == CAIRN_E_DIGEST_MISMATCH) {
             lower(model, event->id,
-                  event->code == CAIRN_E_DAMAGED ? HEALTH_DAMAGED : HEALTH_SUSPECT);
+                  event->u.report.code == CAIRN_E_DAMAGED ? HEALTH_DAMAGED : HEALTH_SUSPECT);
         }
         break;
     case EVENT_RESTORE_BEGIN: /* resolved as of now, not as of some older copy */
         assert_int_equal(verdict->newest_term, model->term_count);
-        assert_int_equal(verdict->empty, model->commit_count == 0);
-        if (event->selector.kind == SELECT_LATEST) {
+        assert_int_equal(verdict_restore(verdict)->empty, model->commit_count == 0);
+        if (event->u.begin.selector.kind == SELECT_LATEST) {
             assert_true(ckpt_id_equal(verdict->id, model_latest(model)));
         }
         break;
@@ -333,9 +341,9 @@ void model_applied(struct model *model, const struct event *event, const struct 
         fail_msg("repairs are not among the random events: each is an entry of its own");
         break;
     case EVENT_GC_CYCLE:
-        assert_int_equal(event->cycle, model->cycle);
-        assert_int_equal(verdict->cycle, ++model->cycle);
-        model->totals.sessions_ended += (unsigned)verdict->ended_count;
+        assert_int_equal(event->u.gc_cycle.cycle, model->cycle);
+        assert_int_equal(verdict_gc_cycle(verdict)->cycle, ++model->cycle);
+        model->totals.sessions_ended += (unsigned)verdict_gc_cycle(verdict)->ended_count;
         break;
     case EVENT_CREATE:
         break;
@@ -354,41 +362,44 @@ void model_applied(struct model *model, const struct event *event, const struct 
 static void answered_restore(struct model *model, const struct event *event,
                              const struct verdict *verdict)
 {
+    const struct event_report *report =
+        event->kind == EVENT_RESTORE_REPORT ? &event->u.report : NULL;
+    const struct attempt_rank *from = report != NULL ? &report->from : &event->u.begin.from;
+    const struct verdict_restore *restore = verdict_restore(verdict);
     struct model_try *found = NULL;
     for (size_t i = 0; i < model->try_count; i++) {
         struct model_try *try = &model->tries[i];
-        if (try->token != event->token.bytes[0] || try->ordinal != event->ordinal) {
+        if (try->token != from->token.bytes[0] || try->ordinal != from->ordinal) {
             continue;
         }
-        if (try->try_count == verdict->try_count) {
+        if (try->try_count == restore->try_count) {
             assert_true(ckpt_id_equal(try->id, verdict->id));
             found = try;
         } else {
             assert_int_equal(
-                try->try_count<verdict->try_count, ckpt_id_compare(try->id, verdict->id)> 0);
-            assert_true(try->try_count > verdict->try_count || !try->done);
+                try->try_count<restore->try_count, ckpt_id_compare(try->id, verdict->id)> 0);
+            assert_true(try->try_count > restore->try_count || !try->done);
         }
     }
     assert_true(verdict->id.term == 0 || commit_of(model, verdict->id) != NULL); /* I2 */
     if (found == NULL) {
         assert_true(model->try_count < MODEL_SESSIONS_MAX);
         found = &model->tries[model->try_count++];
-        *found = (struct model_try){.token = event->token.bytes[0],
-                                    .ordinal = event->ordinal,
-                                    .try_count = verdict->try_count,
+        *found = (struct model_try){.token = from->token.bytes[0],
+                                    .ordinal = from->ordinal,
+                                    .try_count = restore->try_count,
                                     .id = verdict->id};
-        model->totals.fell_back += verdict->try_count > 1;
+        model->totals.fell_back += restore->try_count > 1;
     }
-    if (event->kind == EVENT_RESTORE_REPORT && event->code == 0 &&
-        ckpt_id_equal(event->id, verdict->id)) {
-        found->ok[event->rank] = true;
-        for (size_t i = 0; i < event->rank_count; i++) {
-            found->ok[event->ranks[i]] = true;
+    if (report != NULL && report->code == 0 && ckpt_id_equal(event->id, verdict->id)) {
+        found->ok[from->rank] = true;
+        for (size_t i = 0; i < report->rank_count; i++) {
+            found->ok[report->ranks[i]] = true;
         }
     }
-    model->totals.restores_failed += verdict->restore_failed;
-    if (verdict->restore_done && !verdict->empty) {
-        for (uint32_t rank = 0; rank < event->world_size; rank++) {
+    model->totals.restores_failed += restore->failed;
+    if (restore->done && !restore->empty) {
+        for (uint32_t rank = 0; rank < from->world_size; rank++) {
             assert_true(found->ok[rank]);
         }
         model->totals.restores_done += !found->done;
@@ -398,18 +409,24 @@ static void answered_restore(struct model *model, const struct event *event,
 
 void model_answered(struct model *model, const struct event *event, const struct verdict *verdict)
 {
-    if (verdict->state == SAVE_COMMITTED &&
+    const struct verdict_save *save = verdict->answer == ANSWER_SAVE ? verdict_save(verdict) : NULL;
+    if (save != NULL && save->state == SAVE_COMMITTED &&
         event->kind != EVENT_HEALTH) { /* true for ever, also when stale */
         const struct model_commit *commit = commit_of(model, verdict->id);
         assert_non_null(commit);
-        assert_int_equal(commit->open_id, verdict->open_id);
-        assert_int_equal(commit->seq, verdict->seq);
+        assert_int_equal(commit->open_id, save->open_id);
+        assert_int_equal(commit->seq, save->seq);
     }
-    model->totals.refused += verdict->code == 0 ? (unsigned)verdict->refused_count : 0;
+    if (verdict->answer == ANSWER_MARKS && verdict->code == 0) {
+        model->totals.refused += (unsigned)verdict_marks(verdict)->refused_count;
+    }
     if (event->kind == EVENT_SEAL || event->kind == EVENT_COMMIT || event->kind == EVENT_ABORT) {
-        struct model_opening *opening = opening_of(model, event->open_id);
+        uint64_t open_id = event->kind == EVENT_SEAL     ? event->u.seal.open_id
+                           : event->kind == EVENT_COMMIT ? event->u.commit.open_id
+                                                         : event->u.abort.open_id;
+        struct model_opening *opening = opening_of(model, open_id);
         bool dead = verdict->code == CAIRN_E_ABORTED || verdict->code == CAIRN_E_FENCED ||
-                    (verdict->code == 0 && verdict->state == SAVE_ABORTED);
+                    (verdict->code == 0 && save->state == SAVE_ABORTED);
         if (opening != NULL && dead) {
             assert_int_not_equal(opening->end, MODEL_COMMITTED);
             opening->told_dead = true;

@@ -14,15 +14,15 @@ static struct event adopt_event(uint8_t token, struct ckpt_id id, struct ckpt_id
 {
     struct event event = {.kind = EVENT_ADOPT,
                           .id = id,
-                          .parent = parent,
-                          .world_size = 1,
-                          .open_id = 7,
                           .wall_ns = 99,
-                          .actor = "ada@login1",
-                          .info = {.chunk_bytes = LIMIT_CHUNK_BYTES}};
-    memset(&event.token, token, sizeof(event.token));
-    memset(&event.info.run_uuid, 9, sizeof(event.info.run_uuid));
-    event.commit.manifest_bytes = 400;
+                          .u.adopt = {.parent = parent,
+                                      .world_size = 1,
+                                      .open_id = 7,
+                                      .actor = "ada@login1",
+                                      .entry.manifest_bytes = 400,
+                                      .info = {.chunk_bytes = LIMIT_CHUNK_BYTES}}};
+    memset(&event.u.adopt.token, token, sizeof(event.u.adopt.token));
+    memset(&event.u.adopt.info.run_uuid, 9, sizeof(event.u.adopt.info.run_uuid));
     return event;
 }
 
@@ -35,7 +35,7 @@ static void test_a_whole_record_is_made_again(void **state)
     assert_int_equal(adopt(f, adopt_event(1, ID(1, 20), ID(0, 0))), 0);
     assert_int_equal(adopt(f, adopt_event(1, ID(1, 30), ID(0, 0))), 0);
     struct event built_on = adopt_event(1, ID(2, 30), ID(1, 20));
-    built_on.commit.base = ID(1, 20);
+    built_on.u.adopt.entry.base = ID(1, 20);
     assert_int_equal(adopt(f, built_on), 0);
     assert_ckpt(state_latest(&f->state, ID(0, 0))->entry.id, 2, 30);
     assert_false(state_commit_find(&f->state, ID(1, 30))->on_lineage);
@@ -54,7 +54,7 @@ static void test_the_same_again_changes_nothing(void **state)
     assert_int_equal(adopt(f, adopt_event(1, ID(1, 10), ID(0, 0))), 0);
     uint64_t version = record_version(f->record);
     assert_int_equal(adopt(f, adopt_event(1, ID(1, 10), ID(0, 0))), 0);
-    assert_int_equal(f->verdict.state, SAVE_COMMITTED);
+    assert_int_equal(verdict_save(&f->verdict)->state, SAVE_COMMITTED);
     assert_int_equal(record_version(f->record), version);
 }
 
@@ -63,7 +63,7 @@ static void test_what_is_gone_in_between_is_entered_by_name(void **state)
     struct core_fixture *f = *state;
     assert_int_equal(adopt(f, adopt_event(1, ID(1, 10), ID(0, 0))), 0);
     struct event event = adopt_event(3, ID(4, 50), ID(2, 20));
-    event.commit.base = ID(3, 40);
+    event.u.adopt.entry.base = ID(3, 40);
     assert_int_equal(adopt(f, event), 0);
     assert_ckpt(state_latest(&f->state, ID(0, 0))->entry.id, 4, 50);
     assert_null(state_commit_known(&f->state, ID(2, 20)));
@@ -82,8 +82,8 @@ static void test_an_older_record_takes_what_it_has_lost(void **state)
     struct core_fixture *f = *state;
     core_save(f, &alone, 10);
     struct event event = adopt_event(1, ID(1, 20), ID(0, 0));
-    event.info.run_uuid = f->state.info.run_uuid;
-    event.commit.base = ID(1, 10);
+    event.u.adopt.info.run_uuid = f->state.info.run_uuid;
+    event.u.adopt.entry.base = ID(1, 10);
     assert_int_equal(adopt(f, event), 0);
     assert_ckpt(state_latest(&f->state, ID(0, 0))->entry.id, 1, 20);
     struct actor same = alone;
@@ -97,25 +97,25 @@ static void test_what_the_record_has_is_not_changed(void **state)
     struct core_fixture *f = *state;
     struct ckpt_id id = core_save(f, &alone, 10);
     struct event event = adopt_event(1, id, ID(0, 0));
-    event.info.run_uuid = f->state.info.run_uuid;
+    event.u.adopt.info.run_uuid = f->state.info.run_uuid;
     uint64_t version = record_version(f->record);
     assert_int_equal(adopt(f, event), CAIRN_E_EXISTS); /* another opening of the step */
     event = adopt_event(8, ID(1, 20), ID(0, 0));
-    event.info.run_uuid = f->state.info.run_uuid;
+    event.u.adopt.info.run_uuid = f->state.info.run_uuid;
     assert_int_equal(adopt(f, event), CAIRN_E_CONFLICT); /* another attempt's term */
     event = adopt_event(1, ID(1, 20), ID(0, 0));
-    event.info.run_uuid.bytes[0] ^= 1;
+    event.u.adopt.info.run_uuid.bytes[0] ^= 1;
     assert_int_equal(adopt(f, event), CAIRN_E_CONFLICT); /* another run */
     event = adopt_event(1, ID(5000, 20), ID(0, 0));
-    event.info.run_uuid = f->state.info.run_uuid;
+    event.u.adopt.info.run_uuid = f->state.info.run_uuid;
     assert_int_equal(adopt(f, event), CAIRN_E_DAMAGED); /* no record grows by thousands of terms */
     assert_int_equal(core_open(f, &alone, 20, 77), 0);
     version++;
     event = adopt_event(1, ID(1, 20), ID(0, 0));
-    event.info.run_uuid = f->state.info.run_uuid;
+    event.u.adopt.info.run_uuid = f->state.info.run_uuid;
     assert_int_equal(adopt(f, event), CAIRN_E_CONFLICT); /* it is being saved anew */
     assert_int_equal(record_version(f->record), version);
-    event.open_id = 77; /* the opening whose seals the record has lost */
+    event.u.adopt.open_id = 77; /* the opening whose seals the record has lost */
     assert_int_equal(adopt(f, event), 0);
     assert_int_equal(f->state.open_count, 0);
 }
@@ -125,8 +125,8 @@ static void test_what_is_damaged_keeps_its_name_and_reason(void **state)
     struct core_fixture *f = *state;
     assert_int_equal(adopt(f, adopt_event(1, ID(1, 10), ID(0, 0))), 0);
     struct event event = adopt_event(1, ID(1, 20), ID(0, 0));
-    event.health = HEALTH_DAMAGED;
-    event.reason = "model.w is gone";
+    event.u.adopt.health = HEALTH_DAMAGED;
+    event.u.adopt.reason = "model.w is gone";
     assert_int_equal(adopt(f, event), 0);
     assert_int_equal(state_commit_find(&f->state, ID(1, 20))->health, HEALTH_DAMAGED);
     assert_ckpt(state_latest(&f->state, ID(0, 0))->entry.id, 1, 10);
@@ -136,17 +136,17 @@ static void test_what_is_given_up_is_an_aborted_opening(void **state)
 {
     struct core_fixture *f = *state;
     struct event event = adopt_event(1, ID(2, 20), ID(0, 0));
-    event.code = CAIRN_E_DAMAGED;
-    event.reason = "its manifest is gone";
+    event.u.adopt.code = CAIRN_E_DAMAGED;
+    event.u.adopt.reason = "its manifest is gone";
     assert_int_equal(adopt(f, event), 0);
     assert_int_equal(f->state.dead_count, 1);
     assert_int_equal(f->state.deads[0].entry.open_id, 7);
-    event.code = 0; /* somebody has put it back */
+    event.u.adopt.code = 0; /* somebody has put it back */
     assert_int_equal(adopt(f, event), 0);
     assert_int_equal(f->state.dead_count, 0);
-    event.code = CAIRN_E_DAMAGED; /* what is committed stays */
+    event.u.adopt.code = CAIRN_E_DAMAGED; /* what is committed stays */
     assert_int_equal(adopt(f, event), 0);
-    assert_int_equal(f->verdict.state, SAVE_COMMITTED);
+    assert_int_equal(verdict_save(&f->verdict)->state, SAVE_COMMITTED);
     assert_int_equal(f->state.dead_count, 0);
 }
 
@@ -158,7 +158,7 @@ static void test_races(void **state)
     stale_init(&stale, f, &event);
     assert_int_equal(adopt(f, event), 0);
     assert_int_equal(stale_apply(&stale, f), CAIRN_E_CONFLICT);
-    struct event alone_info = {.kind = EVENT_ADOPT, .info = event.info};
+    struct event alone_info = {.kind = EVENT_ADOPT, .u.adopt.info = event.u.adopt.info};
     assert_int_equal(core_run(f, &alone_info), 0);
 }
 

@@ -28,7 +28,7 @@ static int teardown(void **ret)
 
 static struct event note_event(struct selector selector)
 {
-    return (struct event){.kind = EVENT_ANNOTATE, .selector = selector, .wall_ns = 8};
+    return (struct event){.kind = EVENT_ANNOTATE, .wall_ns = 8, .u.annotate.selector = selector};
 }
 
 static int set_metric(struct core_fixture *f, struct selector selector, const char *name,
@@ -36,17 +36,17 @@ static int set_metric(struct core_fixture *f, struct selector selector, const ch
 {
     struct metric metric = {.name = name, .value = value};
     struct event event = note_event(selector);
-    event.note.metrics = &metric;
-    event.note.metric_count = 1;
+    event.u.annotate.note.metrics = &metric;
+    event.u.annotate.note.metric_count = 1;
     return core_run(f, &event);
 }
 
 static int set_tag(struct core_fixture *f, struct selector selector, const char *tag, bool remove)
 {
     struct event event = note_event(selector);
-    event.note.tags = event.note.removed = &tag;
-    event.note.tag_count = remove ? 0 : 1;
-    event.note.removed_count = remove ? 1 : 0;
+    event.u.annotate.note.tags = event.u.annotate.note.removed = &tag;
+    event.u.annotate.note.tag_count = remove ? 0 : 1;
+    event.u.annotate.note.removed_count = remove ? 1 : 0;
     return core_run(f, &event);
 }
 
@@ -63,7 +63,7 @@ static void a_note_is_merged_and_counted(void **ret)
     assert_null(note_of(f, 10));
     assert_int_equal(set_metric(f, EXACT(1, 10), "loss", 2.5), 0);
     assert_ckpt(f->verdict.id, 1, 10);
-    assert_int_equal(f->verdict.note_version, 1);
+    assert_int_equal(verdict_save(&f->verdict)->note_version, 1);
     assert_int_equal(set_metric(f, STEP(10), "acc", 0.5), 0);
     assert_int_equal(set_metric(f, EXACT(1, 10), "loss", 1.25), 0);
     assert_int_equal(set_tag(f, EXACT(1, 10), "best", false), 0);
@@ -73,7 +73,7 @@ static void a_note_is_merged_and_counted(void **ret)
     assert_int_equal(set_tag(f, EXACT(1, 10), "a", false), 0);
     assert_int_equal(set_tag(f, EXACT(1, 10), "never there", true), 0);
     assert_int_equal(set_metric(f, EXACT(1, 10), "loss", 1.25), 0);
-    assert_int_equal(f->verdict.note_version, 6);
+    assert_int_equal(verdict_save(&f->verdict)->note_version, 6);
     assert_int_equal(record_version(f->record), version);
     const struct entry_note *note = note_of(f, 10);
     assert_int_equal(note->version, 6);
@@ -95,11 +95,11 @@ static void a_commit_writes_the_first_note(void **ret)
     const char *tags[] = {"z", "a", "z"}, *names[] = {"lr", "loss", "lr"};
     double values[] = {1, NAN, 3};
     struct event open = open_event(&alone, 30, 5);
-    open.open.tags = tags;
-    open.open.tag_count = 3;
-    open.open.metric_names = names;
-    open.open.metric_values = values;
-    open.open.metric_count = 3;
+    open.u.open.entry.tags = tags;
+    open.u.open.entry.tag_count = 3;
+    open.u.open.entry.metric_names = names;
+    open.u.open.entry.metric_values = values;
+    open.u.open.entry.metric_count = 3;
     assert_int_equal(core_run(f, &open), 0);
     assert_int_equal(core_seal(f, ID(1, 30), 5, 0), 0);
     assert_int_equal(core_commit(f, ID(1, 30), 5), 0);
@@ -130,8 +130,8 @@ static void bad_notes_are_refused(void **ret)
     assert_int_equal(set_tag(f, EXACT(1, 10), label, false), CAIRN_E_INVALID);
     const char *both = "both";
     struct event event = note_event(EXACT(1, 10));
-    event.note.tags = event.note.removed = &both;
-    event.note.tag_count = event.note.removed_count = 1;
+    event.u.annotate.note.tags = event.u.annotate.note.removed = &both;
+    event.u.annotate.note.tag_count = event.u.annotate.note.removed_count = 1;
     assert_int_equal(core_run(f, &event), CAIRN_E_INVALID);
     assert_non_null(strstr(f->verdict.diag.text, "both"));
     assert_int_equal(set_tag(f, EXACT(1, 15), "x", false), CAIRN_E_NOT_FOUND);
@@ -161,8 +161,8 @@ static void stale_notes_conflict(void **ret)
     struct core_fixture *f = *ret;
     const char *tag = "mine";
     struct event event = note_event(EXACT(1, 10));
-    event.note.tags = &tag;
-    event.note.tag_count = 1;
+    event.u.annotate.note.tags = &tag;
+    event.u.annotate.note.tag_count = 1;
     struct stale stale;
     stale_init(&stale, f, &event);
     assert_int_equal(set_tag(f, EXACT(1, 10), "theirs", false), 0);

@@ -12,7 +12,7 @@ static const struct actor one = {.token = 1, .world_size = 1};
 static struct event base_event(const struct actor *actor, uint64_t step, uint32_t full_every)
 {
     struct event event = open_event(actor, step, 5000 + step);
-    event.full_every = full_every;
+    event.u.open.full_every = full_every;
     return event;
 }
 
@@ -26,7 +26,7 @@ static struct ckpt_id base_of(struct core_fixture *f, const struct actor *actor,
     commit_step(&f->state, &event, &scratch, &verdict);
     scratch_fini(&scratch);
     assert_int_equal(verdict.code, 0);
-    return verdict.base;
+    return verdict_save(&verdict)->base;
 }
 
 /* Saves with the base that the core chooses. */
@@ -37,9 +37,9 @@ static void save_based(struct core_fixture *f, const struct actor *actor, uint64
     assert_int_equal(core_run(f, &event), 0);
     struct ckpt_id id = f->verdict.id;
     for (uint32_t rank = 0; rank < actor->world_size; rank++) {
-        assert_int_equal(core_seal(f, id, event.open_id, rank), 0);
+        assert_int_equal(core_seal(f, id, event.u.open.open_id, rank), 0);
     }
-    assert_int_equal(core_commit(f, id, event.open_id), 0);
+    assert_int_equal(core_commit(f, id, event.u.open.open_id), 0);
 }
 
 /* Goal: the first save is full, the next one refers to the newest of its own term; every rank hears
@@ -50,17 +50,17 @@ static void the_newest_of_the_term(void **ret)
     struct actor both = {.token = 1, .world_size = 2}, second = both;
     second.rank = 1;
     assert_int_equal(core_open(f, &both, 10, 77), 0);
-    assert_ckpt(f->verdict.base, 0, 0);
+    assert_ckpt(verdict_save(&f->verdict)->base, 0, 0);
     assert_int_equal(core_seal(f, ID(1, 10), 77, 0), 0);
     assert_int_equal(core_seal(f, ID(1, 10), 77, 1), 0);
     assert_int_equal(core_commit(f, ID(1, 10), 77), 0);
     assert_int_equal(core_open(f, &both, 20, 78), 0);
-    assert_ckpt(f->verdict.base, 1, 10);
+    assert_ckpt(verdict_save(&f->verdict)->base, 1, 10);
     assert_ckpt(f->state.opens[0].entry.base, 1, 10); /* the claim */
     assert_int_equal(core_find(f, &second, 20), 0);
-    assert_ckpt(f->verdict.base, 1, 10);
+    assert_ckpt(verdict_save(&f->verdict)->base, 1, 10);
     assert_int_equal(core_open(f, &both, 20, 78), 0); /* again, after a reconnect */
-    assert_ckpt(f->verdict.base, 1, 10);
+    assert_ckpt(verdict_save(&f->verdict)->base, 1, 10);
     assert_int_equal(core_seal(f, ID(1, 20), 78, 0), 0);
     assert_int_equal(core_seal(f, ID(1, 20), 78, 1), 0);
     assert_int_equal(core_commit(f, ID(1, 20), 78), 0);
@@ -114,9 +114,9 @@ static void full_when_asked(void **ret)
     struct core_fixture *f = *ret;
     core_save(f, &one, 10);
     struct event event = base_event(&one, 20, 0);
-    event.full = true;
+    event.u.open.full = true;
     assert_int_equal(core_run(f, &event), 0);
-    assert_ckpt(f->verdict.base, 0, 0);
+    assert_ckpt(verdict_save(&f->verdict)->base, 0, 0);
 }
 
 /* Goal: damage in any member of a set ends the set, because its members share objects. */
@@ -153,8 +153,8 @@ static void forgotten_ones(void **ret)
     assert_int_equal(core_run(f, &event), 0);
     assert_int_equal(core_append(f, CHAIN_FORGET, ID(1, 2), &state), 0);
     assert_ckpt(state.opens[0].entry.base, 1, 2);
-    assert_int_equal(core_seal(f, ID(1, 40), event.open_id, 0), 0);
-    assert_int_equal(core_commit(f, ID(1, 40), event.open_id), 0);
+    assert_int_equal(core_seal(f, ID(1, 40), event.u.open.open_id, 0), 0);
+    assert_int_equal(core_commit(f, ID(1, 40), event.u.open.open_id), 0);
     assert_ckpt(state_commit_find(&f->state, ID(1, 40))->entry.base, 1, 2);
 }
 

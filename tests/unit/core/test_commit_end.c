@@ -28,19 +28,18 @@ static void seal_once(void **ret)
 {
     struct core_fixture *f = *ret;
     assert_int_equal(core_seal(f, ID(1, 10), 77, 1), 0);
-    assert_true(f->verdict.sealed);
-    assert_false(f->verdict.all_sealed);
+    assert_int_equal(f->state.seal_count, 1); /* in the record */
+    assert_false(verdict_save(&f->verdict)->all_sealed);
     uint64_t version = record_version(f->record);
     assert_int_equal(core_seal(f, ID(1, 10), 77, 1), 0);
     assert_int_equal(record_version(f->record), version);
     struct event_seal other = seal_of(1, 12345);
-    struct event event = {
-        .kind = EVENT_SEAL, .id = {1, 10}, .open_id = 77, .seal_count = 1, .seals = &other};
+    struct event event = seal_event(ID(1, 10), 77, 1, &other);
     assert_int_equal(core_run(f, &event), CAIRN_E_CONFLICT);
-    assert_int_equal(f->verdict.rank, 1);
+    assert_int_equal(verdict_save(&f->verdict)->rank, 1);
     struct actor second = {.token = 1, .rank = 1, .world_size = 2};
     assert_int_equal(core_find(f, &second, 10), 0);
-    assert_true(f->verdict.sealed);
+    assert_true(verdict_save(&f->verdict)->sealed);
 }
 
 /* Goal: a batch is all or nothing, repeats inside are fine, contradictions are not. */
@@ -48,16 +47,15 @@ static void seal_batch(void **ret)
 {
     struct core_fixture *f = *ret;
     struct event_seal seals[3] = {seal_of(0, 77), seal_of(1, 77), seal_of(1, 5)};
-    struct event event = {
-        .kind = EVENT_SEAL, .id = {1, 10}, .open_id = 77, .seal_count = 3, .seals = seals};
+    struct event event = seal_event(ID(1, 10), 77, 3, seals);
     assert_int_equal(core_run(f, &event), CAIRN_E_CONFLICT);
     assert_int_equal(f->state.seal_count, 0);
     seals[2].rank = 2;
     assert_int_equal(core_run(f, &event), CAIRN_E_INVALID);
-    assert_int_equal(f->verdict.rank, 2);
+    assert_int_equal(verdict_save(&f->verdict)->rank, 2);
     seals[2] = seals[1];
     assert_int_equal(core_run(f, &event), 0);
-    assert_true(f->verdict.all_sealed);
+    assert_true(verdict_save(&f->verdict)->all_sealed);
     assert_int_equal(f->state.seal_count, 2);
     seals[0].entry.part_bytes = 0;
     assert_int_equal(core_run(f, &event), CAIRN_E_INVALID);
@@ -68,8 +66,7 @@ static void stale_seals_conflict(void **ret)
 {
     struct core_fixture *f = *ret;
     struct event_seal other = seal_of(1, 12345);
-    struct event event = {
-        .kind = EVENT_SEAL, .id = {1, 10}, .open_id = 77, .seal_count = 1, .seals = &other};
+    struct event event = seal_event(ID(1, 10), 77, 1, &other);
     struct stale stale;
     stale_init(&stale, f, &event);
     assert_int_equal(core_seal(f, ID(1, 10), 77, 1), 0);
@@ -96,17 +93,17 @@ static void commit_is_idempotent(void **ret)
     assert_int_equal(core_seal(f, ID(1, 10), 77, 0), 0);
     assert_int_equal(core_seal(f, ID(1, 10), 77, 1), 0);
     assert_int_equal(core_commit(f, ID(1, 10), 77), 0);
-    assert_int_equal(f->verdict.seq, 1);
+    assert_int_equal(verdict_save(&f->verdict)->seq, 1);
     assert_int_equal(f->state.open_count + f->state.seal_count + f->state.dead_count, 0);
     uint64_t version = record_version(f->record);
     assert_int_equal(core_commit(f, ID(1, 10), 77), 0);
-    assert_int_equal(f->verdict.state, SAVE_COMMITTED);
-    assert_int_equal(f->verdict.seq, 1);
+    assert_int_equal(verdict_save(&f->verdict)->state, SAVE_COMMITTED);
+    assert_int_equal(verdict_save(&f->verdict)->seq, 1);
     assert_int_equal(core_seal(f, ID(1, 10), 77, 1), 0);
-    assert_int_equal(f->verdict.state, SAVE_COMMITTED);
+    assert_int_equal(verdict_save(&f->verdict)->state, SAVE_COMMITTED);
     assert_int_equal(core_commit(f, ID(1, 10), 78), CAIRN_E_EXISTS);
     assert_int_equal(core_abort(f, ID(1, 10), 77), 0);
-    assert_int_equal(f->verdict.state, SAVE_COMMITTED);
+    assert_int_equal(verdict_save(&f->verdict)->state, SAVE_COMMITTED);
     assert_int_equal(record_version(f->record), version);
     assert_int_equal(state_status(&f->state, ID(1, 10), NULL), SAVE_COMMITTED);
 }
@@ -118,7 +115,7 @@ static void chain_grows(void **ret)
     struct actor alone = {.token = 2, .world_size = 1, .newest_seen = 1};
     for (uint64_t step = 1; step <= 5; step++) {
         core_save(f, &alone, step);
-        assert_int_equal(f->verdict.seq, step);
+        assert_int_equal(verdict_save(&f->verdict)->seq, step);
     }
     assert_int_equal(f->state.head.seq, 5);
     struct record_value value;
@@ -137,18 +134,18 @@ static void abort_is_the_end(void **ret)
     struct diag why = DIAG_INIT;
     assert_int_equal(core_seal(f, ID(1, 10), 77, 0), 0);
     assert_int_equal(core_abort(f, ID(1, 10), 77), 0);
-    assert_int_equal(f->verdict.state, SAVE_ABORTED);
+    assert_int_equal(verdict_save(&f->verdict)->state, SAVE_ABORTED);
     assert_int_equal(f->state.open_count + f->state.seal_count, 0);
     assert_int_equal(core_abort(f, ID(1, 10), 77), 0);
-    assert_int_equal(f->verdict.state, SAVE_ABORTED);
+    assert_int_equal(verdict_save(&f->verdict)->state, SAVE_ABORTED);
     assert_int_equal(core_seal(f, ID(1, 10), 77, 1), CAIRN_E_ABORTED);
-    assert_int_equal(f->verdict.dead_code, CAIRN_E_MISSING_RANKS);
+    assert_int_equal(verdict_save(&f->verdict)->dead_code, CAIRN_E_MISSING_RANKS);
     assert_int_equal(core_commit(f, ID(1, 10), 77), CAIRN_E_ABORTED);
     assert_int_equal(state_status(&f->state, ID(1, 10), &why), SAVE_ABORTED);
     assert_int_equal(why.code, CAIRN_E_MISSING_RANKS);
     assert_non_null(strstr(why.text, "rank 1 did not come"));
     assert_int_equal(core_abort(f, ID(1, 99), 77), 0);
-    assert_int_equal(f->verdict.state, SAVE_NONE);
+    assert_int_equal(verdict_save(&f->verdict)->state, SAVE_NONE);
     assert_int_equal(core_seal(f, ID(9, 10), 77, 1), CAIRN_E_NOT_FOUND);
 }
 
@@ -159,16 +156,17 @@ static void abort_needs_its_own_attempt(void **ret)
 {
     struct core_fixture *f = *ret;
     struct event abort = abort_event(ID(1, 10), 77);
-    memset(&abort.token, 2, sizeof(abort.token));
+    memset(&abort.u.abort.token, 2, sizeof(abort.u.abort.token));
     assert_int_equal(core_run(f, &abort), CAIRN_E_TOKEN_MISMATCH);
     assert_non_null(strstr(f->verdict.diag.text, "belongs to another attempt"));
     assert_non_null(state_open_find(&f->state, ID(1, 10)));
-    memset(&abort.token, both.token, sizeof(abort.token));
+    memset(&abort.u.abort.token, both.token, sizeof(abort.u.abort.token));
     assert_int_equal(core_run(f, &abort), 0);
-    assert_int_equal(f->verdict.state, SAVE_ABORTED);
-    memset(&abort.token, 2, sizeof(abort.token)); /* once it is over, anybody may hear how */
+    assert_int_equal(verdict_save(&f->verdict)->state, SAVE_ABORTED);
+    memset(&abort.u.abort.token, 2,
+           sizeof(abort.u.abort.token)); /* once it is over, anybody may hear how */
     assert_int_equal(core_run(f, &abort), 0);
-    assert_int_equal(f->verdict.state, SAVE_ABORTED);
+    assert_int_equal(verdict_save(&f->verdict)->state, SAVE_ABORTED);
 }
 
 static void commit_and_abort_race(void **ret)
@@ -191,7 +189,7 @@ static void commit_and_abort_race(void **ret)
     assert_int_equal(core_commit(f, ID(1, 11), 78), 0);
     assert_int_equal(stale_apply(&stale, f), CAIRN_E_CONFLICT);
     assert_int_equal(core_run(f, &abort), 0);
-    assert_int_equal(f->verdict.state, SAVE_COMMITTED);
+    assert_int_equal(verdict_save(&f->verdict)->state, SAVE_COMMITTED);
 }
 
 /* Goal (I5): a commit that was decided before a grant does not land after it. */
@@ -223,10 +221,10 @@ static void left_over_seal_counts_for_nothing(void **ret)
     assert_true(f->state.seals[0].orphan);
     assert_int_equal(core_open(f, &both, 10, 78), 0);
     assert_int_equal(core_seal(f, ID(1, 10), 78, 0), 0);
-    assert_false(f->verdict.all_sealed);
+    assert_false(verdict_save(&f->verdict)->all_sealed);
     assert_int_equal(core_commit(f, ID(1, 10), 78), CAIRN_E_MISSING_RANKS);
     assert_int_equal(core_seal(f, ID(1, 10), 78, 1), 0);
-    assert_true(f->verdict.all_sealed);
+    assert_true(verdict_save(&f->verdict)->all_sealed);
     assert_int_equal(core_commit(f, ID(1, 10), 78), 0);
     assert_int_equal(f->state.seal_count, 0);
 }
@@ -265,8 +263,7 @@ static void commit_beside_a_grant(void **ret)
     assert_int_equal(core_open(f, &both, 20, 78), 0);
     assert_int_equal(core_open(f, &both, 30, 79), 0);
     struct event_seal one = seal_of(0, 79);
-    struct event seal = {
-        .kind = EVENT_SEAL, .id = {1, 30}, .open_id = 79, .seal_count = 1, .seals = &one};
+    struct event seal = seal_event(ID(1, 30), 79, 1, &one);
     struct event commit = commit_event(ID(1, 20), 78);
     assert_int_equal(core_seal(f, ID(1, 20), 78, 0), 0);
     assert_int_equal(core_seal(f, ID(1, 20), 78, 1), 0);
@@ -310,9 +307,9 @@ static void commit_checks_the_manifest(void **ret)
     struct event commit = commit_event(ID(1, 10), 77);
     assert_int_equal(core_seal(f, ID(1, 10), 77, 0), 0);
     assert_int_equal(core_seal(f, ID(1, 10), 77, 1), 0);
-    commit.commit.manifest_bytes = 0;
+    commit.u.commit.entry.manifest_bytes = 0;
     assert_int_equal(core_run(f, &commit), CAIRN_E_INVALID);
-    commit.commit.manifest_bytes = LIMIT_MANIFEST_BYTES + 1;
+    commit.u.commit.entry.manifest_bytes = LIMIT_MANIFEST_BYTES + 1;
     assert_int_equal(core_run(f, &commit), CAIRN_E_INVALID);
 }
 

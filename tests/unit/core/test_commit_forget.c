@@ -29,12 +29,10 @@ static int teardown(void **ret)
 
 static struct event mark_event(enum event_kind kind, size_t count, const struct ckpt_id *ids)
 {
-    return (struct event){.kind = kind,
-                          .id_count = count,
-                          .ids = ids,
-                          .actor = "ada@login1",
-                          .reason = "keep-last 2",
-                          .wall_ns = 99};
+    return (struct event){
+        .kind = kind,
+        .wall_ns = 99,
+        .u.mark = {.id_count = count, .ids = ids, .actor = "ada@login1", .reason = "keep-last 2"}};
 }
 
 /* What becomes of one checkpoint. */
@@ -42,10 +40,11 @@ static enum mark_outcome mark(struct core_fixture *f, enum event_kind kind, stru
 {
     struct event event = mark_event(kind, 1, &id);
     assert_int_equal(core_run(f, &event), 0);
-    assert_int_equal(f->verdict.mark_count, 1);
-    return f->verdict.done_count == 1      ? MARK_DONE
-           : f->verdict.refused_count == 0 ? MARK_ALREADY
-                                           : MARK_UNKNOWN; /* refused: see refusal() */
+    assert_int_equal(verdict_marks(&f->verdict)->count, 1);
+    return verdict_marks(&f->verdict)->done_count == 1 ? MARK_DONE
+           : verdict_marks(&f->verdict)->refused_count == 0
+               ? MARK_ALREADY
+               : MARK_UNKNOWN; /* refused: see refusal() */
 }
 
 /* Why one is refused; the verdict's marks are read before the fixture loads again. */
@@ -56,9 +55,9 @@ static enum mark_outcome refusal(struct core_fixture *f, const struct event *eve
     scratch_init(&scratch, MIB(4));
     commit_step(&f->state, event, &scratch, &verdict);
     assert_int_equal(verdict.code, 0);
-    assert_int_equal(verdict.done_count, 0);
+    assert_int_equal(verdict_marks(&verdict)->done_count, 0);
     assert_int_equal(verdict.update.change_count, 0);
-    enum mark_outcome outcome = verdict.marks[0].outcome;
+    enum mark_outcome outcome = verdict_marks(&verdict)->items[0].outcome;
     scratch_fini(&scratch);
     return outcome;
 }
@@ -71,9 +70,9 @@ static enum mark_outcome refused(struct core_fixture *f, enum event_kind kind, s
 
 static void cycle(struct core_fixture *f, uint64_t cycles)
 {
-    struct event event = {.kind = EVENT_GC_CYCLE, .cycle = f->state.gc.cycle, .cycles = cycles};
+    struct event event = {.kind = EVENT_GC_CYCLE, .u.gc_cycle = {f->state.gc.cycle, cycles}};
     assert_int_equal(core_run(f, &event), 0);
-    assert_int_equal(f->verdict.cycle, event.cycle + 1);
+    assert_int_equal(verdict_gc_cycle(&f->verdict)->cycle, event.u.gc_cycle.cycle + 1);
 }
 
 static const struct state_commit *known(const struct core_fixture *f, uint64_t step)
@@ -90,8 +89,8 @@ static void a_batch_is_done_in_part(void **ret)
     struct event event = mark_event(EVENT_FORGET, ARRAY_LEN(ids), ids);
     uint64_t seq = f->state.head.seq;
     assert_int_equal(core_run(f, &event), 0);
-    assert_int_equal(f->verdict.done_count, 2);
-    assert_int_equal(f->verdict.refused_count, 2);
+    assert_int_equal(verdict_marks(&f->verdict)->done_count, 2);
+    assert_int_equal(verdict_marks(&f->verdict)->refused_count, 2);
     assert_int_equal(f->state.head.seq, seq + 1);
     assert_true(known(f, 10)->forgotten && known(f, 30)->forgotten && !known(f, 50)->forgotten);
     assert_string_equal(known(f, 10)->mark->actor, "ada@login1");
@@ -111,18 +110,16 @@ static void the_last_good_ones_stay(void **ret)
     assert_int_equal(core_health(f, ID(1, 40), HEALTH_SUSPECT), 0);
     struct event event = mark_event(EVENT_FORGET, ARRAY_LEN(ids), ids);
     assert_int_equal(core_run(f, &event), 0);
-    assert_int_equal(f->verdict.done_count, 3); /* 10, 20 and the suspect one */
+    assert_int_equal(verdict_marks(&f->verdict)->done_count, 3); /* 10, 20 and the suspect one */
     assert_false(known(f, 30)->forgotten);
     assert_int_equal(refused(f, EVENT_FORGET, ID(1, 30)), MARK_LEAST);
     assert_int_equal(core_health(f, ID(1, 40), HEALTH_VERIFIED), 0); /* while it is forgotten */
-    event.keep_least = 1;
+    event.u.mark.forget.keep_least = 1;
     assert_int_equal(core_run(f, &event), 0);
-    assert_int_equal(f->verdict.done_count, 1);
-    assert_int_equal(
-        refusal(
-            f,
-            &(struct event){.kind = EVENT_FORGET, .id_count = 1, .ids = &ids[4], .keep_least = 1}),
-        MARK_NEWEST);
+    assert_int_equal(verdict_marks(&f->verdict)->done_count, 1);
+    struct event newest = mark_event(EVENT_FORGET, 1, &ids[4]);
+    newest.u.mark.forget.keep_least = 1;
+    assert_int_equal(refusal(f, &newest), MARK_NEWEST);
     assert_ckpt(state_latest(&f->state, ID(0, 0))->entry.id, 1, 50);
 }
 
@@ -147,7 +144,7 @@ static void two_sets_stay(void **ret)
 {
     struct core_fixture *f = *ret;
     struct event open = open_event(&alone, 60, 600);
-    open.full = true;
+    open.u.open.full = true;
     assert_int_equal(core_run(f, &open), 0);
     assert_int_equal(core_seal(f, ID(1, 60), 600, 0), 0);
     assert_int_equal(core_commit(f, ID(1, 60), 600), 0);
@@ -155,16 +152,16 @@ static void two_sets_stay(void **ret)
     core_save(f, &alone, 80);
     const struct ckpt_id ids[] = {ID(1, 10), ID(1, 20), ID(1, 30), ID(1, 40), ID(1, 50), ID(1, 60)};
     struct event event = mark_event(EVENT_FORGET, ARRAY_LEN(ids), ids);
-    event.apart = true;
+    event.u.mark.forget.apart = true;
     assert_int_equal(core_run(f, &event), 0);
-    assert_int_equal(f->verdict.done_count, 5);
+    assert_int_equal(verdict_marks(&f->verdict)->done_count, 5);
     assert_false(known(f, 50)->forgotten);
-    event.ids = &ids[4];
-    event.id_count = 1;
+    event.u.mark.ids = &ids[4];
+    event.u.mark.id_count = 1;
     assert_int_equal(refusal(f, &event), MARK_APART);
-    event.apart = false;
+    event.u.mark.forget.apart = false;
     assert_int_equal(core_run(f, &event), 0);
-    assert_int_equal(f->verdict.done_count, 1);
+    assert_int_equal(verdict_marks(&f->verdict)->done_count, 1);
 }
 
 /* Goal: pinned ones stay until unpinned; forgotten ones are not pinned. */
@@ -211,7 +208,7 @@ static void what_is_in_use_stays(void **ret)
     assert_int_equal(core_report(f, &other, ID(1, 20), 0), 0);
     other.rank = 1;
     assert_int_equal(core_report(f, &other, ID(1, 20), 0), 0);
-    assert_true(f->verdict.restore_done);
+    assert_true(verdict_restore(&f->verdict)->done);
     other.rank = 0;
     other.parent = ID(1, 20);
     assert_int_equal(core_open(f, &other, 25, 250), 0);
@@ -236,26 +233,27 @@ static void forgotten_reclaimed_gone(void **ret)
     assert_int_equal(mark(f, EVENT_UNDELETE, ID(1, 20)), MARK_DONE);
     assert_int_equal(mark(f, EVENT_UNDELETE, ID(1, 20)), MARK_ALREADY);
     struct event reclaim = mark_event(EVENT_RECLAIM, 0, NULL);
-    reclaim.cycles = 2;
+    reclaim.u.mark.cycles = 2;
     cycle(f, 0);
     assert_int_equal(core_run(f, &reclaim), 0);
-    assert_int_equal(f->verdict.mark_count, 0);
+    assert_int_equal(verdict_marks(&f->verdict)->count, 0);
     const struct ckpt_id ids[] = {ID(1, 10), ID(1, 20)};
     struct event named = mark_event(EVENT_RECLAIM, 1, ids);
-    named.cycles = 2;
+    named.u.mark.cycles = 2;
     assert_int_equal(refusal(f, &named), MARK_EARLY);
     cycle(f, 0);
     assert_int_equal(core_run(f, &reclaim), 0);
-    assert_int_equal(f->verdict.done_count, 1);
+    assert_int_equal(verdict_marks(&f->verdict)->done_count, 1);
     assert_null(known(f, 10));
     assert_non_null(known(f, 20));
     assert_int_equal(refused(f, EVENT_UNDELETE, ID(1, 10)), MARK_RECLAIMED);
     assert_int_equal(state_status(&f->state, ID(1, 10), NULL), SAVE_FORGOTTEN);
     assert_int_equal(core_open(f, &alone, 10, 1234), CAIRN_E_EXISTS);
     /* A scrub that was reading it misses what was removed: that is no damage. */
-    struct event health = {.kind = EVENT_HEALTH, .id = ID(1, 10), .health = HEALTH_DAMAGED};
+    struct event health = {
+        .kind = EVENT_HEALTH, .id = ID(1, 10), .u.health.health = HEALTH_DAMAGED};
     assert_int_equal(core_run(f, &health), CAIRN_E_NOT_FOUND);
-    named.ids = &ids[1];
+    named.u.mark.ids = &ids[1];
     assert_int_equal(refusal(f, &named), MARK_EARLY);
 }
 
@@ -276,17 +274,17 @@ static void claims_and_leases_outlive_a_forget(void **ret)
     cycle(f, 0);
     assert_int_equal(refusal(f, &reclaim), MARK_LEASED);
     assert_int_equal(core_report(f, &other, ID(1, 40), 0), 0);
-    assert_true(f->verdict.restore_done);
+    assert_true(verdict_restore(&f->verdict)->done);
     assert_int_equal(core_run(f, &reclaim), 0);
-    assert_int_equal(f->verdict.done_count, 1);
+    assert_int_equal(verdict_marks(&f->verdict)->done_count, 1);
 
     core_save(f, &alone, 60);
-    forget.ids = &ids[1];
+    forget.u.mark.ids = &ids[1];
     assert_int_equal(core_open(f, &alone, 70, 700), 0); /* on 60 */
-    assert_ckpt(f->verdict.base, 1, 60);
+    assert_ckpt(verdict_save(&f->verdict)->base, 1, 60);
     assert_int_equal(core_run(f, &forget), 0);
     assert_int_equal(core_run(f, &reclaim), 0);
-    assert_int_equal(f->verdict.done_count, 1);
+    assert_int_equal(verdict_marks(&f->verdict)->done_count, 1);
 }
 
 /* Goal: a claim that slips in beside a forget keeps the base from being reclaimed. */
@@ -300,14 +298,14 @@ static void a_claim_beside_a_forget(void **ret)
     struct stale stale;
     stale_init(&stale, f, &forget);
     assert_int_equal(core_open(f, &other, 35, 350), 0);
-    assert_ckpt(f->verdict.base, 1, 30);
+    assert_ckpt(verdict_save(&f->verdict)->base, 1, 30);
     assert_int_equal(stale_apply(&stale, f), 0);
     cycle(f, 0);
     assert_int_equal(refusal(f, &reclaim), MARK_CLAIMED);
     assert_int_equal(core_seal(f, ID(2, 35), 350, 0), 0);
     assert_int_equal(core_commit(f, ID(2, 35), 350), 0);
     assert_int_equal(core_run(f, &reclaim), 0);
-    assert_int_equal(f->verdict.done_count, 1);
+    assert_int_equal(verdict_marks(&f->verdict)->done_count, 1);
 
     /* The other way round: the save that comes second chooses anew. */
     base = ID(1, 20);
@@ -317,7 +315,7 @@ static void a_claim_beside_a_forget(void **ret)
     assert_int_equal(core_run(f, &forget), 0);
     assert_int_equal(stale_apply(&stale, f), CAIRN_E_CONFLICT);
     assert_int_equal(core_run(f, &open), 0);
-    assert_ckpt(f->verdict.base, 1, 10);
+    assert_ckpt(verdict_save(&f->verdict)->base, 1, 10);
 }
 
 /* Goal: what a forget has counted on may not change beside it: a commit, a pin, a good one that is
@@ -371,7 +369,7 @@ static void a_forget_on_a_branch_is_guarded(void **ret)
     assert_int_equal(core_health(f, ID(1, 40), HEALTH_DAMAGED), 0);
     assert_int_equal(stale_apply(&stale, f), CAIRN_E_CONFLICT);
     assert_int_equal(core_run(f, &forget), 0);
-    assert_int_equal(f->verdict.done_count, 2);
+    assert_int_equal(verdict_marks(&f->verdict)->done_count, 2);
     assert_false(known(f, 30)->forgotten);
 }
 
@@ -383,7 +381,7 @@ static void a_fall_back_is_guarded(void **ret)
     assert_int_equal(core_begin(f, &other, LATEST, true), 0);
     struct event report = event_of(EVENT_RESTORE_REPORT, &other);
     report.id = ID(1, 50);
-    report.code = CAIRN_E_DAMAGED;
+    report.u.report.code = CAIRN_E_DAMAGED;
     struct stale stale;
     stale_init(&stale, f, &report);
     assert_int_equal(mark(f, EVENT_FORGET, ID(1, 40)), MARK_DONE);
@@ -402,20 +400,20 @@ static void a_lease_ends(void **ret)
     assert_int_equal(core_report(f, &other, ID(1, 20), 0), 0);
     cycle(f, 2);
     cycle(f, 2);
-    assert_int_equal(f->verdict.ended_count, 0);
+    assert_int_equal(verdict_gc_cycle(&f->verdict)->ended_count, 0);
     assert_int_equal(refused(f, EVENT_FORGET, ID(1, 20)), MARK_LEASED);
-    struct event again = {.kind = EVENT_GC_CYCLE, .cycle = 1, .cycles = 2};
+    struct event again = {.kind = EVENT_GC_CYCLE, .u.gc_cycle = {1, 2}};
     assert_int_equal(core_run(f, &again), 0);
-    assert_int_equal(f->verdict.cycle, 2);
-    again.cycle = 3;
+    assert_int_equal(verdict_gc_cycle(&f->verdict)->cycle, 2);
+    again.u.gc_cycle.cycle = 3;
     assert_int_equal(core_run(f, &again), CAIRN_E_INVALID);
     cycle(f, 2);
-    assert_int_equal(f->verdict.ended_count, 1);
+    assert_int_equal(verdict_gc_cycle(&f->verdict)->ended_count, 1);
     assert_int_equal(mark(f, EVENT_FORGET, ID(1, 20)), MARK_DONE);
     other.rank = 1;
     assert_int_equal(core_report(f, &other, ID(1, 20), 0), 0);
-    assert_true(f->verdict.restore_failed);
-    assert_int_equal(f->verdict.restore_code, CAIRN_E_TIMED_OUT);
+    assert_true(verdict_restore(&f->verdict)->failed);
+    assert_int_equal(verdict_restore(&f->verdict)->code, CAIRN_E_TIMED_OUT);
     assert_int_equal(f->state.report_count, 0);
 }
 
@@ -426,14 +424,14 @@ static void bad_batches_are_refused(void **ret)
     struct ckpt_id ids[] = {ID(1, 10), ID(1, 10)};
     struct event event = mark_event(EVENT_FORGET, 2, ids);
     assert_int_equal(core_run(f, &event), CAIRN_E_INVALID);
-    event.id_count = 1;
-    event.reason = "bad \xff";
+    event.u.mark.id_count = 1;
+    event.u.mark.reason = "bad \xff";
     assert_int_equal(core_run(f, &event), CAIRN_E_INVALID);
     char text[400];
     memset(text, 'a', sizeof(text) - 1);
     text[sizeof(text) - 1] = '\0';
     memcpy(text + 62, "\xe2\x82\xac", 3);
-    event.actor = event.reason = text;
+    event.u.mark.actor = event.u.mark.reason = text;
     assert_int_equal(core_run(f, &event), 0);
     assert_int_equal(strlen(known(f, 10)->mark->actor), 62);
     assert_int_equal(strlen(known(f, 10)->mark->reason), ENTRY_REASON_BYTES - 1);

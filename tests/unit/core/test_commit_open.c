@@ -14,10 +14,10 @@ static void first_open_creates_run_and_term(void **ret)
     struct core_fixture *f = *ret;
     assert_int_equal(core_open(f, &first, 10, 77), 0);
     assert_ckpt(f->verdict.id, 1, 10);
-    assert_true(f->verdict.new_term);
-    assert_false(f->verdict.new_lineage);
-    assert_int_equal(f->verdict.state, SAVE_OPEN);
-    assert_int_equal(f->verdict.deadline_ms, 5000);
+    assert_true(verdict_save(&f->verdict)->new_term);
+    assert_false(verdict_save(&f->verdict)->new_lineage);
+    assert_int_equal(verdict_save(&f->verdict)->state, SAVE_OPEN);
+    assert_int_equal(verdict_save(&f->verdict)->deadline_ms, 5000);
     assert_int_equal(f->verdict.newest_term, 1);
     assert_int_equal(record_version(f->record), 1);
     assert_true(f->state.exists);
@@ -34,8 +34,8 @@ static void repeated_open_is_idempotent(void **ret)
     assert_int_equal(core_open(f, &first, 10, 77), 0);
     assert_int_equal(core_open(f, &first, 10, 77), 0);
     assert_int_equal(core_open(f, &first, 10, 78), 0);
-    assert_int_equal(f->verdict.open_id, 77);
-    assert_false(f->verdict.new_term);
+    assert_int_equal(verdict_save(&f->verdict)->open_id, 77);
+    assert_false(verdict_save(&f->verdict)->new_term);
     assert_int_equal(record_version(f->record), 1);
 }
 
@@ -52,7 +52,7 @@ static void several_saves_in_flight(void **ret)
     assert_int_equal(core_commit(f, ID(1, 20), 78), 0);
     assert_int_equal(core_seal(f, ID(1, 10), 77, 0), 0);
     assert_int_equal(core_commit(f, ID(1, 10), 77), 0);
-    assert_int_equal(f->verdict.seq, 2);
+    assert_int_equal(verdict_save(&f->verdict)->seq, 2);
     assert_ckpt(state_latest(&f->state, ID(0, 0))->entry.id, 1, 20);
 }
 
@@ -129,10 +129,10 @@ static void parent_and_new_lineage(void **ret)
     assert_non_null(strstr(f->verdict.diag.text, "11@1"));
     next.parent = ID(0, 0);
     assert_int_equal(core_open(f, &next, 20, 9), 0);
-    assert_true(f->verdict.new_lineage);
+    assert_true(verdict_save(&f->verdict)->new_lineage);
     struct actor third = {.token = 3, .world_size = 1, .newest_seen = 2, .parent = {1, 10}};
     assert_int_equal(core_open(f, &third, 20, 10), 0);
-    assert_false(f->verdict.new_lineage);
+    assert_false(verdict_save(&f->verdict)->new_lineage);
     assert_ckpt(f->state.terms[2].entry.parent, 1, 10);
 }
 
@@ -155,16 +155,16 @@ static void past_of_a_step(void **ret)
     struct actor alone = {.token = 1, .world_size = 1};
     core_save(f, &alone, 10);
     assert_int_equal(core_open(f, &alone, 10, 5), 0);
-    assert_int_equal(f->verdict.state, SAVE_COMMITTED);
-    assert_int_equal(f->verdict.seq, 1);
-    assert_int_not_equal(f->verdict.open_id, 5);
+    assert_int_equal(verdict_save(&f->verdict)->state, SAVE_COMMITTED);
+    assert_int_equal(verdict_save(&f->verdict)->seq, 1);
+    assert_int_not_equal(verdict_save(&f->verdict)->open_id, 5);
     assert_int_equal(core_open(f, &alone, 11, 6), 0);
     assert_int_equal(core_abort(f, ID(1, 11), 6), 0);
     assert_int_equal(core_open(f, &alone, 11, 6), CAIRN_E_ABORTED);
-    assert_int_equal(f->verdict.dead_code, CAIRN_E_MISSING_RANKS);
+    assert_int_equal(verdict_save(&f->verdict)->dead_code, CAIRN_E_MISSING_RANKS);
     assert_non_null(strstr(f->verdict.diag.text, "rank 1"));
     assert_int_equal(core_open(f, &alone, 11, 7), 0);
-    assert_int_equal(f->verdict.open_id, 7);
+    assert_int_equal(verdict_save(&f->verdict)->open_id, 7);
     assert_int_equal(f->state.dead_count, 0);
     assert_int_equal(core_seal(f, ID(1, 11), 6, 0), CAIRN_E_ABORTED);
 }
@@ -179,8 +179,8 @@ static void other_ranks_find_the_opening(void **ret)
     assert_int_equal(core_find(f, &other, 10), CAIRN_E_AGAIN);
     assert_int_equal(core_open(f, &first, 10, 77), 0);
     assert_int_equal(core_find(f, &other, 10), 0);
-    assert_int_equal(f->verdict.open_id, 77);
-    assert_int_equal(f->verdict.state, SAVE_OPEN);
+    assert_int_equal(verdict_save(&f->verdict)->open_id, 77);
+    assert_int_equal(verdict_save(&f->verdict)->state, SAVE_OPEN);
     assert_ckpt(f->verdict.id, 1, 10);
     assert_int_equal(core_find(f, &other, 11), CAIRN_E_AGAIN);
     assert_int_equal(core_find(f, &stranger, 10), CAIRN_E_TOKEN_MISMATCH);
@@ -197,10 +197,10 @@ static void finding_after_an_abort(void **ret)
     assert_int_equal(core_open(f, &first, 10, 77), 0);
     assert_int_equal(core_abort(f, ID(1, 10), 77), 0);
     assert_int_equal(core_find(f, &other, 10), CAIRN_E_ABORTED);
-    assert_int_equal(f->verdict.open_id, 77);
+    assert_int_equal(verdict_save(&f->verdict)->open_id, 77);
     struct event event = event_of(EVENT_FIND_OPEN, &other);
     event.id.step = 10;
-    event.open_id = 77;
+    event.u.open.open_id = 77;
     assert_int_equal(core_run(f, &event), CAIRN_E_AGAIN);
 }
 
@@ -236,7 +236,8 @@ static void two_drivers_create_the_run(void **ret)
 {
     struct core_fixture *f = *ret;
     struct event event = open_event(&first, 10, 5);
-    struct event create = {.kind = EVENT_CREATE, .info = {.chunk_bytes = LIMIT_CHUNK_BYTES_MIN}};
+    struct event create = {.kind = EVENT_CREATE,
+                           .u.create = {.chunk_bytes = LIMIT_CHUNK_BYTES_MIN}};
     struct stale stale;
     stale_init(&stale, f, &event);
     assert_int_equal(core_run(f, &create), 0);
@@ -258,18 +259,18 @@ static void bad_input(void **ret)
     assert_int_equal(core_open(f, &other, 1, 5), CAIRN_E_INVALID);
     assert_int_equal(core_open(f, &first, 1, 0), CAIRN_E_INVALID);
     struct event event = open_event(&first, 1, 5);
-    event.open.tag_count = 1;
-    event.open.tags = &tag;
+    event.u.open.entry.tag_count = 1;
+    event.u.open.entry.tags = &tag;
     assert_int_equal(core_run(f, &event), CAIRN_E_INVALID);
-    event.open.tags = &empty;
+    event.u.open.entry.tags = &empty;
     assert_int_equal(core_run(f, &event), CAIRN_E_INVALID);
-    event.open.tag_count = LIMIT_TAGS + 1;
+    event.u.open.entry.tag_count = LIMIT_TAGS + 1;
     assert_int_equal(core_run(f, &event), CAIRN_E_TOO_LARGE);
     event = open_event(&first, 1, 5);
-    event.open.metadata_bytes = LIMIT_METADATA_BYTES + 1;
+    event.u.open.entry.metadata_bytes = LIMIT_METADATA_BYTES + 1;
     assert_int_equal(core_run(f, &event), CAIRN_E_TOO_LARGE);
     event = open_event(&first, 1, 5);
-    event.info.chunk_bytes = 1000;
+    event.u.open.info.chunk_bytes = 1000;
     assert_int_equal(core_run(f, &event), CAIRN_E_INVALID);
     assert_int_equal(record_version(f->record), 0);
 }

@@ -59,12 +59,12 @@ static void push_version(void)
 
 /* What a batch has done is done; what was refused for what a copy that is behind still shows may go
  * the second time. */
-static void check_batch(const struct verdict *first, const struct verdict *again)
+static void check_batch(const struct verdict_marks *first, const struct verdict_marks *again)
 {
-    assert_int_equal(again->mark_count, first->mark_count);
-    for (size_t i = 0; i < first->mark_count; i++) {
-        if (first->marks[i].outcome <= MARK_ALREADY) {
-            assert_int_equal(again->marks[i].outcome, MARK_ALREADY);
+    assert_int_equal(again->count, first->count);
+    for (size_t i = 0; i < first->count; i++) {
+        if (first->items[i].outcome <= MARK_ALREADY) {
+            assert_int_equal(again->items[i].outcome, MARK_ALREADY);
         }
     }
 }
@@ -77,10 +77,10 @@ static void check_idempotence(const struct event *event, const struct verdict *v
     scratch_init(&scratch, MIB(1));
     commit_step(truth(), event, &scratch, &again);
     bool report = event->kind == EVENT_RESTORE_REPORT;
-    bool batch = event->kind >= EVENT_FORGET && event->id_count > 0;
+    bool batch = verdict->answer == ANSWER_MARKS && event->u.mark.id_count > 0;
     if (batch) {
-        check_batch(verdict, &again);
-    } else if (again.update.change_count != 0 && !(report && again.restore_done) &&
+        check_batch(verdict_marks(verdict), verdict_marks(&again));
+    } else if (again.update.change_count != 0 && !(report && verdict_restore(&again)->done) &&
                event->kind != EVENT_RECLAIM) {
         fail_msg("event %d is not idempotent", (int)event->kind);
     }
@@ -88,10 +88,13 @@ static void check_idempotence(const struct event *event, const struct verdict *v
         if (again.code != 0) {
             fail_msg("event %d a second time: %s", (int)event->kind, again.diag.text);
         }
-        assert_int_equal(again.state, verdict->state);
-        assert_int_equal(again.open_id, verdict->open_id);
-        assert_int_equal(again.seq, verdict->seq);
-        assert_true(again.all_sealed || event->kind != EVENT_SEAL || !verdict->all_sealed);
+        if (verdict->answer == ANSWER_SAVE) {
+            const struct verdict_save *first = verdict_save(verdict), *then = verdict_save(&again);
+            assert_int_equal(then->state, first->state);
+            assert_int_equal(then->open_id, first->open_id);
+            assert_int_equal(then->seq, first->seq);
+            assert_true(then->all_sealed || event->kind != EVENT_SEAL || !first->all_sealed);
+        }
         assert_true(ckpt_id_equal(again.id, verdict->id));
     }
     scratch_fini(&scratch);
@@ -118,10 +121,11 @@ static struct verdict submit(const struct event *event)
         bool applied = verdict.update.change_count > 0 && status == 0;
         verdict.update = (struct record_update){0};
         static struct mark marks[MODEL_OPENINGS_MAX];
-        assert_true(verdict.mark_count <= MODEL_OPENINGS_MAX);
-        if (verdict.mark_count > 0) {
-            memcpy(marks, verdict.marks, verdict.mark_count * sizeof(*marks));
-            verdict.marks = marks;
+        size_t mark_count = verdict.answer == ANSWER_MARKS ? verdict_marks(&verdict)->count : 0;
+        assert_true(mark_count <= MODEL_OPENINGS_MAX);
+        if (mark_count > 0) {
+            memcpy(marks, verdict_marks(&verdict)->items, mark_count * sizeof(*marks));
+            verdict.u.marks.items = marks;
         }
         scratch_fini(&scratch);
         if (status == CAIRN_E_CONFLICT) {
@@ -152,52 +156,67 @@ static struct verdict submit(const struct event *event)
 
 /* ---- who acts ---- */
 
-static struct event actor_event(enum event_kind kind, const struct model_attempt *attempt)
+static struct attempt_rank draw_rank(const struct model_attempt *attempt, uint32_t ordinal)
 {
-    struct event event = {.kind = kind,
-                          .world_size = attempt->world_size,
-                          .ordinal = attempt->ordinal,
-                          .parent = attempt->parent,
-                          .newest_seen = attempt->newest_seen,
-                          .rank = (uint32_t)draw(attempt->world_size),
-                          .info = {.chunk_bytes = LIMIT_CHUNK_BYTES}};
-    memset(event.token.bytes, (int)attempt->token, sizeof(event.token.bytes));
+    struct attempt_rank from = {.world_size = attempt->world_size,
+                                .ordinal = ordinal,
+                                .rank = (uint32_t)draw(attempt->world_size)};
+    memset(from.token.bytes, (int)attempt->token, sizeof(from.token.bytes));
     if (chance(3)) {
-        event.world_size++; /* a rank that was started wrongly */
+        from.world_size++; /* a rank that was started wrongly */
     }
-    return event;
+    return from;
+}
+
+static struct event draw_open(enum event_kind kind, const struct model_attempt *attempt)
+{
+    return (struct event){.kind = kind,
+                          .u.open = {.from = draw_rank(attempt, attempt->ordinal),
+                                     .parent = attempt->parent,
+                                     .newest_seen = attempt->newest_seen,
+                                     .info = {.chunk_bytes = LIMIT_CHUNK_BYTES}}};
 }
 
 static void act_open(struct model_attempt *attempt)
 {
-    struct event event = actor_event(EVENT_OPEN, attempt);
-    event.rank = 0;
+    struct event event = draw_open(EVENT_OPEN, attempt);
+    struct event_open *open = &event.u.open;
+    open->from.rank = 0;
     event.id.step = 1 + draw(5);
-    event.open.deadline_ms = 1000;
+    open->entry.deadline_ms = 1000;
     static const char *tags[] = {"t"};
-    event.open.tags = tags;
+    open->entry.tags = tags;
     if (attempt->opening_count > attempt->opening_first && chance(25)) { /* a repeated message */
         event.id.step = attempt->openings[attempt->opening_count - 1].id.step;
-        event.open_id = attempt->openings[attempt->opening_count - 1].open_id;
+        open->open_id = attempt->openings[attempt->opening_count - 1].open_id;
     } else {
-        event.open_id = model_new_open_id(&sim.model);
+        open->open_id = model_new_open_id(&sim.model);
     }
-    event.open.tag_count = event.id.step % 2;
-    event.full_every = attempt->token % 2 == 0 ? 2 : 0;
+    open->entry.tag_count = event.id.step % 2;
+    open->full_every = attempt->token % 2 == 0 ? 2 : 0;
     struct verdict verdict = submit(&event);
-    if (verdict.code == 0 && verdict.state == SAVE_OPEN) {
-        model_learn_opening(attempt, verdict.id, verdict.open_id);
+    if (verdict.code == 0 && verdict_save(&verdict)->state == SAVE_OPEN) {
+        model_learn_opening(attempt, verdict.id, verdict_save(&verdict)->open_id);
     }
 }
 
 static void act_find(struct model_attempt *attempt)
 {
-    struct event event = actor_event(EVENT_FIND_OPEN, attempt);
+    struct event event = draw_open(EVENT_FIND_OPEN, attempt);
     event.id.step = 1 + draw(5);
     struct verdict verdict = submit(&event);
-    if (verdict.code == 0 && verdict.state == SAVE_OPEN) {
-        model_learn_opening(attempt, verdict.id, verdict.open_id);
+    if (verdict.code == 0 && verdict_save(&verdict)->state == SAVE_OPEN) {
+        model_learn_opening(attempt, verdict.id, verdict_save(&verdict)->open_id);
     }
+}
+
+static struct event commit_of(struct ckpt_id id, uint64_t open_id)
+{
+    struct event event = {.kind = EVENT_COMMIT,
+                          .id = id,
+                          .u.commit = {.open_id = open_id, .entry.manifest_bytes = 1}};
+    memcpy(event.u.commit.entry.manifest_sha256.bytes, &open_id, sizeof(open_id));
+    return event;
 }
 
 static void act_seal(struct model_attempt *attempt)
@@ -207,25 +226,25 @@ static void act_seal(struct model_attempt *attempt)
     }
     size_t back = draw(attempt->opening_count < 3 ? attempt->opening_count : 3);
     struct model_opening *opening = &attempt->openings[attempt->opening_count - 1 - back];
-    struct event event = actor_event(EVENT_SEAL, attempt);
+    uint32_t one = draw_rank(attempt, attempt->ordinal).rank;
     struct event_seal seals[MODEL_WORLD_MAX + 1];
+    size_t count = 0;
     bool all = chance(40);
     for (uint32_t rank = 0; rank < attempt->world_size; rank++) {
-        if (all || rank == event.rank) {
-            struct event_seal *seal = &seals[event.seal_count++];
+        if (all || rank == one) {
+            struct event_seal *seal = &seals[count++];
             *seal = (struct event_seal){.rank = rank,
                                         .entry = {.writer = attempt->token, .part_bytes = 9}};
             seal->entry.part_sha256.bytes[0] = chance(4) ? 1 : 0; /* now and then another content */
         }
     }
-    event.seals = seals;
-    event.id = opening->id;
-    event.open_id = chance(4) ? opening->open_id + 1000 : opening->open_id;
+    uint64_t open_id = chance(4) ? opening->open_id + 1000 : opening->open_id;
+    struct event event = {.kind = EVENT_SEAL,
+                          .id = opening->id,
+                          .u.seal = {.open_id = open_id, .count = count, .items = seals}};
     struct verdict verdict = submit(&event);
-    if (verdict.all_sealed && chance(70)) { /* as the driver does */
-        struct event commit = {.kind = EVENT_COMMIT, .id = event.id, .open_id = event.open_id};
-        commit.commit.manifest_bytes = 1;
-        memcpy(commit.commit.manifest_sha256.bytes, &event.open_id, sizeof(event.open_id));
+    if (verdict_save(&verdict)->all_sealed && chance(70)) { /* as the driver does */
+        struct event commit = commit_of(opening->id, open_id);
         submit(&commit);
     }
 }
@@ -236,13 +255,13 @@ static void act_end(struct model_attempt *attempt, bool commit)
         return;
     }
     struct model_opening *opening = &attempt->openings[draw(attempt->opening_count)];
-    struct event event = {.kind = commit ? EVENT_COMMIT : EVENT_ABORT,
-                          .id = opening->id,
-                          .open_id = opening->open_id,
-                          .code = CAIRN_E_TIMED_OUT,
-                          .reason = "deadline"};
-    event.commit.manifest_bytes = 1;
-    memcpy(event.commit.manifest_sha256.bytes, &opening->open_id, sizeof(opening->open_id));
+    struct event event = {
+        .kind = EVENT_ABORT,
+        .id = opening->id,
+        .u.abort = {.open_id = opening->open_id, .code = CAIRN_E_TIMED_OUT, .reason = "deadline"}};
+    if (commit) {
+        event = commit_of(opening->id, opening->open_id);
+    }
     submit(&event);
 }
 
@@ -251,17 +270,19 @@ static void act_begin(struct model_attempt *attempt)
     if (sim.model.commit_count == 0 && chance(70)) {
         return; /* empty runs are not all that there is */
     }
-    struct event event = actor_event(EVENT_RESTORE_BEGIN, attempt);
-    event.ordinal =
-        attempt->ordinal + 1; /* the sessions are numbered from 1, the term of no restore is 0 */
-    event.allow_older = attempt->token % 3 != 0;
+    /* The sessions are numbered from 1, the term of no restore is 0. */
+    struct attempt_rank from = draw_rank(attempt, attempt->ordinal + 1);
+    struct event event = {.kind = EVENT_RESTORE_BEGIN,
+                          .u.begin = {.from = from,
+                                      .allow_older = attempt->token % 3 != 0,
+                                      .info = {.chunk_bytes = LIMIT_CHUNK_BYTES}}};
     if (chance(20) && sim.model.commit_count > 0) {
-        event.selector.kind = chance(50) ? SELECT_STEP : SELECT_EXACT;
-        event.selector.id = sim.model.commits[draw(sim.model.commit_count)].id;
+        event.u.begin.selector.kind = chance(50) ? SELECT_STEP : SELECT_EXACT;
+        event.u.begin.selector.id = sim.model.commits[draw(sim.model.commit_count)].id;
     }
     struct verdict verdict = submit(&event);
-    if (verdict.code == 0 && event.world_size == attempt->world_size) {
-        attempt->at[event.rank] = verdict.id;
+    if (verdict.code == 0 && from.world_size == attempt->world_size) {
+        attempt->at[from.rank] = verdict.id;
         attempt->restoring = true;
     }
 }
@@ -271,42 +292,44 @@ static void act_report(struct model_attempt *attempt)
     if (!attempt->restoring) {
         return;
     }
-    struct event event = actor_event(EVENT_RESTORE_REPORT, attempt);
-    event.ordinal = attempt->ordinal + 1;
-    if (event.rank >= attempt->world_size || attempt->at[event.rank].term == 0) {
+    struct event event = {.kind = EVENT_RESTORE_REPORT,
+                          .u.report.from = draw_rank(attempt, attempt->ordinal + 1)};
+    struct event_report *report = &event.u.report;
+    const uint32_t rank = report->from.rank;
+    if (rank >= attempt->world_size || attempt->at[rank].term == 0) {
         return;
     }
-    event.id = attempt->at[event.rank];
-    event.code = !chance(25)  ? 0
-                 : chance(80) ? CAIRN_E_DAMAGED
-                 : chance(50) ? CAIRN_E_DIGEST_MISMATCH
-                              : CAIRN_E_SHAPE_MISMATCH;
+    event.id = attempt->at[rank];
+    report->code = !chance(25)  ? 0
+                   : chance(80) ? CAIRN_E_DAMAGED
+                   : chance(50) ? CAIRN_E_DIGEST_MISMATCH
+                                : CAIRN_E_SHAPE_MISMATCH;
     uint32_t ranks[MODEL_WORLD_MAX + 1];
-    if (event.code == 0 && chance(30)) { /* a batch, this rank perhaps twice in it */
-        event.ranks = ranks;
-        ranks[event.rank_count++] = event.rank;
-        for (uint32_t rank = 0; rank < attempt->world_size; rank++) {
-            if (ckpt_id_equal(attempt->at[rank], event.id) && chance(50)) {
-                ranks[event.rank_count++] = rank;
+    if (report->code == 0 && chance(30)) { /* a batch, this rank perhaps twice in it */
+        report->ranks = ranks;
+        ranks[report->rank_count++] = rank;
+        for (uint32_t other = 0; other < attempt->world_size; other++) {
+            if (ckpt_id_equal(attempt->at[other], event.id) && chance(50)) {
+                ranks[report->rank_count++] = other;
             }
         }
     }
     struct verdict verdict = submit(&event);
-    if (event.world_size != attempt->world_size ||
+    if (report->from.world_size != attempt->world_size ||
         (verdict.code != 0 && verdict.code != CAIRN_E_AGAIN)) {
         return;
     }
-    attempt->at[event.rank] = verdict.id;
-    for (size_t i = 0; i < event.rank_count; i++) {
+    attempt->at[rank] = verdict.id;
+    for (size_t i = 0; i < report->rank_count; i++) {
         attempt->at[ranks[i]] = verdict.id;
     }
-    if (verdict.restore_done || verdict.restore_failed) {
+    if (verdict_restore(&verdict)->done || verdict_restore(&verdict)->failed) {
         attempt->restoring = false;
         attempt->ordinal++;
         attempt->opening_first = attempt->opening_count;
         memset(attempt->at, 0, sizeof(attempt->at));
     }
-    if (verdict.restore_done) {
+    if (verdict_restore(&verdict)->done) {
         attempt->parent = verdict.id;
         attempt->newest_seen = verdict.newest_term;
     }
@@ -319,8 +342,7 @@ static void act_health(void)
     }
     struct event event = {.kind = EVENT_HEALTH,
                           .id = sim.model.commits[draw(sim.model.commit_count)].id,
-                          .health = (enum health)draw(3),
-                          .reason = "scrub"};
+                          .u.health = {.health = (enum health)draw(3), .reason = "scrub"}};
     submit(&event);
 }
 
@@ -331,17 +353,19 @@ static void act_annotate(void)
     }
     static const char *const tags[] = {"t"};
     const struct metric score = {.name = "score", .value = 1 + (double)draw(3)};
-    struct event event = {.kind = EVENT_ANNOTATE,
-                          .selector = {.kind = SELECT_EXACT,
-                                       .id = sim.model.commits[draw(sim.model.commit_count)].id}};
+    struct event event = {
+        .kind = EVENT_ANNOTATE,
+        .u.annotate.selector = {.kind = SELECT_EXACT,
+                                .id = sim.model.commits[draw(sim.model.commit_count)].id}};
+    struct note_change *note = &event.u.annotate.note;
     if (chance(20)) {
-        event.selector = (struct selector){.kind = SELECT_LATEST};
+        event.u.annotate.selector = (struct selector){.kind = SELECT_LATEST};
     }
-    event.note.metrics = &score;
-    event.note.metric_count = (uint32_t)draw(2);
-    event.note.tags = event.note.removed = tags;
-    event.note.tag_count = (uint32_t)draw(2);
-    event.note.removed_count = event.note.tag_count == 0 ? (uint32_t)draw(2) : 0;
+    note->metrics = &score;
+    note->metric_count = (uint32_t)draw(2);
+    note->tags = note->removed = tags;
+    note->tag_count = (uint32_t)draw(2);
+    note->removed_count = note->tag_count == 0 ? (uint32_t)draw(2) : 0;
     submit(&event);
 }
 
@@ -369,17 +393,27 @@ static void act_retention(void)
     if (sim.model.commit_count == 0) {
         return;
     }
-    struct event event = {.kind = kinds[draw(ARRAY_LEN(kinds))],
-                          .ids = ids,
-                          .actor = "tester",
-                          .reason = "at random",
-                          .keep_least = chance(60) ? 1 : (uint32_t)draw(3),
-                          .apart = chance(50),
-                          .cycles = 1 + draw(2)};
-    if (event.kind == EVENT_GC_CYCLE) {
-        event.cycle = sim.model.cycle > 0 && chance(20) ? sim.model.cycle - 1 : sim.model.cycle;
-    } else if (event.kind != EVENT_RECLAIM || chance(30)) {
-        event.id_count = draw_ids(ids);
+    enum event_kind kind = kinds[draw(ARRAY_LEN(kinds))];
+    struct event_forget forget = {.keep_least = chance(60) ? 1 : (uint32_t)draw(3),
+                                  .apart = chance(50)};
+    uint64_t cycles = 1 + draw(2);
+    struct event event = {.kind = kind};
+    if (kind == EVENT_GC_CYCLE) {
+        bool repeats = sim.model.cycle > 0 && chance(20);
+        event.u.gc_cycle =
+            (struct event_gc_cycle){.cycle = sim.model.cycle - repeats, .lease_cycles = cycles};
+        submit(&event);
+        return;
+    }
+    struct event_mark *mark = &event.u.mark;
+    *mark = (struct event_mark){.ids = ids, .actor = "tester", .reason = "at random"};
+    if (kind != EVENT_RECLAIM || chance(30)) {
+        mark->id_count = draw_ids(ids);
+    }
+    if (kind == EVENT_FORGET) {
+        mark->forget = forget;
+    } else if (kind == EVENT_RECLAIM) {
+        mark->cycles = cycles;
     }
     submit(&event);
 }
@@ -434,23 +468,25 @@ static void finish(void)
         sim.at[i] = sim.version_count - 1;
     }
     struct event event = {.kind = EVENT_OPEN,
-                          .world_size = 1,
-                          .newest_seen = truth()->newest_term,
-                          .open_id = 999999};
-    memset(event.token.bytes, 0xee, sizeof(event.token.bytes));
-    event.id.step = 100;
-    event.info.chunk_bytes = LIMIT_CHUNK_BYTES;
-    event.parent = model_latest(&sim.model);
+                          .id.step = 100,
+                          .u.open = {.from.world_size = 1,
+                                     .newest_seen = truth()->newest_term,
+                                     .open_id = 999999,
+                                     .info.chunk_bytes = LIMIT_CHUNK_BYTES,
+                                     .parent = model_latest(&sim.model)}};
+    struct token *token = &event.u.open.from.token;
+    memset(token->bytes, 0xee, sizeof(token->bytes));
     struct verdict verdict = submit(&event);
     assert_int_equal(verdict.code, 0);
     struct event_seal seal = {.entry = {.part_bytes = 1}};
-    struct event more = {
-        .kind = EVENT_SEAL, .id = verdict.id, .open_id = 999999, .seal_count = 1, .seals = &seal};
-    assert_true(submit(&more).all_sealed);
-    more.kind = EVENT_COMMIT;
-    more.commit.manifest_bytes = 1;
-    memcpy(more.commit.manifest_sha256.bytes, &more.open_id, sizeof(more.open_id));
-    assert_int_equal(submit(&more).state, SAVE_COMMITTED);
+    struct event more = {.kind = EVENT_SEAL,
+                         .id = verdict.id,
+                         .u.seal = {.open_id = 999999, .count = 1, .items = &seal}};
+    struct verdict sealed = submit(&more);
+    assert_true(verdict_save(&sealed)->all_sealed);
+    more = commit_of(verdict.id, 999999);
+    struct verdict committed = submit(&more);
+    assert_int_equal(verdict_save(&committed)->state, SAVE_COMMITTED);
     assert_true(ckpt_id_equal(state_latest(truth(), (struct ckpt_id){0, 0})->entry.id, verdict.id));
 }
 

@@ -40,15 +40,15 @@ static void empty_run(void **ret)
 {
     struct core_fixture *f = *ret;
     assert_int_equal(core_begin(f, &r0, LATEST, true), 0);
-    assert_true(f->verdict.empty);
-    assert_true(f->verdict.restore_done);
+    assert_true(verdict_restore(&f->verdict)->empty);
+    assert_true(verdict_restore(&f->verdict)->done);
     core_save(f, &trainer, 10);
     assert_int_equal(core_begin(f, &r1, LATEST, true), 0);
-    assert_true(f->verdict.empty);
+    assert_true(verdict_restore(&f->verdict)->empty);
     assert_int_equal(f->verdict.newest_term, 0);
     struct actor later = {.token = 6, .world_size = 1};
     assert_int_equal(core_begin(f, &later, LATEST, true), 0);
-    assert_false(f->verdict.empty);
+    assert_false(verdict_restore(&f->verdict)->empty);
     assert_ckpt(f->verdict.id, 1, 10);
 }
 
@@ -58,22 +58,22 @@ static void all_ranks_the_same(void **ret)
     struct core_fixture *f = *ret;
     assert_int_equal(core_begin(f, &r1, LATEST, true), 0);
     assert_ckpt(f->verdict.id, 1, 30);
-    assert_int_equal(f->verdict.try_count, 1);
+    assert_int_equal(verdict_restore(&f->verdict)->try_count, 1);
     core_save(f, &trainer, 40); /* the trainer was not dead: a restore fences nobody */
     assert_int_equal(core_begin(f, &r0, LATEST, true), 0);
     assert_ckpt(f->verdict.id, 1, 30);
     assert_int_equal(core_report(f, &r0, ID(1, 30), 0), 0);
-    assert_false(f->verdict.restore_done);
+    assert_false(verdict_restore(&f->verdict)->done);
     assert_int_equal(core_report(f, &r0, ID(1, 30), 0), CAIRN_E_AGAIN);
     assert_non_null(strstr(f->verdict.diag.text, "1 of 2"));
     assert_int_equal(core_report(f, &r1, ID(1, 30), 0), 0);
-    assert_true(f->verdict.restore_done);
-    assert_false(f->verdict.fell_back);
+    assert_true(verdict_restore(&f->verdict)->done);
+    assert_false(verdict_restore(&f->verdict)->fell_back);
     assert_int_equal(f->state.report_count, 0);
     assert_int_equal(core_report(f, &r0, ID(1, 30), 0), 0);
-    assert_true(f->verdict.restore_done);
+    assert_true(verdict_restore(&f->verdict)->done);
     assert_int_equal(core_begin(f, &r0, LATEST, true), 0);
-    assert_true(f->verdict.restore_done);
+    assert_true(verdict_restore(&f->verdict)->done);
 }
 
 /* Goal: reports that two drivers wrote at once are both counted at the next look. */
@@ -89,9 +89,9 @@ static void reports_in_a_race(void **ret)
     assert_int_equal(stale_apply(&stale, f), 0);
     assert_int_equal(f->state.report_count, 2);
     assert_int_equal(core_report(f, &r0, ID(1, 30), 0), 0);
-    assert_true(f->verdict.restore_done);
+    assert_true(verdict_restore(&f->verdict)->done);
     assert_int_equal(core_report(f, &r1, ID(1, 30), 0), 0);
-    assert_true(f->verdict.restore_done);
+    assert_true(verdict_restore(&f->verdict)->done);
 }
 
 /* Goal: selectors that name nothing are NOT_FOUND with what is near; ranks that ask differently are
@@ -126,17 +126,17 @@ static void fall_back_together(void **ret)
     assert_int_equal(core_report(f, &r0, ID(1, 30), 0), 0);
     assert_int_equal(core_report(f, &r1, ID(1, 30), CAIRN_E_DAMAGED), 0);
     assert_ckpt(f->verdict.id, 1, 20);
-    assert_true(f->verdict.fell_back);
-    assert_int_equal(f->verdict.try_count, 2);
+    assert_true(verdict_restore(&f->verdict)->fell_back);
+    assert_int_equal(verdict_restore(&f->verdict)->try_count, 2);
     assert_int_equal(f->state.report_count, 0);
     assert_int_equal(core_report(f, &r1, ID(1, 20), 0), 0);
-    assert_false(f->verdict.restore_done); /* rank 0's OK was for another try */
+    assert_false(verdict_restore(&f->verdict)->done); /* rank 0's OK was for another try */
     assert_int_equal(core_report(f, &r0, ID(1, 30), 0), 0);
     assert_ckpt(f->verdict.id, 1, 20);
-    assert_false(f->verdict.restore_done);
+    assert_false(verdict_restore(&f->verdict)->done);
     assert_int_equal(core_report(f, &r0, ID(1, 20), 0), 0);
-    assert_true(f->verdict.restore_done);
-    assert_true(f->verdict.fell_back);
+    assert_true(verdict_restore(&f->verdict)->done);
+    assert_true(verdict_restore(&f->verdict)->fell_back);
     const struct state_commit *commit = state_commit_find(&f->state, ID(1, 30));
     assert_int_equal(commit->health, HEALTH_DAMAGED);
     assert_string_equal(commit->health_reason, "tensor w: a chunk's crc differs");
@@ -144,7 +144,7 @@ static void fall_back_together(void **ret)
     struct actor next = {.token = 6, .world_size = 1}; /* later restores say it too */
     assert_int_equal(core_begin(f, &next, LATEST, true), 0);
     assert_ckpt(f->verdict.id, 1, 20);
-    assert_true(f->verdict.fell_back);
+    assert_true(verdict_restore(&f->verdict)->fell_back);
     next.token = 7;
     assert_int_equal(core_begin(f, &next, LATEST, false), CAIRN_E_DAMAGED);
     assert_non_null(strstr(f->verdict.diag.text, "30@1"));
@@ -166,7 +166,7 @@ static void stale_ok_does_not_count(void **ret)
     /* And one that lands before the fall-back was decided elsewhere is left over, for nothing. */
     ok = event_of(EVENT_RESTORE_REPORT, &r1);
     ok.id = ID(1, 20);
-    ok.code = CAIRN_E_DAMAGED;
+    ok.u.report.code = CAIRN_E_DAMAGED;
     stale_init(&stale, f, &ok);
     assert_int_equal(core_report(f, &r0, ID(1, 20), 0), 0);
     assert_int_equal(stale_apply(&stale, f), 0);
@@ -174,14 +174,14 @@ static void stale_ok_does_not_count(void **ret)
     assert_true(f->state.report_count == 1 && f->state.reports[0].orphan);
     struct actor next = {.token = 6, .world_size = 1};
     struct event begin = event_of(EVENT_RESTORE_BEGIN, &next); /* would sweep it */
-    begin.allow_older = true;
+    begin.u.begin.allow_older = true;
     stale_init(&stale, f, &begin);
     assert_int_equal(core_report(f, &r0, ID(1, 10), 0), 0);
-    assert_false(f->verdict.restore_done);
+    assert_false(verdict_restore(&f->verdict)->done);
     assert_int_equal(stale_apply(&stale, f), CAIRN_E_CONFLICT);
     assert_false(f->state.reports[0].orphan);
     assert_int_equal(core_report(f, &r1, ID(1, 10), 0), 0);
-    assert_true(f->verdict.restore_done);
+    assert_true(verdict_restore(&f->verdict)->done);
     assert_int_equal(f->state.report_count, 0);
 }
 
@@ -192,18 +192,18 @@ static void no_older_allowed(void **ret)
     struct core_fixture *f = *ret;
     assert_int_equal(core_begin(f, &r0, STEP(20), false), 0);
     assert_int_equal(core_report(f, &r1, ID(1, 20), CAIRN_E_DAMAGED), 0);
-    assert_true(f->verdict.restore_failed);
-    assert_int_equal(f->verdict.restore_code, CAIRN_E_DAMAGED);
+    assert_true(verdict_restore(&f->verdict)->failed);
+    assert_int_equal(verdict_restore(&f->verdict)->code, CAIRN_E_DAMAGED);
     assert_int_equal(core_report(f, &r0, ID(1, 20), 0), 0);
-    assert_true(f->verdict.restore_failed);
-    assert_false(f->verdict.restore_done);
+    assert_true(verdict_restore(&f->verdict)->failed);
+    assert_false(verdict_restore(&f->verdict)->done);
     assert_non_null(strstr(f->verdict.diag.text, "rank 1"));
     assert_int_equal(core_begin(f, &r0, STEP(20), false), 0);
-    assert_true(f->verdict.restore_failed);
+    assert_true(verdict_restore(&f->verdict)->failed);
     struct actor again = {.token = 5, .rank = 0, .world_size = 2, .ordinal = 1};
     assert_int_equal(core_begin(f, &again, STEP(10), false), 0);
     assert_ckpt(f->verdict.id, 1, 10);
-    assert_false(f->verdict.restore_failed);
+    assert_false(verdict_restore(&f->verdict)->failed);
 }
 
 /* Goal: what is no damage of the store (a shape that differs) fails at once, and blames no
@@ -213,8 +213,8 @@ static void other_errors_do_not_fall_back(void **ret)
     struct core_fixture *f = *ret;
     assert_int_equal(core_begin(f, &r0, LATEST, true), 0);
     assert_int_equal(core_report(f, &r1, ID(1, 30), CAIRN_E_SHAPE_MISMATCH), 0);
-    assert_true(f->verdict.restore_failed);
-    assert_int_equal(f->verdict.restore_code, CAIRN_E_SHAPE_MISMATCH);
+    assert_true(verdict_restore(&f->verdict)->failed);
+    assert_int_equal(verdict_restore(&f->verdict)->code, CAIRN_E_SHAPE_MISMATCH);
     assert_int_equal(state_commit_find(&f->state, ID(1, 30))->health, HEALTH_VERIFIED);
 }
 
@@ -227,8 +227,8 @@ static void none_left(void **ret)
         assert_ckpt(f->verdict.id, 1, step);
         assert_int_equal(core_report(f, &r0, ID(1, step), CAIRN_E_DAMAGED), 0);
     }
-    assert_true(f->verdict.restore_failed);
-    assert_int_equal(f->verdict.restore_code, CAIRN_E_DAMAGED);
+    assert_true(verdict_restore(&f->verdict)->failed);
+    assert_int_equal(verdict_restore(&f->verdict)->code, CAIRN_E_DAMAGED);
     assert_non_null(strstr(f->verdict.diag.text, "30@1, 20@1, 10@1"));
     struct actor next = {.token = 6, .world_size = 1};
     assert_int_equal(core_begin(f, &next, LATEST, true), CAIRN_E_DAMAGED);
@@ -291,17 +291,18 @@ static void stale_end_conflicts(void **ret)
     struct event ok = event_of(EVENT_RESTORE_REPORT, &r1), bad = ok;
     struct stale stale_ok, stale_bad;
     ok.id = bad.id = ID(1, 30);
-    bad.code = CAIRN_E_SHAPE_MISMATCH;
+    bad.u.report.code = CAIRN_E_SHAPE_MISMATCH;
     assert_int_equal(core_begin(f, &r0, LATEST, true), 0);
     assert_int_equal(core_report(f, &r0, ID(1, 30), 0), 0);
     stale_init(&stale_ok, f, &ok);
     stale_init(&stale_bad, f, &bad);
-    assert_true(stale_ok.verdict.restore_done && stale_bad.verdict.restore_failed);
+    assert_true(verdict_restore(&stale_ok.verdict)->done &&
+                verdict_restore(&stale_bad.verdict)->failed);
     assert_int_equal(core_report(f, &r0, ID(1, 30), CAIRN_E_DAMAGED), 0);
     assert_int_equal(stale_apply(&stale_ok, f), CAIRN_E_CONFLICT);
     assert_int_equal(stale_apply(&stale_bad, f), CAIRN_E_CONFLICT);
     assert_int_equal(core_run(f, &bad), 0);
-    assert_false(f->verdict.restore_failed);
+    assert_false(verdict_restore(&f->verdict)->failed);
     assert_ckpt(f->verdict.id, 1, 20);
 }
 
@@ -312,7 +313,7 @@ static void left_over_reports_are_swept(void **ret)
     struct event damage = event_of(EVENT_RESTORE_REPORT, &r1);
     struct stale stale;
     damage.id = ID(1, 30);
-    damage.code = CAIRN_E_DAMAGED;
+    damage.u.report.code = CAIRN_E_DAMAGED;
     assert_int_equal(core_begin(f, &r0, LATEST, true), 0);
     stale_init(&stale, f, &damage);
     assert_int_equal(core_report(f, &r0, ID(1, 30), 0), 0);
@@ -345,7 +346,7 @@ static void living_session_is_not_swept(void **ret)
 static void stale_health_conflicts(void **ret)
 {
     struct core_fixture *f = *ret;
-    struct event heal = {.kind = EVENT_HEALTH, .id = {1, 30}, .health = HEALTH_VERIFIED};
+    struct event heal = {.kind = EVENT_HEALTH, .id = {1, 30}, .u.health.health = HEALTH_VERIFIED};
     struct stale stale;
     assert_int_equal(core_health(f, ID(1, 30), HEALTH_SUSPECT), 0);
     stale_init(&stale, f, &heal);
@@ -359,14 +360,15 @@ static void one_resolves(void **ret)
     struct core_fixture *f = *ret;
     struct event begin = event_of(EVENT_RESTORE_BEGIN, &r1);
     struct stale stale;
-    begin.allow_older = true;
+    begin.u.begin.allow_older = true;
     stale_init(&stale, f, &begin);
     assert_int_equal(core_begin(f, &r0, STEP(20), true), 0);
     assert_int_equal(stale_apply(&stale, f), CAIRN_E_CONFLICT);
     assert_int_equal(core_run(f, &begin), 0);
     assert_ckpt(f->verdict.id, 1, 20);
-    stale_init(&stale, f,
-               &(struct event){.kind = EVENT_HEALTH, .id = {1, 20}, .health = HEALTH_DAMAGED});
+    stale_init(
+        &stale, f,
+        &(struct event){.kind = EVENT_HEALTH, .id = {1, 20}, .u.health.health = HEALTH_DAMAGED});
     struct actor next = {.token = 6, .world_size = 1};
     assert_int_equal(core_health(f, ID(1, 20), HEALTH_SUSPECT), 0);
     assert_int_equal(stale_apply(&stale, f), CAIRN_E_CONFLICT);

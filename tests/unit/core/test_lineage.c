@@ -41,7 +41,7 @@ static void rewind_supersedes(void **ret)
         .token = 2, .world_size = 1, .newest_seen = 1, .ordinal = 1, .parent = {1, 20}};
     assert_int_equal(core_open(f, &again, 30, 9), 0);
     assert_ckpt(f->verdict.id, 2, 30);
-    assert_false(f->verdict.new_lineage);
+    assert_false(verdict_save(&f->verdict)->new_lineage);
     assert_ckpt(state_latest(&f->state, ID(0, 0))->entry.id, 1, 50); /* granted, not entered */
     assert_int_equal(core_seal(f, ID(2, 30), 9, 0), 0);
     assert_int_equal(core_commit(f, ID(2, 30), 9), 0);

@@ -25,12 +25,12 @@ static int setup(void **ret)
     assert_int_equal(core_open(f, &two, 40, 8), 0);
     assert_int_equal(core_abort(f, ID(2, 40), 8), 0);
     struct event open = open_event(&two, 30, 9);
-    open.open.tag_count = open.open.metric_count = 1;
-    open.open.tags = &tag;
-    open.open.metric_names = &metric;
-    open.open.metric_values = &value;
-    open.open.metadata_bytes = 3;
-    open.open.metadata = (const uint8_t *)"abc";
+    open.u.open.entry.tag_count = open.u.open.entry.metric_count = 1;
+    open.u.open.entry.tags = &tag;
+    open.u.open.entry.metric_names = &metric;
+    open.u.open.entry.metric_values = &value;
+    open.u.open.entry.metadata_bytes = 3;
+    open.u.open.entry.metadata = (const uint8_t *)"abc";
     assert_int_equal(core_run(f, &open), 0);
     assert_int_equal(core_seal(f, ID(2, 30), 9, 1), 0);
     struct actor reader = {.token = 3, .world_size = 2};
@@ -201,10 +201,10 @@ static void forget_and_undelete(void **ret)
     assert_int_equal(state_select(&state, &EXACT(2, 20), &found, NULL), CAIRN_E_NOT_FOUND);
     struct actor two = {.token = 2, .world_size = 2};
     assert_int_equal(core_open(f, &two, 20, 123), CAIRN_E_EXISTS);
-    assert_int_equal(f->verdict.state, SAVE_FORGOTTEN);
+    assert_int_equal(verdict_save(&f->verdict)->state, SAVE_FORGOTTEN);
     struct actor child = {.token = 8, .world_size = 1, .newest_seen = 2, .parent = {2, 20}};
     assert_int_equal(core_open(f, &child, 30, 124), 0); /* what it restored is in its memory */
-    assert_ckpt(f->verdict.base, 1, 10);
+    assert_ckpt(verdict_save(&f->verdict)->base, 1, 10);
     assert_int_equal(core_append(f, CHAIN_UNDELETE, ID(2, 20), &state), 0);
     assert_non_null(state_commit_find(&state, ID(2, 20)));
     assert_int_equal(core_append(f, CHAIN_UNDELETE, ID(2, 20), &state), CAIRN_E_DAMAGED);

@@ -49,7 +49,7 @@ static void a_missing_record_is_no_empty_run(void **ret)
     assert_int_equal(core_begin(f, &one, LATEST, true), CAIRN_E_DAMAGED);
     beside(f, 0, NULL);
     assert_int_equal(core_begin(f, &one, LATEST, true), 0);
-    assert_true(f->verdict.empty);
+    assert_true(verdict_restore(&f->verdict)->empty);
 }
 
 /* Goal: what cannot be listed is not called empty, and no term is granted on it. */
@@ -204,7 +204,7 @@ static void aborted_openings_are_told_of(void **ret)
     struct actor two = {.token = 2, .world_size = 1, .newest_seen = 1};
     assert_int_equal(core_open(f, &two, 20, 7), 0);
     const struct ckpt_id id = {1, 20};
-    struct event bury = {.kind = EVENT_BURY, .id_count = 1, .ids = &id};
+    struct event bury = {.kind = EVENT_BURY, .u.mark = {.id_count = 1, .ids = &id}};
     assert_int_equal(core_run(f, &bury), 0);
     assert_int_equal(f->state.dead_count + f->state.past_count, 0);
 }
@@ -234,7 +234,7 @@ static void dead_entries_stay_until_buried(void **ret)
 {
     struct core_fixture *f = *ret;
     const struct ckpt_id ids[] = {{1, 10}, {2, 10}, {1, 99}};
-    struct event bury = {.kind = EVENT_BURY, .id_count = 3, .ids = ids};
+    struct event bury = {.kind = EVENT_BURY, .u.mark = {.id_count = 3, .ids = ids}};
     for (uint8_t token = 1; token <= 2; token++) {
         struct actor actor = {.token = token, .world_size = 1, .newest_seen = f->state.newest_term};
         assert_int_equal(core_open(f, &actor, 10, token), 0);
@@ -242,7 +242,7 @@ static void dead_entries_stay_until_buried(void **ret)
     }
     struct actor three = {.token = 3, .world_size = 1, .newest_seen = 2};
     assert_int_equal(core_run(f, &bury), 0);
-    assert_int_equal(f->verdict.done_count, 1);
+    assert_int_equal(verdict_marks(&f->verdict)->done_count, 1);
     assert_int_equal(f->state.dead_count, 1);
     assert_int_equal(core_open(f, &three, 20, 9), 0);
     assert_int_equal(f->state.dead_count, 1);
@@ -252,7 +252,7 @@ static void dead_entries_stay_until_buried(void **ret)
     assert_int_equal(f->state.dead_count, 0);
     assert_int_equal(stale_apply(&stale, f), CAIRN_E_CONFLICT);
     assert_int_equal(core_run(f, &bury), 0);
-    assert_int_equal(f->verdict.done_count, 0);
+    assert_int_equal(verdict_marks(&f->verdict)->done_count, 0);
 }
 
 /* Goal: a record whose end is lost gives what its prefix has, and is never empty. */

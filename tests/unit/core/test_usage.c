@@ -25,9 +25,9 @@ static void save_at(struct core_fixture *f, uint64_t step, int64_t wall_ns, uint
     assert_int_equal(core_seal(f, id, step, 0), 0);
     struct event event = commit_event(id, step);
     event.wall_ns = wall_ns;
-    event.commit.plain_bytes = plain;
-    event.commit.stored_bytes = stored;
-    event.commit.wall_ns = wall_ns;
+    event.u.commit.entry.plain_bytes = plain;
+    event.u.commit.entry.stored_bytes = stored;
+    event.u.commit.entry.wall_ns = wall_ns;
     assert_int_equal(core_run(f, &event), 0);
 }
 
@@ -97,16 +97,16 @@ static void days_count_what_leaves_nothing(void **ret)
     report.id = ID(1, 10);
     report.wall_ns = 31 * HOUR;
     assert_int_equal(core_run(f, &report), 0);
-    assert_true(f->verdict.restore_done);
+    assert_true(verdict_restore(&f->verdict)->done);
     assert_int_equal(core_run(f, &report), 0);
     rank.ordinal = 1;
     assert_int_equal(core_begin(f, &rank, EXACT(1, 10), false), 0);
     report = event_of(EVENT_RESTORE_REPORT, &rank);
     report.id = ID(1, 10);
-    report.code = CAIRN_E_IO;
+    report.u.report.code = CAIRN_E_IO;
     report.wall_ns = 80 * HOUR; /* day 3 */
     assert_int_equal(core_run(f, &report), 0);
-    assert_true(f->verdict.restore_failed);
+    assert_true(verdict_restore(&f->verdict)->failed);
     assert_int_equal(f->state.day_count, 2);
     assert_int_equal(f->state.days[0].day, 1);
     assert_int_equal(f->state.days[1].day, 3);
@@ -125,8 +125,8 @@ static void times_are_counted_with_the_opening(void **ret)
     struct core_fixture *f = *ret;
     save_at(f, 10, HOUR, 10, 10);
     struct event open = open_event(&alone, 20, 20);
-    open.blocked_ms = 5;
-    open.persist_ms = 70;
+    open.u.open.blocked_ms = 5;
+    open.u.open.persist_ms = 70;
     open.wall_ns = 2 * HOUR;
     assert_int_equal(core_run(f, &open), 0);
     assert_int_equal(core_run(f, &open), 0); /* again: the answer of before */

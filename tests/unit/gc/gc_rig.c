@@ -104,11 +104,13 @@ static struct gc_save *open_save(struct gc_rig *g)
     uint64_t step = g->next_step++;
     struct verdict verdict;
     struct event event = rig_open_event(&g->rig, step, 2, 7000 + step);
-    event.newest_seen = look_at(g, (struct ckpt_id){1, 1}).newest_term;
-    event.open.deadline_ms = 600 * 1000;
+    event.u.open.newest_seen = look_at(g, (struct ckpt_id){1, 1}).newest_term;
+    event.u.open.entry.deadline_ms = 600 * 1000;
     assert_int_equal(rig_event(&g->rig, g->rig.run, &event, &verdict), 0);
-    *save = (struct gc_save){
-        .id = verdict.id, .holder = verdict.id, .base = verdict.base, .open_id = 7000 + step};
+    *save = (struct gc_save){.id = verdict.id,
+                             .holder = verdict.id,
+                             .base = verdict_save(&verdict)->base,
+                             .open_id = 7000 + step};
     return save;
 }
 
@@ -162,21 +164,21 @@ struct gc_save *gc_rig_leave_open(struct gc_rig *g, uint32_t written)
 
 void gc_rig_abort(struct gc_rig *g, struct gc_save *save)
 {
-    struct event event = {.kind = EVENT_ABORT,
-                          .id = save->id,
-                          .open_id = save->open_id,
-                          .code = CAIRN_E_ABORTED,
-                          .reason = "by the test"};
+    struct event event = {
+        .kind = EVENT_ABORT,
+        .id = save->id,
+        .u.abort = {.open_id = save->open_id, .code = CAIRN_E_ABORTED, .reason = "by the test"}};
     rig_event(&g->rig, g->rig.run, &event, NULL);
 }
 
 int gc_rig_forget(struct gc_rig *g, struct ckpt_id id)
 {
     struct event event = {
-        .kind = EVENT_FORGET, .id_count = 1, .ids = &id, .keep_least = 1, .reason = "test"};
+        .kind = EVENT_FORGET,
+        .u.mark = {.id_count = 1, .ids = &id, .reason = "test", .forget = {.keep_least = 1}}};
     struct verdict verdict;
     int status = rig_event(&g->rig, g->rig.run, &event, &verdict);
-    return status != 0 ? status : verdict.refused_count > 0 ? CAIRN_E_DENIED : 0;
+    return status != 0 ? status : verdict_marks(&verdict)->refused_count > 0 ? CAIRN_E_DENIED : 0;
 }
 
 /* --- the model -------------------------------------------------------------------------------- */

@@ -169,11 +169,10 @@ int rig_event(struct rig *rig, struct run *run, const struct event *event, struc
 struct event rig_open_event(struct rig *rig, uint64_t step, uint32_t world, uint64_t open_id)
 {
     return (struct event){.kind = EVENT_OPEN,
-                          .token = rig->token,
-                          .world_size = world,
                           .id = {0, step},
-                          .open_id = open_id,
-                          .open = {.deadline_ms = 60000}};
+                          .u.open = {.from = {.token = rig->token, .world_size = world},
+                                     .open_id = open_id,
+                                     .entry = {.deadline_ms = 60000}}};
 }
 
 int rig_open(struct rig *rig, uint64_t step, uint32_t world, uint64_t open_id, struct ckpt_id *ret)
@@ -423,13 +422,8 @@ static int seal_part(struct rig *rig, struct run *run, const struct rig_seal *se
                               .tag = seal->open_id};
     struct event_seal one = {.rank = seal->rank};
     struct event event = {.kind = EVENT_SEAL,
-                          .token = rig->token,
-                          .rank = seal->rank,
-                          .world_size = seal->world,
                           .id = seal->id,
-                          .open_id = seal->open_id,
-                          .seal_count = 1,
-                          .seals = &one};
+                          .u.seal = {.open_id = seal->open_id, .count = 1, .items = &one}};
     struct store_req req;
     struct buf buf;
     uint64_t writer = encode_part(rig, run, seal, list, &buf);

@@ -41,14 +41,10 @@ static void submit(void *user)
 {
     struct sealer *sealer = user;
     sealer->req = (struct run_req){.done = on_sealed};
-    sealer->req.event = (struct event){.kind = EVENT_SEAL,
-                                       .token = sealer->crowd->rig.token,
-                                       .rank = sealer->seal.rank,
-                                       .world_size = sealer->crowd->world,
-                                       .id = sealer->crowd->id,
-                                       .open_id = OPEN_ID,
-                                       .seal_count = 1,
-                                       .seals = &sealer->seal};
+    sealer->req.event =
+        (struct event){.kind = EVENT_SEAL,
+                       .id = sealer->crowd->id,
+                       .u.seal = {.open_id = OPEN_ID, .count = 1, .items = &sealer->seal}};
     run_submit(sealer->run, &sealer->req);
 }
 
@@ -125,7 +121,7 @@ static void on_reported(struct run_req *req)
 {
     struct sealer *rank = container_of(req, struct sealer, req);
     assert_int_equal(req->status, 0);
-    assert_true(req->verdict.restore_done);
+    assert_true(verdict_restore(&req->verdict)->done);
     assert_true(ckpt_id_equal(req->verdict.id, rank->crowd->id));
     rank->crowd->all = --rank->crowd->left == 0;
 }
@@ -135,10 +131,10 @@ static void report(void *user)
     struct sealer *rank = user;
     rank->req = (struct run_req){.done = on_reported, .wait_ms = 30000};
     rank->req.event = (struct event){.kind = EVENT_RESTORE_REPORT,
-                                     .token = {{9}},
-                                     .rank = rank->seal.rank,
-                                     .world_size = rank->crowd->world,
-                                     .id = rank->crowd->id};
+                                     .id = rank->crowd->id,
+                                     .u.report.from = {.token = {{9}},
+                                                       .rank = rank->seal.rank,
+                                                       .world_size = rank->crowd->world}};
     run_submit(rank->run, &rank->req);
 }
 
@@ -161,9 +157,8 @@ static uint64_t count_reports(uint32_t world, unsigned daemons)
         runs[1] = catalog_run(second, &crowd->rig.name);
     }
     struct event begin = {.kind = EVENT_RESTORE_BEGIN,
-                          .token = {{9}},
-                          .world_size = world,
-                          .selector = {.kind = SELECT_LATEST}};
+                          .u.begin = {.from = {.token = {{9}}, .world_size = world},
+                                      .selector = {.kind = SELECT_LATEST}}};
     assert_int_equal(rig_event(&crowd->rig, runs[0], &begin, &begun), 0);
     uint64_t before = version_of(&crowd->rig);
     crowd->ranks = calloc(world, sizeof(*crowd->ranks));
@@ -211,9 +206,8 @@ static void a_refused_report_is_not_the_others(void **state)
     rig_start(&crowd->rig);
     crowd->id = rig_save(&crowd->rig, 5, 2, crowd->rig.lists);
     struct event begin = {.kind = EVENT_RESTORE_BEGIN,
-                          .token = {{9}},
-                          .world_size = 3,
-                          .selector = {.kind = SELECT_LATEST}};
+                          .u.begin = {.from = {.token = {{9}}, .world_size = 3},
+                                      .selector = {.kind = SELECT_LATEST}}};
     assert_int_equal(rig_event(&crowd->rig, crowd->rig.run, &begin, &begun), 0);
     crowd->ranks = calloc(3, sizeof(*crowd->ranks));
     assert_non_null(crowd->ranks);
@@ -222,8 +216,9 @@ static void a_refused_report_is_not_the_others(void **state)
         crowd->ranks[i].seal.rank = i;
         report(&crowd->ranks[i]);
     }
-    struct event stranger = {
-        .kind = EVENT_RESTORE_REPORT, .token = {{9}}, .rank = 3, .world_size = 3, .id = crowd->id};
+    struct event stranger = {.kind = EVENT_RESTORE_REPORT,
+                             .id = crowd->id,
+                             .u.report.from = {.token = {{9}}, .rank = 3, .world_size = 3}};
     assert_int_equal(rig_event(&crowd->rig, crowd->rig.run, &stranger, &verdict), CAIRN_E_INVALID);
     if (!crowd->all) {
         rig_until(&crowd->rig, &crowd->all);

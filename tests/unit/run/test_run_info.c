@@ -210,19 +210,23 @@ static void fill(struct rig *rig, uint64_t commits)
     free(filler);
 }
 
-static void on_noted(struct run_req *req) { *(bool *)(void *)req->event.reason = true; }
+struct noted {
+    struct run_req req;
+    bool done;
+};
+
+static void on_noted(struct run_req *req) { container_of(req, struct noted, req)->done = true; }
 
 static void annotate(struct rig *rig, uint64_t step, uint32_t count, const char *const *tags)
 {
-    bool done = false;
-    struct run_req req = {.done = on_noted};
-    req.event = (struct event){.kind = EVENT_ANNOTATE,
-                               .selector = {.kind = SELECT_STEP, .id = {0, step}},
-                               .note = {.tag_count = count, .tags = tags}};
-    req.event.reason = (const char *)&done; /* not read by this event: where to tell */
-    run_submit(rig->run, &req);
-    rig_until(rig, &done);
-    assert_int_equal(req.status, 0);
+    struct noted noted = {.req = {.done = on_noted}};
+    noted.req.event =
+        (struct event){.kind = EVENT_ANNOTATE,
+                       .u.annotate = {.selector = {.kind = SELECT_STEP, .id = {0, step}},
+                                      .note = {.tag_count = count, .tags = tags}}};
+    run_submit(rig->run, &noted.req);
+    rig_until(rig, &noted.done);
+    assert_int_equal(noted.req.status, 0);
 }
 
 /* Notes are listed with their checkpoint; a page ends early when they would fill a message. */

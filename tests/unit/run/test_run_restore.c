@@ -8,27 +8,27 @@
 #include "base/check.h"
 #include "support/unit_test.h"
 
+static struct attempt_rank rank_of(uint32_t rank)
+{
+    return (struct attempt_rank){.token = {{9}}, .rank = rank, .world_size = 2};
+}
+
 static void begin(struct rig *rig, uint32_t rank, struct rig_call *ret)
 {
     struct event event = {.kind = EVENT_RESTORE_BEGIN,
-                          .token = {{9}},
-                          .rank = rank,
-                          .world_size = 2,
-                          .selector = {.kind = SELECT_LATEST},
-                          .allow_older = true};
+                          .u.begin = {.from = rank_of(rank),
+                                      .selector = {.kind = SELECT_LATEST},
+                                      .allow_older = true}};
     rig_begin(rig->run, &event, 5000, ret);
 }
 
 static void report(struct rig *rig, uint32_t rank, struct ckpt_id id, int code,
                    struct rig_call *ret)
 {
-    struct event event = {.kind = EVENT_RESTORE_REPORT,
-                          .token = {{9}},
-                          .rank = rank,
-                          .world_size = 2,
-                          .id = id,
-                          .code = code,
-                          .reason = "digest of w differs"};
+    struct event event = {
+        .kind = EVENT_RESTORE_REPORT,
+        .id = id,
+        .u.report = {.from = rank_of(rank), .code = code, .reason = "digest of w differs"}};
     rig_begin(rig->run, &event, 5000, ret);
 }
 
@@ -59,7 +59,7 @@ static void test_report_waits_for_the_others(void **state)
     for (int i = 0; i < 2; i++) {
         rig_until(rig, &calls[i].done);
         assert_int_equal(calls[i].req.status, 0);
-        assert_true(calls[i].req.verdict.restore_done);
+        assert_true(verdict_restore(&calls[i].req.verdict)->done);
     }
 }
 
@@ -92,14 +92,14 @@ static void test_damage_moves_all_to_the_older_one(void **state)
         rig_until(rig, &calls[i].done);
         assert_int_equal(calls[i].req.status, 0);
         assert_true(ckpt_id_equal(calls[i].req.verdict.id, old));
-        assert_true(calls[i].req.verdict.fell_back);
-        assert_false(calls[i].req.verdict.restore_done);
+        assert_true(verdict_restore(&calls[i].req.verdict)->fell_back);
+        assert_false(verdict_restore(&calls[i].req.verdict)->done);
     }
     report(rig, 0, old, 0, &calls[0]);
     report(rig, 1, old, 0, &calls[1]);
     for (int i = 0; i < 2; i++) {
         rig_until(rig, &calls[i].done);
-        assert_true(calls[i].req.verdict.restore_done);
+        assert_true(verdict_restore(&calls[i].req.verdict)->done);
     }
 }
 
@@ -118,7 +118,7 @@ static void test_latest_waits_for_a_sealed_save(void **state)
         assert_int_equal(rig_open(rig, step, 2, 40 + step, &id), 0);
         rig_seal_both(rig, id, 40 + step, rig->lists);
         begin(rig, 0, &call);
-        call.req.event.ordinal = (uint32_t)step;
+        call.req.event.u.begin.from.ordinal = (uint32_t)step;
         sim_run_for(rig->sim, 3000);
         assert_false(call.done);
         if (step == 20) { /* the store is stuck: the older one is the answer */
@@ -144,7 +144,7 @@ static void test_empty_run(void **state)
         begin(rig, rank, &call);
         rig_until(rig, &call.done);
         assert_int_equal(call.req.status, 0);
-        assert_true(call.req.verdict.empty);
+        assert_true(verdict_restore(&call.req.verdict)->empty);
     }
 }
 
@@ -177,7 +177,7 @@ static void fall_back(struct rig *rig, struct ckpt_id new, struct ckpt_id old)
         rig_until(rig, &calls[i].done);
         assert_int_equal(calls[i].req.status, 0);
         assert_true(ckpt_id_equal(calls[i].req.verdict.id, old));
-        assert_true(calls[i].req.verdict.fell_back);
+        assert_true(verdict_restore(&calls[i].req.verdict)->fell_back);
     }
 }
 
@@ -191,7 +191,7 @@ static void end_all(struct rig *rig, struct ckpt_id id)
     for (int i = 0; i < 2; i++) {
         rig_until(rig, &calls[i].done);
         assert_int_equal(calls[i].req.status, 0);
-        assert_true(calls[i].req.verdict.restore_done);
+        assert_true(verdict_restore(&calls[i].req.verdict)->done);
         assert_true(ckpt_id_equal(calls[i].req.verdict.id, id));
     }
 }
@@ -249,10 +249,9 @@ static void test_what_is_kept_gives_way_to_the_record(void **state)
 
     struct ckpt_id old = rig_save(rig, 10, 2, rig->lists), new = rig_save(rig, 20, 2, rig->lists);
     struct event event = {.kind = EVENT_RESTORE_BEGIN,
-                          .token = {{7}},
-                          .world_size = 1,
-                          .selector = {.kind = SELECT_LATEST},
-                          .allow_older = true};
+                          .u.begin = {.from = {.token = {{7}}, .world_size = 1},
+                                      .selector = {.kind = SELECT_LATEST},
+                                      .allow_older = true}};
     refuse_updates(rig, CAIRN_E_READ_ONLY);
     fall_back(rig, new, old);
     end_all(rig, old);
@@ -260,7 +259,7 @@ static void test_what_is_kept_gives_way_to_the_record(void **state)
     assert_true(ckpt_id_equal(verdict.id, old)); /* the damage is known, in memory */
     store_fault_clear(rig->store);
     uint64_t version = stored_version(rig);
-    event.token = (struct token){{8}};
+    event.u.begin.from.token = (struct token){{8}};
     assert_int_equal(rig_event(rig, rig->run, &event, &verdict), 0);
     assert_true(ckpt_id_equal(verdict.id, new));
     assert_int_equal(stored_version(rig), version + 1);

@@ -123,13 +123,14 @@ static int forget(struct rig *rig, const char *rule, const char *value, bool dry
     struct asked asked = {.req = {.done = on_asked, .dry_run = dry_run}};
     scratch_init(&scratch, 4096);
     assert_int_equal(retention_policy_set(&policy, rule, value, &scratch, NULL), 0);
-    asked.req.event = (struct event){.kind = EVENT_FORGET, .policy = &policy, .actor = "test"};
+    asked.req.event = (struct event){.kind = EVENT_FORGET,
+                                     .u.mark = {.actor = "test", .forget = {.policy = &policy}}};
     run_submit(rig->run, &asked.req);
     rig_until(rig, &asked.done);
     if (asked.req.status == CAIRN_E_CONFLICT) {
         assert_non_null(strstr(asked.req.diag.text, "clock"));
     }
-    *ret = asked.req.status == 0 ? asked.req.verdict.done_count : 0;
+    *ret = asked.req.status == 0 ? verdict_marks(&asked.req.verdict)->done_count : 0;
     scratch_fini(&scratch);
     return asked.req.status;
 }

@@ -36,8 +36,9 @@ static void test_two_ranks_commit(void **state)
 
 static void find_open(struct rig *rig, struct rig_call *call, uint64_t wait_ms)
 {
-    struct event event = {
-        .kind = EVENT_FIND_OPEN, .token = rig->token, .rank = 1, .world_size = 2, .id = {0, 10}};
+    struct event event = {.kind = EVENT_FIND_OPEN,
+                          .id = {0, 10},
+                          .u.open.from = {.token = rig->token, .rank = 1, .world_size = 2}};
     rig_begin(rig->run, &event, wait_ms, call);
 }
 
@@ -55,7 +56,7 @@ static void test_rank_waits_for_rank_0(void **state)
     rig_until(rig, &waiter.done);
     assert_int_equal(waiter.req.status, 0);
     assert_true(ckpt_id_equal(waiter.req.verdict.id, id));
-    assert_int_equal(waiter.req.verdict.open_id, 42);
+    assert_int_equal(verdict_save(&waiter.req.verdict)->open_id, 42);
 }
 
 /* When rank 0 never comes the answer names it; without a wait it comes at once. */
@@ -483,13 +484,8 @@ static void test_seals_are_batched_and_taken_apart(void **state)
         seals[i] = (struct event_seal){.rank = i < 3 ? i : 2,
                                        .entry = {.open_id = 42, .writer = i, .part_bytes = 100}};
         events[i] = (struct event){.kind = EVENT_SEAL,
-                                   .token = rig->token,
-                                   .rank = seals[i].rank,
-                                   .world_size = 8,
                                    .id = id,
-                                   .open_id = 42,
-                                   .seal_count = 1,
-                                   .seals = &seals[i]};
+                                   .u.seal = {.open_id = 42, .count = 1, .items = &seals[i]}};
     }
     for (uint32_t i = 0; i < 3; i++) {
         rig_begin(rig->run, &events[i], 0, &calls[i]);

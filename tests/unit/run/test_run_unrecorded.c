@@ -55,10 +55,9 @@ static struct look look_at(struct rig *rig)
 static int begin(struct rig *rig, uint8_t token, struct verdict *ret)
 {
     struct event event = {.kind = EVENT_RESTORE_BEGIN,
-                          .token = {{token}},
-                          .world_size = 1,
-                          .selector = {.kind = SELECT_LATEST},
-                          .allow_older = true};
+                          .u.begin = {.from = {.token = {{token}}, .world_size = 1},
+                                      .selector = {.kind = SELECT_LATEST},
+                                      .allow_older = true}};
     return rig_event(rig, rig->run, &event, ret);
 }
 
@@ -68,8 +67,8 @@ static int open_as(struct rig *rig, uint8_t token, uint64_t step, uint64_t open_
 {
     struct event event = rig_open_event(rig, step, 2, open_id);
     struct verdict verdict;
-    event.token = (struct token){{token}};
-    event.newest_seen = look_at(rig).newest_term;
+    event.u.open.from.token = (struct token){{token}};
+    event.u.open.newest_seen = look_at(rig).newest_term;
     int status = rig_event(rig, rig->run, &event, &verdict);
     *ret = verdict.id;
     return status;
@@ -149,10 +148,11 @@ static void test_a_lost_end(void **state)
     assert_int_equal(look.unknown_count, 1);
     assert_int_equal(begin(rig, 5, &verdict), 0);
     assert_true(ckpt_id_equal(verdict.id, known));
-    struct event ended = {
-        .kind = EVENT_RESTORE_REPORT, .token = {{5}}, .world_size = 1, .id = known};
+    struct event ended = {.kind = EVENT_RESTORE_REPORT,
+                          .id = known,
+                          .u.report.from = {.token = {{5}}, .world_size = 1}};
     assert_int_equal(rig_event(rig, rig->run, &ended, &verdict), 0);
-    assert_true(verdict.restore_done);
+    assert_true(verdict_restore(&verdict)->done);
     assert_int_equal(rig_open(rig, 30, 2, 4711, &id), CAIRN_E_DAMAGED);
 }
 
@@ -171,7 +171,7 @@ static void test_what_aborts_left_is_known(void **state)
             .run = rig->name, .id = id, .kind = STORE_MANIFEST, .tag = open_id};
         struct store_req publish = {
             .op = STORE_PUBLISH, .name = name, .bytes = 4, .data = (void *)(uintptr_t) "some"};
-        struct event abort = {.kind = EVENT_ABORT, .id = id, .open_id = open_id};
+        struct event abort = {.kind = EVENT_ABORT, .id = id, .u.abort.open_id = open_id};
         struct verdict verdict;
         assert_int_equal(rig_event(rig, rig->run, &abort, &verdict), 0);
         rig_store(rig, &publish); /* as of a finish that the abort came before */
