@@ -254,14 +254,25 @@ static void ask_by_name(struct step *step, const struct retention_item *items,
     retention_guard(items, state->commit_count, &guards, outcomes);
 }
 
-/* Adds the marks of a policy: one for each checkpoint that is not forgotten, newest first. */
+/* Returns whether an earlier try of the event, whose outcome was unknown, has forgotten it. */
+static bool is_own_forget(const struct event *event, const struct state_commit *commit)
+{
+    const struct entry_chain *mark = commit->mark;
+    const char *actor = event->actor != NULL ? event->actor : "";
+    return commit->forgotten && mark != NULL && mark->kind == CHAIN_FORGET &&
+           mark->wall_ns == event->wall_ns && strcmp(mark->actor, actor) == 0;
+}
+
+/* Adds the marks of a policy, newest first: one for each checkpoint that is not forgotten, or that
+ * an earlier try of the event has forgotten, so that the operator hears of it. */
 static void add_by_policy(struct step *step, struct batch *batch, const enum mark_outcome *outcomes,
                           const uint64_t *reasons)
 {
     const struct run_state *state = step->state;
     for (size_t i = state->commit_count; i-- > 0;) {
-        if (!state->commits[i].forgotten) {
-            CHECK(outcomes[i] != MARK_ALREADY);
+        bool is_own = is_own_forget(step->event, &state->commits[i]);
+        if (is_own || !state->commits[i].forgotten) {
+            CHECK(is_own == (outcomes[i] == MARK_ALREADY));
             batch_add(step, batch, state->commits[i].entry.id, outcomes[i]);
             batch->marks[step->ret->u.marks.count - 1].reasons = reasons[i];
         }

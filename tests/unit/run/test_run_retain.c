@@ -111,9 +111,17 @@ static void test_a_clock_that_was_set(void **state)
 struct asked {
     struct run_req req;
     bool done;
+    size_t already; /* forgotten before, and told of */
 };
 
-static void on_asked(struct run_req *req) { container_of(req, struct asked, req)->done = true; }
+static void on_asked(struct run_req *req)
+{
+    struct asked *asked = container_of(req, struct asked, req);
+    for (size_t i = 0; i < req->verdict.mark_count; i++) {
+        asked->already += req->verdict.marks[i].outcome == MARK_ALREADY;
+    }
+    asked->done = true;
+}
 
 /* As `cairn forget` asks: one rule, decided now. */
 static int forget(struct rig *rig, const char *rule, const char *value, bool dry_run, size_t *ret)
@@ -177,7 +185,36 @@ static void test_no_rule_of_time_by_a_clock_that_was_set(void **state)
     rig_fini(&rig);
 }
 
+/* Goal: an operator hears of all that a policy has forgotten, also where the answer of the store
+ * was lost and the daemon had to look. The next round is told of nothing. */
+static void test_what_a_lost_answer_forgot_is_told(void **state)
+{
+    struct store_fault_rule lost = {.kind = FAULT_LOST, .op = STORE_RECORD_UPDATE};
+    struct retention_policy policy = {0};
+    struct scratch scratch;
+    struct rig rig = {.seed = 5};
+    (void)state;
+    rig_init(&rig);
+    rig_start(&rig);
+    save_all(&rig);
+    scratch_init(&scratch, 4096);
+    assert_int_equal(retention_policy_set(&policy, "keep-last", "2", &scratch, NULL), 0);
+    assert_int_equal(store_fault_add(rig.store, &lost), 0);
+    for (unsigned round = 0; round < 2; round++) {
+        struct asked asked = {.req = {.done = on_asked}};
+        asked.req.event = (struct event){.kind = EVENT_FORGET, .policy = &policy, .actor = "test"};
+        sim_run_for(rig.sim, 1000);
+        run_submit(rig.run, &asked.req);
+        rig_until(&rig, &asked.done);
+        assert_int_equal(asked.req.status, 0);
+        assert_int_equal(asked.already, round == 0 ? SAVES - 2 : 0);
+    }
+    scratch_fini(&scratch);
+    rig_fini(&rig);
+}
+
 static const struct CMUnitTest tests[] = {
+    cmocka_unit_test(test_what_a_lost_answer_forgot_is_told),
     cmocka_unit_test(test_a_clock_that_was_set),
     cmocka_unit_test(test_no_rule_of_time_by_a_clock_that_was_set)};
 
