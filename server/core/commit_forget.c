@@ -258,7 +258,7 @@ static void ask_by_name(struct step *step, const struct retention_item *items,
 static bool is_own_forget(const struct event *event, const struct state_commit *commit)
 {
     const struct entry_chain *mark = commit->mark;
-    const char *actor = event->actor != NULL ? event->actor : "";
+    const char *actor = event->u.mark.actor != NULL ? event->u.mark.actor : "";
     return commit->forgotten && mark != NULL && mark->kind == CHAIN_FORGET &&
            mark->wall_ns == event->wall_ns && strcmp(mark->actor, actor) == 0;
 }

@@ -117,8 +117,9 @@ struct asked {
 static void on_asked(struct run_req *req)
 {
     struct asked *asked = container_of(req, struct asked, req);
-    for (size_t i = 0; i < req->verdict.mark_count; i++) {
-        asked->already += req->verdict.marks[i].outcome == MARK_ALREADY;
+    const struct verdict_marks *marks = verdict_marks(&req->verdict);
+    for (size_t i = 0; i < marks->count; i++) {
+        asked->already += marks->items[i].outcome == MARK_ALREADY;
     }
     asked->done = true;
 }
@@ -202,7 +203,8 @@ static void test_what_a_lost_answer_forgot_is_told(void **state)
     assert_int_equal(store_fault_add(rig.store, &lost), 0);
     for (unsigned round = 0; round < 2; round++) {
         struct asked asked = {.req = {.done = on_asked}};
-        asked.req.event = (struct event){.kind = EVENT_FORGET, .policy = &policy, .actor = "test"};
+        asked.req.event = (struct event){
+            .kind = EVENT_FORGET, .u.mark = {.actor = "test", .forget = {.policy = &policy}}};
         sim_run_for(rig.sim, 1000);
         run_submit(rig.run, &asked.req);
         rig_until(&rig, &asked.done);
