@@ -12,17 +12,9 @@ static const struct actor alone = {.token = 1, .world_size = 1};
 
 static int setup(void **ret)
 {
-    static struct core_fixture fixture;
-    core_fixture_init(&fixture);
-    core_save(&fixture, &alone, 10);
-    core_save(&fixture, &alone, 20);
-    *ret = &fixture;
-    return 0;
-}
-
-static int teardown(void **ret)
-{
-    core_fixture_fini(*ret);
+    core_setup(ret);
+    core_save(*ret, &alone, 10);
+    core_save(*ret, &alone, 20);
     return 0;
 }
 
@@ -198,11 +190,11 @@ static void a_note_about_nothing_is_damage(void **ret)
 }
 
 static const struct CMUnitTest tests[] = {
-    cmocka_unit_test_setup_teardown(a_note_is_merged_and_counted, setup, teardown),
-    cmocka_unit_test_setup_teardown(a_commit_writes_the_first_note, setup, teardown),
-    cmocka_unit_test_setup_teardown(bad_notes_are_refused, setup, teardown),
-    cmocka_unit_test_setup_teardown(stale_notes_conflict, setup, teardown),
-    cmocka_unit_test_setup_teardown(a_note_about_nothing_is_damage, setup, teardown),
+    cmocka_unit_test_setup_teardown(a_note_is_merged_and_counted, setup, core_teardown),
+    cmocka_unit_test_setup_teardown(a_commit_writes_the_first_note, setup, core_teardown),
+    cmocka_unit_test_setup_teardown(bad_notes_are_refused, setup, core_teardown),
+    cmocka_unit_test_setup_teardown(stale_notes_conflict, setup, core_teardown),
+    cmocka_unit_test_setup_teardown(a_note_about_nothing_is_damage, setup, core_teardown),
 };
 
 UNIT_TEST_MAIN(tests)

@@ -10,16 +10,8 @@ static const struct actor both = {.token = 1, .world_size = 2};
 
 static int setup(void **ret)
 {
-    static struct core_fixture fixture;
-    core_fixture_init(&fixture);
-    assert_int_equal(core_open(&fixture, &both, 10, 77), 0);
-    *ret = &fixture;
-    return 0;
-}
-
-static int teardown(void **ret)
-{
-    core_fixture_fini(*ret);
+    core_setup(ret);
+    assert_int_equal(core_open(*ret, &both, 10, 77), 0);
     return 0;
 }
 
@@ -313,7 +305,7 @@ static void commit_checks_the_manifest(void **ret)
     assert_int_equal(core_run(f, &commit), CAIRN_E_INVALID);
 }
 
-#define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
+#define TEST(name) cmocka_unit_test_setup_teardown(name, setup, core_teardown)
 
 static const struct CMUnitTest tests[] = {
     TEST(seal_once),

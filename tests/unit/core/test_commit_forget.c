@@ -12,18 +12,10 @@ static const struct actor alone = {.token = 1, .world_size = 1};
 /* Steps 10 to 50 in term 1, each built on the one before. */
 static int setup(void **ret)
 {
-    static struct core_fixture fixture;
-    core_fixture_init(&fixture);
+    core_setup(ret);
     for (uint64_t step = 10; step <= 50; step += 10) {
-        core_save(&fixture, &alone, step);
+        core_save(*ret, &alone, step);
     }
-    *ret = &fixture;
-    return 0;
-}
-
-static int teardown(void **ret)
-{
-    core_fixture_fini(*ret);
     return 0;
 }
 
@@ -437,7 +429,7 @@ static void bad_batches_are_refused(void **ret)
     assert_int_equal(strlen(known(f, 10)->mark->reason), ENTRY_REASON_BYTES - 1);
 }
 
-#define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
+#define TEST(name) cmocka_unit_test_setup_teardown(name, setup, core_teardown)
 
 static const struct CMUnitTest tests[] = {
     TEST(a_batch_is_done_in_part),

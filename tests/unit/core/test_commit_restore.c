@@ -11,26 +11,12 @@ static const struct actor r0 = {.token = 5, .rank = 0, .world_size = 2};
 static const struct actor r1 = {.token = 5, .rank = 1, .world_size = 2};
 static const struct actor trainer = {.token = 1, .world_size = 1};
 
-static int setup(void **ret)
-{
-    static struct core_fixture fixture;
-    core_fixture_init(&fixture);
-    *ret = &fixture;
-    return 0;
-}
-
 static int setup_saved(void **ret)
 {
-    setup(ret);
+    core_setup(ret);
     for (uint64_t step = 10; step <= 30; step += 10) {
         core_save(*ret, &trainer, step);
     }
-    return 0;
-}
-
-static int teardown(void **ret)
-{
-    core_fixture_fini(*ret);
     return 0;
 }
 
@@ -375,10 +361,10 @@ static void one_resolves(void **ret)
     assert_int_equal(core_begin(f, &next, LATEST, true), 0);
 }
 
-#define TEST(name) cmocka_unit_test_setup_teardown(name, setup_saved, teardown)
+#define TEST(name) cmocka_unit_test_setup_teardown(name, setup_saved, core_teardown)
 
 static const struct CMUnitTest tests[] = {
-    cmocka_unit_test_setup_teardown(empty_run, setup, teardown),
+    cmocka_unit_test_setup_teardown(empty_run, core_setup, core_teardown),
     TEST(all_ranks_the_same),
     TEST(reports_in_a_race),
     TEST(selectors),

@@ -12,18 +12,10 @@ static const struct actor trainer = {.token = 1, .world_size = 1};
 /* Term 1 saves 10 to 50. */
 static int setup(void **ret)
 {
-    static struct core_fixture fixture;
-    core_fixture_init(&fixture);
+    core_setup(ret);
     for (uint64_t step = 10; step <= 50; step += 10) {
-        core_save(&fixture, &trainer, step);
+        core_save(*ret, &trainer, step);
     }
-    *ret = &fixture;
-    return 0;
-}
-
-static int teardown(void **ret)
-{
-    core_fixture_fini(*ret);
     return 0;
 }
 
@@ -142,7 +134,7 @@ static void naming_missing_ranks(void **ret)
     assert_string_equal(small, "abcrank");
 }
 
-#define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
+#define TEST(name) cmocka_unit_test_setup_teardown(name, setup, core_teardown)
 
 static const struct CMUnitTest tests[] = {
     TEST(rewind_supersedes), TEST(branches_of_branches), TEST(ancestors_of_a_superseded_one),

@@ -11,11 +11,10 @@
 /* Two terms, a rewind, health, an open save with seals, an abort, two restores. */
 static int setup(void **ret)
 {
-    static struct core_fixture fixture;
-    struct core_fixture *f = &fixture;
+    core_setup(ret);
+    struct core_fixture *f = *ret;
     const char *tag = "nightly", *metric = "loss";
     double value = 0.5;
-    core_fixture_init(f);
     struct actor one = {.token = 1, .world_size = 1};
     struct actor two = {.token = 2, .world_size = 2, .newest_seen = 1, .parent = {1, 10}};
     core_save(f, &one, 10);
@@ -36,13 +35,6 @@ static int setup(void **ret)
     struct actor reader = {.token = 3, .world_size = 2};
     assert_int_equal(core_begin(f, &reader, LATEST, true), 0);
     assert_int_equal(core_report(f, &reader, ID(2, 20), 0), 0);
-    *ret = f;
-    return 0;
-}
-
-static int teardown(void **ret)
-{
-    core_fixture_fini(*ret);
     return 0;
 }
 
@@ -227,7 +219,7 @@ static void unknown_keys_are_ignored(void **ret)
     assert_int_equal(status, 0);
 }
 
-#define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
+#define TEST(name) cmocka_unit_test_setup_teardown(name, setup, core_teardown)
 
 static const struct CMUnitTest tests[] = {
     TEST(every_byte_flipped),           TEST(every_value_cut),          TEST(every_entry_removed),

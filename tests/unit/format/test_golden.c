@@ -7,27 +7,14 @@
 #include <stdio.h>
 
 #include "fixtures.h"
+#include "support/golden_file.h"
 #include "support/unit_test.h"
 
-static struct buf golden_bytes(const char *name)
+static struct buf golden_bytes(const char *fixture)
 {
-    char path[512];
-    struct buf buf;
-    uint8_t block[4096];
-    size_t n = 0;
-    snprintf(path, sizeof path, "%s/%s.bin", CAIRN_GOLDEN, name);
-    FILE *file = fopen(path, "rb");
-    if (file == NULL) {
-        fail_msg("%s is missing: run make_golden for a new fixture", path);
-    }
-    buf_init(&buf, MIB(8));
-    while ((n = fread(block, 1, sizeof block, file)) > 0) {
-        buf_put(&buf, n, block);
-    }
-    assert_int_equal(ferror(file), 0);
-    assert_int_equal(fclose(file), 0);
-    assert_int_equal(buf_status(&buf), 0);
-    return buf;
+    char name[256];
+    snprintf(name, sizeof name, "%s.bin", fixture);
+    return golden_read(CAIRN_GOLDEN, name);
 }
 
 static void assert_same(const char *name, const struct buf *a, const struct buf *b)

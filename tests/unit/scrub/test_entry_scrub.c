@@ -6,9 +6,8 @@
 #include "scrub/entry_scrub.h"
 
 #include "base/buf.h"
+#include "support/golden_file.h"
 #include "support/unit_test.h"
-
-#include <stdio.h>
 
 static const struct entry_scrub entry = {.pass = 2,
                                          .state = SCRUB_RUNNING,
@@ -25,23 +24,19 @@ static const struct entry_scrub entry = {.pass = 2,
 
 static void test_golden(void **state)
 {
-    uint8_t golden[256];
-    struct buf buf;
-    FILE *file = fopen(CAIRN_GOLDEN "/entry_scrub.bin", "rb");
-    assert_non_null(file);
-    size_t bytes = fread(golden, 1, sizeof(golden), file);
-    fclose(file);
+    struct buf golden = golden_read(CAIRN_GOLDEN, "entry_scrub.bin"), buf;
     buf_init(&buf, 4096);
     entry_scrub_encode(&entry, &buf);
     assert_int_equal(buf_status(&buf), 0);
-    assert_int_equal(buf.bytes, bytes);
-    assert_memory_equal(buf.data, golden, bytes);
+    assert_int_equal(buf.bytes, golden.bytes);
+    assert_memory_equal(buf.data, golden.data, golden.bytes);
     struct entry_scrub read;
-    struct record_value value = {bytes, golden};
+    struct record_value value = {golden.bytes, golden.data};
     assert_int_equal(entry_scrub_decode(value, &read, NULL), 0);
     assert_string_equal(read.run.run, "gpt");
     assert_int_equal(read.seq, 9);
     assert_int_equal(read.findings, 83);
+    buf_fini(&golden);
     buf_fini(&buf);
 }
 

@@ -4,31 +4,16 @@
  * Method: the frames of tests/golden/wire-v1 against the samples of the same seed, both ways. A
  * failure here means that an old peer breaks: see PROTOCOL.md 8 for what may change.
  */
-#include <stdio.h>
-
 #include "sample.h"
+#include "support/golden_file.h"
 #include "support/unit_test.h"
 #include "wire/frame.h"
 
-static size_t read_golden(uint32_t type, unsigned grown, size_t cap, uint8_t *ret)
-{
-    char path[512], name[64];
-    sample_golden_name(type, grown, sizeof(name), name);
-    snprintf(path, sizeof(path), "%s/%s", CAIRN_GOLDEN, name);
-    FILE *file = fopen(path, "rb");
-    if (file == NULL) {
-        fail_msg("%s is missing: run make_golden_wire for a new message", path);
-    }
-    size_t bytes = fread(ret, 1, cap, file);
-    assert_true(feof(file));
-    assert_int_equal(fclose(file), 0);
-    return bytes;
-}
-
 static void check_type(uint32_t type, unsigned grown)
 {
-    static uint8_t golden[1 << 16];
-    size_t golden_bytes = read_golden(type, grown, sizeof(golden), golden);
+    char name[64];
+    sample_golden_name(type, grown, sizeof(name), name);
+    struct buf golden = golden_read(CAIRN_GOLDEN, name);
     struct scratch scratch;
     scratch_init(&scratch, MIB(4));
     struct sample sample = {.state = type, .scratch = &scratch, .grown = grown};
@@ -40,24 +25,26 @@ static void check_type(uint32_t type, unsigned grown)
     buf_init(&text, MIB(1));
     buf_init(&decoded_text, MIB(1));
     sample_frame(&msg, 7, type, payload_bytes, &now);
-    if (now.bytes != golden_bytes || memcmp(now.data, golden, golden_bytes) != 0) {
+    if (now.bytes != golden.bytes || memcmp(now.data, golden.data, golden.bytes) != 0) {
         fail_msg("%s is sent in other bytes than before", msg_name(type));
     }
     struct frame frame;
-    assert_int_equal(frame_decode(golden, LIMIT_MESSAGE_BYTES, LIMIT_CHUNK_BYTES, &frame, NULL), 0);
+    assert_int_equal(
+        frame_decode(golden.data, LIMIT_MESSAGE_BYTES, LIMIT_CHUNK_BYTES, &frame, NULL), 0);
     assert_int_equal(frame.type, type);
     assert_int_equal(frame.stream, 7);
     assert_int_equal(frame.sequence, type);
     assert_int_equal(frame.payload_bytes, payload_bytes);
-    assert_int_equal(FRAME_HEADER_BYTES + frame.message_bytes, golden_bytes);
-    assert_int_equal(frame_check(golden, &frame, golden + FRAME_HEADER_BYTES, NULL), 0);
-    assert_int_equal(msg_decode(type, frame.message_bytes, golden + FRAME_HEADER_BYTES, &scratch,
-                                &decoded, NULL),
+    assert_int_equal(FRAME_HEADER_BYTES + frame.message_bytes, golden.bytes);
+    assert_int_equal(frame_check(golden.data, &frame, golden.data + FRAME_HEADER_BYTES, NULL), 0);
+    assert_int_equal(msg_decode(type, frame.message_bytes, golden.data + FRAME_HEADER_BYTES,
+                                &scratch, &decoded, NULL),
                      0);
     sample_dump(&msg, &text);
     sample_dump(&decoded, &decoded_text);
     assert_int_equal(text.bytes, decoded_text.bytes);
     assert_memory_equal(text.data, decoded_text.data, text.bytes);
+    buf_fini(&golden);
     buf_fini(&now);
     buf_fini(&text);
     buf_fini(&decoded_text);
