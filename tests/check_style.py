@@ -4,7 +4,7 @@
 
 For the C files of the tree: length of functions, files and lines, number of parameters, modules in a
 folder, unique file stems, own header first, include guards, forbidden words. For all sources: the
-SPDX line. For Markdown: length of lines. tests/style_exceptions.txt lists what is tolerated, each with its present value; an entry
+SPDX line. For tests: how their first comment begins. For Markdown: length of lines. tests/style_exceptions.txt lists what is tolerated, each with its present value; an entry
 that is no longer needed, or more generous than needed, is a violation too, so the list only shrinks.
 --self-test plants violations in a temporary tree and checks that each one is found.
 """
@@ -26,6 +26,8 @@ FILE_LINES = {".c": 800, ".h": 300}
 LINE_COLUMNS = 100
 MARKDOWN_COLUMNS = 120
 FOLDER_MODULES = 20
+# A test's file opens with the promise that it checks: not with a label, its module's name, or that it holds tests.
+NO_PROMISE = re.compile(r"(Goal|Method|[a-z][a-z_]*):|(Unit )?[Tt]ests? (of|for)\b|Cases (of|for)\b")
 FUNCTION_START = re.compile(r"^[A-Za-z_]")
 
 # What must not stand in code (comments and strings are cut out first), and what to do instead.
@@ -233,6 +235,14 @@ def needs_spdx(root, path):
         return file.read(2) == b"#!"
 
 
+def check_promise(report, path, text):
+    """A test's file, or one with cases of a test."""
+    if path.parts[0] == "tests" and re.match(r"(test|cases)_.*\.(c|py)$", path.name):
+        opening = re.search(rf"{SPDX}\n(?: \*\n)?(?:\"\"\"| \* )(.*)", text)
+        if not opening or NO_PROMISE.match(opening.group(1)):
+            report.say(path, 3, "its comment on top does not open with the promise that it checks")
+
+
 def check_tree(root):
     """(number of C files, report)"""
     listed = root / EXCEPTIONS
@@ -244,6 +254,7 @@ def check_tree(root):
         text = (root / path).read_text(encoding="utf-8", errors="replace")
         if text and SPDX not in "".join(text.splitlines(keepends=True)[:3]):
             report.say(path, 1, f"no line {SPDX}")
+        check_promise(report, path, text)
         if path.suffix in FILE_LINES:
             c_paths.append(path)
             check_c_file(report, root, path, text)
@@ -282,6 +293,12 @@ def self_test():
         "README.md": ("# x\n" + "x" * 120 + "\n| " + "x" * 119 + "\n", ["121 columns"]),
         "deploy/ceph/README.md": ("```\n" + "x" * 121 + "\n```\n", ["columns"]),
         "build/README.md": ("x" * 200, []),
+        "tests/unit/core/test_fine.c": (top, []),
+        "tests/unit/core/test_goal.c": (top.replace("What it is for.", "Goal: nothing."), ["promise"]),
+        "tests/unit/core/test_name.c": (top.replace("What it is for.", "name: does."), ["promise"]),
+        "tests/e2e/test_of.py": (f"# {SPDX}\n\"\"\"Tests of it.\"\"\"\n", ["promise"]),
+        "tests/e2e/cases_none.py": (f"# {SPDX}\nimport re\n", ["promise"]),
+        "tests/e2e/test_well.py": (f"# {SPDX}\n\"\"\"It holds.\"\"\"\n", []),
         "tests/old.c": (top + "int g(int a)\n{\n    x();\n    x();\n" + body + "}\n", []),
         EXCEPTIONS: ("tests/old.c g lines 72\ntests/old.c g parameters 9 # gone\n", ["shrink it"]),
     }

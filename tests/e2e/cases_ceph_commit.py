@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Cases of test_ceph.py: two daemons and one truth. A daemon is killed at every step of the commit and the other goes on;
-both race to commit the same steps; ranks move from a dead daemon to the living one in time; lists grow while ranks are apart."""
+"""Two daemons on one cluster agree on one truth (cases of test_ceph.py): a daemon is killed at every step of the commit
+and the other goes on; both race to commit the same steps; ranks move from a dead daemon to the living one in time; lists
+grow while ranks are apart."""
 
 import os
 import time

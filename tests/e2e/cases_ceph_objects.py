@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Cases of test_ceph.py: an object that Ceph has given up, or that somebody removed, costs at most the checkpoint that it hits.
-After each fault the remedy that was printed is typed as it stands, with the store's URL for URL; afterwards everything is as
-before. CAIRN_FULL=1 takes every object but the pieces of checkpoints, the short form one of each kind."""
+"""An object that Ceph has given up, or that somebody removed, costs at most the checkpoint that it hits (cases of
+test_ceph.py). After each fault the remedy that was printed is typed as it stands, with the store's URL for URL;
+afterwards everything is as before. CAIRN_FULL=1 takes every object but the pieces of checkpoints, the short form one of
+each kind."""
 
 import re
 import shlex

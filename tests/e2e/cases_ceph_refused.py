@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Cases of test_ceph.py: what Ceph refuses or spoils has a name and a remedy within seconds, and the daemon lives on."""
+"""What Ceph refuses or spoils has a name and a remedy within seconds, and the daemon lives on (cases of test_ceph.py)."""
 
 import json
 import signal

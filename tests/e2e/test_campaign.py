@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Saves and restores of changing ranks in random circumstances, each byte compared.
+"""Saves and restores of changing ranks in random circumstances keep every byte.
 
 Goal: no checkpoint that was said to be durable is ever lost or holds another byte than what was saved, whatever the
 transport, encoding, arena, mode, change between saves, lists of tensors, deaths or pauses of ranks and daemon; and

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Cairn on a real Ceph cluster (deploy/ceph/test-cluster: one monitor, one manager, three OSDs), with two daemons on
-it: what either loses the other goes on with, and what Ceph loses for a while is waited for or named (I1, I2, I5, I7).
-Ends with 77 (skipped) where Ceph is not installed. CAIRN_FULL=1: the long campaigns. Cases are also in cases_ceph_*.py."""
+"""On a real Ceph cluster two daemons lose nothing: what either of them loses the other goes on with, and what Ceph loses
+for a while is waited for or named (I1, I2, I5, I7). The cluster is that of deploy/ceph/test-cluster: one monitor, one
+manager, three OSDs. Ends with 77 (skipped) where Ceph is not installed. CAIRN_FULL=1: the long campaigns. Cases are also
+in cases_ceph_*.py."""
 
 import json
 import os

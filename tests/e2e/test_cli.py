@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command line as scripts use it: JSON, exit statuses, shares of a verify, and the files of a restore,
-read by a strict parser that knows nothing of Cairn."""
+"""Scripts can rely on the command line: on its JSON, its exit statuses, the shares of a verify, and the files of a
+restore, which a strict parser reads that knows nothing of Cairn."""
 
 import fcntl
 import importlib.util

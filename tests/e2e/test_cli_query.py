@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command line's commands that ask: wait, flush, diff; what they say, and what they end with."""
+"""The commands that ask (wait, flush, top, diff, ls) say what is so, and end with the status that says it."""
 
 import json
 import math

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""cairn run: real commands that end well, fail, are killed, ignore signals, or are stopped."""
+"""`cairn run` passes on how a command ended: commands that end well, fail, are killed, ignore signals, or are stopped."""
 
 import json
 import os

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The daemon's start and end: configuration, stores that it must refuse, orderly stop."""
+"""The daemon starts with a configuration that it can keep, refuses stores that it must refuse, and stops in order."""
 
 import re
 import signal

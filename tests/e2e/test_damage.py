@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Damage in the store, and going back: all ranks fall back together to the newest good checkpoint and say
-so; the command line exits 3 or 6; a rewound run has the right `latest` (I4)."""
+"""When a store is damaged all ranks fall back together to the newest good checkpoint and say so; the command line exits
+with 3 or 6; a run that was rewound has the right `latest` (I4)."""
 
 from harness import Case, Group, add_state, cairn, cairn_json, flip, listed, main, verified
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`cairn doctor` on a directory: what is good is called good, beside a running daemon and without one, and what is
-unsafe is named with its remedy and its exit status. (On Ceph: test_ceph.py.)"""
+"""`cairn doctor` calls a good directory good, beside a running daemon and without one, and names what is unsafe with its
+remedy and its exit status. (On Ceph: test_ceph.py.)"""
 
 import os
 import unittest

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The front door: who comes in under the configuration that is shipped, and what SIGHUP changes while people are in."""
+"""The shipped configuration lets in whom it should and nobody else, SIGHUP changes it while people are in, and no text of
+others makes a terminal obey."""
 
 import json
 import os

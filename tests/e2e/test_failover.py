@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Several servers in one URL: the first is dead, or dies in the middle of a save or a restore, and another one takes
-the store over. What was durable is not sent again; what fails says which host, rank and step."""
+"""When the first of several servers in a URL is dead, or dies in the middle of a save or a restore, another one takes the
+store over. What was durable is not sent again; what fails says which host, rank and step."""
 
 import socket
 

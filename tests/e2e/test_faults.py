@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ranks and servers that are not as they should be: each a named error with a remedy in the text, each
-bounded in time, and the checkpoints that were there stay whole (I5, I7, I9)."""
+"""A rank or a server that is not as it should be gives a named error with a remedy in the text, within a bounded time,
+and the checkpoints that were there stay whole (I5, I7, I9)."""
 
 import os
 import time

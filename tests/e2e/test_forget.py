@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Retention as cron and an operator use it: policies and their reasons, what is never forgotten, bringing back, pins,
-the store without its daemon, damage, a kill at any moment while a job saves."""
+"""Retention keeps what its policies say and tells the reasons, never forgets what must stay, and brings back what was
+forgotten, as cron and an operator use it: with pins, without a daemon, with damage, and with a kill at any moment while a
+job saves."""
 
 import json
 import os

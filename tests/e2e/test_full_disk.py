@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A disk that is full in the middle of a save, and a target without room: small ext4 images, mounted by
-root; skipped (77) where that is not possible."""
+"""A disk that becomes full in the middle of a save, and a target without room, give a named error and leave everything
+else whole. Method: small ext4 images, mounted by root; skipped (77) where that is not possible."""
 
 import errno
 import json

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The arena is handed to a daemon of the same host, and the bytes never pass through the socket.
+"""An arena that is handed to a daemon of the same host is saved without its bytes passing through the socket.
 
 Goal: what is restored is what was saved; a trainer that dies after "staged" loses nothing, one that dies before leaves
 nothing; a daemon that dies in the middle costs no save; nothing is left behind. Method: CAIRN_TRANSPORT=memfd, under which a

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""References and encodings of what was handed over: the daemon compares, encodes, and writes the part.
+"""The daemon compares, encodes and packs what was handed over, and every checkpoint restores to what was saved.
 
 Goal: what the base has is not stored again, what is to be encoded is, and every checkpoint restores to what was saved; also
 after the death of trainer or daemon. Method: the bytes of each step's objects in the store, under CAIRN_TRANSPORT=memfd."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hostile bytes at the port, and peers of other versions: the daemon goes on serving, within bounds (I8)."""
+"""A daemon that meets hostile bytes at its port, or peers of other versions, goes on serving, within bounds (I8)."""
 
 import os
 import socket

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""SIGKILL of the daemon, of ranks, of everything, at random moments of a training (I1 to I4, I9).
+"""No SIGKILL of the daemon, of ranks or of everything, at any moment of a training, loses what was acknowledged (I1 to
+I4, I9).
 
 Each story trains one run to its end through many kills. After each kill: a full verify; every save that
 a rank was told to be durable is listed; everything listed holds, byte for byte, what an uninterrupted

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Somebody who wants to lose data: forget, undelete, pins, gc, kills and new openings, in orders that nobody planned.
+"""Somebody who wants to lose data cannot: forget, undelete, pins, gc, kills and new openings in orders that nobody
+planned leave everything that must be there.
 
 A model knows what every checkpoint holds. After each round every checkpoint that must be there is listed, what is listed is
 restored by a reader that holds everything, byte for byte, and a verify finds no damage (I1, I4, I6). What was forgotten

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""/metrics and /healthz: what a save, a restore, damage, a scrub and a garbage collection change in them; both text formats by
-their rules; requests that are none, many connections, a store that hangs."""
+"""/metrics and /healthz show what a save, a restore, damage, a scrub and a garbage collection change. Both text formats
+keep their rules; requests that are none, many connections and a store that hangs stop nobody."""
 
 import math
 import os

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A run's record is gone, or of yesterday, beside whole checkpoints on a directory.
+"""A run whose record is gone, or of yesterday, beside whole checkpoints on a directory is never taken for an empty one.
 
 Nobody says "no checkpoint", no save makes a new record, no term is granted twice, and gc removes nothing."""
 

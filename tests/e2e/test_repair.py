@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`cairn verify --repair`: what is damaged is put right from copies, byte for byte, with a daemon and without;
-what has none is named and left alone; killed or out of space in the middle, nothing is worse than before."""
+"""`cairn verify --repair` puts right from copies what is damaged, byte for byte, with a daemon and without; what has no
+copy is named and left alone; a repair that is killed or out of space in the middle leaves nothing worse than before."""
 
 import os
 import shutil

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`cairn salvage`: checkpoints that no record tells of are made again from what lies in the store; it says first what it would
-do, may be killed at each update, and names what it cannot."""
+"""`cairn salvage` makes checkpoints that no record tells of again from what lies in the store; it says first what it
+would do, may be killed at each update, and names what it cannot."""
 
 import shutil
 

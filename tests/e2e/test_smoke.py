@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The road from end to end: save, restart, restore, list, verify."""
+"""The road from end to end is open: save, restart, restore, list, verify."""
 
 import subprocess
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Save after save, then ranks that come and go: descriptors and threads return to base, memory stays flat.
+"""Descriptors and threads return to base and memory stays flat, save after save, and while ranks come and go.
 
 Goal: I8. Samples are taken when a save is durable and nothing is in flight; the first saves, in which arenas,
 pools and caches fill, do not count. (tests/bench/bench_soak.py does the same 200 times and prints the slope.)"""

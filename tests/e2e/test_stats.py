@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What runs cost, and quotas: counted from real saves and restores, refused before bytes move."""
+"""What a run costs is counted from real saves and restores, and a quota refuses before bytes move."""
 
 import csv
 import io

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where restore, export and import write: places that take nothing, and disks that become full at any moment. A named
-error with a remedy and the right exit status, and nothing left behind that could be taken for a checkpoint."""
+"""Restore, export and import that meet a place which takes nothing, or a disk that becomes full at any moment, end with a
+named error, a remedy and the right exit status, and leave nothing behind that could be taken for a checkpoint."""
 
 import json
 import os

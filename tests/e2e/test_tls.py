@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""TLS with client certificates, and logs that a program reads: JSON that carries run, term, step and rank,
-and no secret (I10)."""
+"""Only clients with the right certificate come in over TLS, and logs are JSON that carries run, term, step and rank, and
+no secret (I10)."""
 
 import json
 import re

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Threads of a trainer beside clients: no mapping, allocation, stack, descriptor or tensor of theirs is ever touched.
+"""No mapping, allocation, stack, descriptor or tensor of a trainer's threads is ever touched by clients beside them.
 
 Goal: libcairn lives in the training process, and what it maps and unmaps is its own. Method: e2e_trainer_memory runs
 threads that map, allocate, start threads and fork, and check what they hold, beside clients that open, register,

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The daemon's care of its store: real damage is found by a scrub, named, and keeps `latest` good; what
-failed saves left is collected; killed in the middle of either, nothing is lost and the next one goes
-on; `cairn status` says it all."""
+"""The daemon keeps its store in order: a scrub finds real damage, names it, and `latest` stays good; what failed saves
+left is collected; killed in the middle of either, nothing is lost and the next one goes on; `cairn status` says it all."""
 
 import json
 import shutil

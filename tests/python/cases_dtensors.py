@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Cases for ranks.py: single DTensors of known values in many placements."""
+"""A DTensor comes back with its values whatever its placement (cases for ranks.py): single DTensors of known values in
+many placements."""
 
 import warnings
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Cases for ranks.py: one small model and its optimizer in every layout, saved, restored into every other one.
+"""One small model and its optimizer, saved in every layout, comes back in every other one (cases for ranks.py).
 
 What is compared is the whole state by canonical name, put together by this file's own means, bit for bit.
 """

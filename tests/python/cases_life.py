@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Cases for ranks.py: stopping together, coordinates, a rank that fails, notes after the fact."""
+"""All ranks of a job stop together, keep what is their own by coordinate, and hear of a rank that fails (cases for
+ranks.py); also notes after the fact."""
 
 import os
 import signal

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Cases of ranks whose lists of tensors differ, and of replicas that do: run by ranks.py, in real processes."""
+"""Ranks whose lists of tensors differ, and replicas that do, are saved whole or refused by name (cases for ranks.py), in
+real processes."""
 
 import array
 

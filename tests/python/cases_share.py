@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Cases for ranks.py: what ranks hold alike is read once and handed over."""
+"""What ranks hold alike is read once and handed over (cases for ranks.py)."""
 
 import os
 import pathlib

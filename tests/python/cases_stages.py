@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Cases for ranks.py: pipeline stages and experts, ranks that hold different tensors."""
+"""Ranks that hold different tensors, as pipeline stages and experts do, save and restore together (cases for ranks.py)."""
 
 import warnings
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Cases for ranks.py: trajectories, loaders, ties and tables over ranks."""
+"""Trajectories, loaders, ties and tables go on where they were (cases for ranks.py)."""
 
 import warnings
 

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""cairn import and export against the real programs: safetensors files become checkpoints, and the exports are read by
-safetensors again, bit for bit, in every type; hostile files are named errors; other formats are cairn-convert's."""
+"""`cairn import` and `cairn export` agree with the real programs: safetensors files become checkpoints, and the exports
+are read by safetensors again, bit for bit, in every type; hostile files are named errors; other formats are
+cairn-convert's."""
 
 import json
 import os

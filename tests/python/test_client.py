@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Client and the life of handles: errors with their names, fencing, damage, a daemon that dies, fork, Ctrl-C."""
+"""A client's handles live and die in order: errors have their names, also with fencing, damage, a daemon that dies, fork
+and Ctrl-C."""
 
 import array
 import concurrent.futures

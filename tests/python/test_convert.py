@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""cairn-convert against the real programs: files that PyTorch and NumPy wrote become checkpoints, and the exports are read
-by them again, bit for bit, in every type; it takes the words of cairn and ends with its exit statuses."""
+"""cairn-convert agrees with the real programs: files that PyTorch and NumPy wrote become checkpoints, and the exports are
+read by them again, bit for bit, in every type; it takes the words of cairn and ends with its exit statuses."""
 
 import collections
 import io

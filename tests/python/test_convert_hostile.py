@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hostile and broken files: cairn-convert reads them or names an error. Nothing in them is run, memory stays bounded, and
-what does not belong together is never put together."""
+"""cairn-convert reads a hostile or broken file or names an error. Nothing in it is run, memory stays bounded, and what
+does not belong together is never put together."""
 
 import io
 import os

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""client/examples/dcp_save.py, as its text says: two ranks, then one goes on, and ends where one alone ends."""
+"""client/examples/dcp_save.py does what its text says: two ranks, then one goes on, and ends where one alone ends."""
 
 import os
 import re

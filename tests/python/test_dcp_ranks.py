@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""cairn.dcp with several ranks over gloo: one launch of two ranks and one of four run all scenarios of dcp_worker.py;
-the tests look at what came of each. Named after the points of the notes on PyTorch that they hold Cairn to."""
+"""cairn.dcp works with several ranks over gloo: one launch of two ranks and one of four run all scenarios of
+dcp_worker.py, and the tests read what came of each. They are named after the points of the notes on PyTorch that they
+hold Cairn to."""
 
 import json
 import os

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""cairn.dcp in one process: what DCP's own storage tests ask of a StorageWriter and StorageReader."""
+"""cairn.dcp does in one process what DCP's own storage tests ask of a StorageWriter and StorageReader."""
 
 import collections
 import io

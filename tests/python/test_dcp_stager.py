@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What cairn.dcp's Writer stages for async_save: a true copy, ties and views kept, that crosses processes uncopied."""
+"""The Writer of cairn.dcp stages a true copy for async_save, with ties and views kept, that crosses processes uncopied."""
 
 import collections
 

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""PyTorch's own storage tests against Cairn: their files, read from a source tree of PyTorch, with theirs.py imported first.
+"""PyTorch's own storage tests pass against Cairn. Their files are read from a source tree of PyTorch, with theirs.py
+imported first.
 
     CAIRN_PYTORCH_SOURCE=~/pytorch tests/python/run BUILD-FOLDER test_dcp_theirs.py
 

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""cairn:// through fsspec: files of a checkpoint are there all at once, when their marker is closed, or never."""
+"""Files of a checkpoint that are written to cairn:// through fsspec are there all at once, when their marker is closed,
+or never."""
 
 import concurrent.futures
 import io

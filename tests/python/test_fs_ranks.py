@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""cairn:// with two ranks: DCP's own file writer by URL alone, one checkpoint of all ranks' files; who writes alone; what
-is refused. The ranks run fs_worker.py."""
+"""Two ranks that write to cairn:// make one checkpoint of all their files, by URL alone with DCP's own file writer; a
+rank that writes alone makes its own; the rest is refused. The ranks run fs_worker.py."""
 
 import json
 import os

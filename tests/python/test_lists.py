@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ranks that register different tensors, and replicas that are not equal, in real processes."""
+"""Ranks that register different tensors are saved whole, and replicas that are not equal are named, in real processes."""
 
 import cairn
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Two ranks under DDP: killed in a save and restarted, they end where an uninterrupted training ends, bit for bit."""
+"""Two ranks under DDP that are killed in a save and restarted end where an uninterrupted training ends, bit for bit."""
 
 import os
 import pathlib

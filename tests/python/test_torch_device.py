@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tensors on CUDA devices. Most tests run twice: over the stand-in driver (standin.py), anywhere, and on a real GPU, which is
-skipped by name where there is none. Over the stand-in whatever did not go through the driver would end the process."""
+"""Tensors on CUDA devices are saved and restored through the driver alone. Most tests run twice: over the stand-in driver
+(standin.py), anywhere, and on a real GPU, which is skipped by name where there is none. Over the stand-in whatever did
+not go through the driver would end the process."""
 
 import contextlib
 import logging

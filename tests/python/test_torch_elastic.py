@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A job of two torchrun agents, as on two nodes, that meet over loopback: a worker is killed, the agents start all workers
-again, and training goes on at the step that was saved."""
+"""A job of two torchrun agents survives the death of a worker: the agents, which meet over loopback as two nodes would,
+start all workers again, and training goes on at the step that was saved."""
 
 import os
 import pathlib

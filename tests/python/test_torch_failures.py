@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Bad input is named before anything moves; saves that fail are never silent; workers and the interpreter's end."""
+"""Bad input is named before anything moves, and saves that fail are never silent, also in workers and at the
+interpreter's end."""
 
 import gc
 import logging

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One state in every layout over ranks, restored into every other: FSDP2, HSDP, tensor parallel, FSDP1, ZeRO, DDP,
+"""One state, saved in any layout over ranks, restores into every other: FSDP2, HSDP, tensor parallel, FSDP1, ZeRO, DDP,
 compiled, under activation checkpointing, plain; on 4 ranks, on 2, in one process. Also single DTensors."""
 
 import itertools

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""snapshot="lazy": what may change when. The daemon is stopped (SIGSTOP) while the state is larger than the arena, so
-the copy of what is lazy cannot end: whatever is read later is read after the test changed it."""
+"""With snapshot="lazy" a tensor may change only when the contract says so, and a change that comes too early is detected.
+Method: the daemon is stopped (SIGSTOP) while the state is larger than the arena, so the copy of what is lazy cannot end:
+whatever is read later is read after the test changed it."""
 
 import contextlib
 import os

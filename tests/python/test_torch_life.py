@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The life of a job: stopping together, what belongs to a rank, failures that stay on one rank, notes after the fact."""
+"""All ranks of a job stop together, keep what belongs to each, and a failure stays on the rank that has it; notes may
+come after the fact."""
 
 import os
 import signal

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Memory that is not what it seems: shared by several live tensors, freed, or of a layout that nothing can read."""
+"""Memory that is not what it seems is saved right or refused: shared by several live tensors, freed, or of a layout that
+nothing can read."""
 
 import warnings
 

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Names: wrapped and plain models restore into each other; ties; what is missing or unexpected."""
+"""Wrapped and plain models restore into each other by canonical names, ties included; what is missing or unexpected is
+named."""
 
 import pytest
 import torch

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Partial restore: only what the patterns select comes back, all else stays as it is to the bit."""
+"""A partial restore brings back what the patterns select, and all else stays as it is to the bit."""
 
 import random
 

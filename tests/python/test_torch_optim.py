@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every optimizer and scheduler class of PyTorch: what comes back is bit for bit what was saved, and training that
-goes on from it gives the weights of training that was never interrupted."""
+"""Every optimizer and scheduler class of PyTorch comes back bit for bit as it was saved, and training that goes on from
+it gives the weights of training that was never interrupted."""
 
 import inspect
 

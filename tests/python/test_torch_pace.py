@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checkpointer(interval=...): when a save is due, and that all ranks think so."""
+"""Checkpointer(interval=...) says when a save is due, and all ranks think so."""
 
 import logging
 import math

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What every adapter owes its framework, rule by rule, for Checkpointer. Rules 5 and 10 are in test_torch_life.py."""
+"""Checkpointer keeps what every adapter owes its framework, rule by rule. Rules 5 and 10 are in test_torch_life.py."""
 
 import copy
 import os

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a save may be told."""
+"""A full save shares nothing with older ones, and a metric that is NaN costs no checkpoint."""
 
 import math
 

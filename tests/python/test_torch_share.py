@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""restore(share="broadcast"): the store is read once for what many ranks hold."""
+"""With restore(share="broadcast") the store is read once for what many ranks hold."""
 
 import pytest
 

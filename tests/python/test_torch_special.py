@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tensors made of others (sparse, subclasses), and the table of element types: stored, or refused by name."""
+"""Tensors made of others (sparse, subclasses), and every element type, are stored or refused by name."""
 
 import pytest
 import torch

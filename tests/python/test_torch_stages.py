@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ranks that hold different tensors: pipeline and expert parallel."""
+"""Ranks that hold different tensors, as in pipeline and expert parallel, save and restore one checkpoint."""
 
 import pytest
 

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a state may hold: element types, strides, buffers, plain values, objects, RNG; and what is refused by name."""
+"""A state may hold element types, strides, buffers, plain values, objects and RNG, and gets them back; anything else is
+refused by name."""
 
 import collections
 import random

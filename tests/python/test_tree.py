@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The typed tree: the same values, types and bits come back; the bytes are FORMAT.md's; damage is an error."""
+"""A typed tree comes back with the same values, types and bits; its bytes are FORMAT.md's; damage is an error."""
 
 import collections
 import math

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A save that is eight times as large as its arena: the daemon dies in the middle, what comes back is bit-identical,
-and the staging memory never grows."""
+"""A save that is eight times as large as its arena survives the daemon's death in the middle: what comes back is
+bit-identical, and the staging memory never grows."""
 
 import pathlib
 import threading

@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The simulation: the real session, driver, store, link, save and restore code of a daemon on a
- * disk, or of two or three on one cluster, and of jobs of three ranks, in one thread, a world for
- * each seed. Goal: no invariant of
- * ARCHITECTURE.md breaks under random faults. Method: a random plan of faults; then an end of
- * faults, after which everything must heal; then a power loss, and every checkpoint that was
- * promised is restored and compared. See README.md for the environment's variables.
+ * No invariant of ARCHITECTURE.md breaks under random faults. Method: the real session, driver,
+ * store, link, save and restore code of a daemon on a disk, or of two or three on one cluster, and
+ * of jobs of three ranks, in one thread, a world for each seed. After a random plan of faults comes
+ * an end of faults, after which everything must heal; then a power loss, and every checkpoint that
+ * was promised is restored and compared. See README.md for the environment's variables.
  */
 #include <inttypes.h>
 #include <signal.h>

@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The store contract as tests: each point that store.h promises, for every kind of store.
- *     test_store_conformance KIND [DIRECTORY]
- * KIND: memory, dir (in a new directory of DIRECTORY), dir-sim, retry, limit (memory behind a
- * decorator), rados (on a fake cluster), ceph (CEPH_CONF, CAIRN_CEPH_POOL).
+ * Every kind of store keeps each promise of store.h: memory, dir (in a new directory of DIRECTORY),
+ * dir-sim, retry, limit (memory behind a decorator), rados (on a fake cluster) and ceph (CEPH_CONF,
+ * CAIRN_CEPH_POOL). Usage: test_store_conformance KIND [DIRECTORY]
  */
 #include "store_bed.h"
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Goal: what cairn.h promises about handles, futures, callbacks, closing and fork, whatever the
- * engine does. Method: the shell over a fake engine that plays a script (fake_engine.h); no server,
- * no waiting but for posts.
+ * Handles, futures, callbacks, closing and fork do what cairn.h promises, whatever the engine does.
+ * Method: the shell over a fake engine that plays a script (fake_engine.h); there is no server, and
+ * the tests wait for posts only.
  */
 #include "cairn.h"
 

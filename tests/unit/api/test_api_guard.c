@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Goal: a broken CHECK, on any of the threads that Cairn's code runs on, kills the handle and not
- * the process; every future ends, every callback comes once, and another handle works. Method: fail
+ * A broken CHECK, on any of the threads that Cairn's code runs on, kills the handle and not the
+ * process; every future ends, every callback comes once, and another handle works. Method: fail
  * points that the shell CHECKs, and a fake engine whose copy breaks one on a worker.
  */
 #include "cairn.h"

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Goal: opening against servers that are not there or do not answer ends in time with a text that
- * helps, and a child forked meanwhile keeps nothing of the connection. Method: the real engine
- * against sockets of the test.
+ * Opening against servers that are not there or do not answer ends in time with a text that helps,
+ * and a child forked meanwhile keeps nothing of the connection. Method: the real engine against
+ * sockets of the test.
  */
 #include "cairn.h"
 

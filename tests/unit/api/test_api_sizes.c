@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Goal: a program that was built with an older cairn.h goes on with a newer library. Method:
- * options in the size of their first version, with what lies behind it set: it must not be read.
+ * A program that was built with an older cairn.h goes on with a newer library. Method: options in
+ * the size of their first version, with what lies behind it set: it must not be read.
  */
 #include "cairn.h"
 

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * cairn.h's side of snapshots over the fake engine: the lazy mode, saves without room, structs of
- * programs that were built before these fields were there; and what a restore tells.
+ * A save through cairn.h is lazy, refused or skipped as its options say, structs of older programs
+ * get the default, and a restore tells which checkpoint it took. Method: the shell over the fake
+ * engine.
  */
 #include "cairn.h"
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * arena: extents are aligned, do not overlap, come back; the bound is a named error; the memfd is
- * sealed, a forked child does not have the memory, and no memory of the program's other threads is
- * ever touched.
+ * Extents of an arena are aligned, do not overlap and come back; an arena that is full gives a
+ * named error. Its memfd is sealed, a forked child does not have the memory, and no memory of the
+ * program's other threads is ever touched.
  */
 #include "arena/arena.h"
 

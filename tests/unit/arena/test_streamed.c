@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * streamed: copies exactly what memcpy would, whatever the alignment and the length, and nothing
- * around it.
+ * A streamed copy copies exactly what memcpy would, whatever the alignment and the length, and
+ * touches nothing around it.
  */
 #include "arena/streamed.h"
 

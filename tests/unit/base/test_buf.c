@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Goal: writers stop at max and at the first failed allocation, readers at the end of their input,
- * both for good. Method: written sequences read back; each length cut by one; a fault loop.
+ * Writers stop at max and at the first failed allocation, readers at the end of their input, both
+ * for good. Method: written sequences read back; each length cut by one; a fault loop.
  */
 #include "base/buf.h"
 #include "base/check.h"

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Goal: a broken CHECK reaches the thread's handler or aborts; arithmetic helpers refuse overflow.
+ * A broken CHECK reaches the thread's handler or aborts; arithmetic helpers refuse overflow.
  * Method: a trap handler; a child process for abort().
  */
 #include <fcntl.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Goal: the first failure is kept, context goes in front, long texts are cut between characters.
- * Method: texts around the capacity, with UTF-8 at the cut.
+ * The first failure is kept, context goes in front, long texts are cut between characters. Method:
+ * texts around the capacity, with UTF-8 at the cut.
  */
 #include <errno.h>
 

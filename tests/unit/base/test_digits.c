@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Goal: a number in text has one spelling, and what is refused changes nothing. Method: tables of
- * texts that are numbers and texts that nearly are.
+ * A number in text has one spelling, and what is refused changes nothing. Method: tables of texts
+ * that are numbers and texts that nearly are.
  */
 #include "base/check.h"
 #include "base/digits.h"

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Goal: the error table is complete and answers any number. Method: known rows, and every
- * number around the table.
+ * The error table is complete and answers any number. Method: known rows, and every number around
+ * the table.
  */
 #include <errno.h>
 #include <limits.h>

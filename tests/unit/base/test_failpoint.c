@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Goal: each action happens at its time and place; a setting that cannot be read ends the program.
+ * Each action happens at its time and place; a setting that cannot be read ends the program.
  * Method: a child process for each setting, since it is read once.
  */
 #include <fcntl.h>

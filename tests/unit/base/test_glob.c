@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Patterns over names: a table of both answers; and a pattern made to be slow.
+ * A pattern matches the names that its rules say, and a pattern that is made to be slow is not.
+ * Method: a table of both answers.
  */
 #include "base/check.h"
 #include "base/glob.h"

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Goal: nobody who follows the advice wastes more than 5 % more time than with the best fixed
- * interval. Method: training is simulated through random histories of failures; waste is what the
- * training took beyond its work. The candidates are 41 intervals around the advice, all on the same
+ * Nobody who follows the advice wastes more than 5 % more time than with the best fixed interval.
+ * Method: training is simulated through random histories of failures; waste is what the training
+ * took beyond its work. The candidates are 41 intervals around the advice, all on the same
  * histories. Prints its seed.
  */
 #include <math.h>

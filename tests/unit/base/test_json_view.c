@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Goal: values are found where they are, and what is cut, or of another kind, is simply not found.
+ * Values are found where they are, and what is cut, or of another kind, is simply not found.
  */
 #include "base/check.h"
 #include "base/json_view.h"

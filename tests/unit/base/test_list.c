@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Goal: the intrusive list keeps its order and survives removal while it is walked. Method: small
- * lists of items.
+ * The intrusive list keeps its order and survives removal while it is walked. Method: small lists
+ * of items.
  */
 #include "base/list.h"
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Goal: lines are whole, valid and escaped in both layouts whatever the values are; errno stays.
- * Method: a sink that keeps the line; stderr replaced by a pipe.
+ * Lines are whole, valid and escaped in both layouts whatever the values are; errno stays. Method:
+ * a sink that keeps the line; stderr replaced by a pipe.
  */
 #include <errno.h>
 #include <fcntl.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What a terminal obeys is shown and not obeyed; everything else stands for itself. Method: texts
- * with what they become, every size of the target, and every single byte.
+ * A terminal shows the bytes that it would obey, and does not obey them; everything else stands for
+ * itself. Method: texts with what they become, every size of the target, and every single byte.
  */
 #include "base/plain.h"
 

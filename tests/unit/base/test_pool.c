@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Goal: buffers are aligned, disjoint, bounded, reused; a double or foreign put is caught; failed
+ * Buffers are aligned, disjoint, bounded, reused; a double or foreign put is caught; failed
  * mappings are errors. Method: all buffers taken and filled; a fault loop.
  */
 #include "base/pool.h"

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Goal: scratch memory is zeroed, aligned, bounded, and survives failed allocations. Method: many
- * sizes filled and compared; the bound approached; a fault loop.
+ * Scratch memory is zeroed, aligned, bounded, and survives failed allocations. Method: many sizes
+ * filled and compared; the bound approached; a fault loop.
  */
 #include "base/scratch.h"
 #include "support/alloc_fault.h"

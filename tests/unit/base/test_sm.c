@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Goal: states change along the table only, runs do not nest, a finished struct is not touched.
- * Method: a small operation whose completion comes inside or outside the state function.
+ * States change along the table only, runs do not nest, a finished struct is not touched. Method: a
+ * small operation whose completion comes inside or outside the state function.
  */
 #include "base/check.h"
 #include "base/log.h"

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Goal: a duration lands in the first bucket that holds it, every error of the table has a slot of
- * its own, and what is no known error is counted apart. Method: the bounds themselves and their
+ * A duration lands in the first bucket that holds it, every error of the table has a slot of its
+ * own, and what is no known error is counted apart. Method: the bounds themselves and their
  * neighbours; all codes.
  */
 #include "base/tally.h"

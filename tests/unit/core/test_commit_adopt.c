@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Adopt: checkpoints that a lost, cut or older record does not have enter it again, with the terms,
- * parents and bases that they need, in one update each; what the record has is never changed.
+ * Checkpoints that a lost, cut or older record does not have enter it again, with the terms,
+ * parents and bases that they need, in one update each. What the record has is never changed.
  */
 #include "core_fixture.h"
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Annotations: tags and metrics of a committed checkpoint, versioned, beside its manifest.
+ * Tags and metrics of a committed checkpoint are merged and counted, each version beside its
+ * manifest; a note that is stale or about nothing is refused.
  */
 #include <math.h>
 #include <stdio.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Which checkpoint an incremental save may refer to: the newest of what it continues, whole sets
- * that share no object, nothing that is damaged, suspect or forgotten.
+ * An incremental save refers to the newest checkpoint of the history that it continues, never to
+ * one that is damaged, suspect or forgotten, and only as a whole set that shares no object.
  */
 #include "core_fixture.h"
 

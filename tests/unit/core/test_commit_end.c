@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Seal, commit, abort: one content a rank, one end an opening, the truth afterwards.
+ * A rank seals one content, an opening has one end, and whoever asks afterwards is told the truth.
  */
 #include "core_fixture.h"
 

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Forget, undelete, pin, reclaim and the cycles of garbage collection: what each refuses, by name,
- * what a batch does in part, and the races with saves, restores and scrub on stale copies.
+ * Forget, undelete, pin, reclaim and the cycles of garbage collection refuse by name what they must
+ * not do; a batch does the part that it may; and races with saves, restores and scrub on stale
+ * copies lose nothing.
  */
 #include "base/check.h"
 #include "core_fixture.h"

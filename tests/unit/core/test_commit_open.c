@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Opening: who gets a term, who is fenced, who finds the opening, what is refused.
+ * An opening grants a term to the attempt that continues the run, fences the attempt before it,
+ * finds an opening that is there, and refuses the rest by name.
  */
 #include "core_fixture.h"
 

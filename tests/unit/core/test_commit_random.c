@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Random event orders. Goal: I2 (nothing uncommitted is listed), I3 (one content a term and step),
- * I4 (ranks of a restore at one checkpoint), I5 (nothing of a fenced term takes effect), the chain,
- * idempotence. Method: some drivers hold copies of one record that go stale; each event is decided
- * on such a copy and applied to the true record, on CONFLICT read again and decided again. A naive
- * model is told only what was applied, judges it by its own rules, and is compared with the record
- * after each. Every seed is printed when it fails; CAIRN_SEED=n runs one seed, CAIRN_SEEDS=n as
- * many.
+ * In any order of events nothing uncommitted is listed (I2), a term and step have one content (I3),
+ * the ranks of a restore are at one checkpoint (I4), nothing of a fenced term takes effect (I5),
+ * and an event that comes again changes nothing. Method: some drivers hold copies of one record
+ * that go stale; each event is decided on such a copy and applied to the true record, on CONFLICT
+ * read again and decided again. A naive model is told only what was applied, judges it by its own
+ * rules, and is compared with the record after each. Every seed is printed when it fails;
+ * CAIRN_SEED=n runs one seed, CAIRN_SEEDS=n as many.
  */
 #include <inttypes.h>
 #include <stdio.h>

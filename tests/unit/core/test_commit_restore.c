@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Restore sessions: all ranks the same checkpoint, or all an error; falling back together and
- * loudly.
+ * All ranks of a restore get the same checkpoint, or all get an error; they fall back together, and
+ * are told that they did.
  */
 #include "core_fixture.h"
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Lineage: rewinding, superseding, `latest` and the other selectors, and the texts that name
- * missing ranks.
+ * `latest` and the other selectors name a checkpoint of the present lineage, also after a rewind;
+ * what a rewind left behind is superseded; a save that lacks ranks says which.
  */
 #include "core_fixture.h"
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The policy engine: golden histories with what each rule keeps and why, options as text, and what
- * is refused. test_retention_random.c compares it with a naive model.
+ * A policy keeps what its rules say, names the rule for each checkpoint, and one that cannot be
+ * meant is refused. Method: golden histories; test_retention_random.c compares with a naive model.
  */
 #include <math.h>
 #include <stdio.h>

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The policy engine against a naive model over 100,000 random histories and policies: the rules
- * said a second time, as simply as possible, with the C library's calendar and arrays searched from
- * end to end. Histories have damage, branches, pins, uses, clocks that jump and metrics that are
- * NaN. The seed of a failure is printed; CAIRN_SEED=n runs that one.
+ * The policy engine keeps what a naive model keeps, over 100,000 random histories and policies.
+ * Method: the rules said a second time, as simply as possible, with the C library's calendar and
+ * arrays searched from end to end. Histories have damage, branches, pins, uses, clocks that jump
+ * and metrics that are NaN. The seed of a failure is printed; CAIRN_SEED=n runs that one.
  */
 #include <inttypes.h>
 #include <math.h>

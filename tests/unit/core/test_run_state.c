@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Loading a record that is not as it was written: every byte of every value flipped, every value
- * cut, every permanent entry removed, chain entries of other kinds in and out of order. Never a
- * silently different list.
+ * A record that is not as it was written never loads as a silently different list. Method: every
+ * byte of every value flipped, every value cut, every permanent entry removed, chain entries of
+ * other kinds in and out of order.
  */
 #include "core_fixture.h"
 

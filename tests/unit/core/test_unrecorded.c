@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What lies on the medium beside the record. Goal: a record that is missing, cut or of yesterday
- * never makes "no checkpoint" of a run that has one, never grants a term twice, never opens a
- * stored step again, and what an abort left is not mistaken for a lost checkpoint, or the other way
- * round.
+ * A record that is missing, cut or of yesterday never makes "no checkpoint" of a run that has one,
+ * never grants a term twice and never opens a stored step again. What an abort left is not mistaken
+ * for a lost checkpoint, nor a lost checkpoint for what an abort left.
  */
 #include "core_fixture.h"
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What a run costs: bytes, hours, and the counts of what leaves no entry of its own.
+ * A run costs the bytes and hours that its record shows, and checkpoints that leave no entry of
+ * their own are still counted.
  */
 #include "core/usage.h"
 #include "core_fixture.h"

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Goal: every kind of value good and bad, every mistake named with its line or flag, what is
- * printed can be read again, and the shipped file passes. Method: small files in a folder of the
- * test's own.
+ * Every kind of value is taken or refused as its row says, every mistake is named with its line or
+ * flag, what is printed can be read again, and the shipped file passes. Method: small files in a
+ * folder of the test's own.
  */
 #include "daemon/config.h"
 #include "daemon/config_value.h"

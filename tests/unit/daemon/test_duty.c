@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * duty: who of several daemons on one (fake) cluster holds a duty, and when it changes hands.
+ * Of several daemons on one cluster exactly one holds a duty, and it changes hands when its holder
+ * is gone. Method: daemons on one fake cluster.
  */
 #include "daemon/duty.h"
 

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Goal: what is restored is what was saved, bit for bit, for every dtype and the sizes around a
- * chunk, empty and rank-0 tensors, transposed and aliased memory, NaN payloads and negative zero,
- * over all encodings and over long runs of saves that change a random part of the state, with
- * aborts, cuts, restarts and restores between. Method: a model of what each step held.
+ * What is restored is what was saved, bit for bit, for every dtype and the sizes around a chunk,
+ * empty and rank-0 tensors, transposed and aliased memory, NaN payloads and negative zero, over all
+ * encodings and over long runs of saves that change a random part of the state, with aborts, cuts,
+ * restarts and restores between. Method: a model of what each step held.
  */
 #include <stdio.h>
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Incremental saves of the engine against the real server on the simulator: what the base has is
- * not sent again, also after a restart; what is restored is what was saved; objects that are mostly
- * dead are left behind.
+ * An incremental save does not send again what its base has, also after a restart; what is restored
+ * is what was saved; objects that are mostly dead are left behind. Method: the engine against the
+ * real server on the simulator.
  */
 #include <stdio.h>
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Tensors in device memory, saved and restored by the real engine against the real server on the
- * simulator, over the stand-in driver: its addresses cannot be touched, so whatever went another
- * way than through the driver would end the test.
+ * Tensors in device memory are saved and restored through the driver alone. Method: the engine
+ * against the real server on the simulator, over the stand-in driver, whose addresses cannot be
+ * touched: any other way to them would end the test.
  */
 #include "engine_world.h"
 #include "gpu/gpu.h"

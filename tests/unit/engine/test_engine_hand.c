@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Goal: what only hand-over can get wrong: memory that the daemon may still read is not
- * used again, a daemon that stops taking arenas costs no save, a process that is gone after
- * "staged" costs none either; what is restored lands, and is right when the connection is cut in
- * the middle of that. Method: the engine against the real server on the simulator, as on one
- * machine.
+ * A save that is handed over never uses memory again that the daemon may still read, and loses
+ * nothing when the daemon stops taking arenas or the process is gone after "staged". What is
+ * restored lands, and is right when the connection is cut in the middle of that. Method: the engine
+ * against the real server on the simulator, as on one machine.
  */
 #include <stdio.h>
 

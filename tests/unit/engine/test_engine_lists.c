@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Ranks whose lists differ, through the real server: what only some hold is written by its holders,
- * what is lost fails the save by name and the next agrees anew, who has nothing new copies without
- * asking. Whatever was committed is restored bit for bit.
+ * Ranks may hold different lists of tensors: what only some hold is written by its holders, what is
+ * lost fails the save by name and the next save agrees anew, and a rank with nothing new copies
+ * without asking. Whatever was committed is restored bit for bit. Method: the engine against the
+ * real server on the simulator.
  */
 #include "engine_world.h"
 

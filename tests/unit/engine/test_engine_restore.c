@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Restores and small requests of the engine against the real server on the simulator: named errors
- * for what does not fit, proof of an empty run, damage found by one rank moves all ranks, refusals
- * of the login.
+ * A restore names what does not fit, proves that an empty run is empty, and moves all ranks when
+ * one of them finds damage; a refused login says why. Method: the engine against the real server on
+ * the simulator.
  */
 #include <stdio.h>
 

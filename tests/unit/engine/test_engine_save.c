@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Saves of the engine against the real server on the simulator: they commit, survive cut
- * connections and a killed daemon, end by their deadline naming who is missing, and leave nothing
- * behind.
+ * A save commits, survives cut connections and a killed daemon, ends by its deadline naming the
+ * ranks that are missing, and leaves nothing behind. Method: the engine against the real server on
+ * the simulator.
  */
 #include <stdio.h>
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Ranks whose URL names several servers: when they leave the one that they are at.
+ * A rank whose URL names several servers leaves one that stops or refuses, and refers to nothing
+ * that the server it left may not have committed.
  */
 #include "engine_world.h"
 

@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The snapshot's side of saves, against the real server on the simulator: several in flight, what
- * becomes of one that finds no room, saves in waves, the lazy mode and what it detects.
+ * Several saves may be in flight, each with the contents of its moment; one that finds no room
+ * waits, is skipped or is refused on all ranks alike; a save larger than its arena goes in waves; a
+ * lazy save detects what changed too early. Method: the engine against the real server on the
+ * simulator.
  */
 #include <stdio.h>
 

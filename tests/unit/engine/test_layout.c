@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * layout and snapshot: for random tensors and worlds, the parts that all ranks would build cover
- * every tensor exactly (checked by the code that the server uses), the arena's places do not
- * overlap, and what is copied is what is registered. The seed of a failing case is printed.
+ * The parts that all ranks would build cover every tensor exactly, their places in the arena do not
+ * overlap, and what is copied is what is registered. Method: random tensors and worlds, checked by
+ * the code that the server uses. The seed of a failing case is printed.
  */
 #include "share/layout.h"
 

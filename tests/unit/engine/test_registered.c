@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * registered: what is wrong with a list is said by name; what is right is copied, sorted and
+ * What is wrong with a list of tensors is said by name; a right one is copied, sorted and
  * normalised.
  */
 #include "share/registered.h"

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Goal: a save that is cut at any moment completes, and what was durable then is not sent again.
- * Method: one save of two ranks in a simulated world whose course is the seed's; the same course is
- * run again for each of its events, up to that event, and then all connections are cut, or the
- * daemon dies and a new one starts on the same store. At the moment of the cut the store is asked
- * which objects are durable; what the server then receives must fit into the rest, and in the end
- * no object is there twice. Objects of 24 KiB are sent in payloads of 8 KiB.
+ * A save that is cut at any moment completes, and what was durable then is not sent again. Method:
+ * one save of two ranks in a simulated world whose course is the seed's; the same course is run
+ * again for each of its events, up to that event, and then all connections are cut, or the daemon
+ * dies and a new one starts on the same store. At the moment of the cut the store is asked which
+ * objects are durable; what the server then receives must fit into the rest, and in the end no
+ * object is there twice. Objects of 24 KiB are sent in payloads of 8 KiB.
  */
 #include <inttypes.h>
 #include <stdio.h>

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The order in which a restore reads what the server planned: chunks of which other ranks want a
- * part, too, before those that are this rank's alone, both by their place. Ranks that restore at
- * another world size then ask for what they share at about the same time, and in the same order.
- * And what a manifest says of itself, before anything is allocated for it. Pure.
+ * A restore reads the chunks that other ranks want as well before those that are this rank's alone,
+ * both by their place, so that ranks at another world size ask for what they share at about the
+ * same time and in the same order. What a manifest says of itself is checked before anything is
+ * allocated for it.
  */
 #include "base/check.h"
 #include "engine/restore_private.h"

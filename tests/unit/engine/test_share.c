@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * How evenly a group's bytes are divided: for random meshes (data, tensor, pipeline and expert
- * parallel, HSDP's boxes that are sharded and replicated at once, rows in turn as several boxes)
- * and random lists, with many tiny tensors among large ones, every cell is written by exactly one
- * member and nobody writes more than one cell, or 1 %, above or below the mean. Nothing is
- * allocated for the tensors: only their shapes are looked at.
+ * A group's bytes are divided evenly: every cell is written by exactly one member, and nobody
+ * writes more than one cell, or 1 %, above or below the mean. Method: random meshes (data, tensor,
+ * pipeline and expert parallel, HSDP's boxes that are sharded and replicated at once, rows in turn
+ * as several boxes) and random lists, with many tiny tensors among large ones. Nothing is allocated
+ * for the tensors: only their shapes are looked at.
  */
 #include "share/agreement.h"
 

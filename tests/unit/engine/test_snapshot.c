@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The copy on real threads: what snapshot_copied says is copied is, at every moment that the loop's
- * thread looks; places may come late and in lots; stopping ends it. Worth running under TSan. Also
- * the order of eager tensors.
+ * What snapshot_copied says is copied is copied, at every moment that the loop's thread looks;
+ * places may come late and in lots; stopping ends it; eager tensors come first. Method: the copy on
+ * real threads, worth running under TSan.
  */
 #include "snapshot/snapshot.h"
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * strided: a rectangle copied between any two layouts lands where the strides say; strided_run
- * agrees with it.
+ * A rectangle copied between any two layouts lands where the strides say, and strided_run agrees
+ * with it.
  */
 #include "arena/strided.h"
 #include "share/registered.h"

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Goal: timers fire in order, never inside the call, and stop and restart as promised; posts come
- * once, in order, from any thread. Method: many random timers against a plain list; both forms of
- * loop.
+ * Timers fire in order, never inside the call, and stop and restart as promised; posts come once,
+ * in order, from any thread. Method: many random timers against a plain list; both forms of loop.
  */
 #include <pthread.h>
 #include <signal.h>

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Goal: memory that is handed over is mapped only when touching it cannot end us, a refusal says
- * what is wrong, and mapping it touches nobody else's memory. Method: memfds with each property
- * missing in turn, things that are no memfds, and strangers in every hole of the address space.
+ * Memory that is handed over is mapped only when touching it cannot end us, a refusal says what is
+ * wrong, and mapping it touches nobody else's memory. Method: memfds with each property missing in
+ * turn, things that are no memfds, and strangers in every hole of the address space.
  */
 #include <fcntl.h>
 #include <sys/mman.h>

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Goal: bytes come out as they went in over every transport, whatever the sizes of reads and
- * writes; ends and refusals are told as promised; no callback comes inside a call or after close.
- * Method: an echo server and a client that checks a pattern, on TCP, Unix and simulated sockets.
+ * Bytes come out as they went in over every transport, whatever the sizes of reads and writes; ends
+ * and refusals are told as promised; no callback comes inside a call or after close. Method: an
+ * echo server and a client that checks a pattern, on TCP, Unix and simulated sockets.
  */
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Goal: addresses parse as documented, what is printed parses to the same, everything else is
- * refused. Method: tables.
+ * Addresses parse as documented, what is printed parses to the same, everything else is refused.
+ * Method: tables.
  */
 #include "env/net.h"
 

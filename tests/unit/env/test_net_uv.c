@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Goal: what only real sockets have: stale Unix paths, modes, no descriptors left, hand-over
- * between loops, a forked child's copies. Method: two sockets in one process, the kernel's limits
- * turned down.
+ * Real sockets replace stale Unix paths, keep their modes, leave no descriptor behind, move between
+ * loops, and survive a forked child's copies. Method: two sockets in one process, the kernel's
+ * limits turned down.
  */
 #include <errno.h>
 #include <stdio.h>

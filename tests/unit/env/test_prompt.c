@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Goal: a thread that asks for it gets short slices and nothing else; threads that it makes, and
- * those of another policy, stay as they are. Method: what the kernel says of threads that live for
- * one look, beside what it does with the same wish by hand, because older kernels do not take it.
+ * A thread that asks for it gets short slices and nothing else; threads that it makes, and those of
+ * another policy, stay as they are. Method: what the kernel says of threads that live for one look,
+ * beside what it does with the same wish by hand, because older kernels do not take it.
  */
 #include <pthread.h>
 #include <sched.h>

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Goal: the simulated disk loses exactly what a real one may lose. Method: the same small write
- * history and a power loss under many seeds, counting what survived: synced always, unsynced
- * sometimes.
+ * The simulated disk loses exactly what a real one may lose. Method: the same small write history
+ * and a power loss under many seeds, counting what survived: synced always, unsynced sometimes.
  */
 #include <stdio.h>
 #include <string.h>

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Goal: the simulated network fails as a real one does, and a seed replays exactly. Method: a
- * server that counts bytes and a client that sends them, under cuts, partitions and deaths at
- * chosen moments.
+ * The simulated network fails as a real one does, and a seed replays exactly. Method: a server that
+ * counts bytes and a client that sends them, under cuts, partitions and deaths at chosen moments.
  */
 #include <stdio.h>
 #include <stdlib.h>

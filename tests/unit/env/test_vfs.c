@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Goal: the file calls do what the directory store's rules need: exclusive creation, no-replace
- * rename, full transfers, locks, named errors. Method: the same calls on the real and on the
- * simulated disk.
+ * The file calls do what the directory store's rules need: exclusive creation, no-replace rename,
+ * full transfers, locks, named errors. Method: the same calls on the real and on the simulated
+ * disk.
  */
 #include <stdio.h>
 #include <stdlib.h>

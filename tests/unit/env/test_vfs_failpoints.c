@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Goal: each fail point of the real vfs makes its call fail with the code asked for and without
- * effect, and says its name. Method: the environment variable, set before the first call.
+ * Each fail point of the real vfs makes its call fail with the code asked for and without effect,
+ * and says its name. Method: the environment variable, set before the first call.
  */
 #include <stdio.h>
 #include <unistd.h>

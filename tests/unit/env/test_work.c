@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Goal: each submitted work runs once and is done once, later, on the loop's thread, also when its
- * run() breaks an assertion. Method: counters in both forms; a broken CHECK on the threads of the
- * real one.
+ * Each submitted work runs once and is done once, later, on the loop's thread, also when its run()
+ * breaks an assertion. Method: counters in both forms; a broken CHECK on the threads of the real
+ * one.
  */
 #include <pthread.h>
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Goal: only parts that together hold every element once pass; each error names the thing and the
- * ranks. Method: the two fixture parts with one thing spoiled at a time; random splits of a tensor
- * over ranks.
+ * Only parts that together hold every element once pass; each error names the thing and the ranks.
+ * Method: the two fixture parts with one thing spoiled at a time; random splits of a tensor over
+ * ranks.
  */
 #include "base/check.h"
 #include "fixtures.h"

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Goal: nothing that is stored is read wrongly when it is damaged. Method: of every fixture each
- * single bit flipped, each truncation, bytes added; and random bytes behind a good checksum, which
- * must give an error or decode to exactly themselves.
+ * Nothing that is stored is read wrongly when it is damaged. Method: of every fixture each single
+ * bit flipped, each truncation, bytes added; and random bytes behind a good checksum, which must
+ * give an error or decode to exactly themselves.
  */
 #include "base/check.h"
 #include "fixtures.h"

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Goal: keys of a run record are read back, ordered as their numbers, and refused when broken;
- * values keep their fields, their limits, and tell a newer version apart. Method: tables and fixed
+ * Keys of a run record are read back, ordered as their numbers, and refused when broken; values
+ * keep their fields, their limits, and tell a newer version apart. Method: tables and fixed
  * structs.
  */
 #include "base/check.h"

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Flat ranges as boxes: for random shapes and cuts the boxes are few, follow each other as the
- * range's elements do, and those of all partitions of a flat buffer (with padding between the
- * parameters) tile every parameter.
+ * A flat range becomes few boxes, which follow each other as the range's elements do, and those of
+ * all partitions of a flat buffer tile every parameter, also with padding between the parameters.
+ * Method: random shapes and cuts.
  */
 #include "format/box.h"
 

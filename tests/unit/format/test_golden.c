@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Goal: bytes that were ever written stay readable, and the same struct gives the same bytes.
- * Method: the files of tests/golden/v1 against the fixtures, both ways. A failure here means that
- * old checkpoints break: raise the format's version instead of changing a file.
+ * Bytes that were ever written stay readable, and the same struct gives the same bytes. Method: the
+ * files of tests/golden/v1 against the fixtures, both ways. A failure here means that old
+ * checkpoints break: raise the format's version instead of changing a file.
  */
 #include <stdio.h>
 

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Goal: cells tile their box, are contiguous and small enough; the split gives each cell to one
- * member, evenly. Method: random boxes, dtypes and chunk sizes from a printed seed, and examples by
- * hand.
+ * Cells tile their box, are contiguous and small enough; the split gives each cell to one member,
+ * evenly. Method: random boxes, dtypes and chunk sizes from a printed seed, and examples by hand.
  */
 #include "base/check.h"
 #include "fixtures.h"

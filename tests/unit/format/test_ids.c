@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Goal: names, selectors, URLs and dtypes take exactly what FORMAT.md allows. Method: tables of
- * good and bad texts; each bad one must say INVALID with a text.
+ * Names, selectors, URLs and dtypes take exactly what FORMAT.md allows. Method: tables of good and
+ * bad texts; each bad one must say INVALID with a text.
  */
 #include "base/check.h"
 #include "format/ids.h"

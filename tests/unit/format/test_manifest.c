@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Goal: manifests, pages, footers and envelopes keep every field and their limits; the index of
- * parts is right. Method: fixtures decoded and compared field by field; one field spoiled at a
- * time.
+ * Manifests, pages, footers and envelopes keep every field and their limits; the index of parts is
+ * right. Method: fixtures decoded and compared field by field; one field spoiled at a time.
  */
 #include <stdio.h>
 

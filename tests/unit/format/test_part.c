@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Goal: a part keeps every field; what breaks its order, ranges or grid is refused; a large part
- * comes back. Method: the fixture with one field spoiled at a time; a part of many pages.
+ * A part keeps every field; what breaks its order, ranges or grid is refused; a large part comes
+ * back. Method: the fixture with one field spoiled at a time; a part of many pages.
  */
 #include <stdio.h>
 

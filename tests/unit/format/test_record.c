@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Goal: a record is a map with all-or-nothing guarded updates. Method: random updates against a
- * naive model; guards, limits and failed allocations by hand.
+ * A record is a map with all-or-nothing guarded updates. Method: random updates against a naive
+ * model; guards, limits and failed allocations by hand.
  */
 #include <stdio.h>
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Goal: shape_check and box_check hold every later sum within 63 bits; boxes_tile says what a
- * bitmap says. Method: edges by hand; random small shapes and boxes against a naive count of each
- * element.
+ * Shapes and boxes that pass shape_check and box_check hold every later sum within 63 bits;
+ * boxes_tile says what a bitmap says. Method: edges by hand; random small shapes and boxes against
+ * a naive count of each element.
  */
 #include "base/check.h"
 #include "fixtures.h"

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Goal: a typed tree holds ordinary state exactly, refuses every other form, and reads as JSON.
- * Method: built trees against the JSON that they must give, broken ones by table, random ones by
- * round trip.
+ * A typed tree holds ordinary state exactly, refuses every other form, and reads as JSON. Method:
+ * built trees against the JSON that they must give, broken ones by table, random ones by round
+ * trip.
  */
 #include <math.h>
 #include <stdio.h>

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What gc removes, when, and what it leaves: one scenario each.
+ * Garbage collection removes what nobody needs, when it may, and leaves everything else. Method:
+ * one scenario for each rule.
  */
 #include "gc_rig.h"
 

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Random histories (saves that refer to older ones, openings that are left, attempts that fence,
- * forgets, passes that are killed, stores that fail) against a naive model: what is committed or
- * open is there after every step (I6), and when all is quiet nothing else is. CAIRN_SEED=n replays
- * one, CAIRN_SEEDS=n runs more.
+ * What is committed or open is there after every step of any history (I6), and when all is quiet
+ * nothing else is. Method: random saves that refer to older ones, openings that are left, attempts
+ * that fence, forgets, passes that are killed and stores that fail, against a naive model.
+ * CAIRN_SEED=n replays one history, CAIRN_SEEDS=n runs more.
  */
 #include "gc_rig.h"
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * gpu over the stand-in driver: copies both ways, what is no device memory, no driver at all, and
- * every call of the driver failing once.
+ * Copies go both ways, host memory is told from device memory, a machine without a driver says so,
+ * and every call of the driver may fail once. Method: the stand-in driver.
  */
 #include "gpu/gpu.h"
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * gpu over the machine's own CUDA driver; skipped where there is none, or no device. The stand-in
- * (test_gpu.c) copies at once: what only a real device shows is here, that copies come behind the
- * work of another stream, that shared memory can be page-locked, and copies of several threads.
+ * Copies wait for the work of another stream, shared memory can be page-locked, and several threads
+ * may copy: only a real device shows this, since the stand-in of test_gpu.c copies at once. Method:
+ * the machine's own CUDA driver; skipped where there is none, or no device.
  */
 #include "gpu/gpu.h"
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Goal: CRC-32C as in RFC 3720. Method: the RFC's vectors; a bitwise reference over all lengths and
- * alignments; continuation at every split.
+ * The checksum is CRC-32C as RFC 3720 has it. Method: the RFC's vectors; a bitwise reference over
+ * all lengths and alignments; continuation at every split.
  */
 #include "base/check.h"
 #include "hash/hash.h"

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Goal: hex round-trips, and only the one spelling is accepted. Method: all byte values; each
- * position spoilt; texts too short and too long.
+ * Hex round-trips, and only the one spelling is accepted. Method: all byte values; each position
+ * spoilt; texts too short and too long.
  */
 #include "hash/hash.h"
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Goal: SHA-256 as in FIPS 180-4. Method: the standard's vectors.
+ * The digest is SHA-256 as FIPS 180-4 has it. Method: the standard's vectors.
  */
 #include "hash/hash.h"
 

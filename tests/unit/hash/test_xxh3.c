@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Goal: XXH3-128 in canonical bytes, the same by every way to it. Method: published values;
+ * The digest is XXH3-128 in canonical bytes, the same by every way to it. Method: published values;
  * one-shot, stream and the joint pass compared over lengths and splits; a fault loop.
  */
 #include "hash/hash.h"

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Goal: frames and payloads come through whole and in order over every kind of stream, with
- * back-pressure, and closing from any callback. Method: an echo server over
- * real and simulated sockets, plain, TLS, and chopped into single bytes.
+ * Frames and payloads come through whole and in order over every kind of stream, with
+ * back-pressure, and closing from any callback. Method: an echo server over real and simulated
+ * sockets, plain, TLS, and chopped into single bytes.
  */
 #include "net_fixture.h"
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Goal: whatever a peer does wrong, or stops doing, ends the connection with the right code, and
- * the peer is told why where it can be. Method: hand-made frames over a bare socket; a cut network
- * under the simulated clock.
+ * Whatever a peer does wrong, or stops doing, ends the connection with the right code, and the peer
+ * is told why where it can be. Method: hand-made frames over a bare socket; a cut network under the
+ * simulated clock.
  */
 #include "net_fixture.h"
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Goal: a descriptor arrives with its message, as another one of the same file, only where it is
- * wanted, and none is ever left behind. Method: two conns over a Unix socket in this process, files
- * told apart by their length, descriptors counted before and after.
+ * A descriptor arrives with its message, as another one of the same file, only where it is wanted,
+ * and none is ever left behind. Method: two conns over a Unix socket in this process, files told
+ * apart by their length, descriptors counted before and after.
  */
 #include "net_fixture.h"
 

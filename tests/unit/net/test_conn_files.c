@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Goal: payloads that go from a file arrive as they are, from the file where that can be done and
- * from memory where not, each told to be done once, whatever is cut short, refused or gone. Method:
- * the file's bytes have a bit that those in memory lack, so that what arrived says which way it
- * came; memory payloads and bare messages in between.
+ * Payloads that go from a file arrive as they are, from the file where that can be done and from
+ * memory where not, each told to be done once, whatever is cut short, refused or gone. Method: the
+ * file's bytes have a bit that those in memory lack, so that what arrived says which way it came;
+ * memory payloads and bare messages in between.
  */
 #include "net_fixture.h"
 

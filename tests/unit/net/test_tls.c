@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Goal: only peers with the right certificates talk, and everybody else reads what to do about it.
+ * Only peers with the right certificates talk, and everybody else reads what to do about it.
  * Method: every kind of wrong certificate and of peer without TLS, over real TCP. (Echoes over TLS
  * are in test_conn.c.)
  */

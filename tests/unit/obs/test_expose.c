@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Goal: both formats, to the byte: help, type, unit, names of counters, escapes, buckets that add
- * up. Method: one family of each kind.
+ * Both formats of metrics are as their rules say, to the byte: help, type, unit, names of counters,
+ * escapes, buckets that add up. Method: one family of each kind.
  */
 #include "obs/expose.h"
 

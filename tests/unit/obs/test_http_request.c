@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Goal: a head is taken only when it is whole and plainly a GET or HEAD without a body; everything
- * else is refused with the status that says why, and nothing is read past its end. Method: a table;
- * a good head cut at each byte; each byte of it replaced by each value.
+ * A head is taken only when it is whole and plainly a GET or HEAD without a body; everything else
+ * is refused with the status that says why, and nothing is read past its end. Method: a table; a
+ * good head cut at each byte; each byte of it replaced by each value.
  */
 #include "obs/http_request.h"
 

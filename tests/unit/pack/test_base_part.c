@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Goal: a chunk of the base is found at its place and nowhere else: another name, coordinate,
- * dtype, box, cell or length finds nothing.
+ * A chunk of the base is found at its place and nowhere else: another name, coordinate, dtype, box,
+ * cell or length finds nothing.
  */
 #include "pack/base_part.h"
 

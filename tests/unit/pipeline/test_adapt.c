@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * adapt: never an encoding that is slower than the sink or saves less than 3 %, otherwise the
- * densest; the schedule of samples; one slow moment does not decide for ever.
+ * An encoding that is slower than the sink or saves less than 3 % is never chosen, and of the
+ * others the densest is; samples keep their schedule, and one slow moment does not decide for ever.
  */
 #include "pipeline/adapt.h"
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * chunk: what was sealed opens to the same bytes; any change of the stored bytes or of the
- * envelope's promises is found, and the text says whether crc or digest differed.
+ * A sealed chunk opens to the same bytes; any change of the stored bytes or of the envelope's
+ * promises is found, and the text says whether crc or digest differed.
  */
 #include "pipeline/chunk.h"
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Goal: stored bytes that were ever written stay readable. Method: the files chunk_*.bin of
+ * Stored bytes that were ever written stay readable. Method: the files chunk_*.bin of
  * tests/golden/v1 are opened and compared with the plain bytes they were made of; those without a
  * zstd frame are also written again. A failure here means that old checkpoints break.
  */

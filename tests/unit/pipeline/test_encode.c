@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * encode: whatever is sealed opens to the same bytes, for every dtype, kind of data and size; what
- * saves too little stays raw; any change of the stored bytes is found, also when the crc was made
- * to fit it.
+ * Whatever is sealed opens to the same bytes, for every dtype, kind of data and size; what saves
+ * too little stays raw; any change of the stored bytes is found, also when the crc was made to fit
+ * it.
  */
 #include "pipeline/encode.h"
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Goal: encode buffers and encoders are of a bounded number and are given out again; what was
- * learnt of tensors comes back for the same list of tensors only.
+ * Encode buffers and encoders are of a bounded number and are given out again; what was learnt of
+ * tensors comes back for the same list of tensors only.
  */
 #include "pipeline/encode_pool.h"
 

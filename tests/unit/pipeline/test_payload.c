@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * payload: of every payload, whatever its pieces, dtypes, what of them is known and whether it is
- * encoded, each piece is either left out because exactly its bytes are known, or opens to its bytes
- * at the place that its envelope names. Method: random payloads from a seed, over all dtypes and
- * kinds of data, sizes 1 to a chunk.
+ * Each piece of a payload is either left out because exactly its bytes are known, or opens to its
+ * bytes at the place that its envelope names. Method: random payloads from a seed, over all dtypes
+ * and kinds of data, sizes 1 to a chunk, of one or more pieces, encoded or not.
  */
 #include "pipeline/payload.h"
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * planes: the split is what FORMAT.md says, every bit pattern comes back, and stored planes that
- * cannot be are refused without a byte read or written beyond their memory (each buffer here is
- * exactly as large as it was said to be).
+ * The split into planes is what FORMAT.md says, every bit pattern comes back, and stored planes
+ * that cannot be are refused without a byte read or written beyond their memory. Method: each
+ * buffer is exactly as large as it was said to be.
  */
 #include "pipeline/planes.h"
 

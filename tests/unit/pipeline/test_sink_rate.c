@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Goal: the rate is that of the sink, not ours: what was measured while we had nothing to send
- * never lowers it, what was measured while we waited for the sink does.
+ * The rate is that of the sink, not ours: what was measured while we had nothing to send never
+ * lowers it, what was measured while we waited for the sink does.
  */
 #include "pipeline/sink_rate.h"
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * zstd: exact round trips; frames that lie about their size, are cut, doubled, skippable or bombs
+ * Data comes back exactly; frames that lie about their size, are cut, doubled, skippable or bombs
  * are refused.
  */
 #include "pipeline/zstd_frame.h"

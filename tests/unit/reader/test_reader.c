@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The reader on a memory store: every byte of a checkpoint is read and checked, what is wrong is
- * named, a transfer that is wrong once is not, and an error of the store is never taken for damage.
- * Each promise holds with one read at a time and with several under way.
+ * Every byte of a checkpoint is read and checked, what is wrong is named, a transfer that is wrong
+ * once is not, and an error of the store is never taken for damage. Each promise holds with one
+ * read at a time and with several under way. Method: checkpoints on a memory store.
  */
 #include "reader/reader.h"
 

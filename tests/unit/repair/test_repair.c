@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Repair on a memory store that fails on demand: a copy that there is, that there is not, that is
- * damaged itself, that comes late; and the damaged bytes keep the name until what replaces them was
- * read back. Checkpoints are made in the simulated world; the repair, which has a thread of its
- * own, runs on a real loop over the same medium.
+ * What is damaged is replaced by a copy that proves itself, and keeps its name until the bytes that
+ * replace it were read back; what has no good copy is left alone and named. Method: checkpoints are
+ * made in the simulated world, on a memory store that fails on demand; the repair, which has a
+ * thread of its own, runs on a real loop over the same medium.
  */
 #include "repair/repair.h"
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Runs that another daemon of a shared store has made: seen when somebody looks, and by themselves
- * after a while.
+ * A catalogue finds the runs that another daemon of a shared store has made: at once when somebody
+ * asks, and by itself after a while.
  */
 #include "run_rig.h"
 

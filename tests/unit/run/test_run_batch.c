@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * How many updates of the record the seals of a save and the reports of a restore make, with more
- * and more ranks that come one after the other, through one daemon and through two on one store.
- * Versions of the record count updates.
+ * The seals of a save and the reports of a restore share updates of the record: with thousands of
+ * ranks there are no more updates than the time asks for, through one daemon and through two on one
+ * store. Method: versions of the record count updates.
  */
 #include "run_rig.h"
 

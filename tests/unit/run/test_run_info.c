@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Lists and status: order, pages, what is said of open, aborted and unknown saves, and the time for
- * 10,000.
+ * Lists have the order of commits and end where a page does, status tells the truth about open,
+ * aborted and unknown saves, and 10,000 checkpoints are listed within a second.
  */
 #include "run_rig.h"
 

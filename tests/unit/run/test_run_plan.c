@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Plans against a naive model that marks elements one by one, errors that name the tensor, and
- * damage that names the file.
+ * A plan reads each element that is wanted exactly once; an error names the tensor, and damage
+ * names the file. Method: a naive model that marks elements one by one.
  */
 #include "run_rig.h"
 

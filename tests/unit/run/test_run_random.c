@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Saves under random faults of the store, with two drivers of which either may be restarted at any
- * moment. From a seed, which is printed when it fails; CAIRN_SEED runs one alone. After the faults
- * have stopped each save must end, both drivers must say the same of it, and what was committed
- * must verify.
+ * After any faults of the store each save ends, both drivers say the same of it, and what was
+ * committed verifies. Method: saves through two drivers, of which either may be restarted at any
+ * moment, from a seed that is printed when it fails; CAIRN_SEED runs one alone.
  */
 #include "run_rig.h"
 

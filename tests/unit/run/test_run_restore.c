@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Restore sessions through the driver: all ranks end at the same checkpoint, or all know who is
- * missing.
+ * All ranks of a restore end at the same checkpoint, or all know who is missing, also while the
+ * record takes no update. Method: restore sessions through the driver.
  */
 #include "run_rig.h"
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Goal: a daemon's own policies forget what they say; while a wall clock that was set, back or
- * forward, once or again and again, is not believed, no rule of time forgets anything, neither in a
- * round nor asked for by hand; what a monitor is told of it is so. Method: rounds of an hour on the
+ * A daemon's own policies forget what they say; while a wall clock that was set, back or forward,
+ * once or again and again, is not believed, no rule of time forgets anything, neither in a round
+ * nor asked for by hand; what a monitor is told of it is so. Method: rounds of an hour on the
  * simulated clock.
  */
 #include "run_rig.h"

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Saves through the driver: from opening to commit, and every way in which one ends otherwise.
+ * A save is committed, or ends with the reason that every rank is told, and a restart finishes what
+ * was sealed. Method: saves through the driver on a store that fails by rule.
  */
 #include "run_rig.h"
 

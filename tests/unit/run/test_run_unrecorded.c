@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The driver's look at the medium. Method: real saves on the memory store, the record put back to
- * an older copy or taken away while nobody has the store open, a restart. Goal: what the record
- * does not know is found before the run's first use, and is let go of when the record knows it
- * again.
+ * A checkpoint that the record does not know is found before the run's first use, and is let go of
+ * when the record knows it again. Method: real saves on the memory store; the record is put back to
+ * an older copy or taken away while nobody has the store open; a restart.
  */
 #include "run_rig.h"
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * entry_scrub: the golden file both ways; every cut and every changed byte is refused or means what
- * it says.
+ * The entry of a scrub is read as it was written, and every cut and every changed byte is refused
+ * or means what it says. Method: the golden file both ways.
  */
 #include "scrub/entry_scrub.h"
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * pace: the rate over time, and how much a scrub takes beside sessions that move bytes.
+ * A scrub keeps its rate over time, and takes its share beside sessions that move bytes.
  */
 #include "scrub/pace.h"
 

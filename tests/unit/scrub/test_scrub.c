@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Scrub on a memory store under the simulator: what is damaged is found, named and lowers the
- * health of every checkpoint that it touches and of no other; a pass goes on where a stopped one
- * was; what is whole again is good again; a store that fails is not mistaken for a damaged one.
+ * What is damaged is found and named, and lowers the health of every checkpoint that it touches and
+ * of no other; a pass goes on where a stopped one was; what is whole again is good again; a store
+ * that fails is not mistaken for a damaged one. Method: a memory store on the simulator.
  */
 #include "scrub/scrub.h"
 

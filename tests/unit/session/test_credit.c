@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Goal: buffers go round fairly, reads before grants, nobody above his share while others wait, and
- * every buffer comes back once. Method: credit alone, with users that only count.
+ * Buffers go round fairly, reads before grants, nobody above his share while others wait, and every
+ * buffer comes back once. Method: credit alone, with users that only count.
  */
 #include "ingest/credit.h"
 

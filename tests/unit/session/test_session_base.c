@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * References: a part may refer to chunks of the same rank's part of the base that OPENED named, as
- * they are there, and to nothing else of older steps.
+ * A part may refer to chunks of the same rank's part of the base that OPENED named, as they are
+ * there, and to nothing else of older steps.
  */
 #include "format/part.h"
 #include "session_rig.h"

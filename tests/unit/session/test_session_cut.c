@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Goal: a connection may end at any moment of a save and of a restore, by the client or by the
- * server's death, and nothing is left: no request, buffer, socket, work or byte of memory (I8; the
- * sanitizer looks for the last). Method: the same script again and again, cut a little later each
- * time, until it comes through uncut; after a cut the save still succeeds.
+ * A connection may end at any moment of a save and of a restore, by the client or by the server's
+ * death, and nothing is left: no request, buffer, socket, work or byte of memory (I8; the sanitizer
+ * looks for the last). Method: the same script again and again, cut a little later each time, until
+ * it comes through uncut; after a cut the save still succeeds.
  */
 #include "session_rig.h"
 

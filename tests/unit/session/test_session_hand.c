@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Goal: a save whose bytes stay in the client's arena holds them, is finished without the client
- * once it was handed over whole and is dropped before, and no description makes the server read
- * where it must not or store one save's bytes under another's name. Method: scripted clients with
- * memfds of their own against the server on the simulator, whose Unix sockets pass descriptors.
+ * A save whose bytes stay in the client's arena holds them, is finished without the client once it
+ * was handed over whole and is dropped before, and no description makes the server read where it
+ * must not or store one save's bytes under another's name. Method: scripted clients with memfds of
+ * their own against the server on the simulator, whose Unix sockets pass descriptors.
  */
 #include "hand_rig.h"
 

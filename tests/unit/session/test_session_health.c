@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Goal: a server says how it is: the worst of what it knows, by name and with a remedy; also when
- * its store does not answer, and when it has none yet, and then it serves as soon as it has one.
- * Method: health_of() on facts; a scripted client against the server on the simulator.
+ * A server says how it is, which is the worst of what it knows, by name and with a remedy; also
+ * when its store does not answer, and when it has none yet, and then it serves as soon as it has
+ * one. Method: health_of() on facts; a scripted client against the server on the simulator.
  */
 #include "session_rig.h"
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Goal: whatever a client sends, the server refuses it by name, harms nobody else, and loses no
- * buffer. Method: scripted clients that break one rule each; the fixture counts buffers and sockets
- * at the end.
+ * Whatever a client sends, the server refuses it by name, harms nobody else, and loses no buffer.
+ * Method: scripted clients that break one rule each; the fixture counts buffers and sockets at the
+ * end.
  */
 #include "session_rig.h"
 

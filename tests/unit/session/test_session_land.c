@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Goal: what a client of this host reads comes into its memory where it asked for it, and nothing
- * that it says makes the server write elsewhere, or into memory that it let go of. Method: a
- * scripted viewer with a memfd of its own against the server on the simulator, whose Unix sockets
- * pass descriptors; the rig checks at the end that no mapping and no request is left.
+ * What a client of this host reads comes into its memory where it asked for it, and nothing that it
+ * says makes the server write elsewhere, or into memory that it let go of. Method: a scripted
+ * viewer with a memfd of its own against the server on the simulator, whose Unix sockets pass
+ * descriptors; the rig checks at the end that no mapping and no request is left.
  */
 #include "session_rig.h"
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Goal: memory that sessions share is bounded and comes back: grants are used or lost, replies are
- * read or the connection goes, parts keep to their budget, many sessions get the same. Method:
- * scripted clients that take and do not give.
+ * Memory that sessions share is bounded and comes back: grants are used or lost, replies are read
+ * or the connection goes, parts keep to their budget, many sessions get the same. Method: scripted
+ * clients that take and do not give.
  */
 #include "session_rig.h"
 

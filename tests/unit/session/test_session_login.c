@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Goal: who may say what, and when: the order of HELLO and JOIN, ranks and worlds of an attempt,
- * and what a viewer may not. Method: scripted clients against the server on the simulator.
+ * A client speaks in the order HELLO, JOIN, a rank fits the world of its attempt, and a viewer may
+ * do nothing that changes a run; everything else is refused by name. Method: scripted clients
+ * against the server on the simulator.
  */
 #include "session_rig.h"
 

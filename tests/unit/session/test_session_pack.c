@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Goal: of what is handed over the server stores only what the base has not, encoded where that was
- * asked for, and what it seals restores to the bytes of the arena; with the client dead after
- * HANDED, and with a new server, too. A claim that is not so is refused by name. Method:
- * hand_rig.h.
+ * The server stores only what the base has not of what is handed over, encoded where that was asked
+ * for, and what it seals restores to the bytes of the arena, also with the client dead after HANDED
+ * and with a new server. A claim that is not so is refused by name. Method: hand_rig.h.
  */
 #include "hand_rig.h"
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Goal: a save goes through, is read back with the same bytes, resumes after the loss of a
- * connection and of the server, and a stopping server lets it end. Method: scripted clients against
- * the server on the simulator.
+ * A save goes through, is read back with the same bytes, resumes after the loss of a connection and
+ * of the server, and a stopping server lets it end. Method: scripted clients against the server on
+ * the simulator.
  */
 #include "session_rig.h"
 

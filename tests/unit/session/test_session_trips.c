@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Goal: what a small save on Ceph costs in time, in round trips that wait for each other, so that
- * it cannot grow unseen. Method: a client against the server, whose store is a fake cluster on
- * which each change takes TRIP_MS of the simulated clock, a look nothing, and the network next to
- * nothing: the time from OPEN to the outcome is the number of changes that waited for one another.
+ * A small save on Ceph waits for no more round trips, one after the other, than are counted here,
+ * so that its cost cannot grow unseen. Method: a client against the server, whose store is a fake
+ * cluster on which each change takes TRIP_MS of the simulated clock, a read nothing, and the
+ * network next to nothing: the time from OPEN to the outcome is the number of changes that waited
+ * for one another.
  */
 #include "session_rig.h"
 

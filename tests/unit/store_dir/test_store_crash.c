@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Power cuts (D01, L1 to L8, L10, L14, L21): the process dies before each of its file calls in
- * turn, and the machine loses what was not synced, all of it or a random part. Afterwards the store
- * opens, also when the opening is itself killed twice, and everything acknowledged is there.
+ * After a power cut the store opens, also when the opening is itself killed twice, and everything
+ * acknowledged is there (D01, L1 to L8, L10, L14, L21). Method: the process dies before each of its
+ * file calls in turn, and the machine loses what was not synced, all of it or a random part.
  */
 #include "store_scenario.h"
 

@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Damaged and missing files of a record whose second place is missing too, or older than it (D11
- * to D18, L15, L16): every byte flipped, every length cut, every file removed. Nothing is cut off
- * silently; what a snapshot covers is healed and noted. With both places: test_store_places.c.
+ * A record whose files are damaged or missing, and whose second place is missing too or older, is
+ * never cut off silently, and what a snapshot covers is healed and noted (D11 to D18, L15, L16).
+ * Method: every byte flipped, every length cut, every file removed. With both places:
+ * test_store_places.c.
+ *
  *     test_store_damage DIRECTORY
  */
 #include "store/store_bed.h"

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Errors of single file calls (D03 to D10, L3 to L5, L18, L22): each call of a store's life fails
- * once, with EIO or a full disk; what was acknowledged stays true, and nothing else is claimed.
+ * A file call that fails costs nothing that was acknowledged, and nothing else is claimed (D03 to
+ * D10, L3 to L5, L18, L22). Method: each call of a store's life fails once, with EIO or a full
+ * disk.
  */
 #include "store_scenario.h"
 

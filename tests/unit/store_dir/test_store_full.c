@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A full disk (D06, D07, L2, L18, L19) on a real, small ext4 in a loop device: blocks and inodes
+ * A disk that is full refuses by name and loses nothing, and the store goes on when there is room
+ * again (D06, D07, L2, L18, L19). Method: on a real, small ext4 in a loop device blocks and inodes
  * run out at each step in turn. Needs root; without it the test says so and is skipped.
+ *
  *     test_store_full DIRECTORY
  */
 #include "store/store_bed.h"

@@ -3,6 +3,7 @@
  * A damaged file of a record is replaced by a copy only where the files around it prove the copy:
  * each damaged or missing update and snapshot by its own bytes, never by bytes of a history that
  * went another way, and never where nothing speaks for them.
+ *
  *     test_store_mend DIRECTORY
  */
 #include "store/store_bed.h"

@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The order of file calls (L1, L2, L4, L7 to L9): a seal's calls as a trace, and one directory
- * fsync for all seals that wait for it. Method: a vfs in front of the real one that writes down
- * what passes. test_store_order DIRECTORY
+ * File calls keep their order, so that a sealed object is whole on the medium, and one directory
+ * fsync serves all seals that wait for it (L1, L2, L4, L7 to L9). Method: a vfs in front of the
+ * real one that writes down what passes.
+ *
+ *     test_store_order DIRECTORY
  */
 #include "store/store_bed.h"
 

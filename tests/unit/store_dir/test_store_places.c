@@ -5,6 +5,7 @@
  * emptied, removed, replaced or made unreadable, one at a time. Afterwards the record is whole, for
  * who only looks and for a daemon; every file is read, so what is not needed at present is told of
  * as well; and the store has made it good.
+ *
  *     test_store_places DIRECTORY
  */
 #include "store/store_bed.h"

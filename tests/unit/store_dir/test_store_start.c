@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Opening a store (L21, D19, D20, D23): locks, identity, features, planted files, read-only beside
- * a daemon, what a start removes and what it leaves. test_store_start DIRECTORY
+ * A store opens only where its lock, identity and features allow it, removes at its start what is
+ * its own to remove, leaves the rest, and is read-only beside a daemon (L21, D19, D20, D23).
+ *
+ *     test_store_start DIRECTORY
  */
 #include "store/store_bed.h"
 

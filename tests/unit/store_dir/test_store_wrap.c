@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The decorators: what retry repeats and what not, limit's bound, order and deadline, and each kind
- * of fault. Method: in the simulated world, on a memory store.
+ * Retry repeats what may be repeated and nothing else, limit keeps its bound, order and deadline,
+ * and each kind of planted fault happens as it was asked for. Method: the decorators in the
+ * simulated world, on a memory store.
  */
 #include "store/store_bed.h"
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Goal: what makes a cluster unsafe for checkpoints is found, with the remedy, and what is good is
- * called good. A fake cluster, and a monitor that says what the case wants to hear.
+ * What makes a cluster unsafe for checkpoints is found, with the remedy, and what is good is called
+ * good. Method: a fake cluster, and a monitor that says what the case wants to hear.
  */
 #include "base/check.h"
 #include "store/rados/rados_doctor.h"

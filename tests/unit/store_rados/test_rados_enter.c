@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Goal: what ENTER noted down ahead is not noted down again, what it could not note down, or what
- * was taken out since, is, and an entry that many need is made once. Method: the store on a fake
+ * ENTER notes down what is not noted yet, also what it could not note down before or what was taken
+ * out since, and nothing twice; an entry that many need is made once. Method: the store on a fake
  * cluster that counts; and the table of what is known alone.
  */
 #include "store/store_bed.h"

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Goal: every refusal of a cluster has a name and a remedy, a write that failed voids its object,
- * and what is sealed is whole, on a cluster that loses answers and lands things late.
+ * Every refusal of a cluster has a name and a remedy, a write that failed voids its object, and
+ * what is sealed is whole, on a cluster that loses answers and lands things late.
  */
 #include "store/store_bed.h"
 

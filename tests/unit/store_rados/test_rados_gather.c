@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Goal: small writes that follow each other share pieces while the cluster is busy, and hold what
- * was written; one that fails fails for all that it carries; an object may be dropped under those
- * that wait. Method: many writes at once on real threads, on a fake cluster whose pieces wait at a
- * gate.
+ * Small writes that follow each other share pieces while the cluster is busy, and hold what was
+ * written; one that fails fails for all that it carries; an object may be dropped under those that
+ * wait. Method: many writes at once on real threads, on a fake cluster whose pieces wait at a gate.
  */
 #include "store/rados/store_rados.h"
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Goal: a single fault of the medium costs at most the checkpoint that it hits (I1), on a cluster.
+ * A single fault of the medium costs at most the checkpoint that it hits (I1), on a cluster.
  * Method: every object of a store of two runs is deleted, emptied, flipped, made unreadable, and
  * robbed of each of its keys, one fault at a time, on a copy of the cluster. A record is then whole
  * or lost by name, never empty and never made anew; after the remedy that its error prints

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Goal: the guarded update happens once or not at all, and whoever asked knows which (R5, R9), with
+ * The guarded update happens once or not at all, and whoever asked knows which (R5, R9), with
  * several daemons on one cluster that loses answers, loses operations, and carries some out long
  * after it has said that they timed out. Method: a counter that is only ever raised under a guard
  * on its value; every update that was answered with success is counted.

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Goal: a store says which pool its data is in, and a daemon that was told another one is refused
- * with the remedy before it has changed anything; stores that are older than that entry open.
+ * A store says which pool its data is in, and a daemon that was told another one is refused with
+ * the remedy before it has changed anything; stores that are older than that entry open.
  */
 #include "store/store_bed.h"
 

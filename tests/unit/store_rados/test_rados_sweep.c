@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Goal: what dead daemons leave behind on a cluster is found and removed, with nothing that is
- * sealed, whatever was lost, unanswered or late; what was given up is never sealed; and closing on
- * a cluster that is silent does not wait for each open object.
+ * What dead daemons leave behind on a cluster is found and removed, with nothing that is sealed,
+ * whatever was lost, unanswered or late; what was given up is never sealed; and closing on a
+ * cluster that is silent does not wait for each open object.
  */
 #include "store/store_bed.h"
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Goal: of parts that are larger than an operation may be nothing stays that nothing needs,
- * wherever the daemon dies that publishes or removes one, and nothing goes that is needed; and a
- * checkpoint of which nothing is left, and that nobody will write any more, is listed no longer.
+ * Of a part that is larger than an operation nothing stays that nobody needs, and nothing goes that
+ * is needed, wherever the daemon dies that publishes or removes it. A checkpoint of which nothing
+ * is left, and that nobody will write any more, is no longer listed.
  */
 #include "store/store_bed.h"
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * store_watch: a store that refuses is called ill by the error's name, within seconds also when
- * nobody uses it; it is well again when it works again, and not before; what is an answer about the
- * thing that was asked for is no illness.
+ * A store that refuses is called ill by the error's name, within seconds also when nobody uses it;
+ * it is well again when it works again, and not before; an answer about the thing that was asked
+ * for is no illness.
  */
 #include "support/store_bend.h"
 #include "support/store_memory.h"

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Goal: the command line as people write it, and every mistake by name, with the commands as they
- * are. Method: a table of lines; what became of them is looked at through the option sets.
+ * The command line is taken as people write it, and every mistake is named, with the commands as
+ * they are. Method: a table of lines; what became of them is seen through the option sets.
  */
 #include "cli.h"
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Goal: what the writer makes is JSON, whatever the texts hold. Method: documents compared whole.
+ * What the writer makes is JSON, whatever the texts hold. Method: documents compared whole.
  */
 #include "json.h"
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Goal: JSON of other programs is taken exactly or refused with a named error, within bounds of
- * depth and memory. Method: good and broken texts, each at the end of its memory, so that ASan sees
- * a read behind it; every truncation of one text.
+ * JSON of other programs is taken exactly or refused with a named error, within bounds of depth and
+ * memory. Method: good and broken texts, each at the end of its memory, so that ASan sees a read
+ * behind it; every truncation of one text.
  */
 #include "formats/json_read.h"
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Goal: each kind of option takes what it says and refuses the rest by name, from the command line
- * and from its twin in the environment. Method: one table with an option of each kind.
+ * Each kind of option takes what it says and refuses the rest by name, from the command line and
+ * from its twin in the environment. Method: one table with an option of each kind.
  */
 #include "options.h"
 

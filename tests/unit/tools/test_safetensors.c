@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Goal: the header that safetensors readers expect: length, aligned JSON, offsets without holes in
- * the order of widths. Method: one small file compared whole; types that safetensors lacks.
+ * The header is what safetensors readers expect: its length, aligned JSON, and offsets without
+ * holes in the order of widths. Method: one small file compared whole; types that safetensors
+ * lacks.
  */
 #include "formats/safetensors.h"
 

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Goal: a restore writes beside what is there and never over it. Method: a folder of the test's
- * own.
+ * A restore writes beside what is there and never over it. Method: a folder of the test's own.
  */
 #include "target.h"
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Goal: no damaged or foreign frame passes. Method: every bit of a frame flipped, every truncation,
+ * No damaged or foreign frame passes. Method: every bit of a frame flipped, every truncation,
  * limits.
  */
 #include "sample.h"

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Goal: every message comes back field by field, and texts for people never break a message.
- * Method: random messages of every type from a printed seed, compared as text made from the structs
- * alone.
+ * Every message comes back field by field, and texts for people never break a message. Method:
+ * random messages of every type from a printed seed, compared as text made from the structs alone.
  */
 #include <limits.h>
 #include <stdio.h>

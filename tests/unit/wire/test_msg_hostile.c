@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Goal: bytes from a hostile or a newer peer end in a named error or in a valid message, within the
+ * Bytes from a hostile or a newer peer end in a named error or in a valid message, within the
  * memory budget. Method: fields broken one by one, truncations, random mutations, hand-made
  * protobuf bombs.
  */

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Goal: both ends end up with a version that both offered, or with an error that says whom to
- * upgrade.
+ * Both ends end up with a version that both offered, or with an error that says whom to upgrade.
  */
 #include "wire/negotiate.h"
 

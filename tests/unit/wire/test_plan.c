@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Goal: plan records come back whole, and a damaged one never does. Method: random records; every
- * bit flipped.
+ * Plan records come back whole, and a damaged one never does. Method: random records; every bit
+ * flipped.
  */
 #include "base/buf.h"
 #include "hash/hash.h"

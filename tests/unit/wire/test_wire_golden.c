@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Goal: what an older version sent is understood, and what it understood is still what we send.
- * Method: the frames of tests/golden/wire-v1 against the samples of the same seed, both ways. A
- * failure here means that an old peer breaks: see PROTOCOL.md 8 for what may change.
+ * What an older version sent is understood, and what it understood is still what we send. Method:
+ * the frames of tests/golden/wire-v1 against the samples of the same seed, both ways. A failure
+ * here means that an old peer breaks: see PROTOCOL.md 8 for what may change.
  */
 #include "sample.h"
 #include "support/golden_file.h"
