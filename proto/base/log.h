@@ -61,7 +61,7 @@ bool log_enabled(enum log_level level);
  * be written is counted and dropped. */
 void log_write(enum log_level level, const char *component, const char *msg,
                const struct log_field *fields);
-uint64_t log_dropped(void);
+uint64_t log_dropped(void); /* how many lines this process could not write */
 /* Parse the words of flags and configuration ("info", "json"). INVALID for other words. */
 int MUST_USE log_parse_level(const char *word, enum log_level *ret);
 int MUST_USE log_parse_format(const char *word, enum log_format *ret);

@@ -27,15 +27,6 @@ void histogram_add(struct histogram *histogram, uint64_t us)
     histogram->sum_us += us;
 }
 
-uint64_t histogram_count(const struct histogram *histogram)
-{
-    uint64_t sum = 0;
-    for (size_t i = 0; i <= histogram->bound_count; i++) {
-        sum += histogram->counts[i];
-    }
-    return sum;
-}
-
 size_t err_slot(int code)
 {
     return code < 0 && code >= -ERR_COUNT && err_is_known(code) ? (size_t)-code : 0;

@@ -31,8 +31,6 @@ struct histogram {
 void histogram_init(struct histogram *histogram, size_t count, const uint64_t *bounds_us);
 /* Counts a value. A value that equals a bound counts below it. */
 void histogram_add(struct histogram *histogram, uint64_t us);
-/* By bucket, not cumulative; the last one counts values above every bound. */
-uint64_t histogram_count(const struct histogram *histogram);
 
 /* How often each error has occurred. */
 struct err_tally {

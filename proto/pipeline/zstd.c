@@ -78,25 +78,6 @@ int zstd_encoder_run(struct zstd_encoder *encoder, const struct zstd_settings *s
     return 0;
 }
 
-int zstd_encode(int level, size_t bytes, const void *plain, struct zstd_room *io)
-{
-    const struct zstd_settings settings = {.level = level, .checksum = true};
-    struct zstd_room room = *io;
-    struct zstd_encoder *encoder = zstd_encoder_new();
-    if (!encoder) {
-        return CAIRN_E_NO_MEMORY;
-    }
-    int rc = zstd_encoder_run(encoder, &settings, bytes, plain, &room);
-    zstd_encoder_free(encoder);
-    if (rc == 0 && room.bytes < zstd_stored_bytes_min(bytes)) {
-        rc = CAIRN_E_TOO_LARGE;
-    }
-    if (rc == 0) {
-        io->bytes = room.bytes;
-    }
-    return rc;
-}
-
 /* Checks the window that a frame asks for: its descriptor byte, or its content size if it is one
  * segment. */
 static int check_window(size_t bytes, const uint8_t *frame, struct diag *diag)

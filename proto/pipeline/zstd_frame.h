@@ -46,9 +46,6 @@ void zstd_encoder_free(struct zstd_encoder *encoder);
  * ratio. */
 int MUST_USE zstd_encoder_run(struct zstd_encoder *encoder, const struct zstd_settings *settings,
                               size_t bytes, const void *plain, struct zstd_room *io);
-/* Writes one frame with a checksum, by an encoder of its own. TOO_LARGE if it does not fit or would
- * break ZSTD_RATIO_MAX (then store it raw). NO_MEMORY. */
-int MUST_USE zstd_encode(int level, size_t bytes, const void *plain, struct zstd_room *io);
 
 /* Decodes exactly one frame of exactly plain_bytes, without a dictionary. FORMAT says what is
  * wrong. */

@@ -130,35 +130,31 @@ int writer_add_durable(struct writer *writer, const struct durable *durable)
     return 0;
 }
 
+static int compare_u64(uint64_t a, uint64_t b) { return a < b ? -1 : a > b; }
+
+static int compare_offset(const void *offset, const void *envelope)
+{
+    return compare_u64(*(const uint64_t *)offset, ((const struct envelope *)envelope)->offset);
+}
+
+static int compare_at(const void *at, const void *piece)
+{
+    return compare_u64(*(const uint64_t *)at, ((const struct in_piece *)piece)->at);
+}
+
 const struct envelope *durable_find(const struct durable *durable, uint64_t offset)
 {
-    uint32_t low = 0, high = durable->envelope_count;
-    while (low < high) {
-        uint32_t middle = low + (high - low) / 2;
-        if (durable->envelopes[middle].offset < offset) {
-            low = middle + 1;
-        } else {
-            high = middle;
-        }
-    }
-    return low < durable->envelope_count && durable->envelopes[low].offset == offset
-               ? &durable->envelopes[low]
-               : NULL;
+    size_t count = durable->envelope_count;
+    return count > 0 ? bsearch(&offset, durable->envelopes, count, sizeof(struct envelope),
+                               compare_offset)
+                     : NULL;
 }
 
 const struct in_piece *durable_piece(const struct durable *durable, uint64_t at)
 {
-    uint32_t low = 0, high = durable->piece_count;
-    while (low < high) {
-        uint32_t middle = low + (high - low) / 2;
-        if (durable->pieces[middle].at < at) {
-            low = middle + 1;
-        } else {
-            high = middle;
-        }
-    }
-    return low < durable->piece_count && durable->pieces[low].at == at ? &durable->pieces[low]
-                                                                       : NULL;
+    size_t count = durable->piece_count;
+    return count > 0 ? bsearch(&at, durable->pieces, count, sizeof(struct in_piece), compare_at)
+                     : NULL;
 }
 
 static bool chunk_matches(const struct part_chunk *chunk, const struct envelope *envelope)

@@ -8,6 +8,7 @@
 #include "obs/metrics.h"
 
 #include "base/check.h"
+#include "base/log.h"
 
 #include <string.h>
 
@@ -362,6 +363,8 @@ void metrics_write(const struct metrics_source *source, const struct metrics_usa
     expose_u64(expose, 1);
     moment(expose, "cairn_start_timestamp_seconds", "Time at which the server started.",
            source->begun_wall_ns);
+    counter(expose, "cairn_log_dropped_lines", "Lines of the log that could not be written.",
+            log_dropped());
     write_health(usage, expose);
     if (!source->catalog) {
         write_usage(usage, expose);

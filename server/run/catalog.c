@@ -123,8 +123,6 @@ struct run *catalog_run(struct catalog *catalog, const struct run_name *name)
     return run;
 }
 
-size_t catalog_run_count(const struct catalog *catalog) { return catalog->run_count; }
-
 void catalog_release(struct run *run)
 {
     CHECK(run->users > 0);

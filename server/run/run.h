@@ -84,7 +84,6 @@ struct run *catalog_run(struct catalog *catalog, const struct run_name *name);
  * and that the store does not hold is freed, so that asking for names that do not exist costs no
  * lasting memory. */
 void catalog_release(struct run *run);
-size_t catalog_run_count(const struct catalog *catalog); /* those in memory */
 /* Gives the names of the runs that the store holds, sorted; the caller frees *ret. */
 int MUST_USE catalog_names(struct catalog *catalog, struct run_name **ret, size_t *ret_count);
 const struct run_name *run_name_of(const struct run *run);

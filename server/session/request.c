@@ -94,7 +94,7 @@ struct request *request_new(struct session *session, uint32_t stream, const stru
     request->server = session->server;
     request->stream = stream;
     scratch_init(&request->scratch, REQUEST_SCRATCH_MAX);
-    int status = copy_msg(msg, &request->scratch, &request->msg);
+    int status = msg ? copy_msg(msg, &request->scratch, &request->msg) : 0;
     if (status != 0) {
         scratch_fini(&request->scratch);
         free(request);

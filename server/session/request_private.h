@@ -106,6 +106,9 @@ struct request {
         struct {
             struct agree_wait wait;
             struct agree *agree; /* a reference */
+            /* LISTS and DIGESTS: the agreement has their keys, so the request has no message. */
+            enum msg_type type;
+            struct xxh128 group;
         } agree;
         struct {
             struct store_req store;
@@ -122,8 +125,8 @@ struct request {
     struct verdict verdict;
 };
 
-/* Makes a request with a deep copy of msg. Returns NULL if there is no memory; an ERROR was sent
- * then. */
+/* Makes a request with a deep copy of msg, or without a message if msg is NULL. Returns NULL if
+ * there is no memory; an ERROR was sent then. */
 struct request *request_new(struct session *session, uint32_t stream, const struct msg *msg);
 void request_free(struct request *request);
 /* Does nothing for an orphan. */

@@ -155,19 +155,12 @@ int session_on_agree(struct session *session, uint32_t stream, const struct msg 
 
 /* --- LISTS and DIGESTS ----------------------------------------------------------- */
 
-/* Returns the group of a request, which waits without its keys. */
-static struct xxh128 group_of(const struct request *request)
-{
-    return request->msg.type == MSG_LISTS ? request->msg.u.lists.group
-                                          : request->msg.u.digests.group;
-}
-
 static bool has_all(struct agree_wait *wait)
 {
     const struct request *request = request_of(wait);
     const struct agree *agree = request->u.agree.agree;
-    return request->msg.type == MSG_LISTS ? agree_has_lists(agree, group_of(request))
-                                          : agree_has_digests(agree, group_of(request));
+    return request->u.agree.type == MSG_LISTS ? agree_has_lists(agree, request->u.agree.group)
+                                              : agree_has_digests(agree, request->u.agree.group);
 }
 
 /* Answers LISTS with HOLDERS, or DIGESTS with COMPARED, in as many frames as it takes. */
@@ -175,15 +168,16 @@ static void send_sets(struct agree_wait *wait)
 {
     struct request *request = request_of(wait);
     const struct agree *agree = request->u.agree.agree;
-    bool lists = request->msg.type == MSG_LISTS, last = false;
+    const struct xxh128 group = request->u.agree.group;
+    bool lists = request->u.agree.type == MSG_LISTS, last = false;
     uint32_t at = 0;
     while (!last) {
         struct scratch scratch;
         struct msg reply = {.type = lists ? MSG_HOLDERS : MSG_COMPARED};
         struct msg_sets *sets = lists ? &reply.u.holders : &reply.u.compared;
         scratch_init(&scratch, ANSWER_SCRATCH_MAX);
-        int status = lists ? agree_holders(agree, group_of(request), &at, &scratch, sets)
-                           : agree_compared(agree, group_of(request), &at, &scratch, sets);
+        int status = lists ? agree_holders(agree, group, &at, &scratch, sets)
+                           : agree_compared(agree, group, &at, &scratch, sets);
         last = status != 0 || sets->last;
         if (status != 0) {
             request_error(request, status, NULL);
@@ -195,19 +189,14 @@ static void send_sets(struct agree_wait *wait)
     free_wait(request);
 }
 
-/* Starts a wait with a request that has no keys any more: the agreement has them, and only the
- * place in the message is needed. */
-static void wait_for_sets(struct session *session, uint32_t stream, const struct msg *msg,
-                          struct agree *agree)
+/* Waits until the agreement has the lists or the digests of all members of the group. */
+static void wait_for_sets(struct session *session, uint32_t stream, enum msg_type type,
+                          struct xxh128 group, struct agree *agree)
 {
-    struct msg stub = *msg;
-    if (msg->type == MSG_LISTS) {
-        stub.u.lists.count = 1;
-    } else {
-        stub.u.digests.count = 1;
-    }
-    struct request *request = request_new(session, stream, &stub);
+    struct request *request = request_new(session, stream, NULL);
     if (request) {
+        request->u.agree.type = type;
+        request->u.agree.group = group;
         start_wait(request, agree, has_all, send_sets);
     }
 }
@@ -223,7 +212,7 @@ int session_on_lists(struct session *session, uint32_t stream, const struct msg 
     }
     int status = agree_list(agree, session->join.rank, lists, diag);
     if (status == 0 && lists->first + lists->count == lists->total) {
-        wait_for_sets(session, stream, msg, agree);
+        wait_for_sets(session, stream, MSG_LISTS, lists->group, agree);
     }
     return status;
 }
@@ -239,7 +228,7 @@ int session_on_digests(struct session *session, uint32_t stream, const struct ms
     }
     int status = agree_digests(agree, session->join.rank, digests, diag);
     if (status == 0 && digests->first + digests->count == digests->total) {
-        wait_for_sets(session, stream, msg, agree);
+        wait_for_sets(session, stream, MSG_DIGESTS, digests->group, agree);
     }
     return status;
 }

@@ -28,6 +28,7 @@ struct fault_frame {
     struct wrap_frame frame;
     struct list link;
     struct timer timer;
+    struct post post; /* for an answer that must not come inside submit */
     enum store_fault_kind kind;
     bool has_fault;
     uint64_t delay_ms;
@@ -184,6 +185,18 @@ static void fault_done(struct store_req *req)
     wrap_answer(&fault->frame);
 }
 
+static void answer_posted(struct post *post)
+{
+    wrap_answer(&container_of(post, struct fault_frame, post)->frame);
+}
+
+static void answer_later(struct fault_frame *fault, int status)
+{
+    fault->frame.req->status = status;
+    fault->post.cb = answer_posted;
+    loop_post(fault->frame.store->loop, &fault->post);
+}
+
 static void fault_submit(struct store *base, struct store_req *req)
 {
     struct fault_store *store = fault_of(base);
@@ -205,7 +218,7 @@ static void fault_submit(struct store *base, struct store_req *req)
     case FAULT_FAIL:
         err_ignore(
             diag_set(&req->diag, rule.code, "injected fault")); /* the code is the answer's */
-        wrap_answer_later(&fault->frame, rule.code);
+        answer_later(fault, rule.code);
         break;
     case FAULT_HOLD:
         list_add_tail(&store->held, &fault->link);
@@ -214,7 +227,7 @@ static void fault_submit(struct store *base, struct store_req *req)
         store->wrap.pending++; /* the copy's */
         keep_for_later(store, req);
         err_ignore(diag_set(&req->diag, CAIRN_E_OUTCOME_UNKNOWN, "the answer was lost (injected)"));
-        wrap_answer_later(&fault->frame, CAIRN_E_OUTCOME_UNKNOWN);
+        answer_later(fault, CAIRN_E_OUTCOME_UNKNOWN);
         break;
     case FAULT_DELAY:
     case FAULT_LOST:

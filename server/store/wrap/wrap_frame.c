@@ -55,18 +55,6 @@ void wrap_answer(struct wrap_frame *frame)
     req->done(req);
 }
 
-static void answer_posted(struct post *post)
-{
-    wrap_answer(container_of(post, struct wrap_frame, post));
-}
-
-void wrap_answer_later(struct wrap_frame *frame, int status)
-{
-    frame->req->status = status;
-    frame->post.cb = answer_posted;
-    loop_post(frame->store->loop, &frame->post);
-}
-
 /* Called when the wrapped store is closed: frees the wrapper and tells the caller. */
 static void inner_closed(void *user)
 {

@@ -26,7 +26,6 @@ struct wrap_frame {
     struct store_req *req;
     void (*done)(struct store_req *req); /* of the layer above */
     void *wrap;                          /* the frame of the layer above */
-    struct post post;                    /* for an answer that must not come inside submit */
 };
 
 void wrap_store_init(struct wrap_store *store, struct loop *loop, struct store *inner,
@@ -41,7 +40,5 @@ void *wrap_push(struct wrap_store *store, struct store_req *req, size_t frame_by
 void wrap_forward(struct wrap_frame *frame);
 /* Pops the frame, frees it and gives the answer in req->status to the layer above. */
 void wrap_answer(struct wrap_frame *frame);
-/* Does the same in the next turn of the loop, with this status. */
-void wrap_answer_later(struct wrap_frame *frame, int status);
 
 #endif

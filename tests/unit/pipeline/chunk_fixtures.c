@@ -73,6 +73,16 @@ void chunk_fixture_plain(const struct chunk_fixture *fixture, uint8_t *ret)
     }
 }
 
+int chunk_fixture_zstd(int level, size_t bytes, const void *plain, struct zstd_room *io)
+{
+    const struct zstd_settings settings = {.level = level, .checksum = true};
+    struct zstd_encoder *encoder = zstd_encoder_new();
+    CHECK(encoder != NULL);
+    int rc = zstd_encoder_run(encoder, &settings, bytes, plain, io);
+    zstd_encoder_free(encoder);
+    return rc;
+}
+
 struct buf chunk_fixture_bytes(const struct chunk_fixture *fixture)
 {
     const size_t cap = fixture->bytes + 1024;
@@ -89,7 +99,7 @@ struct buf chunk_fixture_bytes(const struct chunk_fixture *fixture)
     rc = digest_make(fixture->digest_alg, fixture->bytes, plain, &envelope.digest, NULL);
     CHECK(rc == 0);
     if (fixture->encoding == ENCODING_ZSTD) {
-        rc = zstd_encode(ZSTD_LEVEL_FASTEST, fixture->bytes, plain, &room);
+        rc = chunk_fixture_zstd(ZSTD_LEVEL_FASTEST, fixture->bytes, plain, &room);
     } else {
         const struct planes_plain planes = {fixture->bytes, plain, fixture->shape, 0};
         rc = planes_encode(encoder, &planes, scratch, &room);

@@ -9,6 +9,7 @@
 #include "base/buf.h"
 #include "format/envelope.h"
 #include "pipeline/planes_split.h"
+#include "pipeline/zstd_frame.h"
 #include "plain_data.h"
 
 struct chunk_fixture {
@@ -29,6 +30,9 @@ extern const size_t chunk_fixture_count;
 
 /* The plain bytes: fixture->bytes of them. */
 void chunk_fixture_plain(const struct chunk_fixture *fixture, uint8_t *ret);
+/* Writes one zstd frame with a checksum, whatever its ratio. Returns TOO_LARGE if it does not fit.
+ */
+int chunk_fixture_zstd(int level, size_t bytes, const void *plain, struct zstd_room *io);
 /* Envelope and stored bytes as this version writes them; the caller's to buf_fini(). */
 struct buf chunk_fixture_bytes(const struct chunk_fixture *fixture);
 

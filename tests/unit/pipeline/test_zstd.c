@@ -5,6 +5,7 @@
  */
 #include "pipeline/zstd_frame.h"
 
+#include "chunk_fixtures.h"
 #include "support/unit_test.h"
 
 enum { BYTES = 20000, CAP = 40000 };
@@ -21,7 +22,7 @@ static struct frame_of *encoded(void)
         frame->plain[i] = (uint8_t)(i % 97 * (i / 997));
     }
     struct zstd_room room = {.cap = CAP, .data = frame->stored};
-    assert_int_equal(zstd_encode(3, BYTES, frame->plain, &room), 0);
+    assert_int_equal(chunk_fixture_zstd(3, BYTES, frame->plain, &room), 0);
     frame->bytes = room.bytes;
     return frame;
 }
@@ -75,14 +76,15 @@ static void changed_frames_are_refused(void **state)
     free(frame);
 }
 
-static void bombs_are_neither_made_nor_opened(void **state)
+/* Goal: a frame far above the ratio is not opened. That none is made: zeros_keep_to_the_ratio. */
+static void bombs_are_not_opened(void **state)
 {
     enum { ZEROS = 4 << 20 };
     uint8_t *zeros = calloc(1, ZEROS), *stored = malloc(ZEROS);
     struct zstd_room room = {.cap = ZEROS, .data = stored};
-    assert_int_equal(zstd_encode(3, ZEROS, zeros, &room), CAIRN_E_TOO_LARGE);
-    /* What the encoder refused to give out lies in stored: a frame that is far above the ratio. */
-    assert_int_equal(zstd_decode(200, stored, ZEROS, zeros, NULL), CAIRN_E_FORMAT);
+    assert_int_equal(chunk_fixture_zstd(3, ZEROS, zeros, &room), 0);
+    assert_true(room.bytes < zstd_stored_bytes_min(ZEROS));
+    assert_int_equal(zstd_decode(room.bytes, stored, ZEROS, zeros, NULL), CAIRN_E_FORMAT);
     free(zeros);
     free(stored);
 }
@@ -100,16 +102,13 @@ static void what_does_not_fit_is_told(void **state)
     for (size_t i = 0; i < sizeof plain; i++) {
         plain[i] = (uint8_t)(i * i * 31 + i * 17 / 3);
     }
-    assert_int_equal(zstd_encode(3, sizeof plain, plain, &room), CAIRN_E_TOO_LARGE);
+    assert_int_equal(chunk_fixture_zstd(3, sizeof plain, plain, &room), CAIRN_E_TOO_LARGE);
 }
 
 static const struct CMUnitTest tests[] = {
-    cmocka_unit_test(round_trip_is_exact),
-    cmocka_unit_test(other_lengths_are_refused),
-    cmocka_unit_test(changed_frames_are_refused),
-    cmocka_unit_test(bombs_are_neither_made_nor_opened),
-    cmocka_unit_test(skippable_frames_are_refused),
-    cmocka_unit_test(what_does_not_fit_is_told),
+    cmocka_unit_test(round_trip_is_exact),          cmocka_unit_test(other_lengths_are_refused),
+    cmocka_unit_test(changed_frames_are_refused),   cmocka_unit_test(bombs_are_not_opened),
+    cmocka_unit_test(skippable_frames_are_refused), cmocka_unit_test(what_does_not_fit_is_told),
 };
 
 UNIT_TEST_MAIN(tests)

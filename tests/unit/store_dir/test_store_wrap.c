@@ -305,7 +305,11 @@ static void counting_changes_nothing(void **state)
     assert_int_equal(req.status, 0);
     assert_int_equal(counts->running, 0);
     const struct histogram *published = &counts->durations[STORE_PUBLISH];
-    assert_int_equal(histogram_count(published), 3);
+    uint64_t fast = 0;
+    for (size_t i = 0; i < published->bound_count; i++) {
+        fast += published->counts[i];
+    }
+    assert_int_equal(fast, 2);
     assert_int_equal(published->counts[published->bound_count], 1); /* the slow one */
     end(&stack);
 }
