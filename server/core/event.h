@@ -179,7 +179,8 @@ struct verdict_save {
 };
 
 /* One mark for each id, in the order of ids. With a policy: one for each checkpoint that is not
- * forgotten yet, newest first. From scratch. BURY only has done_count. */
+ * forgotten yet, or that an earlier try of the event has forgotten, newest first. From scratch.
+ * BURY only has done_count. */
 struct verdict_marks {
     size_t count, done_count, refused_count;
     const struct mark *items;
