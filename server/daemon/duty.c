@@ -1,14 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * duty: see duty.h. A look reads the store's record, and the entry decides whether an update
- * follows:
+ * follows, which is guarded by what was read:
  *
- *      look --> ours, or absent, or unchanged for expire_ms --> update (guarded by what was read)
- *       ^         else                                              |
- *       +--- timer, renew_ms ---------------------------------------+
+ *     IDLE ──► ALONE
+ *       │      ours, or absent, or unchanged for expire_ms
+ *       └────► LOOKS ──────────────────────────────► CLAIMS
+ *                ▲ │ another daemon's                  │
+ *                │ ▼                                   │
+ *               RESTS ◄────────────────────────────────┘
  *
- * After an update with an unknown outcome the next look decides, as always: the entry says who
- * holds the duty. Loop's thread.
+ * duty_stop() leads from each to STOPPED, through GIVES_BACK if the entry is ours. After an update
+ * with an unknown outcome the next look decides, as always: the entry says who holds the duty.
+ * Invariant: only the last confirmed renewal lets this daemon believe that the duty is its own
+ * (is_ours), and only until the timer `hold`. Loop's thread.
  */
 #include "daemon/duty.h"
 
@@ -19,108 +24,27 @@
 
 enum { HEAD_BYTES = 16, STORE_DEADLINE_MS = 30000 };
 
-static void on_timer(struct timer *timer);
-static void on_hold_over(struct timer *timer);
-static void on_post(struct post *post);
-static void on_looked(struct store_req *req);
-static void on_updated(struct store_req *req);
-
 static uint64_t hold_ms(const struct duty *duty)
 {
     CHECK(duty->options.expire_ms > duty->options.renew_ms);
     return duty->options.expire_ms - duty->options.renew_ms;
 }
 
-void duty_init(struct duty *duty, const struct duty_options *options)
-{
-    *duty = (struct duty){.options = *options};
-    CHECK(options->changed);
-    CHECK(strlen(options->name) > 0);
-    CHECK(strlen(options->name) < DUTY_NAME_MAX);
-    if (duty->options.renew_ms == 0) {
-        duty->options.renew_ms = DUTY_RENEW_MS;
-    }
-    if (duty->options.expire_ms == 0) {
-        duty->options.expire_ms = 4 * duty->options.renew_ms;
-    }
-    CHECK(duty->options.expire_ms >= 3 * duty->options.renew_ms);
-    snprintf(duty->key, sizeof(duty->key), "duty/%s", options->name);
-    snprintf(duty->label, sizeof(duty->label), "%s", options->label ? options->label : "");
-    duty->options.name = duty->options.label = NULL; /* they belong to the caller */
-    loop_random(options->loop, sizeof(duty->holder), &duty->holder);
-    timer_init(&duty->timer, options->loop, on_timer);
-    timer_init(&duty->hold, options->loop, on_hold_over);
-    duty->post.cb = on_post;
-}
+/* --- believing that the duty is ours -------------------------------------------------------- */
 
-/* Posts a call of `changed`, which comes from the loop and tells the state at that time. */
-static void tell(struct duty *duty)
+/* Posts a call of `changed`, which comes from the loop and tells what holds at that time. */
+static void believe(struct duty *duty, bool is_ours)
 {
-    if ((duty->state == DUTY_OURS) != (duty->told == DUTY_OURS)) {
+    duty->is_ours = is_ours;
+    if (is_ours != duty->told_ours) {
         loop_post(duty->options.loop, &duty->post);
     }
 }
 
-/* Tells the owner that the duty was won or lost, or that it has stopped. */
-static void on_post(struct post *post)
-{
-    struct duty *duty = container_of(post, struct duty, post);
-    if (duty->stopping) {
-        if (!duty->busy && duty->stopped) {
-            void (*stopped)(struct duty * duty) = duty->stopped;
-            duty->stopped = NULL;
-            stopped(duty);
-        }
-        return;
-    }
-    CHECK(duty->state != DUTY_IDLE);
-    bool is_ours = duty->state == DUTY_OURS;
-    if (is_ours != (duty->told == DUTY_OURS)) {
-        duty->told = duty->state;
-        duty->options.changed(duty, is_ours);
-    }
-}
-
-void duty_start(struct duty *duty)
-{
-    CHECK(duty->state == DUTY_IDLE);
-    CHECK(!duty->stopping);
-    if (!duty->options.store->caps.shared) {
-        duty->state = DUTY_OURS; /* the store's lock protects the duty */
-        tell(duty);
-        return;
-    }
-    duty->state = DUTY_WAITING;
-    timer_start(&duty->timer, 0);
-}
-
-bool duty_is_ours(const struct duty *duty)
-{
-    if (duty->state != DUTY_OURS || duty->stopping) {
-        return false;
-    }
-    return !duty->options.store->caps.shared ||
-           loop_now_ms(duty->options.loop) < duty->held_until_ms;
-}
-
-const char *duty_holder(const struct duty *duty)
-{
-    if (duty->state == DUTY_OURS) {
-        return duty->label;
-    }
-    return duty->has_seen && duty->seen_bytes > HEAD_BYTES ? (const char *)duty->seen + HEAD_BYTES
-                                                           : "";
-}
-
-/* --- believing that the duty is ours -------------------------------------------------------- */
-
 static void lose(struct duty *duty)
 {
     timer_stop(&duty->hold);
-    if (duty->state == DUTY_OURS) {
-        duty->state = DUTY_WAITING;
-        tell(duty);
-    }
+    believe(duty, false);
 }
 
 static void on_hold_over(struct timer *timer)
@@ -134,26 +58,33 @@ static void win(struct duty *duty)
 {
     uint64_t now = loop_now_ms(duty->options.loop);
     CHECK(duty->asked_ms <= now);
-    CHECK(!duty->stopping);
+    CHECK(!duty->stopped);
     duty->held_until_ms = duty->asked_ms + hold_ms(duty);
     if (now >= duty->held_until_ms) { /* the answer came too late to be of use */
         lose(duty);
         return;
     }
     timer_start(&duty->hold, duty->held_until_ms - now);
-    duty->state = DUTY_OURS;
-    tell(duty);
+    believe(duty, true);
 }
 
 /* --- the entry ------------------------------------------------------------------------------ */
 
-static void submit(struct duty *duty, enum store_op op, void (*done)(struct store_req *req))
+static void on_answered(struct store_req *req)
+{
+    struct duty *duty = container_of(req, struct duty, req);
+    CHECK(duty->busy);
+    duty->busy = false;
+    sm_run(&duty->sm);
+}
+
+static void submit(struct duty *duty, enum store_op op)
 {
     CHECK(!duty->busy);
     CHECK(duty->options.store->caps.shared); /* without others there is no entry */
     duty->busy = true;
     duty->req = (struct store_req){
-        .op = op, .update = &duty->update, .deadline_ms = STORE_DEADLINE_MS, .done = done};
+        .op = op, .update = &duty->update, .deadline_ms = STORE_DEADLINE_MS, .done = on_answered};
     store_submit(duty->options.store, &duty->req);
 }
 
@@ -169,18 +100,7 @@ static void put(struct duty *duty, size_t bytes)
     duty->update = (struct record_update){
         .guard_count = 1, .change_count = 1, .guards = &duty->guard, .changes = &duty->change};
     duty->will_bytes = bytes;
-    submit(duty, STORE_RECORD_UPDATE, on_updated);
-}
-
-static void claim(struct duty *duty)
-{
-    size_t label = strlen(duty->label);
-    CHECK(label <= DUTY_LABEL_MAX);
-    CHECK(!duty->stopping);
-    store_u64(duty->will, duty->holder);
-    store_u64(duty->will + 8, ++duty->beat);
-    memcpy(duty->will + HEAD_BYTES, duty->label, label);
-    put(duty, HEAD_BYTES + label);
+    submit(duty, STORE_RECORD_UPDATE);
 }
 
 static bool is_own(const struct duty *duty)
@@ -206,100 +126,231 @@ static void see(struct duty *duty, const struct record_value *value)
     duty->seen[bytes] = 0;
 }
 
-static void end_step(struct duty *duty)
+/* --- the states ------------------------------------------------------------------------------- */
+
+static struct duty *of(struct sm *sm) { return container_of(sm, struct duty, sm); }
+
+static enum sm_result to(struct duty *duty, enum duty_state state)
 {
-    if (duty->stopping) {
-        loop_post(duty->options.loop, &duty->post);
-    } else {
-        timer_start(&duty->timer, duty->options.renew_ms);
-    }
+    sm_move(&duty->sm, state);
+    return SM_AGAIN;
 }
 
-/* Called when the entry is known: decides what follows. */
-static void decide(struct duty *duty)
+/* Called when it is to stop and nothing is under way. */
+static enum sm_result end(struct duty *duty)
 {
-    CHECK(duty->has_seen);
-    uint64_t unchanged_ms = loop_now_ms(duty->options.loop) - duty->seen_ms;
-    if (duty->stopping) {
-        if (is_own(duty)) {
-            put(duty, 0);
-            return;
-        }
-    } else if (is_own(duty) || duty->seen_bytes == 0 || unchanged_ms >= duty->options.expire_ms) {
-        claim(duty);
-        return;
-    } else {
-        lose(duty);
-    }
-    end_step(duty);
+    CHECK(duty->stopped);
+    return to(duty, duty->has_seen && is_own(duty) ? DUTY_GIVES_BACK : DUTY_STOPPED);
 }
 
-static void on_timer(struct timer *timer)
+static enum sm_result at_idle(struct sm *sm)
 {
-    struct duty *duty = container_of(timer, struct duty, timer);
-    if (!duty->busy) {
-        duty->asked_ms = loop_now_ms(duty->options.loop);
-        submit(duty, STORE_RECORD_GET, on_looked);
-    }
+    return of(sm)->stopped ? to(of(sm), DUTY_STOPPED) : SM_WAIT;
 }
 
-/* Called with the store's record. A store that fails is asked again with the next look. */
-static void on_looked(struct store_req *req)
+static void enter_looks(struct sm *sm)
 {
-    struct duty *duty = container_of(req, struct duty, req);
+    struct duty *duty = of(sm);
+    duty->asked_ms = loop_now_ms(duty->options.loop);
+    submit(duty, STORE_RECORD_GET);
+}
+
+/* Decides what follows from the entry. A store that fails is asked again with the next look. */
+static enum sm_result at_looks(struct sm *sm)
+{
+    struct duty *duty = of(sm);
     struct record_value value = {0};
-    CHECK(duty->busy);
-    duty->busy = false;
-    if (req->status != 0) {
-        record_free(req->ret_record);
-        end_step(duty);
-        return;
+    if (duty->busy) {
+        return SM_WAIT;
     }
-    if (!record_get(req->ret_record, duty->key, &value)) {
+    bool is_known = duty->req.status == 0;
+    if (is_known && !record_get(duty->req.ret_record, duty->key, &value)) {
         value = (struct record_value){0};
     }
-    see(duty, &value);
-    record_free(req->ret_record);
-    decide(duty);
+    if (is_known) {
+        see(duty, &value);
+    }
+    record_free(duty->req.ret_record);
+    if (duty->stopped) {
+        return is_known ? end(duty) : to(duty, DUTY_STOPPED);
+    }
+    if (!is_known) {
+        return to(duty, DUTY_RESTS);
+    }
+    uint64_t unchanged_ms = loop_now_ms(duty->options.loop) - duty->seen_ms;
+    if (is_own(duty) || duty->seen_bytes == 0 || unchanged_ms >= duty->options.expire_ms) {
+        return to(duty, DUTY_CLAIMS);
+    }
+    lose(duty);
+    return to(duty, DUTY_RESTS);
 }
 
-/* Called when the entry was written, or could not be. */
-static void on_updated(struct store_req *req)
+static void enter_rests(struct sm *sm)
 {
-    struct duty *duty = container_of(req, struct duty, req);
-    CHECK(duty->busy);
-    duty->busy = false;
-    if (req->status == 0) {
+    struct duty *duty = of(sm);
+    timer_start(&duty->timer, duty->options.renew_ms);
+}
+
+static enum sm_result at_rests(struct sm *sm)
+{
+    struct duty *duty = of(sm);
+    if (duty->stopped) {
+        return end(duty);
+    }
+    return timer_is_active(&duty->timer) ? SM_WAIT : to(duty, DUTY_LOOKS);
+}
+
+static void enter_claims(struct sm *sm)
+{
+    struct duty *duty = of(sm);
+    size_t label = strlen(duty->label);
+    CHECK(label <= DUTY_LABEL_MAX);
+    store_u64(duty->will, duty->holder);
+    store_u64(duty->will + 8, ++duty->beat);
+    memcpy(duty->will + HEAD_BYTES, duty->label, label);
+    put(duty, HEAD_BYTES + label);
+}
+
+/* An update with another error is unknown or not done; then the belief ends at its time. */
+static enum sm_result at_claims(struct sm *sm)
+{
+    struct duty *duty = of(sm);
+    if (duty->busy) {
+        return SM_WAIT;
+    }
+    if (duty->req.status == 0) {
         see(duty, &(struct record_value){duty->will_bytes, duty->will});
-        if (duty->stopping && duty->seen_bytes > 0) {
-            put(duty, 0); /* the stop came during a renewal */
-            return;
-        }
-        if (!duty->stopping) {
-            win(duty);
-        }
-    } else if (req->status == CAIRN_E_CONFLICT) {
+    }
+    if (duty->stopped) { /* during a renewal; an entry that is left expires */
+        return duty->req.status == 0 ? end(duty) : to(duty, DUTY_STOPPED);
+    }
+    if (duty->req.status == 0) {
+        win(duty);
+    } else if (duty->req.status == CAIRN_E_CONFLICT) {
         lose(duty); /* another daemon was faster; the next look says which */
     }
-    end_step(duty); /* otherwise unknown or not done; the belief ends at its time */
+    return to(duty, DUTY_RESTS);
+}
+
+static void enter_gives_back(struct sm *sm) { put(of(sm), 0); }
+
+static enum sm_result at_gives_back(struct sm *sm)
+{
+    return of(sm)->busy ? SM_WAIT : to(of(sm), DUTY_STOPPED);
+}
+
+static void enter_stopped(struct sm *sm)
+{
+    struct duty *duty = of(sm);
+    loop_post(duty->options.loop, &duty->post);
+}
+
+static const struct sm_state duty_table[] = {
+    [DUTY_IDLE] = {"idle", at_idle, SM_TO(DUTY_ALONE) | SM_TO(DUTY_LOOKS) | SM_TO(DUTY_STOPPED)},
+    [DUTY_ALONE] = {"alone", at_idle, SM_TO(DUTY_STOPPED)},
+    [DUTY_LOOKS] = {"looks", at_looks,
+                    SM_TO(DUTY_RESTS) | SM_TO(DUTY_CLAIMS) | SM_TO(DUTY_GIVES_BACK) |
+                        SM_TO(DUTY_STOPPED),
+                    .enter = enter_looks},
+    [DUTY_RESTS] = {"rests", at_rests,
+                    SM_TO(DUTY_LOOKS) | SM_TO(DUTY_GIVES_BACK) | SM_TO(DUTY_STOPPED),
+                    .enter = enter_rests},
+    [DUTY_CLAIMS] = {"claims", at_claims,
+                     SM_TO(DUTY_RESTS) | SM_TO(DUTY_GIVES_BACK) | SM_TO(DUTY_STOPPED),
+                     .enter = enter_claims},
+    [DUTY_GIVES_BACK] = {"gives back", at_gives_back, SM_TO(DUTY_STOPPED),
+                         .enter = enter_gives_back},
+    [DUTY_STOPPED] = {"stopped", NULL, 0, .enter = enter_stopped},
+};
+
+/* What is true on arrival in any state. */
+static void check(const struct sm *sm)
+{
+    const struct duty *duty = container_of(sm, struct duty, sm);
+    bool is_shared = duty->options.store->caps.shared;
+    CHECK(!duty->busy);
+    CHECK(!timer_is_active(&duty->timer));
+    CHECK(!is_shared || !sm_is(sm, DUTY_ALONE));
+    CHECK(!is_shared || duty->is_ours == timer_is_active(&duty->hold));
+    CHECK(is_shared || sm_is(sm, DUTY_ALONE) || sm_is(sm, DUTY_STOPPED));
+    CHECK(!duty->stopped || !duty->is_ours);
+    CHECK(!duty->stopped || sm_is(sm, DUTY_GIVES_BACK) || sm_is(sm, DUTY_STOPPED));
+    if (sm_is(sm, DUTY_CLAIMS) || sm_is(sm, DUTY_GIVES_BACK)) {
+        CHECK(duty->has_seen);
+    }
+}
+
+/* --- life ------------------------------------------------------------------------------------- */
+
+static void on_timer(struct timer *timer) { sm_run(&container_of(timer, struct duty, timer)->sm); }
+
+/* Tells the owner that the duty was won or lost, or that it has stopped. */
+static void on_post(struct post *post)
+{
+    struct duty *duty = container_of(post, struct duty, post);
+    if (sm_is(&duty->sm, DUTY_STOPPED)) {
+        duty->stopped(duty);
+    } else if (!duty->stopped && duty->is_ours != duty->told_ours) {
+        duty->told_ours = duty->is_ours;
+        duty->options.changed(duty, duty->is_ours);
+    }
+}
+
+void duty_init(struct duty *duty, const struct duty_options *options)
+{
+    *duty = (struct duty){.options = *options};
+    CHECK(options->changed);
+    CHECK(strlen(options->name) > 0);
+    CHECK(strlen(options->name) < DUTY_NAME_MAX);
+    if (duty->options.renew_ms == 0) {
+        duty->options.renew_ms = DUTY_RENEW_MS;
+    }
+    if (duty->options.expire_ms == 0) {
+        duty->options.expire_ms = 4 * duty->options.renew_ms;
+    }
+    CHECK(duty->options.expire_ms >= 3 * duty->options.renew_ms);
+    snprintf(duty->key, sizeof(duty->key), "duty/%s", options->name);
+    snprintf(duty->label, sizeof(duty->label), "%s", options->label ? options->label : "");
+    duty->options.name = duty->options.label = NULL; /* they belong to the caller */
+    loop_random(options->loop, sizeof(duty->holder), &duty->holder);
+    timer_init(&duty->timer, options->loop, on_timer);
+    timer_init(&duty->hold, options->loop, on_hold_over);
+    duty->post.cb = on_post;
+    sm_init(&duty->sm, duty_table, DUTY_IDLE, "duty", 0);
+    duty->sm.invariant = check;
+}
+
+void duty_start(struct duty *duty)
+{
+    CHECK(sm_is(&duty->sm, DUTY_IDLE));
+    CHECK(!duty->stopped);
+    bool is_shared = duty->options.store->caps.shared;
+    sm_move(&duty->sm, is_shared ? DUTY_LOOKS : DUTY_ALONE);
+    believe(duty, !is_shared); /* the lock of a store that is not shared protects the duty */
+}
+
+bool duty_is_ours(const struct duty *duty)
+{
+    return duty->is_ours && (!duty->options.store->caps.shared ||
+                             loop_now_ms(duty->options.loop) < duty->held_until_ms);
+}
+
+const char *duty_holder(const struct duty *duty)
+{
+    if (duty->is_ours) {
+        return duty->label;
+    }
+    return duty->has_seen && duty->seen_bytes > HEAD_BYTES ? (const char *)duty->seen + HEAD_BYTES
+                                                           : "";
 }
 
 void duty_stop(struct duty *duty, void (*stopped)(struct duty *duty))
 {
-    bool was_started = duty->state != DUTY_IDLE;
-    CHECK(!duty->stopping);
+    CHECK(!duty->stopped);
     CHECK(stopped != NULL);
-    duty->stopping = true;
     duty->stopped = stopped;
+    duty->is_ours = false;
     timer_stop(&duty->hold);
     timer_stop(&duty->timer);
-    duty->state = DUTY_IDLE;
-    if (duty->busy) {
-        return; /* the request in flight ends first; an entry that it leaves expires */
-    }
-    if (was_started && duty->options.store->caps.shared && is_own(duty)) {
-        put(duty, 0);
-    } else {
-        loop_post(duty->options.loop, &duty->post);
-    }
+    sm_run(&duty->sm); /* what is under way ends first */
 }

@@ -23,6 +23,7 @@
 #ifndef CAIRN_DAEMON_DUTY_H
 #define CAIRN_DAEMON_DUTY_H
 
+#include "base/sm.h"
 #include "env/loop.h"
 #include "store/store.h"
 
@@ -43,21 +44,26 @@ struct duty_options {
 };
 
 enum duty_state {
-    DUTY_IDLE,    /* not started, or stopped */
-    DUTY_WAITING, /* held by another daemon, or not known yet */
-    DUTY_OURS
+    DUTY_IDLE,       /* not started */
+    DUTY_ALONE,      /* the store is not shared: ours, without an entry */
+    DUTY_LOOKS,      /* the store's record is being read */
+    DUTY_RESTS,      /* until the next look */
+    DUTY_CLAIMS,     /* the entry is being written */
+    DUTY_GIVES_BACK, /* the entry is being removed */
+    DUTY_STOPPED
 };
 
 struct duty { /* in the caller's memory; its fields are for duty.c */
     struct duty_options options;
     char key[DUTY_NAME_MAX + 8], label[DUTY_LABEL_MAX + 1];
     uint64_t holder, beat;
-    enum duty_state state, told;
+    struct sm sm; /* enum duty_state */
+    bool is_ours, told_ours;
     struct timer timer; /* for the next look at the entry */
     struct timer hold;  /* ends the belief that the duty is ours */
     struct post post;
     struct store_req req;
-    bool busy, stopping;
+    bool busy; /* req is at the store */
     uint64_t asked_ms, held_until_ms;
     uint8_t seen[DUTY_VALUE_MAX + 1]; /* the entry as it was read last */
     uint8_t will[DUTY_VALUE_MAX];     /* the entry as it is to be */
@@ -67,7 +73,7 @@ struct duty { /* in the caller's memory; its fields are for duty.c */
     struct record_guard guard;
     struct record_change change;
     struct record_update update;
-    void (*stopped)(struct duty *duty);
+    void (*stopped)(struct duty *duty); /* set once duty_stop() was called */
 };
 
 void duty_init(struct duty *duty, const struct duty_options *options);
