@@ -30,7 +30,7 @@ struct upkeep {
     struct upkeep_options options;
     struct duty scrub_duty, gc_duty;
     struct scrub *scrub;
-    struct work_pool *scrub_thread;
+    struct work_pool *scrub_thread, *gc_thread;
     struct gc *gc;
     struct repair *repair;
     struct damaged damaged[UPKEEP_DAMAGED_MAX];
@@ -302,6 +302,8 @@ int upkeep_new(const struct upkeep_options *options, struct upkeep **ret, struct
     *ret = upkeep;
     start_duties(upkeep);
     int status = work_threads_new(options->loop, 1, "cairn-scrub", &upkeep->scrub_thread, diag);
+    status = status != 0 ? status
+                         : work_threads_new(options->loop, 1, "cairn-gc", &upkeep->gc_thread, diag);
     status = status != 0 ? status : start_repair(upkeep, diag);
     if (status != 0) {
         return status;
@@ -321,6 +323,7 @@ int upkeep_new(const struct upkeep_options *options, struct upkeep **ret, struct
                                   .user = upkeep};
     struct gc_options gc = {.loop = options->loop,
                             .catalog = options->catalog,
+                            .thread = upkeep->gc_thread,
                             .every_ms = config->gc_every_ms,
                             .keep_cycles = config->gc_keep_cycles,
                             .lease_cycles = config->gc_lease_cycles,
@@ -365,6 +368,7 @@ static void on_gc_duty_stopped(struct duty *duty)
     void (*closed)(void *user) = upkeep->closed;
     void *user = upkeep->closed_user;
     work_threads_free(upkeep->scrub_thread);
+    work_threads_free(upkeep->gc_thread);
     free(upkeep);
     closed(user);
 }

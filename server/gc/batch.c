@@ -2,7 +2,8 @@
  *
  * A batch of a run's checkpoints: it lists names, reads the record, reads tables (marking.c), and
  * removes. The order makes it safe: whatever is removed was listed before the record was read, and
- * the record says that nobody can come to refer to it. Names that appear later are not touched.
+ * the record says that nobody can come to refer to it. Names that appear later are not touched. On
+ * the pass's thread, but for what is decided with a state of the run: that is on the loop.
  */
 #include "gc_private.h"
 
@@ -12,20 +13,20 @@
 #include <stdlib.h>
 #include <string.h>
 
-static void list_objects(struct gc *gc);
-static void remove_dead(struct gc *gc);
-static void next_item(struct gc *gc);
-static void on_stat(struct store_req *req);
-static void on_swept(struct store_req *req);
+static void drop_ckpt(struct batch_ckpt *ckpt)
+{
+    free(ckpt->objects);
+    free(ckpt->smalls);
+    *ckpt = (struct batch_ckpt){.kind = KIND_UNKNOWN};
+}
 
 void batch_clear(struct gc *gc)
 {
     for (size_t i = 0; i < gc->batch.count; i++) {
-        free(gc->batch.ckpts[i].objects);
-        free(gc->batch.ckpts[i].smalls);
+        drop_ckpt(&gc->batch.ckpts[i]);
     }
-    gc->batch.count = gc->batch.names = gc->batch.at = gc->batch.item = gc->batch.sweep = 0;
-    gc->batch.in_smalls = false;
+    drop_ckpt(&gc->batch.next);
+    gc->batch.count = gc->batch.names = 0;
 }
 
 /* Finds a checkpoint by bisection: the batch is sorted, because the list was. */
@@ -116,7 +117,7 @@ static void note_unknown(struct gc *gc, struct batch_ckpt *ckpt)
                  "another run; put the right one back (no object of that checkpoint is removed)",
                  ckpt->id.step, ckpt->id.term);
     ckpt->kind = KIND_UNKNOWN;
-    gc_note(gc, status, &diag, "the run's record");
+    err_ignore(gc_note(gc, status, &diag, "the run's record")); /* DAMAGED ends no pass */
 }
 
 /* --- marking for the batch (struct mark_user) ---------------------------------------------------
@@ -179,8 +180,7 @@ static const struct mark_user batch_marking = {.may_go = may_go,
                                                .lose_own = lose_own,
                                                .keep = keep,
                                                .keep_all = keep_all,
-                                               .is_foreign = is_foreign,
-                                               .done = remove_dead};
+                                               .is_foreign = is_foreign};
 
 /* Adds one part of a checkpoint that is about to be removed as the leftover of a failed save.
  * Returns false if there is no memory. */
@@ -211,43 +211,29 @@ static bool plan_marking(struct gc *gc, const struct run_state *state)
 /* --- what each checkpoint is --------------------------------------------------------------------
  */
 
-/* Called with the run's state, which was read after the lists. It says what each checkpoint of the
- * batch is, and whether it was dead at an earlier pass already. */
-static void on_state(struct run_snapshot_req *req)
+/* The state of the run, which was read after the lists, says what each checkpoint of the batch is,
+ * and whether it was dead at an earlier pass already. */
+static int take_state(struct gc *gc, const struct run_state *state)
 {
-    struct gc *gc = container_of(req, struct gc, snapshot);
-    gc->snapshot.run = NULL; /* it was answered */
-    if (req->status != 0) {
-        gc_note(gc, req->status, &req->diag, "the run's record");
-        gc->visit.ckpt_next = gc->visit.ckpt_count; /* the next pass tries again */
-        batch_begin(gc);
-        return;
-    }
     for (size_t i = 0; i < gc->batch.count; i++) {
         struct batch_ckpt *ckpt = &gc->batch.ckpts[i];
-        classify(gc, req->state, ckpt);
+        classify(gc, state, ckpt);
         if (ckpt->kind == KIND_UNKNOWN) {
             note_unknown(gc, ckpt);
         }
-        const struct known_ckpt *known = known_find(&gc->known, &gc->status.run, ckpt->id);
+        const struct known_ckpt *known = known_find(&gc->known, &gc->now.run, ckpt->id);
         /* Reclaimed checkpoints have already waited: they were forgotten for keep_cycles. */
-        ckpt->ripe = ckpt->kind == KIND_RECLAIMED ||
-                     (gc->status.dry_run && gc->options.dry_twice) ||
-                     (known && known->mark == ckpt->mark && known->pass < gc->status.pass);
+        ckpt->ripe = ckpt->kind == KIND_RECLAIMED || (gc->order.dry_run && gc->options.dry_twice) ||
+                     (known && known->mark == ckpt->mark && known->pass < gc->now.pass);
     }
     /* It was marked after the pass came to it, or a later look could not list what is stored. */
-    if (state_is_marked(req->state) || req->state->unrecorded.code != 0) {
-        gc_next_run(gc);
-        return;
+    if (state_is_marked(state) || state->unrecorded.code != 0) {
+        return CAIRN_E_ENDED;
     }
-    if (!plan_marking(gc, req->state)) {
-        gc_stop_pass(gc);
-        return;
-    }
-    mark_read(gc);
+    return plan_marking(gc, state) ? 0 : CAIRN_E_NO_MEMORY;
 }
 
-/* --- removal ---------------------------------------------------------------------------------- */
+/* --- what is dead ----------------------------------------------------------------------------- */
 
 /* Returns true if nothing can refer to the object at index `at`. Objects of open saves and of
  * unknown checkpoints are never dead. */
@@ -288,13 +274,11 @@ static bool is_dead_small(const struct batch_ckpt *ckpt, size_t at)
 static void remember(struct gc *gc, const struct batch_ckpt *ckpt, size_t dead)
 {
     CHECK(dead <= ckpt->object_count + ckpt->small_count);
-    const struct known_ckpt *before = known_find(&gc->known, &gc->status.run, ckpt->id);
-    struct known_ckpt known = {.id = ckpt->id,
-                               .mark = ckpt->mark,
-                               .pass = gc->status.pass,
-                               .stuck = before && before->stuck};
-    if (gc->status.dry_run || ckpt->kind == KIND_OPEN || ckpt->kind == KIND_UNKNOWN) {
-        gc->status.kept += ckpt->ripe ? 0 : dead; /* a checkpoint that stays has nothing dead */
+    const struct known_ckpt *before = known_find(&gc->known, &gc->now.run, ckpt->id);
+    struct known_ckpt known = {
+        .id = ckpt->id, .mark = ckpt->mark, .pass = gc->now.pass, .stuck = before && before->stuck};
+    if (gc->order.dry_run || ckpt->kind == KIND_OPEN || ckpt->kind == KIND_UNKNOWN) {
+        gc->now.kept += ckpt->ripe ? 0 : dead; /* a checkpoint that stays has nothing dead */
         return;
     }
     if (dead == 0) {
@@ -302,9 +286,9 @@ static void remember(struct gc *gc, const struct batch_ckpt *ckpt, size_t dead)
                         (ckpt->kind == KIND_LIVE ? ckpt->has_root : ckpt->object_count == 0);
     } else if (!ckpt->ripe) {
         known.pass = before && before->mark == ckpt->mark ? before->pass : known.pass;
-        gc->status.kept += dead;
+        gc->now.kept += dead;
     }
-    known_put(&gc->known, &gc->status.run, &known);
+    known_put(&gc->known, &gc->now.run, &known);
 }
 
 static size_t count_dead(const struct gc *gc, const struct batch_ckpt *ckpt)
@@ -319,36 +303,93 @@ static size_t count_dead(const struct gc *gc, const struct batch_ckpt *ckpt)
     return dead;
 }
 
-/* Called when the tables were read: begins to remove. */
-static void remove_dead(struct gc *gc)
+/* --- removal: objects, then small things, of all checkpoints of the batch -----------------------
+ */
+
+/* Takes the answer to a removal. One that was gone already is no error; the pass ends if the store
+ * has become read-only. */
+static int take_removed(struct gc *gc, struct store_req *req)
 {
-    CHECK(!gc->visit.marked);
-    for (size_t i = 0; i < gc->batch.count; i++) {
-        remember(gc, &gc->batch.ckpts[i], count_dead(gc, &gc->batch.ckpts[i]));
+    bool is_object = req->op == STORE_DELETE_OBJECT;
+    if (req->status == 0 && is_object) {
+        gc->now.objects++;
+        gc->now.objects_total++;
+        gc->now.bytes += req->bytes;
+        gc->now.bytes_total += req->bytes;
+        gc->now.pressed_bytes_total += gc->order.pressed ? req->bytes : 0;
+    } else if (req->status == 0) {
+        gc->now.smalls++;
+        gc->now.smalls_total++;
+    } else if (req->status != CAIRN_E_NOT_FOUND) {
+        int status =
+            gc_note(gc, req->status, &req->diag, "removing objects that no checkpoint refers to");
+        return req->status == CAIRN_E_READ_ONLY ? req->status : status;
     }
-    gc->batch.at = gc->batch.item = 0;
-    gc->batch.in_smalls = false;
-    gc_rest(gc, next_item);
+    return 0;
 }
 
-/* Finds the next dead thing: objects, then small things, checkpoint by checkpoint. Returns false at
- * the end of the batch. */
-static bool find_item(struct gc *gc)
+/* Takes the size of an object, which only the report needs, and makes the question after it the
+ * removal. */
+static int take_size(struct gc *gc, struct store_req *req)
 {
-    while (gc->batch.at < gc->batch.count) {
-        const struct batch_ckpt *ckpt = &gc->batch.ckpts[gc->batch.at];
-        size_t count = gc->batch.in_smalls ? ckpt->small_count : ckpt->object_count;
-        for (; ckpt->ripe && gc->batch.item < count; gc->batch.item++) {
-            if (gc->batch.in_smalls ? is_dead_small(ckpt, gc->batch.item)
-                                    : is_dead_object(gc, ckpt, gc->batch.item)) {
-                return true;
-            }
-        }
-        gc->batch.item = 0;
-        gc->batch.at += gc->batch.in_smalls;
-        gc->batch.in_smalls = !gc->batch.in_smalls;
+    uint64_t bytes = req->status == 0 ? req->ret_bytes : 0;
+    if (gc->order.dry_run) {
+        gc->now.objects++;
+        gc->now.bytes += bytes;
     }
-    return false;
+    *req = (struct store_req){
+        .op = STORE_DELETE_OBJECT, .run = gc->now.run, .object = req->object, .bytes = bytes};
+    return 0;
+}
+
+static int remove_group(struct gc *gc)
+{
+    size_t count = gc->group_count;
+    int status = gc_group_run(gc, take_size);
+    if (status == 0 && !gc->order.dry_run) {
+        gc->group_count = count;
+        status = gc_group_run(gc, take_removed);
+    }
+    return status;
+}
+
+static int remove_objects(struct gc *gc)
+{
+    int status = 0;
+    for (size_t i = 0; i < gc->batch.count; i++) {
+        const struct batch_ckpt *ckpt = &gc->batch.ckpts[i];
+        for (size_t k = 0; status == 0 && ckpt->ripe && k < ckpt->object_count; k++) {
+            if (!is_dead_object(gc, ckpt, k)) {
+                continue;
+            }
+            struct store_req req = {
+                .op = STORE_STAT, .run = gc->now.run, .object = ckpt->objects[k]};
+            status = gc->group_count == GC_GROUP ? remove_group(gc) : 0;
+            status = status != 0 ? status : gc_group_add(gc, &req, take_size);
+        }
+    }
+    return status != 0 ? status : remove_group(gc);
+}
+
+static int remove_smalls(struct gc *gc)
+{
+    int status = 0;
+    for (size_t i = 0; i < gc->batch.count; i++) {
+        const struct batch_ckpt *ckpt = &gc->batch.ckpts[i];
+        for (size_t k = 0; status == 0 && ckpt->ripe && k < ckpt->small_count; k++) {
+            if (!is_dead_small(ckpt, k)) {
+                continue;
+            }
+            if (gc->order.dry_run) {
+                gc->now.smalls++;
+                continue;
+            }
+            struct store_req req = {
+                .op = STORE_DELETE_SMALL, .run = gc->now.run, .name = ckpt->smalls[k]};
+            status = gc_group_add(gc, &req, take_removed);
+        }
+    }
+    return status != 0 ? status : gc_group_run(gc, take_removed);
 }
 
 /* Returns true if the leftovers of unfinished writes may be swept: nobody writes to the checkpoint
@@ -356,218 +397,119 @@ static bool find_item(struct gc *gc)
 static bool is_swept(const struct gc *gc, const struct batch_ckpt *ckpt)
 {
     bool over = ckpt->kind == KIND_LIVE || (ckpt->kind != KIND_OPEN && ckpt->ripe);
-    return over && ckpt->kind != KIND_UNKNOWN && !gc->status.dry_run;
+    return over && ckpt->kind != KIND_UNKNOWN && !gc->order.dry_run;
 }
 
-/* Asks the store to sweep what unfinished writes left at the next checkpoint of the batch. After
- * the last one the next batch begins. */
-static void sweep_next(struct gc *gc)
-{
-    while (gc->batch.sweep < gc->batch.count && !is_swept(gc, &gc->batch.ckpts[gc->batch.sweep])) {
-        gc->batch.sweep++;
-    }
-    if (gc->batch.sweep == gc->batch.count) {
-        batch_begin(gc);
-        return;
-    }
-    CHECK(gc->batch.ckpts[gc->batch.sweep].kind != KIND_OPEN);
-    gc->req = (struct store_req){.op = STORE_SWEEP,
-                                 .run = gc->status.run,
-                                 .id = gc->batch.ckpts[gc->batch.sweep].id,
-                                 .for_good = gc->batch.ckpts[gc->batch.sweep].for_good};
-    gc_submit(gc, on_swept);
-}
-
-/* Called when the store has swept a checkpoint. Until a sweep finds nothing, the next passes come
+/* Takes what the store has swept of a checkpoint. Until a sweep finds nothing, the next passes come
  * to this checkpoint again. */
-static void on_swept(struct store_req *req)
+static int take_swept(struct gc *gc, struct store_req *req)
 {
-    struct gc *gc = container_of(req, struct gc, req);
-    CHECK(gc->batch.sweep < gc->batch.count);
-    const struct batch_ckpt *ckpt = &gc->batch.ckpts[gc->batch.sweep++];
-    const struct known_ckpt *known = known_find(&gc->known, &gc->status.run, ckpt->id);
+    const struct known_ckpt *known = known_find(&gc->known, &gc->now.run, req->id);
     bool again = req->status != 0 || req->ret_count > 0; /* sweeps again until one finds nothing */
-    if (req->status != 0) {
-        gc_note(gc, req->status, &req->diag, "removing what unfinished writes left behind");
-    }
     if (again && known && known->settled) {
         struct known_ckpt open = *known;
         open.settled = false;
-        known_put(&gc->known, &gc->status.run, &open);
+        known_put(&gc->known, &gc->now.run, &open);
     }
-    gc_rest(gc, next_item);
+    int status = req->status == 0 ? 0
+                                  : gc_note(gc, req->status, &req->diag,
+                                            "removing what unfinished writes left behind");
+    return req->status == CAIRN_E_READ_ONLY ? req->status : status;
 }
 
-static void on_removed(struct store_req *req);
-
-static void remove_small(struct gc *gc)
+static int sweep(struct gc *gc)
 {
-    const struct batch_ckpt *ckpt = &gc->batch.ckpts[gc->batch.at];
-    CHECK(ckpt->ripe);
-    CHECK(is_dead_small(ckpt, gc->batch.item));
-    gc->req = (struct store_req){.op = STORE_DELETE_SMALL,
-                                 .run = gc->status.run,
-                                 .name = gc->batch.ckpts[gc->batch.at].smalls[gc->batch.item]};
-    gc_submit(gc, on_removed);
-}
-
-/* Removes the next dead object or small object of the batch, or counts it in a dry run. After the
- * last one the store sweeps. */
-static void next_item(struct gc *gc)
-{
-    if (gc_must_stop(gc)) {
-        return;
-    }
-    if (!find_item(gc)) {
-        sweep_next(gc);
-        return;
-    }
-    if (!gc->batch.in_smalls) {
-        gc->req =
-            (struct store_req){.op = STORE_STAT,
-                               .run = gc->status.run,
-                               .object = gc->batch.ckpts[gc->batch.at].objects[gc->batch.item]};
-        gc_submit(gc, on_stat);
-    } else if (gc->status.dry_run) {
-        gc->status.smalls++;
-        gc->batch.item++;
-        gc_rest(gc, next_item);
-    } else {
-        remove_small(gc);
-    }
-}
-
-/* Called when an object was removed. One that was gone already is no error; the pass ends if the
- * store has become read-only. */
-static void on_removed(struct store_req *req)
-{
-    struct gc *gc = container_of(req, struct gc, req);
-    if (req->status == 0 && gc->batch.in_smalls) {
-        gc->status.smalls++;
-        gc->status.smalls_total++;
-    } else if (req->status == 0) {
-        gc->status.objects++;
-        gc->status.objects_total++;
-        gc->status.bytes += req->bytes;
-        gc->status.bytes_total += req->bytes;
-        gc->status.pressed_bytes_total += gc->order.pressed ? req->bytes : 0;
-    } else if (req->status != CAIRN_E_NOT_FOUND) {
-        gc_note(gc, req->status, &req->diag, "removing objects that no checkpoint refers to");
-        if (req->status == CAIRN_E_READ_ONLY) {
-            gc_stop_pass(gc);
-            return;
+    int status = 0;
+    for (size_t i = 0; status == 0 && i < gc->batch.count; i++) {
+        const struct batch_ckpt *ckpt = &gc->batch.ckpts[i];
+        if (is_swept(gc, ckpt)) {
+            CHECK(ckpt->kind != KIND_OPEN);
+            struct store_req req = {
+                .op = STORE_SWEEP, .run = gc->now.run, .id = ckpt->id, .for_good = ckpt->for_good};
+            status = gc_group_add(gc, &req, take_swept);
         }
     }
-    gc->batch.item++;
-    gc_rest(gc, next_item);
+    return status != 0 ? status : gc_group_run(gc, take_swept);
 }
 
-/* Called with the size of an object, which only the report needs; removes the object. */
-static void on_stat(struct store_req *req)
+/* Removes what is dead, now that the tables were read. */
+static int remove_dead(struct gc *gc)
 {
-    struct gc *gc = container_of(req, struct gc, req);
-    uint64_t bytes = req->status == 0 ? req->ret_bytes : 0;
-    gc->req = (struct store_req){.op = STORE_DELETE_OBJECT,
-                                 .run = gc->status.run,
-                                 .object = gc->batch.ckpts[gc->batch.at].objects[gc->batch.item],
-                                 .bytes = bytes};
-    CHECK(gc->batch.ckpts[gc->batch.at].ripe);
-    CHECK(is_dead_object(gc, &gc->batch.ckpts[gc->batch.at], gc->batch.item));
-    if (gc->status.dry_run) {
-        gc->status.objects++;
-        gc->status.bytes += bytes;
-        gc->batch.item++;
-        gc_rest(gc, next_item);
-        return;
+    CHECK(!gc->visit.marked);
+    for (size_t i = 0; i < gc->batch.count; i++) {
+        remember(gc, &gc->batch.ckpts[i], count_dead(gc, &gc->batch.ckpts[i]));
     }
-    if (!gc_must_stop(gc)) {
-        gc_submit(gc, on_removed);
-    }
+    int status = remove_objects(gc);
+    status = status != 0 ? status : remove_smalls(gc);
+    return status != 0 ? status : sweep(gc);
 }
 
 /* --- names ------------------------------------------------------------------------------------ */
 
-static void decide(struct gc *gc)
+/* Takes the list of a checkpoint's objects, or the one of its small things, which is the next. Then
+ * the checkpoint belongs to the batch. One that cannot be listed is left out; the next pass tries
+ * again. */
+static int take_list(struct gc *gc, struct store_req *req)
 {
-    if (gc_must_stop(gc)) {
-        return;
+    struct batch *batch = &gc->batch;
+    struct batch_ckpt *next = &batch->next;
+    if (req->op == STORE_LIST_OBJECTS) {
+        drop_ckpt(next);
+        next->id = req->id;
+        next->objects = req->status == 0 ? req->ret_objects : NULL;
+        next->object_count = req->status == 0 ? req->ret_count : 0;
+        batch->next_is_lost = req->status != 0;
+    } else if (req->status == 0) {
+        CHECK(ckpt_id_equal(next->id, req->id));
+        next->smalls = req->ret_smalls;
+        next->small_count = req->ret_count;
+    } else if (batch->next_is_lost) {
+        return 0; /* it was noted */
     }
-    gc_snapshot(gc, on_state);
-}
-
-/* Leaves out a checkpoint that cannot be listed; the next pass tries again. */
-static void skip(struct gc *gc, const struct store_req *req)
-{
-    gc_note(gc, req->status, &req->diag, "listing the stored objects");
-    free(gc->batch.ckpts[gc->batch.count].objects);
-    gc->visit.ckpt_next++;
-    gc_rest(gc, list_objects);
-}
-
-/* Called when the small objects of a checkpoint were listed. The checkpoint belongs to the batch
- * from here on. */
-static void on_smalls(struct store_req *req)
-{
-    struct gc *gc = container_of(req, struct gc, req);
-    struct batch_ckpt *ckpt = &gc->batch.ckpts[gc->batch.count];
     if (req->status != 0) {
-        skip(gc, req);
-        return;
+        batch->next_is_lost = true;
+        return gc_note(gc, req->status, &req->diag, "listing the stored objects");
     }
-    ckpt->smalls = req->ret_smalls;
-    ckpt->small_count = req->ret_count;
-    CHECK(gc->batch.count == 0 || /* find() bisects */
-          ckpt_id_compare(gc->batch.ckpts[gc->batch.count - 1].id, ckpt->id) <= 0);
-    gc->batch.names += ckpt->object_count + ckpt->small_count;
-    gc->batch.count++;
-    gc->visit.ckpt_next++;
-    gc->status.ckpts++;
-    gc_rest(gc, list_objects);
+    if (req->op == STORE_LIST_SMALL && !batch->next_is_lost) {
+        CHECK(batch->count < BATCH_CKPTS_MAX);
+        CHECK(batch->count == 0 || /* find() bisects */
+              ckpt_id_compare(batch->ckpts[batch->count - 1].id, next->id) <= 0);
+        batch->names += next->object_count + next->small_count;
+        batch->ckpts[batch->count++] = *next;
+        *next = (struct batch_ckpt){.kind = KIND_UNKNOWN};
+        gc->now.ckpts++;
+    }
+    return 0;
 }
 
-/* Called when the objects of a checkpoint were listed. */
-static void on_objects(struct store_req *req)
+/* Lists what is stored of the next checkpoints of the run, until the batch is full. */
+static int list_names(struct gc *gc)
 {
-    struct gc *gc = container_of(req, struct gc, req);
-    struct batch_ckpt *ckpt = &gc->batch.ckpts[gc->batch.count];
-    if (req->status != 0) {
-        skip(gc, req);
-        return;
+    struct visit *visit = &gc->visit;
+    size_t first = visit->ckpt_next;
+    int status = 0;
+    while (status == 0 && visit->ckpt_next < visit->ckpt_count &&
+           visit->ckpt_next - first < BATCH_CKPTS_MAX && gc->batch.names < BATCH_NAMES_MAX) {
+        struct store_req req = {
+            .op = STORE_LIST_OBJECTS, .run = gc->now.run, .id = visit->ckpts[visit->ckpt_next++]};
+        status = gc_group_add(gc, &req, take_list);
+        req.op = STORE_LIST_SMALL;
+        status = status != 0 ? status : gc_group_add(gc, &req, take_list);
     }
-    ckpt->objects = req->ret_objects;
-    ckpt->object_count = req->ret_count;
-    gc->req = (struct store_req){.op = STORE_LIST_SMALL, .run = gc->status.run, .id = ckpt->id};
-    gc_submit(gc, on_smalls);
+    return status != 0 ? status : gc_group_run(gc, take_list);
 }
 
-/* Lists the objects of the next checkpoint. Once the batch is full or has all checkpoints of the
- * run, what is dead is decided. */
-static void list_objects(struct gc *gc)
+int batch_remove(struct gc *gc)
 {
-    if (gc_must_stop(gc)) {
-        return;
+    int status = 0;
+    while (status == 0 && gc->visit.ckpt_next < gc->visit.ckpt_count) {
+        batch_clear(gc);
+        status = list_names(gc);
+        status = status != 0 ? status : gc_state(gc, take_state);
+        status = status != 0 ? status : mark_read(gc);
+        status = status != 0 ? status : remove_dead(gc);
+        mark_clear(gc);
     }
-    if (gc->visit.ckpt_next == gc->visit.ckpt_count || gc->batch.count == BATCH_CKPTS_MAX ||
-        gc->batch.names >= BATCH_NAMES_MAX) {
-        decide(gc);
-        return;
-    }
-    CHECK(gc->batch.count < BATCH_CKPTS_MAX);
-    gc->batch.ckpts[gc->batch.count] =
-        (struct batch_ckpt){.id = gc->visit.ckpts[gc->visit.ckpt_next]};
-    gc->req = (struct store_req){.op = STORE_LIST_OBJECTS,
-                                 .run = gc->status.run,
-                                 .id = gc->visit.ckpts[gc->visit.ckpt_next]};
-    gc_submit(gc, on_objects);
-}
-
-void batch_begin(struct gc *gc)
-{
     batch_clear(gc);
-    mark_clear(gc);
-    if (gc->visit.ckpt_next == gc->visit.ckpt_count) {
-        gc_next_run(gc);
-        return;
-    }
-    gc_rest(gc, list_objects);
+    return status;
 }

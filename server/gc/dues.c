@@ -3,10 +3,8 @@
  * Dues: the forgotten checkpoints that a pass reclaims. A reclaim entry is permanent, so the pass
  * first makes sure that their space can be freed: it lists the objects of each due, and reads the
  * object tables of all kept checkpoints that may refer to one. A due whose space could not be freed
- * stays forgotten, and can be undeleted. One loop's thread.
- *
- *   dues_begin: the core decides, nothing is written -> the objects of each due -> the record
- *       -> marking.c: the tables -> on_checked -> the reclaim event -> `then`
+ * stays forgotten, and can be undeleted. On the pass's thread; take_ functions are called on the
+ * loop.
  */
 #include "gc_private.h"
 
@@ -14,19 +12,13 @@
 
 #include <stdlib.h>
 
-static void list_next(struct gc *gc);
-static void on_objects(struct store_req *req);
-static void on_state(struct run_snapshot_req *req);
-static void on_checked(struct gc *gc);
-static void on_reclaimed(struct run_req *req);
-
 void dues_clear(struct gc *gc)
 {
     free(gc->dues.items);
     free(gc->dues.ids);
     gc->dues.items = NULL;
     gc->dues.ids = NULL;
-    gc->dues.count = gc->dues.at = gc->dues.id_count = 0;
+    gc->dues.count = gc->dues.id_count = 0;
 }
 
 static int compare_dues(const void *a, const void *b)
@@ -53,8 +45,8 @@ bool dues_has(const struct gc *gc, struct ckpt_id id) { return find_due(gc, id) 
 static struct event reclaim_event(const struct gc *gc)
 {
     const struct pass_order *order = &gc->order;
-    CHECK(gc->options.keep_cycles > 0);
-    struct event_mark mark = {.cycles = gc->options.keep_cycles - (order->dry_run && order->cycle),
+    CHECK(order->keep_cycles > 0);
+    struct event_mark mark = {.cycles = order->keep_cycles - (order->dry_run && order->cycle),
                               .actor = gc->options.actor,
                               .reason = "the checkpoint has been forgotten for long enough",
                               .ids = gc->dues.ids,
@@ -67,95 +59,77 @@ static struct event reclaim_event(const struct gc *gc)
     return (struct event){.kind = EVENT_RECLAIM, .u.mark = mark};
 }
 
-/* Copies the checkpoints that the event has chosen, sorted by id. Returns false if there is no
- * memory. */
-static bool take_dues(struct gc *gc, const struct verdict_marks *marks)
+/* Copies the checkpoints that the event has chosen, sorted by id. Without memory there are none. */
+static void take_dues(void *user, const struct verdict *verdict)
 {
+    struct gc *gc = user;
+    const struct verdict_marks *marks = verdict_marks(verdict);
     struct due *dues = calloc(marks->done_count + 1, sizeof(*dues));
     size_t count = 0;
-    CHECK(!gc->dues.items); /* the end of the run before has freed it */
-    if (!dues) {
-        return false;
-    }
-    for (size_t i = 0; i < marks->count; i++) {
+    CHECK(!gc->dues.items); /* dues_clear() has freed it */
+    for (size_t i = 0; dues && i < marks->count; i++) {
         if (marks->items[i].outcome == MARK_DONE) {
+            CHECK(count < marks->done_count);
             dues[count++].id = marks->items[i].id;
         }
     }
-    CHECK(count == marks->done_count);
     if (count > 1) {
         qsort(dues, count, sizeof(*dues), compare_dues);
     }
+    CHECK(!dues || count == marks->done_count);
     gc->dues.items = dues;
     gc->dues.count = count;
-    return true;
+    gc->now.held += marks->refused_count;
 }
 
-/* Called when the run has said which checkpoints are due. */
-static void on_decided(struct run_req *req)
+/* Sends the reclaim event, or asks what it would do. */
+static int decide(struct gc *gc, bool dry_run,
+                  void (*take)(void *user, const struct verdict *verdict))
 {
-    struct gc *gc = container_of(req, struct gc, event);
-    if (req->status != 0) {
-        gc_note(gc, req->status, &req->diag, "reclaiming forgotten checkpoints");
-        gc_rest(gc, gc->dues.then);
-        return;
-    }
-    const struct verdict_marks *marks = verdict_marks(&req->verdict);
-    if (!take_dues(gc, marks)) {
-        gc_stop_pass(gc);
-        return;
-    }
-    gc->status.held += marks->refused_count;
-    gc_rest(gc, gc->dues.count > 0 ? list_next : gc->dues.then);
+    struct event event = reclaim_event(gc);
+    struct diag diag = DIAG_INIT;
+    CHECK(dry_run || event.u.mark.id_count > 0); /* without ids it would mean all */
+    gc->ask.hear = take;
+    int status = ask_event(&gc->ask, gc->visit.run, &event, dry_run, &diag);
+    return status != 0 ? gc_note(gc, status, &diag, "reclaiming forgotten checkpoints") : 0;
 }
 
-void dues_begin(struct gc *gc, void (*then)(struct gc *gc))
+/* Asks the core, without writing, what is due. */
+static int find_dues(struct gc *gc)
 {
     dues_clear(gc);
-    CHECK(then != NULL);
-    CHECK(gc->visit.run != NULL);
     CHECK(!gc->visit.marked);
-    gc->dues.then = then;
     if (gc->order.pressed && press_ids(gc, &gc->dues.ids, &gc->dues.id_count) != 0) {
-        gc_stop_pass(gc);
-        return;
+        return CAIRN_E_NO_MEMORY;
     }
-    gc->event = (struct run_req){.event = reclaim_event(gc), .done = on_decided, .dry_run = true};
-    run_submit(gc->visit.run, &gc->event);
+    return decide(gc, true, take_dues);
 }
 
 /* --- can they be swept? ----------------------------------------------------------------------- */
 
-/* Lists the objects of the next due checkpoint. After the last one the run's state is asked for. */
-static void list_next(struct gc *gc)
+/* Takes the list of a due checkpoint. One that cannot be listed is stuck: it is not reclaimed in
+ * this pass. */
+static int take_objects(struct gc *gc, struct store_req *req)
 {
-    if (gc_must_stop(gc)) {
-        return;
-    }
-    if (gc->dues.at == gc->dues.count) {
-        gc_snapshot(gc, on_state);
-        return;
-    }
-    CHECK(gc->dues.at < gc->dues.count);
-    gc->req = (struct store_req){
-        .op = STORE_LIST_OBJECTS, .run = gc->status.run, .id = gc->dues.items[gc->dues.at].id};
-    gc_submit(gc, on_objects);
-}
-
-/* Called when the objects of a due checkpoint were listed. One that cannot be listed is stuck: it
- * is not reclaimed in this pass. */
-static void on_objects(struct store_req *req)
-{
-    struct gc *gc = container_of(req, struct gc, req);
-    CHECK(gc->dues.at < gc->dues.count);
-    struct due *due = &gc->dues.items[gc->dues.at++];
+    struct due *due = find_due(gc, req->id);
+    CHECK(due != NULL);
     due->stuck = req->status != 0 && req->status != CAIRN_E_NOT_FOUND;
     due->has_objects = req->status == 0 && req->ret_count > 0;
-    if (due->stuck) {
-        gc_note(gc, req->status, &req->diag, "listing the objects of a forgotten checkpoint");
-    }
     free(req->status == 0 ? req->ret_objects : NULL);
-    gc_rest(gc, list_next);
+    return due->stuck ? gc_note(gc, req->status, &req->diag,
+                                "listing the objects of a forgotten checkpoint")
+                      : 0;
+}
+
+static int list_dues(struct gc *gc)
+{
+    int status = 0;
+    for (size_t i = 0; status == 0 && i < gc->dues.count; i++) {
+        struct store_req req = {
+            .op = STORE_LIST_OBJECTS, .run = gc->now.run, .id = gc->dues.items[i].id};
+        status = gc_group_add(gc, &req, take_objects);
+    }
+    return status != 0 ? status : gc_group_run(gc, take_objects);
 }
 
 /* --- marking for the dues (struct mark_user) ----------------------------------------------------
@@ -173,21 +147,6 @@ static bool is_gone(const struct gc *gc, struct ckpt_id id)
     const struct due *due = find_due(gc, id);
     return due && !due->stuck;
 }
-
-static bool reads_no_own(const struct gc *gc, struct ckpt_id id)
-{
-    (void)gc, (void)id;
-    return false;
-}
-
-/* Which tables can be read matters here, not what they say. */
-static bool asks_nothing(const struct gc *gc, struct ckpt_id id)
-{
-    (void)gc, (void)id;
-    return false;
-}
-
-static void lose_no_own(struct gc *gc, struct ckpt_id id) { (void)gc, (void)id; }
 
 /* The due stays forgotten, and its table is read like that of any other kept checkpoint. */
 static bool keep(struct gc *gc, struct ckpt_id id)
@@ -207,44 +166,26 @@ static void keep_all(struct gc *gc)
     }
 }
 
-static const struct mark_user dues_marking = {.may_go = may_go,
-                                              .is_gone = is_gone,
-                                              .reads_own = reads_no_own,
-                                              .is_asked = asks_nothing,
-                                              .lose_own = lose_no_own,
-                                              .keep = keep,
-                                              .keep_all = keep_all,
-                                              .done = on_checked};
+static const struct mark_user dues_marking = {
+    .may_go = may_go, .is_gone = is_gone, .keep = keep, .keep_all = keep_all};
 
 /* --- can their space be freed? ------------------------------------------------------------------
  */
 
-/* Called with the run's state: the parts of the checkpoints that stay are read, to mark the objects
- * that they refer to. */
-static void on_state(struct run_snapshot_req *req)
+/* The parts of the checkpoints that stay are read, to learn which objects they refer to. */
+static int take_state(struct gc *gc, const struct run_state *state)
 {
-    struct gc *gc = container_of(req, struct gc, snapshot);
-    gc->snapshot.run = NULL; /* it was answered */
-    if (req->status != 0) {
-        gc_note(gc, req->status, &req->diag, "the run's record");
-        gc_next_run(gc);
-        return;
-    }
-    if (!mark_plan(gc, &dues_marking, true, req->state)) {
-        gc_stop_pass(gc);
-        return;
-    }
-    mark_read(gc);
+    return mark_plan(gc, &dues_marking, true, state) ? 0 : CAIRN_E_NO_MEMORY;
 }
 
 /* Notes that the space of a due cannot be freed. Pressure leaves it out until a pass of another
  * kind has tried again. */
 static void note_stuck(struct gc *gc, const struct due *due)
 {
-    const struct known_ckpt *before = known_find(&gc->known, &gc->status.run, due->id);
+    const struct known_ckpt *before = known_find(&gc->known, &gc->now.run, due->id);
     struct known_ckpt known = before ? *before : (struct known_ckpt){.id = due->id};
     known.stuck = true;
-    known_put(&gc->known, &gc->status.run, &known);
+    known_put(&gc->known, &gc->now.run, &known);
 }
 
 /* Keeps the dues whose space can be freed, and names them for the event. Returns false if there is
@@ -258,7 +199,7 @@ static bool choose(struct gc *gc)
         if (!gc->dues.items[i].stuck) {
             gc->dues.ids[kept] = gc->dues.items[i].id;
             gc->dues.items[kept++] = gc->dues.items[i];
-        } else if (!gc->status.dry_run) {
+        } else if (!gc->order.dry_run) {
             note_stuck(gc, &gc->dues.items[i]);
         }
     }
@@ -267,50 +208,48 @@ static bool choose(struct gc *gc)
     return gc->dues.ids != NULL;
 }
 
-static void on_checked(struct gc *gc)
+/* Reads the tables, and leaves out the dues whose space cannot be freed. */
+static int check_dues(struct gc *gc)
 {
+    int status = list_dues(gc);
+    status = status != 0 ? status : gc_state(gc, take_state);
+    status = status != 0 ? status : mark_read(gc);
     mark_clear(gc);
-    if (!choose(gc)) {
-        gc_stop_pass(gc);
-    } else if (gc->status.dry_run) {
-        gc->status.reclaimed += gc->dues.count;
-        gc_rest(gc, gc->dues.then);
-    } else if (gc->dues.count == 0) { /* an event without ids would mean all */
-        gc_rest(gc, gc->dues.then);
-    } else {
-        struct event event = reclaim_event(gc);
-        gc_submit_event(gc, &event, on_reclaimed);
-    }
+    return status != 0 || choose(gc) ? status : CAIRN_E_NO_MEMORY;
 }
 
 /* --- the entry -------------------------------------------------------------------------------- */
 
-static void tell_reclaimed(struct gc *gc, const struct run_req *req)
+/* From here on the record says what is reclaimed. If it took no update, nothing is. */
+static void take_reclaimed(void *user, const struct verdict *verdict)
 {
-    const struct verdict_marks *marks = verdict_marks(&req->verdict);
-    struct gc_reclaim why = {.actor = req->event.u.mark.actor, .reason = req->event.u.mark.reason};
+    struct gc *gc = user;
+    const struct verdict_marks *marks = verdict_marks(verdict);
+    struct event event = reclaim_event(gc);
+    struct gc_reclaim why = {.actor = event.u.mark.actor, .reason = event.u.mark.reason};
+    CHECK(!gc->order.dry_run);
+    gc->now.reclaimed += marks->done_count;
+    gc->now.reclaimed_total += marks->done_count;
+    gc->now.pressed_total += gc->order.pressed ? marks->done_count : 0;
     for (size_t i = 0; gc->options.reclaimed && i < marks->count; i++) {
         if (marks->items[i].outcome == MARK_DONE) {
-            gc->options.reclaimed(gc->options.user, &gc->status.run, marks->items[i].id, &why);
+            gc->options.reclaimed(gc->options.user, &gc->now.run, marks->items[i].id, &why);
         }
     }
 }
 
-/* Called when the reclaim event has been answered. From here on the record says what is reclaimed;
- * if it took no update, nothing is. */
-static void on_reclaimed(struct run_req *req)
+int dues_reclaim(struct gc *gc)
 {
-    struct gc *gc = container_of(req, struct gc, event);
-    CHECK(!gc->status.dry_run);
-    if (req->status != 0) {
-        gc_note(gc, req->status, &req->diag, "reclaiming forgotten checkpoints");
-    } else {
-        size_t count = verdict_marks(&req->verdict)->done_count;
-        gc->status.reclaimed += count;
-        gc->status.reclaimed_total += count;
-        gc->status.pressed_total += gc->order.pressed ? count : 0;
-        tell_reclaimed(gc, req);
+    int status = find_dues(gc);
+    if (status != 0 || gc->dues.count == 0) {
+        return status;
     }
-    dues_clear(gc);
-    gc_rest(gc, gc->dues.then);
+    status = check_dues(gc);
+    if (status == 0 && gc->order.dry_run) {
+        gc->now.reclaimed += gc->dues.count;
+    } else if (status == 0) {
+        status = gc->dues.count > 0 ? decide(gc, false, take_reclaimed) : 0;
+        dues_clear(gc);
+    }
+    return status;
 }

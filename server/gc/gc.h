@@ -7,7 +7,8 @@
  * A pass goes run by run. It lists names first, then reads the record, and then removes only names
  * that were listed and are dead in the record. Names are never used twice, and things that are made
  * after the listing are not in it. README.md says why that is enough. Nothing of a pass has to
- * survive: if it is killed anywhere, the next pass finds the rest. One loop's thread.
+ * survive: if it is killed anywhere, the next pass finds the rest. The functions here are called on
+ * the loop's thread; a pass is straight-line code on a thread of its own.
  */
 #ifndef CAIRN_GC_GC_H
 #define CAIRN_GC_GC_H
@@ -25,6 +26,7 @@ struct gc_reclaim {
 struct gc_options {
     struct loop *loop;
     struct catalog *catalog;
+    struct work_pool *thread; /* of one thread, which may wait, and which nobody else uses */
     /* Between two passes, each of which begins a cycle; 0 means only when asked. */
     uint64_t every_ms;
     uint64_t keep_cycles;  /* cycles until a forgotten checkpoint is reclaimed; at least 1 */
@@ -119,7 +121,7 @@ void gc_set_schedule(struct gc *gc, uint64_t every_ms, uint64_t keep_cycles, uin
 /* Sets the pressure in percent, from the next look on; 0 means off. */
 void gc_set_pressure(struct gc *gc, uint64_t pressure);
 void gc_status(const struct gc *gc, struct gc_status *ret);
-/* Ends after the operation in flight, frees, then calls done. */
+/* Ends after the question in flight, frees, then calls done. */
 void gc_close(struct gc *gc, void (*done)(void *user), void *user);
 
 #endif

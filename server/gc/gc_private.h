@@ -1,37 +1,34 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The state of the garbage collector, and its parts. One thing is in flight at a time (a store
- * operation, an event, a question to the run, a timer); its completion calls the next step, so
- * there are no races inside, and stopping is a flag that each step looks at.
+ * The state of the garbage collector, and its parts. A pass is straight-line code on a thread of
+ * its own (in the simulator a fiber), which asks the loop for everything (reader/ask.h), one
+ * question at a time; so there are no races inside. The schedule, the pace and what others are told
+ * live on the loop. Each file calls only those below it:
  *
- *   gc.c: next run -> cycle -> stale openings end
- *      dues.c: what is to be reclaimed -> can its space be given back? -> reclaim
- *   gc.c: list the checkpoints
- *      batch.c: list names of some of them -> read the record, decide
- *          marking.c: read the object tables of those that may refer to them
- *      batch.c: remove what is dead -> the next batch ... -> next run
+ *   gc.c (loop): when a pass is due, its end, the status
+ *     pressure.c: which forgotten checkpoints go because room is wanted
+ *     visit.c: run by run: cycle, stale openings, dues, what is stored
+ *       dues.c: what is to be reclaimed; can its space be given back?
+ *       batch.c: list names of some checkpoints -> read the record, decide -> remove what is dead
+ *         marking.c: the object tables of those that may refer to them, through the reader
+ *           pass.c: questions to the store and the run, errors, the status
  *
- * gc.c is the root. It calls the parts, each of which has its own struct here; they call marking.c
- * and pass.c, and come back by what the caller gave them.
+ * The functions of a pass return 0 if the pass goes on. ENDED: the present run is left. Other
+ * errors end the pass: CANCELLED (gc is closing, or another daemon has the duty), NO_MEMORY,
+ * READ_ONLY.
  */
 #ifndef CAIRN_GC_GC_PRIVATE_H
 #define CAIRN_GC_GC_PRIVATE_H
 
 #include "gc/gc.h"
 #include "gc/known.h"
-#include "gc/part_table.h"
+#include "reader/store_source.h"
 
 enum {
-    GC_LOOK_MS = 5000,   /* how often to look whether this daemon has the duty */
-    GC_FIRST_MS = 60000, /* from the start to the first pass, which begins no cycle */
-    GC_STORE_DEADLINE_MS = 60000,
-    /* After this time without a byte moved by a session, sessions count as idle. */
-    GC_QUIET_MS = 1000,
-    GC_SHARE = 20,     /* beside busy sessions, gc uses one part in this many of the time */
-    GC_PAUSE_MS = 20,  /* the shortest pause beside busy sessions */
+    GC_GROUP = 32,     /* store operations that are asked for in one question */
     GC_STALE_MAX = 64, /* stale openings that one pass ends */
     BATCH_CKPTS_MAX = 128,
-    BATCH_NAMES_MAX = 65536,
+    BATCH_NAMES_MAX = 65536, /* no more are listed once there are so many */
 };
 
 enum ckpt_kind {
@@ -85,7 +82,8 @@ struct pass_order {
     struct press_pick
         *picks; /* pressure: only these checkpoints, in the order in which they were forgotten */
     size_t pick_count;
-    char reason[ENTRY_REASON_BYTES]; /* of pressure, for the chain */
+    char reason[ENTRY_REASON_BYTES];    /* of pressure, for the chain */
+    uint64_t keep_cycles, lease_cycles; /* as the schedule was when the pass began */
 };
 
 /* A forgotten checkpoint that may be reclaimed because room is wanted. */
@@ -97,29 +95,30 @@ struct press_pick {
 };
 
 /* The search for forgotten checkpoints under pressure; see pressure.c. */
-struct gc;
-
 struct press {
-    void (*chosen)(struct gc *gc, const struct pass_order *order);
-    char project[LIMIT_RUN_NAME_BYTES + 1]; /* only its runs; "" for all */
-    uint64_t need;                          /* bytes to free */
-    char reason[ENTRY_REASON_BYTES];
-    size_t pick_count, pick_cap;
-    struct press_pick *picks;
-    /* What refused saves have lacked; "" and 0 if nothing. */
+    /* The loop's: what refused saves have lacked; "" and 0 if nothing. */
     char wanted_project[LIMIT_RUN_NAME_BYTES + 1];
     uint64_t wanted_bytes;
     uint64_t refusals; /* refusals of the store that were already handled */
+    /* The thread's: */
+    char project[LIMIT_RUN_NAME_BYTES + 1]; /* only its runs; "" for all */
+    uint64_t need;                          /* bytes to free */
+    char reason[ENTRY_REASON_BYTES];
+    struct store_req usage;
+    size_t pick_count, pick_cap;
+    struct press_pick *picks;
+    bool lacks_memory;
 };
 
 /* What the pass knows of the run that it is at. */
 struct visit {
     struct run *run; /* held; NULL between two runs */
+    const struct run_name *name;
     uint64_t cycle;
     bool marked;     /* state_is_marked(): nothing of the run is removed */
     bool may_bury;   /* there were dead entries before anything was listed */
     uint64_t fenced; /* terms below this were fenced before anything was listed */
-    size_t stale_count, stale_next;
+    size_t stale_count;
     struct stale stales[GC_STALE_MAX];
     size_t bury_count; /* dead entries of which nothing is stored any more */
     struct ckpt_id *buries;
@@ -129,18 +128,17 @@ struct visit {
 
 /* The dues of a run; see dues.c. */
 struct dues {
-    size_t count, at;
+    size_t count;
     struct due *items;   /* sorted by id; in a dry run, those that count as reclaimed */
     struct ckpt_id *ids; /* the ids that the reclaim event names */
     size_t id_count;
-    void (*then)(struct gc *gc);
 };
 
 /* The checkpoints whose leftovers are removed together, sorted by id; see batch.c. */
 struct batch {
     size_t count, names;
-    size_t at, item, sweep; /* where removing and sweeping stand */
-    bool in_smalls;         /* removes the small things of the checkpoint at `at` */
+    struct batch_ckpt next; /* whose objects were listed, and whose small things are next */
+    bool next_is_lost;      /* they could not be listed: it is left out */
     struct batch_ckpt ckpts[BATCH_CKPTS_MAX];
 };
 
@@ -150,7 +148,8 @@ struct mark_user {
     bool (*may_go)(const struct gc *gc, struct ckpt_id id);
     /* Returns true if the checkpoint counts as reclaimed, so that its table says nothing. */
     bool (*is_gone)(const struct gc *gc, struct ckpt_id id);
-    /* Returns true if its own table has to be read because some of its objects may be dead. */
+    /* Returns true if its own table has to be read because some of its objects may be dead. NULL,
+     * as the next two: never; which tables can be read matters, and not what they say. */
     bool (*reads_own)(const struct gc *gc, struct ckpt_id id);
     /* Returns true if the objects of the checkpoint are to be marked. */
     bool (*is_asked)(const struct gc *gc, struct ckpt_id id);
@@ -163,88 +162,86 @@ struct mark_user {
     void (*keep_all)(struct gc *gc);
     /* Called for a dead checkpoint whose part belongs to another run. */
     void (*is_foreign)(struct gc *gc, struct ckpt_id id);
-    /* Called when all tables were read. */
-    void (*done)(struct gc *gc);
 };
 
 /* The reading of object tables, and the objects that they refer to; see marking.c. */
 struct marking {
     const struct mark_user *user;
     struct uuid run_uuid; /* to compare with the headers of the run's parts */
-    size_t table_count, table_next, table_cap;
+    size_t table_count, table_cap;
     struct table_of *tables;
-    uint32_t rank; /* the one whose part of tables[table_next] is read */
-    struct part_table table;
-    uint8_t *pages;
     size_t count, cap;
-    struct object_id *ids; /* objects that are referred to; sorted once all tables are read */
-};
-
-enum gc_doing {
-    GC_WAITS,
-    GC_LOOKS, /* searches under pressure, between two passes */
-    GC_RUNS   /* a pass */
+    struct object_id *ids; /* objects that are referred to */
+    bool is_sorted;        /* all tables are read, and the ids are sorted */
 };
 
 struct gc {
     struct gc_options options;
-    enum gc_doing doing;
+    struct ask ask;
+    struct store_source source; /* of the reader; the thread's */
+    /* The loop's: */
     struct timer timer;
     struct post post;
-    void (*step)(struct gc *gc);
-    struct store_req req;
-    struct run_req event;
-    struct run_snapshot_req snapshot;
-    void (*done)(struct store_req *req);
-    bool busy;  /* a request is at the store */
-    bool first; /* the first pass after the start is yet to come */
+    struct work work;
+    bool busy;    /* the thread is at work: on a pass, or it looks whether room is wanted */
+    bool running; /* on a pass */
+    bool waiting; /* another daemon has the duty */
+    bool first;   /* the first pass after the start is yet to come */
     bool is_asked;
-    struct pass_order asked, order; /* asked: the next one, if is_asked; order: the one that runs */
+    struct pass_order asked; /* the next pass, if is_asked */
     uint64_t due_ms;
     int64_t due_wall_ns;
-    /* For gc_rest(): op_ms is when the last operation began, took_ms how long it took. */
-    uint64_t load, busy_ms, op_ms, took_ms;
-    struct gc_status status;
+    uint64_t load, busy_ms;     /* what sessions have moved, and until when they count as busy */
+    void (*closed)(void *user); /* set once gc_close() was called */
+    void *closed_user;
+    /* The thread's while it is at work, else the loop's: */
+    struct pass_order order; /* of the pass that runs */
+    bool has_order;
+    struct gc_status now;
     struct known known;
     struct run_name *names;
     size_t name_count, name_next;
+    size_t group_count;
+    struct store_req group[GC_GROUP]; /* operations that are asked for together */
     struct press press;
     struct visit visit;
     struct dues dues;
     struct batch batch;
     struct marking mark;
-    void (*end_pass)(struct gc *gc), (*next_run)(struct gc *gc); /* gc.c's, for pass.c */
-    void (*closed)(void *user); /* set once gc_close() was called */
-    void *closed_user;
+    pthread_mutex_t lock; /* guards shown */
+    struct gc_status shown;
 };
 
 /* --- pass.c: what every part of a pass needs -------------------------------------------------- */
 
-/* Returns true, and ends the pass, if gc is closing or may not run any more. */
-bool gc_must_stop(struct gc *gc);
-/* Notes an error of the present run for the status; the first damage stays. */
-void gc_note(struct gc *gc, int status, const struct diag *diag, const char *what);
-/* Calls step by the timer. */
-void gc_later(struct gc *gc, uint64_t ms, void (*step)(struct gc *gc));
-/* Calls step now, or after a pause if sessions are busy. */
-void gc_rest(struct gc *gc, void (*step)(struct gc *gc));
-/* Submits gc->req, which the caller has filled in. Clears busy before it calls done. */
-void gc_submit(struct gc *gc, void (*done)(struct store_req *req));
-/* Sends an event to the present run. */
-void gc_submit_event(struct gc *gc, const struct event *event, void (*done)(struct run_req *req));
-/* Asks the present run for its state. */
-void gc_snapshot(struct gc *gc, void (*done)(struct run_snapshot_req *req));
-void gc_next_run(struct gc *gc);  /* gives up the present run, or is done with it */
-void gc_stop_pass(struct gc *gc); /* ends the pass: no memory, or the store is read-only */
-bool gc_may_run(const struct gc *gc);
+/* Makes what the pass has counted visible in the status. */
+void gc_show(struct gc *gc);
+/* Notes an error of the present run for the status; the first damage stays. Returns 0, or CANCELLED
+ * without a note if that is the status. */
+int MUST_USE gc_note(struct gc *gc, int status, const struct diag *diag, const char *what);
+/* Runs one operation. Returns its status. */
+int MUST_USE gc_store(struct gc *gc, struct store_req *io);
+/* Adds an operation to gc->group. A full group is run first. */
+int MUST_USE gc_group_add(struct gc *gc, const struct store_req *req,
+                          int (*take)(struct gc *gc, struct store_req *req));
+/* Runs the group, which is empty afterwards. Calls take with each operation that was not
+ * cancelled, and returns the first error of these calls. */
+int MUST_USE gc_group_run(struct gc *gc, int (*take)(struct gc *gc, struct store_req *req));
+/* Makes a run the present one; false without memory. The other releases it, and forgets what the
+ * pass knows of it. */
+bool gc_take_run(struct gc *gc, const struct run_name *name);
+void gc_release_run(struct gc *gc);
+/* Has take called on the loop's thread with the state of the present run, and returns what it
+ * returns. ENDED, with a note, if the record cannot be read. */
+int MUST_USE gc_state(struct gc *gc, int (*take)(struct gc *gc, const struct run_state *state));
 
 /* --- pressure.c ------------------------------------------------------------------------------- */
 
-/* Starts the search under pressure. Returns false if there is no reason to search. After true,
- * chosen is called: with the order of a pass, whose arrays it takes, or with NULL if there is no
- * pressure or nothing to reclaim. */
-bool press_look(struct gc *gc, void (*chosen)(struct gc *gc, const struct pass_order *order));
-void press_clear(struct gc *gc);
+/* Called on the loop. Returns true if it is worth looking whether room is wanted. */
+bool press_may_want(struct gc *gc);
+/* Looks whether room is wanted. Returns true, with the order of a pass, whose arrays the caller
+ * takes, if there is something to reclaim. */
+bool press_find(struct gc *gc, struct pass_order *ret);
 /* Gives the checkpoints of the present run that the order names. *ret is malloc'ed and the caller
  * frees it. Returns NO_MEMORY if there is no memory. */
 int MUST_USE press_ids(const struct gc *gc, struct ckpt_id **ret, size_t *ret_count);
@@ -267,21 +264,29 @@ bool mark_plan(struct gc *gc, const struct mark_user *user, bool any_may_go,
  * see that it belongs to this run. Called after mark_plan(). Returns false if there is no memory.
  */
 bool mark_add_dead(struct gc *gc, const struct store_name *part);
-/* Reads the tables. Ends with user->done(). */
-void mark_read(struct gc *gc);
+/* Called once, before the others: says how the tables are read. */
+void mark_init(struct gc *gc);
+/* Reads the tables. */
+int MUST_USE mark_read(struct gc *gc);
 bool mark_has(const struct gc *gc, const struct object_id *id);
 void mark_clear(struct gc *gc);
 
 /* --- dues.c ----------------------------------------------------------------------------------- */
 
-/* Reclaims what is due in the present run, and calls then. */
-void dues_begin(struct gc *gc, void (*then)(struct gc *gc));
+/* Reclaims what is due in the present run. */
+int MUST_USE dues_reclaim(struct gc *gc);
 bool dues_has(const struct gc *gc, struct ckpt_id id); /* it counts as reclaimed */
 void dues_clear(struct gc *gc);
 
 /* --- batch.c ---------------------------------------------------------------------------------- */
 
-void batch_begin(struct gc *gc); /* goes on at ckpt_next; calls gc_next_run() if none is left */
+/* Removes what is dead of the checkpoints that visit.ckpts names. */
+int MUST_USE batch_remove(struct gc *gc);
 void batch_clear(struct gc *gc);
+
+/* --- visit.c ---------------------------------------------------------------------------------- */
+
+/* Runs the pass that has begun. */
+void visit_runs(struct gc *gc);
 
 #endif

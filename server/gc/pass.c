@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What every part of a pass needs: one store operation, one event and one question to the run at a
- * time, rest beside busy sessions, errors for the status, and the ways out of a run and of a pass.
- * One loop's thread.
+ * What every part of a pass needs: questions to the store and to the run, errors for the status,
+ * and the status itself. On the pass's thread.
  */
 #include "gc_private.h"
 
@@ -10,47 +9,11 @@
 
 #include <stdio.h>
 
-/* Checks that nothing is under way: a pass does one thing at a time, and the completion of each is
- * what begins the next. */
-static void check_idle(const struct gc *gc)
+void gc_show(struct gc *gc)
 {
-    CHECK(!gc->busy);
-    CHECK(!gc->event.submitted);
-    CHECK(gc->snapshot.run == NULL);
-}
-
-void gc_later(struct gc *gc, uint64_t ms, void (*step)(struct gc *gc))
-{
-    CHECK(step != NULL);
-    check_idle(gc);
-    gc->step = step;
-    timer_start(&gc->timer, ms);
-}
-
-bool gc_may_run(const struct gc *gc)
-{
-    return !gc->options.may_run || gc->options.may_run(gc->options.user);
-}
-
-void gc_stop_pass(struct gc *gc)
-{
-    CHECK(!gc->busy);
-    if (gc->status.code == 0) {
-        gc->status.code = CAIRN_E_NO_MEMORY;
-        snprintf(gc->status.text, sizeof(gc->status.text), "no memory for a pass");
-    }
-    gc->status.errors++;
-    gc->status.errors_total++;
-    gc->end_pass(gc);
-}
-
-bool gc_must_stop(struct gc *gc)
-{
-    if (!gc->closed && gc_may_run(gc)) {
-        return false;
-    }
-    gc->end_pass(gc);
-    return true;
+    pthread_mutex_lock(&gc->lock);
+    gc->shown = gc->now;
+    pthread_mutex_unlock(&gc->lock);
 }
 
 static bool is_damage(int code)
@@ -58,80 +21,119 @@ static bool is_damage(int code)
     return err_exit_status(code) == err_exit_status(CAIRN_E_DAMAGED);
 }
 
-void gc_note(struct gc *gc, int status, const struct diag *diag, const char *what)
+int gc_note(struct gc *gc, int status, const struct diag *diag, const char *what)
 {
     char name[RUN_NAME_TEXT_MAX];
-    gc->status.errors++;
-    gc->status.errors_total++;
-    if (is_damage(gc->status.code) && !is_damage(status)) {
-        return;
-    }
     CHECK(status != 0);
-    run_name_format(&gc->status.run, name);
-    gc->status.code = status;
-    snprintf(gc->status.text, sizeof(gc->status.text), "%s: %s: %s", name, what,
-             diag_text(diag, status));
-}
-
-static void on_done(struct store_req *req)
-{
-    struct gc *gc = container_of(req, struct gc, req);
-    CHECK(gc->busy);
-    gc->busy = false;
-    gc->took_ms = loop_now_ms(gc->options.loop) - gc->op_ms;
-    gc->done(req);
-}
-
-void gc_submit(struct gc *gc, void (*done)(struct store_req *req))
-{
-    check_idle(gc);
-    CHECK(!timer_is_active(&gc->timer));
-    CHECK(done != NULL);
-    if (gc->status.dry_run || gc->visit.marked) {
-        CHECK(gc->req.op != STORE_DELETE_OBJECT);
-        CHECK(gc->req.op != STORE_DELETE_SMALL);
-        CHECK(gc->req.op != STORE_SWEEP);
+    if (status == CAIRN_E_CANCELLED) {
+        return status;
     }
-    gc->busy = true;
-    gc->done = done;
-    gc->req.deadline_ms = GC_STORE_DEADLINE_MS;
-    gc->req.done = on_done;
-    gc->op_ms = loop_now_ms(gc->options.loop);
-    store_submit(catalog_store(gc->options.catalog), &gc->req);
-}
-
-/* Removing files costs a disk about as much time as it takes. Beside busy sessions gc may use a
- * twentieth of the time. */
-void gc_rest(struct gc *gc, void (*step)(struct gc *gc))
-{
-    uint64_t now = loop_now_ms(gc->options.loop);
-    uint64_t load = gc->options.load ? gc->options.load(gc->options.user) : 0;
-    if (load != gc->load) {
-        gc->load = load;
-        gc->busy_ms = now + GC_QUIET_MS;
+    gc->now.errors++;
+    gc->now.errors_total++;
+    if (!is_damage(gc->now.code) || is_damage(status)) {
+        run_name_format(&gc->now.run, name);
+        gc->now.code = status;
+        snprintf(gc->now.text, sizeof(gc->now.text), "%s: %s: %s", name, what,
+                 diag_text(diag, status));
     }
-    /* An order to reclaim now does not yield, because somebody waits for the room. */
-    bool disturbs = now < gc->busy_ms && !gc->order.now;
-    uint64_t took = gc->took_ms;
-    gc->took_ms = 0;
-    gc_later(gc, disturbs ? max_u64(GC_PAUSE_MS, took * (GC_SHARE - 1)) : 0, step);
+    return 0;
 }
 
-void gc_submit_event(struct gc *gc, const struct event *event, void (*done)(struct run_req *req))
+/* --- the store -------------------------------------------------------------------------------- */
+
+static void ask_for(struct gc *gc, size_t count, struct store_req *io)
 {
-    check_idle(gc);
-    CHECK(gc->visit.run != NULL);
-    CHECK(!gc->status.dry_run); /* each of them is written */
-    gc->event = (struct run_req){.event = *event, .done = done};
-    run_submit(gc->visit.run, &gc->event);
+    for (size_t i = 0; i < count; i++) {
+        if (gc->order.dry_run || gc->visit.marked) {
+            CHECK(io[i].op != STORE_DELETE_OBJECT);
+            CHECK(io[i].op != STORE_DELETE_SMALL);
+            CHECK(io[i].op != STORE_SWEEP);
+        }
+    }
+    ask_stores(&gc->ask, catalog_store(gc->options.catalog), count, io);
+    gc_show(gc);
 }
 
-void gc_snapshot(struct gc *gc, void (*done)(struct run_snapshot_req *req))
+int gc_store(struct gc *gc, struct store_req *io)
 {
-    check_idle(gc);
-    CHECK(gc->visit.run != NULL);
-    gc->snapshot = (struct run_snapshot_req){.done = done};
-    run_snapshot(gc->visit.run, &gc->snapshot);
+    ask_for(gc, 1, io);
+    return io->status;
 }
 
-void gc_next_run(struct gc *gc) { gc_rest(gc, gc->next_run); }
+int gc_group_run(struct gc *gc, int (*take)(struct gc *gc, struct store_req *req))
+{
+    size_t count = gc->group_count;
+    int status = 0;
+    gc->group_count = 0;
+    if (count == 0) {
+        return 0;
+    }
+    ask_for(gc, count, gc->group);
+    for (size_t i = 0; i < count; i++) {
+        struct store_req *req = &gc->group[i];
+        int one = req->status == CAIRN_E_CANCELLED ? req->status : take(gc, req);
+        status = status != 0 ? status : one;
+    }
+    gc_show(gc);
+    return status;
+}
+
+int gc_group_add(struct gc *gc, const struct store_req *req,
+                 int (*take)(struct gc *gc, struct store_req *req))
+{
+    int status = gc->group_count == GC_GROUP ? gc_group_run(gc, take) : 0;
+    if (status == 0) {
+        CHECK(gc->group_count < GC_GROUP);
+        gc->group[gc->group_count++] = *req;
+    }
+    return status;
+}
+
+/* --- the run ---------------------------------------------------------------------------------- */
+
+static void on_take_run(void *user)
+{
+    struct gc *gc = user;
+    gc->visit.run = catalog_run(gc->options.catalog, gc->visit.name);
+}
+
+bool gc_take_run(struct gc *gc, const struct run_name *name)
+{
+    CHECK(gc->visit.run == NULL);
+    gc->visit.name = name;
+    ask_call(&gc->ask, on_take_run, gc);
+    return gc->visit.run != NULL;
+}
+
+static void on_release_run(void *user)
+{
+    struct gc *gc = user;
+    catalog_release(gc->visit.run);
+    gc->visit = (struct visit){.run = NULL};
+}
+
+void gc_release_run(struct gc *gc) { ask_call(&gc->ask, on_release_run, gc); }
+
+struct state_question {
+    struct gc *gc;
+    int (*take)(struct gc *gc, const struct run_state *state);
+    int status;
+};
+
+static void on_state(void *user, const struct run_state *state)
+{
+    struct state_question *question = user;
+    question->status = question->take(question->gc, state);
+}
+
+int gc_state(struct gc *gc, int (*take)(struct gc *gc, const struct run_state *state))
+{
+    struct state_question question = {.gc = gc, .take = take};
+    struct diag diag = DIAG_INIT;
+    int status = ask_state(&gc->ask, gc->visit.run, on_state, &question, &diag);
+    if (status == 0) {
+        return question.status;
+    }
+    status = gc_note(gc, status, &diag, "the run's record");
+    return status != 0 ? status : CAIRN_E_ENDED;
+}

@@ -5,10 +5,11 @@
  * less than `[gc] pressure` percent of the store, or of a project's quota, are free, and after a
  * save was refused for lack of room. Only checkpoints that are forgotten, and that neither an open
  * save nor a restore uses, are taken; the core decides that (I6). The search runs every few
- * seconds, and only while something is forgotten. One loop's thread.
+ * seconds, and only while something is forgotten. On the pass's thread; what is called on the loop
+ * is named on_ or take_.
  *
- *   press_look -> the store's usage -> whose room? -> the runs, one after another: candidates
- *       -> `chosen`, with an order for the pass over these, or without
+ *   press_find: the store's usage -> whose room? -> the runs, one after another: candidates
+ *       -> an order for a pass over these
  */
 #include "gc_private.h"
 
@@ -19,24 +20,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static void on_usage(struct store_req *req);
-static void next_run(struct gc *gc);
-static void on_state(struct run_snapshot_req *req);
-
-void press_clear(struct gc *gc)
-{
-    free(gc->press.picks);
-    gc->press.picks = NULL;
-    gc->press.pick_count = gc->press.pick_cap = 0;
-}
-
-static void end(struct gc *gc)
-{
-    press_clear(gc);
-    gc->press.chosen(gc, NULL);
-}
-
-bool press_look(struct gc *gc, void (*chosen)(struct gc *gc, const struct pass_order *order))
+bool press_may_want(struct gc *gc)
 {
     struct catalog_totals totals;
     catalog_totals(gc->options.catalog, &totals);
@@ -44,11 +28,6 @@ bool press_look(struct gc *gc, void (*chosen)(struct gc *gc, const struct pass_o
         gc->press.wanted_project[0] = '\0';
         return false;
     }
-    CHECK(gc->doing == GC_LOOKS);
-    CHECK(gc->visit.run == NULL);
-    gc->press.chosen = chosen;
-    gc->req = (struct store_req){.op = STORE_USAGE};
-    gc_submit(gc, on_usage);
     return true;
 }
 
@@ -129,22 +108,32 @@ static bool anybody_wants(struct gc *gc, const struct store_req *usage)
     return false;
 }
 
-/* Called when the store has said how full it is. */
-static void on_usage(struct store_req *req)
+/* Keeps the names of the runs that have forgotten checkpoints and whose room is wanted. Without
+ * memory there are none, and the next look tries again. */
+static void on_usage(void *user)
 {
-    struct gc *gc = container_of(req, struct gc, req);
-    if (gc_must_stop(gc)) {
-        return;
-    }
-    free(gc->names);
-    gc->names = NULL;
-    gc->name_count = gc->name_next = 0;
-    if (!anybody_wants(gc, req) ||
+    struct gc *gc = user;
+    const char *project = gc->press.project;
+    size_t kept = 0;
+    CHECK(!gc->names);
+    gc->name_count = 0;
+    if (!anybody_wants(gc, &gc->press.usage) ||
         catalog_names(gc->options.catalog, &gc->names, &gc->name_count) != 0) {
-        end(gc); /* without memory the next look tries again */
         return;
     }
-    next_run(gc);
+    for (size_t i = 0; i < gc->name_count; i++) {
+        struct forgotten_total totals = {.count = 0};
+        bool is_meant = project[0] == '\0' || strcmp(project, gc->names[i].project) == 0;
+        struct run *run = is_meant ? catalog_run(gc->options.catalog, &gc->names[i]) : NULL;
+        if (run) {
+            run_forgotten(run, &totals);
+            catalog_release(run);
+        }
+        if (totals.count > 0) {
+            gc->names[kept++] = gc->names[i];
+        }
+    }
+    gc->name_count = kept;
 }
 
 /* --- candidates ------------------------------------------------------------------------------- */
@@ -177,17 +166,12 @@ static struct run_name *runs_of(const struct press_pick *picks, size_t count, si
 }
 
 /* Chooses as many forgotten checkpoints as the lacking bytes need, those forgotten longest ago
- * first, and begins a pass for them. */
-static void choose(struct gc *gc)
+ * first. Returns false if there is no memory. */
+static bool choose(struct press *press, struct pass_order *ret)
 {
-    struct press *press = &gc->press;
     struct pass_order order = {.now = true, .pressed = true};
     uint64_t sum = 0;
-    if (press->pick_count == 0) { /* all forgotten checkpoints are in use */
-        gc->press.wanted_project[0] = '\0';
-        end(gc);
-        return;
-    }
+    CHECK(press->pick_count > 0);
     qsort(press->picks, press->pick_count, sizeof(*press->picks), compare_picks);
     while (order.pick_count < press->pick_count && sum < press->need) {
         sum += press->picks[order.pick_count++].bytes;
@@ -195,14 +179,13 @@ static void choose(struct gc *gc)
     CHECK(order.pick_count > 0);
     order.runs = runs_of(press->picks, order.pick_count, &order.run_count);
     if (!order.runs) {
-        end(gc);
-        return;
+        return false;
     }
     order.picks = press->picks; /* the order owns them from here on */
     press->picks = NULL;
-    press->pick_count = press->pick_cap = 0;
     memcpy(order.reason, press->reason, sizeof(order.reason));
-    press->chosen(gc, &order);
+    *ret = order;
+    return true;
 }
 
 /* Appends a checkpoint that may be reclaimed. Returns false if there is no memory. */
@@ -221,7 +204,7 @@ static bool add(struct press *press, const struct press_pick *pick)
     return true;
 }
 
-/* Appends all forgotten checkpoints of the present run that nothing uses. Returns false if there is
+/* Appends all forgotten checkpoints of a run that nothing uses. Returns false if there is
  * no memory. */
 static bool add_all(struct gc *gc, const struct run_state *state)
 {
@@ -231,12 +214,11 @@ static bool add_all(struct gc *gc, const struct run_state *state)
     bool good = state_uses(state, &scratch, &uses) == 0;
     for (size_t i = 0; good && i < state->commit_count; i++) {
         const struct state_commit *commit = &state->commits[i];
-        const struct known_ckpt *known =
-            known_find(&gc->known, run_name_of(gc->visit.run), commit->entry.id);
+        const struct known_ckpt *known = known_find(&gc->known, gc->visit.name, commit->entry.id);
         bool is_stuck = known && known->stuck; /* of no use here; the others can be reclaimed */
         bool is_free = commit->forgotten && !commit->reclaimed && !commit->pinned;
         if (is_free && !is_stuck && !uses[i].claimed && !uses[i].leased) {
-            struct press_pick pick = {.run = *run_name_of(gc->visit.run),
+            struct press_pick pick = {.run = *gc->visit.name,
                                       .id = commit->entry.id,
                                       .forgotten_wall_ns = commit->mark->wall_ns,
                                       .seq = commit->entry.seq,
@@ -248,51 +230,61 @@ static bool add_all(struct gc *gc, const struct run_state *state)
     return good;
 }
 
-/* Takes the candidates of a run. A run whose record cannot be read gives none; scrub and the passes
- * report it. */
-static void on_state(struct run_snapshot_req *req)
+static void take_candidates(void *user, const struct run_state *state)
 {
-    struct gc *gc = container_of(req, struct gc, snapshot);
-    gc->snapshot.run = NULL; /* it was answered */
-    bool good = req->status != 0 || add_all(gc, req->state);
-    catalog_release(gc->visit.run);
-    gc->visit.run = NULL;
-    if (!good || gc_must_stop(gc)) {
-        if (!good) {
-            end(gc);
-        }
-        return;
-    }
-    next_run(gc);
+    struct gc *gc = user;
+    gc->press.lacks_memory = !add_all(gc, state);
 }
 
-/* Asks for the state of the next run that has forgotten checkpoints. After the last run the choice
- * is made. */
-static void next_run(struct gc *gc)
+/* Takes the candidates of a run. A run whose record cannot be read gives none; scrub and the passes
+ * report it. */
+static int add_run(struct gc *gc, const struct run_name *name)
 {
-    struct forgotten_total totals = {.count = 0};
-    const char *project = gc->press.project;
-    while (gc->name_next < gc->name_count) {
-        const struct run_name *name = &gc->names[gc->name_next++];
-        if (project[0] != '\0' && strcmp(project, name->project) != 0) {
-            continue;
-        }
-        CHECK(gc->visit.run == NULL);
-        struct run *run = catalog_run(gc->options.catalog, name);
-        if (!run) {
-            end(gc); /* without memory the next look tries again */
-            return;
-        }
-        run_forgotten(run, &totals);
-        if (totals.count > 0) {
-            gc->visit.run = run;
-            gc->snapshot = (struct run_snapshot_req){.done = on_state, .any_age = true};
-            run_snapshot(run, &gc->snapshot);
-            return;
-        }
-        catalog_release(run);
+    if (!gc_take_run(gc, name)) {
+        return CAIRN_E_NO_MEMORY;
     }
-    choose(gc);
+    int status = ask_state(&gc->ask, gc->visit.run, take_candidates, gc, NULL);
+    gc_release_run(gc);
+    return gc->press.lacks_memory ? CAIRN_E_NO_MEMORY : status == CAIRN_E_CANCELLED ? status : 0;
+}
+
+/* All forgotten checkpoints are in use, so the project waits no more. */
+static void on_none(void *user)
+{
+    struct gc *gc = user;
+    gc->press.wanted_project[0] = '\0';
+}
+
+static bool find(struct gc *gc, struct pass_order *ret)
+{
+    struct press *press = &gc->press;
+    int status = 0;
+    press->lacks_memory = false;
+    for (size_t i = 0; status == 0 && i < gc->name_count; i++) {
+        status = add_run(gc, &gc->names[i]);
+    }
+    if (status == 0 && press->pick_count == 0) {
+        ask_call(&gc->ask, on_none, gc);
+        return false;
+    }
+    return status == 0 && choose(press, ret);
+}
+
+bool press_find(struct gc *gc, struct pass_order *ret)
+{
+    struct press *press = &gc->press;
+    bool is_found = false;
+    press->usage = (struct store_req){.op = STORE_USAGE};
+    if (gc_store(gc, &press->usage) != CAIRN_E_CANCELLED) {
+        ask_call(&gc->ask, on_usage, gc);
+        is_found = gc->names && find(gc, ret);
+    }
+    free(gc->names);
+    free(press->picks);
+    gc->names = NULL;
+    press->picks = NULL;
+    press->pick_count = press->pick_cap = 0;
+    return is_found;
 }
 
 int press_ids(const struct gc *gc, struct ckpt_id **ret, size_t *ret_count)
@@ -304,7 +296,7 @@ int press_ids(const struct gc *gc, struct ckpt_id **ret, size_t *ret_count)
         return CAIRN_E_NO_MEMORY;
     }
     for (size_t i = 0; i < order->pick_count; i++) {
-        if (run_name_equal(&order->picks[i].run, &gc->status.run)) {
+        if (run_name_equal(&order->picks[i].run, &gc->now.run)) {
             ids[count++] = order->picks[i].id;
         }
     }

@@ -66,6 +66,18 @@ static uint64_t wait_ms(const struct ask *ask)
     return ask->options.wait_ms ? ask->options.wait_ms(ask->options.user) : 0;
 }
 
+/* Answers with CANCELLED, and returns true, if the owner wants nothing more to be asked. */
+static bool is_over(struct ask *ask)
+{
+    if (!ask->options.is_strict || wait_ms(ask) != ASK_NEVER) {
+        return false;
+    }
+    diag_clear(&ask->diag);
+    ask->status = diag_set(&ask->diag, CAIRN_E_CANCELLED, "it was ended before");
+    answer(ask);
+    return true;
+}
+
 /* --- the store -------------------------------------------------------------------------------- */
 
 static bool moves_bytes(enum store_op op)
@@ -73,25 +85,53 @@ static bool moves_bytes(enum store_op op)
     return op == STORE_READ || op == STORE_WRITE || op == STORE_FETCH || op == STORE_PUBLISH;
 }
 
-static void on_stored(struct store_req *req)
+/* Answers; what was not asked is cancelled. */
+static void cancel_rest(struct ask *ask)
 {
-    struct ask *ask = container_of(req, struct ask, req);
-    if (req->status == 0 && ask->options.moved && moves_bytes(req->op)) {
-        ask->options.moved(ask->options.user, req->op == STORE_FETCH ? req->ret_bytes : req->bytes);
+    for (; ask->at < ask->count; ask->at++) {
+        struct store_req *req = &ask->reqs[ask->at];
+        diag_clear(&req->diag);
+        req->status = diag_set(&req->diag, CAIRN_E_CANCELLED, "it was ended before");
     }
+    ask->reqs = NULL;
     answer(ask);
 }
 
+static void on_stored(struct store_req *req);
+
+/* Begins the next operation, or waits until it may begin. */
 static void start_store(struct ask *ask)
 {
-    uint64_t ms = moves_bytes(ask->req.op) ? wait_ms(ask) : 0;
+    CHECK(ask->at < ask->count);
+    enum store_op op = ask->reqs[ask->at].op;
+    uint64_t ms = ask->options.is_strict || moves_bytes(op) ? wait_ms(ask) : 0;
     if (ms == ASK_NEVER) {
-        ask->req.status = diag_set(&ask->req.diag, CAIRN_E_CANCELLED, "it was ended before");
-        answer(ask);
+        cancel_rest(ask);
     } else if (ms > 0) {
         timer_start(&ask->timer, min_u64(ms, LOOK_MS));
     } else {
+        ask->req = ask->reqs[ask->at];
+        ask->req.done = on_stored;
+        ask->req.deadline_ms = ASK_STORE_DEADLINE_MS;
+        ask->began_ms = loop_now_ms(ask->options.loop);
         store_submit(ask->store, &ask->req);
+    }
+}
+
+static void on_stored(struct store_req *req)
+{
+    struct ask *ask = container_of(req, struct ask, req);
+    CHECK(ask->at < ask->count);
+    ask->took_ms = loop_now_ms(ask->options.loop) - ask->began_ms;
+    if (req->status == 0 && ask->options.moved && moves_bytes(req->op)) {
+        ask->options.moved(ask->options.user, req->op == STORE_FETCH ? req->ret_bytes : req->bytes);
+    }
+    ask->reqs[ask->at++] = *req;
+    bool ends = req->status == CAIRN_E_CANCELLED || req->status == CAIRN_E_READ_ONLY;
+    if (ends || ask->at == ask->count) {
+        cancel_rest(ask);
+    } else {
+        start_store(ask);
     }
 }
 
@@ -101,15 +141,20 @@ static int told(int status, const struct diag *why, struct diag *diag)
     return status == 0 ? 0 : diag_set(diag, status, "%s", diag_text(why, status));
 }
 
-int ask_store(struct ask *ask, struct store *store, struct store_req *io, struct diag *diag)
+void ask_stores(struct ask *ask, struct store *store, size_t count, struct store_req *io)
 {
     CHECK(store);
+    CHECK(count > 0);
     ask->store = store;
-    ask->req = *io;
-    ask->req.done = on_stored;
-    ask->req.deadline_ms = ASK_STORE_DEADLINE_MS;
+    ask->reqs = io;
+    ask->count = count;
+    ask->at = 0;
     put(ask, start_store);
-    *io = ask->req;
+}
+
+int ask_store(struct ask *ask, struct store *store, struct store_req *io, struct diag *diag)
+{
+    ask_stores(ask, store, 1, io);
     return told(io->status, &io->diag, diag);
 }
 
@@ -121,7 +166,9 @@ static void on_decided(struct run_req *req)
     ask->status = req->status;
     ask->diag = req->diag;
     bool is_mark = req->status == 0 && req->verdict.answer == ANSWER_MARKS;
-    if (is_mark && verdict_marks(&req->verdict)->refused_count > 0) {
+    if (req->status == 0 && ask->hear) {
+        ask->hear(ask->options.user, &req->verdict);
+    } else if (is_mark && verdict_marks(&req->verdict)->refused_count > 0) {
         const struct mark *mark = &verdict_marks(&req->verdict)->items[0];
         ask->status = diag_set(&ask->diag, CAIRN_E_CONFLICT, "checkpoint %llu@%llu %s",
                                (unsigned long long)mark->id.step, (unsigned long long)mark->id.term,
@@ -130,7 +177,12 @@ static void on_decided(struct run_req *req)
     answer(ask);
 }
 
-static void start_event(struct ask *ask) { run_submit(ask->run, &ask->event); }
+static void start_event(struct ask *ask)
+{
+    if (!is_over(ask)) {
+        run_submit(ask->run, &ask->event);
+    }
+}
 
 int ask_event(struct ask *ask, struct run *run, const struct event *event, bool dry_run,
               struct diag *diag)
@@ -139,6 +191,7 @@ int ask_event(struct ask *ask, struct run *run, const struct event *event, bool 
     ask->run = run;
     ask->event = (struct run_req){.event = *event, .done = on_decided, .dry_run = dry_run};
     put(ask, start_event);
+    ask->hear = NULL;
     return told(ask->status, &ask->diag, diag);
 }
 
@@ -154,7 +207,12 @@ static void on_state(struct run_snapshot_req *req)
     answer(ask);
 }
 
-static void start_snapshot(struct ask *ask) { run_snapshot(ask->run, &ask->snapshot); }
+static void start_snapshot(struct ask *ask)
+{
+    if (!is_over(ask)) {
+        run_snapshot(ask->run, &ask->snapshot);
+    }
+}
 
 int ask_state(struct ask *ask, struct run *run,
               void (*take)(void *user, const struct run_state *state), void *user,

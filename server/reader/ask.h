@@ -24,6 +24,9 @@ struct ask_options {
     uint64_t (*wait_ms)(void *user);
     /* Called on the loop's thread with the bytes that an operation has moved; may be NULL. */
     void (*moved)(void *user, uint64_t bytes);
+    /* Every store operation waits for the pace, and a question to a run is answered with CANCELLED
+     * after the end, too; not only what moves bytes. */
+    bool is_strict;
     void *user;
 };
 
@@ -37,9 +40,15 @@ struct ask {
     /* The question: what the loop calls, and what it takes. */
     void (*start)(struct ask *ask);
     struct store *store;
+    struct store_req *reqs; /* the thread's, NULL between questions; `at` is under way, in `req` */
+    size_t count, at;
     struct store_req req;
+    uint64_t began_ms, took_ms; /* the last store operation */
     struct run *run;
     struct run_req event;
+    /* The thread's: the next ask_event() calls it on the loop's thread with options.user and the
+     * verdict, if the event was accepted, and leaves the marks of the ids to it. */
+    void (*hear)(void *user, const struct verdict *verdict);
     struct run_snapshot_req snapshot;
     void (*call)(void *user);
     void (*take)(void *user, const struct run_state *state);
@@ -56,6 +65,9 @@ void ask_fini(struct ask *ask);
  * diag. */
 int MUST_USE ask_store(struct ask *ask, struct store *store, struct store_req *io,
                        struct diag *diag);
+/* Runs operations one after another, in one question. Each is answered in its place. After an
+ * answer of CANCELLED or READ_ONLY the others are not asked, and have CANCELLED. */
+void ask_stores(struct ask *ask, struct store *store, size_t count, struct store_req *io);
 /* Decides an event and, unless it is a dry run, writes it. For a batch of ids the status is 0 only
  * if the first one was not refused. */
 int MUST_USE ask_event(struct ask *ask, struct run *run, const struct event *event, bool dry_run,

@@ -200,6 +200,70 @@ int reader_part(struct reader *reader, size_t number, struct scratch *scratch, s
                                    part_decode(bytes.bytes, bytes.data, scratch, ret, diag), diag);
 }
 
+/* --- object tables ---------------------------------------------------------------------------- */
+
+/* Gives as many bytes as the header says that there are. */
+static int fetch_all(struct reader_source *source, const struct store_name *part,
+                     const struct reader_span *span, struct reader_bytes *ret, struct diag *diag)
+{
+    free(ret->data);
+    *ret = (struct reader_bytes){0};
+    int status = source->fetch_range(source, part, span, ret, diag);
+    return status != 0 || ret->count >= span->bytes
+               ? status
+               : diag_set(diag, CAIRN_E_DAMAGED, "the part is shorter than its header says");
+}
+
+static int read_table(struct reader_source *source, const struct store_name *part,
+                      struct part_table *table, struct object_id **ret_ids, struct diag *diag)
+{
+    struct reader_bytes pages = {0}, crcs = {0};
+    struct object_id *ids = NULL;
+    int status = source->fetch_range(source, part, &(struct reader_span){0, PART_TABLE_FIRST_BYTES},
+                                     &pages, diag);
+    status = status != 0 ? status : part_table_begin(pages.count, pages.data, table, diag);
+    if (status != 0 || !ret_ids) {
+        goto out;
+    }
+    if (table->pages_bytes > pages.count) {
+        struct reader_span span = {0, table->pages_bytes};
+        status = fetch_all(source, part, &span, &pages, diag);
+    }
+    if (status == 0) {
+        struct reader_span span = {table->crcs_offset, table->crcs_bytes};
+        status = fetch_all(source, part, &span, &crcs, diag);
+    }
+    if (status == 0) {
+        ids = calloc((size_t)table->object_count + 1, sizeof(*ids));
+        status = ids ? part_table_read(table, pages.data, crcs.data, ids, diag)
+                     : diag_no_memory(diag, "an object table");
+    }
+    if (status == 0) {
+        *ret_ids = ids;
+        ids = NULL;
+    }
+out:
+    free(ids);
+    free(crcs.data);
+    free(pages.data);
+    return status;
+}
+
+int reader_table(struct reader_source *source, const struct store_name *part,
+                 struct part_table *ret, struct object_id **ret_ids, struct diag *diag)
+{
+    struct diag why;
+    unsigned looks = 0;
+    int status;
+    CHECK(source->fetch_range);
+    CHECK(part->kind == STORE_PART);
+    do {
+        why = DIAG_INIT;
+        status = read_table(source, part, ret, ret_ids, &why);
+    } while (reader_finding_of(status) == READER_DAMAGED && ++looks < 2);
+    return status == 0 ? 0 : diag_set(diag, status, "%s", diag_text(&why, status));
+}
+
 /* --- objects ---------------------------------------------------------------------------------- */
 
 struct scan_piece *reader_pieces(const struct part *part)

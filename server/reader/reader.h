@@ -12,6 +12,7 @@
 #define CAIRN_READER_READER_H
 
 #include "pipeline/object_scan.h"
+#include "reader/part_table.h"
 #include "run/docs.h"
 
 enum { READER_DEPTH_MAX = 8 };
@@ -36,6 +37,10 @@ struct reader_bytes {
     size_t count;
 };
 
+struct reader_span { /* of a document */
+    uint64_t offset, bytes;
+};
+
 struct reader_range { /* of an object */
     const struct object_id *object;
     uint64_t from, bytes;
@@ -54,6 +59,10 @@ struct reader_source {
     /* Gives the stored bytes of a document, unchecked. The caller frees them. */
     int (*fetch)(struct reader_source *source, const struct doc_key *document,
                  struct reader_bytes *ret, struct diag *diag);
+    /* Gives so many bytes of a document, or as many as it has there, unchecked. The caller frees
+     * them. For reader_table() only. */
+    int (*fetch_range)(struct reader_source *source, const struct store_name *document,
+                       const struct reader_span *span, struct reader_bytes *ret, struct diag *diag);
     /* Told of each document that is missing, damaged or unreadable, with the reason in `why`. It
      * returns 0 if it gives good bytes instead, which are not checked again, or the status. NULL:
      * nobody is told. */
@@ -99,6 +108,13 @@ void reader_fini(struct reader *reader);
 /* Reads the part that parts[number] names. All that it points to is from the scratch. */
 int MUST_USE reader_part(struct reader *reader, size_t number, struct scratch *scratch,
                          struct part *ret, struct diag *diag);
+
+/* Reads the table of the objects that a part refers to, without the rest of the part, and checks it
+ * against the checksums that the part has for it. Nothing above the part is read, so the caller
+ * compares run, checkpoint and rank in *ret with what it expects. The caller frees *ret_ids;
+ * without ret_ids the header alone is read. */
+int MUST_USE reader_table(struct reader_source *source, const struct store_name *part,
+                          struct part_table *ret, struct object_id **ret_ids, struct diag *diag);
 
 /* --- objects ---------------------------------------------------------------------------------- */
 

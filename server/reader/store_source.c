@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * store_source: see store_source.h. Invariant: everything is read from the medium, past the caches.
+ * store_source: see store_source.h. Invariant: whole documents and objects are read from the
+ * medium, past the caches. Ranges of documents are not: who asks for them wants to know what they
+ * say, and not whether the medium still holds it.
  */
 #include "reader/store_source.h"
 
@@ -21,7 +23,9 @@ static int ask(struct store_source *source, struct store_req *io, struct diag *d
     CHECK(source->tries >= 1);
     do {
         status = tries > 0 ? ask_sleep(source->ask, source->pause_ms) : 0;
-        status = status != 0 ? status : source->check(source, diag);
+        if (status == 0 && source->check) {
+            status = source->check(source, diag);
+        }
         if (status != 0) {
             return status;
         }
@@ -54,6 +58,19 @@ int store_source_fetch(struct reader_source *base, const struct doc_key *documen
                : diag_set(diag, status, "read %s: %s", text, diag_text(&why, status));
 }
 
+static int fetch_range(struct reader_source *base, const struct store_name *document,
+                       const struct reader_span *span, struct reader_bytes *ret, struct diag *diag)
+{
+    struct store_source *source = container_of(base, struct store_source, reader);
+    struct store_req req = {
+        .op = STORE_FETCH, .name = *document, .offset = span->offset, .bytes = span->bytes};
+    int status = ask(source, &req, diag);
+    if (status == 0) {
+        *ret = (struct reader_bytes){req.ret_data, req.ret_bytes};
+    }
+    return status;
+}
+
 static int read_range(struct reader_source *base, const struct reader_range *range,
                       struct diag *diag)
 {
@@ -73,5 +90,6 @@ void store_source_init(struct store_source *source)
 {
     CHECK(source->ask && source->store);
     source->reader.fetch = store_source_fetch;
+    source->reader.fetch_range = fetch_range;
     source->reader.read = read_range;
 }

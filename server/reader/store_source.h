@@ -17,13 +17,13 @@ struct store_source {
     unsigned tries; /* how often a read is tried, at least once */
     uint64_t pause_ms;
     bool blames; /* an error that never passes (DENIED, for instance) is told as DAMAGED */
-    /* Called before each try: an error ends it. */
+    /* Called before each try: an error ends it. NULL: nothing ends it but the owner's end. */
     int (*check)(struct store_source *source, struct diag *diag);
     /* Called after each try, with the bytes that were read. */
     void (*tried)(struct store_source *source, int status, uint64_t bytes);
 };
 
-/* Sets reader.fetch and reader.read; the caller sets the rest. */
+/* Sets reader.fetch, reader.fetch_range and reader.read; the caller sets the rest. */
 void store_source_init(struct store_source *source);
 /* reader.fetch: for callers that have something to do before it. */
 int MUST_USE store_source_fetch(struct reader_source *source, const struct doc_key *document,

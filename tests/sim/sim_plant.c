@@ -198,14 +198,9 @@ bool __real_mark_plan(struct gc *gc, const struct mark_user *user, bool any_may_
 bool __wrap_mark_plan(struct gc *gc, const struct mark_user *user, bool any_may_go,
                       const struct run_state *state);
 
-/* Between the marking of a batch and its removal. */
-static void (*remove_batch)(struct gc *gc);
-static void check_batch(struct gc *gc);
-
 bool __wrap_mark_plan(struct gc *gc, const struct mark_user *user, bool any_may_go,
                       const struct run_state *state)
 {
-    static struct mark_user checked;
     for (size_t i = 0; i < gc->batch.count; i++) {
         struct batch_ckpt *ckpt = &gc->batch.ckpts[i];
         if (ckpt->kind == KIND_OPEN && is(MUTANT_TAKE_OPEN)) {
@@ -222,12 +217,6 @@ bool __wrap_mark_plan(struct gc *gc, const struct mark_user *user, bool any_may_
                            ckpt->id.step, ckpt->id.term);
             }
         }
-    }
-    if (gc->batch.count > 0) { /* otherwise it is for the dues */
-        checked = *user;
-        checked.done = check_batch;
-        remove_batch = user->done;
-        user = &checked;
     }
     return __real_mark_plan(gc, user, any_may_go, state);
 }
@@ -254,17 +243,29 @@ static void check_batch(struct gc *gc)
     for (size_t i = 0; i < gc->batch.count; i++) {
         const struct batch_ckpt *ckpt = &gc->batch.ckpts[i];
         struct first_seen *seen = first_seen_of(gc, ckpt);
-        if (seen->pass == 0 || seen->mark != ckpt->mark || seen->pass > gc->status.pass) {
+        if (seen->pass == 0 || seen->mark != ckpt->mark || seen->pass > gc->now.pass) {
             seen->mark = ckpt->mark;
-            seen->pass = gc->status.pass;
+            seen->pass = gc->now.pass;
         }
         bool waits = ckpt->kind == KIND_DEAD || ckpt->kind == KIND_LIVE;
-        if (waits && ckpt->ripe && seen->pass == gc->status.pass) {
+        if (waits && ckpt->ripe && seen->pass == gc->now.pass) {
             scene_fail(world,
                        "%" PRIu64 "@%" PRIu64 " may lose objects in the first pass that "
                        "finds them dead",
                        ckpt->id.step, ckpt->id.term);
         }
     }
-    remove_batch(gc);
+}
+
+/* Between the marking of a batch and its removal; the dues have no batch. */
+int __real_mark_read(struct gc *gc);
+int __wrap_mark_read(struct gc *gc);
+
+int __wrap_mark_read(struct gc *gc)
+{
+    int status = __real_mark_read(gc);
+    if (status == 0) {
+        check_batch(gc);
+    }
+    return status;
 }

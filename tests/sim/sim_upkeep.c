@@ -11,7 +11,7 @@
 
 #include "base/check.h"
 #include "gc/gc.h"
-#include "gc/part_table.h"
+#include "reader/part_table.h"
 #include "scrub/scrub.h"
 #include "sim_daemon.h"
 #include "sim_operator.h"
@@ -65,6 +65,7 @@ struct sim_upkeep *upkeep_new(struct scene *scene, struct sim_host *host, struct
     *upkeep = (struct sim_upkeep){.scene = scene, .host = host, .catalog = catalog};
     struct gc_options gc = {.loop = sim_loop(host),
                             .catalog = catalog,
+                            .thread = sim_waiting_pool(host),
                             .every_ms = scene->calm ? 0 : scene->gc_every_ms,
                             .keep_cycles = UPKEEP_KEEP_CYCLES,
                             .lease_cycles = scene->calm ? 1 : 0,

@@ -18,6 +18,21 @@ void gc_rig_init(struct gc_rig *g, uint64_t seed)
     rig_start(&g->rig);
 }
 
+int gc_rig_setup(void **state)
+{
+    struct gc_rig *g = calloc(1, sizeof(*g));
+    gc_rig_init(g, 1);
+    *state = g;
+    return 0;
+}
+
+int gc_rig_teardown(void **state)
+{
+    gc_rig_fini(*state);
+    free(*state);
+    return 0;
+}
+
 void gc_rig_fini(struct gc_rig *g)
 {
     if (g->gc) {
@@ -26,12 +41,18 @@ void gc_rig_fini(struct gc_rig *g)
     rig_fini(&g->rig);
 }
 
+struct gc_options gc_rig_options(struct gc_rig *g, uint64_t keep_cycles)
+{
+    return (struct gc_options){.loop = sim_loop(g->rig.host),
+                               .catalog = g->rig.catalog,
+                               .thread = sim_waiting_pool(g->rig.host),
+                               .keep_cycles = keep_cycles,
+                               .actor = "test"};
+}
+
 void gc_rig_start(struct gc_rig *g, uint64_t keep_cycles)
 {
-    struct gc_options options = {.loop = sim_loop(g->rig.host),
-                                 .catalog = g->rig.catalog,
-                                 .keep_cycles = keep_cycles,
-                                 .actor = "test"};
+    struct gc_options options = gc_rig_options(g, keep_cycles);
     assert_int_equal(gc_new(&options, &g->gc), 0);
 }
 
@@ -52,10 +73,15 @@ static bool has_ended(void *user)
     return !g->status.running;
 }
 
+void gc_rig_wait(struct gc_rig *g)
+{
+    assert_true(sim_run_until(g->rig.sim, has_ended, g, 3600 * 1000));
+}
+
 void gc_rig_pass(struct gc_rig *g, bool cycle)
 {
     assert_true(cycle ? gc_cycle(g->gc, false) : gc_now(g->gc, false));
-    assert_true(sim_run_until(g->rig.sim, has_ended, g, 3600 * 1000));
+    gc_rig_wait(g);
 }
 
 /* --- saves ------------------------------------------------------------------------------------ */
@@ -122,6 +148,15 @@ static struct gc_save *find_save(struct gc_rig *g, struct ckpt_id id)
         }
     }
     return NULL;
+}
+
+struct store_name gc_rig_part(const struct gc_rig *g, const struct gc_save *save, uint32_t rank)
+{
+    return (struct store_name){.run = g->rig.name,
+                               .id = save->id,
+                               .kind = STORE_PART,
+                               .number = rank,
+                               .tag = save->open_id};
 }
 
 static void write_rank(struct gc_rig *g, struct gc_save *save, uint32_t rank)

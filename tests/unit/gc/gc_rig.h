@@ -30,6 +30,10 @@ struct gc_rig {
 
 void gc_rig_init(struct gc_rig *g, uint64_t seed);
 void gc_rig_fini(struct gc_rig *g);
+/* The same, for cmocka. */
+int gc_rig_setup(void **state);
+int gc_rig_teardown(void **state);
+struct gc_options gc_rig_options(struct gc_rig *g, uint64_t keep_cycles);
 void gc_rig_start(struct gc_rig *g, uint64_t keep_cycles);
 void gc_rig_stop(struct gc_rig *g); /* also in the middle of a pass */
 /* A new attempt, which fences the one before. */
@@ -41,7 +45,9 @@ struct gc_save *gc_rig_leave_open(struct gc_rig *g, uint32_t written);
 void gc_rig_finish(struct gc_rig *g, struct gc_save *save, bool incremental);
 void gc_rig_abort(struct gc_rig *g, struct gc_save *save);
 int gc_rig_forget(struct gc_rig *g, struct ckpt_id id);
+void gc_rig_wait(struct gc_rig *g); /* for the end of a pass */
 void gc_rig_pass(struct gc_rig *g, bool cycle);
+struct store_name gc_rig_part(const struct gc_rig *g, const struct gc_save *save, uint32_t rank);
 bool gc_rig_is_reclaimed(struct gc_rig *g, struct ckpt_id id);
 size_t gc_rig_dead_count(struct gc_rig *g);
 bool gc_rig_is_open(struct gc_rig *g, struct ckpt_id id);

@@ -9,6 +9,7 @@
 #include "run_rig.h"
 
 #include "base/check.h"
+#include "format/part_layout.h"
 #include "support/unit_test.h"
 
 #include <stdio.h>
@@ -32,21 +33,34 @@ struct bench {
     char text[TEXT_MAX];
 };
 
-static int fetch(struct reader_source *source, const struct doc_key *document,
-                 struct reader_bytes *ret, struct diag *diag)
+static int answer(struct bench *bench, struct store_req req, struct reader_bytes *ret,
+                  struct diag *diag)
 {
-    struct bench *bench = container_of(source, struct bench, source);
-    struct store_req req = {.op = STORE_FETCH, .name = document->name, .from_medium = true};
     rig_store(&bench->rig, &req);
     if (req.status != 0) {
         return diag_set(diag, req.status, "%s", req.diag.text);
     }
     if (bench->wrong_reads > 0) {
         bench->wrong_reads--;
-        req.ret_data[req.ret_bytes / 2] ^= 1;
+        req.ret_data[0] ^= 1;
     }
     *ret = (struct reader_bytes){req.ret_data, req.ret_bytes};
     return 0;
+}
+
+static int fetch(struct reader_source *source, const struct doc_key *document,
+                 struct reader_bytes *ret, struct diag *diag)
+{
+    struct store_req req = {.op = STORE_FETCH, .name = document->name, .from_medium = true};
+    return answer(container_of(source, struct bench, source), req, ret, diag);
+}
+
+static int fetch_range(struct reader_source *source, const struct store_name *document,
+                       const struct reader_span *span, struct reader_bytes *ret, struct diag *diag)
+{
+    struct store_req req = {
+        .op = STORE_FETCH, .name = *document, .offset = span->offset, .bytes = span->bytes};
+    return answer(container_of(source, struct bench, source), req, ret, diag);
 }
 
 static void begin(struct reader_source *source, const struct reader_range *range)
@@ -134,7 +148,8 @@ static int setup(void **state)
     bench->rig.with_objects = true;
     rig_start(&bench->rig);
     bench->id = rig_save(&bench->rig, 10, 2, bench->rig.lists);
-    bench->source = (struct reader_source){.fetch = fetch, .lost = lost, .read = read};
+    bench->source = (struct reader_source){
+        .fetch = fetch, .fetch_range = fetch_range, .lost = lost, .read = read};
     bench->visitor = (struct reader_visitor){.next = next, .sink.found = found, .done = done};
     *state = bench;
     return 0;
@@ -299,6 +314,36 @@ static void test_a_lost_page_says_nothing_about_the_others(void **state)
     assert_int_equal(bench->reader.index_count, 0);
 }
 
+/* Goal: the objects of a part are read from a piece of it, and its checksums are believed. */
+static void test_an_object_table(void **state)
+{
+    struct bench *bench = *state;
+    struct reader_source *source = &bench->source;
+    struct part_table table;
+    struct object_id *ids = NULL;
+    struct object_id object = rig_object(bench->id, 1);
+    struct store_name part = {
+        .run = bench->rig.name, .id = bench->id, .kind = STORE_PART, .number = 1, .tag = 7010};
+    for (unsigned wrong = 0; wrong < 2; wrong++) {
+        bench->wrong_reads = wrong; /* of the header; once is no damage */
+        assert_int_equal(reader_table(source, &part, &table, &ids, NULL), 0);
+        assert_int_equal(bench->wrong_reads, 0);
+        assert_int_equal(table.rank, 1);
+        assert_int_equal(table.object_count, 1);
+        assert_int_equal(object_id_compare(ids, &object), 0);
+        free(ids);
+        ids = NULL;
+    }
+    rig_flip(&bench->rig, &part, PART_HEADER_BYTES); /* in the table */
+    assert_int_equal(reader_table(source, &part, &table, &ids, NULL), CAIRN_E_DAMAGED);
+    assert_null(ids);
+    assert_int_equal(reader_table(source, &part, &table, NULL, NULL), 0); /* the header alone */
+    struct store_fault_rule rule = {
+        .kind = FAULT_FAIL, .op = STORE_FETCH, .skip = 1, .code = CAIRN_E_TIMED_OUT, .count = 1};
+    assert_int_equal(store_fault_add(bench->rig.store, &rule), 0);
+    assert_int_equal(reader_table(source, &part, &table, &ids, NULL), CAIRN_E_TIMED_OUT);
+}
+
 static void test_findings_have_names(void **state)
 {
     assert_int_equal(reader_finding_of(0), READER_WHOLE);
@@ -322,6 +367,7 @@ int main(void)
         TEST(test_an_error_of_the_store_is_no_damage),
         TEST(test_the_rest_of_an_object_may_be_left),
         TEST(test_a_lost_page_says_nothing_about_the_others),
+        TEST(test_an_object_table),
         cmocka_unit_test(test_findings_have_names),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

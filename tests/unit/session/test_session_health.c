@@ -189,6 +189,7 @@ static void test_what_is_anothers_duty(void **state)
     rig_start(&rig);
     struct gc_options collects = {.loop = sim_loop(rig.host),
                                   .catalog = rig.catalog,
+                                  .thread = sim_waiting_pool(rig.host),
                                   .keep_cycles = 1,
                                   .may_run = never,
                                   .holder = somebody};

@@ -13,7 +13,7 @@
 
 struct collecting {
     struct loop *loop;
-    struct work_pool *store_pool, *pool;
+    struct work_pool *store_pool, *pool, *thread;
     struct store *store;
     struct catalog *catalog;
     struct gc *gc;
@@ -58,6 +58,7 @@ static int start(struct collecting *c, const struct offline_gc_options *options,
     if (status == 0) {
         status = work_threads_new(c->loop, 1, "cairn-work", &c->pool, diag);
     }
+    status = status != 0 ? status : work_threads_new(c->loop, 1, "cairn-gc", &c->thread, diag);
     struct store_open_options open = {.loop = c->loop,
                                       .pool = c->store_pool,
                                       .url = options->store,
@@ -71,6 +72,7 @@ static int start(struct collecting *c, const struct offline_gc_options *options,
     }
     struct gc_options gc = {.loop = c->loop,
                             .catalog = c->catalog,
+                            .thread = c->thread,
                             .keep_cycles = options->keep_cycles,
                             .actor = "cairn gc --store",
                             .dry_twice = true,
@@ -93,6 +95,7 @@ static void stop(struct collecting *c)
         store_close(c->store, wake, c);
         wait_done(c);
     }
+    work_threads_free(c->thread);
     work_threads_free(c->pool);
     work_threads_free(c->store_pool);
     if (c->loop) {

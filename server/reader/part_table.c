@@ -3,7 +3,7 @@
  * part_table: see part_table.h. The header has a checksum of its own. The pages are checked against
  * the table of checksums, and that table against its own checksum.
  */
-#include "part_table.h"
+#include "reader/part_table.h"
 
 #include "base/check.h"
 #include "format/part_layout.h"

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * part_table: reads the object table of a stored part from ranges of it, so that gc need not read
- * the rest: the header, the pages that contain the table, and the table of page checksums. Bytes:
- * FORMAT.md 5. Pure.
+ * part_table: the object table of a stored part, from ranges of it: the header, the pages that
+ * contain the table, and the table of page checksums. reader_table() reads it. Bytes: FORMAT.md 5.
+ * Pure.
  */
-#ifndef CAIRN_GC_PART_TABLE_H
-#define CAIRN_GC_PART_TABLE_H
+#ifndef CAIRN_READER_PART_TABLE_H
+#define CAIRN_READER_PART_TABLE_H
 
 #include "base/diag.h"
 #include "format/part.h"
