@@ -182,7 +182,8 @@ void register_on_prepare(struct post *post);
 
 /* Fills *err, which may be NULL, and returns code. */
 int error_fill(struct cairn_error *err, int code, const struct diag *diag);
-/* Returns what the user can do about a failure of cairn_open, or NULL. */
+/* Returns what the user can do about a failure of cairn_open, or NULL. The text of UNREACHABLE says
+ * it where the connection is given up (engine/link.c). */
 const char *error_remedy(int code);
 
 /* Copies a caller's struct, which begins with its size, over *ret, which holds the defaults and has

@@ -66,7 +66,6 @@ int error_fill(struct cairn_error *err, int code, const struct diag *diag)
 const char *error_remedy(int code)
 {
     switch (code) {
-    case CAIRN_E_UNREACHABLE:
     case CAIRN_E_CONNECTION_LOST:
     case CAIRN_E_TIMED_OUT:
         return "check that cairnd is running there, and check the URL or CAIRN_SERVER";

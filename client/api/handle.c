@@ -277,13 +277,10 @@ static int open_and_explain(void *arg, struct diag *diag)
     if (rc == 0) {
         return 0;
     }
-    const char *text = diag_text(&first, rc), *remedy = error_remedy(rc);
-    /* The text says it already. */
-    if (remedy == NULL || strstr(text, "check that cairnd is running") != NULL) {
-        return diag_set(diag, rc, "cannot open \"%.100s\": %s", call->url != NULL ? call->url : "",
-                        text);
-    }
-    return diag_set(diag, rc, "cannot open \"%.100s\": %s; %s", call->url, text, remedy);
+    const char *remedy = error_remedy(rc);
+    return diag_set(diag, rc, "cannot open \"%.100s\": %s%s%s", call->url != NULL ? call->url : "",
+                    diag_text(&first, rc), remedy != NULL ? "; " : "",
+                    remedy != NULL ? remedy : "");
 }
 
 int cairn_open(const char *url, const struct cairn_options *options, cairn_t **ret,

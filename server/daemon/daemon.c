@@ -7,6 +7,7 @@
 #include "daemon/daemon.h"
 
 #include "base/check.h"
+#include "base/failpoint.h"
 #include "base/log.h"
 #include "daemon/listeners.h"
 #include "daemon/opener.h"
@@ -428,7 +429,8 @@ static int apply_config(struct daemon *daemon)
         upkeep_reload(daemon->upkeep);
     }
     if (!daemon->retain) {
-        return daemon->is_ready ? start_retention(daemon) : 0;
+        int status = FAILPOINT("daemon.retention");
+        return status == 0 && daemon->is_ready ? start_retention(daemon) : status;
     }
     if (config->retention_ms > 0) {
         retain_set_interval(daemon->retain, config->retention_ms);
@@ -439,8 +441,7 @@ static int apply_config(struct daemon *daemon)
     return 0;
 }
 
-/* Reloads the configuration on SIGHUP, all or nothing: nothing is taken from a file with a
- * mistake. */
+/* Reloads the configuration on SIGHUP. Nothing is taken from a file with a mistake. */
 static void on_reload(void *user, int signum)
 {
     struct daemon *daemon = user;
@@ -453,24 +454,30 @@ static void on_reload(void *user, int signum)
     }
     struct config *fresh = malloc(sizeof(*fresh));
     int status = fresh ? options->reread(options->user, fresh, &diag) : CAIRN_E_NO_MEMORY;
-    if (status == 0) {
-        if (!log_enabled(LOG_INFO)) {
-            daemon_set_log(fresh); /* the following lines use the more verbose of both levels */
-        }
-        config_reload(options->config, fresh, on_differs, &waiting);
-        status = apply_config(daemon);
-        if (daemon->is_ready) {
-            show_obs(daemon, true);
-        }
-        LOG(LOG_INFO, "config", "the daemon has read its configuration again",
-            lu("need_restart", waiting));
-        daemon_set_log(options->config);
-    }
     if (status != 0) {
         LOG(LOG_ERROR, "config",
-            "the configuration file has a mistake, so the daemon keeps its old configuration",
+            "nothing of the configuration file is taken: the daemon keeps its old configuration",
             ls("code", err_name(status)), ls("err", diag_text(&diag, status)));
+        free(fresh);
+        return;
     }
+    if (!log_enabled(LOG_INFO)) {
+        daemon_set_log(fresh); /* the following lines use the more verbose of both levels */
+    }
+    config_reload(options->config, fresh, on_differs, &waiting);
+    status = apply_config(daemon);
+    if (daemon->is_ready) {
+        show_obs(daemon, true);
+    }
+    LOG(LOG_INFO, "config", "the daemon has read its configuration again",
+        lu("need_restart", waiting));
+    if (status != 0) {
+        LOG(LOG_ERROR, "config",
+            "the new configuration is in effect, but [retention] could not be started: send SIGHUP "
+            "again",
+            ls("code", err_name(status)));
+    }
+    daemon_set_log(options->config);
     free(fresh);
 }
 

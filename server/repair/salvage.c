@@ -24,13 +24,13 @@ static const struct ckpt_id record_itself = {0, 0};
 
 /* Handles a record whose end is lost in both places. *ret_goes_on is true if the record goes on
  * from what is left. */
-static int cut_record(struct salvaging *s, uint64_t lost_from, const char *why, bool *ret_goes_on,
-                      struct diag *diag)
+static int cut_record(struct salvaging *s, const struct store_req *read, const char *why,
+                      bool *ret_goes_on, struct diag *diag)
 {
     struct store_req req = {
-        .op = STORE_RECORD_CUT, .run = s->repair->name, .file.version = lost_from};
+        .op = STORE_RECORD_CUT, .run = s->repair->name, .file.version = read->ret_lost_from};
     *ret_goes_on = s->how->accept_loss;
-    if (!s->how->accept_loss && strstr(why, "look at the disk")) {
+    if (!s->how->accept_loss && read->ret_is_unreadable) {
         /* The folder itself cannot be read: nothing could be put into it either. */
         salvage_add_item(s->repair, record_itself, SALVAGE_LEFT, "%.480s", why);
         return 0;
@@ -53,7 +53,7 @@ static int cut_record(struct salvaging *s, uint64_t lost_from, const char *why, 
     salvage_add_item(s->repair, record_itself, SALVAGE_WHOLE,
                      "the end of the record, from update %" PRIu64
                      " on, is given up (kept in quarantine/ of the store)",
-                     lost_from);
+                     read->ret_lost_from);
     return 0;
 }
 
@@ -110,7 +110,7 @@ static int read_record(struct salvaging *s, bool *ret_goes_on, struct diag *diag
         return begin_record(s, req.ret_lost_from, diag);
     }
     if (req.ret_lost_from != 0) {
-        return cut_record(s, req.ret_lost_from, why, ret_goes_on, diag);
+        return cut_record(s, &req, why, ret_goes_on, diag);
     }
     return req.ret_file_count > 0 && !s->record_missing ? mend_record(s, why, diag) : 0;
 }

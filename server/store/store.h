@@ -187,6 +187,9 @@ struct store_req {
     /* RECORD_GET: number of the first lost update, or 0. The record ends before that update, and
      * nothing can be added to it (RECORD_UPDATE answers DAMAGED) before RECORD_CUT. */
     uint64_t ret_lost_from;
+    /* RECORD_GET, with ret_lost_from: the folder of the run cannot be listed, so that no command
+     * reaches the record before its medium is repaired. */
+    bool ret_is_unreadable;
     /* RECORD_GET from_medium: the files that are damaged, missing or unreadable; version 0 ends the
      * list. If ret_lost_from is set, the record could be read on if any listed file of the first
      * place (not is_copy) were whole. Otherwise the record is whole, the diag names the first file

@@ -109,6 +109,24 @@ class Reload(Case):
             group.save(step)
         self.assertEqual({step for step, _ in listed(daemon, how="server")}, {3, 4, 5, 6, 7, 8})
 
+    def test_what_a_reload_could_not_start_is_named(self):
+        """The file is taken, and the one part that failed is told of; another SIGHUP starts it."""
+        os.environ["CAIRN_FAILPOINTS"] = "daemon.retention=error:NO_MEMORY@1"
+        try:
+            daemon = self.with_file("[gc]\nkeep-cycles = 5\n")
+        finally:
+            del os.environ["CAIRN_FAILPOINTS"]
+        text = "[gc]\nkeep-cycles = 6\n[retention]\ninterval = 1s\nkeep-last = 3\n"
+        said = self.reload(daemon, text, "[retention] could not be started")
+        self.assertIn("a changed setting is in effect section=gc key=keep-cycles", said)
+        self.assertNotIn("keeps its old configuration", said)
+        self.assertEqual(self.status(daemon)["gc"]["keep_cycles"], 6)
+        group = self.group(daemon)
+        for step in range(1, 6):
+            group.save(step)
+        self.reload(daemon, text)
+        wait_until("the old ones are forgotten", lambda: {step for step, _ in listed(daemon, how="server")} == {3, 4, 5})
+
     def test_quotas(self):
         daemon = self.with_file("")
         group = self.group(daemon)

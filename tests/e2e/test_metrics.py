@@ -105,6 +105,7 @@ class Metrics(Case):
         for name in ("checkpoints_total", "restores_total"):
             self.assertEqual(sum(value for key, value in empty.values.items() if key[0] == "cairn_" + name), 0)
         self.assertEqual((empty["scrape_success"], empty["runs"], empty["scrub_last_completed_timestamp_seconds"]), (1, 0, 0))
+        self.assertEqual(empty["log_dropped_lines_total"], 0)
         before = time.time()
         group = self.group(self.server)
         for step in (1, 2, 3):

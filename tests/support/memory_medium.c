@@ -194,6 +194,15 @@ struct record *memory_medium_copy_record(struct memory_medium *medium, const str
     return copy;
 }
 
+void memory_medium_set_unreadable(struct memory_medium *medium, const struct run_name *run)
+{
+    pthread_mutex_lock(&medium->lock);
+    struct memory_run *found = *memory_find_run(medium, run);
+    CHECK(found != NULL && found->lost_from != 0);
+    found->is_unreadable = true;
+    pthread_mutex_unlock(&medium->lock);
+}
+
 void memory_medium_set_record(struct memory_medium *medium, const struct run_name *run,
                               struct record *record, uint64_t lost_from)
 {

@@ -28,7 +28,8 @@ struct memory_run {
     struct memory_run *next;
     struct run_name name;
     struct record *record;
-    uint64_t lost_from; /* 0: all of it is there */
+    uint64_t lost_from;
+    bool is_unreadable; /* 0: all of it is there */
 };
 
 struct memory_medium {

@@ -433,6 +433,7 @@ static int do_record_get(struct memory_medium *medium, struct store_req *req)
     struct memory_run *run = *memory_find_run(medium, &req->run);
     if (run != NULL && memory_run_compare(&run->name, &req->run) == 0) {
         req->ret_lost_from = run->lost_from;
+        req->ret_is_unreadable = run->is_unreadable;
         if (run->lost_from != 0 && !req->take_prefix) {
             return lost_end(run, req);
         }

@@ -31,6 +31,8 @@ bool memory_medium_flip_object(struct memory_medium *medium, const struct run_na
 struct record *memory_medium_copy_record(struct memory_medium *medium, const struct run_name *run);
 void memory_medium_set_record(struct memory_medium *medium, const struct run_name *run,
                               struct record *record, uint64_t lost_from);
+/* From now on the record whose end is lost is told to be in a folder that cannot be read. */
+void memory_medium_set_unreadable(struct memory_medium *medium, const struct run_name *run);
 
 /* medium NULL: the store owns one and its contents end with it. One store at a time on a medium:
  * STORE_LOCKED. */

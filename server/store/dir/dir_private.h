@@ -80,6 +80,7 @@ struct dir_record {
     bool is_unhealed; /* only the second place has all of it: it must be mended before an update */
     uint64_t lost_from; /* first update that neither place has, or 0; `record` ends before it */
     struct diag lost;   /* why it is lost */
+    bool is_unreadable; /* because the folder above it cannot be listed */
     uint64_t newest;    /* version of its last file */
 };
 

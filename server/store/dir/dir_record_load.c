@@ -55,7 +55,8 @@ static void say_lost(const struct dir_view *view, struct dir_record *rec)
     struct diag why;
     char text[RUN_NAME_TEXT_MAX];
     rec->lost = (struct diag)DIAG_INIT;
-    if (is_run_unreadable(view, rec->path)) { /* no command of Cairn reaches what is below it */
+    rec->is_unreadable = is_run_unreadable(view, rec->path);
+    if (rec->is_unreadable) { /* no command of Cairn reaches what is below it */
         err_ignore(
             diag_set(&rec->lost, view->lost.code,
                      "%.250s; nothing of the run can be read: check the disk (dmesg), and restore "
@@ -102,6 +103,7 @@ static void take_totals(struct dir_view *view, struct dir_record *rec)
     rec->newest = view->newest;
     rec->lost_from = view->lost_from;
     diag_clear(&rec->lost);
+    rec->is_unreadable = false;
     if (rec->lost_from != 0) {
         say_lost(view, rec);
     }

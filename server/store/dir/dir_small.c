@@ -166,6 +166,7 @@ void dir_free_runs(struct dir_store *store)
 static int answer(struct store_req *req, const struct dir_record *rec)
 {
     req->ret_lost_from = rec->lost_from;
+    req->ret_is_unreadable = rec->is_unreadable;
     if (rec->lost_from == 0) {
         return 0;
     }

@@ -150,8 +150,9 @@ static void test_structs_may_grow_but_not_shrink(void **state)
 static void test_a_server_that_refuses_is_named(void **state)
 {
     fake_script.ready = CAIRN_E_UNREACHABLE;
-    refused(url, NULL, CAIRN_E_UNREACHABLE, "127.0.0.1:7421");
-    refused(url, NULL, CAIRN_E_UNREACHABLE, "check that cairnd is running");
+    refused(url, NULL, CAIRN_E_UNREACHABLE, "127.0.0.1:7421"); /* the engine tells the remedy */
+    fake_script.ready = CAIRN_E_CONNECTION_LOST;
+    refused(url, NULL, CAIRN_E_CONNECTION_LOST, "check that cairnd is running");
     fake_script.ready = CAIRN_E_DUPLICATE_RANK;
     refused(url, NULL, CAIRN_E_DUPLICATE_RANK, "its own rank");
 }

@@ -162,20 +162,17 @@ static void test_races(void **state)
     assert_int_equal(core_run(f, &alone_info), 0);
 }
 
+#define TEST(name) cmocka_unit_test_setup_teardown(name, core_setup, core_teardown)
+
 static const struct CMUnitTest tests[] = {
-    cmocka_unit_test_setup_teardown(test_a_whole_record_is_made_again, core_setup, core_teardown),
-    cmocka_unit_test_setup_teardown(test_the_same_again_changes_nothing, core_setup, core_teardown),
-    cmocka_unit_test_setup_teardown(test_what_is_gone_in_between_is_entered_by_name, core_setup,
-                                    core_teardown),
-    cmocka_unit_test_setup_teardown(test_an_older_record_takes_what_it_has_lost, core_setup,
-                                    core_teardown),
-    cmocka_unit_test_setup_teardown(test_what_the_record_has_is_not_changed, core_setup,
-                                    core_teardown),
-    cmocka_unit_test_setup_teardown(test_what_is_damaged_keeps_its_name_and_reason, core_setup,
-                                    core_teardown),
-    cmocka_unit_test_setup_teardown(test_what_is_given_up_is_an_aborted_opening, core_setup,
-                                    core_teardown),
-    cmocka_unit_test_setup_teardown(test_races, core_setup, core_teardown),
+    TEST(test_a_whole_record_is_made_again),
+    TEST(test_the_same_again_changes_nothing),
+    TEST(test_what_is_gone_in_between_is_entered_by_name),
+    TEST(test_an_older_record_takes_what_it_has_lost),
+    TEST(test_what_the_record_has_is_not_changed),
+    TEST(test_what_is_damaged_keeps_its_name_and_reason),
+    TEST(test_what_is_given_up_is_an_aborted_opening),
+    TEST(test_races),
 };
 
 UNIT_TEST_MAIN(tests)

@@ -272,19 +272,20 @@ static void a_lost_end(void **ret)
     assert_non_null(strstr(text, "cairn salvage p/r"));
 }
 
+#define TEST(name) cmocka_unit_test_setup_teardown(name, core_setup, core_teardown)
+
 static const struct CMUnitTest tests[] = {
-    cmocka_unit_test_setup_teardown(a_missing_record_is_no_empty_run, core_setup, core_teardown),
-    cmocka_unit_test_setup_teardown(an_unreadable_medium_is_no_empty_run, core_setup,
-                                    core_teardown),
-    cmocka_unit_test_setup_teardown(an_older_record_hides_nothing, core_setup, core_teardown),
-    cmocka_unit_test_setup_teardown(the_next_term_is_above_the_mark, core_setup, core_teardown),
-    cmocka_unit_test_setup_teardown(an_absurd_term_is_refused, core_setup, core_teardown),
-    cmocka_unit_test_setup_teardown(a_stored_step_is_not_opened_again, core_setup, core_teardown),
-    cmocka_unit_test_setup_teardown(what_is_told_of, core_setup, core_teardown),
-    cmocka_unit_test_setup_teardown(aborted_openings_are_told_of, core_setup, core_teardown),
-    cmocka_unit_test_setup_teardown(a_lost_commit_does_not_die, core_setup, core_teardown),
-    cmocka_unit_test_setup_teardown(dead_entries_stay_until_buried, core_setup, core_teardown),
-    cmocka_unit_test_setup_teardown(a_lost_end, core_setup, core_teardown),
+    TEST(a_missing_record_is_no_empty_run),
+    TEST(an_unreadable_medium_is_no_empty_run),
+    TEST(an_older_record_hides_nothing),
+    TEST(the_next_term_is_above_the_mark),
+    TEST(an_absurd_term_is_refused),
+    TEST(a_stored_step_is_not_opened_again),
+    TEST(what_is_told_of),
+    TEST(aborted_openings_are_told_of),
+    TEST(a_lost_commit_does_not_die),
+    TEST(dead_entries_stay_until_buried),
+    TEST(a_lost_end),
 };
 
 UNIT_TEST_MAIN(tests)

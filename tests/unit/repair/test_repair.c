@@ -540,6 +540,45 @@ static void test_a_passing_error_replaces_no_manifest(void **state)
     assert_true(whole > 0);
 }
 
+/* The first item of a salvage that may not accept a loss, of a record that ends early. */
+static struct salvage_item salvage_without_loss(bool is_unreadable)
+{
+    struct bench *bench = NULL;
+    struct salvage_options how = {.yes = true};
+    struct salvage_item *items = NULL;
+    size_t item_count = 0;
+    assert_int_equal(setup((void **)&bench), 0);
+    start(bench, 1, false);
+    struct memory_medium *medium = bench->rig.medium;
+    memory_medium_set_record(medium, &bench->rig.name,
+                             memory_medium_copy_record(medium, &bench->rig.name), 2);
+    if (is_unreadable) {
+        memory_medium_set_unreadable(medium, &bench->rig.name);
+    }
+    assert_int_equal(salvage_begin(bench->repair, &bench->rig.name, &how, "test", NULL), 0);
+    run_until_flag(bench);
+    salvage_take(bench->repair, &items, &item_count);
+    assert_true(item_count > 0);
+    struct salvage_item first = items[0];
+    free(items);
+    teardown((void **)&bench);
+    return first;
+}
+
+/* Goal: to give up the end of a record is offered where that can be done, and not for a folder that
+ * cannot be read. */
+static void test_a_loss_is_offered_where_it_helps(void **state)
+{
+    struct salvage_item item = salvage_without_loss(false);
+    assert_int_equal(item.outcome, SALVAGE_LEFT);
+    assert_true(item.needs_accept_loss);
+    assert_non_null(strstr(item.text, "--accept-loss"));
+    item = salvage_without_loss(true);
+    assert_int_equal(item.outcome, SALVAGE_LEFT);
+    assert_false(item.needs_accept_loss);
+    assert_null(strstr(item.text, "--accept-loss"));
+}
+
 int main(void)
 {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
@@ -553,6 +592,7 @@ int main(void)
         TEST(test_closed_in_the_middle),
         TEST(test_a_whole_record),
         cmocka_unit_test(test_a_passing_error_replaces_no_manifest),
+        cmocka_unit_test(test_a_loss_is_offered_where_it_helps),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -26,7 +26,7 @@ enum { UPDATES = 11, NAMES_MAX = 128, ROOM = 768 };
 
 /* --- a vfs that does not read what it is told to ---------------------------------------------- */
 
-static ino_t unreadable; /* 0: none */
+static ino_t unreadable, above; /* 0: none. `above` is a folder */
 
 static struct vfs_ops sick_ops;
 static struct vfs sick = {.ops = &sick_ops};
@@ -46,7 +46,7 @@ static int sick_list(struct vfs *vfs, vfs_fd dir,
                      struct diag *diag)
 {
     struct stat st;
-    return fstat(dir, &st) == 0 && st.st_ino == unreadable
+    return fstat(dir, &st) == 0 && (st.st_ino == unreadable || st.st_ino == above)
                ? diag_set(diag, CAIRN_E_IO, "list a folder: Input/output error")
                : vfs_posix()->ops->list(vfs_posix(), dir, each, user, diag);
 }
@@ -71,7 +71,7 @@ static void begin(struct bed *bed)
     sick_ops.stat = sick_stat;
     sick_ops.list = sick_list;
     bed->vfs = &sick;
-    unreadable = 0;
+    unreadable = above = 0;
 }
 
 /* p/r with eleven updates, snapshots at 4 and 8 and a copy; closed. */
@@ -248,11 +248,30 @@ static bool is_for_the_operator(const char *name, bool is_folder, enum fault fau
     return fault == UNREADABLE && is_folder && strcmp(name, "/runs/p/r/record") == 0;
 }
 
+/* What is told of a record whose run's folder cannot be listed either: no command reaches it. */
+static void run_folder_is_unreadable(struct bed *bed)
+{
+    struct store_req get = {
+        .op = STORE_RECORD_GET, .run = bed_run(), .take_prefix = true, .from_medium = true};
+    char path[2 * ROOM];
+    struct stat st;
+    snprintf(path, sizeof(path), "%s/runs/p/r", bed->path);
+    assert_int_equal(stat(path, &st), 0);
+    above = st.st_ino;
+    assert_int_equal(bed_do(bed, &get), 0);
+    record_free(get.ret_record);
+    above = 0;
+    assert_true(get.ret_lost_from != 0 && get.ret_is_unreadable);
+    assert_non_null(strstr(get.diag.text, "check the disk"));
+}
+
 static void ask_the_operator(struct bed *bed)
 {
     struct store_req get = {.op = STORE_RECORD_GET, .run = bed_run(), .take_prefix = true};
     struct bed_change change = {"key", "12", false, NULL};
+    run_folder_is_unreadable(bed);
     assert_int_equal(bed_do(bed, &get), 0);
+    assert_false(get.ret_is_unreadable);
     assert_int_equal(record_version(get.ret_record), UPDATES);
     record_free(get.ret_record);
     assert_int_not_equal(bed_update(bed, &change, NULL), 0);
