@@ -67,7 +67,7 @@ _Static_assert(sizeof(struct cairn_options) == 128, "cairn_options");
 _Static_assert(sizeof(struct cairn_box) == 32, "cairn_box");
 _Static_assert(sizeof(struct cairn_tensor) == 88, "cairn_tensor");
 _Static_assert(sizeof(struct cairn_blob) == 48, "cairn_blob");
-_Static_assert(sizeof(struct cairn_save_options) == 96, "cairn_save_options");
+_Static_assert(sizeof(struct cairn_save_options) == 112, "cairn_save_options");
 _Static_assert(sizeof(struct cairn_restore_options) == 64, "cairn_restore_options");
 _Static_assert(sizeof(struct cairn_progress) == 40, "cairn_progress");
 _Static_assert(sizeof(struct cairn_result) == 56, "cairn_result");

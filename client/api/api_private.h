@@ -140,7 +140,7 @@ struct cairn_op {
 
     pthread_mutex_t lock; /* guards all below; cond is signalled at every change */
     pthread_cond_t cond;
-    bool released, staged, done, abort_asked, abort_posted, hurry_asked, hurry_posted;
+    bool released, staged, handed, done, abort_asked, abort_posted, hurry_asked, hurry_posted;
     /* If its code is not 0, the call has failed, while the loop still tells the other ranks. */
     struct diag refused;
     int status; /* valid once done */
@@ -160,14 +160,15 @@ void op_unref(struct cairn_op *op);
 /* Enters the op into the handle's list, with the loop's reference and the present set, and posts
  * `start`. Fails with CLOSED, BUSY, INTERNAL or FENCED. */
 int MUST_USE op_start(struct cairn_op *op, void (*start)(struct post *post), struct diag *diag);
-/* The stage before CAIRN_STAGED at which cairn_save may return. */
+/* The stage before CAIRN_RELEASED at which cairn_save may return. */
 #define OP_RELEASED ((enum cairn_stage)0)
 /* Called on the handle's thread when the op is released (well, or because the call has failed),
- * staged, or done. is_copied says that no tensor is read any more. op_finish gives back the loop's
- * reference. */
+ * staged, handed over, or done. is_copied says that no tensor is read any more. op_finish gives
+ * back the loop's reference. */
 void op_release(struct cairn_op *op, bool is_copied);
 void op_refuse(struct cairn_op *op, int status, const struct diag *diag);
 void op_stage(struct cairn_op *op);
+void op_hand(struct cairn_op *op);
 void op_finish(struct cairn_op *op, int status, const struct diag *diag);
 /* Waits for the stage; returns AGAIN when the time has passed. */
 int MUST_USE op_wait(struct cairn_op *op, enum cairn_stage stage, int64_t deadline_ms,

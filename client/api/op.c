@@ -2,8 +2,9 @@
  *
  * A save or restore as its user sees it: a pair of futures with a count of references. The user's
  * reference, the loop's until it is done, and one for an abort on its way keep it alive; it may
- * outlive its handle. Invariants: staged comes before done, each once; a callback is called once,
- * and its drop once after it. Any thread, except op_stage and op_finish (the handle's).
+ * outlive its handle. Invariants: staged, handed over and done come in this order, each once; a
+ * callback is called once, and its drop once after it. Any thread, except op_stage and op_finish
+ * (the handle's).
  */
 #include "api_private.h"
 
@@ -88,7 +89,7 @@ static int admit(struct cairn_op *op, struct diag *diag)
     }
     if (!op->is_save && cairn->borrow_count > 0) {
         return diag_set(diag, CAIRN_E_BUSY,
-                        "a save is copying the registered tensors; restore when it is staged");
+                        "a save is copying the registered tensors; restore when it is released");
     }
     cairn->borrow_count++;
     cairn->restore_count += op->is_save ? 0 : 1;
@@ -123,14 +124,14 @@ int op_start(struct cairn_op *op, void (*start)(struct post *post), struct diag 
     return rc;
 }
 
-/* Takes the callbacks whose stage is reached out of the op, and calls them without a lock. */
-static void fire(struct cairn_op *op, bool all, int code)
+/* Takes the callbacks of this stage out of the op, or of all, and calls them without a lock. */
+static void fire(struct cairn_op *op, enum cairn_stage stage, bool all, int code)
 {
     struct list ready;
     list_init(&ready);
     pthread_mutex_lock(&op->lock);
     list_each_safe (node, &op->notifies) {
-        if (all || list_item(node, struct notify, link)->stage == CAIRN_STAGED) {
+        if (all || list_item(node, struct notify, link)->stage == stage) {
             list_remove(node);
             list_add_tail(&ready, node);
         }
@@ -182,7 +183,16 @@ void op_stage(struct cairn_op *op)
     op->staged = true;
     pthread_cond_broadcast(&op->cond);
     pthread_mutex_unlock(&op->lock);
-    fire(op, false, 0);
+    fire(op, CAIRN_RELEASED, false, 0);
+}
+
+void op_hand(struct cairn_op *op)
+{
+    pthread_mutex_lock(&op->lock);
+    op->handed = true;
+    pthread_cond_broadcast(&op->cond);
+    pthread_mutex_unlock(&op->lock);
+    fire(op, CAIRN_HANDED_OVER, false, 0);
 }
 
 /* Changes the handle first, so that a thread that sees the op done may save, register or close at
@@ -204,7 +214,7 @@ void op_finish(struct cairn_op *op, int status, const struct diag *diag)
         diag_clear(&cairn->fenced); /* the attempt has seen the newest term now */
     }
     /* Written on this thread; the caller of cairn_save knows. */
-    bool was_refused = op->refused.code != 0;
+    bool was_refused = op->refused.code != 0 || (op->is_save && op->u.save.refusal.code != 0);
     if (cairn->is_closing && op->is_save && status != 0 && !was_refused &&
         cairn->close_failure.code == 0) {
         cairn->close_failure = final;
@@ -220,7 +230,7 @@ void op_finish(struct cairn_op *op, int status, const struct diag *diag)
     unsigned lost = is_dead ? (unsigned)op->abort_posted + (unsigned)op->hurry_posted : 0;
     pthread_cond_broadcast(&op->cond);
     pthread_mutex_unlock(&op->lock);
-    fire(op, true, status);
+    fire(op, CAIRN_DONE, true, status);
     atomic_fetch_sub(&op->refs, lost); /* these are not the last ones, because the loop's follows */
     op_unref(op);
 }
@@ -241,11 +251,17 @@ static int op_check(const struct cairn_op *op, struct diag *diag)
     return 0;
 }
 
+/* Returns whether the stage has been reached well. The op's lock must be held. */
+static bool is_well(const struct cairn_op *op, enum cairn_stage stage)
+{
+    return (op->staged && (stage == CAIRN_RELEASED || stage == OP_RELEASED)) ||
+           (op->handed && stage == CAIRN_HANDED_OVER) || (op->released && stage == OP_RELEASED);
+}
+
 /* Returns whether the stage is reached. The op's lock must be held. */
 static bool has_reached(const struct cairn_op *op, enum cairn_stage stage)
 {
-    return op->done || (op->staged && stage != CAIRN_DONE) ||
-           (op->released && stage == OP_RELEASED);
+    return op->done || is_well(op, stage);
 }
 
 /* Returns the result of the stage, or AGAIN if it is not reached yet. A stage that has succeeded
@@ -258,8 +274,7 @@ static int outcome(const struct cairn_op *op, enum cairn_stage stage, struct dia
     if (stage == OP_RELEASED && op->refused.code != 0) {
         return diag_copy(diag, &op->refused);
     }
-    bool well = (op->staged && stage != CAIRN_DONE) || (op->released && stage == OP_RELEASED);
-    return well || op->status == 0 ? 0 : diag_copy(diag, &op->diag);
+    return is_well(op, stage) || op->status == 0 ? 0 : diag_copy(diag, &op->diag);
 }
 
 int op_wait(struct cairn_op *op, enum cairn_stage stage, int64_t deadline_ms, struct diag *diag)
@@ -278,7 +293,7 @@ int op_wait(struct cairn_op *op, enum cairn_stage stage, int64_t deadline_ms, st
 
 static bool is_stage(enum cairn_stage stage)
 {
-    return stage == CAIRN_STAGED || stage == CAIRN_DONE;
+    return stage == CAIRN_RELEASED || stage == CAIRN_HANDED_OVER || stage == CAIRN_DONE;
 }
 
 /* Hurries the copy of a lazy save, because a thread is waiting for it. */
@@ -313,10 +328,11 @@ int cairn_op_wait(cairn_op_t *op, enum cairn_stage stage, int64_t deadline_ms,
     struct diag diag = DIAG_INIT;
     int rc = op_check(op, &diag);
     if (rc == 0 && !is_stage(stage)) {
-        rc = diag_set(&diag, CAIRN_E_INVALID, "stage is %d; it must be CAIRN_STAGED or CAIRN_DONE",
+        rc = diag_set(&diag, CAIRN_E_INVALID,
+                      "stage is %d; it must be CAIRN_RELEASED, CAIRN_HANDED_OVER or CAIRN_DONE",
                       (int)stage);
     }
-    if (rc == 0 && stage == CAIRN_STAGED && deadline_ms != 0) {
+    if (rc == 0 && stage != CAIRN_DONE && deadline_ms != 0) {
         op_hurry(op);
     }
     if (rc == 0) {

@@ -224,10 +224,11 @@ static int refuse_while_borrowed(struct cairn *cairn, struct diag *diag)
     if (borrow_count == 0) {
         return 0;
     }
-    return diag_set(diag, CAIRN_E_BUSY,
-                    "%u operation(s) use the registered tensors; wait until the save is staged or "
-                    "the restore has ended",
-                    borrow_count);
+    return diag_set(
+        diag, CAIRN_E_BUSY,
+        "%u operation(s) use the registered tensors; wait until the save is released or "
+        "the restore has ended",
+        borrow_count);
 }
 
 /* Checks the memory of device tensors, and loads the driver once, for the first tensor that needs

@@ -22,9 +22,16 @@ static void on_staged(struct engine_save *save, int status)
     struct cairn_op *op = container_of(save, struct cairn_op, u.save);
     if (status == 0) {
         op_stage(op);
+    } else if (save->refused && save->refusal.code != 0) {
+        op_release(op, true); /* the caller has refused, and knows */
     } else if (save->refused) {
         op_refuse(op, status, &save->diag);
     }
+}
+
+static void on_handed(struct engine_save *save)
+{
+    op_hand(container_of(save, struct cairn_op, u.save));
 }
 
 static void on_done(struct engine_save *save, int status)
@@ -175,6 +182,11 @@ static int check_snapshot(const struct cairn_save_options *options, struct diag 
                         "options.check_replicas is set with CAIRN_LAZY, but it reads the whole "
                         "state before the call returns; use it with CAIRN_COPY");
     }
+    if (options->refusal_code > 0) {
+        return diag_set(diag, CAIRN_E_INVALID,
+                        "options.refusal_code is %d; it must be a CAIRN_E_* code, or 0",
+                        options->refusal_code);
+    }
     return args_check_when_full(options->when_full, diag);
 }
 
@@ -204,8 +216,13 @@ static int make_op(const struct save_call *call, struct cairn_op **ret, struct d
     op->u.save.after = options.cuda_event;
     op->u.save.when_full =
         options.when_full != 0 ? args_when_full(options.when_full) : call->cairn->when_full;
+    if (options.refusal != NULL) {
+        int code = options.refusal_code != 0 ? options.refusal_code : CAIRN_E_ABORTED;
+        diag_set(&op->u.save.refusal, code, "%s", options.refusal);
+    }
     op->u.save.on_released = on_released;
     op->u.save.on_staged = on_staged;
+    op->u.save.on_handed = on_handed;
     op->u.save.on_done = on_done;
     *ret = op;
     return 0;

@@ -14,7 +14,7 @@
  *     cairn_open("cairn+unix:///run/cairn/cairnd.sock?run=demo/run1", &options, &c, &err);
  *     cairn_set_tensors(c, tensors, count, &err);
  *     cairn_save(c, step, NULL, &op, &err);       // returns when copied: the tensors may change
- *     cairn_op_wait(op, CAIRN_DONE, 60000, &err); // or poll, or cairn_op_notify()
+ *     cairn_op_wait(op, CAIRN_DURABLE, 60000, &err); // or poll, or cairn_op_notify()
  *     cairn_op_free(op);
  *     cairn_close(c, 60000, &err);
  *
@@ -26,7 +26,7 @@
  *    you need; 0 selects the default. In an array of such structs, element [0].size is the
  *    distance between elements. A NULL pointer to options selects all defaults.
  *  - Strings are UTF-8. Arguments are copied before the call returns, except tensor data, which is
- *    borrowed until CAIRN_STAGED (save) or CAIRN_DONE (restore).
+ *    borrowed until CAIRN_RELEASED (save) or CAIRN_DONE (restore).
  *  - A deadline is in milliseconds from the call. 0 makes a wait return at once and selects the
  *    default elsewhere; CAIRN_FOREVER waits without end.
  *  - After fork(), the child's handles and ops are dead (CAIRN_E_FORKED) and cost nothing; the
@@ -171,7 +171,7 @@ struct cairn_options {
     const char *attempt;
     int read_only; /* the handle can list, ask for status and restore; it has no rank or group */
     /* The most staging memory; 0 means as much as the rank writes. A larger save goes in waves: it
-     * reuses memory as bytes become durable, and is staged when its last byte is copied. */
+     * reuses memory as bytes become durable, and is released when its last byte is copied. */
     uint64_t arena_bytes;
     int32_t threads;          /* for copies and digests; 0 means one a core, at most 4 */
     int64_t io_deadline_ms;   /* for opening and small requests; 0 means 30,000 */
@@ -297,9 +297,8 @@ struct cairn_flat_box {
 };
 #define CAIRN_FLAT_BOXES 15 /* the most for 8 dimensions; 2 * ndim - 1 in general */
 
-/* Writes elements [first, end) of a row-major tensor as boxes to register. A partition that cuts
- * across rows is so stored under the parameter's own name and shape, and can be restored at any
- * world size. Returns the number of boxes (0 for an empty range), or INVALID. */
+/* Writes elements [first, end) of a row-major tensor as boxes to register, so that a partition that
+ * cuts across rows has the parameter's own name and shape. Returns their number, or INVALID. */
 CAIRN_API int CAIRN_MUST_USE cairn_flat_boxes(uint32_t ndim, const int64_t *shape, uint64_t first,
                                               uint64_t end,
                                               struct cairn_flat_box ret[CAIRN_FLAT_BOXES]);
@@ -312,22 +311,23 @@ CAIRN_API int CAIRN_MUST_USE cairn_flat_part(uint64_t start, uint64_t count, uin
 /* --- save and restore ------------------------------------------------------------------------ */
 
 enum cairn_stage {
-    CAIRN_STAGED = 1, /* a save is copied, and its daemon has the arena if it takes that over */
-    CAIRN_DONE = 2    /* a save is committed by all ranks; a restore is verified by all ranks */
+    CAIRN_RELEASED = 1,    /* everything is copied: the tensors may change */
+    CAIRN_HANDED_OVER = 3, /* the server finishes this rank's part alone: the process may die */
+    CAIRN_DURABLE = 2,     /* the checkpoint is committed by all ranks and on stable storage */
+    CAIRN_DONE = 2,        /* the end of any operation; a restore is verified by all ranks */
+    CAIRN_STAGED = 1       /* the old name of CAIRN_RELEASED, which says no more than that one */
 };
 
 enum cairn_mode {
     CAIRN_COPY = 1, /* cairn_save returns when all is copied: the saved state may change */
-    CAIRN_LAZY = 2  /* cairn_save returns at once; until STAGED only eager tensors may change */
+    CAIRN_LAZY = 2  /* cairn_save returns at once; until RELEASED only eager tensors may change */
 };
 
-/* How a lazy save detects changes: a tensor that changes between the call and STAGED fails the save
- * with CAIRN_E_DIGEST_MISMATCH and its name. One digest of the memory is taken before cairn_save
- * returns, one of the copy after it is made, so a change is seen if and only if the bytes read in
- * the copy differ from those at the call. SAMPLED reads 64 bytes of every 64 KiB (tensors of up to
- * 4 KiB whole) and makes the call a few per cent of a copy longer: it sees an optimizer's step,
- * which changes a tensor all over, and may miss single elements. FULL reads everything and sees
- * every change; the call takes about half as long as a copy. */
+/* How a lazy save detects a tensor that changes before RELEASED, which fails it by name with
+ * CAIRN_E_DIGEST_MISMATCH: by digests of the memory at the call and of the copy. SAMPLED reads 64
+ * bytes of every 64 KiB (tensors of up to 4 KiB whole), for a few per cent of a copy: it sees an
+ * optimizer's step, and may miss single elements. FULL reads everything and sees every change; the
+ * call takes about half as long as a copy. */
 enum cairn_verify { CAIRN_VERIFY_SAMPLED = 1, CAIRN_VERIFY_FULL = 2 };
 
 struct cairn_metric {
@@ -359,24 +359,26 @@ struct cairn_save_options {
     /* enum cairn_check, copy mode only, the same on all ranks; 0 compares no replicas. */
     int check_replicas;
     /* A CUevent behind the work that makes the contents of tensors on devices, recorded on the
-     * training's stream. Only the copies wait for it, on the device. Borrowed until STAGED. NULL
+     * training's stream. Only the copies wait for it, on the device. Borrowed until RELEASED. NULL
      * means that the work has ended. */
     void *cuda_event;
+    const char *refusal; /* if this rank cannot save: the reason, with which the step ends on all */
+    int refusal_code;    /* CAIRN_E_*, 0 means ABORTED */
 };
-#define CAIRN_SAVE_OPTIONS_INIT                                                  \
-    {                                                                            \
-        sizeof(struct cairn_save_options), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 \
+#define CAIRN_SAVE_OPTIONS_INIT                                                        \
+    {                                                                                  \
+        sizeof(struct cairn_save_options), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 \
     }
 
 /* Starts a save; every rank calls it with the same step. In copy mode it returns when the state is
  * copied into the arena, which may then change; the rest goes on in the background. In lazy mode it
  * returns when the eager tensors are copied (at once where there are none), and the others are
- * borrowed until STAGED: wait for that before they change. Saves may be in flight as far as the
- * arena reaches; when_full decides beyond that. A rank that skips or fails ends the step on all
- * ranks with its code and reason, which cairn_op_wait gives on the others. A step that this attempt
- * has committed already, with no restore in between, is not written again: the save ends well at
- * once, with the contents of the first. ARENA_TOO_SMALL (not even two chunks fit), TIMED_OUT,
- * SKIPPED, BUSY (no room, or a restore or a save of this step runs), FENCED. */
+ * borrowed until RELEASED. Saves may be in flight as far as the arena reaches; when_full decides
+ * beyond that. A rank that skips, fails or refuses ends the step on all ranks with its code and
+ * reason. A step that this attempt has committed already, with no restore in between, is not
+ * written again: the save ends well at once, with the contents of the first. ARENA_TOO_SMALL (not
+ * even two chunks fit), TIMED_OUT, SKIPPED, BUSY (no room, or a restore or a save of this step
+ * runs), FENCED. */
 CAIRN_API int CAIRN_MUST_USE cairn_save(cairn_t *cairn, uint64_t step,
                                         const struct cairn_save_options *options, cairn_op_t **ret,
                                         struct cairn_error *err);
@@ -481,9 +483,8 @@ struct cairn_local {
         sizeof(struct cairn_local), NULL, NULL, 0, 0, 0, {0, 0}, 0 \
     }
 /* Gives the idx-th LOCAL tensor or blob of the restored checkpoint, of any coordinate, by name and
- * then coordinate; NOT_FOUND past the end. A rank is given only what its own coordinate has: when
- * the coordinates have changed, it reads the old ones' blobs here (all_local, cairn_op_blob) or
- * registers their tensors and restores once more, then starts anew, merges or refuses. */
+ * then coordinate; NOT_FOUND past the end. When the coordinates have changed, a rank finds the old
+ * ones' blobs here (all_local, cairn_op_blob), or registers their tensors and restores again. */
 CAIRN_API int CAIRN_MUST_USE cairn_op_local(cairn_op_t *op, size_t idx, struct cairn_local *io);
 /* Gives the idx-th of all tensors and blobs, registered or not, alike; "" is no coordinate. */
 CAIRN_API int CAIRN_MUST_USE cairn_op_entry(cairn_op_t *op, size_t idx, struct cairn_local *io);
@@ -545,10 +546,9 @@ struct cairn_annotation {
     {                                                           \
         sizeof(struct cairn_annotation), 0, 0, 0, 0, 0, 0, 0, 0 \
     }
-/* Changes the metrics and tags of a committed checkpoint, for what is known only after its save;
- * they are kept beside its manifest, which never changes. step may be CAIRN_LATEST. One rank calls
- * it, at any time; the same call again changes nothing. NOT_FOUND (never committed, forgotten),
- * INVALID (NaN, by name), TOO_LARGE (more than 32 tags or 64 metrics), READ_ONLY. */
+/* Changes the metrics and tags of a committed checkpoint, for what is known only after its save.
+ * step may be CAIRN_LATEST. One rank calls it, at any time; the same call again changes nothing.
+ * NOT_FOUND, INVALID (NaN, by name), TOO_LARGE (over 32 tags or 64 metrics), READ_ONLY. */
 CAIRN_API int CAIRN_MUST_USE cairn_annotate(cairn_t *cairn, uint64_t step,
                                             const struct cairn_annotation *annotation,
                                             struct cairn_error *err);

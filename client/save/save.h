@@ -23,6 +23,9 @@ struct engine_save {
     bool full; /* only rank 0's counts: refers to no older checkpoint */
     /* A reference is held until on_done. The tensors' memory is read until on_staged. */
     struct registered *set;
+    /* If its code is not 0, this rank cannot save: nothing is copied, and the step ends with this
+     * error on all ranks. */
+    struct diag refusal;
     enum when_full when_full;
     bool lazy;               /* one worker copies at a time, beside the caller's work */
     enum watch_kind watch;   /* for a lazy save: detects tensors that change before on_staged */
@@ -35,13 +38,15 @@ struct engine_save {
     const char **tags;
     uint32_t metric_count;
     struct metric *metrics;
-    /* May be NULL. Called at most once, before on_staged, when the caller may go on. In a lazy save
-     * the eager tensors are copied by then and the others stay borrowed; in another save everything
-     * is copied, and the save still waits for the daemon's word. */
+    /* May be NULL. Called at most once, before on_staged, when the caller of a lazy save may go on.
+     * The eager tensors are copied by then and the others stay borrowed. */
     void (*on_released)(struct engine_save *save);
     /* Called once. If status is not 0, on_done follows, and what was sent is
      * given up. */
     void (*on_staged)(struct engine_save *save, int status);
+    /* May be NULL. Called at most once, after on_staged, when the server can finish this rank's
+     * part without this process. */
+    void (*on_handed)(struct engine_save *save);
     /* Called last; 0 if it is committed, else why not. */
     void (*on_done)(struct engine_save *save, int status);
     struct diag diag;
@@ -50,8 +55,8 @@ struct engine_save {
     struct diag warning;
     struct ckpt_id id;
     bool new_lineage;
-    /* on_staged has reported SKIPPED or BUSY for want of room; on_done comes when all ranks
-     * know. */
+    /* on_staged has reported SKIPPED or BUSY for want of room, or the caller's own refusal; on_done
+     * comes when all ranks know. */
     bool refused;
     /* Progress, written by the loop and readable by any thread. */
     _Atomic uint64_t total_bytes, staged_bytes, sent_bytes, durable_bytes;

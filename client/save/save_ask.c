@@ -173,6 +173,7 @@ static int on_reply(struct request *request, const struct frame *frame, const st
         save->send.way->told(&save->send, msg);
     }
     if (msg->type == MSG_HANDED) {
+        save_tell_handed(&save->tell);
         save_wake(&save->common);
         return 0; /* SEALED follows */
     }

@@ -114,6 +114,9 @@ static enum sm_result opened(struct save *save)
         save_agree_opened(&save->agree);
         save_check_go(&save->check);
     }
+    if (opened.state == CKPT_OPEN && opened.sealed) {
+        save_tell_handed(&save->tell);
+    }
     if (opened.state != CKPT_OPEN || opened.sealed) {
         return save_move(save, SV_WAIT);
     }

@@ -93,6 +93,7 @@ enum sm_result save_on_seal(struct sm *sm)
     }
     int code = save->answer.code;
     if (code == 0) {
+        save_tell_handed(&save->tell); /* a rank that has sealed is not missed */
         return save_move(save, SV_WAIT);
     }
     if (save_tries_again(save)) {

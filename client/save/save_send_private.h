@@ -191,7 +191,5 @@ void save_way_prepare(struct save_send *send);
 bool save_way_has_ended(const struct save_send *send);
 /* Returns whether comparing with the base is of use. Counts the saves that did not compare. */
 bool save_way_compares(const struct save_send *send);
-/* Returns whether the daemon is going to say that it can finish alone. */
-bool save_way_awaits_word(const struct save_send *send);
 
 #endif

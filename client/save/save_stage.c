@@ -12,10 +12,6 @@
 
 #include <stdio.h>
 
-/* A process that was told "staged" may die without losing the save. For that, "staged" waits this
- * long, beyond the copy, for the daemon's word, and no longer. Training does not wait for it. */
-enum { STAGE_LAG_MS = 500 };
-
 static struct save_stage *stage_of(struct sm *sm)
 {
     return container_of(sm, struct save_stage, sm);
@@ -116,28 +112,6 @@ void save_stage_hurry(struct save_stage *stage)
 
 /* --- TURN, AGREE: the division and the layout --------------------------------------- */
 
-/* Waits for the first JOIN, and for the turn. A save that does not wait for room finds out at once
- * whether there is any. */
-static enum sm_result on_turn(struct sm *sm)
-{
-    struct save_stage *stage = stage_of(sm);
-    const struct save_common *common = stage->common;
-    struct diag diag = DIAG_INIT;
-    if (save_is_over(common)) {
-        return move(stage, ST_OVER);
-    }
-    bool at_once = common->user->when_full != WHEN_FULL_WAIT;
-    if (!common->engine->link.joined_once || (!at_once && !is_first_stager(stage))) {
-        return SM_WAIT;
-    }
-    sm_move(sm, ST_AGREE);
-    int rc = save_agree_begin(stage->agree, &diag);
-    if (rc != 0) {
-        save_fail(stage->common, rc, &diag);
-    }
-    return SM_AGAIN;
-}
-
 /* Writes which saves hold the arena, and what the user can do. */
 static void describe_full(const struct save_stage *stage, struct diag *diag, int code)
 {
@@ -166,23 +140,29 @@ static void describe_full(const struct save_stage *stage, struct diag *diag, int
                                      : "; raise arena_bytes, or let when_full wait");
 }
 
-/* Declines the save for want of room. The caller hears at once, the other ranks through the
- * opening, if there are any and the step is not open yet. */
-static void decline(struct save_stage *stage)
+/* Declines the save. The caller hears at once, the other ranks through the opening, if there are
+ * any and the step is not open yet. */
+static void decline(struct save_stage *stage, const struct diag *why)
 {
     struct save_common *common = stage->common;
     struct engine_save *user = common->user;
-    int code = user->when_full == WHEN_FULL_SKIP ? CAIRN_E_SKIPPED : CAIRN_E_BUSY;
-    struct diag diag = DIAG_INIT;
-    describe_full(stage, &diag, code);
+    CHECK(why->code != 0);
     user->refused = true;
     if (common->engine->options.world_size == 1 || common->reach >= REACH_OPENED) {
-        save_fail(common, code, &diag);
+        save_fail(common, why->code, why);
         return;
     }
-    stage->declined = diag;
-    diag_set(&user->diag, code, "%s", diag.text);
+    stage->declined = *why;
+    diag_set(&user->diag, why->code, "%s", why->text);
     sm_move(&stage->sm, ST_DECLINED);
+}
+
+static void decline_for_room(struct save_stage *stage)
+{
+    bool skips = stage->common->user->when_full == WHEN_FULL_SKIP;
+    struct diag diag = DIAG_INIT;
+    describe_full(stage, &diag, skips ? CAIRN_E_SKIPPED : CAIRN_E_BUSY);
+    decline(stage, &diag);
 }
 
 /* Called on entering DECLINED: the saves behind have their turn. */
@@ -191,6 +171,32 @@ static void enter_declined(struct sm *sm)
     struct save_stage *stage = stage_of(sm);
     save_tell_staged(stage->tell, stage->declined.code);
     engine_wake_stagers(stage->common->engine);
+}
+
+/* Waits for the first JOIN, and for the turn. A save that does not wait for room finds out at once
+ * whether there is any, and a refusal waits for nothing. */
+static enum sm_result on_turn(struct sm *sm)
+{
+    struct save_stage *stage = stage_of(sm);
+    const struct save_common *common = stage->common;
+    struct diag diag = DIAG_INIT;
+    if (save_is_over(common)) {
+        return move(stage, ST_OVER);
+    }
+    if (common->user->refusal.code != 0) {
+        decline(stage, &common->user->refusal);
+        return SM_AGAIN;
+    }
+    bool at_once = common->user->when_full != WHEN_FULL_WAIT;
+    if (!common->engine->link.joined_once || (!at_once && !is_first_stager(stage))) {
+        return SM_WAIT;
+    }
+    sm_move(sm, ST_AGREE);
+    int rc = save_agree_begin(stage->agree, &diag);
+    if (rc != 0) {
+        save_fail(stage->common, rc, &diag);
+    }
+    return SM_AGAIN;
 }
 
 /* Returns whether the save could begin now, and then takes its room where that can be taken
@@ -239,7 +245,7 @@ static enum sm_result on_agree(struct sm *sm)
     save_agree_adopt(stage->agree, &stage->room->layout);
     bool at_once = common->user->when_full != WHEN_FULL_WAIT;
     if (at_once && stage->room->layout.payload_count > 0 && !is_room_free(stage)) {
-        decline(stage);
+        decline_for_room(stage);
     } else {
         sm_move(sm, ST_ROOM);
     }
@@ -274,8 +280,8 @@ static void fail_changed(struct save_common *common, const char *tensor)
 {
     struct diag diag = DIAG_INIT;
     diag_set(&diag, CAIRN_E_DIGEST_MISMATCH,
-             "step %llu: tensor '%.200s' was changed between cairn_save and CAIRN_STAGED: wait for "
-             "CAIRN_STAGED before the state changes, or save it in copy mode",
+             "step %llu: tensor '%.200s' was changed between cairn_save and CAIRN_RELEASED: wait "
+             "for CAIRN_RELEASED before the state changes, or save it in copy mode",
              (unsigned long long)common->user->step, tensor);
     save_fail(common, CAIRN_E_DIGEST_MISMATCH, &diag);
 }
@@ -435,7 +441,7 @@ void save_stage_more(struct save_stage *stage)
     }
 }
 
-/* --- COMPARE, WORD, STAGED ---------------------------------------------------------- */
+/* --- COMPARE, STAGED ---------------------------------------------------------------- */
 
 /* Waits for the digests of check_replicas, because they read the caller's memory as well. */
 static enum sm_result on_compare(struct sm *sm)
@@ -447,34 +453,6 @@ static enum sm_result on_compare(struct sm *sm)
     if (save_check_is_reading(stage->check)) {
         return SM_WAIT;
     }
-    return move(stage, save_way_awaits_word(stage->send) ? ST_WORD : ST_STAGED);
-}
-
-static void on_timer(struct timer *timer)
-{
-    save_wake(container_of(timer, struct save_stage, timer)->common);
-}
-
-/* Called on entering WORD: the copy is over, so the caller may go on, and the next save may
- * stage. */
-static void enter_word(struct sm *sm)
-{
-    struct save_stage *stage = stage_of(sm);
-    save_tell_released(stage->tell);
-    timer_start(&stage->timer, STAGE_LAG_MS);
-    engine_wake_stagers(stage->common->engine);
-}
-
-/* Waits until the daemon has said that it can finish alone, or nothing is to be heard of it soon.
- */
-static enum sm_result on_word(struct sm *sm)
-{
-    struct save_stage *stage = stage_of(sm);
-    bool waits = save_way_awaits_word(stage->send) && timer_is_active(&stage->timer);
-    if (waits && !save_is_over(stage->common)) {
-        return SM_WAIT;
-    }
-    timer_stop(&stage->timer);
     return move(stage, ST_STAGED);
 }
 
@@ -488,7 +466,7 @@ static void enter_staged(struct sm *sm)
 /* --- the machine -------------------------------------------------------------------- */
 
 static const struct sm_state stage_table[] = {
-    [ST_TURN] = {"turn", on_turn, SM_TO(ST_AGREE) | SM_TO(ST_OVER), 0},
+    [ST_TURN] = {"turn", on_turn, SM_TO(ST_AGREE) | SM_TO(ST_DECLINED) | SM_TO(ST_OVER), 0},
     [ST_AGREE] = {"agree", on_agree, SM_TO(ST_ROOM) | SM_TO(ST_DECLINED) | SM_TO(ST_OVER), 0},
     [ST_ROOM] = {"room", on_room,
                  SM_TO(ST_RESERVE) | SM_TO(ST_WATCH) | SM_TO(ST_COPY) | SM_TO(ST_COMPARE) |
@@ -497,8 +475,7 @@ static const struct sm_state stage_table[] = {
     [ST_RESERVE] = {"reserve", NULL, SM_TO(ST_ROOM), 0, enter_reserve},
     [ST_WATCH] = {"watch", on_watch, SM_TO(ST_COPY) | SM_TO(ST_OVER), 0, enter_watch},
     [ST_COPY] = {"copy", on_copy, SM_TO(ST_COMPARE) | SM_TO(ST_OVER), 0, enter_copy},
-    [ST_COMPARE] = {"compare", on_compare, SM_TO(ST_WORD) | SM_TO(ST_STAGED) | SM_TO(ST_OVER), 0},
-    [ST_WORD] = {"word", on_word, SM_TO(ST_STAGED), 0, enter_word},
+    [ST_COMPARE] = {"compare", on_compare, SM_TO(ST_STAGED) | SM_TO(ST_OVER), 0},
     [ST_STAGED] = {"staged", NULL, 0, SM_FINAL, enter_staged},
     [ST_DECLINED] = {"declined", NULL, 0, SM_FINAL, enter_declined},
     [ST_OVER] = {"over", NULL, 0, SM_FINAL},
@@ -508,7 +485,7 @@ static const struct sm_state stage_table[] = {
 static void check_stage(const struct sm *sm)
 {
     const struct save_stage *stage = container_of(sm, struct save_stage, sm);
-    bool has_layout = sm->state >= ST_ROOM && sm->state <= ST_DECLINED;
+    bool has_layout = sm->state >= ST_ROOM && sm->state < ST_DECLINED;
     CHECK(!has_layout || stage->room->places != NULL);
     CHECK(!has_layout || stage->common->chunk_bytes != 0);
     CHECK((sm->state != ST_WATCH && sm->state != ST_COPY) || stage->room->placed > 0);
@@ -530,7 +507,6 @@ void save_stage_init(struct save_stage *stage, struct save_check *check, struct 
     common->stage = stage;
     send->snapshot = &stage->snapshot;
     stage->snapshot.tasks_max = common->user->lazy ? 1 : SNAPSHOT_TASKS;
-    timer_init(&stage->timer, common->engine->options.loop, on_timer);
     sm_init(&stage->sm, stage_table, ST_TURN, "staging", common->number);
     stage->sm.invariant = check_stage;
 }

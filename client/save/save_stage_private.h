@@ -3,17 +3,17 @@
  * Staging: a save gets its division, its layout and its room in the arena, and is copied there. It
  * is a machine of its own, beside the one in save.c that talks with the server:
  *
- *   TURN --> AGREE --> ROOM -------> WATCH --> COPY --> COMPARE --> WORD --> STAGED
- *              |        | \- RESERVE   ^--------^ ^--------^   \---------------^
- *              v        |      '--> ROOM        |          |
- *           DECLINED    '-----------------------'----------'
+ *   TURN --> AGREE --> ROOM -------> WATCH --> COPY --> COMPARE --> STAGED
+ *    |         |        | \- RESERVE   ^--------^ ^--------^
+ *    |         v        |      '--> ROOM        |          |
+ *    '----> DECLINED    '-----------------------'----------'
  *
  * TURN waits for the first JOIN and for the saves before this one; AGREE for who writes what; ROOM
  * for room in the arena, which RESERVE enlarges on a worker. WATCH takes the digests by which a
  * lazy save notices changes; COPY copies; COMPARE waits for workers that digest replicas in the
- * caller's memory; WORD waits for the daemon's word that it can finish alone, or for a short timer.
- * STAGED: the caller was told. DECLINED: there was no room, and the policy is not to wait. A save
- * that is over goes to OVER from every state, once no worker has its memory. Loop's thread.
+ * caller's memory. STAGED: the caller was told that its memory is its own again. DECLINED: there
+ * was no room, and the policy is not to wait; or the caller itself refuses. A save that is over
+ * goes to OVER from every state, once no worker has its memory. Loop's thread.
  */
 #ifndef CAIRN_SAVE_SAVE_STAGE_PRIVATE_H
 #define CAIRN_SAVE_SAVE_STAGE_PRIVATE_H
@@ -31,7 +31,6 @@ enum stage_state {
     ST_WATCH,
     ST_COPY,
     ST_COMPARE,
-    ST_WORD,
     ST_STAGED,
     ST_DECLINED,
     ST_OVER
@@ -50,7 +49,6 @@ struct save_stage {
     struct work reserve; /* work: arena_reserve, writes reserve_diag and reserve_status */
     struct diag reserve_diag;
     int reserve_status;
-    struct timer timer;   /* of WORD */
     struct diag declined; /* why it was declined; code 0 if it was not */
 };
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Tells the caller of a save: released, staged, done, in this order and each at most once. All come
- * from one post, so that none runs inside a call, and what a callback does finds the save at rest.
- * Loop's thread.
+ * Tells the caller of a save: released, staged, handed over, done, in this order and each at most
+ * once. All come from one post, so that none runs inside a call, and what a callback does finds the
+ * save at rest. Loop's thread.
  */
 #include "save/save_tell_private.h"
 
@@ -17,11 +17,13 @@ static void on_deliver(struct post *post)
     struct engine *engine = common->engine;
     struct engine_save *user = common->user;
     bool released = tell->released == NEWS_DUE, staged = tell->staged == NEWS_DUE;
+    bool handed = tell->handed == NEWS_DUE && tell->staged != NEWS_NONE;
     bool done = tell->done == NEWS_DUE;
     int status = common->status, staged_status = tell->staged_status;
     CHECK(!done || tell->staged != NEWS_NONE);
     tell->released = released ? NEWS_TOLD : tell->released;
     tell->staged = staged ? NEWS_TOLD : tell->staged;
+    tell->handed = handed ? NEWS_TOLD : tell->handed;
     if (status != 0 && !tell->named) {
         tell->named = true;
         engine_name_failure(engine, user->step, &user->diag);
@@ -35,6 +37,9 @@ static void on_deliver(struct post *post)
     }
     if (staged) {
         user->on_staged(user, staged_status);
+    }
+    if (handed && user->on_handed) {
+        user->on_handed(user);
     }
     if (done) {
         user->on_done(user, status);
@@ -77,10 +82,19 @@ void save_tell_staged(struct save_tell *tell, int status)
     }
 }
 
+void save_tell_handed(struct save_tell *tell)
+{
+    if (tell->handed == NEWS_NONE && tell->common->status == 0) {
+        tell->handed = NEWS_DUE;
+        loop_post(tell->common->engine->options.loop, &tell->post);
+    }
+}
+
 void save_tell_done(struct save_tell *tell)
 {
     CHECK(tell->done == NEWS_NONE);
     save_tell_staged(tell, tell->common->status);
+    save_tell_handed(tell);
     tell->done = NEWS_DUE;
     loop_post(tell->common->engine->options.loop, &tell->post);
 }

@@ -14,7 +14,7 @@ enum news { NEWS_NONE, NEWS_DUE, NEWS_TOLD };
 struct save_tell {
     struct save_common *common;
     struct post post;
-    enum news released, staged, done;
+    enum news released, staged, handed, done;
     int staged_status;
     bool named;       /* the diag of the failure names the rank */
     uint64_t free_ms; /* when the caller could go on; 0 means not yet */
@@ -27,6 +27,8 @@ void save_tell_init(struct save_tell *tell, struct save_common *common);
 void save_tell_released(struct save_tell *tell);
 /* The caller's memory is not read any more, or the save has failed. Told once. */
 void save_tell_staged(struct save_tell *tell, int status);
+/* The server can finish this rank's part alone. Told once, and only if the save has not failed. */
+void save_tell_handed(struct save_tell *tell);
 /* The last word: the save is freed before on_done is called. */
 void save_tell_done(struct save_tell *tell);
 /* Keeps how long a committed save took, for the next OPEN to tell. */

@@ -144,9 +144,3 @@ bool save_way_compares(const struct save_send *send)
     return (save_hand_packs(send) || engine->options.transport != TRANSPORT_MEMFD) &&
            save_base_is_worth_comparing(send->common->engine);
 }
-
-bool save_way_awaits_word(const struct save_send *send)
-{
-    return send->word == WORD_NONE && send->way != &save_way_socket && save_hand_may(send) &&
-           !wants_socket(send) && link_is_up(&send->common->engine->link);
-}

@@ -253,16 +253,17 @@ static void command_wait(struct program *program, int count, char **words)
     }
 }
 
-/* staged OP DEADLINE_MS */
-static void command_staged(struct program *program, int count, char **words)
+/* released OP DEADLINE_MS, handed OP DEADLINE_MS */
+static void command_stage(struct program *program, int count, char **words)
 {
     struct cairn_error err = {0};
     size_t op = count > 2 ? strtoul(words[1], NULL, 10) : OPS;
     if (op >= program->op_count) {
-        refuse(CAIRN_E_INVALID, "staged OP DEADLINE_MS");
+        refuse(CAIRN_E_INVALID, "released OP DEADLINE_MS, handed OP DEADLINE_MS");
         return;
     }
-    answer(cairn_op_wait(program->ops[op], CAIRN_STAGED, strtoll(words[2], NULL, 10), &err), &err);
+    enum cairn_stage stage = strcmp(words[0], "handed") == 0 ? CAIRN_HANDED_OVER : CAIRN_RELEASED;
+    answer(cairn_op_wait(program->ops[op], stage, strtoll(words[2], NULL, 10), &err), &err);
 }
 
 /* annotate STEP TERM NAME VALUE */
@@ -507,8 +508,8 @@ static void run_on_handle(struct program *program, int count, char **words)
         command_restore(program, count, words);
     } else if (strcmp(words[0], "wait") == 0) {
         command_wait(program, count, words);
-    } else if (strcmp(words[0], "staged") == 0) {
-        command_staged(program, count, words);
+    } else if (strcmp(words[0], "released") == 0 || strcmp(words[0], "handed") == 0) {
+        command_stage(program, count, words);
     } else if (strcmp(words[0], "annotate") == 0) {
         command_annotate(program, count, words);
     } else if (strcmp(words[0], "train") == 0) {

@@ -329,9 +329,9 @@ class Group:
         return self.finish(self.all("save", step, deadline_ms))[0]["term"]
 
     def stage(self, step, deadline_ms=60000):
-        """One save of all ranks, until it is staged: they may die."""
+        """One save of all ranks, until it is handed over: they may die."""
         for rank, answer in zip(self.ranks, self.all("save", step, deadline_ms)):
-            rank.do("staged", answer["op"], deadline_ms)
+            rank.do("handed", answer["op"], deadline_ms)
 
     def restore(self, *words):
         """The checkpoint that all ranks came to: (step, term, fell back)."""

@@ -203,7 +203,7 @@ class Campaign(Case):
             if lazy and whole:
                 for rank, answer in zip(crew.ranks, answers):
                     if answer["ok"]:
-                        rank.ask("staged", answer["op"], deadline_ms + 5000, timeout_s=60)
+                        rank.ask("released", answer["op"], deadline_ms + 5000, timeout_s=60)
                 tensors.change()  # may change now: the save holds what was
                 for number, rank in enumerate(crew.ranks):
                     tensors.paint(rank, number)

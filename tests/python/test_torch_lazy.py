@@ -57,7 +57,7 @@ def saving_lazily(daemon, state, on_error="raise", **options):
         ck.save(1).durable.result(60)
         with stopped(daemon):
             handle = ck.save(2)
-            assert not handle.staged.done()
+            assert not handle.released.done()
             yield ck, handle
 
 

@@ -5,6 +5,7 @@ import copy
 import os
 import pathlib
 import pickle
+import signal
 import subprocess
 import sys
 
@@ -40,18 +41,49 @@ def test_rule_01_latest_moves_after_the_commit_of_all_ranks(url):
         ck.close()
 
 
-def test_rule_02_staged_is_not_durable(url):
+def test_rule_02_released_is_not_durable(url):
     token = cairn.new_attempt()
     with Checkpointer(url, {"n": torch.ones(3)}, rank=0, world_size=2, attempt=token, save_deadline=30) as ck:
         handle = ck.save(1)
-        assert handle.staged.result(30) is None
+        assert handle.released.result(30) is None
+        with pytest.warns(DeprecationWarning, match="handed_over"):
+            assert handle.staged is handle.released  # the old name
         assert not handle.durable.done()
         with pytest.raises(cairn.AgainError):
             handle.durable.result(0.05)
         handle.abort()
         with pytest.raises(cairn.CairnError):
             handle.durable.result(30)
-        assert handle.staged.done()
+        assert handle.released.done() and handle.handed_over.done()
+
+
+def test_rule_02_handed_over_is_when_the_server_has_it(own_daemon):
+    """A server that stands still has nothing: the state may change, but the process must not die yet."""
+    with Checkpointer(own_daemon.url("moments"), {"n": torch.ones(3)}, on_error="raise") as ck:
+        ck.save(0).durable.result(60)
+        os.kill(own_daemon.process.pid, signal.SIGSTOP)
+        try:
+            handle = ck.save(1)
+            assert handle.released.result(30) is None
+            assert not handle.handed_over.wait(1.0) and not handle.durable.done()
+        finally:
+            os.kill(own_daemon.process.pid, signal.SIGCONT)
+        assert handle.handed_over.result(30) is None
+        assert handle.durable.result(30).step == 1
+
+
+def test_rule_02_after_the_hand_over_the_process_may_die(own_daemon):
+    """Killed at that moment: the server finishes the save alone."""
+    url = own_daemon.url("dies")
+    code = f"""
+import os, signal, torch, cairn.torch
+ck = cairn.torch.Checkpointer({url!r}, {{"n": torch.full((5_000_000,), 7.0)}})
+ck.save(1).handed_over.result(60)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+    assert subprocess.run([sys.executable, "-c", code], timeout=120).returncode == -signal.SIGKILL
+    state = {"n": torch.zeros(5_000_000)}
+    assert restore(url, state).step == 1 and bool((state["n"] == 7).all())
 
 
 def test_rule_03_the_copy_is_a_copy(url):

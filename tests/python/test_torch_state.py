@@ -160,7 +160,7 @@ def test_staged_is_a_copy(url):
         handles = []
         for step in range(5):
             handles.append(ck.save(step))
-            assert handles[-1].staged.wait(60)
+            assert handles[-1].released.wait(60)
             with torch.no_grad():
                 model.weight.add_(1)
         assert ck.wait(60) and all(h.durable.done() for h in handles)

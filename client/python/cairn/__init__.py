@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from . import errors, tree
 from ._cairn import version as __version__
-from .client import DONE, LATEST, STAGED, Checkpoint, Client, Operation, Result, new_attempt
+from .client import DONE, DURABLE, HANDED_OVER, LATEST, RELEASED, STAGED, Checkpoint, Client, Operation, Result, new_attempt
 from .errors import *  # noqa: F401,F403 - every exception is part of the package's face
 from .errors import CairnError
 from .tree import Ref, register_type
@@ -30,5 +30,5 @@ def __getattr__(name: str) -> Any:
     raise AttributeError(f"module 'cairn' has no attribute {name!r}")
 
 
-__all__ = ["Checkpoint", "Client", "DONE", "LATEST", "Operation", "Ref", "Result", "STAGED", "__version__",
-           "dcp", "errors", "fs", "new_attempt", "register_type", "torch", "tree", *errors.__all__]
+__all__ = ["Checkpoint", "Client", "DONE", "DURABLE", "HANDED_OVER", "LATEST", "Operation", "RELEASED", "Ref", "Result", "STAGED",
+           "__version__", "dcp", "errors", "fs", "new_attempt", "register_type", "torch", "tree", *errors.__all__]

@@ -21,7 +21,9 @@ from .errors import CairnError, InvalidError, NotFoundError
 
 LATEST = (1 << 64) - 1
 _SECONDS_MAX = 1_000_000_000  # as good as for ever
-STAGED, DONE = 1, 2
+RELEASED, HANDED_OVER, DURABLE = 1, 3, 2
+DONE = DURABLE
+STAGED = RELEASED  # the old name
 REPLICATED, SHARDED, LOCAL = 1, 2, 3
 BYTES, TREE = 1, 2
 _WHEN_FULL = {None: 0, "wait": 1, "skip": 2, "fail": 3}
@@ -200,7 +202,9 @@ class Operation:
         """Waits for a stage of the operation. May be repeated.
 
         Args:
-            stage: STAGED or DONE.
+            stage: RELEASED (everything is copied: the tensors may change), HANDED_OVER (the server finishes this rank's
+                part alone: the process may die), DURABLE (committed by all ranks and on stable storage), or DONE, the end of
+                any operation. STAGED is the old name of RELEASED.
             timeout: Seconds to wait; None waits for as long as the operation's own deadline.
 
         Returns:
@@ -405,15 +409,15 @@ class Client:
             metrics: Numbers by name. NaN is kept, and is never the best one.
             metadata: Opaque bytes, 16 KiB at most.
             deadline: Seconds until durable; None is the client's save_deadline.
-            lazy: True returns when the eager tensors are copied; ``wait(STAGED)`` before another one changes.
-            verify_staged: "sampled" or "full", for lazy saves: a tensor that changed before STAGED fails the save with
+            lazy: True returns when the eager tensors are copied; ``wait(RELEASED)`` before another one changes.
+            verify_staged: "sampled" or "full", for lazy saves: a tensor that changed before RELEASED fails the save with
                 DigestMismatchError and its name. cairn.h says what each of them sees.
             when_full: As for the client.
             check_replicas: "warn" or "fail", the same on all ranks, not for lazy saves: ranks compare the bytes that they
                 replicate. Tensor and ranks are in ``Operation.warning``, or in ReplicasDifferError.
             full: True on rank 0 shares no stored bytes with older checkpoints.
             cuda_event: ``torch.cuda.Event.cuda_event`` of an event on the training's stream, which copies from devices wait
-                for. Keep the event until STAGED.
+                for. Keep the event until RELEASED.
 
         Returns:
             The save in flight.
@@ -435,6 +439,20 @@ class Client:
                                          _choice("check_replicas", _CHECK, check_replicas), int(bool(full)), int(cuda_event)))
         self._ops.add(op)
         return op
+
+    def refuse(self, step: int, reason: str, code: int = 0, deadline: Optional[float] = None) -> Operation:
+        """Says that this rank cannot save ``step``, which so fails on all ranks at once, with this reason.
+
+        Args:
+            step: The step that the other ranks save.
+            reason: Why; the other ranks' errors have this text.
+            code: The error's code (``CairnError.code``); 0 is AbortedError's.
+            deadline: Seconds to wait for the other ranks' opening; None is the client's save_deadline.
+
+        Returns:
+            The refusal in flight, which ends with the error. Nobody has to wait for it.
+        """
+        return Operation(self._handle.save(_step(step), (), (), b"", _ms("deadline", deadline), 1, 0, 0, 0, 0, 0, reason, code))
 
     def restore(self, step: int = LATEST, *, term: int = 0, allow_older: Optional[bool] = None,
                 strict: bool = True, deadline: Optional[float] = None, only: Sequence[str] = (),

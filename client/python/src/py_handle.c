@@ -230,10 +230,11 @@ static PyObject *handle_save(PyObject *self, PyObject *args)
     Py_ssize_t metadata_bytes;
     long long deadline_ms;
     unsigned long long cuda_event = 0;
-    if (!PyArg_ParseTuple(args, "KO!O!y#Liii|iiK:save", &step, &PyTuple_Type, &tags, &PyTuple_Type,
-                          &metrics, &metadata, &metadata_bytes, &deadline_ms, &options.mode,
-                          &options.verify_staged, &options.when_full, &options.check_replicas,
-                          &options.full, &cuda_event)) {
+    if (!PyArg_ParseTuple(args, "KO!O!y#Liii|iiKzi:save", &step, &PyTuple_Type, &tags,
+                          &PyTuple_Type, &metrics, &metadata, &metadata_bytes, &deadline_ms,
+                          &options.mode, &options.verify_staged, &options.when_full,
+                          &options.check_replicas, &options.full, &cuda_event, &options.refusal,
+                          &options.refusal_code)) {
         return NULL;
     }
     options.metadata = metadata_bytes > 0 ? metadata : NULL;
@@ -437,7 +438,7 @@ static PyMethodDef handle_methods[] = {
     {"set_blobs", py_handle_set_blobs, METH_O, "set_blobs(list of tuples): see py_register.c"},
     {"save", handle_save, METH_VARARGS,
      "save(step, tags, metrics, metadata, deadline_ms, mode, verify_staged, when_full, "
-     "check_replicas=0) -> Op"},
+     "check_replicas=0, full=0, cuda_event=0, refusal=None, refusal_code=0) -> Op"},
     {"restore", handle_restore, METH_VARARGS,
      "restore(step, term, allow_older, strict, deadline_ms, only) -> Op"},
     {"annotate", handle_annotate, METH_VARARGS,

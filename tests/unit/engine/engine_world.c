@@ -439,11 +439,20 @@ static void on_staged(struct engine_save *save, int status)
     world_fill(rank, 0xee); /* the snapshot must not see this */
 }
 
+static void on_handed(struct engine_save *save)
+{
+    struct world_rank *rank = container_of(save, struct world_rank, save);
+    assert_true(rank->staged);
+    assert_false(rank->handed);
+    rank->handed = true;
+}
+
 static void on_save_done(struct engine_save *save, int status)
 {
     struct world_rank *rank = container_of(save, struct world_rank, save);
     assert_true(rank->staged);
     assert_false(rank->save_done);
+    assert_true(rank->handed || status != 0);
     rank->save_done = true;
     rank->save_status = status;
 }
@@ -455,7 +464,7 @@ void world_save(struct world_rank *rank, uint64_t step, uint64_t deadline_ms)
 
 void world_save_with(struct world_rank *rank, uint64_t step, uint64_t deadline_ms, bool full)
 {
-    rank->staged = rank->save_done = false;
+    rank->staged = rank->handed = rank->save_done = false;
     rank->saving = true;
     rank->save = (struct engine_save){.step = step,
                                       .deadline_ms = deadline_ms,
@@ -463,6 +472,7 @@ void world_save_with(struct world_rank *rank, uint64_t step, uint64_t deadline_m
                                       .set = rank->set,
                                       .check_replicas = rank->world->check_replicas,
                                       .on_staged = on_staged,
+                                      .on_handed = on_handed,
                                       .on_done = on_save_done};
     engine_save_start(rank->engine, &rank->save);
 }

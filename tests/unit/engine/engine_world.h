@@ -33,7 +33,7 @@ struct world_rank {
     int ready_status;
     struct diag ready_diag;
     struct engine_save save;
-    bool saving, staged, save_done;
+    bool saving, staged, handed, save_done;
     int staged_status, save_status;
     struct engine_restore restore;
     bool restoring, restore_done;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * A save that is handed over never uses memory again that the daemon may still read, and loses
- * nothing when the daemon stops taking arenas or the process is gone after "staged". What is
+ * nothing when the daemon stops taking arenas or the process is gone after "handed over". What is
  * restored lands, and is right when the connection is cut in the middle of that. Method: the engine
  * against the real server on the simulator, as on one machine.
  */
@@ -19,11 +19,11 @@ static void begin(struct world *world, uint64_t step, uint8_t salt)
     }
 }
 
-static bool all_staged(void *user)
+static bool all_handed(void *user)
 {
     const struct world *world = user;
     for (uint32_t i = 0; i < world->world_size; i++) {
-        if (!world->ranks[i].staged) {
+        if (!world->ranks[i].handed) {
             return false;
         }
     }
@@ -95,14 +95,14 @@ static void a_daemon_that_takes_arenas_no_more(void **state)
     }
 }
 
-/* Every rank was told "staged", and no rank ever spoke to the server again. */
-static void ranks_gone_after_staged_cost_nothing(void **state)
+/* Every rank was told "handed over", and no rank ever spoke to the server again. */
+static void ranks_gone_after_the_hand_over_cost_nothing(void **state)
 {
     for (uint64_t seed = 1; seed <= 40; seed++) {
         struct world world;
         world_begin(&world, seed, 2);
         begin(&world, 1, 6);
-        assert_true(sim_run_until(world.sim, all_staged, &world, 20000));
+        assert_true(sim_run_until(world.sim, all_handed, &world, 20000));
         for (uint32_t i = 0; i < 2; i++) {
             assert_int_equal(world.ranks[i].staged_status, 0);
             sim_kill(world.ranks[i].host, seed % 2 ? SIM_RESET : SIM_SILENT);
@@ -289,7 +289,7 @@ static void a_cut_at_any_event_of_a_restore(void **state)
 static const struct CMUnitTest tests[] = {
     cmocka_unit_test(memory_of_an_unknown_outcome_is_not_reused),
     cmocka_unit_test(a_daemon_that_takes_arenas_no_more),
-    cmocka_unit_test(ranks_gone_after_staged_cost_nothing),
+    cmocka_unit_test(ranks_gone_after_the_hand_over_cost_nothing),
     cmocka_unit_test(waves_with_a_base_are_handed_over),
     cmocka_unit_test(dense_waves_are_refused_by_name),
     cmocka_unit_test(dense_without_descriptors_is_refused_by_name),

@@ -261,6 +261,48 @@ static void a_refusal_is_the_same_on_all_ranks(void **state)
     }
 }
 
+/* Goal: a rank that cannot save, for a reason of its caller's, ends the step on all ranks at once
+ * with that reason, and the next save is whole. known: as above. */
+static void own_refusal(unsigned who, bool known)
+{
+    struct world world;
+    struct flight flights[2][3] = {0}, first[3] = {0};
+    world_init(&world, 60 + who, 3);
+    world_ranks_start(&world);
+    for (unsigned r = 0; known && r < 3; r++) {
+        fly(&first[r], &world.ranks[r], 0);
+    }
+    if (known) {
+        await(&world, 3, first);
+    }
+    diag_set(&flights[0][who].save.refusal, CAIRN_E_UNSUPPORTED, "its state holds a socket");
+    for (unsigned r = 0; r < 3; r++) {
+        world_fill(&world.ranks[r], 1);
+        flights[0][r].save.deadline_ms = 600000;
+        fly(&flights[0][r], &world.ranks[r], 1);
+    }
+    await(&world, 3, flights[0]); /* long before the deadline */
+    expect_status(3, flights[0], CAIRN_E_UNSUPPORTED);
+    assert_true(flights[0][who].save.refused);
+    for (unsigned r = 0; r < 3; r++) {
+        assert_non_null(strstr(flights[0][r].save.diag.text, "its state holds a socket"));
+        world_fill(&world.ranks[r], 9);
+        fly(&flights[1][r], &world.ranks[r], 2);
+    }
+    await(&world, 3, flights[1]);
+    expect_status(3, flights[1], 0);
+    expect_restored(&world, 2, 9);
+    world_end(&world);
+}
+
+static void a_callers_refusal_is_the_same_on_all_ranks(void **state)
+{
+    for (unsigned who = 0; who < 3; who++) {
+        own_refusal(who, false);
+        own_refusal(who, true);
+    }
+}
+
 /* Goal: a rank alone skips without a word to the server, and names what is in flight. */
 static void a_rank_alone_skips_at_once(void **state)
 {
@@ -484,6 +526,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(without_room_a_save_waits),
     cmocka_unit_test(a_skip_is_the_same_on_all_ranks),
     cmocka_unit_test(a_refusal_is_the_same_on_all_ranks),
+    cmocka_unit_test(a_callers_refusal_is_the_same_on_all_ranks),
     cmocka_unit_test(a_rank_alone_skips_at_once),
     cmocka_unit_test(waves_survive_a_killed_daemon),
     cmocka_unit_test(waves_survive_cut_connections),

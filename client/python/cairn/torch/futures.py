@@ -5,10 +5,11 @@ from __future__ import annotations
 
 import logging
 import time
+import warnings
 from dataclasses import dataclass, field
 from typing import Any, Callable, Optional, Union
 
-from ..client import DONE, STAGED, Operation, Result
+from ..client import DURABLE, HANDED_OVER, RELEASED, Operation, Result
 from ..errors import AgainError, CairnError, FencedError, InvalidError, SkippedError, with_text
 
 log = logging.getLogger("cairn")
@@ -69,7 +70,7 @@ class Future:
             timeout: Seconds to wait; None waits as long as the save's deadline.
 
         Returns:
-            None for ``staged``, a Result for ``durable``.
+            A Result for ``durable``, None for the others.
 
         Raises:
             AgainError: The time passed, and the save goes on.
@@ -86,7 +87,7 @@ class Future:
             raise
         if not ended:
             raise AgainError.of(f"the save is not finished after {timeout} s; it is still running")
-        return self._op.result(0) if self._stage == DONE else None
+        return self._op.result(0) if self._stage == DURABLE else None
 
 
 class SaveHandle:
@@ -94,16 +95,30 @@ class SaveHandle:
 
     Attributes:
         step: The step that is saved.
-        staged: A Future: the state is copied and may change. Where the server of this host takes the memory over, it has
-            it, and the process may die.
+        released: A Future: the state is copied and may change.
+        handed_over: A Future: the server finishes this rank's part alone, so the process may die. On the server's own host
+            that is soon after ``released``; over a network, when all bytes have been sent and are stored.
         durable: A Future: the checkpoint is committed by all ranks and on stable storage.
     """
 
     def __init__(self, step: int, op: Optional[Operation], error: Optional[CairnError] = None) -> None:
         self.step = step
         self._op = op
-        self.staged = Future(op, STAGED, error)
-        self.durable = Future(op, DONE, error)
+        self.released = Future(op, RELEASED, error)
+        self.handed_over = Future(op, HANDED_OVER, error)
+        self.durable = Future(op, DURABLE, error)
+
+    @property
+    def staged(self) -> Future:
+        """The old name of ``released``. That the process may die is said by ``handed_over``."""
+        warnings.warn("SaveHandle.staged is deprecated: released says that the state may change, and handed_over that the process may "
+                      "die", DeprecationWarning, stacklevel=2)
+        return self.released
+
+    @property
+    def told(self) -> bool:
+        """Whether a future has raised the save's error to somebody."""
+        return self.released.told or self.handed_over.told or self.durable.told
 
     @property
     def skipped(self) -> bool:
@@ -121,7 +136,7 @@ class SaveHandle:
     def is_good(self) -> bool:
         """Returns whether it is durable; False as long as that is open."""
         try:
-            return self._op is not None and self._op.wait(DONE, 0)
+            return self._op is not None and self._op.wait(DURABLE, 0)
         except CairnError:
             return False
 

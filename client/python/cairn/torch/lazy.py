@@ -3,7 +3,7 @@
 
 Only parameters in, and state of, optimizers that step through torch.optim.Optimizer: its step runs PyTorch's global
 pre-step hooks, also for optimizers that are stepped one parameter at a time in backward. Ours waits until every lazy
-save is staged. All else (buffers change in forward, an EMA after the step, schedulers whenever they like) is eager:
+save is released. All else (buffers change in forward, an EMA after the step, schedulers whenever they like) is eager:
 copied before ``save`` returns. So are the tensors of an optimizer whose steps may pass the hook by: one whose ``step``
 was replaced, and one that is ``capturable`` or was seen to be captured, since the replay of a CUDA graph runs no Python.
 
@@ -21,7 +21,7 @@ from typing import Any, Iterable
 import torch
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-from ..client import STAGED, Operation
+from ..client import RELEASED, Operation
 from ..errors import CairnError
 from .arrays import memory_key
 from .device import Loan, is_capturing
@@ -75,19 +75,19 @@ class Guard:
             self.wait()
 
     def add(self, op: Operation, loan: Loan) -> None:
-        """``loan`` ends when the save is staged."""
+        """``loan`` ends when the save is released."""
         with self._lock:
             self._ops.append((op, loan))
 
     def wait(self) -> None:
-        """Until all are staged. One that failed is as good: it reads no tensor any more, and tells by its own future."""
+        """Until all are released. One that failed is as good: it reads no tensor any more, and tells by its own future."""
         if os.getpid() != self._pid:
             return
         with self._lock:
             ops = list(self._ops)
         for op, loan in ops:
             try:
-                op.wait(STAGED)
+                op.wait(RELEASED)
             except CairnError:
                 pass  # reported by the save's handle
             loan.end()
