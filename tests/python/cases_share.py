@@ -120,8 +120,8 @@ def flipped(rank, world, url):
         ck.save(1).durable.result(60)
         broadcast = gloo.Gloo.broadcast
 
-        def flip(self, data, root):
-            broadcast(self, data, root)
+        def flip(self, data, root, *rest):
+            broadcast(self, data, root, *rest)
             if rank == 1 and root == 0 and data.numel() > 1000:
                 data[17] ^= 4
         gloo.Gloo.broadcast = flip

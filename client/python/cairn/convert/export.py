@@ -115,7 +115,7 @@ def _tensors(items: list, room: Any) -> dict:
         if dtype is None:
             raise IoError.of(f"{item.name}: PyTorch {torch.__version__} has no type {entry.dtype}; install a newer PyTorch")
         found[item.name] = (torch.frombuffer(room, dtype=torch.uint8, count=entry.plain_bytes, offset=item.offset).view(dtype)
-                            .reshape(entry.shape) if entry.plain_bytes else torch.empty(entry.shape, dtype=dtype))
+                            .reshape(entry.shape) if entry.plain_bytes else torch.empty(entry.shape, dtype=dtype, device="cpu"))
     return found
 
 

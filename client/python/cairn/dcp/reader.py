@@ -59,7 +59,7 @@ class _Box:
 
     def row(self) -> tuple:
         if self.memory is None:
-            self.memory = torch.empty(self.sizes, dtype=arrays.TORCH_TYPES[self.dtype])
+            self.memory = torch.empty(self.sizes, dtype=arrays.TORCH_TYPES[self.dtype], device="cpu")
         stride = None if self.memory.is_contiguous() else tuple(self.memory.stride())
         return self.offsets, self.sizes, stride, self.memory.data_ptr() if self.memory.numel() else 0
 

@@ -61,7 +61,7 @@ class _Room:
 
     def fill(self, storage: torch.UntypedStorage) -> None:
         if self.whole:
-            target = torch.empty(0, dtype=torch.uint8).set_(storage, self.offset, (self.nbytes,))
+            target = torch.empty(0, dtype=torch.uint8, device="cpu").set_(storage, self.offset, (self.nbytes,))
             target.copy_(torch.empty(0, dtype=torch.uint8, device=self.source.device).set_(
                 self.source.untyped_storage(), 0, (self.nbytes,)))
         elif self.nbytes:
@@ -74,7 +74,7 @@ class _Room:
             start, stride = start + source.storage_offset(), source.stride()
         else:
             stride = torch.empty(source.shape, device="meta").stride()
-        return torch.empty(0, dtype=source.dtype).set_(storage, start, source.shape, stride)
+        return torch.empty(0, dtype=source.dtype, device="cpu").set_(storage, start, source.shape, stride)
 
 
 class Staging:
@@ -135,7 +135,7 @@ def _walk(value: Any, leaf: Callable[[torch.Tensor], torch.Tensor], other: Calla
 def _dtensor(local: torch.Tensor, like: DTensor) -> DTensor:
     """A DTensor over ``local``. Made over an empty tensor first: PyTorch takes the storage offset from what it is made
     over, and when that is not 0 it takes the wrapper for memory of its own and crashes as it pickles it."""
-    made = DTensor(torch.empty(0, dtype=local.dtype), like._spec, requires_grad=False)
+    made = DTensor(torch.empty(0, dtype=local.dtype, device="cpu"), like._spec, requires_grad=False)
     made._local_tensor = local
     return made
 

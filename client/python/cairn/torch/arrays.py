@@ -232,7 +232,7 @@ def beside(ref: Ref, target: Any) -> Any:
         made = target.with_local(made) if isinstance(target, Sharded) else made
         if is_direct(made):
             return made
-    return target.with_local(torch.empty(shape, dtype=local.dtype)) if isinstance(target, Sharded) else empty(ref)
+    return target.with_local(torch.empty(shape, dtype=local.dtype, device="cpu")) if isinstance(target, Sharded) else empty(ref)
 
 
 def fits(ref: Ref, array: Any) -> bool:
@@ -336,6 +336,13 @@ class Collector:
             ref = self.known[name] = Ref(name, *fields)
         self.arrays[name] = (ref, value)
         return ref
+
+    def again(self, path: str, value: Any) -> Any:
+        """The callback for a second tree with arrays that are gathered already."""
+        if not self._plain and special.is_special(value):
+            return special.components(path, value)
+        found = self.arrays.get(path) if is_array(value) else None
+        return found[0] if found is not None else None
 
     def _wrap(self, path: str, value: Any) -> Any:
         if self.coordinate is not None and sharded.is_sharded(value):

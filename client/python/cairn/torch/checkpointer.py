@@ -7,17 +7,18 @@ from __future__ import annotations
 import operator
 import os
 import signal
+import socket
 import time
 import warnings
 from typing import Any, Callable, Mapping, Optional, Sequence, Union
 
 from .. import tree
-from ..client import LATEST, Client
-from ..errors import (CairnError, ClosedError, FencedError, ForkedError, InternalError, InvalidError, ReadOnlyError,
-                      UnsupportedError, UnsupportedValueError)
+from ..client import DONE, LATEST, Client
+from ..errors import (ArenaTooSmallError, BusyError, CairnError, ClosedError, FencedError, ForkedError, InternalError, InvalidError, NoMemoryError,
+                      ReadOnlyError, SkippedError, TimedOutError, UnreachableError, UnsupportedError, UnsupportedValueError)
 from . import exits
 from .futures import Failures, Restored, SaveHandle, log
-from .group import Group
+from .group import Group, text_of
 from .device import Loan, is_capturing
 from .lazy import Guard
 from .pace import Advice, Pacer
@@ -27,6 +28,13 @@ from .sharded import Layouts
 from .state import State
 from .stop import Stopper
 
+_RANKS_S, _RESTORE_S, _SAVE_S, _IO_S = 600.0, 600.0, 600.0, 30.0
+_REFUSED = " cannot save: "  # of a rank
+_REASON_BYTES = 250  # of a reason that the server hands on
+# After these the others hear of it without us, or this rank is not theirs any more.
+_ENDED = (FencedError, ForkedError, ClosedError, SkippedError, BusyError, TimedOutError, UnreachableError)
+# What the library may find on one rank alone when it begins to copy.
+_LOCAL = (ArenaTooSmallError, NoMemoryError)
 # Of an error that the call itself gives, these are the caller's to mend; the rest is as if it failed later.
 _CALLERS = (InvalidError, UnsupportedError, FencedError, ForkedError, ClosedError, InternalError, ReadOnlyError)
 
@@ -46,6 +54,14 @@ def warm_ddp(ddp: Any, fn: Callable[[], Any]) -> None:
         ddp.zero_grad(set_to_none=True)
 
 
+def _seconds(what: str, given: Optional[float], default: float) -> float:
+    if given is None:
+        return default
+    if isinstance(given, bool) or not isinstance(given, (int, float)) or not given >= 0:
+        raise InvalidError.of(f"{what} is {given!r}; it must be seconds, 0 or more, or None")
+    return float(given)
+
+
 class Checkpointer:
     """Saves and restores a training state. Every rank makes one, with the same ``state``.
 
@@ -59,7 +75,7 @@ class Checkpointer:
             ``per_rank(...)``, torch.Generator, tensors, or plain values (the typed tree, cairn.tree). The random number
             generators of every rank are saved too.
         on_error: What becomes of saves that fail in the background: "warn", "raise", or a function of (step, error).
-        read_only: True restores only, without a rank.
+        read_only: True restores only, and needs no attempt. Several ranks restore the same checkpoint.
         process_group: The ranks that save together; None is all.
         attempt: The attempt token; None lets rank 0 draw it and hand it out.
         coordinate: What this rank's own state is known by: a mapping (``{"dp": 3, "tp": 0}``) or a DeviceMesh with names.
@@ -68,11 +84,14 @@ class Checkpointer:
         world_size: The number of ranks, where torch.distributed is not used.
         max_failures: With "warn", how many saves in a row may fail before ``save`` raises.
         max_age: With "warn", how many seconds may pass without a good save before ``save`` raises.
-        restore_deadline: Seconds for a restore.
+        restore_deadline: Seconds for a restore (600).
+        ranks_deadline: Seconds that the ranks wait for each other where a call has no deadline of its own: making the
+            Checkpointer, ``should_stop``, ``should_save``. None is ``io_deadline`` where that is given, else 600. The error names
+            the rank that did not come, its host, and what it was last seen doing.
         snapshot: "copy": ``save`` returns when all is copied. "lazy": parameters in the state's torch.optim optimizers, and
             the state of these, are copied later, and the next step of any optimizer waits until they are; all else is
             copied before ``save`` returns. Whoever changes a parameter by other means than an optimizer's step waits
-            for the handle's ``staged`` first.
+            for the handle's ``released`` first.
         verify_staged: "sampled" or "full", for lazy saves: fails a save by the tensor's name where that was forgotten.
         check_replicas: "warn" or "fail": at every save, ranks compare the bytes of what they replicate, which reads all of
             it once more. The warning, or ReplicasDifferError, names tensor and ranks.
@@ -93,11 +112,12 @@ class Checkpointer:
     def __init__(self, url: str, state: Mapping[str, Any], on_error: Union[str, Callable] = "warn",
                  read_only: bool = False, process_group: Any = None, attempt: Optional[str] = None, *,
                  coordinate: Any = None, rank: Optional[int] = None, world_size: Optional[int] = None, max_failures: int = 3,
-                 max_age: Optional[float] = 1800.0, restore_deadline: Optional[float] = None, snapshot: str = "copy",
-                 verify_staged: Optional[str] = None, check_replicas: Optional[str] = None, stop_signals: Sequence[int] = (signal.SIGTERM,),
+                 max_age: Optional[float] = 1800.0, restore_deadline: Optional[float] = None, ranks_deadline: Optional[float] = None,
+                 snapshot: str = "copy", verify_staged: Optional[str] = None, check_replicas: Optional[str] = None, stop_signals: Sequence[int] = (signal.SIGTERM,),
                  interval: Union[None, str, float] = None, overhead_max: float = 0.05, mtbf: Optional[float] = None,
                  **options: Any) -> None:
         self._pid = os.getpid()
+        self._refusal: Optional[tuple] = None  # (step, operation)
         self._failures = Failures(on_error, max_failures, max_age)
         self._restore_deadline, self._read_only = restore_deadline, read_only
         self._inflight: list = []
@@ -114,25 +134,31 @@ class Checkpointer:
         self._verify_staged = verify_staged
         self._guard: Optional[Guard] = Guard() if snapshot == "lazy" and not read_only else None
         self._client: Optional[Client] = None
-        self._group = Group(process_group, rank, world_size, read_only)
+        io_deadline = options.get("io_deadline")
+        waits = _seconds("ranks_deadline", ranks_deadline if ranks_deadline is not None else io_deadline, _RANKS_S)
+        self._restore_s = _seconds("restore_deadline", restore_deadline, _RESTORE_S)
+        self._save_s = _seconds("save_deadline", options.get("save_deadline"), _SAVE_S)
+        self._group = Group(process_group, rank, world_size, read_only, waits)
         self._stopper = Stopper(self._group, stop_signals)
         self._pacer: Optional[Pacer] = None
         if interval is not None:
             self._pacer = Pacer(self._group, interval, overhead_max, mtbf, int(options.get("snapshots") or 1))
         error: Optional[BaseException] = None
-        token = self._group.token(attempt)
-        self._group.share_coordinate(coordinate)
+        with self._group.within("Checkpointer", waits):
+            token = self._group.token(attempt)
+            self._group.share_coordinate(coordinate)
         names: dict = {}
+        place = {} if read_only else {"rank": self._group.rank, "world_size": self._group.world_size, "attempt": token}
         try:
             self._state = State(state, Layouts(self._group.ranks, self._group.me), self._group.coordinate)
             names = self._state.held_names()
-            self._client = Client(url, rank=self._group.rank, world_size=self._group.world_size, attempt=token,
-                                  read_only=read_only, **options)
+            self._client = Client(url, read_only=read_only, **place, **options)
         except Exception as failure:  # whatever it is, the other ranks must not wait for this one
             error = failure
         try:
-            self._group.agree(error, "opening the checkpointer")
-            self._state.set_stages(*self._group.share_names(names))
+            with self._group.within("Checkpointer", waits + _seconds("io_deadline", io_deadline, _IO_S)):
+                self._group.agree(error, "opening the checkpointer")
+                self._state.set_stages(*self._group.share_names(names), names)
         except BaseException:
             self._drop()
             raise
@@ -150,7 +176,9 @@ class Checkpointer:
 
     @property
     def state(self) -> dict:
-        """What is saved, by name. Plain values may be replaced here."""
+        """What is saved, by name. Objects may be replaced, added and removed here, by all ranks alike; the next ``save`` or
+        ``restore`` takes what is here then. Where ranks hold other tensors after that, they meet for it, and a rank that has
+        changed nothing is named."""
         return self._state.values
 
     def __enter__(self) -> "Checkpointer":
@@ -199,32 +227,29 @@ class Checkpointer:
             FencedError: A newer attempt has taken over: stop.
         """
         client = self._live()
-        self._poll()
-        self._failures.check(before_save=True)
         if self._read_only:
             raise ReadOnlyError.of("this Checkpointer was created with read_only=True, so it cannot save")
-        if self._unusable:
-            raise InvalidError.of(f"the state in memory is unusable ({self._unusable}); restore again, or start from the beginning")
+        self._group.note(f"save of step {step}")
+        self._end_refusal(step, deadline)
         began = self._pacer.now() if self._pacer is not None else 0.0
-        self._state.refresh()
-        if self._guard is not None:
-            self._guard.wait()  # for the save before this one
-        lazy = self._guard is not None and not is_capturing()
-        loan = Loan(lazy)
-        tensors, blobs = self._state.collect(self._group.rank, self._group.coordinates, loan, lazy)
-        note = self._note(metadata)
         try:
-            client.set_tensors(tensors)
-            client.set_blobs(blobs)
+            self._poll()
+            self._failures.check(before_save=True)
+            lazy, loan, rows, note = self._prepare(metadata, (self._save_s if deadline is None else deadline) / 2)
+        except Exception as error:  # whatever it is, the other ranks must not wait for this one
+            self._refuse(step, error)
+            raise
+        begun = False
+        try:
+            client.set_tensors(rows[0])
+            client.set_blobs(rows[1])
+            begun = True
             op = client.save(step, tags=tags, metrics=metrics, metadata=note, deadline=deadline,
                              lazy=lazy, verify_staged=self._verify_staged if lazy else None,
                              check_replicas=self._check_replicas, full=full, cuda_event=loan.event())
-            if lazy:
-                assert self._guard is not None
-                self._guard.add(op, loan)
-            else:
-                loan.end()
         except CairnError as error:
+            if not begun or (isinstance(error, _LOCAL) and _REFUSED not in error.text):
+                self._refuse(step, error)
             if isinstance(error, FencedError):
                 self._failures.failed(step, error)
             if isinstance(error, _CALLERS):
@@ -232,6 +257,11 @@ class Checkpointer:
             self._failures.failed(step, error)
             self._failures.check(before_save=False)
             return SaveHandle(step, None, error)
+        if lazy:
+            assert self._guard is not None
+            self._guard.add(op, loan)
+        else:
+            loan.end()
         handle = SaveHandle(step, op)
         self._inflight.append(handle)
         if operator.index(step) in self._saved:
@@ -240,6 +270,45 @@ class Checkpointer:
         if self._pacer is not None:
             self._pacer.saved(handle, began)
         return handle
+
+    def _prepare(self, metadata: Optional[Mapping[str, Any]], seconds: float) -> tuple:
+        """(is it lazy, what is borrowed, rows of tensors and blobs, encoded metadata). Its errors are this rank's alone."""
+        if self._unusable:
+            raise InvalidError.of(f"the state in memory is unusable ({self._unusable}); restore again, or start from the beginning")
+        self._refresh("save", seconds)
+        if self._guard is not None:
+            self._guard.wait()  # for the save before this one
+        lazy = self._guard is not None and not is_capturing()
+        loan = Loan(lazy)
+        rows = self._state.collect(self._group.rank, self._group.coordinates, loan, lazy)
+        return lazy, loan, rows, self._note(metadata)
+
+    def _refresh(self, what: str, seconds: float) -> None:
+        """Takes what was put into ``state``. Ranks that hold other tensors now meet, because all must know who has what."""
+        names = self._state.refresh()
+        if names is not None:
+            self._state.set_stages(*self._group.meet_names(names, f"{what} after ck.state was changed", seconds), names)
+
+    def _refuse(self, step: int, error: Exception) -> None:
+        """Ends the step on all ranks, which would wait for this one."""
+        if self._group.world_size == 1 or self._client is None or isinstance(error, _ENDED):
+            return
+        text, code = text_of(error), error.code if isinstance(error, CairnError) else InternalError.CODE
+        reason = f"rank {self._group.rank} on {socket.gethostname()}{_REFUSED}{text}".encode()[:_REASON_BYTES]
+        try:
+            self._refusal = (step, self._client.refuse(step, reason.decode(errors="ignore"), code,
+                                                       min(_IO_S, self._save_s)))
+        except CairnError as failure:
+            log.debug("the other ranks were not told that step %s cannot be saved here: %s", step, failure)
+
+    def _end_refusal(self, step: int, deadline: Optional[float]) -> None:
+        """The same step is saved again: the other ranks have to hear of the refusal first."""
+        if self._refusal is not None and self._refusal[0] == step:
+            try:
+                self._refusal[1].wait(DONE, deadline)
+            except CairnError:
+                pass  # it is what was refused
+        self._refusal = None
 
     @staticmethod
     def _note(metadata: Optional[Mapping[str, Any]]) -> bytes:
@@ -251,7 +320,7 @@ class Checkpointer:
         """Takes note of saves that have ended."""
         for handle in [handle for handle in self._inflight if handle.durable.done()]:
             self._inflight.remove(handle)
-            told = handle.durable.told or handle.staged.told
+            told = handle.told
             try:
                 handle.durable.result(0)
                 self._failures.succeeded()
@@ -294,7 +363,7 @@ class Checkpointer:
 
         Raises:
             InvalidError: The Checkpointer was made without ``interval``, or the ranks are at different steps.
-            MissingRanksError: A rank has gone.
+            MissingRanksError: A rank did not come within ``ranks_deadline``; the text names it.
         """
         client = self._live()
         if self._pacer is None:
@@ -333,7 +402,7 @@ class Checkpointer:
 
         Raises:
             InvalidError: The ranks are at different steps.
-            MissingRanksError: A rank has gone.
+            MissingRanksError: A rank did not come within ``ranks_deadline``; the text names it.
         """
         self._live()
         return self._stopper.should_stop(step)
@@ -458,11 +527,12 @@ class Checkpointer:
         if self._guard is not None:
             self._guard.wait()
         self._poll()
-        self._state.refresh()
+        self._refresh("restore", self._restore_s)
         job = Restore(client, self._group, self._state, self._restore_deadline)
         began = time.monotonic()
         try:
-            return job.run(step, strict, only, share)
+            with self._group.within("restore", self._restore_s):
+                return job.run(step, strict, only, share)
         finally:
             if job.is_done:
                 self._saved = set()

@@ -3,7 +3,7 @@
 memory, several at a time. But for the RNG (rng.py) this module is all that knows torch.cuda.
 
 A save's copies wait, on the device, for an event behind what the training has asked of its current streams; whatever a
-save had to make for them (contiguous copies, the event) is in a Loan until the save is staged. A restore writes when the
+save had to make for them (contiguous copies, the event) is in a Loan until the save is released. A restore writes when the
 devices are idle. Devices of other kinds, ROCm's among them, have no such road: PyTorch copies their tensors to the CPU.
 """
 
@@ -50,7 +50,7 @@ def contiguous(tensor: torch.Tensor) -> torch.Tensor:
 
 def on_cpu(tensor: torch.Tensor) -> torch.Tensor:
     """A row-major copy; piece by piece, since PyTorch makes each contiguous on the device first."""
-    made = torch.empty(tensor.shape, dtype=tensor.dtype)
+    made = torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu")
     for to, part in pieces(made, tensor):
         to.copy_(part)
     return made
@@ -66,7 +66,7 @@ def empty(shape: Any, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
     try:
         return torch.empty(shape, dtype=dtype, device=device)
     except NoRoom:
-        return torch.empty(shape, dtype=dtype)
+        return torch.empty(shape, dtype=dtype, device="cpu")
 
 
 def pieces(*tensors: torch.Tensor) -> Iterable[tuple]:
@@ -85,11 +85,11 @@ def pieces(*tensors: torch.Tensor) -> Iterable[tuple]:
 
 def bounce(nbytes: int, is_locked: bool) -> torch.Tensor:
     """CPU memory that bytes of a device pass through."""
-    return torch.empty(nbytes, dtype=torch.uint8, pin_memory=is_locked)
+    return torch.empty(nbytes, dtype=torch.uint8, device="cpu", pin_memory=is_locked)
 
 
 class Loan:
-    """What libcairn borrows for one save, referenced until ``end``: the save is staged and nobody reads it any more.
+    """What libcairn borrows for one save, referenced until ``end``: the save is released and nobody reads it any more.
 
     ``is_lazy``: tensors that must be copied before ``save`` returns are copied on their device first, as far as
     CLONES_BYTES go, so that ``save`` need not wait for the device.

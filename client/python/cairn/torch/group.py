@@ -10,12 +10,14 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from typing import Any, Callable, Mapping, Optional, Sequence
+import time
+from contextlib import contextmanager
+from typing import Any, Iterator, Mapping, Optional, Sequence
 
 import torch
 
 from ..client import new_attempt
-from ..errors import CairnError, InternalError, InvalidError, MissingRanksError, from_code
+from ..errors import CairnError, InternalError, InvalidError, from_code
 from .gloo import Gloo
 from .local import check_coordinates, coordinate_text
 from .stages import classes
@@ -26,12 +28,20 @@ except ImportError:  # a PyTorch built without it
     dist = None  # type: ignore[assignment]
 
 
-class Group:
-    """The ranks that save together; a world of one needs no torch.distributed."""
+LEFT_MIN_S = 1.0  # how long a rank waits for others at least, though its call's time is nearly over
 
-    def __init__(self, process_group: Any, rank: Optional[int], world_size: Optional[int], read_only: bool) -> None:
-        self._group: Any = None
+
+class Group:
+    """The ranks that save together; a world of one needs no torch.distributed. ``seconds``: how long the ranks wait for each
+    other outside of ``within``."""
+
+    def __init__(self, process_group: Any, rank: Optional[int], world_size: Optional[int], read_only: bool,
+                 seconds: float = 600.0) -> None:
+        self._group: Optional[Gloo] = None
+        self._read_only, self.seconds = read_only, seconds
+        self._what, self._until = "Checkpointer", time.monotonic() + seconds
         self._subgroups: dict = {}  # ranks -> Gloo
+        self._changes = 0  # how often the ranks have met for a changed state
         self.rank, self.world_size = 0, 1
         self.me, self.ranks = 0, [0]  # this process's global rank; all ranks' in Cairn's order
         self.coordinate = "rank=0"
@@ -41,7 +51,7 @@ class Group:
             self.me = self.rank
             self.ranks = list(range(self.world_size))
         elif dist is not None and dist.is_available() and dist.is_initialized():
-            self._join(process_group, read_only)
+            self._join(process_group)
         elif process_group is not None:
             raise InvalidError.of("process_group is given, but torch.distributed is not initialised")
         elif int(os.environ.get("WORLD_SIZE", "1")) > 1 and not read_only:
@@ -49,30 +59,56 @@ class Group:
                                   "call torch.distributed.init_process_group before Checkpointer, or give rank, "
                                   "world_size and attempt")
 
-    def _join(self, process_group: Any, read_only: bool) -> None:
+    def _join(self, process_group: Any) -> None:
         base = process_group if process_group is not None else dist.group.WORLD
         self.rank, self.world_size = dist.get_rank(base), dist.get_world_size(base)
         if self.rank < 0:
             raise InvalidError.of("this process is not in the process_group")
         self.me, self.ranks = dist.get_rank(), dist.get_process_group_ranks(base)
-        if self.world_size > 1 and not read_only:
-            self._group = Gloo(self.ranks, self.me)
+        if self.world_size > 1:
+            self._group = Gloo(self.ranks, self.me, self._what, self.seconds)
+
+    @property
+    def is_joined(self) -> bool:
+        """Whether the ranks can speak to each other."""
+        return self._group is not None
+
+    @contextmanager
+    def within(self, what: str, seconds: float) -> Iterator[None]:
+        """What is asked of other ranks in here belongs to this call, and to its time."""
+        before = self._what, self._until
+        self._what, self._until = what, time.monotonic() + seconds
+        try:
+            yield
+        finally:
+            self._what, self._until = before
+
+    def _left(self) -> float:
+        return max(LEFT_MIN_S, self._until - time.monotonic())
+
+    def note(self, what: str) -> None:
+        """Leaves word of what this rank does, for the others to read when it does not come to something later."""
+        if self._group is not None:
+            self._group.notes.leave(what)
+
+    def seen(self, rank: int) -> str:
+        """Where a rank runs and what it was last seen doing; "" where that cannot be known."""
+        return "" if self._group is None else self._group.notes.seen(self.ranks[rank])
 
     def token(self, given: Optional[str]) -> Optional[str]:
         """The attempt token: the given one, or what rank 0 draws; None leaves it to the library."""
+        if self._read_only:
+            return None  # a reader has no rank, and no attempt
         if self._group is None:
             if given is None and self.world_size > 1 and "CAIRN_ATTEMPT" not in os.environ:
                 raise InvalidError.of("attempt is needed with rank and world_size: draw one with cairn.new_attempt() on "
                                       "rank 0 and give it to all ranks")
             return given
-        data = torch.zeros(32, dtype=torch.uint8)
-        if self.rank == 0:
-            text = given or new_attempt()
-            if len(text) != 32 or not text.isascii():
-                text = "?" * 32  # the library refuses it on every rank, with its own words
-            data.copy_(torch.frombuffer(bytearray(text.encode()), dtype=torch.uint8))
-        self._together("handing out the attempt token", lambda: self._group.broadcast(data, 0))
-        return data.numpy().tobytes().decode() if given is None or self.rank == 0 else given
+        text = given or new_attempt()
+        if len(text) != 32 or not text.isascii():
+            text = "?" * 32  # the library refuses it on every rank, with its own words
+        drawn = self._from(0, text.encode()).decode()
+        return drawn if given is None or self.rank == 0 else given
 
     def share_coordinate(self, coordinate: Any) -> None:
         """Every rank calls it: gives ``coordinate`` (this rank's) and ``coordinates`` (of all). InvalidError on all ranks
@@ -92,60 +128,48 @@ class Group:
             self.coordinates = [self.coordinate]
         check_coordinates(self.coordinates)
 
-    @staticmethod
-    def _together(what: str, call: Callable[[], Any]) -> Any:
-        """A collective call, whose failure means that another rank has gone."""
-        try:
-            return call()
-        except RuntimeError as error:  # gloo: the connection is closed, or the group's time is over
-            raise MissingRanksError.of(f"{what}: another rank has ended or does not answer ({error})") from error
-
-    def max_start(self, values: list) -> Any:
+    def max_start(self, values: list, what: str) -> Any:
         """Every rank calls it: begins the maximum over all ranks, each value for itself."""
-        data = torch.tensor(values, dtype=torch.int64)
+        data = torch.tensor(values, dtype=torch.int64, device="cpu")
         if self._group is None:
             return None, data
-        return self._together("asking the other ranks",
-                              lambda: self._group.all_reduce(data, dist.ReduceOp.MAX, wait=False)), data
+        return self._group.all_reduce(data, dist.ReduceOp.MAX, what, self.seconds, wait=False), data
 
     def max_result(self, started: Any, what: str) -> list:
         """What ``max_start`` began. MissingRanksError."""
         work, data = started
-        if work is not None:
-            self._together(what, work.wait)
+        if self._group is not None and work is not None:
+            self._group.finish(work, what, self.seconds)
         return data.tolist()
 
-    def gather(self, data: bytes) -> list:
+    def gather(self, data: bytes, what: str = "") -> list:
         """Every rank calls it: all ranks' bytes. MissingRanksError."""
         if self._group is None:
             return [data]
-        return self._together("asking the other ranks", lambda: self._gather(data))
-
-    def _gather(self, data: bytes) -> list:
-        sizes = self._group.all_gather(torch.tensor([len(data)]))
+        what = what or self._what
+        sizes = self._group.all_gather(torch.tensor([len(data)], device="cpu"), what, self._left())
         most = max(1, max(int(size) for size in sizes))
-        mine = torch.zeros(most, dtype=torch.uint8)
+        mine = torch.zeros(most, dtype=torch.uint8, device="cpu")
         mine[:len(data)] = torch.frombuffer(bytearray(data or b"\0"), dtype=torch.uint8)[:len(data)]
-        all_data = self._group.all_gather(mine)
+        all_data = self._group.all_gather(mine, what, self._left())
         return [item.numpy().tobytes()[:int(size)] for item, size in zip(all_data, sizes)]
 
     def _from(self, rank: int, data: bytes) -> bytes:
         """Every rank calls it: that rank's bytes."""
-        def call() -> bytes:
-            size = torch.tensor([len(data)])
-            self._group.broadcast(size, rank)
-            found = torch.frombuffer(bytearray(data), dtype=torch.uint8) if rank == self.rank else torch.empty(
-                int(size), dtype=torch.uint8)
-            if int(size) > 0:
-                self._group.broadcast(found, rank)
-            return found.numpy().tobytes()
-        return self._together("asking the other ranks", call)
+        assert self._group is not None
+        size = torch.tensor([len(data)], device="cpu")
+        self._group.broadcast(size, rank, self._what, self._left())
+        found = torch.frombuffer(bytearray(data), dtype=torch.uint8) if rank == self.rank and data else torch.empty(
+            int(size), dtype=torch.uint8, device="cpu")
+        if int(size) > 0:
+            self._group.broadcast(found, rank, self._what, self._left())
+        return found.numpy().tobytes()
 
     def all_have(self, flags: Sequence[bool]) -> list:
         """Every rank calls it with as many flags: which are set on all of them."""
-        data = torch.tensor(list(flags), dtype=torch.uint8)
+        data = torch.tensor(list(flags), dtype=torch.uint8, device="cpu")
         if self._group is not None and len(data) > 0:
-            self._together("asking the other ranks", lambda: self._group.all_reduce(data, dist.ReduceOp.MIN))
+            self._group.all_reduce(data, dist.ReduceOp.MIN, self._what, self._left())
         return [bool(flag) for flag in data.tolist()]
 
     def broadcast(self, data: torch.Tensor, ranks: Sequence[int], root: int) -> None:
@@ -155,9 +179,9 @@ class Group:
         key = tuple(ranks)
         found = self._group if len(key) == self.world_size else self._subgroups.get(key)
         if found is None:
-            found = self._subgroups[key] = self._together(
-                "meeting the ranks that hold the same", lambda: Gloo([self.ranks[rank] for rank in key], self.me))
-        self._together("sharing what was read", lambda: found.broadcast(data, root))
+            found = self._subgroups[key] = Gloo([self.ranks[rank] for rank in key], self.me,
+                                                f"{self._what} (meeting the ranks that hold the same)", self._left())
+        found.broadcast(data, root, f"{self._what} (sharing what was read)", self._left())
 
     def agree_same(self, what: str, text: str) -> None:
         """Every rank calls it: InvalidError on all of them unless all said the same."""
@@ -188,16 +212,30 @@ class Group:
                                           "in the state, or modules that keep their names in the whole model)")
         return first, {name: tuple(ranks) for name, ranks in holders.items() if len(ranks) < self.world_size}
 
+    def meet_names(self, names: Mapping[str, str], what: str, seconds: float) -> tuple:
+        """As ``share_names``, for ranks that have each changed what they hold. They meet in a group of its own: a rank that has
+        changed nothing is somewhere else, and what it exchanges there must not be taken for an answer."""
+        self._changes += 1
+        before = self._group
+        try:
+            if before is not None:
+                self._group = Gloo(self.ranks, self.me, what, seconds, f"{before.name}/change/{self._changes}")
+            with self.within(what, seconds):
+                return self.share_names(names)
+        finally:
+            self._group = before
+
     def agree(self, error: Optional[BaseException], what: str) -> None:
         """Every rank calls it; raises on all ranks when one has an error: its own, or one that names the rank."""
         if self._group is not None:
-            code = 0 if error is None else error.code if isinstance(error, CairnError) else InternalError.CODE
-            mine = torch.tensor([code], dtype=torch.int64)
-            codes = self._together(what, lambda: self._group.all_gather(mine))
-            failed = [(rank, int(item)) for rank, item in enumerate(codes) if int(item) != 0]
+            said = b"" if error is None else json.dumps([
+                error.code if isinstance(error, CairnError) else InternalError.CODE, text_of(error)[:_SAID_MAX]]).encode()
+            texts = self.gather(said, what)
+            failed = [rank for rank, text in enumerate(texts) if text]
             if failed and error is None:
-                ranks = ", ".join(str(rank) for rank, _ in failed[:8])
-                raise from_code(failed[0][1], f"{what} failed on rank {ranks}; the error of that rank gives the reason")
+                code, text = json.loads(texts[failed[0]])
+                ranks = ", ".join(map(str, failed[:8]))
+                raise from_code(code, f"{what} failed on rank {ranks}: {text}")
         if error is not None:
             raise error
 
@@ -206,3 +244,9 @@ class Group:
         self._group = None
 
 
+_SAID_MAX = 1500
+
+
+def text_of(error: BaseException) -> str:
+    """What other ranks are told of an error."""
+    return error.text if isinstance(error, CairnError) else f"{type(error).__name__}: {error}"

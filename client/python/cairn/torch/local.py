@@ -4,9 +4,26 @@ that another launch gives to somebody else."""
 
 from __future__ import annotations
 
-from typing import Any, Callable, Mapping, Sequence, Union
+import re
+from typing import Any, Callable, Mapping, Optional, Sequence, Union
+
+import torch
 
 from ..errors import InvalidError, UnsupportedError
+
+
+# Classes whose objects are at another place on each rank, by a word in the name of one of their bases: PyTorch's DataLoader and
+# Sampler, torchdata's, those of frameworks, a user's own.
+_OF_A_RANK = re.compile(r"(loader|sampler|dataset|generator)", re.IGNORECASE)
+
+
+def rule_of(obj: Any) -> Optional[str]:
+    """``on_reshape`` of an object that belongs to the rank without being told; None for all others."""
+    if isinstance(obj, torch.Generator):
+        return "reseed"
+    if isinstance(obj, (torch.nn.Module, torch.optim.Optimizer)) or not callable(getattr(obj, "state_dict", None)):
+        return None
+    return "same" if any(_OF_A_RANK.search(base.__name__) for base in type(obj).__mro__) else None
 
 
 class PerRank:

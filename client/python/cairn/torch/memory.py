@@ -89,7 +89,7 @@ def have_common_bytes(a: Span, b: Span) -> bool:
     if (_is_dense(a.array) and _is_dense(b.array)) or _geometry(a.array) == _geometry(b.array):
         return True
     begin = min(a.begin, b.begin)
-    touched = torch.zeros(max(a.end, b.end) - begin, dtype=torch.bool)
+    touched = torch.zeros(max(a.end, b.end) - begin, dtype=torch.bool, device="cpu")
 
     def view(span: Span) -> torch.Tensor:
         first, size, shape, steps = _geometry(span.array)

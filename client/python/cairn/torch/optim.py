@@ -8,7 +8,7 @@ optimizer is *partitioned*: each rank brings a tree of what it has, and a restor
 
 from __future__ import annotations
 
-from typing import Any, Optional
+from typing import Any, Callable, Optional
 
 import torch
 
@@ -148,6 +148,50 @@ class OptimizerState(Part):
                                                lambda value: self._place(path, param, value, names)))
         return state
 
+    def own(self, stored: dict) -> Optional[dict]:
+        """Options, and which parameters have which entries: a rank of which some got no gradient lacks theirs. Entries that are
+        tensors are in the checkpoint by name."""
+        if stored.get("partitioned"):
+            return None
+        schemas: dict = {}
+        which: dict = {}
+        trees: dict = {}
+        for name, at in stored["state"].items():
+            schema = _schema(at.value)
+            if schema is None:
+                trees[name] = at
+            else:
+                which[name] = schemas.setdefault(schema, len(schemas))
+        lacks = [name for group in stored["groups"] for name in group["params"] if name not in stored["state"]]
+        return {"kind": self.kind, "options": [group["options"] for group in stored["groups"]], "other": stored["other"],
+                "schemas": list(schemas), "which": {name: number for name, number in which.items() if number != 0}, "trees": trees,
+                "lacks": lacks if stored["state"] else None}
+
+    def with_own(self, stored: dict, own: dict, find: Callable[[str], Optional[Ref]]) -> dict:
+        found = {**stored, "other": own["other"]}
+        if len(own["options"]) == len(stored["groups"]):
+            found["groups"] = [{**group, "options": options} for group, options in zip(stored["groups"], own["options"])]
+        found["state"] = {} if own["lacks"] is None else {
+            **self._completed(stored, own, find), **own["trees"]}
+        return found
+
+    def _completed(self, stored: dict, own: dict, find: Callable[[str], Optional[Ref]]) -> dict:
+        state: dict = {}
+        lacks = set(own["lacks"])
+        for name in [name for group in stored["groups"] for name in group["params"]]:
+            known = stored["state"].get(name)
+            schema = own["schemas"][own["which"].get(name, 0)] if own["schemas"] else ()
+            if name in lacks or name in own["trees"]:
+                continue
+            if type(known) is not dict or [entry[0] for entry in schema] != list(known):
+                known = {entry[0]: find(path_join(f"{self.key}.{name}", entry[0])) for entry in schema if entry[1]}
+                if None in known.values() or not schema:
+                    if name in stored["state"]:
+                        state[name] = stored["state"][name]
+                    continue
+            state[name] = {key: known[key] if is_tensor else plain for key, is_tensor, plain in schema}
+        return state
+
     # --- restore ------------------------------------------------------------------------------------------------
 
     def live_names(self, names: Names) -> list:
@@ -273,6 +317,19 @@ class OptimizerState(Part):
                 if type(value) is Ref:
                     found = self._live(param, live[key]) if isinstance(live[key], torch.Tensor) else live[key]
                     plan.check_live(path_join(f"{self.key}.{name}", key), value, found)
+
+
+def _schema(state: Any) -> Optional[tuple]:
+    """(entry, is it a tensor, else its value) of a parameter's state; None for one that holds more than that."""
+    if type(state) is not dict:
+        return None
+    found = []
+    for key, value in state.items():
+        is_tensor = arrays.is_array(value)
+        if type(key) is not str or is_special(value) or not (is_tensor or value is None or type(value) in (bool, int, float, str)):
+            return None
+        found.append((key, is_tensor, None if is_tensor else value))
+    return tuple(found)
 
 
 def merge_partitions(key: str, partitions: list, may_lack: bool) -> dict:

@@ -129,5 +129,5 @@ class Pacer:
                                       "it once per step, with the same number")
             due = asked > 0
         mine = self._group.rank == 0 and not due and self._is_due()
-        self._pending = self._group.max_start([int(mine), step, -step])
+        self._pending = self._group.max_start([int(mine), step, -step], f"should_save at step {step}")
         return due

@@ -8,9 +8,10 @@ Each part has five steps, called in this order: ``collect`` (save) gives a tree 
 
 from __future__ import annotations
 
-from typing import Any, Optional
+from typing import Any, Callable, Optional
 
 from ..errors import FormatError
+from ..tree import Ref
 from .naming import Names
 from .plan import Plan
 from .sharded import Layouts
@@ -40,6 +41,14 @@ class Part:
 
     def collect(self, names: Names) -> dict:
         raise NotImplementedError
+
+    def own(self, stored: dict) -> Optional[dict]:
+        """Of what ``collect`` gave: what each rank keeps for itself, small; None where rank 0's stands for all."""
+        return None
+
+    def with_own(self, stored: dict, own: dict, find: Callable[[str], Optional[Ref]]) -> dict:
+        """``stored`` as this rank had it. ``find``: the array that the checkpoint holds by a name."""
+        return own
 
     def plan(self, stored: dict, plan: Plan, names: Names) -> None:
         raise NotImplementedError

@@ -24,6 +24,9 @@ from .sharded import Layouts, Sharded, is_sharded
 from .special import Planned, is_special
 
 
+_OWN_MAX = 4000  # values of a part that each rank keeps for itself
+
+
 class ModuleState(Part):
     """Parameters, persistent buffers and extra state of an nn.Module, by canonical name."""
 
@@ -153,6 +156,9 @@ class ObjectState(Part):
     def collect(self, names: Names) -> dict:
         return {"kind": self.kind, "class": type(self.obj).__qualname__, "value": At(self.key, self._state())}
 
+    def own(self, stored: dict) -> Optional[dict]:
+        return stored if is_small(stored["value"].value) else None
+
     def plan(self, stored: dict, plan: Plan, names: Names) -> None:
         if "value" not in stored:
             raise FormatError.of(f"{self.key}: the stored state has no 'value': another version of Cairn wrote it")
@@ -227,6 +233,9 @@ class ValueState(Part):
     def collect(self, names: Names) -> dict:
         return {"kind": self.kind, "value": At(self.key, self.obj)}
 
+    def own(self, stored: dict) -> Optional[dict]:
+        return stored if is_small(self.obj) else None
+
     def plan(self, stored: dict, plan: Plan, names: Names) -> None:
         if "value" not in stored:
             raise FormatError.of(f"{self.key}: the stored state has no 'value': another version of Cairn wrote it")
@@ -286,6 +295,22 @@ class ValueState(Part):
     def verify(self, plan: Plan) -> None:
         for ref in self._refs():
             plan.check_live(ref.name, ref, plan.get(ref, self.coordinate), self.coordinate)
+
+
+def is_small(value: Any) -> bool:
+    """Whether each rank keeps it for itself: up to some thousand values, and texts of some ten thousand bytes."""
+    left, found = _OWN_MAX, [value]
+    while found and left > 0:
+        item = found.pop()
+        left -= 1
+        if isinstance(item, dict):
+            found += item.values()
+            left -= len(item)
+        elif isinstance(item, (list, tuple, set, frozenset)):
+            found += item
+        elif isinstance(item, (str, bytes)):
+            left -= len(item) // 32
+    return left > 0
 
 
 def entry_names(path: str, value: Any) -> list:

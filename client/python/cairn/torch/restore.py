@@ -8,21 +8,23 @@ checkpoint, it is planned anew from that one's trees, on all ranks alike, since 
 
 from __future__ import annotations
 
+import json
 import warnings
 from typing import Any, Callable, Optional, Sequence, Union
 
 from .. import tree
 from ..client import LATEST, LOCAL, TREE, Client
-from ..errors import (CairnError, DamagedError, FormatError, InternalError, InvalidError, MissingTensorError, NotFoundError,
+from ..errors import (CairnError, DamagedError, DigestMismatchError, FormatError, InternalError, InvalidError, MissingTensorError, NotFoundError,
                       with_text)
 from . import similar, rng
+from ..tree import Ref
 from .futures import Restored
 from .group import Group
 from .local import refuse_reshape
 from .only import RNG, Only
 from .optim import merge_partitions
 from .part import CairnWarning, Part
-from .parts import ValueState, stored_names
+from .parts import ValueState, make_part, stored_names
 from .plan import Plan
 from .share import Sharing
 from .stages import STAGE_BLOB, merge
@@ -44,6 +46,11 @@ def parse_step(step: Union[str, int]) -> tuple:
     raise InvalidError.of(f'step is {step!r}; it must be "latest", a number, or "STEP@TERM"')
 
 
+def _ranks(ranks: Sequence[int]) -> str:
+    shown = ", ".join(map(str, ranks[:8])) + (f" and {len(ranks) - 8} more" if len(ranks) > 8 else "")
+    return f"rank {shown}" if len(ranks) == 1 else f"ranks {shown}"
+
+
 class Restore:
     """``unusable`` says, after a failure, why the state in memory must not be used; "" when it was not touched."""
 
@@ -60,22 +67,18 @@ class Restore:
         wanted, term = parse_step(step)
         allow = wanted == LATEST
         fell_back = False
-        op = self._begin([], (wanted, term), allow)
-        try:
-            self._finish(op)
-        except NotFoundError:
-            if op.run_is_empty:
-                return None
-            raise
+        op = self._first(wanted, term, allow)
+        if op is None:
+            return None
         for _ in range(_ROUNDS_MAX):
             result = op.result(0)
-            fell_back = fell_back or result.fell_back
+            fell_back = fell_back or result.fell_back or self._fell_back
             plan = self._plan_all(op, strict)
             sharing = Sharing(self._group, plan) if share is not None else None
             rows = plan.rows(sharing.is_read_here) if sharing is not None else plan.rows()
             plan.settle()
             try:
-                op = self._fetch(rows, (result.step, result.term), allow)
+                op = self._fetch_alike(rows, (result.step, result.term), allow)
                 again = op.result(0)
                 if (again.term, again.step) != (result.term, result.step):
                     fell_back = True
@@ -104,6 +107,9 @@ class Restore:
             Only(only)
             if share not in (None, "broadcast"):
                 raise InvalidError.of(f'restore: share is {share!r}; it must be "broadcast" or None')
+            if self._client.read_only and self._group.world_size > 1 and not self._group.is_joined and parse_step(step)[0] == LATEST:
+                raise InvalidError.of("restore: with read_only, and with ranks that do not use torch.distributed, nothing makes all "
+                                      "of them take the same latest checkpoint; give the step, or call init_process_group")
         except CairnError as failure:
             error = failure
         self._group.agree(error, "reading the arguments of restore")
@@ -111,14 +117,82 @@ class Restore:
 
     # --- trees ------------------------------------------------------------------------------------------------
 
+    def _first(self, wanted: int, term: int, allow: bool) -> Any:
+        """The trees of the checkpoint that is asked for; None for a run proven to be empty. Ranks of an attempt get the same one
+        from the server; readers take what rank 0 gets."""
+        self._fell_back = False
+        error: Optional[CairnError] = None
+        found: Any = None
+        op: Any = None
+        if not self._client.read_only or self._group.rank == 0:
+            op = self._begin([], (wanted, term), allow)
+            try:
+                self._finish(op)
+                found = [op.result(0).step, op.result(0).term]
+            except NotFoundError as failure:
+                error = None if op.run_is_empty else failure
+            except DamagedError as failure:  # a reader looks for an older one itself
+                error, found = (None, self._latest()) if self._client.read_only and allow else (failure, None)
+            except CairnError as failure:
+                error = failure
+        if not self._client.read_only:
+            if error is not None:
+                raise error
+            return op if found is not None else None
+        self._group.agree(error, "restore")
+        found = json.loads(self._group.gather(json.dumps(found).encode())[0])
+        return None if found is None else self._fetch_alike([], tuple(found), allow)
+
+    def _latest(self, before: Optional[tuple] = None) -> list:
+        """(step, term) of the newest checkpoint on the lineage, or of the newest good one before another."""
+        for item in self._client.list():
+            if not item.superseded and (before is None or (item.health != "damaged" and (item.term, item.step) < before)):
+                return [item.step, item.term]
+        raise DamagedError.of("no checkpoint before the damaged one is good; `cairn ls RUN --all` shows what there is")
+
+    def _fetch_alike(self, rows: list, which: tuple, allow_older: bool) -> Any:
+        """As ``_fetch``. For an attempt the server finds an older checkpoint when this one is damaged; readers, which the server
+        does not know to belong together, look for it themselves, and all take the same one."""
+        while self._client.read_only:
+            op, error = self._try(rows, which, allow_older)
+            codes = [int(code) for code in self._group.gather(str(0 if error is None else error.code).encode())]
+            if not any(codes):
+                return op
+            if not allow_older or not set(codes) <= {0, DamagedError.CODE, DigestMismatchError.CODE}:
+                self._group.agree(error, "reading the checkpoint")
+            older: Any = None
+            error = None
+            try:
+                older = self._latest((which[1], which[0])) if self._group.rank == 0 else None
+            except CairnError as failure:
+                error = failure
+            self._group.agree(error, "looking for an older checkpoint")
+            which, rows, self._fell_back = tuple(json.loads(self._group.gather(json.dumps(older).encode())[0])), [], True
+        return self._fetch(rows, which, allow_older)
+
     def _fetch(self, rows: list, which: tuple, allow_older: bool, coordinates: Sequence[str] = ()) -> Any:
         """One restore of (step, term) into these rows, finished; blobs of this rank or of these coordinates."""
-        op = self._begin(rows, which, allow_older, coordinates)
-        self._finish(op)
+        op, error = self._try(rows, which, allow_older, coordinates)
+        if self._client.read_only:
+            self._group.agree(error, "reading the checkpoint")
+        elif error is not None:
+            raise error
         return op
+
+    def _try(self, rows: list, which: tuple, allow_older: bool, coordinates: Sequence[str] = ()) -> tuple:
+        """(operation, its error)."""
+        op: Any = None
+        try:
+            op = self._begin(rows, which, allow_older, coordinates)
+            self._finish(op)
+        except CairnError as failure:
+            return op, failure
+        return op, None
 
     def _begin(self, rows: list, which: tuple, allow_older: bool, coordinates: Sequence[str] = ()) -> Any:
         client = self._client
+        if client.read_only:
+            rows = [(*row[:8], None, *row[9:]) for row in rows]  # a reader has no group of ranks
         client.set_tensors(rows)
         # Blobs of a coordinate come when something is registered under it.
         client.set_blobs([(LOCAL_BLOB, TREE, tree.encode(None), LOCAL, coordinate)
@@ -160,7 +234,7 @@ class Restore:
         """(local trees, partition trees, trees of stages by coordinate) of all old ranks, where a rule for another mesh, an
         optimizer whose state is spread over the ranks, or stages want them."""
         partitioned = any(stored.get("partitioned") for stored in root["parts"].values())
-        rules = self._is_reshaped(root) and any(callable(rule) for rule in self._state.on_reshape.values())
+        rules = self._is_reshaped(root)
         stages = root.get("stages", {})
         if not partitioned and not rules and not stages:
             return [], [], {}
@@ -202,6 +276,8 @@ class Restore:
             self._stored_names = sorted({name for key, part in root["parts"].items()
                                          for name in (key, *stored_names(key, part)) if ".groups[" not in name})
             self._root_names = names_digest({ref.name for ref in tree.refs(root["parts"])})
+            self._local = None if self._is_reshaped(root) else self._local_tree(op)
+            self._take_own(op, root, states, plan)
             self._plan_parts(root, partitions, plan)
             self._plan_local(op, root, states, plan)
             plan.check_memory()
@@ -240,6 +316,43 @@ class Restore:
         ordered = sorted(stages, key=lambda name: name != own)  # its own first, the others as they were
         root["parts"], notes = merge([stages[name].get("parts") for name in ordered], has_own)
         plan.warnings.extend(notes)
+
+    def _local_tree(self, op: Any) -> dict:
+        local = tree.decode(op.blob(LOCAL_BLOB, self._state.coordinate), deferred=True)
+        if type(local) is not dict or type(local.get("parts")) is not dict or type(local.get("rng")) is not dict:
+            raise FormatError.of("another version of cairn.torch.Checkpointer wrote the stored state of this rank")
+        return local
+
+    def _take_own(self, op: Any, root: dict, states: list, plan: Plan) -> None:
+        """Parts that the ranks should have alike, as this rank had them. Where the ranks have changed, rank 0's stand, with a
+        word where the others were different."""
+        if self._local is None:
+            for key in sorted({key for state in states for key in state.get("own", {})}):
+                odd = [rank for rank, state in enumerate(states) if state.get("own", {}).get(key) != states[0].get("own", {}).get(key)]
+                if odd and plan.only.is_all:
+                    plan.warnings.append(f"{key}: when this was saved, {_ranks(odd)} held something else than rank 0; the ranks are others "
+                                         "now, and rank 0's comes back on all")
+            return
+        stored: dict = {}
+
+        def find(name: str) -> Optional[Ref]:
+            if not stored:
+                stored.update({item.name: item for item in op.entries() if item.kind == 0 and not item.coordinate})
+            item = stored.get(name)
+            return None if item is None else Ref(name, "torch", item.dtype, item.shape)
+
+        for part in self._state.parts:
+            data = self._local.get("own", {}).get(part.key)
+            known = root["parts"].get(part.key, {})
+            if data is not None and known.get("kind") == part.kind and not known.get("partitioned"):
+                root["parts"][part.key] = part.with_own(known, tree.decode(data, deferred=True), find)
+
+    def _plan_of_rank(self, part: Part, local: dict, shared: dict, plan: Plan, coordinate: Optional[str] = None) -> None:
+        """A part that belongs to the rank; an older checkpoint may hold it as one for all, or for another coordinate."""
+        if part.key not in local and part.key in shared:
+            part = make_part(part.key, part.obj, self._state.layouts, coordinate)
+            local = shared
+        self._plan_part(part, local, plan, None)
 
     def _plan_parts(self, root: dict, partitions: list, plan: Plan) -> None:
         names = self._state.names()
@@ -286,27 +399,35 @@ class Restore:
             if self._has_rng:
                 plan.warnings.append(f"the checkpoint is {what}: the RNGs are seeded anew, so training goes on from the same "
                                      "state on another trajectory")
-            self._plan_reshape(old, states, plan)
+            self._plan_reshape(old, states, root["parts"], plan)
             return
-        local = tree.decode(op.blob(LOCAL_BLOB, self._state.coordinate), deferred=True)
-        if type(local) is not dict or type(local.get("parts")) is not dict or type(local.get("rng")) is not dict:
-            raise FormatError.of("another version of cairn.torch.Checkpointer wrote the stored state of this rank")
+        assert self._local is not None
+        local = self._local
         self._rng_state = local["rng"]
-        if plan.only.is_all and "stages" not in root and local.get("names", self._root_names) != self._root_names:
+        if plan.only.is_all and "own" not in local and "stages" not in root and local.get("names", self._root_names) != self._root_names:
             plan.warnings.append("when this was saved, this rank held other tensors than rank 0 (optimizer state of parameters "
                                  "that got a gradient on some ranks only?); what rank 0 had is what comes back on all ranks")
         for part in self._state.local_parts:
-            self._plan_part(part, local["parts"], plan, None)
+            self._plan_of_rank(part, local["parts"], root["parts"], plan)
         plan.unexpected.extend(key for key, stored in local["parts"].items() if key not in self._state.on_reshape
                                and self._is_selected(key, stored_names(key, stored), plan))
 
-    def _plan_reshape(self, old: list, states: list, plan: Plan) -> None:
+    def _plan_reshape(self, old: list, states: list, shared: dict, plan: Plan) -> None:
         for part in self._state.local_parts:
             if not self._is_selected(part.key, part.live_names(None), plan):
                 continue
             rule = self._state.on_reshape[part.key]
             if rule == "error":
                 raise refuse_reshape(part.key, old, self._group.coordinates)
+            if all(part.key not in state["parts"] for state in states) and part.key in shared:
+                self._plan_of_rank(part, {}, shared, plan)
+                continue
+            if rule == "same":
+                values = [state["parts"].get(part.key) for state in states]
+                if len(old) > 1 and any(value is None or value != values[0] or list(tree.refs(value)) for value in values):
+                    raise refuse_reshape(part.key, old, self._group.coordinates)
+                self._plan_of_rank(part, {}, {} if values[0] is None else {part.key: values[0]}, plan, old[0])
+                continue
             if rule == "reseed":
                 plan.warnings.append(f"{part.key}: it is left as it is, because the ranks have changed")
                 continue

@@ -5,7 +5,7 @@ own. ``collect`` makes of it the tensors and trees of one save."""
 from __future__ import annotations
 
 import hashlib
-from typing import Any, Iterable, Mapping, Sequence
+from typing import Any, Iterable, Mapping, Optional, Sequence
 
 from .. import tree
 from ..client import LOCAL, REPLICATED, TREE
@@ -13,11 +13,11 @@ from ..errors import InvalidError
 from . import arrays, rng
 from .device import Loan
 from .lazy import guarded_memory
-from .local import PerRank
+from .local import PerRank, rule_of
 from .naming import Names, Walk
 from .optim import OptimizerState
 from .part import Part
-from .parts import GeneratorState, ModuleState, ValueState, make_part
+from .parts import ModuleState, make_part
 from .sharded import Layouts
 from .stages import STAGE_BLOB
 
@@ -46,29 +46,42 @@ class State:
             raise InvalidError.of(f"state is a {type(values).__qualname__}; it must be a mapping of names to objects, such as "
                                   "{'model': model, 'optim': optimizer}")
         self.values, self.layouts, self.coordinate = dict(values), layouts, coordinate
+        self._taken: dict = {}  # what ``values`` held when the parts were made of it
         self.parts: list = []
         self.local_parts: list = []
         self.on_reshape: dict = {}
+        self._names: dict = {}
         self._known: dict = {}
         self._known_local: dict = {}
         self._last_names: tuple = (None, b"")
         self.first: list = [0]
-        for key, obj in self.values.items():
-            self._add(key, obj)
+        self._take()
 
-    def _add(self, key: str, obj: Any) -> None:
-        if not isinstance(key, str) or not key or "." in key or key.startswith("cairn"):
-            raise InvalidError.of(f"state: the key {key!r} must be a text without a dot that does not begin with cairn")
-        if isinstance(obj, PerRank):
-            self.local_parts.append(make_part(key, obj.obj, self.layouts, self.coordinate))
-            self.on_reshape[key] = obj.on_reshape
-            return
-        part = make_part(key, obj, self.layouts)
-        if isinstance(part, GeneratorState):  # belongs to the rank without being told
-            self.local_parts.append(make_part(key, obj, self.layouts, self.coordinate))
-            self.on_reshape[key] = "reseed"
-        else:
-            self.parts.append(part)
+    def _take(self) -> None:
+        """Makes the parts of what ``values`` holds; those of the same object stay."""
+        old = {part.key: part for part in (*self.parts, *self.local_parts)}
+        parts: list = []
+        local_parts: list = []
+        on_reshape: dict = {}
+        taken: dict = {}
+        for key, obj in self.values.items():
+            if not isinstance(key, str) or not key or "." in key or key.startswith("cairn"):
+                raise InvalidError.of(f"state: the key {key!r} must be a text without a dot that does not begin with cairn")
+            before, live = self._taken.get(key), obj.obj if isinstance(obj, PerRank) else obj
+            # What was said of an object holds for the one that is put in its place.
+            taken[key] = said = obj if isinstance(obj, PerRank) or not isinstance(before, PerRank) else before
+            rule = said.on_reshape if isinstance(said, PerRank) else rule_of(obj)
+            part = old.get(key)
+            if part is None or part.obj is not live or (part.coordinate is None) != (rule is None):
+                part = make_part(key, live, self.layouts, None if rule is None else self.coordinate)
+            if rule is None:
+                parts.append(part)
+            else:
+                local_parts.append(part)
+                on_reshape[key] = rule
+        self.parts, self.local_parts, self.on_reshape = parts, local_parts, on_reshape
+        self._taken = taken
+        self._live = {key: obj.obj if isinstance(obj, PerRank) else obj for key, obj in self.values.items()}
 
     def names(self) -> Names:
         return Names([Walk(part.key, part.obj, self.layouts) for part in self.parts if isinstance(part, ModuleState)])
@@ -84,16 +97,19 @@ class State:
                 held[f"{part.key}.{name}"] = held[f"{part.key}.{first}"]
         return held
 
-    def set_stages(self, first: Sequence[int], holders: Mapping[str, Sequence[int]]) -> None:
-        """``first``: for each rank the first one that holds the same names; ``holders``: of names that not all have."""
-        self.first, self.layouts.holders = list(first), dict(holders)
+    def set_stages(self, first: Sequence[int], holders: Mapping[str, Sequence[int]], names: Mapping[str, str]) -> None:
+        """``first``: for each rank the first one that holds the same names; ``holders``: of names that not all have; ``names``:
+        what this rank holds, as ``held_names``."""
+        self.first, self.layouts.holders, self._names = list(first), dict(holders), dict(names)
 
-    def refresh(self) -> None:
-        """Plain values may have been replaced in ``values``."""
-        for part in self.parts + self.local_parts:
-            if isinstance(part, ValueState):
-                live = self.values[part.key]
-                part.obj = live.obj if isinstance(live, PerRank) else live
+    def refresh(self) -> Optional[dict]:
+        """Takes what was put into ``values`` or taken out of it. Gives ``held_names`` where these are others now, else None."""
+        live = {key: obj.obj if isinstance(obj, PerRank) else obj for key, obj in self.values.items()}
+        if live.keys() == self._live.keys() and all(live[key] is obj for key, obj in self._live.items()):
+            return None
+        self._take()
+        names = self.held_names()
+        return names if names != self._names else None
 
     def replaced(self, part: Part) -> None:
         """A restore made another object for this part: hands it to the caller."""
@@ -102,6 +118,13 @@ class State:
             holder.obj = part.obj
         else:
             self.values[part.key] = part.obj
+        self._live[part.key] = part.obj
+
+    def _own(self, stored: Mapping[str, dict], shared: arrays.Collector) -> dict:
+        """What this rank has of parts that the ranks should have alike, where that is small: a restore gives each rank its own,
+        and takes rank 0's only where the ranks have changed. Arrays in it are the shared ones."""
+        own = {part.key: part.own(stored[part.key]) for part in self.parts}
+        return {key: tree.encode(value, "", shared.again) for key, value in own.items() if value is not None}
 
     def _names_digest(self, names: list) -> bytes:
         """Tells at a restore whether this rank had other tensors than rank 0, whose tree is the one that is stored."""
@@ -121,7 +144,8 @@ class State:
             root["stages"] = {coordinates[rank]: coordinates[first] for rank, first in enumerate(self.first)}
         root_tree = tree.encode(root, "", shared)
         mine = {"version": VERSION, "rank": rank, "rng": rng.collect(), "names": self._names_digest(list(shared.arrays)),
-                "parts": {part.key: part.collect(names) for part in self.local_parts}}
+                "parts": {part.key: part.collect(names) for part in self.local_parts},
+                "own": self._own(root["parts"], shared) if len(coordinates) > 1 else {}}
         blobs = [(STATE_BLOB, TREE, root_tree, REPLICATED, None),
                  (LOCAL_BLOB, TREE, tree.encode(mine, "", local), LOCAL, self.coordinate)]
         if any(self.first) and self.first[rank] == rank:

@@ -82,5 +82,5 @@ class Stopper:
                                       "call it once per step, with the same number")
             self._stopped = asked > 0
         if not self._stopped:
-            self._pending = self._group.max_start([int(self._asked), step, -step])
+            self._pending = self._group.max_start([int(self._asked), step, -step], f"should_stop at step {step}")
         return self._stopped

@@ -1,0 +1,127 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Readers are a group without an attempt, a rank that does not come is named in time, one that refuses ends the step on all,
+and what is changed or differs is kept."""
+
+import json
+
+import socket
+import threading
+
+import pytest
+
+from ranks import Ranks
+
+
+def first_answers(pool, count, timeout=90):
+    """What the first ranks answered; the others may never."""
+    watch = threading.Timer(timeout, pool.kill)
+    watch.start()
+    lines = [process.stdout.readline() for process in pool.processes[:count]]
+    watch.cancel()
+    answers = [json.loads(line) if line else {"error": "it ended or took too long"} for line in lines]
+    assert all("result" in answer for answer in answers), answers
+    return [answer["result"] for answer in answers]
+
+
+@pytest.fixture
+def pool():
+    """Processes of the test's own, which need not end well."""
+    pools = []
+
+    def make(world):
+        pools.append(Ranks(world))
+        return pools[-1]
+    yield make
+    for made in pools:
+        made.kill()
+        made.close()
+
+
+# --- 1: readers -------------------------------------------------------------------------------------------------
+
+@pytest.mark.parametrize("tokens", [None, ["a" * 32, "b" * 32]])
+def test_readers_are_a_group_without_an_attempt(url, ranks2, tokens):
+    ranks2.send("cases_ranks.read_only", url=url, tokens=tokens)
+    ranks2.answers(90)
+
+
+def test_readers_agree_on_latest(own_daemon, ranks4):
+    """Only one reader meets the damage; all take the older checkpoint."""
+    url = own_daemon.url("damaged")
+    ranks4.run("cases_life.shards_save", url=url)
+    found = [path for path in own_daemon.store.rglob("3-*") if path.parent.parent.name == "objects"
+             and path.parent.name == "1-2"]
+    found[0].chmod(0o600)
+    data = bytearray(found[0].read_bytes())
+    data[100] ^= 1
+    found[0].write_bytes(data)
+    assert ranks4.run("cases_ranks.read_damaged", url=url) == [[1, True]] * 4
+
+
+# --- 2: ranks that do not come ----------------------------------------------------------------------------------
+
+@pytest.mark.parametrize("where, how", [("Checkpointer", "stop"), ("Checkpointer", "raise"), ("restore", "stop"), ("restore", "kill"),
+                                        ("share", "stop"), ("should_stop", "stop"), ("should_stop", "kill"), ("should_save", "raise")])
+def test_a_rank_that_does_not_come_is_named(url, pool, where, how):
+    """Within the caller's deadline, with its host and what it was last seen doing; and so in each call after that."""
+    ranks = pool(3)
+    ranks.send("cases_ranks.absent", url=url, where=where, how=how)
+    for answer in first_answers(ranks, 2):
+        name, text, seconds = answer[:3]
+        assert name == "MissingRanksError", answer
+        assert "rank 2 " in text and "rank 0 " not in text and "rank 1 " not in text, text
+        assert socket.gethostname() in text and seconds < 15, answer
+        if where != "Checkpointer":
+            assert "last seen" in text and "in save of step 4" in text, text
+            assert answer[3] == "MissingRanksError" and "rank 2 " in answer[4] and answer[5] < 1, answer
+        else:
+            assert "has called nothing of Cairn's yet" in text, text
+
+
+def test_a_rank_may_be_late_within_the_deadline(url, ranks2):
+    assert ranks2.run("cases_ranks.late", url=url) == [True, True]
+
+
+# --- 3: ranks that refuse ---------------------------------------------------------------------------------------
+
+@pytest.mark.parametrize("first", [True, False])
+@pytest.mark.parametrize("who", [0, 1])
+def test_a_refusal_ends_the_step_on_all_ranks(url, ranks2, who, first):
+    """At once, with the reason; the same step and the next can be saved then."""
+    answers = ranks2.run("cases_ranks.refuses", url=url, who=who, first=first)
+    text, seconds = answers[1 - who]
+    assert f"rank {who} on {socket.gethostname()} cannot save" in text and "extra.bad" in text, text
+    assert seconds < 20, answers
+
+
+def test_a_failure_of_the_states_own_code_ends_the_step(url, ranks2):
+    answers = ranks2.run("cases_ranks.refuses_otherwise", url=url)
+    assert "rank 1 on" in answers[0] and "KeyError" in answers[0]
+
+
+# --- 4: the default device --------------------------------------------------------------------------------------
+
+def test_the_default_device_is_no_matter(url, ranks2):
+    ranks2.send("cases_ranks.default_device", url=url)
+    ranks2.answers(90)
+
+
+# --- 5: ck.state ------------------------------------------------------------------------------------------------
+
+def test_what_is_put_into_the_state_is_saved(url, ranks2):
+    ranks2.send("cases_ranks.replaced", url=url)
+    ranks2.answers(90)
+
+
+def test_a_change_on_one_rank_is_named(url, ranks2):
+    answers = ranks2.run("cases_ranks.replaced_on_one", url=url)
+    for name, text, _ in answers:
+        assert name == "MissingRanksError" and "ck.state was changed: rank 0 did not come" in text, answers
+
+
+# --- 6: states that differ --------------------------------------------------------------------------------------
+
+@pytest.mark.parametrize("idle", [[[], [1]], [[1], []], [[0, 1], [2]], [[0, 1, 2], []]])
+def test_what_differs_between_ranks_comes_back_to_each(url, ranks2, idle):
+    ranks2.run("cases_ranks.differs", url=url, idle=idle)
+    ranks2.run("cases_ranks.differs_elsewhere", url=url)
