@@ -59,6 +59,8 @@ struct command {
 
 extern const struct command *const commands[]; /* in the order of commands.def, ended by NULL */
 extern const struct option cli_options[];      /* of struct cli_common */
+/* Returns INVALID if there is no command of that name. */
+int MUST_USE command_find(const char *name, const struct command **ret, struct diag *diag);
 const char *command_group_title(enum command_group group);
 
 /* cli_fini() also after a failure. */

@@ -63,13 +63,9 @@ static int parse_option(struct cli *cli, struct words *words, struct diag *diag)
 
 static int take_command(struct cli *cli, struct words *words, const char *text, struct diag *diag)
 {
-    for (size_t i = 0; commands[i]; i++) {
-        if (strcmp(commands[i]->name, text) == 0) {
-            cli->command = commands[i];
-        }
-    }
-    if (!cli->command) {
-        return diag_set(diag, CAIRN_E_INVALID, "'%s' is not a command; see cairn --help", text);
+    int status = command_find(text, &cli->command, diag);
+    if (status != 0) {
+        return status;
     }
     cli->command_at = words->at;
     words->argument = cli->command->arguments;

@@ -47,12 +47,7 @@ void json_info(struct json *json, const char *name, const struct ckpt_info *info
 int cli_print_info(const struct ckpt_info *info)
 {
     struct json json;
-    json_init(&json);
-    json_open(&json, NULL, '{');
-    json_u64(&json, "schema_version", JSON_SCHEMA_VERSION);
+    json_begin(&json);
     json_info(&json, "checkpoint", info);
-    json_close(&json, '}');
-    int status = json_print(&json);
-    json_fini(&json);
-    return status;
+    return json_end(&json);
 }

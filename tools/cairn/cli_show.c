@@ -21,9 +21,7 @@ void cli_error(const struct cli *cli, int code, int status, const char *text)
         return;
     }
     struct json json;
-    json_init(&json);
-    json_open(&json, NULL, '{');
-    json_u64(&json, "schema_version", JSON_SCHEMA_VERSION);
+    json_begin(&json);
     json_str(&json, "message_type", "exit_error");
     json_u64(&json, "code", (uint64_t)status);
     json_str(&json, "error", err_name(code));

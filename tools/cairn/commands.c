@@ -4,6 +4,8 @@
  */
 #include "cli.h"
 
+#include <string.h>
+
 #define COMMAND(name) extern const struct command command_##name;
 #include "commands.def"
 #undef COMMAND
@@ -37,6 +39,17 @@ const struct option cli_options[] = {
     {"help", NULL, "show this text", OPTION_AT_FLAG(struct cli_common, help), .letter = 'h',
      .alone = true},
     {0}};
+
+int command_find(const char *name, const struct command **ret, struct diag *diag)
+{
+    for (size_t i = 0; commands[i]; i++) {
+        if (strcmp(commands[i]->name, name) == 0) {
+            *ret = commands[i];
+            return 0;
+        }
+    }
+    return diag_set(diag, CAIRN_E_INVALID, "'%s' is not a command; see cairn --help", name);
+}
 
 const char *command_group_title(enum command_group group)
 {

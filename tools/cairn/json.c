@@ -101,6 +101,21 @@ void json_raw(struct json *json, const char *name, size_t bytes, const char *tex
     buf_put(&json->buf, bytes, text);
 }
 
+void json_begin(struct json *json)
+{
+    json_init(json);
+    json_open(json, NULL, '{');
+    json_u64(json, "schema_version", JSON_SCHEMA_VERSION);
+}
+
+int json_end(struct json *json)
+{
+    json_close(json, '}');
+    int status = json_print(json);
+    json_fini(json);
+    return status;
+}
+
 int json_print(struct json *json)
 {
     int status = buf_status(&json->buf);

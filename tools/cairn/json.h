@@ -21,6 +21,10 @@ enum {
 }; /* of everything that --json prints; fields may be added within a version */
 
 void json_init(struct json *json);
+/* Begins a document: an object that begins with schema_version. */
+void json_begin(struct json *json);
+/* Ends the object, prints the document and frees it. Returns what json_print() says. */
+int MUST_USE json_end(struct json *json);
 void json_fini(struct json *json);
 void json_open(struct json *json, const char *name, char bracket);    /* '{' or '[' */
 void json_close(struct json *json, char bracket);                     /* '}' or ']' */

@@ -198,9 +198,7 @@ static int show(const struct benching *benching)
         return out_flush();
     }
     struct json json;
-    json_init(&json);
-    json_open(&json, NULL, '{');
-    json_u64(&json, "schema_version", JSON_SCHEMA_VERSION);
+    json_begin(&json);
     json_bool(&json, "dry_run", own->dry_run);
     json_u64(&json, "bytes", bytes);
     json_u64(&json, "rounds", own->rounds);
@@ -209,10 +207,7 @@ static int show(const struct benching *benching)
         json_figure(&json, benching, "durable", offsetof(struct round, durable_s));
         json_figure(&json, benching, "restore", offsetof(struct round, restore_s));
     }
-    json_close(&json, '}');
-    int status = json_print(&json);
-    json_fini(&json);
-    return status;
+    return json_end(&json);
 }
 
 static int open_and_run(struct benching *benching, struct diag *diag)

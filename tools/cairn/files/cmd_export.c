@@ -116,9 +116,7 @@ static int show(const struct export *export, const struct export_command_options
         return out_flush();
     }
     struct json json;
-    json_init(&json);
-    json_open(&json, NULL, '{');
-    json_u64(&json, "schema_version", JSON_SCHEMA_VERSION);
+    json_begin(&json);
     json_info(&json, "checkpoint", &export->documents->info);
     json_str(&json, "to", own->to);
     json_str(&json, "format", own->format);
@@ -126,10 +124,7 @@ static int show(const struct export *export, const struct export_command_options
     json_u64(&json, "exported", export->count);
     json_u64(&json, "left_out", export->left_out);
     json_u64(&json, "plain_bytes", export->bytes);
-    json_close(&json, '}');
-    int status = json_print(&json);
-    json_fini(&json);
-    return status;
+    return json_end(&json);
 }
 
 static int export_documents(struct cli *cli, const struct export_command_options *own,

@@ -220,9 +220,7 @@ static int show(const struct importing *importing)
         return out_flush();
     }
     struct json json;
-    json_init(&json);
-    json_open(&json, NULL, '{');
-    json_u64(&json, "schema_version", JSON_SCHEMA_VERSION);
+    json_begin(&json);
     json_str(&json, "format", importing->format);
     json_bool(&json, "dry_run", own->dry_run);
     json_u64(&json, "tensors", importing->bundle.tensor_count);
@@ -230,10 +228,7 @@ static int show(const struct importing *importing)
     json_u64(&json, "plain_bytes", importing->bytes);
     json_u64(&json, "step", own->step);
     json_u64(&json, "term", own->dry_run ? 0 : importing->result.term);
-    json_close(&json, '}');
-    int status = json_print(&json);
-    json_fini(&json);
-    return status;
+    return json_end(&json);
 }
 
 /* Files are mapped: one that becomes shorter meanwhile, or that the disk cannot give, is a signal

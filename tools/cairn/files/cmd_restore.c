@@ -228,9 +228,7 @@ static int write_summary(struct restoring *restoring, struct diag *diag)
     struct json json;
     char name[RUN_NAME_TEXT_MAX], file[FILE_NAME_MAX];
     run_name_format(&restoring->cli->run, name);
-    json_init(&json);
-    json_open(&json, NULL, '{');
-    json_u64(&json, "schema_version", JSON_SCHEMA_VERSION);
+    json_begin(&json);
     json_str(&json, "run", name);
     json_info(&json, "checkpoint", &restoring->documents->info);
     json_open(&json, "entries", '[');
@@ -406,15 +404,11 @@ static int finish(struct cli *cli, const char *to, const struct ckpt_info *info,
         return flushed != 0 ? flushed : fell_back ? EXIT_FELL_BACK : 0;
     }
     struct json json;
-    json_init(&json);
-    json_open(&json, NULL, '{');
-    json_u64(&json, "schema_version", JSON_SCHEMA_VERSION);
+    json_begin(&json);
     json_info(&json, "checkpoint", info);
     json_str(&json, "to", to);
     json_bool(&json, "fell_back", fell_back);
-    json_close(&json, '}');
-    int status = json_print(&json);
-    json_fini(&json);
+    int status = json_end(&json);
     return status != 0 ? status : fell_back ? EXIT_FELL_BACK : 0;
 }
 

@@ -311,9 +311,7 @@ int rank_files_write(struct cli *cli, struct documents *documents, const struct 
         return diag_set(diag, CAIRN_E_INVALID, "--ranks names rank %u: there are ranks 0 to %zu",
                         ranks->highest, count - 1);
     }
-    json_init(&json);
-    json_open(&json, NULL, '{');
-    json_u64(&json, "schema_version", JSON_SCHEMA_VERSION);
+    json_begin(&json);
     json_info(&json, "checkpoint", &documents->info);
     json_u64(&json, "world_size", count);
     json_open(&json, "ranks", '[');

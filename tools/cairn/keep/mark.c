@@ -106,16 +106,11 @@ static int show(const struct cli *cli, const struct mark_words *words,
     run_name_format(&cli->run, name);
     if (cli->json) {
         struct json json;
-        json_init(&json);
-        json_open(&json, NULL, '{');
-        json_u64(&json, "schema_version", JSON_SCHEMA_VERSION);
+        json_begin(&json);
         json_str(&json, "run", name);
         json_bool(&json, "dry_run", words->dry_run);
         mark_json(&json, marked, words->done, NULL);
-        json_close(&json, '}');
-        int status = json_print(&json);
-        json_fini(&json);
-        return status;
+        return json_end(&json);
     }
     for (uint32_t i = 0; i < marked->record_count && !cli->quiet; i++) {
         char id[48], time[40];

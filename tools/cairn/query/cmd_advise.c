@@ -146,9 +146,7 @@ static int print(const struct cli *cli, const struct interval_input *input,
         return out_flush();
     }
     struct json json;
-    json_init(&json);
-    json_open(&json, NULL, '{');
-    json_u64(&json, "schema_version", JSON_SCHEMA_VERSION);
+    json_begin(&json);
     json_f64(&json, "interval_s", advice->durable_s);
     json_f64(&json, "staged_interval_s", advice->staged_s);
     json_f64(&json, "optimum_s", advice->optimum_s);
@@ -163,10 +161,7 @@ static int print(const struct cli *cli, const struct interval_input *input,
     json_u64(&json, "failures", input->failures);
     json_u64(&json, "timed_saves", row->timed_saves);
     json_u64(&json, "ranks", input->ranks);
-    json_close(&json, '}');
-    int status = json_print(&json);
-    json_fini(&json);
-    return status;
+    return json_end(&json);
 }
 
 static int run(struct cli *cli, void *values, struct diag *diag)

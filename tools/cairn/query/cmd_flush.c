@@ -105,9 +105,7 @@ static int finish(struct cli *cli, const struct flushing *flushing, struct diag 
 {
     struct json json;
     struct ended ended = {0};
-    json_init(&json);
-    json_open(&json, NULL, '{');
-    json_u64(&json, "schema_version", JSON_SCHEMA_VERSION);
+    json_begin(&json);
     json_open(&json, "saves", '[');
     int status = count_ended(cli, flushing, &json, &ended, diag);
     json_close(&json, ']');

@@ -34,9 +34,7 @@ static int list_runs(struct cli *cli, struct diag *diag)
         return status;
     }
     struct json json;
-    json_init(&json);
-    json_open(&json, NULL, '{');
-    json_u64(&json, "schema_version", JSON_SCHEMA_VERSION);
+    json_begin(&json);
     json_open(&json, "runs", '[');
     for (size_t i = 0; i < count; i++) {
         char name[RUN_NAME_TEXT_MAX];
@@ -139,9 +137,7 @@ static int print_json(struct cli *cli, const struct ls_options *own, const struc
     struct json json;
     char name[RUN_NAME_TEXT_MAX];
     run_name_format(&cli->run, name);
-    json_init(&json);
-    json_open(&json, NULL, '{');
-    json_u64(&json, "schema_version", JSON_SCHEMA_VERSION);
+    json_begin(&json);
     json_str(&json, "run", name);
     json_open(&json, "checkpoints", '[');
     for (size_t i = 0, shown = 0; i < list->count && (own->limit == 0 || shown < own->limit); i++) {
@@ -151,10 +147,7 @@ static int print_json(struct cli *cli, const struct ls_options *own, const struc
         }
     }
     json_close(&json, ']');
-    json_close(&json, '}');
-    int status = json_print(&json);
-    json_fini(&json);
-    return status;
+    return json_end(&json);
 }
 
 static int run(struct cli *cli, void *values, struct diag *diag)

@@ -125,9 +125,7 @@ static void json_shares(struct json *json, const struct manifest *manifest,
 static int print_json(const struct documents *documents, const struct shares *shares)
 {
     struct json json;
-    json_init(&json);
-    json_open(&json, NULL, '{');
-    json_u64(&json, "schema_version", JSON_SCHEMA_VERSION);
+    json_begin(&json);
     json_info(&json, "checkpoint", &documents->info);
     json_shares(&json, &documents->of.manifest, shares);
     json_open(&json, "manifest", '{');
@@ -139,10 +137,7 @@ static int print_json(const struct documents *documents, const struct shares *sh
         json_entry(&json, &documents->of.index[i]);
     }
     json_close(&json, ']');
-    json_close(&json, '}');
-    int status = json_print(&json);
-    json_fini(&json);
-    return status;
+    return json_end(&json);
 }
 
 static void print_head(const struct cli *cli, const struct documents *documents)

@@ -190,9 +190,7 @@ static int print_json(const struct stats *stats)
 {
     char since[40], now[40];
     struct json json;
-    json_init(&json);
-    json_open(&json, NULL, '{');
-    json_u64(&json, "schema_version", JSON_SCHEMA_VERSION);
+    json_begin(&json);
     format_time(stats->since_ns, sizeof(since), since);
     format_time(stats->now_ns, sizeof(now), now);
     json_str(&json, "since", stats->since_ns != 0 ? since : NULL);
@@ -202,10 +200,7 @@ static int print_json(const struct stats *stats)
         json_row(&json, stats, &stats->rows[i]);
     }
     json_close(&json, ']');
-    json_close(&json, '}');
-    int status = json_print(&json);
-    json_fini(&json);
-    return status;
+    return json_end(&json);
 }
 
 static int print_csv(const struct stats *stats)

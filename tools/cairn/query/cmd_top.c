@@ -162,9 +162,7 @@ static void json_rank(struct json *json, const struct rank_row *rank)
 static int print_json(const struct sample *look)
 {
     struct json json;
-    json_init(&json);
-    json_open(&json, NULL, '{');
-    json_u64(&json, "schema_version", JSON_SCHEMA_VERSION);
+    json_begin(&json);
     json_str(&json, "message_type", "top");
     json_bool(&json, "more", look->more);
     json_open(&json, "saves", '[');
@@ -185,10 +183,7 @@ static int print_json(const struct sample *look)
         json_close(&json, '}');
     }
     json_close(&json, ']');
-    json_close(&json, '}');
-    int status = json_print(&json);
-    json_fini(&json);
-    return status;
+    return json_end(&json);
 }
 
 /* --- the screen --- */

@@ -64,9 +64,7 @@ static int show_json(const struct msg_server_status *status)
     struct json json;
     char uuid[33];
     hex_encode(sizeof(status->store_uuid), &status->store_uuid, uuid);
-    json_init(&json);
-    json_open(&json, NULL, '{');
-    json_u64(&json, "schema_version", JSON_SCHEMA_VERSION);
+    json_begin(&json);
     json_str(&json, "agent", status->agent);
     json_u64(&json, "uptime_ms", status->uptime_ms);
     json_str(&json, "store", status->store);
@@ -96,10 +94,7 @@ static int show_json(const struct msg_server_status *status)
     if (status->has_gc) {
         maintenance_json_gc(&json, "gc", &status->gc);
     }
-    json_close(&json, '}');
-    int rc = json_print(&json);
-    json_fini(&json);
-    return rc;
+    return json_end(&json);
 }
 
 int server_status(struct cli *cli, struct diag *diag)

@@ -62,9 +62,7 @@ static int print_json(const struct cli *cli, const struct doctor_options *own,
                       const struct doctor *doctor)
 {
     struct json json;
-    json_init(&json);
-    json_open(&json, NULL, '{');
-    json_u64(&json, "schema_version", JSON_SCHEMA_VERSION);
+    json_begin(&json);
     json_str(&json, "store", cli->source.store);
     json_str(&json, "server", cli->source.store ? NULL : cli->source.url);
     json_u64(&json, "unsafe", doctor_count(doctor, DOCTOR_UNSAFE));
@@ -84,10 +82,7 @@ static int print_json(const struct cli *cli, const struct doctor_options *own,
         json_close(&json, '}');
     }
     json_close(&json, ']');
-    json_close(&json, '}');
-    int status = json_print(&json);
-    json_fini(&json);
-    return status;
+    return json_end(&json);
 }
 
 static int examine(const struct cli *cli, const struct doctor_options *own, struct doctor *doctor,

@@ -45,14 +45,9 @@ static int show(struct cli *cli, const struct gc_info *info)
         maintenance_show_gc(info, false); /* fail() tells why, once */
         return out_flush();
     }
-    json_init(&json);
-    json_open(&json, NULL, '{');
-    json_u64(&json, "schema_version", JSON_SCHEMA_VERSION);
+    json_begin(&json);
     maintenance_json_gc(&json, "gc", info);
-    json_close(&json, '}');
-    int status = json_print(&json);
-    json_fini(&json);
-    return status;
+    return json_end(&json);
 }
 
 /* The error as it was, so that damage is damage, with all of its words: cron mails nothing else. An

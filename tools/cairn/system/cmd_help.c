@@ -44,9 +44,7 @@ static void json_options(struct json *json, const struct option *table)
 static int print_json(void)
 {
     struct json json;
-    json_init(&json);
-    json_open(&json, NULL, '{');
-    json_u64(&json, "schema_version", JSON_SCHEMA_VERSION);
+    json_begin(&json);
     json_options(&json, cli_options);
     json_open(&json, "commands", '[');
     for (size_t i = 0; commands[i]; i++) {
@@ -70,22 +68,16 @@ static int print_json(void)
         json_close(&json, '}');
     }
     json_close(&json, ']');
-    json_close(&json, '}');
-    int status = json_print(&json);
-    json_fini(&json);
-    return status;
+    return json_end(&json);
 }
 
 static int run(struct cli *cli, void *values, struct diag *diag)
 {
     const struct help_options *own = values;
     const struct command *topic = NULL;
-    for (size_t i = 0; own->topic && commands[i]; i++) {
-        topic = strcmp(commands[i]->name, own->topic) == 0 ? commands[i] : topic;
-    }
-    if (own->topic && !topic) {
-        return diag_set(diag, CAIRN_E_INVALID, "'%s' is not a command; see cairn --help",
-                        own->topic);
+    int status = own->topic ? command_find(own->topic, &topic, diag) : 0;
+    if (status != 0) {
+        return status;
     }
     if (cli->json && !own->man) {
         return print_json();

@@ -69,9 +69,7 @@ static void say(const struct running *running, const char *event, int status, co
         return;
     }
     struct json json;
-    json_init(&json);
-    json_open(&json, NULL, '{');
-    json_u64(&json, "schema_version", JSON_SCHEMA_VERSION);
+    json_begin(&json);
     json_str(&json, "message_type", "run_event");
     json_str(&json, "event", event);
     json_u64(&json, "restarts", running->restarts);
@@ -116,9 +114,7 @@ static int dry_run(const struct running *running)
 {
     const struct option_words *command = &running->own->command;
     struct json json;
-    json_init(&json);
-    json_open(&json, NULL, '{');
-    json_u64(&json, "schema_version", JSON_SCHEMA_VERSION);
+    json_begin(&json);
     json_str(&json, "run", running->own->run);
     json_u64(&json, "max_restarts", running->own->max_restarts);
     json_u64(&json, "grace_ms", running->own->grace_ms);

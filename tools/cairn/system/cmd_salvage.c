@@ -141,9 +141,7 @@ static void add_json(struct json *json, const struct salvaged_run *run)
 static int print_json(const struct cli *cli, bool dry_run, const struct salvaged_all *all)
 {
     struct json json;
-    json_init(&json);
-    json_open(&json, NULL, '{');
-    json_u64(&json, "schema_version", JSON_SCHEMA_VERSION);
+    json_begin(&json);
     json_str(&json, "store", cli->source.store);
     json_bool(&json, "dry_run", dry_run);
     json_str(&json, "store_record", all->store_lost.code != 0 ? all->store_lost.text : NULL);
@@ -152,10 +150,7 @@ static int print_json(const struct cli *cli, bool dry_run, const struct salvaged
         add_json(&json, &all->runs[i]);
     }
     json_close(&json, ']');
-    json_close(&json, '}');
-    int status = json_print(&json);
-    json_fini(&json);
-    return status;
+    return json_end(&json);
 }
 
 static int show(const struct cli *cli, const struct salvage_words *words,

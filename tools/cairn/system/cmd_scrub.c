@@ -56,15 +56,10 @@ static int show(struct cli *cli, const struct scrub_info *info, bool asked)
         maintenance_show_scrub(info);
         return out_flush();
     }
-    json_init(&json);
-    json_open(&json, NULL, '{');
-    json_u64(&json, "schema_version", JSON_SCHEMA_VERSION);
+    json_begin(&json);
     json_bool(&json, "asked", asked);
     maintenance_json_scrub(&json, "scrub", info);
-    json_close(&json, '}');
-    int status = json_print(&json);
-    json_fini(&json);
-    return status;
+    return json_end(&json);
 }
 
 /* Until the pass that was asked for, or was running then, has ended. */

@@ -116,9 +116,7 @@ static int work(const struct store_options *own, bool creates, char uuid[33], st
 static int show_json(const struct store_options *own, bool creates, const char *uuid)
 {
     struct json json;
-    json_init(&json);
-    json_open(&json, NULL, '{');
-    json_u64(&json, "schema_version", JSON_SCHEMA_VERSION);
+    json_begin(&json);
     json_str(&json, "store", own->url);
     json_str(&json, "store_uuid", uuid[0] != '\0' ? uuid : NULL);
     json_bool(&json, "changed", creates && !own->dry_run);
@@ -126,10 +124,7 @@ static int show_json(const struct store_options *own, bool creates, const char *
         json_open(&json, "features", '[');
         json_close(&json, ']');
     }
-    json_close(&json, '}');
-    int status = json_print(&json);
-    json_fini(&json);
-    return status;
+    return json_end(&json);
 }
 
 static int show(const struct store_options *own, bool creates, const char *uuid)

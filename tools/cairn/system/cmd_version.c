@@ -13,14 +13,9 @@ static int run(struct cli *cli, void *options, struct diag *diag)
         return out_flush();
     }
     struct json json;
-    json_init(&json);
-    json_open(&json, NULL, '{');
-    json_u64(&json, "schema_version", JSON_SCHEMA_VERSION);
+    json_begin(&json);
     json_str(&json, "version", CAIRN_VERSION);
-    json_close(&json, '}');
-    int status = json_print(&json);
-    json_fini(&json);
-    return status;
+    return json_end(&json);
 }
 
 const struct command command_version = {.name = "version",
