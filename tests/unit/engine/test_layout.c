@@ -90,13 +90,10 @@ static struct registered *register_rank(const struct spec *specs, unsigned count
         boxes[i].stride[0] = 1;
         boxes[i].stride[1] = spec->length[0];
     }
-    if (registered_new(&(struct registered_list){.rank = rank,
-                                                 .world_size = world,
-                                                 .tensor_count = count,
-                                                 .tensors = tensors,
-                                                 .blob_count = 0,
-                                                 .blobs = NULL},
-                       &set, &diag) != 0) {
+    if (registered_new(
+            &(struct registered_list){
+                .rank = rank, .world_size = world, .tensor_count = count, .tensors = tensors},
+            &set, &diag) != 0) {
         fail_msg("%s", diag.text);
     }
     return set;
@@ -279,13 +276,10 @@ static void large_chunks_are_not_packed(void **state)
         .chunk_bytes = BIG, .payload_bytes = BIG, .object_bytes = 3 * BIG + 5};
     struct registered *set;
     struct layout layout;
-    assert_int_equal(registered_new(&(struct registered_list){.rank = 0,
-                                                              .world_size = 1,
-                                                              .tensor_count = 1,
-                                                              .tensors = &tensor,
-                                                              .blob_count = 0,
-                                                              .blobs = NULL},
-                                    &set, NULL),
+    assert_int_equal(registered_new(
+                         &(struct registered_list){
+                             .rank = 0, .world_size = 1, .tensor_count = 1, .tensors = &tensor},
+                         &set, NULL),
                      0);
     assert_int_equal(layout_init(&layout, set, &options, NULL), 0);
     assert_int_equal(layout.payload_count, COUNT);

@@ -26,18 +26,24 @@ static struct registered_tensor good_tensor(struct registered_box *box)
                                       .boxes = box};
 }
 
+/* The list of rank 1 of 4: so many tensors, and one blob unless it is NULL. */
+static int make(size_t count, const struct registered_tensor *tensors,
+                const struct registered_blob *blob, struct registered **ret, struct diag *diag)
+{
+    const struct registered_list list = {.rank = 1,
+                                         .world_size = 4,
+                                         .tensor_count = count,
+                                         .tensors = tensors,
+                                         .blob_count = blob != NULL,
+                                         .blobs = blob};
+    return registered_new(&list, ret, diag);
+}
+
 static void expect_invalid(const struct registered_tensor *tensor, const char *word)
 {
     struct registered *set = NULL;
     struct diag diag = DIAG_INIT;
-    assert_int_equal(registered_new(&(struct registered_list){.rank = 1,
-                                                              .world_size = 4,
-                                                              .tensor_count = 1,
-                                                              .tensors = tensor,
-                                                              .blob_count = 0,
-                                                              .blobs = NULL},
-                                    &set, &diag),
-                     CAIRN_E_INVALID);
+    assert_int_equal(make(1, tensor, NULL, &set, &diag), CAIRN_E_INVALID);
     assert_null(set);
     if (!strstr(diag.text, word)) {
         fail_msg("'%s' lacks '%s'", diag.text, word);
@@ -95,25 +101,11 @@ static void strides_without_holes_are_contiguous(void **state)
     struct registered *set;
     box.contiguous = false;
     box.stride[0] = 6, box.stride[1] = 1;
-    assert_int_equal(registered_new(&(struct registered_list){.rank = 1,
-                                                              .world_size = 4,
-                                                              .tensor_count = 1,
-                                                              .tensors = &tensor,
-                                                              .blob_count = 0,
-                                                              .blobs = NULL},
-                                    &set, NULL),
-                     0);
+    assert_int_equal(make(1, &tensor, NULL, &set, NULL), 0);
     assert_true(set->tensors[0].boxes[0].contiguous);
     registered_unref(set);
     box.stride[0] = 1, box.stride[1] = 4;
-    assert_int_equal(registered_new(&(struct registered_list){.rank = 1,
-                                                              .world_size = 4,
-                                                              .tensor_count = 1,
-                                                              .tensors = &tensor,
-                                                              .blob_count = 0,
-                                                              .blobs = NULL},
-                                    &set, NULL),
-                     0);
+    assert_int_equal(make(1, &tensor, NULL, &set, NULL), 0);
     assert_false(set->tensors[0].boxes[0].contiguous);
     registered_unref(set);
 }
@@ -136,14 +128,7 @@ static void lists_are_sorted_and_copied(void **state)
     tensors[2].name = name;
     tensors[1].group = tensors[2].group = group;
     tensors[1].group_count = tensors[2].group_count = 3;
-    assert_int_equal(registered_new(&(struct registered_list){.rank = 1,
-                                                              .world_size = 4,
-                                                              .tensor_count = 3,
-                                                              .tensors = tensors,
-                                                              .blob_count = 1,
-                                                              .blobs = &blob},
-                                    &set, NULL),
-                     0);
+    assert_int_equal(make(3, tensors, &blob, &set, NULL), 0);
     name[0] = 'z', bytes[0] = 'x';
     assert_string_equal(set->tensors[0].name, "a");
     assert_string_equal(set->tensors[1].name, "c");
@@ -156,14 +141,7 @@ static void lists_are_sorted_and_copied(void **state)
     registered_unref(set);
     registered_unref(NULL);
     tensors[0].name = "w";
-    assert_int_equal(registered_new(&(struct registered_list){.rank = 1,
-                                                              .world_size = 4,
-                                                              .tensor_count = 2,
-                                                              .tensors = tensors,
-                                                              .blob_count = 0,
-                                                              .blobs = NULL},
-                                    &set, &diag),
-                     CAIRN_E_INVALID);
+    assert_int_equal(make(2, tensors, NULL, &set, &diag), CAIRN_E_INVALID);
     assert_non_null(strstr(diag.text, "registered twice"));
 }
 

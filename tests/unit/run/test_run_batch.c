@@ -26,6 +26,8 @@ struct crowd {
     struct rig rig;
     struct ckpt_id id;
     struct sealer *ranks;
+    struct catalog *second; /* another daemon's; NULL: there is one */
+    struct run *runs[DAEMONS_MAX];
     uint32_t world, left;
     bool all;
 };
@@ -57,45 +59,71 @@ static uint64_t version_of(struct rig *rig)
     return version;
 }
 
-/* Of all ranks but the last, so that nothing is finished: the updates that their seals made. */
-static uint64_t count_updates(uint32_t world, unsigned daemons)
+static struct crowd *crowd_new(uint32_t world, unsigned daemons)
 {
     struct crowd *crowd = calloc(1, sizeof(*crowd));
-    struct catalog *second = NULL;
-    struct run *runs[DAEMONS_MAX];
     assert_non_null(crowd);
-    crowd->world = world;
-    crowd->left = world - 1;
+    crowd->world = crowd->left = world;
+    crowd->ranks = calloc(world, sizeof(*crowd->ranks));
+    assert_non_null(crowd->ranks);
     rig_init(&crowd->rig);
     crowd->rig.options.poll_ms = daemons > 1 ? 100 : 0;
     rig_start(&crowd->rig);
-    runs[0] = runs[1] = crowd->rig.run;
-    assert_int_equal(rig_open(&crowd->rig, 5, world, OPEN_ID, &crowd->id), 0);
+    return crowd;
+}
+
+/* The run is there: the other daemons open it, and each rank is at one of them. */
+static void crowd_join(struct crowd *crowd, unsigned daemons)
+{
+    crowd->runs[0] = crowd->runs[1] = crowd->rig.run;
     if (daemons > 1) {
-        second = rig_catalog_new(&crowd->rig);
-        runs[1] = catalog_run(second, &crowd->rig.name);
+        crowd->second = rig_catalog_new(&crowd->rig);
+        crowd->runs[1] = catalog_run(crowd->second, &crowd->rig.name);
     }
+    for (uint32_t i = 0; i < crowd->world; i++) {
+        crowd->ranks[i] =
+            (struct sealer){.crowd = crowd, .run = crowd->runs[i % DAEMONS_MAX], .seal.rank = i};
+    }
+}
+
+/* The first `count` ranks act within SPREAD_MS; the updates that this made until all were answered.
+ */
+static uint64_t crowd_act(struct crowd *crowd, uint32_t count, void (*act)(void *user))
+{
     uint64_t before = version_of(&crowd->rig);
-    crowd->ranks = calloc(world, sizeof(*crowd->ranks));
-    assert_non_null(crowd->ranks);
-    for (uint32_t i = 0; i + 1 < world; i++) {
-        struct sealer *sealer = &crowd->ranks[i];
-        sealer->crowd = crowd;
-        sealer->run = runs[i % DAEMONS_MAX];
-        sealer->seal = (struct event_seal){
-            .rank = i, .entry = {.open_id = OPEN_ID, .writer = i + 1, .part_bytes = 1}};
-        sim_at_us(crowd->rig.sim, sim_below(crowd->rig.sim, SPREAD_MS * 1000), submit, sealer);
+    crowd->left = count;
+    for (uint32_t i = 0; i < count; i++) {
+        sim_at_us(crowd->rig.sim, sim_below(crowd->rig.sim, SPREAD_MS * 1000), act,
+                  &crowd->ranks[i]);
     }
-    if (world > 1) {
+    if (count > 0) {
         rig_until(&crowd->rig, &crowd->all);
     }
-    uint64_t count = version_of(&crowd->rig) - before;
-    if (second) {
-        rig_catalog_close(&crowd->rig, second);
+    return version_of(&crowd->rig) - before;
+}
+
+static void crowd_free(struct crowd *crowd)
+{
+    if (crowd->second) {
+        rig_catalog_close(&crowd->rig, crowd->second);
     }
     rig_fini(&crowd->rig);
     free(crowd->ranks);
     free(crowd);
+}
+
+/* Of all ranks but the last, so that nothing is finished: the updates that their seals made. */
+static uint64_t count_updates(uint32_t world, unsigned daemons)
+{
+    struct crowd *crowd = crowd_new(world, daemons);
+    assert_int_equal(rig_open(&crowd->rig, 5, world, OPEN_ID, &crowd->id), 0);
+    crowd_join(crowd, daemons);
+    for (uint32_t i = 0; i < world; i++) {
+        crowd->ranks[i].seal.entry =
+            (struct entry_seal){.open_id = OPEN_ID, .writer = i + 1, .part_bytes = 1};
+    }
+    uint64_t count = crowd_act(crowd, world - 1, submit);
+    crowd_free(crowd);
     return count;
 }
 
@@ -138,46 +166,24 @@ static void report(void *user)
     run_submit(rank->run, &rank->req);
 }
 
+static void begin_restore(struct crowd *crowd)
+{
+    struct verdict begun;
+    struct event begin = {.kind = EVENT_RESTORE_BEGIN,
+                          .u.begin = {.from = {.token = {{9}}, .world_size = crowd->world},
+                                      .selector = {.kind = SELECT_LATEST}}};
+    assert_int_equal(rig_event(&crowd->rig, crowd->rig.run, &begin, &begun), 0);
+}
+
 /* All ranks report, and all of them are told that all did: the updates that this made. */
 static uint64_t count_reports(uint32_t world, unsigned daemons)
 {
-    struct crowd *crowd = calloc(1, sizeof(*crowd));
-    struct catalog *second = NULL;
-    struct run *runs[DAEMONS_MAX];
-    struct verdict begun;
-    assert_non_null(crowd);
-    crowd->world = crowd->left = world;
-    rig_init(&crowd->rig);
-    crowd->rig.options.poll_ms = daemons > 1 ? 100 : 0;
-    rig_start(&crowd->rig);
-    runs[0] = runs[1] = crowd->rig.run;
+    struct crowd *crowd = crowd_new(world, daemons);
     crowd->id = rig_save(&crowd->rig, 5, 2, crowd->rig.lists);
-    if (daemons > 1) {
-        second = rig_catalog_new(&crowd->rig);
-        runs[1] = catalog_run(second, &crowd->rig.name);
-    }
-    struct event begin = {.kind = EVENT_RESTORE_BEGIN,
-                          .u.begin = {.from = {.token = {{9}}, .world_size = world},
-                                      .selector = {.kind = SELECT_LATEST}}};
-    assert_int_equal(rig_event(&crowd->rig, runs[0], &begin, &begun), 0);
-    uint64_t before = version_of(&crowd->rig);
-    crowd->ranks = calloc(world, sizeof(*crowd->ranks));
-    assert_non_null(crowd->ranks);
-    for (uint32_t i = 0; i < world; i++) {
-        struct sealer *rank = &crowd->ranks[i];
-        rank->crowd = crowd;
-        rank->run = runs[i % DAEMONS_MAX];
-        rank->seal.rank = i;
-        sim_at_us(crowd->rig.sim, sim_below(crowd->rig.sim, SPREAD_MS * 1000), report, rank);
-    }
-    rig_until(&crowd->rig, &crowd->all);
-    uint64_t count = version_of(&crowd->rig) - before;
-    if (second) {
-        rig_catalog_close(&crowd->rig, second);
-    }
-    rig_fini(&crowd->rig);
-    free(crowd->ranks);
-    free(crowd);
+    crowd_join(crowd, daemons);
+    begin_restore(crowd);
+    uint64_t count = crowd_act(crowd, world, report);
+    crowd_free(crowd);
     return count;
 }
 
@@ -198,22 +204,12 @@ static void reports_share_updates(void **state)
 /* One that is not of the world is refused alone; damage ends the try of those who wait. */
 static void a_refused_report_is_not_the_others(void **state)
 {
-    struct crowd *crowd = calloc(1, sizeof(*crowd));
-    struct verdict begun, verdict;
-    assert_non_null(crowd);
-    crowd->world = crowd->left = 3;
-    rig_init(&crowd->rig);
-    rig_start(&crowd->rig);
+    struct crowd *crowd = crowd_new(3, 1);
+    struct verdict verdict;
     crowd->id = rig_save(&crowd->rig, 5, 2, crowd->rig.lists);
-    struct event begin = {.kind = EVENT_RESTORE_BEGIN,
-                          .u.begin = {.from = {.token = {{9}}, .world_size = 3},
-                                      .selector = {.kind = SELECT_LATEST}}};
-    assert_int_equal(rig_event(&crowd->rig, crowd->rig.run, &begin, &begun), 0);
-    crowd->ranks = calloc(3, sizeof(*crowd->ranks));
-    assert_non_null(crowd->ranks);
+    crowd_join(crowd, 1);
+    begin_restore(crowd);
     for (uint32_t i = 0; i < 3; i++) {
-        crowd->ranks[i] = (struct sealer){.crowd = crowd, .run = crowd->rig.run};
-        crowd->ranks[i].seal.rank = i;
         report(&crowd->ranks[i]);
     }
     struct event stranger = {.kind = EVENT_RESTORE_REPORT,
@@ -223,9 +219,7 @@ static void a_refused_report_is_not_the_others(void **state)
     if (!crowd->all) {
         rig_until(&crowd->rig, &crowd->all);
     }
-    rig_fini(&crowd->rig);
-    free(crowd->ranks);
-    free(crowd);
+    crowd_free(crowd);
 }
 
 static const struct CMUnitTest tests[] = {cmocka_unit_test(updates_grow_slower_than_ranks),
