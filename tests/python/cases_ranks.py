@@ -303,3 +303,18 @@ def differs_elsewhere(rank, world, url):
             ck.restore(strict=False)
 
 
+def older(rank, world, url):
+    """A checkpoint of a version in which rank 0's loaders and values stood for all is restored as it was then."""
+    from cairn.torch import state as of_state
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(of_state, "rule_of", lambda obj: None)
+        patch.setattr(of_state.State, "_own", lambda self, stored, shared: {})
+        with Checkpointer(url, {"loader": Sampler(10 + rank), "extra": {"n": rank}}, on_error="raise") as ck:
+            ck.save(1).durable.result(60)
+    for place in (None, {"dp": rank}):  # the same ranks, and others
+        loader, extra = Sampler(0), {"n": -1}
+        with Checkpointer(url, {"loader": loader, "extra": extra}, on_error="raise", coordinate=place) as ck:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", CairnWarning)
+                assert ck.restore().step == 1
+        assert (loader.at, extra) == (10, {"n": 0})

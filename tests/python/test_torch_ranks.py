@@ -125,3 +125,8 @@ def test_a_change_on_one_rank_is_named(url, ranks2):
 def test_what_differs_between_ranks_comes_back_to_each(url, ranks2, idle):
     ranks2.run("cases_ranks.differs", url=url, idle=idle)
     ranks2.run("cases_ranks.differs_elsewhere", url=url)
+
+
+def test_an_older_checkpoint_still_restores(url, ranks2):
+    ranks2.send("cases_ranks.older", url=url)
+    ranks2.answers(60)
