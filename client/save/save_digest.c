@@ -51,7 +51,7 @@ static void on_digest_run(struct work *work)
     seal->room = digest->buffer ? digest->buffer->memory : NULL;
     seal->piece_count = payload->piece_count;
     seal->encoder =
-        digest->encoder ? kit_encoder_get(digest->encoder, send->common->chunk_bytes) : NULL;
+        digest->encoder ? pool_encoder_get(digest->encoder, send->common->chunk_bytes) : NULL;
     for (uint32_t i = 0; i < payload->piece_count; i++) {
         uint32_t idx = payload->piece_first + i, to = payload->piece_first + seal->new_count;
         struct envelope *envelope = &send->envelopes[to];
@@ -160,14 +160,14 @@ static bool hand_out(struct save_send *send, struct save_digest *digest, uint32_
     return true;
 }
 
-/* Returns a payload that must be encoded again, because its object is sent again, or digest_next if
- * there is none. What lies behind digest_next has its turn later, in order. */
+/* Returns a payload that must be encoded again, because its object is sent again or because it gave
+ * its buffer back, or digest_next if there is none. The first of them comes before any new one:
+ * payloads behind it could take all encode buffers, and are sent only after it. */
 static uint32_t next_again(struct save_send *send)
 {
     const struct save_object *object = save_objects_next(send);
-    uint32_t end = object && object->cut ? object->payload_end : send->digest_next;
-    end = end < send->digest_next ? end : send->digest_next;
-    for (uint32_t i = object ? object->next_payload : send->assigned; i < end; i++) {
+    uint32_t first = object ? object->next_payload : send->assigned;
+    for (uint32_t i = first; i < send->digest_next; i++) {
         if (send->payloads[i].state == PAYLOAD_IDLE) {
             return i;
         }

@@ -103,7 +103,7 @@ static struct save_object *add_object(struct save_send *send)
 
 /* Gives back the encode buffers of payloads that wait to be sent, because payloads before them are
  * sent again and may need one. The waiting ones are encoded again. */
-static void release_sides(struct save_send *send)
+static void release_buffers(struct save_send *send)
 {
     for (uint32_t i = 0; i < send->digest_next; i++) {
         struct save_payload *payload = &send->payloads[i];
@@ -122,7 +122,7 @@ static void begin_object(struct save_send *send, struct save_object *object)
     uint32_t end = object->cut ? object->payload_end : send->digest_next;
     CHECK(object->state == OBJECT_IDLE);
     if (object->has_sequence) {
-        release_sides(send);
+        release_buffers(send);
     }
     object->sequence = send->common->engine->next_sequence++;
     object->has_sequence = true;
@@ -360,8 +360,8 @@ bool save_objects_are_durable(const struct save_send *send)
            send->assigned == send->room->layout.payload_count;
 }
 
-/* The server has dropped the object: it is sent again under a new sequence, a few times. An error
- * that will not pass ends the save. */
+/* The server has dropped the object: it is sent again under a new sequence, a few times. So it does
+ * not matter whether the old one was stored. An error that will not pass ends the save. */
 static void object_failed(struct save_send *send, struct save_object *object,
                           const struct msg_error *error)
 {
@@ -377,7 +377,8 @@ static void object_failed(struct save_send *send, struct save_object *object,
         save_wake(send->common);
         return;
     }
-    bool again = code == CAIRN_E_DIGEST_MISMATCH || err_retry(code) == ERR_RETRY_RETRY;
+    bool again = code == CAIRN_E_DIGEST_MISMATCH || code == CAIRN_E_OUTCOME_UNKNOWN ||
+                 err_retry(code) == ERR_RETRY_RETRY;
     if (!again || ++object->failures > SAVE_TRIES) {
         save_fail(send->common, code, &diag);
         return;
@@ -425,7 +426,7 @@ static const struct request_ops object_request_ops = {.on_reply = on_object_repl
 void save_objects_down(struct save_send *send)
 {
     sink_rate_end(&send->common->engine->encode_pool.rate);
-    release_sides(send);
+    release_buffers(send);
     for (uint32_t i = 0; i < send->object_count; i++) {
         if (send->objects[i].state != OBJECT_DURABLE) {
             set_idle(send, i);
@@ -437,6 +438,7 @@ void save_objects_restart(struct save_send *send)
 {
     for (uint32_t i = 0; i < send->object_count; i++) {
         set_idle(send, i);
+        send->objects[i].has_sequence = false; /* what is stored under it is not asked for */
     }
 }
 
@@ -456,6 +458,7 @@ void save_objects_held(struct save_send *send, const struct msg_held *held)
         struct save_object *object = &send->objects[i];
         bool has = object->has_sequence && holds(held, object->sequence);
         if (has && object->state != OBJECT_DURABLE) {
+            link_forget(&send->common->engine->link, &object->request);
             set_durable(send, i);
         } else if (!has && object->state == OBJECT_DURABLE) {
             if (!save_room_has(send->room, object->payload_first, object->payload_end)) {

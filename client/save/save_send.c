@@ -85,6 +85,11 @@ enum sm_result save_on_seal(struct sm *sm)
     if (save_stops(save)) {
         return SM_AGAIN;
     }
+    if (save->answer.state == ANSWER_NONE && !save_part_is_made(&save->part)) {
+        /* An object that was only described has failed meanwhile. */
+        link_forget(&save->common.engine->link, &save->request);
+        return save_move(save, SV_HAVE);
+    }
     if (save->answer.state == ANSWER_NONE && save_part_send(&save->part, &save->request)) {
         send_seal(save);
     }

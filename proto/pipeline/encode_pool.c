@@ -17,7 +17,7 @@ void encode_pool_init(struct encode_pool *pool, enum encode_mode mode)
     memset(pool, 0, sizeof *pool);
     pool->mode = mode;
     pool->encoders_max = ENCODE_POOL_ENCODERS;
-    pool->sides_max = ENCODE_POOL_BUFFERS;
+    pool->buffers_max = ENCODE_POOL_BUFFERS;
 }
 
 uint64_t encode_pool_lane_bytes(void)
@@ -29,7 +29,7 @@ uint64_t encode_pool_lane_bytes(void)
 void encode_pool_limit(struct encode_pool *pool, unsigned lanes)
 {
     pool->encoders_max = lanes < ENCODE_POOL_ENCODERS ? lanes : ENCODE_POOL_ENCODERS;
-    pool->sides_max = pool->encoders_max * (ENCODE_POOL_BUFFERS / ENCODE_POOL_ENCODERS);
+    pool->buffers_max = pool->encoders_max * (ENCODE_POOL_BUFFERS / ENCODE_POOL_ENCODERS);
 }
 
 void encode_pool_fini(struct encode_pool *pool)
@@ -48,7 +48,7 @@ void encode_pool_fini(struct encode_pool *pool)
 
 struct encode_buffer *encode_pool_take_buffer(struct encode_pool *pool)
 {
-    for (unsigned i = 0; i < pool->sides_max; i++) {
+    for (unsigned i = 0; i < pool->buffers_max; i++) {
         struct encode_buffer *buffer = &pool->buffers[i];
         if (buffer->busy) {
             continue;
@@ -88,7 +88,7 @@ void encode_pool_give_encoder(struct pool_encoder *encoder)
     }
 }
 
-struct encoder *kit_encoder_get(struct pool_encoder *encoder, size_t chunk_bytes)
+struct encoder *pool_encoder_get(struct pool_encoder *encoder, size_t chunk_bytes)
 {
     if (!encoder->encoder || encoder->chunk_bytes < chunk_bytes) {
         encoder_free(encoder->encoder);

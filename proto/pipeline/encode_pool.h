@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * encode_pool: what the saves of an engine, or of a daemon, share for encoding: encoders and side
- * buffers, both of a bounded number, and what was learnt of each tensor and of the sink. A side
+ * encode_pool: what the saves of an engine, or of a daemon, share for encoding: encoders and
+ * buffers, both of a bounded number, and what was learnt of each tensor and of the sink. An encode
  * buffer holds a payload whose bytes are not the arena's, because they are encoded, or packed anew
  * without some pieces. Loop's thread; what was taken belongs to one worker at a time.
  */
@@ -15,7 +15,7 @@
 
 enum { ENCODE_POOL_BUFFERS = 8, ENCODE_POOL_ENCODERS = 4 };
 
-/* A encode buffer. It belongs to the worker or payload that has taken it until it is given back. */
+/* It belongs to the worker or payload that has taken it until it is given back. */
 struct encode_buffer {
     uint8_t *memory; /* LIMIT_CHUNK_BYTES, aligned as stores want it */
     bool busy;
@@ -32,7 +32,7 @@ struct pool_encoder {
 /* The pool. It owns the buffers, the encoders and the states of the last save. */
 struct encode_pool {
     enum encode_mode mode;
-    unsigned encoders_max, sides_max;
+    unsigned encoders_max, buffers_max;
     struct encode_buffer buffers[ENCODE_POOL_BUFFERS];
     struct pool_encoder encoders[ENCODE_POOL_ENCODERS];
     struct sink_rate rate;
@@ -56,7 +56,7 @@ struct pool_encoder *encode_pool_take_encoder(struct encode_pool *pool);
 void encode_pool_give_encoder(struct pool_encoder *encoder); /* NULL is allowed */
 /* Returns the encoder for chunks of so many bytes, on the worker that has taken it, or NULL if
  * memory is short. */
-struct encoder *kit_encoder_get(struct pool_encoder *encoder, size_t chunk_bytes);
+struct encoder *pool_encoder_get(struct pool_encoder *encoder, size_t chunk_bytes);
 
 /* Fills a save's states, one for each tensor and the last for all blobs, with those of the last
  * save if that had as many and the same list of tensors. */

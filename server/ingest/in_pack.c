@@ -118,7 +118,10 @@ static bool note_state(struct ingest *ingest, struct mapped_write *write)
 
 bool pack_begin(struct mapped_write *write)
 {
-    struct ingest *ingest = write->base.object->writer->ingest;
+    const struct writer *writer = write->base.object->writer;
+    struct ingest *ingest = writer->ingest;
+    write->recovered = writer->recovered;
+    write->recovered_count = writer->recovered_count;
     bool encodes = note_state(ingest, write);
     bool needs_buffer = write->pack != PACK_NOT &&
                         (encodes || (write->base.envelope_count > 1 && has_known(write)));
@@ -188,12 +191,12 @@ static void digest_raw(struct mapped_write *write, struct encoder *encoder)
 
 /* Returns the first recovered chunk with the same bytes, or NULL. `known` is the digest of the
  * base's chunk; a chunk that equals it is not looked for. */
-static const struct recovered *find_recovered(const struct writer *writer,
+static const struct recovered *find_recovered(const struct mapped_write *write,
                                               const struct chunk_plain *plain,
                                               const struct digest *known)
 {
     struct envelope envelope;
-    size_t low = 0, high = writer->recovered_count;
+    size_t low = 0, high = write->recovered_count;
     if (high == 0) {
         return NULL;
     }
@@ -203,15 +206,14 @@ static const struct recovered *find_recovered(const struct writer *writer,
     }
     while (low < high) {
         size_t middle = low + (high - low) / 2;
-        if (memcmp(&writer->recovered[middle].digest, &envelope.digest, sizeof(struct digest)) <
-            0) {
+        if (memcmp(&write->recovered[middle].digest, &envelope.digest, sizeof(struct digest)) < 0) {
             low = middle + 1;
         } else {
             high = middle;
         }
     }
-    const struct recovered *found = &writer->recovered[low];
-    return low < writer->recovered_count && found->plain_bytes == plain->bytes &&
+    const struct recovered *found = &write->recovered[low];
+    return low < write->recovered_count && found->plain_bytes == plain->bytes &&
                    digest_equal(&found->digest, &envelope.digest)
                ? found
                : NULL;
@@ -221,7 +223,6 @@ static const struct recovered *find_recovered(const struct writer *writer,
  * stored chunks move to the front. */
 static void pack(struct mapped_write *write, struct encoder *encoder)
 {
-    const struct writer *writer = write->base.object->writer;
     struct payload_seal *seal = &write->seal;
     seal->room = write->buffer ? write->buffer->memory : NULL;
     seal->encoder = seal->room ? encoder : NULL;
@@ -232,7 +233,7 @@ static void pack(struct mapped_write *write, struct encoder *encoder)
         uint64_t offset = write->base.envelopes[i].offset;
         struct payload_piece one = {.plain = plain_of(write, i)};
         one.known = is_all_zero(sizeof(known.bytes), known.bytes) ? NULL : &known;
-        const struct recovered *older = find_recovered(writer, &one.plain, one.known);
+        const struct recovered *older = find_recovered(write, &one.plain, one.known);
         one.is_left_out = older != NULL;
         if (payload_seal_piece(seal, &one, &made)) {
             piece->where = WHERE_STORED;
@@ -240,7 +241,7 @@ static void pack(struct mapped_write *write, struct encoder *encoder)
             *to = made;
         } else if (older) {
             piece->where = WHERE_OLDER;
-            piece->older = (uint32_t)(older - writer->recovered);
+            piece->older = (uint32_t)(older - write->recovered);
         } else {
             piece->where = WHERE_BASE;
             piece->digest = known;
@@ -269,7 +270,7 @@ void pack_run(struct work *work)
         uint32_t bytes = write->base.envelopes[i].plain_bytes;
         most = bytes > most ? bytes : most;
     }
-    struct encoder *encoder = write->encoder ? kit_encoder_get(write->encoder, most) : NULL;
+    struct encoder *encoder = write->encoder ? pool_encoder_get(write->encoder, most) : NULL;
     if (write->pack != PACK_NOT) {
         pack(write, encoder);
     } else {

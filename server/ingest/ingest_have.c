@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The durable objects of a writer. They are known while this daemon has run since the writer's
- * first object. Otherwise they are read back from the store: it lists the checkpoint's objects and
- * reads trailer and footer of each that is this writer's. An object whose footer cannot be decoded
- * is left out, and the client sends its chunks again.
+ * The durable objects of a writer. Those that this daemon has made durable are known. The others
+ * are read back from the store: it lists the checkpoint's objects, and trailer and footer of each
+ * that is this writer's and not known are read. An object whose footer cannot be decoded is left
+ * out, and the client sends its chunks again.
  */
 #include "ingest/ingest_private.h"
 
@@ -50,9 +50,9 @@ static bool is_to_recover(const struct durable *durable, uint32_t from)
 }
 
 /* Makes writer->recovered: the chunks whose places are not known any more, sorted by digest, so
- * that they are found when they are described anew and are not written twice. It is made once,
- * because workers read it. It never takes objects that an earlier opening of the same step has
- * left, because gc may have decided to remove them. */
+ * that they are found when they are described anew and are not written twice. It is made once and
+ * whole, because workers read it. It never takes objects that an earlier opening of the same step
+ * has left, because gc may have decided to remove them. */
 static void recover(struct writer *writer, uint32_t from)
 {
     size_t count = 0;
@@ -63,24 +63,25 @@ static void recover(struct writer *writer, uint32_t from)
     if (writer->recovered || count == 0 || writer->ingest->lanes == 0) {
         return;
     }
-    writer->recovered = calloc(count, sizeof(*writer->recovered));
-    for (size_t i = 0; writer->recovered && i < writer->durable_count; i++) {
+    struct recovered *recovered = calloc(count, sizeof(*recovered));
+    size_t filled = 0;
+    for (size_t i = 0; recovered && i < writer->durable_count; i++) {
         const struct durable *durable = &writer->durables[i];
         for (uint32_t e = 0; is_to_recover(durable, from) && e < durable->envelope_count; e++) {
             const struct envelope *envelope = &durable->envelopes[e];
             if (envelope->digest_alg == DIGEST_XXH3_128) {
-                writer->recovered[writer->recovered_count++] =
-                    (struct recovered){.digest = envelope->digest,
-                                       .plain_bytes = envelope->plain_bytes,
-                                       .sequence = durable->sequence,
-                                       .offset = envelope->offset};
+                recovered[filled++] = (struct recovered){.digest = envelope->digest,
+                                                         .plain_bytes = envelope->plain_bytes,
+                                                         .sequence = durable->sequence,
+                                                         .offset = envelope->offset};
             }
         }
     }
-    if (writer->recovered) { /* without memory they are written again */
-        qsort(writer->recovered, writer->recovered_count, sizeof(*writer->recovered),
-              recovered_order);
+    if (recovered) { /* without memory they are written again */
+        qsort(recovered, filled, sizeof(*recovered), recovered_order);
     }
+    writer->recovered = recovered;
+    writer->recovered_count = filled;
 }
 
 /* Answers all questions that wait. For a client that wants only placed objects the chunks of the
@@ -108,7 +109,6 @@ static void finish(struct asking *asking, int status, const struct diag *diag)
 {
     struct writer *writer = asking->writer;
     writer->asking = false;
-    writer->known = status == 0;
     answer(writer, status, diag);
     free(asking->objects);
     free(asking->memory);
@@ -224,15 +224,19 @@ static void on_stat(struct store_req *req)
                on_trailer);
 }
 
-static bool is_ours(const struct writer *writer, const struct object_id *id)
+/* Returns whether the store is to be asked for an object: it is this writer's, and nothing is known
+ * of it yet. One that is under way tells of its own end, with the fate of each of its chunks; a
+ * store may list it before its SEAL is answered. */
+static bool is_wanted(struct writer *writer, const struct object_id *id)
 {
-    return id->rank == writer->key.rank && id->writer == writer->key.writer;
+    return id->rank == writer->key.rank && id->writer == writer->key.writer &&
+           !writer_find_object(writer, id->sequence) && !writer_find_durable(writer, id->sequence);
 }
 
 /* Asks for the size of the next object of this writer. Ends the question after the last one. */
 static void next_object(struct asking *asking)
 {
-    while (asking->at < asking->count && !is_ours(asking->writer, &asking->objects[asking->at])) {
+    while (asking->at < asking->count && !is_wanted(asking->writer, &asking->objects[asking->at])) {
         asking->at++;
     }
     if (asking->at == asking->count) {

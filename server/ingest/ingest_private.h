@@ -78,12 +78,9 @@ struct writer {
     struct writer_key key;
     struct run_name run;
     struct writer_events events;
-    void *user; /* NULL while detached */
-    /* over: the save has ended. known: durables is complete, because the store was asked or nothing
-     * was lost. */
-    bool over, known;
-    /* The store is being asked for durable objects. */
-    bool asking;
+    void *user;  /* NULL while detached */
+    bool over;   /* the save has ended */
+    bool asking; /* the store is being asked for durable objects */
     struct run_watch watch;
     bool watching;
     uint32_t next_sequence; /* sequences below it were used already */
@@ -179,6 +176,9 @@ struct mapped_write {
     struct encode_buffer *buffer; /* memory of its stored bytes, if they are not in the arena */
     struct pool_encoder *encoder; /* while a worker uses it */
     struct payload_seal seal;
+    /* The writer's as they were when the worker began. */
+    const struct recovered *recovered;
+    size_t recovered_count;
     struct in_piece *pieces;     /* the fate of each chunk; the memory is behind the envelopes */
     uint32_t *dtypes;            /* behind the pieces */
     struct envelope envelopes[]; /* base.envelopes */
@@ -191,7 +191,8 @@ const struct envelope *durable_find(const struct durable *durable, uint64_t offs
 /* Returns the piece that was described at that offset, or NULL. */
 const struct in_piece *durable_piece(const struct durable *durable, uint64_t at);
 bool writer_owns(const struct writer *writer, const struct object_id *id);
-/* Adds a durable object. Takes its arrays, even on failure. */
+/* Adds a durable object. Takes its arrays, even on failure. Of two reports of one object the one
+ * with pieces stays. */
 int MUST_USE writer_add_durable(struct writer *writer, const struct durable *durable);
 void writer_ref(struct writer *writer);
 void writer_unref(struct writer *writer); /* frees a writer that is detached and finished */

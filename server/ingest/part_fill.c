@@ -11,6 +11,7 @@
  */
 #include "ingest/ingest_private.h"
 
+#include "base/check.h"
 #include "pipeline/digest.h"
 #include "pipeline/part_place.h"
 
@@ -164,11 +165,12 @@ static int fill_chunk(struct filler *filler, struct part_chunk *chunk, struct pa
             fill->base ? part_find_cell(fill->base, base_run, chunk->cell, chunk->plain_bytes) : 0;
         return take_base(filler, chunk, piece, found, diag);
     }
+    CHECK(!piece || piece->where != WHERE_OPEN); /* all of it was decided before it was durable */
     if (piece && piece->where == WHERE_OLDER) {
         take_older(filler, chunk, piece);
     } else if (piece && piece->envelope < durable->envelope_count) {
         envelope = &durable->envelopes[piece->envelope];
-    } else if (!piece) {
+    } else if (!piece && !durable->pieces) { /* it lies where the client put it */
         envelope = durable_find(durable, chunk->offset);
     }
     if (envelope && envelope->plain_bytes == chunk->plain_bytes) {

@@ -104,8 +104,12 @@ static int drop_durable(const struct durable *durable, int status)
 int writer_add_durable(struct writer *writer, const struct durable *durable)
 {
     uint32_t sequence = durable->sequence;
-    if (writer_find_durable(writer, sequence)) {
-        return drop_durable(durable, 0);
+    size_t at = durable_position(writer, sequence);
+    if (at < writer->durable_count && writer->durables[at].sequence == sequence) {
+        struct durable known = writer->durables[at];
+        bool says_more = durable->pieces && !known.pieces;
+        writer->durables[at] = says_more ? *durable : known;
+        return drop_durable(says_more ? &known : durable, 0);
     }
     if (writer->durable_count == writer->durable_cap) {
         size_t cap = writer->durable_cap == 0 ? 16 : writer->durable_cap * 2;
@@ -116,7 +120,6 @@ int writer_add_durable(struct writer *writer, const struct durable *durable)
         writer->durables = grown;
         writer->durable_cap = cap;
     }
-    size_t at = durable_position(writer, sequence);
     memmove(&writer->durables[at + 1], &writer->durables[at],
             (writer->durable_count - at) * sizeof(struct durable));
     writer->durables[at] = *durable;

@@ -8,6 +8,7 @@
 #include <stdio.h>
 
 #include "base/log.h"
+#include "engine/operations.h"
 #include "engine_world.h"
 #include "support/unit_test.h"
 
@@ -67,23 +68,30 @@ static void memory_of_an_unknown_outcome_is_not_reused(void **state)
     assert_true(retired > 5);
 }
 
-/* In the middle of a save the daemon is replaced by one that takes no arenas. Payloads are small,
- * so that there are several objects, of which only some are durable then. */
+/* In the middle of a save the daemon is replaced by one that takes no arenas, and the connection to
+ * that one may be lost as well. Payloads are small, so that there are several objects, of which
+ * only some are durable then. With a base and an encoding the daemon packs them. */
 static void a_daemon_that_takes_arenas_no_more(void **state)
 {
-    for (uint64_t ms = 0; ms < 60; ms++) {
+    for (uint64_t ms = 0; ms < 120; ms++) {
         struct world world;
-        world_init(&world, ms + 1, 2);
+        bool packs = ms >= 60;
+        world_init_with(&world, ms + 1, 2,
+                        &(struct world_options){.encoding = packs ? ENCODE_DENSEST : ENCODE_NEVER});
         world_server_kill(&world);
         world.buffer_bytes = 8 << 10;
         world_server_start(&world);
         world.any_transport = true;
         world_ranks_start(&world);
         begin(&world, 1, 5);
-        sim_run_for(world.sim, ms);
+        sim_run_for(world.sim, ms % 60);
         world_server_kill(&world);
         sim_net_set(world.sim, &(struct sim_net_options){.no_fds = true});
         world_server_start(&world);
+        sim_run_for(world.sim, ms % 7);
+        for (uint32_t i = 0; i < 2 && ms % 3 > 0; i++) {
+            link_reset(&world.ranks[i].engine->link, CAIRN_E_CONNECTION_LOST, "lost once more");
+        }
         world_await_saves(&world, 60000);
         for (uint32_t i = 0; i < 2; i++) {
             if (world.ranks[i].save_status != 0) {

@@ -27,10 +27,10 @@ static void memory_is_bounded(void **state)
         assert_non_null(encoders[i]);
     }
     assert_null(encode_pool_take_encoder(&pool));
-    assert_non_null(kit_encoder_get(encoders[0], 4096));
-    struct encoder *large = kit_encoder_get(encoders[0], 65536);
+    assert_non_null(pool_encoder_get(encoders[0], 4096));
+    struct encoder *large = pool_encoder_get(encoders[0], 65536);
     assert_non_null(large);
-    assert_ptr_equal(kit_encoder_get(encoders[0], 4096), large); /* it does */
+    assert_ptr_equal(pool_encoder_get(encoders[0], 4096), large); /* it does */
     for (unsigned i = 0; i < ENCODE_POOL_ENCODERS; i++) {
         encode_pool_give_encoder(encoders[i]);
     }

@@ -7,6 +7,7 @@
 #include "hand_rig.h"
 
 #include "pipeline/chunk.h"
+#include "support/store_bend.h"
 #include "support/unit_test.h"
 #include "wire/negotiate.h"
 #include "wire/plan.h"
@@ -246,6 +247,28 @@ static void test_a_restarted_server_stores_nothing_twice(void **state)
     assert_int_equal(peer_ask(&other, stat)->type, MSG_ERROR); /* there is no such object */
 }
 
+/* A store may list an object before its SEAL is answered. A client that asks meanwhile is not told
+ * of it, and the daemon still knows afterwards which of the described chunks the object holds: the
+ * first of them is the base's. */
+static void test_an_object_that_is_being_sealed_is_not_read_back(void **state)
+{
+    const struct store_fault_rule slow = {.kind = FAULT_DELAY, .op = STORE_SEAL, .delay_ms = 3000};
+    save_a_base(8);
+    for (unsigned i = 1; i < 4; i++) { /* three of eight are new */
+        memset(memory + i * RIG_CHUNK, (int)(0x40 + i), RIG_CHUNK);
+    }
+    assert_int_equal(store_fault_add(rig.store, &slow), 0);
+    uint32_t stream = describe_packed_object(1, 8);
+    sim_run_for(rig.sim, 1000);
+    assert_int_equal(held_count(true, 2), 0);
+    assert_int_equal(held_count(false, 2), 0);
+    assert_int_equal(peer_await(&peer, stream)->type, MSG_OBJECT_DURABLE);
+    assert_int_equal(held_count(true, 2), 1);
+    assert_int_equal(hand_then(hand_complete())->type, MSG_SEALED);
+    assert_int_equal(peer_outcome(&peer)->msg.u.outcome.state, SAVE_COMMITTED);
+    assert_restores(peer.id, 8);
+}
+
 /* The step was opened before, and what that opening left is gc's: an object of it is not referred
  * to, whether the client says where its own begin or, as an older one, does not. */
 static void recover_from(uint32_t from)
@@ -283,6 +306,7 @@ static const struct CMUnitTest tests[] = {
     PACK_TEST(test_a_base_that_was_not_named_is_no_base),
     PACK_TEST(test_an_old_client_shares_nothing),
     PACK_TEST(test_a_restarted_server_stores_nothing_twice),
+    PACK_TEST(test_an_object_that_is_being_sealed_is_not_read_back),
     PACK_TEST(test_what_an_earlier_opening_left_is_not_referred_to),
     PACK_TEST(test_an_old_client_that_does_not_say_where_it_began),
 };
