@@ -184,7 +184,10 @@ static int on_reply(struct request *request, const struct frame *frame, const st
         answer->opened = msg->u.opened;
         save_base_note(&save->base, &answer->opened);
     } else if (msg->type == MSG_HELD) {
-        save_objects_held(&save->send, &msg->u.held);
+        rc = save_objects_held(&save->send, &msg->u.held, diag);
+        if (rc != 0) {
+            return rc;
+        }
     } else if (msg->type == MSG_OUTCOME) {
         const struct msg_outcome *outcome_msg = &msg->u.outcome;
         answer->outcome_state = outcome_msg->state;

@@ -452,22 +452,28 @@ static bool holds(const struct msg_held *held, uint32_t sequence)
     return false;
 }
 
-void save_objects_held(struct save_send *send, const struct msg_held *held)
+int save_objects_held(struct save_send *send, const struct msg_held *held, struct diag *diag)
 {
     for (uint32_t i = 0; i < send->object_count; i++) {
         struct save_object *object = &send->objects[i];
         bool has = object->has_sequence && holds(held, object->sequence);
+        if (has && !object->cut) {
+            return diag_set(diag, CAIRN_E_PROTOCOL,
+                            "the server holds object %u, whose end was never sent",
+                            object->sequence);
+        }
         if (has && object->state != OBJECT_DURABLE) {
             link_forget(&send->common->engine->link, &object->request);
             set_durable(send, i);
         } else if (!has && object->state == OBJECT_DURABLE) {
             if (!save_room_has(send->room, object->payload_first, object->payload_end)) {
                 fail_lost(send, object);
-                return;
+                return 0;
             }
             set_idle(send, i);
         }
     }
+    return 0;
 }
 
 void save_objects_forget(struct save_send *send)
