@@ -4,8 +4,10 @@
 
 For the C files of the tree: length of functions, files and lines, number of parameters, modules in a
 folder, unique file stems, own header first, include guards, forbidden words. For all sources: the
-SPDX line. For tests: how their first comment begins. For Markdown: length of lines. tests/style_exceptions.txt lists what is tolerated, each with its present value; an entry
-that is no longer needed, or more generous than needed, is a violation too, so the list only shrinks.
+SPDX line. For tests: how their first comment begins. For Markdown: length of lines. For READMEs: that
+the files and functions exist which they name in back quotes. tests/style_exceptions.txt lists what is
+tolerated, each with its present value; an entry that is no longer needed, or more generous than needed,
+is a violation too, so the list only shrinks.
 --self-test plants violations in a temporary tree and checks that each one is found.
 """
 
@@ -226,6 +228,34 @@ def documents(root):
                 yield relative
 
 
+class Known:
+    """The names of the tree's sources, those of the headers that they include, and their words."""
+
+    def __init__(self):
+        self.files, self.words = set(), set()
+
+    def add(self, path, text):
+        self.files.add(path.name)
+        if path.suffix in {".c", ".h", ".py", ".def"}:
+            self.files.update(re.findall(r'#include [<"](?:[^>"]*/)?([^/>"]+)[>"]', text))
+            self.words.update(re.findall(r"\w+", text))
+
+    def has_file(self, root, readme, name):
+        """`name` is a path from the root or from the README's folder, or ends with a source's name."""
+        return Path(name).name in self.files or any((base / name).is_file() for base in (root, (root / readme).parent))
+
+
+def check_names(report, root, path, text, known):
+    """A README's `file.c`, `file.[ch]` and `function()` exist. x stands for any word: `cmd_x.c`, `on_x()`."""
+    for number, line in enumerate(text.splitlines(), 1):
+        for name, _, ends, call in re.findall(r"`(?:(([\w-]+/)*[\w.-]+\.)(c|h|py|def|\[ch\])|(\w+)\(\))`", line):
+            if re.search(r"(^|_)x$", call or name.rstrip(".")):
+                continue
+            files = [name + end for end in ("ch" if ends == "[ch]" else [ends])] if ends else []
+            if not (all(known.has_file(root, path, file) for file in files) if files else call in known.words):
+                report.say(path, number, f"{call or name + ends}: no such {'file' if files else 'function'} in the tree")
+
+
 def needs_spdx(root, path):
     if path.suffix in SPDX_SUFFIXES or path.name == "CMakeLists.txt":
         return True
@@ -247,11 +277,12 @@ def check_tree(root):
     """(number of C files, report)"""
     listed = root / EXCEPTIONS
     report = Report(read_exceptions(listed.read_text(encoding="utf-8") if listed.is_file() else ""))
-    c_paths = []
+    c_paths, known = [], Known()
     for path in sources(root):
         if not needs_spdx(root, path):
             continue
         text = (root / path).read_text(encoding="utf-8", errors="replace")
+        known.add(path, text)
         if text and SPDX not in "".join(text.splitlines(keepends=True)[:3]):
             report.say(path, 1, f"no line {SPDX}")
         check_promise(report, path, text)
@@ -259,7 +290,10 @@ def check_tree(root):
             c_paths.append(path)
             check_c_file(report, root, path, text)
     for path in documents(root):
-        check_columns(report, path, (root / path).read_text(encoding="utf-8").splitlines(), MARKDOWN_COLUMNS)
+        text = (root / path).read_text(encoding="utf-8")
+        check_columns(report, path, text.splitlines(), MARKDOWN_COLUMNS)
+        if path.name in {"README.md", "ARCHITECTURE.md", "CONTRIBUTING.md"}:
+            check_names(report, root, path, text, known)
     check_folders(report, c_paths)
     report.stale()
     return len(c_paths), report
@@ -293,6 +327,10 @@ def self_test():
         "README.md": ("# x\n" + "x" * 120 + "\n| " + "x" * 119 + "\n", ["121 columns"]),
         "deploy/ceph/README.md": ("```\n" + "x" * 121 + "\n```\n", ["columns"]),
         "build/README.md": ("x" * 200, []),
+        "proto/base/README.md": (
+            "`fine.c`, `pair.[ch]`, `x()`, `cmd_x.c`, `on_x()`, `base/big.c`, `stdio.h`, `docs/site.py`, `f(a)`, `*.c`\n"
+            "`gone.c`, `fine.[ch]`, `gone()`, `base/gone.def`\n", ["2: gone.c", "fine.[ch]", "2: gone: no", "gone.def"]),
+        "docs/site.py": (f"# {SPDX}\n", []),
         "tests/unit/core/test_fine.c": (top, []),
         "tests/unit/core/test_goal.c": (top.replace("What it is for.", "Goal: nothing."), ["promise"]),
         "tests/unit/core/test_name.c": (top.replace("What it is for.", "name: does."), ["promise"]),

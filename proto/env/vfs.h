@@ -25,8 +25,8 @@ enum vfs_open_flags {
     VFS_CREATE_EXCL = 1u << 2, /* O_CREAT|O_EXCL, mode 0600 */
     VFS_DIRECTORY = 1u << 3,
     VFS_DIRECT =
-        /* O_DIRECT. Where it is unsupported the file is buffered (L17), and vfs_is_direct says
-         * so. */
+        /* O_DIRECT. Where it is unsupported the file is buffered (L17), and is_direct() returns
+         * false. */
     1u << 4,
     VFS_CREATE = 1u << 5, /* O_CREAT without EXCL; for the lock file only */
 };

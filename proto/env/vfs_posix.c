@@ -68,7 +68,7 @@ static int open_at(struct vfs *vfs, vfs_fd dir, const char *name, unsigned flags
                                 name);
     }
     /* O_DIRECT is set after the open, because some file systems create the file and then fail an
-     * open with O_DIRECT. If it is refused the file is buffered, and vfs_is_direct says so. */
+     * open with O_DIRECT. If it is refused the file is buffered, and is_direct() returns false. */
     if (flags & VFS_DIRECT) {
         int old = fcntl(fd, F_GETFL);
         err_ignore(old < 0 ? old : fcntl(fd, F_SETFL, old | O_DIRECT));

@@ -64,7 +64,7 @@ struct conn_item { /* one queued message */
  * started. */
 struct conn_writer {
     struct list queue; /* struct conn_item */
-    struct list lost;  /* conn_outs that will not be sent */
+    struct list lost;  /* struct conn_out; will not be sent */
     size_t queued_bytes, automatic_bytes;
     uint64_t sent_bytes;
     uint64_t next_sequence;

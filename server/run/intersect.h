@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * intersect: the pure part of planning a restore: finds the wanted tensors in index pages, and
- * their chunks in parts. The calls have this order: init; page for each index page; check_found;
- * part for each rank that intersect_ranks() names; end; take. Works on any thread, on one at a
- * time.
+ * their chunks in parts. The calls have this order: intersect_init(); intersect_page() for each
+ * index page; intersect_check_found(); intersect_part() for each rank that intersect_ranks() names;
+ * intersect_end(); intersect_take(). Works on any thread, on one at a time.
  */
 #ifndef CAIRN_RUN_INTERSECT_H
 #define CAIRN_RUN_INTERSECT_H

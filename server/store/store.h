@@ -4,7 +4,7 @@
  * operations. It is submitted on the loop's thread and completes later on the same thread, never
  * inside submit. So decorators (wrap/) see every operation alike, and a back end is one function.
  * Back ends: dir and rados; the tests have one in memory. The contract can be run:
- * tests/store/conformance.c.
+ * tests/store/test_store_conformance.c.
  *
  * What every back end promises:
  *

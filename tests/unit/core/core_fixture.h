@@ -57,14 +57,15 @@ struct ckpt_id core_save(struct core_fixture *fixture, const struct actor *actor
 int core_append(struct core_fixture *fixture, uint32_t kind, struct ckpt_id id,
                 struct run_state *ret);
 
-/* The update that an event would make now, on a copy that goes stale: core_apply it later. */
+/* An update that was decided on a copy of the state, which goes stale before it is applied. */
 struct stale {
     struct scratch scratch;
     struct run_state state;
     struct verdict verdict;
 };
 void stale_init(struct stale *stale, const struct core_fixture *fixture, const struct event *event);
-int stale_apply(struct stale *stale, struct core_fixture *fixture); /* and ends it */
+/* Applies the update to the record as it is now, frees it, and returns what the record answers. */
+int stale_apply(struct stale *stale, struct core_fixture *fixture);
 struct event commit_event(struct ckpt_id id, uint64_t open_id);
 struct event abort_event(struct ckpt_id id, uint64_t open_id);
 struct event open_event(const struct actor *actor, uint64_t step, uint64_t open_id);
