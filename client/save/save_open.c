@@ -115,6 +115,7 @@ static enum sm_result opened(struct save *save)
         save_check_go(&save->check);
     }
     if (opened.state == CKPT_OPEN && opened.sealed) {
+        common->reach = REACH_SEALED; /* by an earlier try of this step: it can be committed */
         save_tell_handed(&save->tell);
     }
     if (opened.state != CKPT_OPEN || opened.sealed) {

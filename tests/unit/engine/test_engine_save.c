@@ -259,6 +259,34 @@ static void an_aborted_save_tells_and_the_step_can_be_saved_again(void **state)
     world_end(&world);
 }
 
+static bool is_saved_0(void *user) { return ((struct world *)user)->ranks[0].save_done; }
+static bool is_saved_1(void *user) { return ((struct world *)user)->ranks[1].save_done; }
+
+/* A rank saves a step again whose part it has sealed before. The step can be committed as soon as
+ * the other rank comes, so an end without the server's word is no failure. */
+static void a_step_that_was_sealed_before_has_no_certain_failure(void **state)
+{
+    struct world world;
+    world_begin(&world, 11, 2);
+    for (unsigned i = 0; i < 2; i++) {
+        world_fill(&world.ranks[0], 1);
+        world_save(&world.ranks[0], 1, 20000);
+        sim_run_for(world.sim, 8000); /* it decides alone, and seals */
+        world_server_kill(&world);
+        assert_true(sim_run_until(world.sim, is_saved_0, &world, 60000));
+        if (world.ranks[0].save_status != CAIRN_E_OUTCOME_UNKNOWN) {
+            fail_msg("try %u: %s", i, world.ranks[0].save.diag.text);
+        }
+        world_server_start(&world);
+    }
+    world_fill(&world.ranks[1], 1);
+    world_save(&world.ranks[1], 1, 5000);
+    assert_true(sim_run_until(world.sim, is_saved_1, &world, 60000));
+    assert_int_equal(world.ranks[1].save_status, 0);
+    world_expect_newest(&world, 1, 1);
+    world_end(&world);
+}
+
 /* Goal: close ends what is in flight without waiting for the network, at any moment. */
 static void close_ends_saves_at_once(void **state)
 {
@@ -312,6 +340,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(a_new_daemon_misses_nobody_that_comes),
     cmocka_unit_test(a_rank_without_rank_0_ends_too),
     cmocka_unit_test(an_aborted_save_tells_and_the_step_can_be_saved_again),
+    cmocka_unit_test(a_step_that_was_sealed_before_has_no_certain_failure),
     cmocka_unit_test(close_ends_saves_at_once),
     cmocka_unit_test(an_unreachable_server_ends_by_the_deadline),
 };
