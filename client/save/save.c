@@ -7,10 +7,18 @@
  * once; before SEAL was sent the save cannot be committed, and afterwards only the server (WAIT,
  * ABORT) says what became of it. Loop's thread.
  *
- *   QUEUE -> LINK -> OPEN -> AGREE -> SEND -> PART -> SEAL -> WAIT --\
- *       |      ^       |-> HAVE ^                             |
- *       |      +--- a lost connection, from OPEN to WAIT      +--> DRAIN -> END
- *       +----------- ABORT (a failure after OPENED) ----------/
+ *   QUEUE -> LINK -> OPEN -> AGREE -> SEND -> PART -> SEAL -> WAIT -> DRAIN -> END
+ *
+ *   OPEN -> SEND              the copy has begun already
+ *   OPEN -> HAVE -> SEND      the same, and an earlier connection has opened the step
+ *   OPEN -> WAIT              this rank has sealed before, or the opening was aborted
+ *   OPEN -> DRAIN             the step was committed before
+ *   HAVE, SEND -> WAIT        the opening was aborted meanwhile
+ *   PART -> SEND              an object that was described has failed
+ *   SEAL -> HAVE              the server lacks an object
+ *   OPEN to WAIT -> LINK      the connection is lost, or the server refuses for the moment
+ *   QUEUE to OPEN -> DRAIN    a failure before OPENED
+ *   LINK to WAIT -> ABORT     a failure after OPENED; then DRAIN
  *
  * QUEUE waits until staging has a reason to open the step; LINK for the connection; OPEN, HAVE,
  * SEAL, WAIT and ABORT for replies; AGREE until the copy has begun; SEND until everything is
@@ -42,10 +50,11 @@ static enum sm_result on_queue(struct sm *sm)
     return save_move(save, SV_LINK);
 }
 
-#define SV_STOP (SM_TO(SV_LINK) | SM_TO(SV_ABORT) | SM_TO(SV_DRAIN))
+#define SV_FAIL (SM_TO(SV_ABORT) | SM_TO(SV_DRAIN))
+#define SV_STOP (SM_TO(SV_LINK) | SV_FAIL)
 static const struct sm_state save_table[] = {
     [SV_QUEUE] = {"queue", on_queue, SM_TO(SV_LINK) | SM_TO(SV_DRAIN), 0},
-    [SV_LINK] = {"link", save_on_link, SM_TO(SV_OPEN) | SV_STOP, 0},
+    [SV_LINK] = {"link", save_on_link, SM_TO(SV_OPEN) | SV_FAIL, 0},
     [SV_OPEN] = {"open", save_on_open,
                  SM_TO(SV_AGREE) | SM_TO(SV_HAVE) | SM_TO(SV_SEND) | SM_TO(SV_WAIT) | SV_STOP, 0,
                  save_enter_open},

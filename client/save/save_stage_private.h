@@ -3,17 +3,20 @@
  * Staging: a save gets its division, its layout and its room in the arena, and is copied there. It
  * is a machine of its own, beside the one in save.c that talks with the server:
  *
- *   TURN --> AGREE --> ROOM -------> WATCH --> COPY --> COMPARE --> STAGED
- *    |         |        | \- RESERVE   ^--------^ ^--------^
- *    |         v        |      '--> ROOM        |          |
- *    '----> DECLINED    '-----------------------'----------'
+ *   TURN -> AGREE -> ROOM -> WATCH -> COPY -> COMPARE -> STAGED
+ *
+ *   TURN, AGREE -> DECLINED    the caller refuses (TURN), or there is no room (AGREE)
+ *   ROOM -> RESERVE -> ROOM    the arena grows first
+ *   ROOM -> COPY               no changes are watched for
+ *   ROOM -> COMPARE            there is nothing to copy
+ *   TURN to COMPARE -> OVER    the save is over; from RESERVE by way of ROOM
  *
  * TURN waits for the first JOIN and for the saves before this one; AGREE for who writes what; ROOM
  * for room in the arena, which RESERVE enlarges on a worker. WATCH takes the digests by which a
  * lazy save notices changes; COPY copies; COMPARE waits for workers that digest replicas in the
  * caller's memory. STAGED: the caller was told that its memory is its own again. DECLINED: there
  * was no room, and the policy is not to wait; or the caller itself refuses. A save that is over
- * goes to OVER from every state, once no worker has its memory. Loop's thread.
+ * goes to OVER once no worker has its memory; STAGED and DECLINED are final as well. Loop's thread.
  */
 #ifndef CAIRN_SAVE_SAVE_STAGE_PRIVATE_H
 #define CAIRN_SAVE_SAVE_STAGE_PRIVATE_H

@@ -3,7 +3,10 @@
  * One object, from its first payload to its name in the store:
  *
  *   creating -> writing -> footer -> sealing -> (durable, freed)
- *       \________\__________\_________\-> failed -> aborting -> (freed)
+ *       \________\__________\-> failed -> aborting -> (freed)
+ *
+ * A failed seal goes to failed by way of writing. An object whose chunks are all stored elsewhere
+ * is durable as soon as it has ended, because nothing is created for it.
  *
  * Its payloads come one of two ways (struct in_way): by the socket (in_socket.c), or as
  * descriptions of an arena (in_mapped.c). Writes of one object run side by side; the footer waits
