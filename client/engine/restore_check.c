@@ -40,8 +40,8 @@ static size_t distance(const char *a, const char *b)
     return row[b_len];
 }
 
-/* Writes "; near are 'a.weight' and 'b.weight'" with at most two stored names, or "" if none is
- * near. */
+/* Writes "; similar names are 'a.weight' and 'b.weight'" with at most two stored names, or "" if no
+ * stored name is similar. */
 static void similar_names(const struct index *index, const char *name, size_t bytes, char *ret)
 {
     const char *best[2] = {NULL, NULL};

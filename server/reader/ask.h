@@ -19,13 +19,14 @@ enum { ASK_STORE_DEADLINE_MS = 60000 };
 
 struct ask_options {
     struct loop *loop;
-    /* Called on the loop's thread: the milliseconds until bytes may be moved; ASK_NEVER: the owner
-     * is to end, and what would move bytes is answered with CANCELLED. NULL: at once. */
+    /* Called on the loop's thread. Returns the milliseconds until bytes may be moved, or ASK_NEVER
+     * when the owner must end; operations that move bytes are then answered with CANCELLED. If it
+     * is NULL, bytes may be moved at once. */
     uint64_t (*wait_ms)(void *user);
     /* Called on the loop's thread with the bytes that an operation has moved; may be NULL. */
     void (*moved)(void *user, uint64_t bytes);
-    /* Every store operation waits for the pace, and a question to a run is answered with CANCELLED
-     * after the end, too; not only what moves bytes. */
+    /* If set, every store operation waits for the pace, not only those that move bytes, and once
+     * the owner must end, questions to a run are answered with CANCELLED as well. */
     bool is_strict;
     void *user;
 };

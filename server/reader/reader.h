@@ -59,18 +59,19 @@ struct reader_source {
     /* Gives the stored bytes of a document, unchecked. The caller frees them. */
     int (*fetch)(struct reader_source *source, const struct doc_key *document,
                  struct reader_bytes *ret, struct diag *diag);
-    /* Gives so many bytes of a document, or as many as it has there, unchecked. The caller frees
-     * them. For reader_table() only. */
+    /* Gives the bytes of a document that the span names, or as many of them as the document has,
+     * unchecked. The caller frees them. Only reader_table() calls it. */
     int (*fetch_range)(struct reader_source *source, const struct store_name *document,
                        const struct reader_span *span, struct reader_bytes *ret, struct diag *diag);
-    /* Told of each document that is missing, damaged or unreadable, with the reason in `why`. It
-     * returns 0 if it gives good bytes instead, which are not checked again, or the status. NULL:
-     * nobody is told. */
+    /* Called for each document that is missing, damaged or unreadable, with the reason in `why`.
+     * Returns 0 if it gives good bytes instead, which are not checked again, or the status. May be
+     * NULL. */
     int (*lost)(struct reader_source *source, const struct doc_key *document, int status,
                 struct reader_bytes *ret, struct diag *why);
     int (*read)(struct reader_source *source, const struct reader_range *range, struct diag *diag);
     /* Begins a read that a later read() of the same range ends, so that ranges of `depth` objects
-     * are under way at a time. Each range that was begun is read. NULL: one at a time. */
+     * are under way at a time. Each range that was begun is read. If it is NULL, ranges are read
+     * one at a time. */
     void (*begin)(struct reader_source *source, const struct reader_range *range);
     unsigned depth; /* with begin: 1 to READER_DEPTH_MAX */
     struct reader_room rooms[READER_DEPTH_MAX];
@@ -85,7 +86,7 @@ struct reader_root { /* what the commit entry says */
     struct run_name run;
     struct ckpt_id id;
     uint64_t open_id;
-    uint64_t manifest_bytes; /* 0: not known */
+    uint64_t manifest_bytes; /* 0 means not known */
     struct sha256 manifest_sha256;
 };
 

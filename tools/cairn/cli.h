@@ -68,10 +68,11 @@ int MUST_USE cli_parse(int argc, char **argv, struct cli *ret, struct diag *diag
 void cli_fini(struct cli *cli);
 /* "RUN [CHECKPOINT] --to DIR", what stands behind the command's name. */
 void command_synopsis(const struct command *command, size_t size, char *ret);
-void cli_usage(FILE *out, const struct command *command); /* NULL: of all */
-/* roff; NULL: cairn(1). */
+/* Prints the help of a command, or of all commands if it is NULL. */
+void cli_usage(FILE *out, const struct command *command);
+/* Prints the manual page of a command as roff, or cairn(1) if it is NULL. */
 void cli_manual(FILE *out, const struct command *command);
-/* Opens the source and the run: needs_run: one must be named (or be the only one there is). */
+/* Opens the source and the run. With `needs_run` a run must be named, or be the only one. */
 int MUST_USE cli_connect(struct cli *cli, bool needs_run, struct diag *diag);
 /* The server alone: no run, and no store either, is needed. */
 int MUST_USE cli_connect_server(struct cli *cli, struct diag *diag);
@@ -125,9 +126,9 @@ int MUST_USE cli_resolve_newest(struct cli *cli, const struct selector *selector
 /* NOT_FOUND when the server or store does not list the run: an empty answer about it may be a
  * typing error. */
 int MUST_USE cli_check_run(struct cli *cli, struct diag *diag);
-/* The list, newest first; entries from scratch. */
+/* A list of checkpoints, newest first. Its entries are from the scratch. */
 struct cli_list {
-    uint64_t limit; /* in: stop asking once there are so many; 0: all */
+    uint64_t limit; /* in: stops asking once it has so many; 0 asks for all */
     size_t count;
     struct ckpt_info *items;
     const char *mark; /* what the record has lost, so that checkpoints may be missing here; "" */

@@ -9,9 +9,10 @@
 #include "cli.h"
 
 struct condition {
-    uint64_t for_ms; /* at most; 0: look once */
+    uint64_t for_ms; /* how long to ask at most; 0 asks once */
     void *user;
-    /* Asks what it needs. 1: that is it; 0: look again; < 0: an error with its words in diag. */
+    /* Asks for what it needs. Returns 1 if the condition holds, 0 to be called again, or an error
+     * with its text in diag. */
     int (*look)(struct cli *cli, void *user, struct diag *diag);
 };
 

@@ -22,15 +22,16 @@ struct offline_options {
     const char *store;
     bool writable;           /* STORE_LOCKED while a daemon has it */
     bool repairs;            /* writable: REPAIR is answered */
-    const char *repair_from; /* a URL: where repairs look for copies too; NULL: nowhere else */
+    const char *repair_from; /* a URL where repairs look for copies too, or NULL */
 };
 int MUST_USE offline_new(const struct offline_options *options, struct offline **ret,
                          struct diag *diag);
 void offline_free(struct offline *offline); /* its connections must be closed; runs the loop */
-/* Reads every file of a record from the medium, in both places; NULL: of the store's own; and
- * whether all that is stored of the run is told of by it. 0, or DAMAGED with what is wrong in diag.
- * ret_salvage: `salvage` is what helps, for the second copy does not have it either.
- * Other errors: it could not be looked at. Runs the loop. */
+/* Reads every file of a run's record from the medium, in both places, and checks that the record
+ * names everything that is stored of the run. If `run` is NULL, it reads the store's own record.
+ * Returns 0, or DAMAGED with what is wrong in diag; *ret_salvage then says that only `salvage`
+ * helps, because the second copy lacks it as well. Any other error means that the record could not
+ * be read. Runs the loop. */
 int MUST_USE offline_check_record(struct offline *offline, const struct run_name *run,
                                   bool *ret_salvage, struct diag *diag);
 /* engine_options.dial: user is the struct offline. */

@@ -25,7 +25,8 @@ int MUST_USE source_new(const struct source_options *options, struct source **re
                         struct diag *diag);
 void source_free(struct source *source);
 
-/* Connects as a viewer of the run (replaces an earlier one). NULL: any run, for source_runs. */
+/* Connects as a viewer of the run, and ends an earlier connection. A NULL run is for source_runs(),
+ * which needs none. */
 int MUST_USE source_use(struct source *source, const struct run_name *run, struct diag *diag);
 /* Connects to the server alone, whatever its store says: for questions about itself. */
 int MUST_USE source_use_server(struct source *source, struct diag *diag);

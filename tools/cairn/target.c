@@ -15,7 +15,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* 0: absent or an empty directory. */
+/* Returns 0 if the directory is absent or empty. */
 static int check_empty(const char *path, struct diag *diag)
 {
     DIR *dir = opendir(path);

@@ -26,8 +26,8 @@ struct verify_result {
     struct verify_finding *findings; /* damage, in words; owned */
 };
 
-/* 0 also when there is damage: it is in the findings. Other failures (unreachable, interrupted) are
- * errors. */
+/* Reads and checks a checkpoint. Damage is no error: the function returns 0, and *io has the
+ * findings. Returns an error if it could not read to the end (unreachable, interrupted). */
 int MUST_USE verify_checkpoint(struct cli *cli, const struct ckpt_info *info,
                                const struct verify_options *options, struct verify_result *io,
                                struct diag *diag);

@@ -82,10 +82,12 @@ size_t pipe_read(struct conn *conn, int idx, size_t bytes, void *ret);
 size_t pipe_space(const struct pipe *pipe);
 size_t pipe_unread(const struct pipe *pipe);
 void pipe_write(struct conn *conn, int idx, size_t bytes, const void *data);
-/* A copy of fd goes with the next byte that is written; false: too many are under way. */
+/* Sends a copy of fd with the next byte that is written. Returns false if too many descriptors are
+ * under way. */
 bool pipe_write_fd(struct conn *conn, int idx, int fd);
-int pipe_take_fd(struct conn *conn, int idx); /* -1: none whose byte was read */
-/* Closes those beyond `most` whose byte was read. */
+/* Takes the oldest descriptor whose byte has been read. Returns -1 if there is none. */
+int pipe_take_fd(struct conn *conn, int idx);
+/* Closes the descriptors beyond the first `most` whose byte has been read. */
 void pipe_limit_fds(struct conn *conn, int idx, unsigned most);
 void pipe_send(struct conn *conn, int idx); /* sends off what was written */
 

@@ -39,9 +39,9 @@ void gc_rig_stop(struct gc_rig *g); /* also in the middle of a pass */
 /* A new attempt, which fences the one before. */
 void gc_rig_attempt(struct gc_rig *g);
 struct gc_save *gc_rig_save(struct gc_rig *g, bool incremental);
-/* Opens, writes objects and parts of so many ranks, and leaves it open. */
+/* Opens a save, writes objects and parts of `written` ranks, and leaves the save open. */
 struct gc_save *gc_rig_leave_open(struct gc_rig *g, uint32_t written);
-/* What is left open with nothing written goes on, and is committed. */
+/* Writes a save that gc_rig_leave_open() left open with nothing written, until it is committed. */
 void gc_rig_finish(struct gc_rig *g, struct gc_save *save, bool incremental);
 void gc_rig_abort(struct gc_rig *g, struct gc_save *save);
 int gc_rig_forget(struct gc_rig *g, struct ckpt_id id);
@@ -52,9 +52,9 @@ bool gc_rig_is_reclaimed(struct gc_rig *g, struct ckpt_id id);
 size_t gc_rig_dead_count(struct gc_rig *g);
 bool gc_rig_is_open(struct gc_rig *g, struct ckpt_id id);
 bool gc_rig_has_object(struct gc_rig *g, struct ckpt_id id, uint32_t rank);
-/* I6: all that is committed, or open, is there. */
+/* Checks that nothing is missing of a save that is open, or committed and not reclaimed (I6). */
 void gc_rig_check_reachable(struct gc_rig *g);
-/* Nothing else is: after the passes that it takes. Returns how many things there are too many. */
+/* Returns how many objects and documents the store lists that no such save needs. */
 size_t gc_rig_count_garbage(struct gc_rig *g);
 
 #endif

@@ -412,7 +412,7 @@ static int finish(struct cli *cli, const char *to, const struct ckpt_info *info,
     return status != 0 ? status : fell_back ? EXIT_FELL_BACK : 0;
 }
 
-/* Damage of a chunk names the tensor; here is added whose. */
+/* Adds the checkpoint's name to an error of damage, whose text may name the tensor alone. */
 static void name_damaged(const struct ckpt_info *info, struct diag *diag)
 {
     char id[48];

@@ -261,8 +261,9 @@ static void note_record(struct cli *cli, struct totals *totals, const struct run
     totals->is_told = true;
 }
 
-/* Every file of the record, also those that nothing needs while the others are whole. NULL: the
- * store's own. A server looks at its records by itself, when it scrubs. */
+/* Checks every file of the record of a run, or of the store's own record if `run` is NULL: also the
+ * files that nothing needs while the others are whole. A server checks its records itself, when it
+ * scrubs. */
 static int check_record(struct cli *cli, struct totals *totals, const struct run_name *run,
                         struct diag *diag)
 {

@@ -21,22 +21,24 @@ int MUST_USE mark_call(struct cli *cli, const struct msg_mark *mark, struct sour
 /* "forget", "keep", "refused", "unchanged" for what became of one; done: the word for what is done.
  */
 const char *mark_action(const struct msg_mark_record *record, const char *done);
-/* The members of a run's object: kept, <done>, refused, checkpoints. */
-/* why: of those that were done, NULL: as the policy says. */
+/* Writes the members of a run's object: <done>, refused, total, checkpoints. `why` is the reason of
+ * the checkpoints that were done; if it is NULL, the policy's reasons are written. */
 void mark_json(struct json *json, const struct msg_marked *marked, const char *done,
                const char *why);
-/* A wall time, or null where it is 0. */
+/* Writes a wall time, or null if it is 0. */
 void mark_until_json(struct json *json, const char *name, int64_t wall_ns);
-/* A line on stderr for each that was refused; the exit status: 0, or 3 where some were. */
+/* Writes a line to stderr for each checkpoint that was refused. Returns the exit status: 3 if there
+ * was one, or 0. */
 int mark_refusals(const struct run_name *run, const struct msg_marked *marked);
-/* undelete, pin, unpin: the whole command. */
+/* The words in which undelete, pin and unpin differ. */
 struct mark_words {
     enum msg_mark_kind kind;
     const char *done; /* "pinned": what JSON calls it */
-    const char *said; /* what the text says in its place: of a dry run; NULL: done */
+    const char *said; /* the text's word where it is another one (a dry run), or NULL */
     const char *reason;
     bool dry_run;
 };
+/* Runs the whole command. */
 int MUST_USE mark_run(struct cli *cli, const struct mark_words *words, struct diag *diag);
 
 #endif

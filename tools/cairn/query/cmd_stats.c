@@ -14,7 +14,7 @@
 
 struct stats_options {
     const char *by, *project;
-    uint64_t since_ms; /* 0: from the beginning */
+    uint64_t since_ms; /* 0 means from the beginning */
     bool csv;
 };
 
@@ -57,8 +57,8 @@ static void add(struct msg_usage_row *io, const struct msg_usage_row *more)
     }
 }
 
-/* Where this row goes: a new one, or the project's. Rows come sorted by project. NULL: no memory.
- */
+/* Returns the row that this one is added to: a new one, or its project's, since rows come sorted by
+ * project. Returns NULL if there is no memory. */
 static struct msg_usage_row *place_of(struct stats *stats, const struct msg_usage_row *row)
 {
     bool by_run = strcmp(stats->own->by, "run") == 0;

@@ -163,12 +163,13 @@ static void judge_care(const struct msg_server_status *status, struct doctor *do
 struct records {
     struct cli *cli;
     struct doctor *doctor;
-    const struct scrub_info *scrub; /* NULL: it does not scrub */
+    const struct scrub_info *scrub; /* NULL if the server does not scrub */
     const char *url;                /* of the store, as it is typed; "": not known */
     size_t runs, bad;
 };
 
-/* What a pass has found in the run's record, and none has found whole since; NULL: nothing. */
+/* Returns what a pass of the scrub has found in the run's record, if no later pass has found the
+ * record whole, or NULL. */
 static const struct scrub_finding_info *scrubbed(const struct records *records,
                                                  const struct run_name *run)
 {
@@ -182,7 +183,7 @@ static const struct scrub_finding_info *scrubbed(const struct records *records,
     return NULL;
 }
 
-/* Has the look at its files found the run's record damaged already? */
+/* Returns whether the check of the files has found the run's record damaged already. */
 static bool is_told(const struct doctor *doctor, const char *name)
 {
     size_t length = strlen(name);

@@ -143,8 +143,9 @@ static int dry_run(const struct running *running)
 
 /* --- the end --- */
 
-/* What is left of the grace is for what was staged. Another process asks, as another signal must
- * still be heard here. 0: everything that was staged is durable, as far as can be known. */
+/* Waits for the rest of the grace until everything that was staged is durable. Another process
+ * waits, because this one must still hear another signal. Returns 0 if everything that was staged
+ * is durable, as far as can be known. */
 static int flush(struct running *running, struct diag *diag)
 {
     char self[] = "/proc/self/exe", word[] = "flush", option[] = "--for", quiet[] = "--quiet";
@@ -184,7 +185,7 @@ static int stop(struct running *running, int status, struct diag *diag)
     return durable && !killed ? 128 + signum : EXIT_REQUEUE;
 }
 
-/* True: once more. */
+/* Returns whether the command is started again. */
 static bool restarts(struct running *running, int status, uint64_t lived_ms)
 {
     const struct run_options *own = running->own;

@@ -8,12 +8,12 @@
 #include "cli.h"
 
 void maintenance_show_scrub(const struct scrub_info *info);
-/* One line on stderr, of a pass with findings. */
+/* Writes a line to stderr about a pass with findings. */
 void maintenance_tell_damage(const struct scrub_info *info);
-/* tells_why: the last error's words too. */
+/* Prints garbage collection's state, and with `tells_why` the text of its last error. */
 void maintenance_show_gc(const struct gc_info *info, bool tells_why);
-/* "until TIME" or "the first until TIME, the last until TIME": when forgotten checkpoints will be
- * reclaimed; last_wall_ns 0: not by a schedule. */
+/* Writes until when forgotten checkpoints wait to be reclaimed: "until TIME", or "the first until
+ * TIME, the last until TIME". If last_wall_ns is 0, they wait for a cycle of garbage collection. */
 void maintenance_waits_text(int64_t first_wall_ns, int64_t last_wall_ns, size_t size, char *ret);
 void maintenance_json_scrub(struct json *json, const char *name, const struct scrub_info *info);
 void maintenance_json_gc(struct json *json, const char *name, const struct gc_info *info);
