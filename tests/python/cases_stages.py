@@ -98,7 +98,7 @@ def pipeline(rank, world, url, sharded):
 
 
 def strict(rank, world, url):
-    """What no rank has a place for is named; what only another rank has is not."""
+    """A strict restore names the stored tensors that no rank has a place for, but not those that another rank has."""
     stage = rank // 2
     with Checkpointer(url, {"model": torch.nn.ModuleDict({f"a{stage}": torch.nn.Linear(2, 2)}), "x": 1},
                       on_error="raise") as ck:

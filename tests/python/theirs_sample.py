@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Cases as PyTorch's storage tests are written, for a folder and with its file writers, so that what test_dcp_theirs.py does
-with theirs is tried where their source is not at hand. No test module of ours: theirs.py must be imported first."""
+"""A few cases written like PyTorch's storage tests, for a folder and with PyTorch's file writers. test_dcp_theirs.py runs them
+where PyTorch's source is not at hand. pytest does not collect this file: theirs.py must be imported before it."""
 
 import tempfile
 import unittest

@@ -38,7 +38,7 @@ def is_array(value: Any) -> bool:
 
 
 def has_memory(tensor: torch.Tensor) -> bool:
-    """False where the storage was freed (``resize_(0)``: offloading, FSDP) or there is none (inside torch.func)."""
+    """Returns False if the storage was freed (offloading and FSDP call ``resize_(0)``) or there is none (inside torch.func)."""
     try:
         return tensor.numel() == 0 or tensor.data_ptr() != 0
     except RuntimeError:
@@ -46,7 +46,7 @@ def has_memory(tensor: torch.Tensor) -> bool:
 
 
 def check_tensor(path: str, tensor: torch.Tensor) -> None:
-    """UnsupportedValueError that begins with the path, for a tensor that cannot be stored."""
+    """Raises UnsupportedValueError, whose text begins with the path, for a tensor that cannot be stored."""
     kind = type(tensor)
     why = ""
     if tensor.is_nested:
@@ -90,7 +90,7 @@ def check_ndarray(path: str, array: Any) -> None:
 
 
 def overlaps(shape: tuple, stride: tuple) -> bool:
-    """Whether two elements share memory (or might)."""
+    """Returns whether two elements share memory, or might."""
     reach = 0
     for step, length in sorted((abs(step), length) for step, length in zip(stride, shape) if length > 1):
         if step <= reach:
@@ -100,7 +100,7 @@ def overlaps(shape: tuple, stride: tuple) -> bool:
 
 
 def is_direct(array: Any) -> bool:
-    """Whether libcairn can read and write this memory as it is."""
+    """Returns whether libcairn can read and write this memory as it is."""
     if isinstance(array, Sharded):
         return (is_direct(array.local) and (not array.layout.is_flat or array.local.is_contiguous())
                 and (device.index(array.local) is None or all(view.is_contiguous() for _, view in _views(array))))
@@ -114,8 +114,8 @@ def is_direct(array: Any) -> bool:
 
 
 def is_writable(array: Any) -> bool:
-    """False for an ndarray that says so, for expanded tensors and those without memory; what is mapped read-only is found by
-    memory.py."""
+    """Returns False for a read-only ndarray, for expanded tensors and for tensors without memory. Memory that is mapped read-only
+    is found by memory.py."""
     local = array.local if isinstance(array, Sharded) else array
     if isinstance(local, torch.Tensor):
         return not overlaps(tuple(local.shape), local.stride()) and has_memory(local)
@@ -123,8 +123,8 @@ def is_writable(array: Any) -> bool:
 
 
 def row(ref: Ref, array: Any, coordinate: Optional[str], eager: int = 0) -> Optional[tuple]:
-    """The tuple of Client.set_tensors for memory that is_direct, or that ``flat`` gave; None when this rank holds nothing
-    of it."""
+    """Returns the tuple of Client.set_tensors for memory that is_direct, or that ``flat`` returned, or None if this rank holds
+    nothing of the array."""
     if isinstance(array, Sharded):
         return _sharded_row(ref, array, eager)
     place = REPLICATED if coordinate is None else LOCAL
@@ -138,13 +138,13 @@ def row(ref: Ref, array: Any, coordinate: Optional[str], eager: int = 0) -> Opti
 
 
 def device_field(array: Any) -> int:
-    """``device`` of cairn_tensor: 0 for the CPU's memory, and for a tensor without elements, which has none."""
+    """Returns ``device`` of cairn_tensor: 0 for the CPU's memory, and for a tensor without elements, which has none."""
     found = device.index(array) if isinstance(array, torch.Tensor) and array.numel() else None
     return 0 if found is None else found + 1
 
 
 def _views(array: Sharded) -> Iterator[tuple]:
-    """(box, its part of the local tensor)."""
+    """Yields (box, its part of the local tensor)."""
     layout, local = array.layout, array.local
     for box in layout.boxes:
         view = local
@@ -177,14 +177,14 @@ def _sharded_row(ref: Ref, array: Sharded, eager: int) -> Optional[tuple]:
 
 
 def memory_key(array: Any) -> Any:
-    """What two arrays have in common that are the same memory."""
+    """Returns a key that is equal for two arrays that are the same memory."""
     array = array.local if isinstance(array, Sharded) else array
     return (array.data_ptr(), array.numel(), array.dtype) if isinstance(array, torch.Tensor) else id(array)
 
 
 def flat(array: Any) -> Any:
-    """What is read for a save: the array itself where it can be borrowed, else a copy of it: on its device where that is
-    CUDA's, else on the CPU."""
+    """Returns the array that is read for a save: the array itself if libcairn can read it as it is, else a copy, on its device if
+    that is CUDA's, else on the CPU."""
     if isinstance(array, Sharded):
         return array if is_direct(array) else array.with_local(device.contiguous(flat(array.local)))
     if isinstance(array, torch.Tensor):
@@ -205,8 +205,7 @@ def _packed(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def empty(ref: Ref, where: Any = "cpu", like: Union[torch.Tensor, Sharded, None] = None) -> Any:
-    """Fresh memory for a stored array. ``like``: its strides, or its layout over ranks, are used where shape and kind
-    allow."""
+    """Returns new memory for a stored array, with the strides of ``like``, or its layout over ranks, if shape and kind allow."""
     if ref.kind == "numpy":
         return numpy.empty(ref.shape, dtype=ref.dtype)
     dtype = TORCH_TYPES[ref.dtype]
@@ -221,8 +220,8 @@ def empty(ref: Ref, where: Any = "cpu", like: Union[torch.Tensor, Sharded, None]
 
 
 def beside(ref: Ref, target: Any) -> Any:
-    """Memory that libcairn can write, for what is to be copied into ``target`` then, which it cannot: on the same CUDA
-    device where there is room. ``target`` None: new memory."""
+    """Returns memory that libcairn can write, to be copied into ``target`` afterwards, which libcairn cannot write. It is on the
+    same CUDA device if there is room."""
     if target is None or not isinstance(target, (torch.Tensor, Sharded)):
         return empty(ref)
     local = target.local if isinstance(target, Sharded) else target
@@ -236,7 +235,7 @@ def beside(ref: Ref, target: Any) -> Any:
 
 
 def fits(ref: Ref, array: Any) -> bool:
-    """Whether the array has the stored kind, element type and shape."""
+    """Returns whether the array has the stored kind, element type and shape."""
     if tuple(array.shape) != ref.shape:
         return False
     if isinstance(array, (torch.Tensor, Sharded)):
@@ -245,7 +244,7 @@ def fits(ref: Ref, array: Any) -> bool:
 
 
 def as_bytes(array: Any) -> torch.Tensor:
-    """The bytes in row-major order, where they are: the memory itself where it is one run, else a copy."""
+    """Returns the bytes in row-major order, on their device: the memory itself if it is contiguous, else a copy."""
     if not isinstance(array, torch.Tensor):
         return torch.from_numpy(numpy.ascontiguousarray(array).reshape(-1).view(numpy.uint8))
     return device.contiguous(array.detach().resolve_conj().resolve_neg()).reshape(-1).view(torch.uint8)
@@ -258,14 +257,14 @@ def _is_same_memory(a: Any, b: Any) -> bool:
 
 
 def clone(array: Any) -> Any:
-    """The same bits in memory of its own."""
+    """Returns a copy of the array."""
     if isinstance(array, Sharded):
         return array.with_local(array.local.detach().clone())
     return array.detach().clone() if isinstance(array, torch.Tensor) else array.copy()
 
 
 def aside(array: Any) -> Any:
-    """The same bits in memory of its own, which is the CPU's where a device has no room for them."""
+    """Returns a copy of the array, on the CPU if its device has no room."""
     try:
         return clone(array)
     except device.NoRoom:
@@ -273,7 +272,7 @@ def aside(array: Any) -> Any:
 
 
 def same_bits(a: Any, b: Any) -> bool:
-    """Equal bit for bit: NaNs and signs of zero count."""
+    """Returns whether two arrays are equal bit for bit: NaNs and signs of zero count."""
     if _is_same_memory(a, b):
         return True
     if isinstance(a, Sharded) or isinstance(b, Sharded):
@@ -286,12 +285,12 @@ def same_bits(a: Any, b: Any) -> bool:
 
 
 def _equal(left: torch.Tensor, right: torch.Tensor) -> bool:
-    """On the device where both lie there."""
+    """Compares on the device if both tensors are on the same one, else on the CPU."""
     return bool(torch.equal(left, right) if left.device == right.device else torch.equal(left.cpu(), right.cpu()))
 
 
 def sha256_hex(tensor: torch.Tensor) -> str:
-    """A digest of the tensor's bytes and dtype, for what is compared but not stored."""
+    """Returns a digest of the tensor's bytes, dtype and shape, for tensors that are compared but not stored."""
     import hashlib
     digest = hashlib.sha256(f"{tensor.dtype}{tuple(tensor.shape)}".encode())
     for piece, in device.pieces(as_bytes(tensor)):
@@ -306,8 +305,8 @@ class Collector:
     """Gathers the arrays that an encoder meets: the ``array`` callback of tree.encode.
 
     A tensor that is made of others becomes a Deferred with them in it, unless ``plain`` wants Refs only.
-    ``coordinate`` None: replicated or sharded; else local to it. ``known``: Refs of the save before, used again where
-    nothing changed, since their bytes are made already.
+    With a ``coordinate`` the arrays are local to it; without one they are replicated or sharded. ``known`` holds the Refs of the
+    save before, which are used again if nothing changed, since their bytes are made already.
     """
 
     def __init__(self, layouts: Optional[Layouts] = None, coordinate: Optional[str] = None,
@@ -338,7 +337,7 @@ class Collector:
         return ref
 
     def again(self, path: str, value: Any) -> Any:
-        """The callback for a second tree with arrays that are gathered already."""
+        """The ``array`` callback for a second tree, whose arrays have been gathered already."""
         if not self._plain and special.is_special(value):
             return special.components(path, value)
         found = self.arrays.get(path) if is_array(value) else None

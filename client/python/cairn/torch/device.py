@@ -23,23 +23,23 @@ _log = logging.getLogger("cairn.torch")
 
 
 def index(tensor: torch.Tensor) -> Optional[int]:
-    """The CUDA device whose memory this is; None: the CPU's, or another kind of device."""
+    """Returns the index of the CUDA device that holds the tensor, or None for the CPU and other kinds of devices."""
     return tensor.device.index if tensor.is_cuda and torch.version.hip is None else None
 
 
 def is_capturing() -> bool:
-    """Whether a CUDA graph is being made of what this thread does."""
+    """Returns whether this thread's CUDA calls are being captured in a CUDA graph."""
     return torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
 
 
 def settle(devices: Iterable[int]) -> None:
-    """Waits until nothing runs on these devices: what they were asked for may still use memory that is to be written."""
+    """Waits until nothing runs on these devices, because running kernels may use memory that will be written."""
     for device in sorted(set(devices)):
         torch.cuda.synchronize(device)
 
 
 def contiguous(tensor: torch.Tensor) -> torch.Tensor:
-    """Row-major without holes: itself, else a copy on its device, or on the CPU where the device has no room for one."""
+    """Returns the tensor if it is contiguous, else a contiguous copy, which is on the CPU if the device has no room for it."""
     if tensor.is_contiguous() or index(tensor) is None:
         return tensor.contiguous()
     try:
@@ -49,7 +49,7 @@ def contiguous(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def on_cpu(tensor: torch.Tensor) -> torch.Tensor:
-    """A row-major copy; piece by piece, since PyTorch makes each contiguous on the device first."""
+    """Returns a contiguous copy on the CPU, made in pieces, since PyTorch makes each one contiguous on the device first."""
     made = torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu")
     for to, part in pieces(made, tensor):
         to.copy_(part)
@@ -62,7 +62,7 @@ def note_no_room(tensor: torch.Tensor) -> None:
 
 
 def empty(shape: Any, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-    """Fresh memory, on the CPU where the device has no room."""
+    """Returns a new tensor, on the CPU if the device has no room."""
     try:
         return torch.empty(shape, dtype=dtype, device=device)
     except NoRoom:
@@ -70,7 +70,7 @@ def empty(shape: Any, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
 
 
 def pieces(*tensors: torch.Tensor) -> Iterable[tuple]:
-    """Views of tensors of one shape, piece by piece, all along the longest dimension."""
+    """Yields views of tensors that have one shape: the same piece of each, along the longest dimension."""
     shape = tensors[0].shape
     dim = max(range(len(shape)), key=lambda d: shape[d], default=None)
     if dim is None or 0 in shape:
@@ -84,12 +84,12 @@ def pieces(*tensors: torch.Tensor) -> Iterable[tuple]:
 
 
 def bounce(nbytes: int, is_locked: bool) -> torch.Tensor:
-    """CPU memory that bytes of a device pass through."""
+    """Returns CPU memory through which bytes of a device pass."""
     return torch.empty(nbytes, dtype=torch.uint8, device="cpu", pin_memory=is_locked)
 
 
 class Loan:
-    """What libcairn borrows for one save, referenced until ``end``: the save is released and nobody reads it any more.
+    """Keeps the memory that libcairn reads for one save alive until ``end``, when the save is released.
 
     ``is_lazy``: tensors that must be copied before ``save`` returns are copied on their device first, as far as
     CLONES_BYTES go, so that ``save`` need not wait for the device.
@@ -101,7 +101,7 @@ class Loan:
         self._room = CLONES_BYTES if is_lazy else 0
 
     def take(self, tensor: torch.Tensor) -> None:
-        """This tensor is going to be read. InvalidError: it has no contents yet."""
+        """Notes that this tensor will be read. Raises InvalidError if it has no contents yet, because a graph is being captured."""
         device = index(tensor)
         if device is None:
             return
@@ -115,7 +115,7 @@ class Loan:
         return self
 
     def cloned(self, tensor: torch.Tensor) -> Optional[torch.Tensor]:
-        """A copy on its device of a device's tensor; None: it is none, or there is no room for it."""
+        """Returns a copy of a CUDA tensor on its device, or None if it is no CUDA tensor or there is no room."""
         nbytes = tensor.numel() * tensor.element_size()
         if index(tensor) is None or nbytes > self._room:
             return None
@@ -127,7 +127,7 @@ class Loan:
         return made
 
     def event(self) -> int:
-        """A CUevent behind what the current streams of the devices were asked for so far; 0: no device is read."""
+        """Returns a CUevent that follows all work so far on the devices' current streams, or 0 if no device is read."""
         events = []
         for device in sorted(self._devices):
             events.append(torch.cuda.Event())

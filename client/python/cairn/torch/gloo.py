@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Collectives over the CPU for some ranks, apart from all groups that torch.distributed knows.
 
-PyTorch's new_group(use_local_synchronization=True) names a group after the number of groups that a process has made, which
-differs between processes where groups do: such ranks wait for each other for ever. And destroy_process_group ends every group
-that it knows, Cairn's as well. So these meet in the default store under a name of their own, and nobody else ends them.
+PyTorch's new_group(use_local_synchronization=True) names a group after the number of groups that the process has made. Ranks
+that have made different numbers of groups would wait for each other for ever. And destroy_process_group ends every group that
+PyTorch knows, Cairn's as well. So Cairn's groups meet in the default store under names of their own, and nobody else ends them.
 
-Every collective has a deadline. When one fails, gloo only says that a connection is closed, which a rank that is well does
-as well once its neighbour is gone. So the ranks hold a roll call in the store: each that is alive answers, and those that
-do not are missing. What they were last seen doing is in the note that each rank leaves in the store with every call.
+Every collective has a deadline. When one fails, gloo says only that a connection was closed. That does not show which rank is
+missing, because a healthy rank closes its connections too once its neighbour is gone. So the ranks hold a roll call in the
+store: each rank that is alive answers, and those that do not are missing. With every call a rank leaves a note in the store,
+which says what the rank was last seen doing.
 """
 
 from __future__ import annotations
@@ -38,13 +39,14 @@ _HOST = socket.gethostname()
 
 
 class Notes:
-    """What each rank was last seen doing, in the store of torch.distributed, by global rank."""
+    """Notes in the store of torch.distributed that say what each rank was last seen doing, by global rank."""
 
     def __init__(self, me: int) -> None:
         self._store, self._me, self._last = distributed_c10d._get_default_store(), me, 0.0
 
     def leave(self, what: str, group: str = "", call: int = 0, is_step: bool = False) -> None:
-        """``is_step``: it comes with every training step, and is left out where the note before is fresh."""
+        """Leaves a note of what this rank does. If ``is_step`` is set (the call comes with every training step), a fresh note is
+        kept instead."""
         now = time.time()
         if is_step and now - self._last < _NOTE_S:
             return
@@ -64,7 +66,7 @@ class Notes:
         return {}
 
     def seen(self, rank: int) -> str:
-        """Where the rank runs, and what it was last seen doing."""
+        """Returns where the rank runs and what it was last seen doing, for people."""
         note = self.read(rank)
         if not note:
             host = self._host_of_gloo(rank)
@@ -73,7 +75,7 @@ class Notes:
                 f"in {note['what']}")
 
     def _host_of_gloo(self, rank: int) -> str:
-        """Of a rank that has left no note: what PyTorch's own gloo group keeps in the store, where there is one."""
+        """Returns the host of a rank that has left no note, from what PyTorch's own gloo group keeps in the store, or ""."""
         try:
             key = f"cpu//0/{rank}"
             data = self._store.get(key) if self._store.check([key]) else b""
@@ -84,8 +86,9 @@ class Notes:
 
 
 class Gloo:
-    """``ranks``: global ranks, the same list on all of them; every one of them makes it, in the same order where there are
-    several; or ``name`` is the group's own. A collective that fails raises MissingRanksError, which names ranks, and so does each one after it."""
+    """A group of global ranks. Each of its ranks makes it with the same list ``ranks``. Ranks that make several groups make
+    them in the same order, or give each its own ``name``. A collective that fails raises MissingRanksError, which names ranks,
+    and so does each one after it."""
 
     def __init__(self, ranks: Sequence[int], me: int, what: str, seconds: float, name: str = "") -> None:
         self.ranks, self.rank, self.size = list(ranks), list(ranks).index(me), len(ranks)
@@ -97,7 +100,8 @@ class Gloo:
             dist.PrefixStore(self.name, self._store), self.rank, self.size, timeout=timeout))
 
     def _next_name(self) -> str:
-        """The store counts for each rank, so that a process that began anew agrees with those that did not."""
+        """Returns the name of the next group of these ranks. The store counts for each rank, so that a process that was started again
+        agrees with the others."""
         name = "cairn/" + hashlib.sha256(",".join(map(str, self.ranks)).encode()).hexdigest()[:24]
         return f"{name}/{self._store.add(f'{name}/made-by-{self.rank}', 1)}"
 
@@ -109,7 +113,7 @@ class Gloo:
         self._call(what, seconds, call)
 
     def all_reduce(self, data: torch.Tensor, op: Any, what: str, seconds: float, wait: bool = True) -> Any:
-        """The work in flight where ``wait`` is False, for ``finish``."""
+        """Reduces ``data`` over all ranks, in place. If ``wait`` is False, returns the work in flight, for ``finish``."""
         def call(timeout: timedelta) -> Any:
             options = distributed_c10d.AllreduceOptions()
             options.reduceOp, options.timeout = op, timeout
@@ -118,7 +122,7 @@ class Gloo:
         return self._call(what, seconds, call, is_step=not wait)
 
     def finish(self, work: Any, what: str, seconds: float) -> None:
-        """Waits for what ``all_reduce`` began."""
+        """Waits for the work that ``all_reduce`` returned."""
         try:
             if self._lost is None:
                 work.wait()
@@ -127,7 +131,7 @@ class Gloo:
         self._check(what)
 
     def all_gather(self, data: torch.Tensor, what: str, seconds: float) -> list:
-        """One tensor of this shape from each rank."""
+        """Returns a list with the tensor of each rank. All have the same shape."""
         def call(timeout: timedelta) -> list:
             options = distributed_c10d.AllgatherOptions()
             options.timeout = timeout
@@ -154,7 +158,7 @@ class Gloo:
                 self._lost, f"{what}: the ranks have lost each other before: {self._lost.text}")
 
     def _lose(self, what: str, seconds: float, error: Exception) -> None:
-        """Ends the group: who is still waiting in it hears of it at once."""
+        """Ends the group, so that ranks that wait in it fail at once, and finds out which ranks are missing."""
         self._pg = None
         said = self._roll_call(str(error))
         silent = [rank for rank, text in enumerate(said) if text is None]
@@ -175,7 +179,7 @@ class Gloo:
             "job again")
 
     def _roll_call(self, why: str) -> list:
-        """What each rank says of the failure; None for one that does not answer."""
+        """Returns for each rank what it says of the failure, or None if it does not answer."""
         keys = [f"{self.name}/roll/{rank}" for rank in range(self.size)]
         said: list = [None] * self.size
         said[self.rank] = why
@@ -194,7 +198,7 @@ class Gloo:
 
 
 def _is_network(text: str) -> bool:
-    """Whether gloo says this because of another rank."""
+    """Returns whether gloo's error text speaks of another rank."""
     return any(word in text for word in ("onnection", "imed out", "imeout", "roken pipe", "peer"))
 
 

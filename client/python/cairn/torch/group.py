@@ -32,8 +32,8 @@ LEFT_MIN_S = 1.0  # how long a rank waits for others at least, though its call's
 
 
 class Group:
-    """The ranks that save together; a world of one needs no torch.distributed. ``seconds``: how long the ranks wait for each
-    other outside of ``within``."""
+    """The ranks that save together. A world of one needs no torch.distributed. Outside of ``within`` the ranks wait ``seconds``
+    for each other."""
 
     def __init__(self, process_group: Any, rank: Optional[int], world_size: Optional[int], read_only: bool,
                  seconds: float = 600.0) -> None:
@@ -70,12 +70,12 @@ class Group:
 
     @property
     def is_joined(self) -> bool:
-        """Whether the ranks can speak to each other."""
+        """True if the ranks can speak to each other, through torch.distributed."""
         return self._group is not None
 
     @contextmanager
     def within(self, what: str, seconds: float) -> Iterator[None]:
-        """What is asked of other ranks in here belongs to this call, and to its time."""
+        """Gives the collectives inside the ``with`` block this name for messages, and this many seconds together."""
         before = self._what, self._until
         self._what, self._until = what, time.monotonic() + seconds
         try:
@@ -87,16 +87,16 @@ class Group:
         return max(LEFT_MIN_S, self._until - time.monotonic())
 
     def note(self, what: str) -> None:
-        """Leaves word of what this rank does, for the others to read when it does not come to something later."""
+        """Leaves a note of what this rank does. The others read it if this rank is missing from a later collective."""
         if self._group is not None:
             self._group.notes.leave(what)
 
     def seen(self, rank: int) -> str:
-        """Where a rank runs and what it was last seen doing; "" where that cannot be known."""
+        """Returns where a rank runs and what it was last seen doing, or "" if that cannot be known."""
         return "" if self._group is None else self._group.notes.seen(self.ranks[rank])
 
     def token(self, given: Optional[str]) -> Optional[str]:
-        """The attempt token: the given one, or what rank 0 draws; None leaves it to the library."""
+        """Returns the attempt token: the given one, or one that rank 0 draws. None leaves it to the library."""
         if self._read_only:
             return None  # a reader has no rank, and no attempt
         if self._group is None:
@@ -111,8 +111,8 @@ class Group:
         return drawn if given is None or self.rank == 0 else given
 
     def share_coordinate(self, coordinate: Any) -> None:
-        """Every rank calls it: gives ``coordinate`` (this rank's) and ``coordinates`` (of all). InvalidError on all ranks
-        when one is malformed or two are the same."""
+        """Sets ``coordinate`` (this rank's) and ``coordinates`` (those of all ranks). Every rank calls it. Raises InvalidError on all
+        ranks if one is malformed or two are the same."""
         error: Optional[CairnError] = None
         try:
             self.coordinate = coordinate_text(coordinate, self.rank)
@@ -129,21 +129,21 @@ class Group:
         check_coordinates(self.coordinates)
 
     def max_start(self, values: list, what: str) -> Any:
-        """Every rank calls it: begins the maximum over all ranks, each value for itself."""
+        """Begins to take the maximum of each value over all ranks. Every rank calls it. Returns what ``max_result`` needs."""
         data = torch.tensor(values, dtype=torch.int64, device="cpu")
         if self._group is None:
             return None, data
         return self._group.all_reduce(data, dist.ReduceOp.MAX, what, self.seconds, wait=False), data
 
     def max_result(self, started: Any, what: str) -> list:
-        """What ``max_start`` began. MissingRanksError."""
+        """Waits for what ``max_start`` began, and returns the maxima. Raises MissingRanksError."""
         work, data = started
         if self._group is not None and work is not None:
             self._group.finish(work, what, self.seconds)
         return data.tolist()
 
     def gather(self, data: bytes, what: str = "") -> list:
-        """Every rank calls it: all ranks' bytes. MissingRanksError."""
+        """Returns the bytes of every rank, by rank. Every rank calls it. Raises MissingRanksError."""
         if self._group is None:
             return [data]
         what = what or self._what
@@ -155,7 +155,7 @@ class Group:
         return [item.numpy().tobytes()[:int(size)] for item, size in zip(all_data, sizes)]
 
     def _from(self, rank: int, data: bytes) -> bytes:
-        """Every rank calls it: that rank's bytes."""
+        """Returns the bytes of that rank. Every rank calls it."""
         assert self._group is not None
         size = torch.tensor([len(data)], device="cpu")
         self._group.broadcast(size, rank, self._what, self._left())
@@ -166,14 +166,14 @@ class Group:
         return found.numpy().tobytes()
 
     def all_have(self, flags: Sequence[bool]) -> list:
-        """Every rank calls it with as many flags: which are set on all of them."""
+        """Returns for each flag whether it is set on all ranks. Every rank calls it with the same number of flags."""
         data = torch.tensor(list(flags), dtype=torch.uint8, device="cpu")
         if self._group is not None and len(data) > 0:
             self._group.all_reduce(data, dist.ReduceOp.MIN, self._what, self._left())
         return [bool(flag) for flag in data.tolist()]
 
     def broadcast(self, data: torch.Tensor, ranks: Sequence[int], root: int) -> None:
-        """These ranks call it, which include this one: the memory of ``ranks[root]`` comes into theirs. MissingRanksError."""
+        """Copies the memory of ``ranks[root]`` into that of the other ``ranks``. Each of them calls it. Raises MissingRanksError."""
         if data.numel() == 0:
             return
         key = tuple(ranks)
@@ -184,7 +184,7 @@ class Group:
         found.broadcast(data, root, f"{self._what} (sharing what was read)", self._left())
 
     def agree_same(self, what: str, text: str) -> None:
-        """Every rank calls it: InvalidError on all of them unless all said the same."""
+        """Raises InvalidError on all ranks unless all gave the same text. Every rank calls it."""
         texts = self.gather(text.encode())
         odd = next((rank for rank, other in enumerate(texts) if other != texts[0]), None)
         if odd is not None:
@@ -192,9 +192,10 @@ class Group:
                                   "give the same value")
 
     def share_names(self, names: Mapping[str, str]) -> tuple:
-        """Every rank calls it with what it holds: name -> what it is (shape and type), which must be the same wherever the
-        name is. Gives (for each rank the first one with the same names, name -> ranks that have it, of the names that
-        not all have). InvalidError on all ranks: two ranks mean different things by one name."""
+        """Tells all ranks which names each of them holds. Every rank calls it with name -> what it is (shape and type).
+
+        Returns (for each rank the first rank with the same names, name -> ranks that have it, for the names that not all
+        ranks have). Raises InvalidError on all ranks if two ranks mean different things by one name."""
         mine = json.dumps(sorted(names.items())).encode()
         first = classes(self.gather(hashlib.sha256(mine).digest()))
         if not any(first):
@@ -213,8 +214,8 @@ class Group:
         return first, {name: tuple(ranks) for name, ranks in holders.items() if len(ranks) < self.world_size}
 
     def meet_names(self, names: Mapping[str, str], what: str, seconds: float) -> tuple:
-        """As ``share_names``, for ranks that have each changed what they hold. They meet in a group of its own: a rank that has
-        changed nothing is somewhere else, and what it exchanges there must not be taken for an answer."""
+        """Does the same as ``share_names`` for ranks that have each changed what they hold. They meet in a new group, because a rank
+        that has changed nothing may be in another collective, whose data must not be taken for its answer."""
         self._changes += 1
         before = self._group
         try:
@@ -226,7 +227,7 @@ class Group:
             self._group = before
 
     def agree(self, error: Optional[BaseException], what: str) -> None:
-        """Every rank calls it; raises on all ranks when one has an error: its own, or one that names the rank."""
+        """Raises on all ranks if one has an error: its own error there, elsewhere one that names that rank. Every rank calls it."""
         if self._group is not None:
             said = b"" if error is None else json.dumps([
                 error.code if isinstance(error, CairnError) else InternalError.CODE, text_of(error)[:_SAID_MAX]]).encode()
@@ -248,5 +249,5 @@ _SAID_MAX = 1500
 
 
 def text_of(error: BaseException) -> str:
-    """What other ranks are told of an error."""
+    """Returns the text by which other ranks are told of an error."""
     return error.text if isinstance(error, CairnError) else f"{type(error).__name__}: {error}"

@@ -30,7 +30,7 @@ _captured: weakref.WeakSet = weakref.WeakSet()  # optimizers with a step in a CU
 
 
 def steps_through_hooks(optimizer: Any) -> bool:
-    """Whether every step of it runs the global pre-step hooks."""
+    """Returns whether every step of this optimizer runs the global pre-step hooks."""
     if not isinstance(optimizer, torch.optim.Optimizer) or not getattr(type(optimizer).step, "hooked", False):
         return False
     own = vars(optimizer).get("step")  # schedulers put a wrapper there, which calls the class's
@@ -44,7 +44,7 @@ def _local(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def guarded_memory(optimizers: Iterable[Any]) -> set:
-    """Keys of the tensors that change only in steps of these optimizers."""
+    """Returns the keys (memory_key) of the tensors that change only in steps of these optimizers."""
     keys: set = set()
     others: set = set()  # of optimizers that pass the hooks by, whoever else has them
     for optimizer in optimizers:
@@ -60,7 +60,7 @@ def guarded_memory(optimizers: Iterable[Any]) -> set:
 
 
 class Guard:
-    """The hook, and the saves that it waits for. From its making until ``close``."""
+    """Makes the next optimizer step wait for the saves in ``_ops``; active until ``close``."""
 
     def __init__(self) -> None:
         self._pid = os.getpid()
@@ -75,12 +75,12 @@ class Guard:
             self.wait()
 
     def add(self, op: Operation, loan: Loan) -> None:
-        """``loan`` ends when the save is released."""
+        """Adds a save to wait for. Its ``loan`` is ended once the save is released."""
         with self._lock:
             self._ops.append((op, loan))
 
     def wait(self) -> None:
-        """Until all are released. One that failed is as good: it reads no tensor any more, and tells by its own future."""
+        """Waits until each save is released or has failed. A failed save reads no tensor any more; its future has the error."""
         if os.getpid() != self._pid:
             return
         with self._lock:

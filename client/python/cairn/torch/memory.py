@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Memory that a restore must not write as if it were a tensor's alone: what is mapped read-only, which PyTorch does not know
-of a tensor over a file; what several live tensors share (an EMA that was begun as the model's own tensors)."""
+"""Memory that a restore must not write as if it belonged to one tensor: memory that is mapped read-only, which PyTorch does
+not know of a tensor over a file; and memory that several live tensors share (an EMA that began as the model's own tensors)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 
 
 class ReadOnly:
-    """The read-only mappings of this moment, from /proc/self/maps; none where that cannot be read."""
+    """The read-only mappings of this process now, from /proc/self/maps. There are none if that file cannot be read."""
 
     def __init__(self) -> None:
         self._begins: list = []
@@ -29,7 +29,7 @@ class ReadOnly:
                 self._ends.append(end)
 
     def covers(self, tensor: torch.Tensor) -> bool:
-        """Whether the first or last byte of a CPU tensor lies there."""
+        """Returns whether the first or the last byte of a CPU tensor lies in a read-only mapping."""
         if tensor.numel() == 0:
             return False
         first = tensor.data_ptr()
@@ -45,7 +45,8 @@ class ReadOnly:
 # --- shared ----------------------------------------------------------------------------------------------------
 
 class Span(NamedTuple):
-    """Where an array lies: bytes ``begin`` to ``end`` of a device. ``owner``: what is to come there; None: what stays as it is."""
+    """The bytes ``begin`` to ``end`` of a device, in which an array lies. ``owner`` is the Destination that will be written there,
+    or None if the array stays as it is."""
 
     where: str
     begin: int
@@ -56,7 +57,7 @@ class Span(NamedTuple):
 
 
 def _geometry(array: Any) -> tuple:
-    """(first byte, bytes of an element, lengths, steps in bytes, all above 0) of a tensor or ndarray."""
+    """Returns (first byte, bytes of an element, lengths, steps in bytes) of a tensor or ndarray; no step is below 0."""
     if isinstance(array, torch.Tensor):
         size = array.element_size()
         return array.data_ptr(), size, tuple(array.shape), tuple(step * size for step in array.stride())
@@ -66,7 +67,7 @@ def _geometry(array: Any) -> tuple:
 
 
 def span_of(owner: Any, name: str, array: Any) -> Optional[Span]:
-    """None where it has no elements, or no address."""
+    """Returns the Span of an array, or None if the array has no elements or no address."""
     try:
         if not array.shape or 0 not in array.shape:
             first, size, shape, steps = _geometry(array)
@@ -83,7 +84,7 @@ def _is_dense(array: Any) -> bool:
 
 
 def have_common_bytes(a: Span, b: Span) -> bool:
-    """Rows of the one may lie between rows of the other, with nothing in common."""
+    """Returns whether two arrays share a byte. If rows of one lie between rows of the other, they share none."""
     if a.where != b.where or a.begin >= b.end or b.begin >= a.end:
         return False
     if (_is_dense(a.array) and _is_dense(b.array)) or _geometry(a.array) == _geometry(b.array):
@@ -99,7 +100,7 @@ def have_common_bytes(a: Span, b: Span) -> bool:
 
 
 def shared(spans: Iterable[Span]) -> list:
-    """(span, another that has bytes in common with it) for spans of different owners."""
+    """Returns a pair for each two spans of different owners that have bytes in common."""
     found: list = []
     active: list = []
     for span in sorted(spans, key=lambda span: span[:3]):

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Plan: where each stored array of one restore goes.
 
-Every stored array has one *primary* memory that libcairn fills: the live tensor itself (or this rank's part of it)
-where it lies on the CPU or, contiguous, on a CUDA device, else fresh memory; ``copies`` are live tensors that get the same bits afterwards. Nothing is written
-before the restore starts, so an error while planning leaves the state as it was.
+Every stored array has one *primary* memory that libcairn fills: the live tensor itself (or this rank's part of it) if it
+lies on the CPU or, contiguous, on a CUDA device, else new memory. ``copies`` are live tensors that get the same bits
+afterwards. Nothing is written before the restore starts, so an error while planning leaves the state as it was.
 """
 
 from __future__ import annotations
@@ -21,8 +21,11 @@ from .sharded import Layouts, Sharded
 
 
 class Destination:
-    """Of one stored array; ``coordinate``: where it belongs to a rank's own state; ``is_exact``: it must come into the live
-    tensors, no new one will do; ``is_beside``: the primary is no live one; ``rivals``: spans of what lies in the same memory."""
+    """The memory that one stored array is restored into.
+
+    ``coordinate`` is set if the array belongs to a rank's own state. ``is_exact`` says that it must come into the live tensors,
+    ``is_beside`` that the primary is not a live tensor. ``rivals`` are the spans of other arrays in the same memory.
+    """
 
     __slots__ = ("ref", "coordinate", "primary", "copies", "is_exact", "is_beside", "rivals")
 
@@ -38,19 +41,20 @@ def _layout(array: Any) -> Any:
 
 
 def _is_same(a: Any, b: Any) -> bool:
-    """Whether they are the same memory."""
+    """Returns whether two arrays are the same memory."""
     if isinstance(a, Sharded) and isinstance(b, Sharded):
         return a.local is b.local or (a.whole is not None and a.whole is b.whole)
     return a is b
 
 
 def _local(array: Any) -> Any:
-    """The memory of this rank's part."""
+    """Returns the tensor that holds this rank's part."""
     return array.local if isinstance(array, Sharded) else getattr(array, "_local_tensor", array)
 
 
 def _gives_way(one: Destination, other: Destination, order: dict) -> bool:
-    """Which of two in one memory gets its own: what may be a new tensor, else what was planned later."""
+    """Returns whether ``one`` gets memory of its own, when both lie in the same memory: the one that may be a new tensor does, or
+    else the one that was planned later."""
     return not one.is_exact if one.is_exact != other.is_exact else order[id(one)] > order[id(other)]
 
 
@@ -64,7 +68,8 @@ def _copy(live: Any, primary: Any) -> None:
 
 
 class Plan:
-    """``missing`` and ``unexpected`` are paths; the parts of the state fill them while they plan, of what ``only`` selects."""
+    """The destinations of a restore. The parts of the state add the paths that are ``missing`` or ``unexpected`` while they plan,
+    among those that ``only`` selects."""
 
     def __init__(self, layouts: Layouts, only: Optional[Only] = None) -> None:
         self.layouts = layouts
@@ -76,7 +81,7 @@ class Plan:
         self.warnings: list = []
 
     def want(self, ref: Ref, live: Any = None, coordinate: Optional[str] = None, fresh: Any = None) -> None:
-        """The stored array is to come into ``live``, or into ``fresh`` (default: new CPU memory)."""
+        """Plans to restore the stored array into ``live``, or else into ``fresh``, or else into new CPU memory."""
         live, fresh = self.layouts.wrap(ref.name, live), self.layouts.wrap(ref.name, fresh)
         key = (ref.name, coordinate)
         known = self._destinations.get(key)
@@ -98,7 +103,7 @@ class Plan:
         self._destinations[key] = destination
 
     def want_exact(self, path: str, ref: Ref, live: Any) -> None:
-        """The same into a live tensor that must have the stored shape and dtype. ``path`` names it in errors."""
+        """Plans to restore into a live tensor that must have the stored shape and dtype. ``path`` names it in errors."""
         live = self.layouts.wrap(path, live)
         local = live.local if isinstance(live, Sharded) else live
         arrays.check_tensor(path, local)
@@ -115,18 +120,18 @@ class Plan:
         self._destinations[(ref.name, None)].is_exact = True
 
     def keep(self, name: str, live: Any) -> None:
-        """A live tensor whose memory is not to change on account of others."""
+        """Notes a live tensor that is not restored, so that restoring other arrays does not change its memory."""
         span = memory.span_of(None, name, _local(live))
         self._kept.extend([span] if span is not None else [])
 
     def get(self, ref: Ref, coordinate: Optional[str] = None) -> Any:
-        """The memory that holds a stored array after ``finish``: the live one where there is one."""
+        """Returns the array that holds a stored array after ``finish``: the live one if there is one."""
         destination = self._destinations[(ref.name, coordinate)]
         array = destination.copies[0] if destination.copies else destination.primary
         return array.value() if isinstance(array, Sharded) else array
 
     def check_memory(self) -> None:
-        """InvalidError names a live tensor whose memory cannot be written: better than a crash in the middle."""
+        """Raises InvalidError, which names the tensor, if a live tensor lies in memory that cannot be written: writing would crash."""
         readonly = memory.ReadOnly()
         for destination in self._destinations.values():
             for array in (destination.primary, *destination.copies):
@@ -136,8 +141,8 @@ class Plan:
                                           "file that was opened for reading); clone it before the restore")
 
     def part_memory(self) -> None:
-        """What lies in the memory of something else comes into memory of its own first; ``finish`` sees whether both were
-        stored with the same bits."""
+        """Restores an array that shares live memory with another one into memory of its own first. ``finish`` copies it back if both
+        were stored with the same bits."""
         found = [memory.span_of(d, d.ref.name, _local(array)) for d in self._destinations.values()
                  for array in (d.primary, *d.copies)]
         order = {id(d): idx for idx, d in enumerate(self._destinations.values())}
@@ -156,18 +161,18 @@ class Plan:
         return self._destinations.values()
 
     def rows(self, is_read_here: Callable[[Destination], bool] = lambda destination: True) -> list:
-        """Tuples for Client.set_tensors."""
+        """Returns the tuples for Client.set_tensors."""
         rows = (arrays.row(d.ref, d.primary, d.coordinate) for d in self._destinations.values() if is_read_here(d))
         return [row for row in rows if row is not None]
 
     def settle(self) -> None:
-        """Before the restore: nothing uses the memory on devices any more."""
+        """Waits, before the restore, until no kernel uses the memory on devices any more."""
         found = (d.primary.local if isinstance(d.primary, Sharded) else d.primary for d in self._destinations.values())
         indices = (device.index(memory) for memory in found if isinstance(memory, torch.Tensor))
         device.settle(index for index in indices if index is not None)
 
     def finish(self) -> None:
-        """After the restore: copies from primaries to the live tensors that libcairn cannot write, and checks them."""
+        """Copies, after the restore, from the primaries to the live tensors that libcairn cannot write, and checks the copies."""
         with torch.no_grad():
             for destination in self._destinations.values():
                 if not destination.rivals:
@@ -186,7 +191,8 @@ class Plan:
                                              "from the restored bytes, so its memory does not keep what is written to it")
 
     def _copy_beside_rivals(self, d: Destination) -> bool:
-        """Into memory that holds something else already: right where that keeps its bits; else False, and it is in new memory."""
+        """Copies into memory that holds other arrays already. Returns False if that would change their bits: they are put back, and
+        the copy goes to new memory."""
         before = [arrays.aside(rival.array) for rival in d.rivals]
         self._copy_out(d)
         hurt = [rival for rival, bits in zip(d.rivals, before) if not arrays.same_bits(rival.array, bits)]
@@ -202,7 +208,7 @@ class Plan:
         return not hurt
 
     def check_live(self, path: str, ref: Ref, live: Any, coordinate: Optional[str] = None) -> None:
-        """DigestMismatchError unless the tensor that the state now holds has the restored bits and type."""
+        """Raises DigestMismatchError unless the tensor that the state now holds has the restored bits and type."""
         destination = self._destinations[(ref.name, coordinate)]
         live = self.layouts.wrap(path, live)
         if not arrays.is_array(live) or not arrays.fits(ref, live) or not arrays.same_bits(live, destination.primary):

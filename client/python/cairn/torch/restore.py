@@ -61,7 +61,7 @@ class Restore:
 
     def run(self, step: Union[str, int], strict: bool, only: Optional[Sequence[str]] = None,
             share: Optional[str] = None) -> Optional[Restored]:
-        """None only for a run proven to be empty."""
+        """Restores. Returns None only if the run is proven to be empty."""
         self._only = only
         self._check(step, strict, only, share)
         wanted, term = parse_step(step)
@@ -100,7 +100,7 @@ class Restore:
         raise InternalError.of(f"the restore fell back {_ROUNDS_MAX} times and was given up; report this")
 
     def _check(self, step: Any, strict: bool, only: Any, share: Optional[str]) -> None:
-        """Refuses before anything is asked, on all ranks alike."""
+        """Raises on all ranks alike if an argument is wrong, before any request is sent."""
         error: Optional[CairnError] = None
         try:
             parse_step(step)
@@ -118,8 +118,8 @@ class Restore:
     # --- trees ------------------------------------------------------------------------------------------------
 
     def _first(self, wanted: int, term: int, allow: bool) -> Any:
-        """The trees of the checkpoint that is asked for; None for a run proven to be empty. Ranks of an attempt get the same one
-        from the server; readers take what rank 0 gets."""
+        """Returns the trees of the checkpoint that is asked for, or None if the run is proven to be empty. Ranks of an attempt get
+        the same checkpoint from the server; readers take the one that rank 0 gets."""
         self._fell_back = False
         error: Optional[CairnError] = None
         found: Any = None
@@ -180,7 +180,7 @@ class Restore:
         return op
 
     def _try(self, rows: list, which: tuple, allow_older: bool, coordinates: Sequence[str] = ()) -> tuple:
-        """(operation, its error)."""
+        """Returns (the operation, its error or None)."""
         op: Any = None
         try:
             op = self._begin(rows, which, allow_older, coordinates)
@@ -255,7 +255,7 @@ class Restore:
             raise
 
     def _is_reshaped(self, root: dict) -> bool:
-        """Whether the ranks are others than those that saved."""
+        """Returns whether the ranks are others than those that saved."""
         return sorted(root["coordinates"]) != sorted(self._group.coordinates)
 
     # --- plan: nothing of the state is touched ----------------------------------------------------------------------

@@ -36,7 +36,7 @@ def _bytes_of(tensor: torch.Tensor) -> int:
 
 
 def _gather(memories: list, data: torch.Tensor) -> None:
-    """Their bytes, one after the other, also from devices."""
+    """Copies the bytes of the memories into ``data``, one after the other, also from devices."""
     at = 0
     for memory in memories:
         part = as_bytes(memory)
@@ -51,8 +51,8 @@ def _sha256(data: torch.Tensor) -> bytes:
 
 
 class _Alike:
-    """What one set of ranks wants alike. ``lots``: (reader's index among the ranks, destinations), at most a bucket's
-    bytes each but for single large ones; the same on all of them."""
+    """The destinations that one set of ranks wants alike. ``lots`` yields (the reader's index among the ranks, destinations), the
+    same on all ranks. A lot has at most a bucket's bytes, unless it is one large array."""
 
     def __init__(self, ranks: list, destinations: list) -> None:
         self.ranks = ranks
@@ -80,7 +80,7 @@ class _Alike:
 
 
 class Sharing:
-    """Every rank makes one for its plan, before the arrays are asked for."""
+    """Divides the reading among ranks that want the same arrays. Every rank makes one for its plan, before it asks for arrays."""
 
     def __init__(self, group: Group, plan: Plan) -> None:
         self._group, self._sets = group, []
@@ -107,8 +107,8 @@ class Sharing:
         return id(destination) not in self._skipped
 
     def hand_over(self) -> None:
-        """Every rank calls it when what it reads has come. The error is the same on all ranks: DigestMismatchError names the
-        tensors; MissingRanksError."""
+        """Sends the arrays that this rank has read to the others, and receives theirs. Every rank calls it once its own arrays have
+        come. Raises the same error on all ranks: DigestMismatchError, which names the tensors, or MissingRanksError."""
         error: Optional[CairnError] = None
         for alike in self._sets:
             for reader, lot in alike.lots():
