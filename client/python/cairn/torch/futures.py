@@ -156,11 +156,11 @@ class SaveHandle:
 
 
 class Failures:
-    """The rule for saves that fail in the background. A skipped one has not failed: it is counted apart.
+    """What happens when saves fail in the background, by ``on_error``. A skipped save has not failed, and is counted apart.
 
-    "warn": logged and counted; the next save raises after ``max_failures`` in a row, or when the last good save is
-    ``max_age`` seconds ago. "raise": the next save, wait or close raises what no future has told yet. A callable: called with (step, error) from
-    save, wait or close. FENCED is raised at once and ever after.
+    With "warn" failures are logged and counted. The next save raises after ``max_failures`` in a row, or if the last good
+    save is more than ``max_age`` seconds ago. With "raise" the next save, wait or close raises an error that no future has
+    raised yet. A callable is called with (step, error) from save, wait or close. FencedError is raised at once and ever after.
     """
 
     def __init__(self, on_error: Union[str, Callable[[int, CairnError], None]], max_failures: int,
@@ -184,7 +184,7 @@ class Failures:
         self.count, self._last_good = 0, time.monotonic()
 
     def failed(self, step: int, error: CairnError, told: bool = False) -> None:
-        """``told``: the caller has had this error from the save's future already."""
+        """Takes note of a failed save. ``told`` says that the save's future has raised the error to the caller already."""
         if isinstance(error, SkippedError):
             self.skipped += 1
             log.info("the save of step %d was skipped: %s", step, error)
@@ -202,7 +202,7 @@ class Failures:
             log.warning("the save of step %d failed (%d in a row): %s", step, self.count, error)
 
     def check(self, before_save: bool) -> None:
-        """Raises what is due. ``before_save``: "warn" has its limits only there."""
+        """Raises an error that is due. The limits of "warn" count only with ``before_save``."""
         if self._fenced is not None:
             raise self._fenced
         if self._pending is not None:

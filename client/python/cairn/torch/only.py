@@ -20,7 +20,7 @@ _PATTERNS_MAX = 4096
 
 
 class Only:
-    """``patterns`` None: everything. Remembers which patterns met something."""
+    """Selects names by ``patterns``; None selects everything. Remembers which patterns have matched a name."""
 
     def __init__(self, patterns: Optional[Sequence[str]] = None) -> None:
         self.is_all = patterns is None
@@ -43,7 +43,7 @@ class Only:
         return patterns
 
     def has(self, name: str, above: str = "") -> bool:
-        """Whether the name is selected; ``above``: the name of what it belongs to, which selects it as well."""
+        """Returns whether the name is selected, by itself or by ``above``, the name of the object that it belongs to."""
         if self.is_all:
             return True
         found = self._known.get(name)
@@ -58,7 +58,7 @@ class Only:
         return found or by_above
 
     def check_used(self) -> None:
-        """MissingTensorError names a pattern that met nothing, with names that resemble it."""
+        """Raises MissingTensorError, with similar names, if a pattern has matched no name."""
         for pattern in self._patterns:
             if pattern in self._unused:
                 plain = re.sub(r"[*?]+|\[[^]]*\]", "", pattern)

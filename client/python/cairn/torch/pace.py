@@ -25,7 +25,7 @@ _KEPT = 5  # saves whose times count: the median of the last ones
 
 @dataclass(frozen=True)
 class Advice:
-    """What interval="auto" has come to. Times are seconds.
+    """The interval that interval="auto" has chosen, and why. Times are seconds.
 
     Attributes:
         mtbf: The time between failures.
@@ -45,9 +45,8 @@ class Advice:
 
 
 def failures_of(checkpoints: list) -> tuple:
-    """(failures, seconds observed) of a run's record: every term after the first is a start after something ended; what was
-    observed lies between the first and the last commit of each term. A planned restart counts as a failure: the record does
-    not tell them apart."""
+    """Returns (failures, seconds observed) from a run's checkpoints. Every term after the first counts as a failure, also a planned
+    restart, which the record does not tell apart. A term is observed from its first to its last commit."""
     spans: dict = {}
     for item in checkpoints:
         first, last = spans.get(item.term, (item.commit_time, item.commit_time))
@@ -56,7 +55,7 @@ def failures_of(checkpoints: list) -> tuple:
 
 
 class Pacer:
-    """``interval``: seconds, or "auto"; ``clock``: monotonic seconds."""
+    """Decides when the next save is due. ``interval`` is seconds or "auto"; ``clock`` returns monotonic seconds."""
 
     def __init__(self, group: Group, interval: Union[str, float], overhead_max: float, mtbf: Optional[float], in_flight: int,
                  clock: Callable[[], float] = time.monotonic) -> None:
@@ -79,11 +78,11 @@ class Pacer:
         self.advice: Optional[Advice] = None
 
     def seen(self, checkpoints: list) -> None:
-        """What the run's record tells of earlier lives."""
+        """Takes the failures of earlier attempts from the run's checkpoints."""
         self._failures, self._observed = failures_of(checkpoints)
 
     def saved(self, handle: SaveHandle, began: float) -> None:
-        """A save has returned; ``began`` by this clock."""
+        """Takes note of a save that has returned, and that began at ``began`` by this clock."""
         self._ended = self._clock()
         self._blocked.append(max(1e-6, self._ended - began))
         self._watched.append((handle, began))
@@ -99,7 +98,7 @@ class Pacer:
                 self._persist.append(self._clock() - began)
 
     def _is_due(self) -> bool:
-        """On rank 0."""
+        """Returns whether a save is due. Only rank 0 calls it."""
         self._watch()
         if self._interval != "auto":
             return self._clock() - self._ended >= float(self._interval)

@@ -18,7 +18,7 @@ from .sharded import Layouts
 
 
 class CairnWarning(UserWarning):
-    """What a restore had to do that may surprise: reseeded RNG, tied weights restored into an untied model."""
+    """A warning of a restore about a result that may surprise: a reseeded RNG, tied weights restored into an untied model."""
 
 
 class Part:
@@ -36,18 +36,18 @@ class Part:
         return value
 
     def live_names(self, names: Names) -> list:
-        """What a restore may select of it, beside its key."""
+        """Returns the names that a restore may select in this part, beside its key."""
         return []
 
     def collect(self, names: Names) -> dict:
         raise NotImplementedError
 
     def own(self, stored: dict) -> Optional[dict]:
-        """Of what ``collect`` gave: what each rank keeps for itself, small; None where rank 0's stands for all."""
+        """Returns the small share of ``stored`` (from ``collect``) that each rank keeps for itself, or None if rank 0's stands for all."""
         return None
 
     def with_own(self, stored: dict, own: dict, find: Callable[[str], Optional[Ref]]) -> dict:
-        """``stored`` as this rank had it. ``find``: the array that the checkpoint holds by a name."""
+        """Returns ``stored`` as this rank had it. ``find`` returns the array that the checkpoint holds under a name."""
         return own
 
     def plan(self, stored: dict, plan: Plan, names: Names) -> None:

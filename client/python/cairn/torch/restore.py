@@ -52,7 +52,8 @@ def _ranks(ranks: Sequence[int]) -> str:
 
 
 class Restore:
-    """``unusable`` says, after a failure, why the state in memory must not be used; "" when it was not touched."""
+    """The restores of a Checkpointer. After a failure ``unusable`` says why the state in memory must not be used; it is "" if the
+    state was not touched."""
 
     def __init__(self, client: Client, group: Group, state: State, deadline: Optional[float]) -> None:
         self._client, self._group, self._state, self._deadline = client, group, state, deadline

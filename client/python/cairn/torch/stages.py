@@ -18,14 +18,17 @@ _BY_NAME = ("tensors", "aliases", "transient", "extra")
 
 
 def classes(digests: Sequence[bytes]) -> list:
-    """For each rank the first rank with the same names."""
+    """Returns for each rank the first rank with the same digest."""
     first: dict = {}
     return [first.setdefault(digest, rank) for rank, digest in enumerate(digests)]
 
 
 def merge(stages: Sequence[dict], has_own: bool) -> tuple:
-    """(one tree of parts, warnings) of those of all stages. ``has_own``: the first is this rank's own stage; else the ranks
-    have changed. What several have comes from the first. Changes nothing of what it is given. FormatError, InvalidError."""
+    """Merges the trees of all stages into one. Returns (the tree of parts, warnings).
+
+    A part that several stages have comes from the first one. ``has_own`` says that the first is this rank's own stage; without
+    it the ranks have changed. The arguments are not changed. Raises FormatError or InvalidError.
+    """
     merged: dict = {}
     notes: list = []
     for parts in stages:

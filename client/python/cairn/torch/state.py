@@ -26,7 +26,7 @@ VERSION = 1
 
 
 def names_digest(names: Iterable[str]) -> bytes:
-    """The same for the same names in any order."""
+    """Returns a digest of the names that does not depend on their order."""
     return hashlib.sha256("\n".join(sorted(names)).encode()).digest()[:16]
 
 
@@ -38,8 +38,8 @@ def _what(tensor: Any) -> str:
 
 
 class State:
-    """``values``: key -> object, as the caller sees it; ``parts`` and ``local_parts``: the same as Parts;
-    ``on_reshape``: key -> rule of a local part. InvalidError names a key that cannot be used."""
+    """The state that is saved. ``values`` maps keys to objects, as the caller sees them; ``parts`` and ``local_parts`` hold them as
+    Parts; ``on_reshape`` maps the key of a local part to its rule. Raises InvalidError for a key that cannot be used."""
 
     def __init__(self, values: Mapping[str, Any], layouts: Layouts, coordinate: str) -> None:
         if not isinstance(values, Mapping):
@@ -58,7 +58,7 @@ class State:
         self._take()
 
     def _take(self) -> None:
-        """Makes the parts of what ``values`` holds; those of the same object stay."""
+        """Makes the parts of the objects in ``values``. The parts of objects that were there before are kept."""
         old = {part.key: part for part in (*self.parts, *self.local_parts)}
         parts: list = []
         local_parts: list = []
@@ -87,7 +87,7 @@ class State:
         return Names([Walk(part.key, part.obj, self.layouts) for part in self.parts if isinstance(part, ModuleState)])
 
     def held_names(self) -> dict:
-        """``key.name`` of all tensors of all models, ties included -> shape and type; and the keys -> what kind they are."""
+        """Returns a dict: ``key.name`` of each tensor of each model, ties included -> shape and type, and each key -> its kind."""
         held = {part.key: part.kind for part in self.parts}
         for part in self.parts:
             walk = Walk(part.key, part.obj, self.layouts) if isinstance(part, ModuleState) else None
@@ -98,12 +98,12 @@ class State:
         return held
 
     def set_stages(self, first: Sequence[int], holders: Mapping[str, Sequence[int]], names: Mapping[str, str]) -> None:
-        """``first``: for each rank the first one that holds the same names; ``holders``: of names that not all have; ``names``:
-        what this rank holds, as ``held_names``."""
+        """Sets who holds what: ``first`` has for each rank the first one with the same names, ``holders`` the ranks of the names that
+        not all ranks have, and ``names`` is this rank's ``held_names``."""
         self.first, self.layouts.holders, self._names = list(first), dict(holders), dict(names)
 
     def refresh(self) -> Optional[dict]:
-        """Takes what was put into ``values`` or taken out of it. Gives ``held_names`` where these are others now, else None."""
+        """Takes over changes of ``values``. Returns ``held_names`` if they have changed, else None."""
         live = {key: obj.obj if isinstance(obj, PerRank) else obj for key, obj in self.values.items()}
         if live.keys() == self._live.keys() and all(live[key] is obj for key, obj in self._live.items()):
             return None
@@ -112,7 +112,7 @@ class State:
         return names if names != self._names else None
 
     def replaced(self, part: Part) -> None:
-        """A restore made another object for this part: hands it to the caller."""
+        """Hands the caller the new object that a restore has made for this part."""
         holder = self.values[part.key]
         if isinstance(holder, PerRank):
             holder.obj = part.obj
@@ -121,20 +121,20 @@ class State:
         self._live[part.key] = part.obj
 
     def _own(self, stored: Mapping[str, dict], shared: arrays.Collector) -> dict:
-        """What this rank has of parts that the ranks should have alike, where that is small: a restore gives each rank its own,
-        and takes rank 0's only where the ranks have changed. Arrays in it are the shared ones."""
+        """Returns this rank's small share of parts that all ranks should have alike. A restore gives each rank its own share, and
+        takes rank 0's only if the ranks have changed. Its arrays are the shared ones."""
         own = {part.key: part.own(stored[part.key]) for part in self.parts}
         return {key: tree.encode(value, "", shared.again) for key, value in own.items() if value is not None}
 
     def _names_digest(self, names: list) -> bytes:
-        """Tells at a restore whether this rank had other tensors than rank 0, whose tree is the one that is stored."""
+        """Returns a digest by which a restore sees whether this rank had other tensors than rank 0, whose tree is stored."""
         if names != self._last_names[0]:
             self._last_names = (names, names_digest(names))
         return self._last_names[1]
 
     def collect(self, rank: int, coordinates: Sequence[str], loan: Loan, lazy: bool = False) -> tuple:
-        """(rows for set_tensors, rows for set_blobs). UnsupportedValueError names what cannot be stored. ``lazy``: rows
-        are marked eager but for what only optimizer steps change. ``loan``: what the rows borrow."""
+        """Returns (rows for set_tensors, rows for set_blobs). With ``lazy`` all rows are marked eager, except those of tensors that
+        only optimizer steps change. ``loan`` keeps what the rows borrow. Raises UnsupportedValueError, which names the value."""
         names = self.names()
         shared = arrays.Collector(self.layouts, None, self._known)
         root = {"version": VERSION, "framework": "torch", "world_size": len(coordinates),

@@ -21,7 +21,7 @@ from .part import CairnWarning
 
 
 class Stopper:
-    """``signals``: numbers that ask to stop. Handlers that were there before are called as well."""
+    """Lets all ranks stop after the same step. ``signals`` are the numbers that ask to stop; their earlier handlers are called too."""
 
     def __init__(self, group: Group, signals: Iterable[int]) -> None:
         self._group, self._signals = group, tuple(signals)
@@ -33,11 +33,11 @@ class Stopper:
         self._installed = False
 
     def request(self) -> None:
-        """This rank wants to stop; safe in a signal handler and in any thread."""
+        """Asks for the stop of all ranks. It is safe in a signal handler and in any thread."""
         self._asked = True
 
     def install(self) -> None:
-        """From the first step on, so that a job that never asks still dies by SIGTERM as it always did."""
+        """Installs the handlers, at the first ``should_stop``, so that a job that never calls it still dies by SIGTERM."""
         if self._installed or not self._signals:
             return
         self._installed = True
@@ -62,7 +62,7 @@ class Stopper:
         return handler
 
     def remove(self) -> None:
-        """Puts the earlier handlers back, where ours are still the ones."""
+        """Puts the earlier handlers back, unless somebody has replaced ours."""
         if threading.current_thread() is threading.main_thread():
             for number, handler in self._handlers.items():
                 if signal.getsignal(number) is handler:
