@@ -167,6 +167,10 @@ static void on_deadline(struct timer *timer)
 static void on_lost(struct request *request)
 {
     struct call *call = container_of(request, struct call, request);
+    if (request->was_broken) { /* asked again, the server would say the same */
+        finish(call, CAIRN_E_PROTOCOL, &call->engine->link.diag);
+        return;
+    }
     ask_later(call, 0);
 }
 
@@ -248,6 +252,8 @@ static int total_of(const struct call *call, const struct frame *frame, const st
         fits = (uint64_t)msg->u.plan_reply.record_count * PLAN_READ_BYTES == frame->payload_bytes;
     } else if (msg->type == MSG_READ_REPLY) {
         fits = msg->u.read_reply.bytes == frame->payload_bytes;
+    } else if (msg->type == MSG_LANDED) {
+        fits = false; /* no call offers memory to land in */
     }
     if (!fits || total > limit) {
         return diag_set(

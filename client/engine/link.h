@@ -19,8 +19,8 @@ struct request;
 /* Callbacks of a request. on_reply and on_payload follow conn_handler's result rule: a non-zero
  * result means that the peer broke the protocol, and closes the connection. */
 struct request_ops {
-    /* Called for a reply, and for ERROR. ERROR ends the request, which is then already out of the
-     * table. */
+    /* Called for a message that may answer what was asked. ERROR ends the request, which is then
+     * already out of the table. */
     int (*on_reply)(struct request *request, const struct frame *frame, const struct msg *msg,
                     void **ret_payload, struct diag *diag);
     /* Called when the payload of a reply is complete. NULL if the replies have no payload. */
@@ -35,8 +35,10 @@ struct request_ops {
 struct request {
     struct list link;
     const struct request_ops *ops;
-    uint32_t stream; /* 0 while it is not in the table */
-    bool receiving;  /* conn is writing into a buffer that on_reply named */
+    uint32_t stream;     /* 0 while it is not in the table */
+    enum msg_type asked; /* sent last on the stream; 0 before that */
+    bool receiving;      /* conn is writing into a buffer that on_reply named */
+    bool was_broken;     /* a reply to it broke the protocol, which ends the connection */
 };
 
 /* The connection, embedded in the engine. Invariant: requests are in the table only while the link
@@ -96,8 +98,8 @@ void link_ask(struct link *link, struct request *request, const struct msg *msg)
  * lands). */
 void link_ask_fd(struct link *link, struct request *request, const struct msg *msg, int fd);
 /* Sends a message on the stream of the request. A NULL request means stream 0. */
-void link_send(struct link *link, const struct request *request, const struct msg *msg);
-void link_send_payload(struct link *link, const struct request *request, const struct msg *msg,
+void link_send(struct link *link, struct request *request, const struct msg *msg);
+void link_send_payload(struct link *link, struct request *request, const struct msg *msg,
                        struct conn_out *out);
 /* Ends a request, whether it is in the table or not. If its payload is arriving in its buffer, the
  * connection is closed, so that nothing is written there later. */

@@ -2,7 +2,8 @@
  *
  * The requests of a link: the table by stream, what they send, and the replies that come for them.
  * Invariant: a request is in the table exactly while its stream is not 0; a request that was given
- * up has its replies dropped. Loop's thread.
+ * up has its replies dropped, and its owner sees only types that answer what it asked. Loop's
+ * thread.
  */
 #include "engine/link.h"
 
@@ -78,6 +79,23 @@ static int discard(struct link *link, const struct frame *frame, void **ret_payl
     return 0;
 }
 
+/* Returns PROTOCOL if the message is no reply to what was asked, or may have no payload. */
+static int check_reply(const struct request *request, const struct frame *frame,
+                       const struct msg *msg, struct diag *diag)
+{
+    if (!msg_is_reply(request->asked, msg->type)) {
+        const char *asked = msg_name(request->asked);
+        return diag_set(diag, CAIRN_E_PROTOCOL, "the server answered %s with %s",
+                        asked ? asked : "what was not asked yet", msg_name(msg->type));
+    }
+    if (frame->payload_bytes > 0 && (msg->type == MSG_ERROR || !request->ops->on_payload)) {
+        return diag_set(diag, CAIRN_E_PROTOCOL,
+                        "the server sent %s with a payload, which is not allowed",
+                        msg_name(msg->type));
+    }
+    return 0;
+}
+
 int link_reply(struct link *link, const struct frame *frame, const struct msg *msg,
                void **ret_payload, struct diag *diag)
 {
@@ -85,20 +103,20 @@ int link_reply(struct link *link, const struct frame *frame, const struct msg *m
     if (!request) {
         return discard(link, frame, ret_payload, diag);
     }
-    if (frame->payload_bytes > 0 && (msg->type == MSG_ERROR || !request->ops->on_payload)) {
-        return diag_set(diag, CAIRN_E_PROTOCOL,
-                        "the server sent %s with a payload, which is not allowed",
-                        msg_name(msg->type));
-    }
     CHECK(link->receiving == NULL); /* one payload comes at a time */
-    if (msg->type == MSG_ERROR) {
+    int rc = check_reply(request, frame, msg, diag);
+    if (rc == 0 && msg->type == MSG_ERROR) {
         unlink_request(link, request);
     }
-    int rc = request->ops->on_reply(request, frame, msg, ret_payload, diag);
+    if (rc == 0) {
+        rc = request->ops->on_reply(request, frame, msg, ret_payload, diag);
+    }
     if (rc == 0 && frame->payload_bytes > 0) {
         CHECK(*ret_payload != NULL);
         link->receiving = request;
         request->receiving = true;
+    } else if (rc == CAIRN_E_PROTOCOL) {
+        request->was_broken = true;
     }
     return rc;
 }
@@ -122,7 +140,8 @@ void link_add(struct link *link, struct request *request)
     CHECK(request->stream == 0);
     CHECK(request->ops != NULL);
     request->stream = link->next_stream++;
-    request->receiving = false;
+    request->asked = 0;
+    request->receiving = request->was_broken = false;
     list_init(&request->link);
     list_add_tail(bucket_of(link, request->stream), &request->link);
 }
@@ -130,25 +149,30 @@ void link_add(struct link *link, struct request *request)
 void link_ask(struct link *link, struct request *request, const struct msg *msg)
 {
     link_add(link, request);
-    conn_send_always(link->conn, request->stream, msg);
+    link_send(link, request, msg);
 }
 
 void link_ask_fd(struct link *link, struct request *request, const struct msg *msg, int fd)
 {
     link_add(link, request);
+    request->asked = msg->type;
     conn_send_fd(link->conn, request->stream, msg, fd);
 }
 
-void link_send(struct link *link, const struct request *request, const struct msg *msg)
+void link_send(struct link *link, struct request *request, const struct msg *msg)
 {
     CHECK(link_is_up(link));
+    if (request) {
+        request->asked = msg->type;
+    }
     conn_send_always(link->conn, request ? request->stream : 0, msg);
 }
 
-void link_send_payload(struct link *link, const struct request *request, const struct msg *msg,
+void link_send_payload(struct link *link, struct request *request, const struct msg *msg,
                        struct conn_out *out)
 {
     CHECK(link_is_up(link));
+    request->asked = msg->type;
     conn_send_payload(link->conn, request->stream, msg, out);
 }
 

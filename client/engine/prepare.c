@@ -221,12 +221,11 @@ static int on_reply(struct request *request, const struct frame *frame, const st
         struct diag why = DIAG_INIT;
         int code = engine_read_error(&msg->u.error, &why);
         refuse(engine, code, why.text);
-    } else if (msg->type == MSG_ARENA && msg->u.arena.arena_id == hand->asked) {
+    } else if (msg->u.arena.arena_id == hand->asked) {
         hand->held = hand->asked;
         link_forget(&engine->link, request);
     } else {
-        return diag_set(diag, CAIRN_E_PROTOCOL, "the server sent %s in answer to ARENA",
-                        msg_name(msg->type));
+        return diag_set(diag, CAIRN_E_PROTOCOL, "the server took another arena than was offered");
     }
     engine_pump(engine);
     return 0;

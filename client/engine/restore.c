@@ -243,13 +243,9 @@ static enum sm_result on_resolve(struct sm *sm)
     if (!restore->come) {
         return SM_WAIT;
     }
-    if (restore->call_status != 0 || restore->call.reply.type != MSG_RESOLVED) {
+    if (restore->call_status != 0) {
         struct diag diag = restore->call.diag;
-        int status = restore->call_status != 0 ? restore->call_status
-                                               : diag_set(&diag, CAIRN_E_PROTOCOL,
-                                                          "the server sent %s in answer to RESTORE",
-                                                          msg_name(restore->call.reply.type));
-        restore_fail(restore, status, &diag);
+        restore_fail(restore, restore->call_status, &diag);
         return SM_AGAIN;
     }
     resolved(restore);
@@ -514,10 +510,6 @@ static enum sm_result on_report(struct sm *sm)
     }
     if (restore->call_status != 0) {
         return fail_by_report(restore, restore->call.diag.text);
-    }
-    if (restore->call.reply.type != MSG_VERDICT) {
-        restore->call_status = CAIRN_E_PROTOCOL;
-        return fail_by_report(restore, "the server did not answer REPORT with VERDICT");
     }
     return verdict(restore);
 }

@@ -134,9 +134,8 @@ static int on_reply(struct request *request, const struct frame *frame, const st
                                                                   : err_text(msg->u.error.code));
         return 0;
     }
-    if (msg->type != MSG_LANDING || msg->u.landing.landing_id != landing->id) {
-        return diag_set(diag, CAIRN_E_PROTOCOL, "the server sent %s in answer to LANDING",
-                        msg_name(msg->type));
+    if (msg->u.landing.landing_id != landing->id) {
+        return diag_set(diag, CAIRN_E_PROTOCOL, "the server took other memory than was offered");
     }
     CHECK(landing->state == LANDING_OFFERED);
     link_forget(&restore->engine->link, request);

@@ -199,13 +199,10 @@ static int on_lists_reply(struct request *request, const struct frame *frame, co
 {
     struct agree_lists *lists = container_of(request, struct agree_lists, request);
     struct save_agree *agree = lists->agree;
-    (void)frame, (void)ret_payload;
+    (void)frame, (void)ret_payload, (void)diag;
     if (msg->type == MSG_ERROR) {
         finish_if_all(agree); /* most likely the save has ended, and the next request is told */
         return 0;
-    }
-    if (msg->type != MSG_HOLDERS) {
-        return diag_set(diag, CAIRN_E_PROTOCOL, "%s for LISTS", msg_name(msg->type));
     }
     const struct msg_sets *sets = &msg->u.holders;
     int rc = add_rows(lists, sets);
@@ -295,8 +292,9 @@ static int on_agree_reply(struct request *request, const struct frame *frame, co
     (void)frame, (void)ret_payload;
     if (msg->type == MSG_ERROR) {
         agree->talk = TALK_ANSWERED; /* decides alone; the next request is told why */
-    } else if (msg->type != MSG_AGREED || msg->u.agreed.count != agree->held.group_count) {
-        return diag_set(diag, CAIRN_E_PROTOCOL, "%s for AGREE", msg_name(msg->type));
+    } else if (msg->u.agreed.count != agree->held.group_count) {
+        return diag_set(diag, CAIRN_E_PROTOCOL, "%u verdicts in answer to AGREE about %u groups",
+                        msg->u.agreed.count, agree->held.group_count);
     } else {
         link_forget(&agree->common->engine->link, request);
         take_verdicts(agree, &msg->u.agreed);

@@ -249,16 +249,13 @@ static int on_reply(struct request *request, const struct frame *frame, const st
 {
     struct check_group *asked = container_of(request, struct check_group, request);
     struct save_check *check = asked->check;
-    (void)frame, (void)ret_payload;
+    (void)frame, (void)ret_payload, (void)diag;
     if (msg->type == MSG_ERROR) {
         if (msg->u.error.code != CAIRN_E_ABORTED) { /* the save has ended, and SEAL is told */
             end_uncompared(check, msg->u.error.code, msg->u.error.text);
         }
         finish_if_all(check);
         return 0;
-    }
-    if (msg->type != MSG_COMPARED) {
-        return diag_set(diag, CAIRN_E_PROTOCOL, "%s for DIGESTS", msg_name(msg->type));
     }
     const struct msg_sets *sets = &msg->u.compared;
     if (sets->code != 0) {

@@ -132,8 +132,7 @@ static bool ended(const struct save_send *send)
     return send->assigned == send->room->layout.payload_count;
 }
 
-static void complete(struct save_send *send, const struct request *request,
-                     const struct msg_seal *seal)
+static void complete(struct save_send *send, struct request *request, const struct msg_seal *seal)
 {
     struct msg msg = {
         .type = MSG_COMPLETE,

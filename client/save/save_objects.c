@@ -401,8 +401,7 @@ static int on_object_reply(struct request *request, const struct frame *frame,
         return 0;
     }
     struct object_id id = save_object_id(send, idx);
-    if (msg->type != MSG_OBJECT_DURABLE || object->state != OBJECT_ENDED ||
-        !object_id_equal(&id, &msg->u.object_durable.object)) {
+    if (object->state != OBJECT_ENDED || !object_id_equal(&id, &msg->u.object_durable.object)) {
         return diag_set(diag, CAIRN_E_PROTOCOL, "%s for object %u, which was not ended",
                         msg_name(msg->type), object->sequence);
     }

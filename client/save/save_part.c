@@ -234,7 +234,7 @@ bool save_part_is_made(const struct save_part *part)
     return !part->running && part->status == 0 && part->round == part->send->round;
 }
 
-bool save_part_send(struct save_part *part, const struct request *request)
+bool save_part_send(struct save_part *part, struct request *request)
 {
     struct link *link = &part->send->common->engine->link;
     CHECK(save_part_is_made(part));

@@ -30,7 +30,7 @@ void save_part_make(struct save_part *part);
 bool save_part_is_made(const struct save_part *part);
 /* Sends as much of the part as there are slots, on the stream of the request. Returns true when the
  * connection has the last frame. */
-bool save_part_send(struct save_part *part, const struct request *request);
+bool save_part_send(struct save_part *part, struct request *request);
 /* Called when the save is committed by this part: keeps it as a base, if it is what the server
  * has, and what comparing has brought. */
 void save_part_keep(const struct save_part *part);

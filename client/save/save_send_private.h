@@ -90,8 +90,7 @@ struct save_way {
     /* Returns whether all is on its way, so that the part may be made. */
     bool (*ended)(const struct save_send *send);
     /* Asks for the end of the save on the stream of the request. `seal` describes the part. */
-    void (*complete)(struct save_send *send, const struct request *request,
-                     const struct msg_seal *seal);
+    void (*complete)(struct save_send *send, struct request *request, const struct msg_seal *seal);
     /* Takes HANDED and SEALED, the server's word on a save that was completed; may be NULL. Without
      * it there is no HANDED. */
     void (*told)(struct save_send *send, const struct msg *msg);

@@ -107,8 +107,7 @@ static bool ended(const struct save_send *send)
     return save_objects_are_durable(send) && send->digest_next == send->room->layout.payload_count;
 }
 
-static void complete(struct save_send *send, const struct request *request,
-                     const struct msg_seal *seal)
+static void complete(struct save_send *send, struct request *request, const struct msg_seal *seal)
 {
     struct msg msg = {.type = MSG_SEAL, .u.seal = *seal};
     link_send(&send->common->engine->link, request, &msg);

@@ -207,3 +207,15 @@ const struct msg_codec *msg_codec_of(uint32_t type)
 {
     return type < ARRAY_LEN(CODECS) && CODECS[type].name != NULL ? &CODECS[type] : NULL;
 }
+
+#define PAIR_(request, reply) ((uint64_t)(request) << 32 | (reply))
+#define REPLY(ASK, NAME)      case PAIR_(MSG_##ASK, MSG_##NAME):
+bool msg_is_reply(uint32_t request, uint32_t reply)
+{
+    switch (PAIR_(request, reply)) {
+#include "messages.def"
+        return true;
+    default:
+        return reply == MSG_ERROR;
+    }
+}

@@ -5,8 +5,8 @@
  * messages.def. Walks and rules: PROTOCOL.md. Pure.
  *
  * A request carries a stream number that the client chooses (> 0, never used again on a
- * connection). Every request gets exactly one final reply on that stream: the one named beside it,
- * written "-> NAME" in the .def files, or ERROR. Strings and bytes of a decoded message live in the
+ * connection). Every request gets exactly one final reply on that stream: one of those that the
+ * REPLY rows of the .def files name, or ERROR. Strings and bytes of a decoded message live in the
  * scratch given to msg_decode.
  */
 #ifndef CAIRN_WIRE_MSG_H
@@ -165,6 +165,8 @@ struct msg {
 /* Returns the name of a message, or NULL for a number that is no message. */
 const char *msg_name(uint32_t type);
 bool msg_has_payload(uint32_t type);
+/* Returns whether this type may answer that request. ERROR may answer any. */
+bool msg_is_reply(uint32_t request, uint32_t reply);
 /* Appends the protobuf bytes of the message. */
 void msg_encode(const struct msg *msg, struct buf *buf);
 /* Checks the rules of messages.def. A decoded message keeps them; a sender asks before it encodes.

@@ -1,12 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * A rank whose URL names several servers leaves one that stops or refuses, and refers to nothing
- * that the server it left may not have committed.
+ * that the server it left may not have committed. What a server says is taken for a reply only if
+ * it is one to what was asked.
  */
+#include <stdio.h>
+
 #include "engine_world.h"
 
 #include "engine/operations.h"
 #include "net/conn.h"
+#include "sample.h"
 #include "support/unit_test.h"
 #include "wire/negotiate.h"
 
@@ -61,7 +65,8 @@ static void a_save_leaves_a_server_that_stops(void **state)
     world_fini(&world);
 }
 
-/* A server that lets ranks in and refuses whatever they ask: it is stopping. */
+/* A server that lets ranks in and refuses whatever they ask, because it is stopping; or gives
+ * always the same answer. */
 enum { STOPPING_CONNS_MAX = 8 };
 struct stopping {
     struct sim_host *host;
@@ -69,6 +74,8 @@ struct stopping {
     struct conn *conns[STOPPING_CONNS_MAX];
     size_t count;
     unsigned refused;
+    const struct msg *answer; /* NULL: an error */
+    uint32_t payload_bytes;   /* of the answer */
 };
 
 struct place { /* a connection of it */
@@ -76,6 +83,24 @@ struct place { /* a connection of it */
     size_t idx;
 };
 static struct place places[STOPPING_CONNS_MAX];
+
+static void on_answered(struct conn_out *out, int status) { free(out); }
+
+static void give_answer(const struct stopping *stopping, struct conn *conn, uint32_t stream)
+{
+    static uint8_t zeros[LIMIT_CHUNK_BYTES];
+    if (stopping->payload_bytes == 0) {
+        conn_send_always(conn, stream, stopping->answer);
+        return;
+    }
+    struct conn_out *out = calloc(1, sizeof *out);
+    assert_non_null(out);
+    assert_in_range(stopping->payload_bytes, 1, sizeof zeros);
+    out->done = on_answered;
+    out->iov_count = 1;
+    out->iov[0] = (struct iovec){.iov_base = zeros, .iov_len = stopping->payload_bytes};
+    conn_send_payload(conn, stream, stopping->answer, out);
+}
 
 static int stopping_message(void *user, const struct frame *frame, const struct msg *msg,
                             void **ret_payload, struct diag *diag)
@@ -96,8 +121,12 @@ static int stopping_message(void *user, const struct frame *frame, const struct 
         conn_send_always(conn, frame->stream, &welcome);
     } else if (msg->type == MSG_JOIN) {
         conn_send_always(conn, frame->stream, &joined);
-    } else if (frame->stream != 0) {
+    } else if (frame->stream != 0 && msg->type != MSG_ERROR) {
         place->stopping->refused++;
+        if (place->stopping->answer) {
+            give_answer(place->stopping, conn, frame->stream);
+            return 0;
+        }
         conn_send_error(conn, frame->stream, CAIRN_E_SHUTTING_DOWN, "the server is stopping");
     }
     return 0;
@@ -124,8 +153,12 @@ static void stopping_accept(void *user, struct sock *sock)
     struct stopping *stopping = user;
     struct conn_options options = {.message_max = LIMIT_MESSAGE_BYTES};
     struct stream *stream;
-    assert_in_range(stopping->count, 0, STOPPING_CONNS_MAX - 1);
-    size_t idx = stopping->count++;
+    size_t idx = 0;
+    while (idx < stopping->count && stopping->conns[idx]) {
+        idx++;
+    }
+    assert_in_range(idx, 0, STOPPING_CONNS_MAX - 1);
+    stopping->count += idx == stopping->count;
     places[idx] = (struct place){.stopping = stopping, .idx = idx};
     assert_int_equal(stream_plain_new(sock, &stream, NULL), 0);
     assert_int_equal(conn_new(sim_loop(stopping->host), stream, &options, &stopping_handler,
@@ -202,6 +235,75 @@ static void a_restore_leaves_a_server_that_stops(void **state)
     world_end(&world);
 }
 
+/* Asks `request` of a server that answers it with `answer`, and returns whether that was found to
+ * be no answer to it: then the call has ended at once, with a text that names both. */
+static bool is_no_answer(struct stopping *stopping, struct world *world, uint32_t request,
+                         uint32_t answer)
+{
+    struct caller caller = {.call = {.deadline_ms = 20000, .done = caller_on_done}};
+    struct scratch scratch;
+    struct msg msg;
+    char text[128];
+    uint32_t none;
+    scratch_init(&scratch, 64 << 20);
+    struct sample sample = {.state = answer, .scratch = &scratch};
+    sample_make(&sample, request, &caller.call.request, &none);
+    sample_make(&sample, answer, &msg, &stopping->payload_bytes);
+    if (answer == MSG_ERROR) {
+        msg.u.error.code = CAIRN_E_INVALID; /* one that is not asked again */
+    } else if (answer == MSG_PLAN_REPLY) {
+        msg.u.plan_reply.last = true;
+    }
+    stopping->answer = &msg;
+    stopping->refused = 0;
+    engine_call_start(world->ranks[0].engine, &caller.call);
+    assert_true(sim_run_until(world->sim, caller_is_done, &caller, 10000));
+    assert_int_equal(stopping->refused, 1);
+    snprintf(text, sizeof text, "the server answered %s with %s", msg_name(request),
+             msg_name(answer));
+    bool ret = strstr(caller.call.diag.text, text) != NULL;
+    if (ret) {
+        assert_int_equal(caller.status, CAIRN_E_PROTOCOL);
+    }
+    free(caller.call.payload);
+    engine_call_fini(&caller.call);
+    scratch_fini(&scratch);
+    return ret;
+}
+
+/* Goal: whatever well-formed message comes in place of a reply, no call takes it for one. Method:
+ * each request gets each message, but for those that are about the connection itself. */
+static void no_other_message_is_a_reply(void **state)
+{
+    static const uint32_t requests[][2] = {
+#define REPLY(ASK, NAME) {MSG_##ASK, MSG_##NAME},
+#include "wire/messages.def"
+    };
+    struct world world;
+    struct stopping stopping;
+    unsigned taken = 0;
+    world_init_with(&world, 44, 1, &(struct world_options){.url = "cairn://other/demo/run1"});
+    stopping_start(&stopping, &world);
+    world_ranks_start(&world);
+    for (size_t r = 0; r < ARRAY_LEN(requests); r++) {
+        uint32_t asked = requests[r][0];
+        for (size_t i = 0; asked >= MSG_OPEN && i < SAMPLE_TYPE_COUNT; i++) {
+            uint32_t type = SAMPLE_TYPES[i];
+            if (type == MSG_PING || type == MSG_PONG || type == MSG_BYE || type == MSG_GRANT) {
+                continue;
+            }
+            bool wrong = is_no_answer(&stopping, &world, asked, type);
+            assert_int_equal(wrong, !msg_is_reply(asked, type));
+            taken += !wrong && type == requests[r][1];
+        }
+        taken += asked < MSG_OPEN; /* asked and read by the connection */
+    }
+    assert_int_equal(taken, ARRAY_LEN(requests));
+    world_ranks_stop(&world);
+    stopping_end(&stopping, &world);
+    world_fini(&world);
+}
+
 /* Goal: a part that was made again after a SEAL is not what the next save refers to, since the
  * server may have committed the first one. Method: the first server publishes the part and cannot
  * enter its seal; the rank goes to the next one, which cannot read what is durable: so all is sent
@@ -241,6 +343,7 @@ static void a_part_made_again_is_no_base(void **state)
 static const struct CMUnitTest tests[] = {cmocka_unit_test(a_part_made_again_is_no_base),
                                           cmocka_unit_test(a_save_leaves_a_server_that_stops),
                                           cmocka_unit_test(a_call_leaves_a_server_that_stops),
+                                          cmocka_unit_test(no_other_message_is_a_reply),
                                           cmocka_unit_test(a_restore_leaves_a_server_that_stops)};
 
 UNIT_TEST_MAIN(tests)

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Compares PROTOCOL.md with messages.def: the numbers of messages, and the fields as they become cairn.proto.
+"""Compares PROTOCOL.md with messages.def: the numbers of messages, their replies, and the fields as cairn.proto has
+them.
 
 The argument is the C compiler, which makes cairn.proto of its rows.
 """
@@ -33,6 +34,16 @@ DOC = one_row_each((ROOT / "proto/PROTOCOL.md").read_text())
 def message_numbers():
     return {name: int(number) for number, name in
             re.findall(r"^(?:MESSAGE|EMPTY|MESSAGE_BY_HAND)\((\d+), (\w+),", ROWS, re.M)}
+
+
+def replies():
+    return set(re.findall(r"^REPLY\((\w+), (\w+)\)", ROWS, re.M))
+
+
+def doc_replies():
+    """| 37 | COMPLETE | C>S | .. | HANDED, then SEALED |  ->  (COMPLETE, HANDED), (COMPLETE, SEALED)"""
+    rows = re.findall(r"^\| \d+ \| (\w+) \| \S+ \| [^|]* \| ([^|]*) \|$", DOC, re.M)
+    return {(name, reply) for name, text in rows for reply in re.findall(r"\b[A-Z_]{2,}\b", text)}
 
 
 def camel(name):
@@ -74,6 +85,8 @@ def main():
             problems.append(f"{name} is in PROTOCOL.md, not in messages.def")
         elif rows[name][0] != numbers[name]:
             problems.append(f"{name} is {rows[name][0]} in PROTOCOL.md, {numbers[name]} in messages.def")
+    for name, reply in sorted(replies() ^ doc_replies()):
+        problems.append(f"{reply} answers {name} only in one of PROTOCOL.md and messages.def")
     described = {camel(name): fields for name, (_, fields) in rows.items()} | parts
     for name in sorted(messages.keys() | described.keys()):
         if messages.get(name) != described.get(name):
