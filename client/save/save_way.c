@@ -35,7 +35,8 @@ static void force_hand(struct save_send *send)
                  "CAIRN_TRANSPORT=memfd, and a dense encoding needs the socket here: %s",
                  engine->link.hands_packed
                      ? "the arena is smaller than the state (make it larger, or leave one of both)"
-                     : "the daemon is older, and encodes nothing that it is handed");
+                     : "the daemon encodes nothing that it is handed: it is older, or its [memory] "
+                       "encode is too small (make that larger, or leave one of both)");
         save_fail(send->common, CAIRN_E_UNSUPPORTED, &diag);
     } else {
         CHECK(send->digest_next == 0);

@@ -162,6 +162,18 @@ class Packed(Case):
         self.assertEqual(stored_of(daemon, 2), 0)
         self.assert_whole(daemon, {(1, 1), (2, 1)})
         rank.end()
+        dense = Rank(self.bed, env={"CAIRN_TRANSPORT": "memfd"})
+        add_state(dense, 0, 1, LARGE)
+        dense.do("option", "encoding", 3)
+        dense.do("open", daemon.url(), 0, 1, "-", "rank")
+        dense.do("set")
+        dense.do("fill", 1)
+        answer = dense.ask("save", 3, 20000)
+        if answer["ok"]:
+            answer = dense.ask("wait", answer["op"], 20000)
+        self.assert_error((answer["error"], answer["text"]), "UNSUPPORTED", "CAIRN_TRANSPORT=memfd",
+                          "or its [memory] encode is too small")
+        dense.end()
 
 
 if __name__ == "__main__":
