@@ -97,6 +97,16 @@ int entry_note_decode(struct record_value value, struct scratch *scratch, struct
     return 0;
 }
 
+int note_check_label(const char *what, const char *label, struct diag *diag)
+{
+    if (label != NULL && text_is_valid(strlen(label), label, LABEL_BYTES_MAX)) {
+        return 0;
+    }
+    return diag_set(diag, CAIRN_E_INVALID,
+                    "%s \"%.40s\" is not valid: it must be 1 to %d bytes of UTF-8", what,
+                    label != NULL ? label : "", LABEL_BYTES_MAX);
+}
+
 /* --- a change ------------------------------------------------------------------------ */
 
 struct merge {
@@ -108,10 +118,9 @@ struct merge {
 
 static int copy_label(struct merge *merge, const char *what, const char *text, const char **ret)
 {
-    if (text == NULL || !text_is_valid(strlen(text), text, LABEL_BYTES_MAX)) {
-        return diag_set(merge->diag, CAIRN_E_INVALID,
-                        "%s \"%.40s\" is not valid: it must be 1 to %d bytes of UTF-8", what,
-                        text != NULL ? text : "", LABEL_BYTES_MAX);
+    int rc = note_check_label(what, text, merge->diag);
+    if (rc != 0) {
+        return rc;
     }
     *ret = scratch_string(merge->scratch, strlen(text), text);
     return *ret != NULL ? 0 : doc_no_memory("note", merge->diag);

@@ -36,6 +36,8 @@ struct note_change {
     bool of_save; /* the labels that a save was given: NaN is kept, as in the manifest */
 };
 
+/* Checks a tag or the name of a metric; `what` is how the error names it. Returns 0 or INVALID. */
+int MUST_USE note_check_label(const char *what, const char *label, struct diag *diag);
 /* Applies the change to `before`, which may be NULL. Texts and arrays are from scratch. The version
  * is one higher if anything differs and the same if nothing does, so that the same change twice
  * counts once. The caller sets wall_ns. INVALID (a text or NaN, by name; a tag added and removed at

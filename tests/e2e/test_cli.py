@@ -337,8 +337,21 @@ class Commands(Case):
         self.assertIn("nearest saved steps: 3", err)
         for words in (("demo/one",), ("demo/one", 1), ("demo/one", 1, "--metric", "loss=nan")):
             cairn("annotate", *words, *server, check=2)
+        long = "x" * 200
+        for words in (("tag", "demo/one", 1, ""), ("tag", "demo/one", 1, "", "--remove"), ("annotate", "demo/one", 1, "--tag", ""),
+                      ("annotate", "demo/one", 1, "--remove-tag", "")):
+            self.assertIn('INVALID: the tag "" is not valid: it must be 1 to ', cairn(*words, *server, check=2)[2])
+        for words in (("tag", "demo/one", 1, long), ("annotate", "demo/one", 1, "--tag", "y", "--tag", long)):
+            self.assertIn('INVALID: the tag "xxxx', cairn(*words, *server, check=2)[2])
+        self.assertRegex(cairn("annotate", "demo/one", 1, "--metric", "\udcff=1", *server, check=2)[2], "INVALID: .*the name .* is not valid")
         _, _, err = cairn("annotate", "demo/one", 1, "--tag", "x", "--store", f"dir:{self.server.store}", check=11)
         self.assertIn("STORE_LOCKED", err)
+
+    def test_scrub_needs_a_daemon(self):
+        store = f"dir:{self.server.store}"
+        for words in ((), ("--status",), ("--wait",)):
+            self.assertIn(f"INVALID: scrub needs a daemon; `cairn verify --store {store}` reads everything",
+                          cairn("scrub", *words, "--store", store, check=2)[2])
 
     def test_shares_of_a_verify(self):
         for where in self.ways:

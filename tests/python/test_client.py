@@ -119,6 +119,11 @@ def test_annotate(url):
             client.annotate(5, tags=[str(number) for number in range(32)])
         with pytest.raises(cairn.InvalidError, match="tag 0"):
             client.annotate(5, tags=["x" * 200])
+        for labels in ({"tags": ["good", ""]}, {"remove_tags": ["good", ""]}):
+            with pytest.raises(cairn.InvalidError, match="tag 1: 1 to [0-9]+ bytes"):
+                client.annotate(5, **labels)
+        with pytest.raises(cairn.InvalidError, match="name of a metric 0: 1 to [0-9]+ bytes"):
+            client.annotate(5, metrics={"": 1.0})
     with cairn.Client(url, read_only=True) as client:
         with pytest.raises(cairn.CairnError, match="read_only"):
             client.annotate(5, tags=["x"])

@@ -3,6 +3,7 @@
  * cairn annotate: metrics and tags of a checkpoint after the fact, also on a store without its
  * daemon.
  */
+#include "format/note.h"
 #include "mark.h"
 
 #include <errno.h>
@@ -65,6 +66,10 @@ static int take_metric(void *to, const char *text, struct diag *diag)
     char *name = list->names[list->count];
     memcpy(name, text, bytes);
     name[bytes] = '\0';
+    int status = note_check_label("the name", name, diag);
+    if (status != 0) {
+        return status;
+    }
     list->items[list->count++] = (struct metric){.name = name, .value = value};
     return 0;
 }
@@ -79,6 +84,18 @@ static int show(const struct cli *cli, const struct ckpt_info *info)
     return out_flush();
 }
 
+static int check_tags(const struct annotate_options *own, struct diag *diag)
+{
+    int status = 0;
+    for (uint32_t i = 0; status == 0 && i < own->tags.count; i++) {
+        status = note_check_label("the tag", own->tags.items[i], diag);
+    }
+    for (uint32_t i = 0; status == 0 && i < own->removed_tags.count; i++) {
+        status = note_check_label("the tag", own->removed_tags.items[i], diag);
+    }
+    return status;
+}
+
 static int run(struct cli *cli, void *values, struct diag *diag)
 {
     struct annotate_options *own = values;
@@ -86,7 +103,8 @@ static int run(struct cli *cli, void *values, struct diag *diag)
         return diag_set(diag, CAIRN_E_INVALID,
                         "there is nothing to annotate with; give --metric, --tag or --remove-tag");
     }
-    int status = mark_connect(cli, true, diag);
+    int status = check_tags(own, diag);
+    status = status != 0 ? status : mark_connect(cli, true, diag);
     struct source_request request = {
         .call.request = {.type = MSG_ANNOTATE,
                          .u.annotate = {.selector = cli->selector,

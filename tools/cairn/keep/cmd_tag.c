@@ -3,6 +3,7 @@
  * cairn tag: a tag on a checkpoint, or off: the short form of annotate, also on a store without its
  * daemon.
  */
+#include "format/note.h"
 #include "mark.h"
 
 #include <inttypes.h>
@@ -32,7 +33,8 @@ static int run(struct cli *cli, void *values, struct diag *diag)
                                         .tags = &own->tag,
                                         .removed_count = own->remove ? 1 : 0,
                                         .removed_tags = &own->tag}}};
-    int status = mark_connect(cli, true, diag);
+    int status = note_check_label("the tag", own->tag, diag);
+    status = status != 0 ? status : mark_connect(cli, true, diag);
     status = status != 0 ? status : source_call(cli->connection, &request, diag);
     if (status == 0) {
         const struct ckpt_info *info = &request.call.reply.u.annotated.info;

@@ -81,11 +81,21 @@ static int wait_for_end(struct cli *cli, uint64_t pass, struct source_request *r
     return status;
 }
 
+static int connect_daemon(struct cli *cli, struct diag *diag)
+{
+    return cli->source.store
+               ? diag_set(diag, CAIRN_E_INVALID,
+                          "scrub needs a daemon; `cairn verify --store %s` reads everything that "
+                          "the store has, and needs none",
+                          cli->source.store)
+               : cli_connect(cli, false, diag);
+}
+
 static int run(struct cli *cli, void *own, struct diag *diag)
 {
     const struct scrub_options_cli *given = own;
     struct source_request request = {.done = false};
-    int status = cli_connect(cli, false, diag);
+    int status = connect_daemon(cli, diag);
     if (status == 0) {
         status = ask(cli, &(struct msg_scrub){.begin = !given->status, .rate = given->rate},
                      &request, diag);
