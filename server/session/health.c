@@ -10,6 +10,7 @@
 #include <inttypes.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <string.h>
 
 enum { SPACE_LOW_PERCENT = 5 };
 
@@ -38,24 +39,31 @@ static const char *remedy_of(int code)
     }
 }
 
+/* Returns whether not even a record update has room, so that nothing can be forgotten. */
+static bool is_starved(const struct store_usage *usage)
+{
+    return usage && usage->total_bytes > 0 && usage->records_free_bytes < STORE_RECORDS_NEED_BYTES;
+}
+
 /* Writes the command that frees room: for forgotten checkpoints, else for those that could be
  * forgotten, else what remains to be done. */
 static void room_remedy(const struct health_facts *facts, size_t size, char *ret)
 {
     const struct catalog_totals *totals = facts->totals;
+    const char *first = is_starved(facts->usage) ? STORE_STARVED_REMEDY : "";
     if (totals && totals->forgotten.count > 0) {
         snprintf(ret, size,
-                 "`cairn gc --now` frees at most %" PRIu64 " MiB of %" PRIu64
+                 "%s`cairn gc --now` frees at most %" PRIu64 " MiB of %" PRIu64
                  " forgotten checkpoint%s at once, for good; or add room to the disk",
-                 totals->forgotten.bytes >> 20, totals->forgotten.count,
+                 first, totals->forgotten.bytes >> 20, totals->forgotten.count,
                  plural(totals->forgotten.count));
     } else if (totals && totals->largest) {
         char run[RUN_NAME_TEXT_MAX];
         run_name_format(totals->largest, run);
         snprintf(ret, size,
-                 "`cairn forget %s --keep-last 2 --now` removes all but two checkpoints of the "
+                 "%s`cairn forget %s --keep-last 2 --now` removes all but two checkpoints of the "
                  "largest run at once, for good; or add room to the disk",
-                 run);
+                 first, run);
     } else {
         snprintf(ret, size,
                  "no checkpoint is waiting to be reclaimed, and no run has more than the two good "
@@ -98,10 +106,40 @@ static void say_store(struct health_word *health, const struct health_facts *fac
     }
 }
 
-static bool is_low(const struct store_usage *usage)
+/* Reports a store that has no room left for a save, before it has refused one. */
+static bool say_full(struct health_word *health, const struct health_facts *facts)
 {
-    return usage->total_bytes > 0 &&
-           usage->free_bytes / SPACE_LOW_PERCENT < usage->total_bytes / 100;
+    const struct store_usage *usage = facts->usage;
+    if (!usage || usage->total_bytes == 0 || (usage->free_bytes > 0 && !is_starved(usage))) {
+        return false;
+    }
+    say(health, SERVER_RED, "",
+        "%s: the store is full: %" PRIu64 " bytes are free, of which saves may use %" PRIu64,
+        err_name(CAIRN_E_NO_SPACE), usage->records_free_bytes, usage->free_bytes);
+    room_remedy(facts, sizeof(health->remedy), health->remedy);
+    health->code = CAIRN_E_NO_SPACE;
+    return true;
+}
+
+/* Adds that the store is almost full to what is reported already. Returns whether it is. */
+static bool say_low(struct health_word *health, const struct health_facts *facts)
+{
+    const struct store_usage *usage = facts->usage;
+    if (!usage || usage->total_bytes == 0 ||
+        usage->free_bytes / SPACE_LOW_PERCENT >= usage->total_bytes / 100) {
+        return false;
+    }
+    bool is_more = health->word != SERVER_GREEN;
+    size_t text = strlen(health->text);
+    health->word = SERVER_YELLOW;
+    snprintf(health->text + text, sizeof(health->text) - text,
+             "%sless than %d %% of the store is free", is_more ? "; and " : "", SPACE_LOW_PERCENT);
+    size_t remedy = strlen(health->remedy);
+    snprintf(health->remedy + remedy, sizeof(health->remedy) - remedy, "%s",
+             is_more ? "; for room: " : "");
+    remedy = strlen(health->remedy);
+    room_remedy(facts, sizeof(health->remedy) - remedy, health->remedy + remedy);
+    return true;
 }
 
 /* Reports runs of which more is stored than their record knows. Nothing is lost as long as somebody
@@ -157,6 +195,28 @@ static bool say_damage(struct health_word *health, const struct health_facts *fa
     return found + records + damaged + suspect > 0;
 }
 
+/* Reports what should be mended although saves go on: the first of these, and a store that is
+ * almost full in any case. */
+static void say_yellow(struct health_word *ret, const struct health_facts *facts)
+{
+    bool is_said = say_marked(ret, facts) || say_damage(ret, facts);
+    if (!is_said && facts->store && facts->store->word == STORE_RECOVERED) {
+        say_store(ret, facts);
+        is_said = true;
+    }
+    if (say_low(ret, facts) || is_said) {
+        return;
+    }
+    if (facts->gc && facts->gc->errors > 0) {
+        say(ret, SERVER_YELLOW, "`cairn gc --status` shows more; the daemon tries again by itself",
+            "garbage collection had %" PRIu64 " error%s: %s", facts->gc->errors,
+            plural(facts->gc->errors), facts->gc->text);
+    } else if (facts->usage && facts->usage->detail[0]) {
+        say(ret, SERVER_YELLOW, "run `cairn doctor --store URL` on the server's host", "%s",
+            facts->usage->detail);
+    }
+}
+
 void health_of(const struct health_facts *facts, struct health_word *ret)
 {
     *ret = (struct health_word){.word = SERVER_GREEN};
@@ -168,19 +228,7 @@ void health_of(const struct health_facts *facts, struct health_word *ret)
         say(ret, SERVER_RED, remedy_of(CAIRN_E_READ_ONLY), "%s: %s", err_name(CAIRN_E_READ_ONLY),
             facts->usage->detail[0] ? facts->usage->detail : "the store is read-only");
         ret->code = CAIRN_E_READ_ONLY;
-    } else if (say_marked(ret, facts) || say_damage(ret, facts)) {
-        return;
-    } else if (facts->store && facts->store->word == STORE_RECOVERED) {
-        say_store(ret, facts);
-    } else if (facts->usage && is_low(facts->usage)) {
-        say(ret, SERVER_YELLOW, "", "less than %d %% of the store is free", SPACE_LOW_PERCENT);
-        room_remedy(facts, sizeof(ret->remedy), ret->remedy);
-    } else if (facts->gc && facts->gc->errors > 0) {
-        say(ret, SERVER_YELLOW, "`cairn gc --status` shows more; the daemon tries again by itself",
-            "garbage collection had %" PRIu64 " error%s: %s", facts->gc->errors,
-            plural(facts->gc->errors), facts->gc->text);
-    } else if (facts->usage && facts->usage->detail[0]) {
-        say(ret, SERVER_YELLOW, "run `cairn doctor --store URL` on the server's host", "%s",
-            facts->usage->detail);
+    } else if (!say_full(ret, facts)) {
+        say_yellow(ret, facts);
     }
 }

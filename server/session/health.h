@@ -13,7 +13,7 @@
 #include "store/store_state.h"
 #include "wire/msg.h"
 
-enum { HEALTH_TEXT_BYTES = DIAG_TEXT_MAX + 64, HEALTH_REMEDY_BYTES = 512 };
+enum { HEALTH_TEXT_BYTES = DIAG_TEXT_MAX + 128, HEALTH_REMEDY_BYTES = 768 };
 
 struct health_word {
     enum server_health word;
@@ -31,7 +31,7 @@ struct health_facts { /* a fact is NULL if it is not known or does not belong to
     const char *url; /* of the store, for remedies */
 };
 
-/* Sums up the facts. The worst of them decides. */
+/* Sums up the facts. The worst of them decides; that a store is almost full is told beside it. */
 void health_of(const struct health_facts *facts, struct health_word *ret);
 
 #endif

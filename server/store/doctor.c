@@ -5,6 +5,7 @@
 #include "doctor.h"
 
 #include "base/check.h"
+#include "store/store.h"
 
 #include <inttypes.h>
 #include <stdarg.h>
@@ -75,6 +76,20 @@ void doctor_remedy_of(struct doctor *doctor, int code, const char *url)
     }
 }
 
+/* Tells what helps a store without room for a save. Where free_bytes leaves out a reserve, this
+ * cannot know what is left of it. */
+static void tell_full(struct doctor *doctor, const struct doctor_room *room)
+{
+    bool is_known = !room->beyond || room->reserve_bytes == 0;
+    bool is_starved = is_known && room->free_bytes < STORE_RECORDS_NEED_BYTES;
+    doctor_remedy(doctor,
+                  "no save is accepted until there is room: %s" FREES_ROOM ", or add space%s",
+                  is_starved ? STORE_STARVED_REMEDY : "",
+                  is_known ? ""
+                           : "; if these fail with NO_SPACE, remove other files from the store's "
+                             "file system first");
+}
+
 void doctor_space(struct doctor *doctor, const char *check, const struct doctor_room *room)
 {
     const double gib = (double)(UINT64_C(1) << 30);
@@ -94,8 +109,7 @@ void doctor_space(struct doctor *doctor, const char *check, const struct doctor_
                check, "%.1f GiB of %.1f GiB are free%s", (double)room->free_bytes / gib,
                (double)room->total_bytes / gib, kept);
     if (is_short) {
-        doctor_remedy(doctor,
-                      "no save is accepted until there is room: " FREES_ROOM ", or add space");
+        tell_full(doctor, room);
     } else if (is_low) {
         doctor_remedy(doctor, "less than %d %% is free: " FREES_ROOM ", or add space",
                       SPACE_WARNING_PERCENT);

@@ -124,9 +124,17 @@ enum { STORE_ENTER_MAX = 8 };
 
 static inline bool store_is_own_record(const struct run_name *run) { return run->project[0] == 0; }
 
+/* A record update and what forgetting removes need about as many bytes to be free. The remedy is
+ * for a store that has fewer. */
+enum { STORE_RECORDS_NEED_BYTES = 16 << 10 };
+#define STORE_STARVED_REMEDY                                                                    \
+    "forgetting needs room as well: first remove other files from the store's file system, or " \
+    "grow it, until a few MiB are free; then "
+
 struct store_usage {
     uint64_t total_bytes, free_bytes; /* free_bytes: for saves */
     uint64_t reserve_bytes;           /* kept in addition, for records and deletion */
+    uint64_t records_free_bytes;      /* free_bytes, and what is left of the reserve */
     bool read_only;
     char detail[DIAG_TEXT_MAX + 24];
 };

@@ -185,6 +185,50 @@ class FullDisk(Case):
         self.assertEqual({step for step, _ in listed(daemon, how="server")}, {2, 3, 4})
         self.assert_whole(daemon, {(2, 1), (3, 1), (4, 1)})
 
+    def test_not_a_byte_is_free(self):
+        """Other files take all: status, the refusal, the start and the doctor say to remove them first; restores work, and then so does forget."""
+        point = self.mount("small", 64)
+        daemon = self.daemon(path=point / "store", store_reserve="2MiB", gc_pressure="0", scrub_every="0s")
+        rank = Rank(self.bed)
+        rank.do("open", daemon.url(), 0, 1, token())
+        rank.do("tensor", "w", "float32", "1048576", "replicated")
+        rank.do("set")
+        for step in (1, 2, 3):
+            rank.do("fill", step)
+            rank.do("wait", rank.do("save", step, 20000)["op"], 20000)
+        self.assertEqual(rank.end(), 0)
+        daemon.copied()
+        with open(point / "other", "wb", buffering=0) as other:
+            for unit in (1 << 16, 512):
+                try:
+                    while True:
+                        other.write(bytes(unit))
+                except OSError as error:
+                    self.assertEqual(error.errno, errno.ENOSPC)
+        first = "first remove other files from the store's file system"
+        status = self.status(daemon)
+        self.assertEqual((status["health"], status["health_error"], status["free_bytes"]), ("red", "NO_SPACE", 0))
+        self.assertRegex(status["health_remedy"], f"{first}.*then `cairn forget demo/run --keep-last 2 --now`")
+        _, out, _ = cairn("doctor", "--server", f"unix:{daemon.socket}", check=1)
+        self.assertRegex(out, "remedy: no save is accepted.*if these fail with NO_SPACE, remove other files")
+        forget = ("forget", "demo/run", "--keep-last", 2, "--keep-least", 1, "--now")
+        _, _, err = cairn(*forget, "--server", f"unix:{daemon.socket}", check=1)
+        self.assertRegex(err, f"NO_SPACE: .*{first}")
+        daemon.kill()
+        daemon.launch()
+        self.assertEqual(daemon.process.wait(60), 1)
+        self.assertRegex(daemon.log(), f"NO_SPACE: open the store .*{first}.*restores work meanwhile, with --store")
+        where = ("--store", f"dir:{daemon.store}")
+        _, _, err = cairn(*forget, *where, check=1)
+        self.assertRegex(err, f"NO_SPACE: .*{first}")
+        _, out, _ = cairn("doctor", *where, check=1)
+        self.assertRegex(out, f"space: .*\n.*remedy: no save is accepted.*{first}.*then `cairn gc --now`")
+        self.assertRegex(out, "fsync: .*\n.*remedy: remove other files from this file system")
+        cairn("restore", "demo/run", "latest", "--to", self.bed.path / "out", *where, check=0)
+        (point / "other").unlink()
+        cairn(*forget, *where, check=0)
+        self.assertEqual({step for step, _ in listed(daemon)}, {2, 3})
+
     # --- by the shipped configuration -------------------------------------------------------------------------------
 
     def shipped(self, megabytes=640):

@@ -477,6 +477,7 @@ static int do_usage(struct memory_medium *medium, struct store_req *req)
     req->ret_usage = (struct store_usage){.total_bytes = medium->capacity};
     if (medium->capacity > medium->used) {
         req->ret_usage.free_bytes = medium->capacity - medium->used;
+        req->ret_usage.records_free_bytes = req->ret_usage.free_bytes;
     }
     return 0;
 }

@@ -208,6 +208,9 @@ static void check_writing(struct checking *checking)
                       rc == CAIRN_E_DENIED || rc == CAIRN_E_READ_ONLY
                           ? "run this command as the user that cairnd runs as, on "
                             "a file system that is mounted for writing"
+                      : rc == CAIRN_E_NO_SPACE
+                          ? "remove other files from this file system, or grow it, until a few MiB "
+                            "are free"
                           : "check the kernel's log and the disk");
     }
     err_ignore(vfs->ops->unlink(vfs, checking->root, probe.name, false, NULL)); /* if it is there */

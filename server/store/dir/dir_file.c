@@ -312,6 +312,22 @@ static int write_temp(struct dir_store *store, vfs_fd fd, struct record_value va
     return rc ? rc : close_rc;
 }
 
+/* Adds the name of the file that could not be written, and the remedy for a full disk. */
+static int unwritten(const struct dir_at *at, const char *name, int rc, struct diag *diag)
+{
+    struct diag why = DIAG_INIT;
+    if (diag && rc == CAIRN_E_NO_SPACE) {
+        err_ignore(diag_copy(&why, diag)); /* it is rc */
+        diag_clear(diag);
+        diag_set(diag, rc,
+                 "%s; " STORE_STARVED_REMEDY "try again; restores work meanwhile, "
+                 "with --store where no daemon runs",
+                 diag_text(&why, rc));
+    }
+    diag_add(diag, "%s/%s", at->path, name);
+    return rc;
+}
+
 int dir_publish(struct dir_store *store, const struct dir_at *at, const char *name,
                 struct record_value value, struct diag *diag)
 {
@@ -330,8 +346,7 @@ int dir_publish(struct dir_store *store, const struct dir_at *at, const char *na
         err_ignore(
             /* Otherwise the next start removes it. */
             vfs->ops->unlink(vfs, at->fd, temp, false, NULL));
-        diag_add(diag, "%s/%s", at->path, name);
-        return rc;
+        return unwritten(at, name, rc, diag);
     }
     return dir_rename_durably(store, at, temp, name, diag);
 }

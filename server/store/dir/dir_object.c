@@ -105,10 +105,9 @@ static int take_space(struct dir_store *store, vfs_fd fd, uint64_t bytes, struct
                     space.free_bytes - store->reserve_bytes < bytes)) {
         rc = diag_set(diag, CAIRN_E_NO_SPACE,
                       "%s has no room for an object of %llu bytes: %llu bytes are free, of which "
-                      "%llu are kept in reserve; `cairn gc --now` frees forgotten checkpoints, "
-                      "`cairn forget RUN --keep-last 2 --now` older ones; or make room on the disk",
+                      "%llu are kept in reserve; %s",
                       store->path, (unsigned long long)bytes, (unsigned long long)space.free_bytes,
-                      (unsigned long long)store->reserve_bytes);
+                      (unsigned long long)store->reserve_bytes, dir_room_remedy(&space));
     }
     rc = rc ? rc : dir_check_inodes(store, &space, diag);
     rc = rc ? rc : store->vfs->ops->allocate(store->vfs, fd, bytes, diag);

@@ -272,6 +272,8 @@ struct dir_run *dir_run_find(struct dir_store *store, const struct run_name *nam
 int MUST_USE dir_op_usage(struct dir_store *store, struct store_req *req);
 
 /* --- dir_probe.c ------------------------------------------------------------------------------ */
+/* Returns what helps a store that has no room for a save. */
+const char *dir_room_remedy(const struct vfs_space *space);
 int MUST_USE dir_op_probe(struct dir_store *store, struct store_req *req);
 /* Returns NO_SPACE if no more inodes are free than are kept in reserve. */
 int MUST_USE dir_check_inodes(const struct dir_store *store, const struct vfs_space *space,

@@ -29,6 +29,16 @@ int dir_check_inodes(const struct dir_store *store, const struct vfs_space *spac
                     store->path, space->free_inodes, space->total_inodes, kept);
 }
 
+#define FREES                                                                                     \
+    "`cairn gc --now` frees forgotten checkpoints, `cairn forget RUN --keep-last 2 --now` older " \
+    "ones"
+const char *dir_room_remedy(const struct vfs_space *space)
+{
+    return space->free_bytes < STORE_RECORDS_NEED_BYTES ? STORE_STARVED_REMEDY FREES
+                                                        : FREES "; or make room on the disk";
+}
+#undef FREES
+
 /* Checks the free space like take_space() of an object: saves may only use what is beyond the
  * reserve. */
 static int check_space(struct dir_store *store, struct diag *diag)
@@ -38,9 +48,8 @@ static int check_space(struct dir_store *store, struct diag *diag)
     if (rc == 0 && space.free_bytes <= store->reserve_bytes) {
         rc = diag_set(diag, CAIRN_E_NO_SPACE,
                       "%s is full: %" PRIu64 " bytes are free, and %" PRIu64
-                      " are kept in reserve; `cairn gc --now` frees forgotten checkpoints, `cairn "
-                      "forget RUN --keep-last 2 --now` older ones; or make room on the disk",
-                      store->path, space.free_bytes, store->reserve_bytes);
+                      " are kept in reserve; %s",
+                      store->path, space.free_bytes, store->reserve_bytes, dir_room_remedy(&space));
     }
     space.free_inodes -= rc == 0 && space.free_inodes > 0; /* an object has its own inode by then */
     return rc ? rc : dir_check_inodes(store, &space, diag);

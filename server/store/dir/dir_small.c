@@ -267,6 +267,7 @@ int dir_op_usage(struct dir_store *store, struct store_req *req)
     bool is_degraded = atomic_load(&store->is_degraded);
     *usage = (struct store_usage){.total_bytes = space.total_bytes,
                                   .reserve_bytes = store->reserve_bytes,
+                                  .records_free_bytes = space.free_bytes,
                                   .read_only = store->read_only || is_degraded};
     if (space.free_bytes > store->reserve_bytes) {
         usage->free_bytes = space.free_bytes - store->reserve_bytes;

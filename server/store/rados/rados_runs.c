@@ -421,6 +421,7 @@ int rados_op_usage(struct rados_store *store, struct store_req *req)
     }
     req->ret_usage = (struct store_usage){.total_bytes = usage.total_bytes,
                                           .free_bytes = usage.free_bytes,
+                                          .records_free_bytes = usage.free_bytes,
                                           .read_only = store->read_only};
     return 0;
 }

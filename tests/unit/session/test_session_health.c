@@ -24,7 +24,8 @@ static struct health_word judge(const struct store_state *store, const struct st
 static void test_the_worst_speaks(void **state)
 {
     struct store_state store = {.word = STORE_WELL};
-    struct store_usage usage = {.total_bytes = 1000000, .free_bytes = 900000};
+    struct store_usage usage = {
+        .total_bytes = 1000000, .free_bytes = 900000, .records_free_bytes = 900000};
     struct scrub_status scrub = {0};
     struct gc_status gc = {0};
     struct health_word health = judge(&store, &usage, &scrub, &gc);
@@ -55,6 +56,9 @@ static void test_the_worst_speaks(void **state)
     health = judge(&store, &usage, &scrub, &gc);
     assert_int_equal(health.word, SERVER_YELLOW);
     assert_non_null(strstr(health.text, "4 damaged"));
+    assert_non_null(strstr(health.text, "; and less than 5 % of the store is free"));
+    assert_non_null(strstr(health.remedy, "`cairn verify` names them"));
+    assert_non_null(strstr(health.remedy, "; for room: "));
 
     scrub.findings = 0; /* the next pass begins */
     scrub.damaged_records = 2;
@@ -86,6 +90,42 @@ static void test_the_worst_speaks(void **state)
     assert_int_equal(health.code, CAIRN_E_TIMED_OUT);
     assert_int_equal(health.since_ms, 7000);
     assert_true(health.remedy[0] != 0);
+}
+
+/* Goal: a store without room for a save is red before it has refused one. The remedy is to forget,
+ * unless not even that has room; then it says what comes first. */
+static void test_a_full_store_is_red_before_it_refuses(void **state)
+{
+    static const struct {
+        uint64_t saves, records;
+        enum server_health word;
+        bool first;
+    } cases[] = {{0, 0, SERVER_RED, true},
+                 {0, STORE_RECORDS_NEED_BYTES - 1, SERVER_RED, true},
+                 {0, STORE_RECORDS_NEED_BYTES, SERVER_RED, false},
+                 {4096, 4096, SERVER_RED, true}, /* without a reserve */
+                 {4096, 100000, SERVER_YELLOW, false}};
+    const struct run_name name = {"team", "big"};
+    struct catalog_totals totals = {.largest = &name, .checkpoints[HEALTH_DAMAGED] = 1};
+    for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
+        struct store_state store = {.word = STORE_WELL};
+        struct store_usage usage = {.total_bytes = 1000000,
+                                    .free_bytes = cases[i].saves,
+                                    .records_free_bytes = cases[i].records};
+        struct health_facts facts = {.store = &store, .usage = &usage, .totals = &totals};
+        struct health_word health;
+        for (unsigned refuses = 0; refuses < 2; refuses++) {
+            health_of(&facts, &health);
+            assert_int_equal(health.word, refuses ? SERVER_RED : cases[i].word);
+            assert_int_equal(health.code, health.word == SERVER_RED ? CAIRN_E_NO_SPACE : 0);
+            const char *first = strstr(health.remedy, "first remove other files");
+            const char *forget = strstr(health.remedy, "`cairn forget team/big --keep-last 2");
+            assert_non_null(forget);
+            assert_true(cases[i].first ? first && first < forget : !first);
+            store.word = STORE_REFUSING;
+            assert_int_equal(diag_set(&store.refusal, CAIRN_E_NO_SPACE, "x"), CAIRN_E_NO_SPACE);
+        }
+    }
 }
 
 /* Goal: a run whose record does not tell of all that is stored is said, with the remedy that names
@@ -281,6 +321,7 @@ static void test_a_login_hears_that_the_store_is_silent(void **state)
 
 static const struct CMUnitTest tests[] = {
     cmocka_unit_test(test_the_worst_speaks),
+    cmocka_unit_test(test_a_full_store_is_red_before_it_refuses),
     cmocka_unit_test(test_a_marked_run_is_yellow),
     cmocka_unit_test(test_every_refusal_has_a_remedy),
     cmocka_unit_test(test_a_server_without_a_store),
