@@ -288,6 +288,7 @@ class Lose(Case):
             self.assertIn(0, [code for _, code in said], said)
             self.assertTrue(all(code in (0, 11) for _, code in said), said)
         self.assertEqual(cairn("gc", "--store", f"dir:{story.daemon.store}", "--keep-cycles", 0)[0], 2)
+        self.assertEqual(cairn("gc", "--store", f"dir:{story.daemon.store}", "--status")[0], 2)  # it would collect
         self.assertLessEqual(len(story.daemon.files("runs/demo/run/checkpoints/*/part-0*")), 2)
         story.check("store")
         story.daemon.start()

@@ -58,8 +58,13 @@ static int fail(struct cli *cli, const struct gc_info *info, struct diag *diag)
     return diag_set(diag, info->code < 0 ? info->code : CAIRN_E_IO, "%s", info->text);
 }
 
-static int check(const struct gc_options_cli *given, struct diag *diag)
+static int check(const struct cli *cli, const struct gc_options_cli *given, struct diag *diag)
 {
+    if (given->status && (cli->source.store || given->cycle || given->dry_run)) {
+        return diag_set(diag, CAIRN_E_INVALID,
+                        "--status only asks a daemon what its last pass did: leave out --store, "
+                        "--cycle and --dry-run, which begin a pass");
+    }
     if (!given->now && (given->runs.count > 0 || given->project)) {
         return diag_set(diag, CAIRN_E_INVALID,
                         "RUN and --project need --now, because other passes cover all runs");
@@ -138,7 +143,7 @@ static int run(struct cli *cli, void *own, struct diag *diag)
     const struct gc_options_cli *given = own;
     struct gc_info info;
     char text[GC_TEXT_MAX];
-    int status = check(given, diag);
+    int status = check(cli, given, diag);
     status = status != 0 ? status : collect(cli, given, &info, text, diag);
     if (status == 0) {
         status = show(cli, &info);
