@@ -263,7 +263,7 @@ static const struct sm_state duty_table[] = {
     [DUTY_STOPPED] = {"stopped", NULL, 0, .enter = enter_stopped},
 };
 
-/* What is true on arrival in any state. */
+/* CHECKs the invariant of a duty that has just moved to another state. */
 static void check(const struct sm *sm)
 {
     const struct duty *duty = container_of(sm, struct duty, sm);

@@ -390,7 +390,8 @@ static int range_unread(struct reading *r, struct lane *lane, int status, struct
     return next_range(r, lane, diag);
 }
 
-/* Reads a range and checks it. What is wrong with it is told only after a second look. */
+/* Reads a range and checks it. A fault is told only if it is still there when the range has been
+ * read once more. */
 static int read_range(struct reading *r, struct lane *lane, struct diag *diag)
 {
     const struct object_scan before = lane->scan;

@@ -127,8 +127,8 @@ struct reader_object {
 };
 
 struct reader_visitor {
-    /* Gives the next object; false: there is none. With several reads under way it is asked before
-     * the last objects are done. */
+    /* Gives the next object. Returns false if there is none. With several reads under way it is
+     * asked before the last objects are done. */
     bool (*next)(struct reader_visitor *visitor, struct reader_object *ret);
     /* Is told what is wrong, once it was read twice. */
     struct scan_sink sink;
@@ -137,7 +137,8 @@ struct reader_visitor {
      * the ranges behind it are read, and any other status ends all. */
     int (*unread)(struct reader_visitor *visitor, const struct object_scan *scan, int status,
                   const struct diag *why);
-    /* An object was read; scan->chunks were checked. An error ends all. NULL: nobody is told. */
+    /* Called when an object was read and scan->chunks were checked. An error that it returns ends
+     * the whole reading. May be NULL. */
     int (*done)(struct reader_visitor *visitor, const struct object_scan *scan);
 };
 

@@ -68,7 +68,7 @@ class State:
             if not isinstance(key, str) or not key or "." in key or key.startswith("cairn"):
                 raise InvalidError.of(f"state: the key {key!r} must be a text without a dot that does not begin with cairn")
             before, live = self._taken.get(key), obj.obj if isinstance(obj, PerRank) else obj
-            # What was said of an object holds for the one that is put in its place.
+            # A replaced object keeps the per_rank rule of the object that it replaces.
             taken[key] = said = obj if isinstance(obj, PerRank) or not isinstance(before, PerRank) else before
             rule = said.on_reshape if isinstance(said, PerRank) else rule_of(obj)
             part = old.get(key)
