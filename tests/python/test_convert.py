@@ -404,7 +404,7 @@ def test_a_disk_that_becomes_full(convert, daemon, run, tmp_path):
 
 
 def test_a_file_that_shrinks_while_it_is_imported(own_daemon, tmp_path):
-    """It is mapped: the process ends by a signal and says so, and there is no checkpoint."""
+    """It is mapped: the process ends by a signal, and there is no checkpoint."""
     with open(tmp_path / "m.npz", "wb") as file:
         numpy.savez(file, w=numpy.zeros(64 << 20, numpy.uint8))
     # The bytes are checked when the file is opened and read again for the save; in between it loses them.
@@ -421,7 +421,8 @@ sys.exit(command.script())
 """
     done = subprocess.run([sys.executable, "-c", code, "import", "py/shrinks", "m.npz", "--server", f"unix:{own_daemon.socket}"],
                           cwd=tmp_path, capture_output=True, timeout=120, check=False)
-    assert done.returncode == -signal.SIGBUS and b"Bus error" in done.stderr, done
+    # Several threads read: the second one's signal may end the process before the first one's is described.
+    assert done.returncode == -signal.SIGBUS, done
     assert '"committed"' not in subprocess.run(
         [pathlib.Path(os.environ["CAIRND"]).with_name("cairn"), "ls", "py/shrinks", "--json", "--server", f"unix:{own_daemon.socket}"],
         capture_output=True, timeout=60, check=False).stdout.decode()

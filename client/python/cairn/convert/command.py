@@ -252,7 +252,7 @@ def main(words: Optional[Sequence[str]] = None) -> int:
 
 def script() -> int:
     """The console script: main, and what a process of its own needs."""
-    faulthandler.enable()  # a mapped file that becomes shorter is SIGBUS: it is said, and nothing is committed
+    faulthandler.enable()  # a mapped file that becomes shorter is SIGBUS: nothing is committed, and the stack tells where
     warnings.simplefilter("ignore")  # of PyTorch, about what this program does on purpose
     for number in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) is not signal.SIG_IGN:
