@@ -157,6 +157,31 @@ class Faults(OnCeph):
         self.ceph.do("signal", "osd.2", "CONT")
         self.assert_good({(1, 1)})
 
+    def restore_while(self, signal, after):
+        """64 MiB are restored, an OSD gets the signal meanwhile, and afterwards what heals it; each OSD with CAIRN_FULL=1."""
+        group = Group(self.bed, self.url(self.daemon()), 2, rows=1 << 19)
+        group.all("fill", 1)
+        group.save(1)
+        for name in ("osd.0", "osd.1", "osd.2") if FULL else ("osd.1",):
+            with self.subTest(name):
+                group.all("fill", 7)
+                answers = group.all("restore", "latest")
+                self.ceph.do("signal", name, signal)
+                try:
+                    for result in group.finish(answers, 90000):
+                        self.assertEqual((result["step"], result["term"], result["fell_back"]), (1, 1, False))
+                finally:
+                    after(name)
+                group.all("check", 1)
+        self.assert_good({(1, 1)})
+
+    def test_osds_are_killed_in_restores(self):
+        self.restore_while("KILL", lambda name: self.ceph.heal())
+
+    def test_osds_are_paused_in_restores(self):
+        """What a paused one was asked for is asked of another when the monitor takes it for dead; it goes on with a stale map."""
+        self.restore_while("STOP", lambda name: self.ceph.do("signal", name, "CONT"))
+
     def test_two_of_three_osds_are_down(self):
         group = Group(self.bed, self.url(self.daemon()), 2)
         group.all("fill", 1)
@@ -279,8 +304,8 @@ class Rights(OnCeph):
 class Contract(OnCeph):
     """The conformance suite of all stores, on the cluster."""
 
-    def conformance(self, **environment):
-        done = subprocess.run([str(BUILD / "tests/store/test_store_conformance"), "ceph"], capture_output=True, text=True,
+    def conformance(self, kind="ceph", **environment):
+        done = subprocess.run([str(BUILD / "tests/store/test_store_conformance"), kind], capture_output=True, text=True,
                               timeout=150, check=False,
                               env={**os.environ, "CEPH_CONF": str(self.ceph.dir / "ceph.conf"), **environment})
         self.assertEqual(done.returncode, 0, done.stdout[-2000:] + done.stderr[-2000:])
@@ -291,6 +316,10 @@ class Contract(OnCeph):
 
     def test_erasure_coded(self):
         self.conformance(CAIRN_CEPH_POOL="cairn", CAIRN_CEPH_DATA_POOL="cairn-ec")
+
+    def test_behind_decorators(self):
+        for front in ("retry", "limit", "fault") if FULL else ("fault",):
+            self.conformance(f"{front}:ceph", CAIRN_CEPH_POOL="cairn")
 
 
 if __name__ == "__main__":

@@ -19,14 +19,20 @@
 #include "support/store_memory.h"
 #include "support/unit_test.h"
 
-enum bed_kind { BED_MEMORY, BED_DIR, BED_DIR_SIM, BED_RETRY, BED_LIMIT, BED_RADOS, BED_CEPH };
+enum bed_kind { BED_MEMORY, BED_DIR, BED_DIR_SIM, BED_RADOS, BED_CEPH };
+
+/* What stands between the caller and the store (support/store_bend.h). BED_FAULT: the first
+ * operation of each batch fails in between and is repeated, where it may be. */
+enum bed_front { BED_PLAIN, BED_RETRY, BED_LIMIT, BED_FAULT };
 
 struct bed {
     enum bed_kind kind;
+    enum bed_front front;
     struct loop *loop;
     struct work_pool *pool;
     struct vfs *vfs;
     struct store *store; /* NULL while closed */
+    struct store *fault; /* BED_FAULT: the decorator that fails */
     struct memory_medium *medium;
     struct fake_medium *cluster; /* BED_RADOS */
     char space[64];              /* BED_CEPH */
@@ -43,9 +49,9 @@ struct bed {
     bool is_not_forced;    /* without force_fs */
 };
 
-/* "memory", "dir", "dir-sim", "retry", "limit", "rados" (a fake cluster), "ceph" (the cluster that
- * CEPH_CONF names, in a namespace of its own). */
-enum bed_kind bed_kind_parse(const char *name);
+/* "memory", "dir", "dir-sim", "rados" (a fake cluster) or "ceph" (the cluster that CEPH_CONF names,
+ * in a namespace of its own), behind a decorator with "retry:", "limit:" or "fault:" in front. */
+enum bed_kind bed_kind_parse(const char *name, enum bed_front *ret_front);
 /* parent: where a directory store is made (a new directory in it); "" for $TMPDIR or /tmp. */
 void bed_init(struct bed *bed, enum bed_kind kind, const char *parent, uint64_t seed);
 /* Closes the store if it is open and removes everything. */
