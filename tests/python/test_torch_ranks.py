@@ -70,7 +70,7 @@ def test_a_rank_that_does_not_come_is_named(url, pool, where, how):
         name, text, seconds = answer[:3]
         assert name == "MissingRanksError", answer
         assert "rank 2 " in text and "rank 0 " not in text and "rank 1 " not in text, text
-        assert socket.gethostname() in text and seconds < 15, answer
+        assert socket.gethostname() in text and seconds < 60, answer
         if where != "Checkpointer":
             assert "last seen" in text and "in save of step 4" in text, text
             assert answer[3] == "MissingRanksError" and "rank 2 " in answer[4] and answer[5] < 1, answer
