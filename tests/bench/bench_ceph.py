@@ -15,8 +15,8 @@ import subprocess
 import time
 from pathlib import Path
 
-from benchlib import (GIB, MIB, SOURCE, Daemon, Group, Place, common_options, finish_options, machine, median, say, table,
-                      write_json)
+from benchlib import (GIB, MIB, SOURCE, Daemon, Group, Place, common_options, create_store, finish_options, machine, median,
+                      say, table, write_json)
 
 OBJECT_BYTES = 4 * MIB  # of a piece, and of rados bench
 DEPTH = 32              # the threads of a store on Ceph
@@ -241,6 +241,7 @@ def main():
     url = f"rados:cairn/{space}?conf={ceph.conf}"
     result = {"machine": machine(), "bytes": options.bytes, "depth": DEPTH}
     try:
+        create_store(options.build, url)
         daemons = [Daemon(place, options.build, f"d{number}", more=("--store-url", url)) for number in range(2)]
         only = options.only.split(",")
         if "rates" in only:
