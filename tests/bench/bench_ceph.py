@@ -140,18 +140,18 @@ def measure_commit(options, place, ceph, daemons):
     small write."""
     group = ranks(place, options.build, daemons[:1], SMALL_BYTES, "bench/small", 1)
     group.tell("save 1")
-    samples, step = [], 1
+    samples, step, saves = [], 1, 2 if options.smoke else SMALL_SAVES
     for _ in range(options.repeat):
         sample = {"trip": ceph.bench("write", "t", 100 * 4096, object_bytes=4096, depth=1)["latency"]}
         ceph.clean("t")
         for name in ("changed", "same"):
             ops, seconds = ceph.client_ops(), []
-            for _ in range(SMALL_SAVES):
+            for _ in range(saves):
                 step += 1
                 if name == "changed":
                     group.tell(f"change {step}")
                 seconds.append(group.slowest(f"save {step}")["durable_s"])
-            sample[name] = {"seconds": median(seconds), "ops": (ceph.client_ops() - ops) / SMALL_SAVES}
+            sample[name] = {"seconds": median(seconds), "ops": (ceph.client_ops() - ops) / saves}
         samples.append(sample)
     group.close()
     return samples

@@ -13,7 +13,7 @@ from cases_ceph_commit import *  # noqa: F403
 from cases_ceph_objects import *  # noqa: F403
 from cases_ceph_refused import *  # noqa: F403
 from ceph_bed import OnCeph
-from harness import BIN, BUILD, FULL, Group, cairn, cairn_json, main, wait_until
+from harness import BIN, BUILD, FULL, SOURCE, Group, cairn, cairn_json, main, wait_until
 
 
 class Daemons(OnCeph):
@@ -158,7 +158,7 @@ class Faults(OnCeph):
         self.assert_good({(1, 1)})
 
     def restore_while(self, signal, after):
-        """64 MiB are restored, an OSD gets the signal meanwhile, and afterwards what heals it; each OSD with CAIRN_FULL=1."""
+        """64 MiB are restored; an OSD gets the signal meanwhile, then what heals it. Each OSD with CAIRN_FULL=1."""
         group = Group(self.bed, self.url(self.daemon()), 2, rows=1 << 19)
         group.all("fill", 1)
         group.save(1)
@@ -179,7 +179,7 @@ class Faults(OnCeph):
         self.restore_while("KILL", lambda name: self.ceph.heal())
 
     def test_osds_are_paused_in_restores(self):
-        """What a paused one was asked for is asked of another when the monitor takes it for dead; it goes on with a stale map."""
+        """What a paused one was asked for is asked of another once the monitor takes it for dead."""
         self.restore_while("STOP", lambda name: self.ceph.do("signal", name, "CONT"))
 
     def test_two_of_three_osds_are_down(self):
@@ -320,6 +320,15 @@ class Contract(OnCeph):
     def test_behind_decorators(self):
         for front in ("retry", "limit", "fault") if FULL else ("fault",):
             self.conformance(f"{front}:ceph", CAIRN_CEPH_POOL="cairn")
+
+
+class Benchmark(OnCeph):
+    def test_it_runs(self):
+        """Its set-up and its shortest part; what it measures is no matter here."""
+        words = ("--smoke", "--only", "commit", "--build", BUILD, "--dir", self.bed.path, "--conf", self.ceph.dir / "ceph.conf")
+        done = subprocess.run([SOURCE / "tests/bench/bench_ceph.py", *words], capture_output=True, text=True, timeout=150,
+                              check=False)
+        self.assertEqual(done.returncode, 0, done.stdout[-2000:] + done.stderr[-2000:])
 
 
 if __name__ == "__main__":
