@@ -107,24 +107,56 @@ int interval_advise(const struct interval_input *input, struct interval_advice *
 
 /* --- words ------------------------------------------------------------------------ */
 
-struct span {
-    char text[32];
+struct words {
+    char text[24];
 };
 
-/* Writes the time in the largest unit in which it is at least about two. */
-static struct span span_of(double seconds)
+/* Writes the time in the largest unit in which it is at least about two, with two digits or all
+ * that stand before the point. */
+static struct words span_of(double seconds)
 {
     static const struct {
         double from, unit;
         const char *name;
-    } rows[] = {{172800, 86400, "days"}, {5400, 3600, "h"}, {120, 60, "min"}, {0, 1, "s"}};
-    struct span span;
+    } rows[] = {{63072000, 31557600, "years"},
+                {172800, 86400, "days"},
+                {5400, 3600, "h"},
+                {120, 60, "min"},
+                {1, 1, "s"},
+                {0, 1e-3, "ms"}};
+    struct words span = {"0 s"};
     size_t i = 0;
+    if (seconds <= 0) {
+        return span;
+    }
     while (seconds < rows[i].from) {
         i++;
     }
-    snprintf(span.text, sizeof span.text, "%.3g %s", seconds / rows[i].unit, rows[i].name);
+    double value = seconds / rows[i].unit;
+    bool whole = value >= 9.95 || fabs(value - round(value)) < 0.05;
+    if (seconds < 0.5e-3) {
+        snprintf(span.text, sizeof span.text, "less than 1 ms");
+    } else {
+        snprintf(span.text, sizeof span.text, "%.*f %s", whole ? 0 : 1, value, rows[i].name);
+    }
     return span;
+}
+
+/* Writes a share of the time, from 0 to 1, as "0.17 %", "2.4 %" or "38 %". */
+static struct words percent_of(double share)
+{
+    struct words words;
+    double value = share * 100;
+    if (value > 0 && value < 0.01) {
+        snprintf(words.text, sizeof words.text, "less than 0.01 %%");
+    } else {
+        snprintf(words.text, sizeof words.text, "%.*f %%",
+                 value < 0.995  ? 2
+                 : value < 9.95 ? 1
+                                : 0,
+                 value);
+    }
+    return words;
 }
 
 /* Returns what the advice adds if something else than the optimum decides. */
@@ -141,18 +173,35 @@ static const char *reason(const struct interval_advice *advice)
     return "";
 }
 
+/* Writes the first line: how often to expect a failure, and from what that follows. */
+static void explain_failures(const struct interval_input *input,
+                             const struct interval_advice *advice, size_t size, char *ret)
+{
+    char seen[32] = "none seen";
+    if (input->failures > 0) {
+        snprintf(seen, sizeof seen, "%llu seen", (unsigned long long)input->failures);
+    }
+    snprintf(ret, size,
+             "failures: one in %s is expected (%s in %s of training; before that, one in %s)",
+             span_of(advice->mtbf_s).text, seen, span_of(input->observed_s).text,
+             span_of(prior_mtbf_s(input)).text);
+}
+
 void interval_explain(const struct interval_input *input, const struct interval_advice *advice,
                       char ret[INTERVAL_TEXT_BYTES])
 {
-    snprintf(
-        ret, INTERVAL_TEXT_BYTES,
-        "failures: one in %s (%llu seen in %s; expected before that: one in %s)\n"
-        "saves: training stands still for %s, durable after %s: best every %s%s\n"
-        "so save every %s: %.2g %% of the time for saves, a failure costs %s of training, %.2g "
-        "%% of the time in all\n",
-        span_of(advice->mtbf_s).text, (unsigned long long)input->failures,
-        span_of(input->observed_s).text, span_of(prior_mtbf_s(input)).text,
-        span_of(input->blocked_s).text, span_of(larger(input->persist_s, input->blocked_s)).text,
-        span_of(advice->optimum_s).text, reason(advice), span_of(advice->durable_s).text,
-        advice->overhead * 100, span_of(advice->lost_s).text, advice->waste * 100);
+    char failures[192], total[64] = "hardly any time is left for training";
+    explain_failures(input, advice, sizeof failures, failures);
+    if (advice->waste < 0.995) {
+        snprintf(total, sizeof total, "%s of the time for both, with restarts",
+                 percent_of(advice->waste).text);
+    }
+    snprintf(ret, INTERVAL_TEXT_BYTES,
+             "%s\n"
+             "saves: training stands still for %s, durable after %s: best every %s%s\n"
+             "so save every %s: %s of the time for saves, a failure costs %s of training; %s\n",
+             failures, span_of(input->blocked_s).text,
+             span_of(larger(input->persist_s, input->blocked_s)).text,
+             span_of(advice->optimum_s).text, reason(advice), span_of(advice->durable_s).text,
+             percent_of(advice->overhead).text, span_of(advice->lost_s).text, total);
 }

@@ -186,6 +186,42 @@ static void test_bounds_are_told_apart(void **state)
     assert_true(lines == 3);
 }
 
+/* Goal: the text is what a person would say, whatever the numbers are. Method: the advice for a
+ * grid of inputs from the smallest to the largest has no exponent, and known ones are compared. */
+static void test_the_text_is_a_persons(void **state)
+{
+    char text[INTERVAL_TEXT_BYTES];
+    struct interval_advice advice;
+    for (double scale = 1e-9; scale < 1e15; scale *= 7) {
+        for (double blocked_s = 1e-9; blocked_s < 1e12; blocked_s *= 13) {
+            struct interval_input input = {.blocked_s = blocked_s,
+                                           .persist_s = scale,
+                                           .restart_s = 300,
+                                           .observed_s = scale,
+                                           .failures = (uint64_t)(blocked_s / 1e3)};
+            assert_int_equal(interval_advise(&input, &advice, NULL), 0);
+            interval_explain(&input, &advice, text);
+            assert_null(strstr(text, "e+"));
+            assert_null(strstr(text, "e-"));
+            assert_true(text[strlen(text) - 1] == '\n');
+        }
+    }
+    struct interval_input one = {.blocked_s = 0.0034, .persist_s = 1.5, .restart_s = 300};
+    assert_int_equal(interval_advise(&one, &advice, NULL), 0);
+    interval_explain(&one, &advice, text);
+    print_message("%s", text);
+    assert_non_null(strstr(text, "one in 5.8 years is expected (none seen in 0 s"));
+    assert_non_null(strstr(text, "stands still for 3.4 ms, durable after 1.5 s"));
+    assert_non_null(strstr(text, "less than 0.01 % of the time for saves"));
+    struct interval_input bad = {
+        .blocked_s = 100, .persist_s = 4000, .restart_s = 300, .failures = 9, .observed_s = 900};
+    assert_int_equal(interval_advise(&bad, &advice, NULL), 0);
+    interval_explain(&bad, &advice, text);
+    print_message("%s", text);
+    assert_non_null(strstr(text, "9 seen in 15 min of training"));
+    assert_non_null(strstr(text, "hardly any time is left for training"));
+}
+
 static void test_failures_count_against_the_prior(void **state)
 {
     struct interval_input input = {.blocked_s = 1, .ranks = 16384};
@@ -235,6 +271,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(test_advice_wastes_at_most_a_twentieth_more_than_the_best_interval),
     cmocka_unit_test(test_a_wrong_prior_is_soon_outweighed),
     cmocka_unit_test(test_bounds_are_told_apart),
+    cmocka_unit_test(test_the_text_is_a_persons),
     cmocka_unit_test(test_failures_count_against_the_prior),
     cmocka_unit_test(test_bad_numbers_are_named),
 };

@@ -111,7 +111,7 @@ class Pacer:
                               self._group.world_size, self._in_flight)
         advice = Advice(*row)
         if self.advice is None or not 0.8 < advice.durable / self.advice.durable < 1.25:
-            log.info("the interval between saves is now %.3g s\n%s", advice.durable, advice.text.rstrip())
+            log.info("the interval between saves is now %.1f s\n%s", advice.durable, advice.text.rstrip())
         self.advice = advice
         return self._clock() - self._ended >= advice.durable
 
