@@ -11,7 +11,7 @@
 
 enum {
     MISSING_TEXT_BYTES = 256,
-    MARK_TEXT_BYTES = 2 * (ENTRY_ACTOR_BYTES + ENTRY_REASON_BYTES + 16),
+    MARK_TEXT_BYTES = 2 * (ENTRY_ACTOR_BYTES + ENTRY_REASON_BYTES + 16) + 64,
     LIST_NOTES_BYTES_MAX = LIMIT_MESSAGE_BYTES / 4
 };
 
@@ -168,6 +168,10 @@ static int mark_text(const struct state_commit *commit, struct scratch *scratch,
     if (commit->forgotten) {
         add_who(&buf, "", commit->mark);
         add_who(&buf, "reclaimed ", commit->reclaim_mark);
+        if (commit->reclaimed) {
+            buf_printf(&buf, "%sits space was reclaimed, so it cannot be brought back",
+                       buf.bytes > 0 ? "; " : "");
+        }
     } else if (commit->pinned) {
         add_who(&buf, "pinned ", commit->pin_mark);
     }

@@ -151,6 +151,17 @@ class Shipped(Case):
         for words in cron:  # the program knows every word: nothing but the server is missing
             cairn(*words[1:], "--server", f"unix:{self.bed.path}/none", "--timeout", "1s", check=5)
 
+    def test_a_server_without_a_run_sends_no_mail(self):
+        """The crontab is installed with the server, before the first job: nothing is printed, and every job is good."""
+        server = ("--server", f"unix:{self.daemon().socket}")
+        for job in re.findall(r"^[0-9*/]+ \S+ \S+ \S+ \S+ cairn (cairn .*)$", SHIPPED.read_text(), re.M):
+            words = shlex.split(job.removesuffix(" >/dev/null"))[1:]
+            _, _, err = cairn(*words, *server, check=0)
+            self.assertEqual(err, "", words)
+        _, _, err = cairn("forget", "--run", "*", "--keep-last", "1", *server, check=0)
+        self.assertIn("there is no run yet", err)
+        self.assertEqual(cairn_json("forget", "--run", "*", "--keep-last", "1", *server)["runs"], [])
+
 
 if __name__ == "__main__":
     main()

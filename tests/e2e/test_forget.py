@@ -92,6 +92,8 @@ class Forget(Case):
         for command in ("undelete", "pin"):
             code, _, err = cairn(command, "demo/run", "10@1", *store)
             self.assertEqual((code, err), (3, "cairn: demo/run 10@1 was forgotten, and its space was reclaimed: it cannot be brought back\n"))
+        self.assertRegex(cairn("status", "demo/run", "10@1", *store, check=0)[1],
+                         r"^10@1: forgotten: .*; its space was reclaimed, so it cannot be brought back\n$")
         self.assertIn("no forgotten checkpoint of step 10", cairn("undelete", "demo/run", "10", *store, check=4)[2])
         cairn("show", "demo/run", "10", *store, check=4)
         self.assert_whole(daemon, {(20, 1), (30, 1), (40, 1)})

@@ -360,7 +360,11 @@ static int forget_all(struct job *job, struct diag *diag)
         fprintf(stderr, "cairn: %u run%s not examined\n", job->passed_count,
                 job->passed_count == 1 ? " was" : "s were");
     }
-    if (status == 0 && job->run_count == 0) {
+    if (status == 0 && count == 0) { /* a new server: the policy is kept as it is */
+        if (!job->cli->quiet && !job->cli->json) {
+            fprintf(stderr, "cairn: there is no run yet, so nothing is forgotten\n");
+        }
+    } else if (status == 0 && job->run_count == 0) {
         status = diag_set(diag, CAIRN_E_NOT_FOUND, "no run matches; `cairn ls` lists the runs");
     }
     json_close(&job->json, ']');
