@@ -217,6 +217,37 @@ class Files(Case):
         self.assertTrue(listed[0] == 4 or all(entry["state"] != "committed"
                                               for entry in json.loads(listed[1])["checkpoints"]), listed)
 
+    def test_metadata_of_safetensors_comes_back(self):
+        """What a file says in __metadata__ is the checkpoint's metadata, in every file that is written of it; too much of
+        it is refused, and left out if asked."""
+        def write(name, metadata):
+            header = json.dumps({"__metadata__": metadata, "w": {"dtype": "U8", "shape": [4], "data_offsets": [0, 4]}}).encode()
+            (self.bed.path / name).write_bytes(struct.pack("<Q", len(header)) + header + b"abcd")
+            return self.bed.path / name
+
+        def metadata_of(path):
+            data = path.read_bytes()
+            return json.loads(data[8:8 + struct.unpack("<Q", data[:8])[0]])["__metadata__"]
+
+        daemon = self.daemon()
+        server, said = ("--server", f"unix:{daemon.socket}"), {"format": "tf", "ss_tags": '{"a": "b\\n"}', "ü": "", "n": "x" * 9000}
+        cairn("import", "demo/in", write("a.safetensors", {**said, "cairn.checkpoint": "old"}), *server, check=0)
+        self.assertEqual(cairn_json("show", "demo/in", "latest", *server)["manifest"]["metadata"], {"safetensors": said})
+        cairn("export", "demo/in", "--to", self.bed.path / "out", *server, check=0)
+        cairn("restore", "demo/in", "--to", self.bed.path / "back", *server, check=0)
+        cairn("restore", "demo/in", "--to", self.bed.path / "ranks", "--as-ranks", "1", *server, check=0)
+        for file in ("out/model", "back/model", "ranks/rank-0"):
+            self.assertEqual(metadata_of(self.bed.path / f"{file}.safetensors"), {**said, "cairn.checkpoint": "0@1"}, file)
+        cairn("import", "demo/again", self.bed.path / "out" / "model.safetensors", *server, check=0)
+        self.assertEqual(cairn_json("show", "demo/again", "latest", *server)["manifest"]["metadata"], {"safetensors": said})
+        for much in ({"n": "x" * 17000}, {f"{i}": "" for i in range(2000)}):
+            path = write("much.safetensors", much)
+            _, _, err = cairn("import", "demo/much", path, *server)
+            self.assertIn("TOO_LARGE", err)
+            self.assertIn("--drop-metadata", err)
+        cairn("import", "demo/much", path, "--drop-metadata", *server, check=0)
+        self.assertEqual(cairn_json("show", "demo/much", "latest", *server)["manifest"]["metadata_bytes"], 0)
+
     def test_target_not_empty(self):
         daemon = self.daemon()
         self.group(daemon).save(1)

@@ -4,9 +4,11 @@
  * holes in the order of widths. Method: one small file compared whole; types that safetensors
  * lacks.
  */
+#include "formats/metadata.h"
 #include "formats/safetensors.h"
 
 #include <stdio.h>
+#include <string.h>
 
 #include "support/unit_test.h"
 
@@ -74,9 +76,47 @@ static void test_foreign_types(void **state)
     assert_true(foreign > 0);
 }
 
+/* Goal: pairs come back as they were given, and a checkpoint's own metadata beside them, or of
+ * another kind, does no harm. */
+static void test_metadata_comes_back(void **state)
+{
+    static const struct metadata_pair pairs[] = {{"format", "tf"}, {"empty", ""}, {"q", "\"\n"}};
+    struct metadata_walk walk;
+    struct tree_node name, text;
+    struct buf tree, header;
+    buf_init(&tree, 1 << 20);
+    buf_init(&header, 1 << 20);
+    metadata_encode(3, pairs, &tree);
+    assert_int_equal(tree_check(tree.bytes, tree.data, NULL), 0);
+    metadata_begin(tree.bytes, tree.data, &walk);
+    for (size_t i = 0; i < 3; i++) {
+        assert_true(metadata_next(&walk, &name, &text));
+        assert_int_equal(text.bytes, strlen(pairs[i].text));
+        assert_memory_equal(name.data, pairs[i].name, name.bytes);
+        assert_memory_equal(text.data, pairs[i].text, text.bytes);
+    }
+    assert_false(metadata_next(&walk, &name, &text));
+    struct safetensor nothing[1];
+    struct safetensors file = {.tensors = nothing,
+                               .checkpoint = "1@1",
+                               .metadata_bytes = tree.bytes,
+                               .metadata = tree.data};
+    assert_int_equal(safetensors_layout(&file, &header, NULL), 0);
+    static const char expected[] = "{\"__metadata__\":{\"format\":\"tf\",\"empty\":\"\",\"q\":"
+                                   "\"\\\"\\n\",\"cairn.checkpoint\":\"1@1\"}}";
+    assert_memory_equal(header.data + 8, expected, sizeof expected - 1);
+    metadata_begin(tree.bytes - 1, tree.data, &walk); /* no tree */
+    assert_false(metadata_next(&walk, &name, &text));
+    metadata_begin(0, NULL, &walk);
+    assert_false(metadata_next(&walk, &name, &text));
+    buf_fini(&tree);
+    buf_fini(&header);
+}
+
 static const struct CMUnitTest tests[] = {
     cmocka_unit_test(test_layout),
     cmocka_unit_test(test_foreign_types),
+    cmocka_unit_test(test_metadata_comes_back),
 };
 
 UNIT_TEST_MAIN(tests)

@@ -25,7 +25,7 @@ enum { PATH_BYTES = 4096 };
 struct import_options {
     const char *path, *format;
     uint64_t step, deadline_ms, arena_bytes;
-    bool new_lineage, dry_run;
+    bool new_lineage, drop_metadata, dry_run;
     struct option_texts tags;
 };
 
@@ -45,6 +45,8 @@ static const struct option options[] = {
      "import into a run that already has checkpoints, which are then superseded; a job that is "
      "training the run is fenced",
      OPTION_AT_FLAG(struct import_options, new_lineage), .alone = true},
+    {"drop-metadata", NULL, "leave out __metadata__ of the files, which may take at most 16 KiB",
+     OPTION_AT_FLAG(struct import_options, drop_metadata)},
     {"deadline", "DURATION", "time limit until the checkpoint is durable",
      OPTION_AT_DURATION(struct import_options, deadline_ms), .preset = "1h", .min = 1000},
     {"arena", "SIZE", "cannot prepare the staging memory",
@@ -58,6 +60,7 @@ struct importing {
     const struct import_options *own;
     const char *format;
     struct bundle bundle;
+    struct buf metadata; /* the checkpoint's */
     uint64_t bytes;
     struct cairn_tensor *tensors;
     struct cairn_result result;
@@ -138,6 +141,23 @@ static int read_bundle(struct importing *importing, struct diag *diag)
 
 /* --- as the library wants it --- */
 
+static int fill_metadata(struct importing *importing, struct diag *diag)
+{
+    const struct bundle *bundle = &importing->bundle;
+    if (bundle->pair_count == 0 || importing->own->drop_metadata) {
+        return 0;
+    }
+    metadata_encode(bundle->pair_count, bundle->pairs, &importing->metadata);
+    int status = buf_status(&importing->metadata);
+    if (status == CAIRN_E_TOO_LARGE) {
+        return diag_set(diag, status,
+                        "__metadata__ of %s has %zu texts that take more than the %d bytes that a "
+                        "checkpoint keeps; --drop-metadata imports without them",
+                        importing->own->path, bundle->pair_count, LIMIT_METADATA_BYTES);
+    }
+    return status != 0 ? diag_no_memory(diag, "__metadata__") : 0;
+}
+
 static int fill(struct importing *importing, struct diag *diag)
 {
     const struct bundle *bundle = &importing->bundle;
@@ -169,6 +189,8 @@ static int save(struct importing *importing, cairn_t *cairn, struct diag *diag)
     cairn_op_t *op = NULL;
     how.tags = importing->own->tags.items;
     how.tag_count = importing->own->tags.count;
+    how.metadata = importing->metadata.data;
+    how.metadata_bytes = importing->metadata.bytes;
     int status =
         cairn_set_tensors(cairn, importing->tensors, importing->bundle.tensor_count, &error);
     status = status != 0 ? status : cairn_save(cairn, importing->own->step, &how, &op, &error);
@@ -255,13 +277,16 @@ static int run(struct cli *cli, void *values, struct diag *diag)
                         "--store is read-only; import through the server (--server)");
     }
     bundle_init(&importing.bundle);
+    buf_init(&importing.metadata, LIMIT_METADATA_BYTES);
     int status = read_bundle(&importing, diag);
     status = status != 0 ? status : fill(&importing, diag);
+    status = status != 0 ? status : fill_metadata(&importing, diag);
     if (status == 0 && !importing.own->dry_run) {
         status = save_bundle(&importing, diag);
     }
     status = status != 0 ? status : show(&importing);
     free(importing.tensors);
+    buf_fini(&importing.metadata);
     bundle_fini(&importing.bundle);
     return status;
 }
@@ -273,7 +298,9 @@ const struct command command_import = {
     .details =
         "PATH is a safetensors file, or a folder with model.safetensors.index.json. The new "
         "checkpoint has a world of one rank, each tensor is replicated, and it can be restored at "
-        "any world size.\n\nFiles of torch.save, directories of torch.distributed.checkpoint and "
+        "any world size. What the files say in __metadata__ becomes the checkpoint's metadata, "
+        "which `cairn show` prints and `cairn export` writes back.\n\nFiles of torch.save, "
+        "directories of torch.distributed.checkpoint and "
         "archives of numpy.savez are read by `cairn-convert import`, which is installed with "
         "Cairn's Python package and takes the same words. For such a PATH this command prints the "
         "whole command line and ends with status 2.",

@@ -141,7 +141,11 @@ static int write_group(struct restoring *restoring, const char *coordinate, stru
 {
     struct sink *sinks = calloc(restoring->count + 1, sizeof(*sinks));
     struct safetensor *tensors = calloc(restoring->count + 1, sizeof(*tensors));
-    struct safetensors group = {.checkpoint = restoring->id, .tensors = tensors};
+    const struct manifest *manifest = &restoring->documents->of.manifest;
+    struct safetensors group = {.checkpoint = restoring->id,
+                                .metadata_bytes = manifest->metadata_bytes,
+                                .metadata = manifest->metadata,
+                                .tensors = tensors};
     struct file file = {.fd = -1};
     char wish[LIMIT_COORDINATE_BYTES + 16];
     int status = sinks && tensors ? 0 : diag_no_memory(diag, "the files of the restore");

@@ -57,7 +57,12 @@ struct shard {
 static int fill_shard(struct export *export, const struct shard *shard, int fd,
                       struct safetensor *tensors, struct diag *diag)
 {
-    struct safetensors file = {.checkpoint = export->id, .count = shard->count, .tensors = tensors};
+    const struct manifest *manifest = &export->documents->of.manifest;
+    struct safetensors file = {.checkpoint = export->id,
+                               .metadata_bytes = manifest->metadata_bytes,
+                               .metadata = manifest->metadata,
+                               .count = shard->count,
+                               .tensors = tensors};
     struct sink *sinks = scratch_array(&export->scratch, shard->count + 1, sizeof(*sinks));
     struct buf header;
     buf_init(&header, MIB(128));

@@ -178,7 +178,12 @@ static int fill(struct rank_file *file, int fd, const char *name, struct diag *d
     struct safetensor *tensors = scratch_array(&file->scratch, file->count + 1, sizeof(*tensors));
     struct sink *sinks = scratch_array(&file->scratch, file->count + 1, sizeof(*sinks));
     char id[48];
-    struct safetensors layout = {.checkpoint = id, .count = file->count, .tensors = tensors};
+    const struct manifest *manifest = &file->documents->of.manifest;
+    struct safetensors layout = {.checkpoint = id,
+                                 .metadata_bytes = manifest->metadata_bytes,
+                                 .metadata = manifest->metadata,
+                                 .count = file->count,
+                                 .tensors = tensors};
     struct buf header;
     format_ckpt(file->documents->info.id, sizeof(id), id);
     buf_init(&header, MIB(128));

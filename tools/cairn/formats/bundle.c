@@ -29,6 +29,7 @@ void bundle_fini(struct bundle *bundle)
     }
     free(bundle->tensors);
     free(bundle->files);
+    free(bundle->pairs);
     scratch_fini(&bundle->scratch);
 }
 
@@ -122,6 +123,32 @@ int bundle_add(struct bundle *bundle, const struct bundle_tensor *tensor,
     }
     added.data = added.bytes > 0 ? file->data + offset : NULL;
     bundle->tensors[bundle->tensor_count++] = added;
+    return 0;
+}
+
+int bundle_add_pair(struct bundle *bundle, const struct metadata_pair *pair, struct diag *diag)
+{
+    void *pairs = bundle->pairs;
+    if (bundle->pair_count > LIMIT_METADATA_BYTES / (2 * TREE_NODE_BYTES)) {
+        return 0; /* too many already, which the caller finds when it encodes them */
+    }
+    for (size_t i = 0; i < bundle->pair_count; i++) {
+        if (strcmp(bundle->pairs[i].name, pair->name) == 0) {
+            return 0;
+        }
+    }
+    int status = grow(&pairs, &bundle->pair_cap, bundle->pair_count, sizeof(*bundle->pairs), diag);
+    bundle->pairs = pairs;
+    if (status != 0) {
+        return status;
+    }
+    struct metadata_pair added = {
+        .name = scratch_string(&bundle->scratch, strlen(pair->name), pair->name),
+        .text = scratch_string(&bundle->scratch, strlen(pair->text), pair->text)};
+    if (!added.name || !added.text) {
+        return diag_set(diag, CAIRN_E_NO_MEMORY, "no memory for __metadata__");
+    }
+    bundle->pairs[bundle->pair_count++] = added;
     return 0;
 }
 

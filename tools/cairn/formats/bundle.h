@@ -9,6 +9,7 @@
 
 #include "base/scratch.h"
 #include "format/box.h"
+#include "formats/metadata.h"
 
 struct bundle_file { /* mapped read-only; one that shrinks meanwhile is a SIGBUS: cmd_import.c */
     const uint8_t *data;
@@ -28,6 +29,8 @@ struct bundle {
     size_t tensor_count, tensor_cap, file_count, file_cap;
     struct bundle_tensor *tensors;
     struct bundle_file *files;
+    size_t pair_count, pair_cap;
+    struct metadata_pair *pairs; /* of the files' __metadata__ */
 };
 
 void bundle_init(struct bundle *bundle);
@@ -40,6 +43,10 @@ int MUST_USE bundle_map(struct bundle *bundle, const char *path, struct bundle_f
  * file. */
 int MUST_USE bundle_add(struct bundle *bundle, const struct bundle_tensor *tensor,
                         const struct bundle_file *file, uint64_t offset, struct diag *diag);
+/* Adds a pair of a file's __metadata__, copied. Of two with one name the first stays: the files of
+ * a set say the same. */
+int MUST_USE bundle_add_pair(struct bundle *bundle, const struct metadata_pair *pair,
+                             struct diag *diag);
 /* Sorts by name. INVALID: two tensors of one name. */
 int MUST_USE bundle_finish(struct bundle *bundle, struct diag *diag);
 

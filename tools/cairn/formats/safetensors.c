@@ -4,6 +4,7 @@
  */
 #include "formats/safetensors.h"
 
+#include "formats/metadata.h"
 #include "json.h"
 
 #include <inttypes.h>
@@ -23,17 +24,36 @@ static int compare(const void *a, const void *b)
     return strcmp(x->name, y->name);
 }
 
-static void put_metadata(struct json *json, size_t count, const struct safetensor *tensors,
-                         const char *checkpoint)
+/* Writes the pairs that an import has kept. Returns whether "format" is one of them. */
+static bool put_imported(const struct safetensors *file, struct json *json)
+{
+    struct metadata_walk walk;
+    struct tree_node name, text;
+    bool has_format = false;
+    metadata_begin(file->metadata_bytes, file->metadata, &walk);
+    while (metadata_next(&walk, &name, &text)) {
+        char words[2][LIMIT_METADATA_BYTES + 1];
+        snprintf(words[0], sizeof(words[0]), "%.*s", (int)name.bytes, (const char *)name.data);
+        snprintf(words[1], sizeof(words[1]), "%.*s", (int)text.bytes, (const char *)text.data);
+        json_str(json, words[0], words[1]);
+        has_format = has_format || strcmp(words[0], "format") == 0;
+    }
+    return has_format;
+}
+
+static void put_metadata(const struct safetensors *file, struct json *json)
 {
     json_open(json, "__metadata__", '{');
-    json_str(json, "format", "pt");
-    json_str(json, "cairn.checkpoint", checkpoint);
-    for (size_t i = 0; i < count; i++) {
-        if (!dtype_safetensors(tensors[i].entry->dtype)) {
+    if (!put_imported(file, json)) {
+        json_str(json, "format", "pt");
+    }
+    json_str(json, "cairn.checkpoint", file->checkpoint);
+    for (size_t i = 0; i < file->count; i++) {
+        const struct index_entry *entry = file->tensors[i].entry;
+        if (!dtype_safetensors(entry->dtype)) {
             char key[LIMIT_NAME_BYTES + 32];
-            snprintf(key, sizeof(key), "cairn.dtype.%s", tensors[i].entry->name);
-            json_str(json, key, dtype_name(tensors[i].entry->dtype));
+            snprintf(key, sizeof(key), "cairn.dtype.%s", entry->name);
+            json_str(json, key, dtype_name(entry->dtype));
         }
     }
     json_close(json, '}');
@@ -73,7 +93,7 @@ int safetensors_layout(const struct safetensors *file, struct buf *buf, struct d
         tensors[i].offset = at;
         at += tensors[i].entry->plain_bytes;
     }
-    put_metadata(&json, count, tensors, file->checkpoint);
+    put_metadata(file, &json);
     for (size_t i = 0; i < count; i++) {
         put_tensor(&json, &tensors[i]);
     }

@@ -20,6 +20,8 @@ struct safetensor {
  * ("cairn.dtype.<name>"). TOO_LARGE above 100 MB. */
 struct safetensors {
     const char *checkpoint; /* its name, for __metadata__ */
+    size_t metadata_bytes;  /* the checkpoint's, of which what was imported goes there as well */
+    const uint8_t *metadata;
     size_t count;
     struct safetensor *tensors;
 };

@@ -173,7 +173,7 @@ static int read_tensors(struct opened *opened, struct diag *diag)
     return status;
 }
 
-static int check_metadata(const struct opened *opened, struct diag *diag)
+static int take_metadata(const struct opened *opened, struct diag *diag)
 {
     json_t *metadata = json_object_get(opened->header, "__metadata__");
     if (metadata && !json_is_object(metadata)) {
@@ -190,6 +190,12 @@ static int check_metadata(const struct opened *opened, struct diag *diag)
                             "%s: holds parts of tensors (written by torch.distributed.checkpoint): "
                             "consolidate it first",
                             opened->path);
+        }
+        struct metadata_pair pair = {.name = json_object_iter_key(at), .text = text};
+        bool is_ours = strncmp(pair.name, "cairn.", 6) == 0; /* an export writes its own anew */
+        int status = is_ours ? 0 : bundle_add_pair(opened->bundle, &pair, diag);
+        if (status != 0) {
+            return status;
         }
     }
     return 0;
@@ -219,7 +225,7 @@ static int read_file(struct opened *opened, struct diag *diag)
         return status;
     }
     opened->metadata = json_object_get(opened->header, "__metadata__");
-    status = check_metadata(opened, diag);
+    status = take_metadata(opened, diag);
     return status != 0 ? status : read_tensors(opened, diag);
 }
 
