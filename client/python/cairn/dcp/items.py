@@ -25,9 +25,10 @@ from ..client import BYTES, DTYPES, SHARDED, TREE
 from ..errors import InvalidError, UnsupportedValueError
 from ..torch import arrays
 from ..torch.device import Loan
+from ..torch.state import DCP_BLOB
 
 #: The blob that says what the checkpoint holds, and the prefix of tensors inside trees.
-METADATA_BLOB = "cairn.dcp"
+METADATA_BLOB = DCP_BLOB
 INNER = "cairn.dcp/"
 
 

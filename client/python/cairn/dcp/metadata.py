@@ -66,32 +66,33 @@ class LazyEntries(Mapping):
     """state_dict_metadata: DCP's objects are made when they are asked for."""
 
     def __init__(self, entries: dict) -> None:
-        self._entries, self._made = entries, {}
+        self.raw, self._made = entries, {}
 
     def __getitem__(self, fqn: str) -> Any:
         if fqn not in self._made:
-            self._made[fqn] = _entry(fqn, self._entries[fqn])
+            self._made[fqn] = _entry(fqn, self.raw[fqn])
         return self._made[fqn]
 
     def __iter__(self) -> Iterator:
-        return iter(self._entries)
+        return iter(self.raw)
 
     def __len__(self) -> int:
-        return len(self._entries)
+        return len(self.raw)
 
     def __contains__(self, fqn: object) -> bool:
-        return fqn in self._entries
+        return fqn in self.raw
 
-    def kind(self, fqn: str) -> str:
-        """ "tensor", "tree" or "opaque"."""
-        entry = self._entries[fqn]
-        return entry if isinstance(entry, str) else "tensor"
+    def place(self, fqn: str) -> tuple:
+        """Returns (the name of the stored tensor, its coordinate or None)."""
+        return fqn, None
 
 
 def _entry(fqn: str, entry: Any) -> Any:
-    if isinstance(entry, str):
-        return BytesStorageMetadata()
-    dtype, shape, boxes = entry
+    return BytesStorageMetadata() if isinstance(entry, str) else tensor_entry(fqn, *entry)
+
+
+def tensor_entry(fqn: str, dtype: str, shape: tuple, boxes: list) -> TensorStorageMetadata:
+    """DCP's description of a tensor that is stored as boxes of (offsets, sizes)."""
     if dtype not in TORCH_TYPES:
         raise UnsupportedError.of(f"{fqn}: its element type {dtype} is unknown to this PyTorch")
     chunks = [ChunkStorageMetadata(torch.Size(offsets), torch.Size(sizes)) for offsets, sizes in boxes]

@@ -21,14 +21,17 @@ from torch.distributed.checkpoint.planner import LoadItemType, LoadPlan, LoadPla
 from torch.distributed.checkpoint.storage import StorageReader
 
 from .. import tree
-from ..client import BYTES, DTYPES, LATEST, SHARDED, Client
+from ..client import BYTES, DTYPES, LATEST, LOCAL, SHARDED, Client
 from ..errors import CairnError, ConflictError, InvalidError, NotFoundError, UnsupportedError
 from ..torch import arrays
 from ..torch.device import settle
+from ..torch.stored import checkpointer_root
 from . import metadata as codec
+from . import trees
 from .items import METADATA_BLOB
 from ..names import is_url, parse_id, split_url
 from .session import note_load
+from .trees import StateEntries
 
 _log = logging.getLogger("cairn.dcp")
 
@@ -36,8 +39,8 @@ _log = logging.getLogger("cairn.dcp")
 class _Box:
     """One box to read: where it lies in the tensor, and the targets that want it."""
 
-    def __init__(self, dtype: str, offsets: tuple, sizes: tuple) -> None:
-        self.dtype, self.offsets, self.sizes = dtype, offsets, sizes
+    def __init__(self, dtype: str, shape: tuple, offsets: tuple, sizes: tuple) -> None:
+        self.dtype, self.shape, self.offsets, self.sizes = dtype, shape, offsets, sizes
         self.memory: Any = None
         self.targets: list = []
 
@@ -130,18 +133,25 @@ class Reader(StorageReader):
                 client.set_blobs([(METADATA_BLOB, BYTES, b"", SHARDED, None)])
                 op = client.restore(step, term=term, allow_older=False, deadline=self._deadline)
                 result = op.result()
-                try:
-                    data = op.blob(METADATA_BLOB)
-                except NotFoundError:
-                    raise NotFoundError.of(f"step {result.step} of {run_url} was not saved through DCP: it has no "
-                                           f"blob {METADATA_BLOB}; read it by cairn.torch or cairn.Client") from None
-            metadata, _save = codec.decode(data)
+                root = checkpointer_root(op)
+                if root is not None:
+                    metadata = trees.read(client, result, root, self._deadline)
+                else:
+                    metadata, _save = codec.decode(self._metadata_blob(op, run_url, result.step))
         except CairnError as error:
             _log.error("cairn: cannot read the metadata of %s: %s", self._given_id or self._run_url, error)
             raise
         metadata.storage_meta = StorageMeta(checkpoint_id=self._given_id)
         self._found = (run_url, result.term, result.step, metadata)
         return metadata
+
+    @staticmethod
+    def _metadata_blob(op: Any, run_url: str, step: int) -> bytes:
+        try:
+            return op.blob(METADATA_BLOB)
+        except NotFoundError:
+            raise NotFoundError.of(f"step {step} of {run_url} was not saved through DCP, nor by cairn.torch.Checkpointer: it has no "
+                                   f"blob {METADATA_BLOB}; read it by cairn.Client") from None
 
     def set_up_storage_reader(self, metadata: Metadata, is_coordinator: bool, *args: Any, **kwargs: Any) -> None:
         if self._found is None or self._found[3] is not metadata:
@@ -195,14 +205,13 @@ class Reader(StorageReader):
                 raise InvalidError.of(f"{fqn}: the planner gave a tensor of {list(target.shape)} elements for a box of "
                                       f"{list(item.lengths)}")
             offsets, sizes = _global_offsets(item, len(entry.size)), tuple(item.lengths)
-            of_tensor = boxes.setdefault(fqn, {})
-            box = of_tensor.setdefault((offsets, sizes), None) or _Box(arrays.TORCH_NAMES[entry.properties.dtype],
-                                                                       offsets, sizes)
+            of_tensor = boxes.setdefault(metadata.state_dict_metadata.place(fqn), {})
+            stored = arrays.TORCH_NAMES[entry.properties.dtype]
+            box = of_tensor.setdefault((offsets, sizes), None) or _Box(stored, tuple(entry.size), offsets, sizes)
             of_tensor[offsets, sizes] = box
             box.add(target.detach())
             targets.append((item, target))
-        rows = [_row(fqn, tuple(metadata.state_dict_metadata[fqn].size), list(of_tensor.values()))
-                for fqn, of_tensor in boxes.items()]
+        rows = [_row(place, list(of_tensor.values())) for place, of_tensor in boxes.items()]
         if rows:
             settle(row[-1] - 1 for row in rows if row[-1])
             self._restore(client, rows, [])
@@ -217,25 +226,25 @@ class Reader(StorageReader):
         names = sorted({item.storage_index.fqn for item in items})
         if not names:
             return
-        op = self._restore(client, [], [(name, BYTES, b"", SHARDED, None) for name in names])
-        entries = metadata.state_dict_metadata
-        values = {}
-        for name in names:
-            if entries.kind(name) == "opaque":
-                values[name] = self._opaque(name, op.blob(name))
-            else:
-                values[name] = tree.decode(op.blob(name), deferred=True)
-        found = {ref.name: ref for name in names for ref in tree.refs(values[name])}
-        made = {name: arrays.empty(ref) for name, ref in found.items()}
+        entries, live = metadata.state_dict_metadata, getattr(planner, "state_dict", {})
+        values: dict = {}  # name -> (value with Refs in it, their coordinate)
+        pickles: dict = {}
+        if isinstance(entries, StateEntries):
+            values = {item.storage_index.fqn: entries.value(item.storage_index.fqn, live.get(item.dest_index.fqn)) for item in items}
+        else:
+            op = self._restore(client, [], [(name, BYTES, b"", SHARDED, None) for name in names])
+            pickles = {name: self._opaque(name, op.blob(name)) for name in names if entries.raw[name] == "opaque"}
+            values = {name: (tree.decode(op.blob(name), deferred=True), None) for name in names if name not in pickles}
+        found = {(ref.name, coordinate): ref for value, coordinate in values.values() for ref in tree.refs(value)}
+        made = {place: arrays.empty(ref) for place, ref in found.items()}
         if made:
-            self._restore(client, [_whole(found[name], made[name]) for name in made], [])
+            self._restore(client, [_whole(found[place], made[place], place[1]) for place in made], [])
         for item in items:
             name = item.storage_index.fqn
-            if entries.kind(name) == "opaque":
-                data = io.BytesIO(values[name])
-            else:
-                data = io.BytesIO()
-                torch.save(tree.resolve(values[name], lambda ref: made[ref.name]), data)
+            data = io.BytesIO(pickles.get(name, b""))
+            if name in values:
+                value, coordinate = values[name]
+                torch.save(tree.resolve(value, lambda ref, at=coordinate: made[ref.name, at]), data)
                 data.seek(0)
             planner.load_bytes(item, data)
 
@@ -246,13 +255,18 @@ class Reader(StorageReader):
         return data
 
 
-def _row(fqn: str, shape: tuple, boxes: list) -> tuple:
-    """A tuple of Client.set_tensors."""
+def _row(place: tuple, boxes: list) -> tuple:
+    """A tuple of Client.set_tensors for boxes of the tensor at a place (name, coordinate)."""
     if len({box.device for box in boxes if 0 not in box.sizes}) > 1:  # a tensor is in one memory
         for box in boxes:
             box.leave_device()
+    name, coordinate = place
     found = [box.row() for box in boxes]
-    return (fqn, DTYPES[boxes[0].dtype], shape, 0, None, boxes, SHARDED, None, None, found, 0, max(box.device for box in boxes))
+    head = (name, DTYPES[boxes[0].dtype], boxes[0].shape)
+    if coordinate is not None:  # a tensor of one rank is stored, and read, whole
+        (_, _, stride, address), = found
+        return (*head, address, stride, boxes, LOCAL, coordinate, None, None, 0, boxes[0].device)
+    return (*head, 0, None, boxes, SHARDED, None, None, found, 0, max(box.device for box in boxes))
 
 
 def _global_offsets(item: ReadItem, ndim: int) -> tuple:
@@ -261,6 +275,6 @@ def _global_offsets(item: ReadItem, ndim: int) -> tuple:
     return tuple(a + b for a, b in zip(base, item.storage_offsets))
 
 
-def _whole(ref: tree.Ref, array: Any) -> tuple:
+def _whole(ref: tree.Ref, array: Any, coordinate: Optional[str]) -> tuple:
     name, dtype, shape, address, stride, keep = arrays.row(ref, array, None)[:6]
-    return name, dtype, shape, address, stride, keep, SHARDED, None, None, None
+    return name, dtype, shape, address, stride, keep, SHARDED if coordinate is None else LOCAL, coordinate, None, None

@@ -15,7 +15,7 @@ import torch
 from . import fsdp
 from .sharded import Layouts, is_dtensor
 
-_TRANSPARENT = ("_orig_mod", "_checkpoint_wrapped_module", "_fsdp_wrapped_module")
+TRANSPARENT = ("_orig_mod", "_checkpoint_wrapped_module", "_fsdp_wrapped_module")
 
 
 def unwrap(module: torch.nn.Module) -> tuple:
@@ -24,7 +24,7 @@ def unwrap(module: torch.nn.Module) -> tuple:
     while True:
         children = module._modules  # of TorchScript's modules no dict
         is_data_parallel = isinstance(module, (torch.nn.parallel.DistributedDataParallel, torch.nn.DataParallel))
-        inner = next((name for name in (("module",) if is_data_parallel else _TRANSPARENT) if name in children), None)
+        inner = next((name for name in (("module",) if is_data_parallel else TRANSPARENT) if name in children), None)
         if inner is None or children[inner] is None:
             return module, ddp
         if isinstance(module, torch.nn.parallel.DistributedDataParallel):

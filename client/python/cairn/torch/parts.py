@@ -83,7 +83,7 @@ class ModuleState(Part):
             if not found:
                 plan.missing.append(f"{self.key}.{name}")
                 continue
-            if len(found) > 1:
+            if len(found) > 1 and not stored.get("untied"):
                 raise InvalidError.of(f"{self.key}: {' and '.join(wanted)} are tied in the live model, but were stored as "
                                       f"different tensors ({', '.join(found)}): build the model as it was saved")
             used.update(found)
@@ -95,7 +95,8 @@ class ModuleState(Part):
             if isinstance(stored_tensor, Deferred):
                 self._made.append(Planned(f"{self.key}.{name}", stored_tensor, live, plan))
                 continue
-            plan.want_exact(f"{self.key}.{name}", stored_tensor, live)
+            for alias in found:  # DCP stores tied tensors one by one; that they are the same is checked
+                plan.want_exact(f"{self.key}.{name}", tensors[alias], live)
             self._pairs.append((name, stored_tensor))
         plan.unexpected.extend(f"{self.key}.{name}" for name in tensors
                                if name not in used and plan.only.has(f"{self.key}.{name}", self.key))
@@ -214,7 +215,7 @@ class GeneratorState(ObjectState):
         return bytes(self.obj.get_state().numpy().tobytes())
 
     def _load(self, value: Any) -> None:
-        self.obj.set_state(torch.frombuffer(bytearray(value), dtype=torch.uint8))
+        self.obj.set_state(value if isinstance(value, torch.Tensor) else torch.frombuffer(bytearray(value), dtype=torch.uint8))
 
 
 class ValueState(Part):

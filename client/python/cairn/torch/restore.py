@@ -13,9 +13,9 @@ import warnings
 from typing import Any, Callable, Optional, Sequence, Union
 
 from .. import tree
-from ..client import LATEST, LOCAL, TREE, Client
+from ..client import BYTES, LATEST, LOCAL, SHARDED, TREE, Client
 from ..errors import (CairnError, DamagedError, DigestMismatchError, FormatError, InternalError, InvalidError, MissingTensorError, NotFoundError,
-                      with_text)
+                      UnsupportedError, with_text)
 from . import similar, rng
 from ..tree import Ref
 from .futures import Restored
@@ -28,7 +28,8 @@ from .parts import ValueState, make_part, stored_names
 from .plan import Plan
 from .share import Sharing
 from .stages import STAGE_BLOB, merge
-from .state import LOCAL_BLOB, PARTITION_BLOB, STATE_BLOB, VERSION, State, names_digest
+from .state import DCP_BLOB, LOCAL_BLOB, State, names_digest
+from .stored import dcp_values, partition_of, stored_root
 
 _ROUNDS_MAX = 64
 
@@ -171,33 +172,34 @@ class Restore:
             which, rows, self._fell_back = tuple(json.loads(self._group.gather(json.dumps(older).encode())[0])), [], True
         return self._fetch(rows, which, allow_older)
 
-    def _fetch(self, rows: list, which: tuple, allow_older: bool, coordinates: Sequence[str] = ()) -> Any:
-        """One restore of (step, term) into these rows, finished; blobs of this rank or of these coordinates."""
-        op, error = self._try(rows, which, allow_older, coordinates)
+    def _fetch(self, rows: list, which: tuple, allow_older: bool, coordinates: Sequence[str] = (), values: Sequence[str] = ()) -> Any:
+        """One restore of (step, term) into these rows, finished; blobs of this rank or of these coordinates, and DCP's ``values``."""
+        op, error = self._try(rows, which, allow_older, coordinates, values)
         if self._client.read_only:
             self._group.agree(error, "reading the checkpoint")
         elif error is not None:
             raise error
         return op
 
-    def _try(self, rows: list, which: tuple, allow_older: bool, coordinates: Sequence[str] = ()) -> tuple:
+    def _try(self, rows: list, which: tuple, allow_older: bool, coordinates: Sequence[str] = (), values: Sequence[str] = ()) -> tuple:
         """Returns (the operation, its error or None)."""
         op: Any = None
         try:
-            op = self._begin(rows, which, allow_older, coordinates)
+            op = self._begin(rows, which, allow_older, coordinates, values)
             self._finish(op)
         except CairnError as failure:
             return op, failure
         return op, None
 
-    def _begin(self, rows: list, which: tuple, allow_older: bool, coordinates: Sequence[str] = ()) -> Any:
+    def _begin(self, rows: list, which: tuple, allow_older: bool, coordinates: Sequence[str] = (), values: Sequence[str] = ()) -> Any:
         client = self._client
         if client.read_only:
             rows = [(*row[:8], None, *row[9:]) for row in rows]  # a reader has no group of ranks
         client.set_tensors(rows)
-        # Blobs of a coordinate come when something is registered under it.
+        # Blobs of a coordinate come when something is registered under it, and those that DCP has saved by their names.
         client.set_blobs([(LOCAL_BLOB, TREE, tree.encode(None), LOCAL, coordinate)
-                          for coordinate in coordinates or [self._state.coordinate]])
+                          for coordinate in coordinates or [self._state.coordinate]]
+                         + [(name, BYTES, b"", SHARDED, None) for name in (DCP_BLOB, *values)])
         return client.restore(which[0], term=which[1], allow_older=allow_older, strict=True, deadline=self._deadline)
 
     def _finish(self, op: Any) -> None:
@@ -219,41 +221,20 @@ class Restore:
         except FormatError:
             return data  # another client's
 
-    @staticmethod
-    def _root(op: Any) -> dict:
-        try:
-            root = tree.decode(op.blob(STATE_BLOB), deferred=True)
-        except NotFoundError:
-            raise FormatError.of("this checkpoint was not written by cairn.torch.Checkpointer; restore it with "
-                                 "cairn.Client or `cairn restore`") from None
-        if type(root) is not dict or root.get("version") != VERSION or type(root.get("parts")) is not dict:
-            raise FormatError.of("another version of cairn.torch.Checkpointer wrote the stored state")
-        root.setdefault("coordinates", [f"rank={rank}" for rank in range(root["world_size"])])
-        return root
-
     def _fetch_all_ranks(self, op: Any, root: dict) -> tuple:
         """(local trees, partition trees, trees of stages by coordinate) of all old ranks, where a rule for another mesh, an
         optimizer whose state is spread over the ranks, or stages want them."""
         partitioned = any(stored.get("partitioned") for stored in root["parts"].values())
         rules = self._is_reshaped(root)
         stages = root.get("stages", {})
-        if not partitioned and not rules and not stages:
+        if not root["coordinates"] or not (partitioned or rules or stages):
             return [], [], {}
         result, names = op.result(0), root["coordinates"]
         all_op = self._fetch([], (result.step, result.term), False, names)
         local = [tree.decode(all_op.blob(LOCAL_BLOB, name), deferred=True) for name in names] if rules else []
-        spread = [self._partition(all_op, name, bool(stages)) for name in names] if partitioned else []
+        spread = [partition_of(all_op, name, bool(stages)) for name in names] if partitioned else []
         return local, spread, {name: tree.decode(all_op.blob(STAGE_BLOB, name), deferred=True)
                                for name in dict.fromkeys(stages.values())}
-
-    @staticmethod
-    def _partition(op: Any, name: str, may_lack: bool) -> dict:
-        try:
-            return tree.decode(op.blob(PARTITION_BLOB, name), deferred=True)["parts"]
-        except NotFoundError:
-            if may_lack:
-                return {}
-            raise
 
     def _is_reshaped(self, root: dict) -> bool:
         """Returns whether the ranks are others than those that saved."""
@@ -265,8 +246,11 @@ class Restore:
         plan, error = Plan(self._state.layouts, Only(self._only)), None
         self._rng_state: Optional[dict] = None
         self._apply_parts: list = []
+        values = dcp_values(op)  # the same on all ranks, as is its error
+        if values:
+            op = self._fetch([], (op.result(0).step, op.result(0).term), False, (), values)
         try:
-            root = self._root(op)
+            root = stored_root(op, self._state, plan)
         except CairnError as failure:
             root, error = {}, failure
         self._group.agree(error, "reading the stored state")
@@ -393,6 +377,12 @@ class Restore:
         self._reseed = f"term {result.term} step {result.step} rank {self._group.rank} of {self._group.world_size}"
         self._reshaped: list = []
         self._has_rng = plan.only.has(RNG)
+        if not root["coordinates"]:
+            if self._has_rng:
+                plan.warnings.append("the checkpoint was saved by torch.distributed.checkpoint, which stores no RNGs: they are seeded anew, "
+                                     "so training goes on from the same state on another trajectory")
+            self._plan_one_for_all(root["parts"], plan)
+            return
         if self._is_reshaped(root):
             old, new = root["coordinates"], self._group.coordinates
             what = (f"of {len(old)} ranks, now there are {len(new)}" if len(old) != len(new)
@@ -412,6 +402,28 @@ class Restore:
             self._plan_of_rank(part, local["parts"], root["parts"], plan)
         plan.unexpected.extend(key for key, stored in local["parts"].items() if key not in self._state.on_reshape
                                and self._is_selected(key, stored_names(key, stored), plan))
+
+    def _plan_one_for_all(self, shared: dict, plan: Plan) -> None:
+        """What belongs to the rank, from a checkpoint that holds one state of it for all ranks."""
+        for part in self._state.local_parts:
+            rule = self._state.on_reshape[part.key]
+            if not self._is_selected(part.key, part.live_names(None), plan):
+                continue
+            if self._group.world_size > 1 and rule == "error":
+                raise UnsupportedError.of(f"{part.key}: its state belongs to each rank, but torch.distributed.checkpoint has saved one for "
+                                          "all; use per_rank(obj, on_reshape=\"reseed\"), or leave it out with restore(only=...)")
+            if self._group.world_size > 1 and rule == "reseed":
+                plan.warnings.append(f"{part.key}: it is left as it is, because the checkpoint has one state of it for all ranks")
+                continue
+            if self._group.world_size > 1 and callable(rule):
+                stored = shared.get(part.key, {}).get("value")
+                for ref in tree.refs(stored):
+                    plan.want(ref)
+                self._reshaped.append((part, rule, [(None, stored)]))
+                continue
+            if self._group.world_size > 1:
+                plan.warnings.append(f"{part.key}: torch.distributed.checkpoint has saved one rank's, which comes back on all")
+            self._plan_of_rank(part, {}, shared, plan)
 
     def _plan_reshape(self, old: list, states: list, shared: dict, plan: Plan) -> None:
         for part in self._state.local_parts:

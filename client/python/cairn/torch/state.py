@@ -22,6 +22,7 @@ from .sharded import Layouts
 from .stages import STAGE_BLOB
 
 STATE_BLOB, LOCAL_BLOB, PARTITION_BLOB = "cairn.state", "cairn.local", "cairn.partition"
+DCP_BLOB = "cairn.dcp"  # of a checkpoint that torch.distributed.checkpoint has saved
 VERSION = 1
 
 

@@ -1,0 +1,173 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A checkpoint that ``cairn.torch.Checkpointer`` has saved, told as DCP's Metadata, so that ``dcp.load`` reads it.
+
+Names are those that DCP gives a state dict of the same keys: ``model.0.weight``, ``optim.state.0.weight.exp_avg``,
+``optim.param_groups.0.lr``. Optimizers are also found under the numbers of ``optimizer.state_dict()`` and under the
+flattened names of ``get_optimizer_state_dict``. A rank's own state is given to the rank that has its place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Iterator, Optional
+
+import torch
+import torch.distributed as dist
+from torch.distributed.checkpoint.metadata import BytesStorageMetadata, Metadata
+
+from .. import tree
+from ..client import LOCAL, TREE, Client
+from ..errors import UnsupportedError
+from ..torch.naming import TRANSPARENT
+from ..torch.optim import merge_partitions
+from ..torch.stages import STAGE_BLOB, merge
+from ..torch.state import LOCAL_BLOB
+from ..torch.stored import EXTRA, leaves, partition_of, spellings
+from ..tree import Ref
+from .metadata import tensor_entry
+
+
+class StateEntries(Mapping):
+    """state_dict_metadata of such a checkpoint. The names of a plan may be spelled in any of the ways above; iterating gives each
+    once."""
+
+    def __init__(self) -> None:
+        self._leaves: dict = {}  # name -> (path, value, coordinate)
+        self._refused: dict = {}  # key -> why it cannot be had
+        self._optimizers: dict = {}  # key -> (names, DCP's names)
+
+    # --- what DCP asks ----------------------------------------------------------------------------------------------
+
+    def __getitem__(self, fqn: str) -> Any:
+        key = fqn.partition(".")[0]
+        if key in self._refused:
+            raise UnsupportedError.of(self._refused[key])
+        value = self._leaf(fqn)[1]
+        if type(value) is Ref and value.kind == "torch":
+            return tensor_entry(fqn, value.dtype, value.shape, [((0,) * len(value.shape), value.shape)])
+        return BytesStorageMetadata()
+
+    def __iter__(self) -> Iterator:
+        return iter(self._leaves)
+
+    def __len__(self) -> int:
+        return len(self._leaves)
+
+    def __contains__(self, fqn: object) -> bool:
+        return isinstance(fqn, str) and (fqn.partition(".")[0] in self._refused or self._spelled(fqn) in self._leaves)
+
+    # --- what the Reader asks ---------------------------------------------------------------------------------------
+
+    def place(self, fqn: str) -> tuple:
+        """Returns (the name of the stored tensor, its coordinate or None)."""
+        _, value, coordinate = self._leaf(fqn)
+        return value.name, coordinate
+
+    def value(self, fqn: str, live: Any) -> tuple:
+        """Returns (a value with Refs in it, the coordinate of these). Parameters are counted where the live value counts them."""
+        path, value, coordinate = self._leaf(fqn)
+        if path[0] in self._optimizers and path[1:2] == ("param_groups",) and path[3:] == ("params",):
+            names = self._optimizers[path[0]][1]
+            if isinstance(live, list) and live and all(isinstance(item, int) for item in live):
+                value = [names.index(name) for name in value]
+        return value, coordinate
+
+    def paths(self) -> dict:
+        return {fqn: path for fqn, (path, _, _) in self._leaves.items()}
+
+    def _leaf(self, fqn: str) -> tuple:
+        found: tuple = self._leaves[self._spelled(fqn)]
+        return found
+
+    def _spelled(self, fqn: str) -> str:
+        """Returns the name that stands in the list for one that is spelled in another way."""
+        if fqn in self._leaves:
+            return fqn
+        plain = ".".join(word for word in fqn.split(".") if word not in TRANSPARENT)
+        key, _, rest = plain.partition(".")
+        if rest.startswith("module.") and f"{key}.{rest[len('module.'):]}" in self._leaves:
+            return f"{key}.{rest[len('module.'):]}"  # DDP's
+        if key not in self._optimizers:
+            return plain
+        names, short = self._optimizers[key]
+        kind, _, rest = rest.partition(".")
+        for idx, (name, known) in enumerate(zip(names, short)):
+            for spelled in (known, name, str(idx)):
+                if not rest.startswith(f"{spelled}."):
+                    continue
+                entry = rest[len(spelled) + 1:]
+                group = next((path[2] for path, value, _ in self._leaves.values() if path[0] == key and path[3:] == ("params",)
+                              and known in value), 0)
+                found = f"{key}.state.{known}.{entry}" if kind == "state" else f"{key}.param_groups.{group}.{entry}"
+                if found in self._leaves and (kind == "state" or spelled != str(idx)):
+                    return found
+        return plain
+
+    # --- what is put in ---------------------------------------------------------------------------------------------
+
+    def refuse(self, key: str, why: str) -> None:
+        self._refused[key] = why
+
+    def add(self, path: tuple, value: Any, coordinate: Optional[str] = None) -> None:
+        for at, leaf in leaves(path, value):
+            self._leaves[".".join(map(str, at))] = (at, leaf, coordinate)
+
+    def add_part(self, key: str, stored: dict, modules: list, coordinate: Optional[str] = None) -> None:
+        """Adds what Checkpointer has stored of one key."""
+        if stored.get("kind") == "module":
+            tensors, aliases = stored["tensors"], stored["aliases"]
+            for name, value in {**tensors, **{alias: tensors[first] for alias, first in aliases.items()}}.items():
+                self._leaves[f"{key}.{name}"] = ((key, name), value, None)
+            for name, value in stored["extra"].items():
+                self.add((key, f"{name}.{EXTRA}" if name else EXTRA), value)
+        elif stored.get("kind") == "optimizer":
+            self._add_optimizer(key, stored, modules)
+        elif stored.get("kind") == "generator":
+            self.add((key,), torch.frombuffer(bytearray(stored["value"]), dtype=torch.uint8))
+        else:
+            self.add((key,), stored["value"], coordinate)
+
+    def _add_optimizer(self, key: str, stored: dict, modules: list) -> None:
+        names = [name for group in stored["groups"] for name in group["params"]]
+        short = spellings(names, modules)
+        known = dict(zip(names, short))
+        self._optimizers[key] = (names, short)
+        for name, state in stored["state"].items():
+            for entry, value in state.items() if type(state) is dict else (("", state),):
+                self.add((key, "state", known.get(name, name), entry), value)
+        for g, group in enumerate(stored["groups"]):
+            self.add((key, "param_groups", g, "params"), [known[name] for name in group["params"]])
+            for option, value in group["options"].items():
+                self.add((key, "param_groups", g, option), value)
+
+
+def read(client: Client, result: Any, root: dict, deadline: Optional[float]) -> Metadata:
+    """Returns the Metadata of a checkpoint whose tree is ``root``. Reads the trees of ranks as far as they are needed."""
+    coordinates, stages = root["coordinates"], root.get("stages", {})
+    world = dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
+    mine = coordinates[dist.get_rank() if world > 1 else 0] if world == len(coordinates) else None
+    partitioned = any(stored.get("partitioned") for stored in root["parts"].values())
+    wanted = coordinates if partitioned or stages else [mine or coordinates[0]]
+    client.set_tensors([])
+    client.set_blobs([(LOCAL_BLOB, TREE, tree.encode(None), LOCAL, name) for name in wanted])
+    op = client.restore(result.step, term=result.term, allow_older=False, deadline=deadline)
+    op.result()
+    parts = root["parts"]
+    if stages:
+        trees = [tree.decode(op.blob(STAGE_BLOB, name), deferred=True)["parts"] for name in dict.fromkeys(stages.values())]
+        parts, _ = merge(trees, False)
+    spread = [partition_of(op, name, bool(stages)) for name in coordinates] if partitioned else []
+    local = tree.decode(op.blob(LOCAL_BLOB, mine or coordinates[0]), deferred=True)
+    entries, modules = StateEntries(), [key for key, stored in parts.items() if stored.get("kind") == "module"]
+    for key, stored in parts.items():
+        own = local.get("own", {}).get(key) if mine is not None and stored.get("kind") in ("object", "value") else None
+        if stored.get("partitioned"):
+            stored["state"] = merge_partitions(key, spread, bool(stages))
+        entries.add_part(key, tree.decode(own, deferred=True) if own is not None else stored, modules)
+    for key, stored in local["parts"].items():
+        if mine is None:
+            entries.refuse(key, f"{key}: its state belongs to each of the {len(coordinates)} ranks that saved, but {world} load now; restore "
+                           "it by cairn.torch.Checkpointer with per_rank(obj, on_reshape=...), or leave it out of the state dict")
+        else:
+            entries.add_part(key, stored, modules, mine)
+    return Metadata(entries, planner_data=entries.paths(), storage_data={})

@@ -1,0 +1,123 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Several ranks of FSDP2 come in and go out through DCP's door and through Checkpointer's (cases for ranks.py)."""
+
+import warnings
+
+import torch
+import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
+from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+
+from cairn.dcp import Reader, Writer
+from cairn.torch import Checkpointer, per_rank
+
+
+def build(world, start):
+    """A model whose rows do not come out even over two ranks, its optimizer and scheduler, and values."""
+    torch.manual_seed(start)
+    model = torch.nn.Sequential(torch.nn.Linear(6, 7), torch.nn.Tanh(), torch.nn.Linear(7, 3))
+    if world > 1:
+        mesh = init_device_mesh("cpu", (world,))
+        fully_shard(model[0], mesh=mesh)
+        fully_shard(model, mesh=mesh)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01 * (1 + start))
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 2 + start)
+    return {"model": model, "optim": optimizer, "sched": scheduler,
+            "extra": {"epoch": start, "seen": torch.arange(4) * (start + 1), "names": ["a", str(start)]}}
+
+
+def train(state, steps):
+    for _ in range(steps):
+        torch.manual_seed(state["extra"]["epoch"])
+        state["model"](torch.randn(5, 6)).pow(2).mean().backward()
+        state["optim"].step()
+        state["optim"].zero_grad()
+        state["sched"].step()
+
+
+def as_dcp(state):
+    model, optim = get_state_dict(state["model"], state["optim"])
+    return {"model": model, "optim": optim, "sched": state["sched"].state_dict(), "extra": state["extra"]}
+
+
+def put_back(state, loaded):
+    set_state_dict(state["model"], state["optim"], model_state_dict=loaded["model"], optim_state_dict=loaded["optim"])
+    state["sched"].load_state_dict(loaded["sched"])
+
+
+def load(url, state, step, group=None):
+    train(state, 1)  # get_state_dict wants optimizer state that is there
+    loaded = as_dcp(state)
+    dcp.load(loaded, checkpoint_id=f"step-{step}", storage_reader=Reader(url), process_group=group)
+    put_back(state, loaded)
+
+
+def text(value):
+    """All of a state as a text, bits included, whatever the ranks hold of it."""
+    if isinstance(value, torch.Tensor):
+        whole = value.full_tensor() if hasattr(value, "full_tensor") else value
+        return f"{whole.dtype}{list(whole.shape)}{whole.detach().contiguous().view(-1).view(torch.uint8).tolist()}"
+    if isinstance(value, dict):
+        return "{" + ",".join(f"{key}:{text(item)}" for key, item in sorted(value.items(), key=lambda pair: str(pair[0]))) + "}"
+    if isinstance(value, (list, tuple)):
+        return f"{type(value).__name__}[" + ",".join(map(text, value)) + "]"
+    return f"{type(value).__name__}:{value!r}"
+
+
+def view(state):
+    params = [param for group in state["optim"].param_groups for param in group["params"]]
+    return text({"model": dict(state["model"].state_dict()), "state": [dict(state["optim"].state[param]) for param in params],
+                 "groups": [{k: v for k, v in group.items() if k != "params"} for group in state["optim"].param_groups],
+                 "sched": state["sched"].state_dict(), "extra": state["extra"]})
+
+
+def in_by_dcp(rank, world, url, step):
+    """Loads by DCP, and saves what was loaded by DCP as the next step."""
+    group = dist.new_group(backend="gloo")
+    state = build(world, 5)
+    load(url, state, step, group)
+    writer = Writer(url, process_group=group)
+    dcp.save(as_dcp(state), checkpoint_id=f"step-{step + 1}", storage_writer=writer, process_group=group)
+    writer.close()
+    return view(state)
+
+
+def in_by_checkpointer(rank, world, url, step):
+    state = build(world, 5)
+    with warnings.catch_warnings(record=True) as told, Checkpointer(url, state, on_error="raise") as ck:
+        warnings.simplefilter("always")
+        assert ck.restore().step == step
+        ck.save(step + 1).durable.result(60)
+    return {"view": view(state), "told": [str(item.message) for item in told]}
+
+
+class Loader:
+    def __init__(self, at):
+        self.at = at
+
+    def state_dict(self):
+        return {"at": self.at}
+
+    def load_state_dict(self, state):
+        self.at = state["at"]
+
+
+def own_state(rank, world, url):
+    """A rank's own state goes out by Checkpointer and comes in by DCP on the same ranks, and not the other way."""
+    group = dist.new_group(backend="gloo")
+    with Checkpointer(url, {"loader": per_rank(Loader(10 + rank)), "x": torch.ones(2) * rank}, on_error="raise") as ck:
+        ck.save(1).durable.result(60)
+    back = {"loader": Loader(0).state_dict()}
+    dcp.load(back, checkpoint_id="step-1", storage_reader=Reader(url), process_group=group)
+    writer = Writer(url, process_group=group)
+    dcp.save(back, checkpoint_id="step-2", storage_writer=writer, process_group=group)
+    writer.close()
+    said = ""
+    with Checkpointer(url, {"loader": per_rank(Loader(0))}, on_error="raise") as ck:
+        try:
+            ck.restore()
+        except Exception as error:  # the test reads its text
+            said = str(error)
+    return {"back": back["loader"]["at"], "said": said}
