@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A few processes joined by gloo that live as long as the test session and run cases: starting PyTorch takes longer
-than a case. As a program: one of them; arguments: rank, world size, rendezvous file.
+"""A few processes joined by gloo that run cases. They are forked from one that has imported PyTorch, because importing it
+takes longer than most cases.
 
 A case is a function ``case(rank, world, **arguments)`` of cases_*.py; arguments are JSON. What it returns goes back as
 JSON, an exception as its text.
@@ -8,14 +8,16 @@ JSON, an exception as its text.
 
 import importlib
 import json
+import multiprocessing
 import os
 import pathlib
-import subprocess
 import sys
 import tempfile
+import time
 import traceback
 
-HERE = pathlib.Path(__file__).parent
+_CONTEXT = multiprocessing.get_context("forkserver")
+_CONTEXT.set_forkserver_preload(["pytest", "torch.distributed.checkpoint.state_dict", "torch.distributed.fsdp"])
 
 
 class Ranks:
@@ -23,37 +25,32 @@ class Ranks:
     others."""
 
     def __init__(self, world):
-        self.world, self.processes = world, []
+        self.world, self.processes, self.pipes = world, [], []
         self.folder = tempfile.TemporaryDirectory(prefix="cairn-ranks-")
         self._starts = 0
 
     def start(self):
         self._starts += 1
         meet = pathlib.Path(self.folder.name) / f"meet-{self._starts}"
-        env = dict(os.environ, OMP_NUM_THREADS="1", TORCH_NCCL_ASYNC_ERROR_HANDLING="0")
         for rank in range(self.world):
-            log = open(pathlib.Path(self.folder.name) / f"log-{rank}", "w+")
-            process = subprocess.Popen([sys.executable, __file__, str(rank), str(self.world), str(meet)],
-                                       stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True, env=env)
-            process.log = log
+            ours, theirs = _CONTEXT.Pipe()
+            process = _CONTEXT.Process(target=serve, args=(rank, self.world, str(meet), self._log(rank), theirs))
+            process.start()
+            theirs.close()
             self.processes.append(process)
+            self.pipes.append(ours)
 
     def send(self, case, **arguments):
         """Starts a case ("module.function") on all ranks."""
         if not self.processes:
             self.start()
-        for process in self.processes:
-            process.stdin.write(json.dumps([case, arguments]) + "\n")
-            process.stdin.flush()
+        for pipe in self.pipes:
+            pipe.send_bytes(json.dumps([case, arguments]).encode())
 
-    def answers(self, timeout=300):
-        """What the ranks answered; AssertionError with all texts when one failed."""
-        import threading
-        watch = threading.Timer(timeout, self.kill)
-        watch.start()
-        lines = [process.stdout.readline() for process in self.processes]
-        watch.cancel()
-        answers = [json.loads(line) if line else {"error": self._last_words(rank)} for rank, line in enumerate(lines)]
+    def answers(self, timeout=300, count=None):
+        """What the ranks answered, or the first ``count`` of them; AssertionError with all texts when one failed."""
+        end = time.monotonic() + timeout
+        answers = [self._answer(rank, end) for rank in range(count or self.world)]
         errors = [f"rank {rank}: {answer['error']}" for rank, answer in enumerate(answers) if "error" in answer]
         if errors:
             self.kill()
@@ -64,52 +61,60 @@ class Ranks:
         self.send(case, **arguments)
         return self.answers()
 
-    def _last_words(self, rank):
-        log = self.processes[rank].log
-        log.seek(0)
-        return "it ended or took too long\n" + log.read()[-3000:]
+    def _log(self, rank):
+        return os.path.join(self.folder.name, f"log-{rank}")
+
+    def _answer(self, rank, end):
+        try:
+            if self.pipes[rank].poll(max(end - time.monotonic(), 0)):
+                return json.loads(self.pipes[rank].recv_bytes())
+            how = "it took too long"
+        except (EOFError, ConnectionResetError):
+            how = "it ended"
+        return {"error": how + "\n" + pathlib.Path(self._log(rank)).read_text()[-3000:]}
 
     def kill(self):
         for process in self.processes:
             process.kill()
-        if self.processes and all(process.wait() is not None for process in self.processes):
-            self._ended, self.processes = self.processes, []
+        self._join(None)
 
     def close(self):
-        for process in self.processes:
-            process.stdin.close()
-        for process in self.processes:
-            try:
-                process.wait(20)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
-        self.processes = []
+        for pipe in self.pipes:
+            pipe.close()
+        self._join(20)
         self.folder.cleanup()
 
+    def _join(self, patience):
+        """Waits for the processes to end; kills those that have not when patience, in seconds, is over."""
+        for process in self.processes:
+            process.join(patience)
+            process.kill()
+            process.join()
+            process.close()
+        self.processes, self.pipes = [], []
 
-def main():
-    rank, world, meet = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
-    answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # what a case prints is no answer
+
+def serve(rank, world, meet, log, pipe):
+    """The life of one process."""
+    out = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    os.dup2(out, 1)
+    os.dup2(out, 2)
     import torch
     import torch.distributed as dist
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{meet}", rank=rank, world_size=world)
-    for line in sys.stdin:
-        case, arguments = json.loads(line)
+    while True:
+        try:
+            case, arguments = json.loads(pipe.recv_bytes())
+        except EOFError:
+            break
         module, _, name = case.rpartition(".")
         try:
             answer = {"result": getattr(importlib.import_module(module), name)(rank, world, **arguments)}
         except BaseException as error:  # noqa: B036 - the parent judges
             answer = {"error": "".join(traceback.format_exception(error))[-4000:]}
-        answers.write(json.dumps(answer) + "\n")
-        answers.flush()
+        pipe.send_bytes(json.dumps(answer).encode())
         if "error" in answer:
             os._exit(1)
     dist.destroy_process_group()
-
-
-if __name__ == "__main__":
-    sys.path.insert(0, str(HERE))
-    main()
+    sys.stdout.flush()

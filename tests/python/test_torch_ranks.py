@@ -2,25 +2,11 @@
 """Readers are a group without an attempt, a rank that does not come is named in time, one that refuses ends the step on all,
 and what is changed or differs is kept."""
 
-import json
-
 import socket
-import threading
 
 import pytest
 
 from ranks import Ranks
-
-
-def first_answers(pool, count, timeout=90):
-    """What the first ranks answered; the others may never."""
-    watch = threading.Timer(timeout, pool.kill)
-    watch.start()
-    lines = [process.stdout.readline() for process in pool.processes[:count]]
-    watch.cancel()
-    answers = [json.loads(line) if line else {"error": "it ended or took too long"} for line in lines]
-    assert all("result" in answer for answer in answers), answers
-    return [answer["result"] for answer in answers]
 
 
 @pytest.fixture
@@ -66,7 +52,7 @@ def test_a_rank_that_does_not_come_is_named(url, pool, where, how):
     """Within the caller's deadline, with its host and what it was last seen doing; and so in each call after that."""
     ranks = pool(3)
     ranks.send("cases_ranks.absent", url=url, where=where, how=how)
-    for answer in first_answers(ranks, 2):
+    for answer in ranks.answers(90, count=2):
         name, text, seconds = answer[:3]
         assert name == "MissingRanksError", answer
         assert "rank 2 " in text and "rank 0 " not in text and "rank 1 " not in text, text
