@@ -10,6 +10,7 @@
  *   chain/<seq>                          permanent, chained by hash: commit, forget, undelete,
  *                                        reclaim, pin, unpin
  *   term/<term>                          token, ordinal, world size, parent
+ *   owner/<term>                         who was granted the term, for `cairn log`
  *   open/<term>/<step>                   a save in progress
  *   seal/<term>/<step>/<rank>            a rank's part is durable
  *   dead/<term>/<step>                   the last save of this step in this term was aborted, and
@@ -18,6 +19,7 @@
  *   note/<seq>                           tags and metrics of a committed checkpoint (note.h)
  *   day/<day>                            what was restored and aborted on one day
  *   restore/<token>/<ordinal>            a restore session; .../<rank>: that rank's report on a try
+ *   ended/<number>                       a restore session that has ended, for `cairn log`
  *   (numbers are 16 or, for ranks and ordinals, 8 lower-case hex digits: key order is number order)
  */
 #ifndef CAIRN_FORMAT_ENTRIES_H
@@ -35,7 +37,7 @@ enum {
 };
 
 /* The structs of entries.def: entry_info, entry_head, entry_gc, entry_term, entry_seal, entry_dead,
- * entry_health, entry_day, entry_restore, entry_report. */
+ * entry_health, entry_day, entry_restore, entry_report, entry_ended, entry_owner. */
 #define ENTRY(name, version, newest) struct entry_##name {
 #define U32(f)                       uint32_t f;
 #define S32(f)                       int32_t f;
@@ -104,6 +106,7 @@ void key_head(char ret[ENTRY_KEY_MAX]);
 void key_gc(char ret[ENTRY_KEY_MAX]);
 void key_chain(uint64_t seq, char ret[ENTRY_KEY_MAX]);
 void key_term(uint64_t term, char ret[ENTRY_KEY_MAX]);
+void key_owner(uint64_t term, char ret[ENTRY_KEY_MAX]);
 void key_open(struct ckpt_id id, char ret[ENTRY_KEY_MAX]);
 void key_seal(struct ckpt_id id, uint32_t rank, char ret[ENTRY_KEY_MAX]);
 void key_dead(struct ckpt_id id, char ret[ENTRY_KEY_MAX]);
@@ -112,6 +115,7 @@ void key_past(struct ckpt_id id, uint64_t open_id, char ret[ENTRY_KEY_MAX]);
 void key_health(uint64_t seq, char ret[ENTRY_KEY_MAX]);
 void key_note(uint64_t seq, char ret[ENTRY_KEY_MAX]);
 void key_day(uint64_t day, char ret[ENTRY_KEY_MAX]);
+void key_ended(uint64_t number, char ret[ENTRY_KEY_MAX]);
 void key_restore(const struct token *token, uint32_t ordinal, char ret[ENTRY_KEY_MAX]);
 void key_report(const struct token *token, uint32_t ordinal, uint32_t rank,
                 char ret[ENTRY_KEY_MAX]);
@@ -131,12 +135,14 @@ enum entry_kind {
     ENTRY_DAY,
     ENTRY_GC,
     ENTRY_PAST,
+    ENTRY_ENDED,
+    ENTRY_OWNER,
     ENTRY_UNKNOWN
 };
 struct entry_key { /* a parsed key */
     enum entry_kind kind;
-    struct ckpt_id id; /* only the term for ENTRY_TERM */
-    /* In ENTRY_DAY the day, in ENTRY_PAST the opening. */
+    struct ckpt_id id; /* only the term for ENTRY_TERM and ENTRY_OWNER */
+    /* In ENTRY_DAY the day, in ENTRY_PAST the opening, in ENTRY_ENDED the number. */
     uint64_t seq;
     uint32_t rank, ordinal;
     struct token token;

@@ -38,6 +38,16 @@ void key_health(uint64_t seq, char ret[ENTRY_KEY_MAX])
 void key_note(uint64_t seq, char ret[ENTRY_KEY_MAX]) { key_printf(ret, "note/%016" PRIx64, seq); }
 void key_day(uint64_t day, char ret[ENTRY_KEY_MAX]) { key_printf(ret, "day/%016" PRIx64, day); }
 
+void key_owner(uint64_t term, char ret[ENTRY_KEY_MAX])
+{
+    key_printf(ret, "owner/%016" PRIx64, term);
+}
+
+void key_ended(uint64_t number, char ret[ENTRY_KEY_MAX])
+{
+    key_printf(ret, "ended/%016" PRIx64, number);
+}
+
 void key_open(struct ckpt_id id, char ret[ENTRY_KEY_MAX])
 {
     key_printf(ret, "open/%016" PRIx64 "/%016" PRIx64, id.term, id.step);
@@ -117,7 +127,7 @@ static const struct key_family key_families[] = {
     {"term", ENTRY_TERM}, {"open", ENTRY_OPEN},     {"seal", ENTRY_SEAL},
     {"dead", ENTRY_DEAD}, {"health", ENTRY_HEALTH}, {"restore", ENTRY_RESTORE},
     {"note", ENTRY_NOTE}, {"day", ENTRY_DAY},       {"gc", ENTRY_GC},
-    {"past", ENTRY_PAST},
+    {"past", ENTRY_PAST}, {"ended", ENTRY_ENDED},   {"owner", ENTRY_OWNER},
 };
 
 static enum entry_kind key_family_of(size_t bytes, const char *key)
@@ -142,10 +152,12 @@ static bool key_rest(struct entry_key *key, const char **at)
     case ENTRY_CHAIN:
     case ENTRY_HEALTH:
     case ENTRY_NOTE:
+    case ENTRY_ENDED:
         return key_u64(at, &key->seq) && key->seq > 0;
     case ENTRY_DAY:
         return key_u64(at, &key->seq);
     case ENTRY_TERM:
+    case ENTRY_OWNER:
         return key_u64(at, &key->id.term) && key->id.term > 0;
     case ENTRY_OPEN:
     case ENTRY_DEAD:

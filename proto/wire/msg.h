@@ -58,6 +58,8 @@ enum msg_agree_verdict {
 };
 /* MARK.kind. */
 enum msg_mark_kind { MSG_MARK_FORGET = 1, MSG_MARK_UNDELETE, MSG_MARK_PIN, MSG_MARK_UNPIN };
+/* LOG_REPLY: the kind of a row that is not of the chain: a restore has ended. */
+enum { LOG_RESTORE = 64 };
 /* SCRUB.rate. */
 #define SCRUB_UNLIMITED UINT64_MAX
 /* SERVER_STATUS.health. Red means that the server cannot do its work, yellow that an operator

@@ -82,6 +82,17 @@ struct state_day {
     struct record_value raw;
 };
 
+/* A restore that has ended, and who was granted a term. Only `cairn log` tells of them, so they are
+ * decoded there. */
+struct state_ended {
+    uint64_t number;
+    struct record_value raw;
+};
+struct state_owner {
+    uint64_t term;
+    struct record_value raw;
+};
+
 struct run_state {
     struct state_unrecorded unrecorded;
     bool exists; /* the run has an info entry */
@@ -92,7 +103,7 @@ struct run_state {
     uint64_t newest_term;    /* 0 if no term was granted */
     uint64_t newest_entered; /* newest term with a commit; 0 if the run is empty */
     size_t term_count, open_count, seal_count, commit_count, dead_count, restore_count,
-        report_count, day_count, past_count;
+        report_count, day_count, past_count, ended_count, owner_count, mark_count;
     struct state_term *terms; /* terms[i].term == i + 1 */
     struct state_open *opens;
     struct state_seal *seals;
@@ -102,7 +113,10 @@ struct run_state {
     struct state_past *pasts;
     struct state_restore *restores;
     struct state_report *reports;
-    struct state_day *days; /* sorted by day */
+    struct state_day *days;          /* sorted by day */
+    struct state_ended *ended;       /* sorted by number */
+    struct state_owner *owners;      /* sorted by term */
+    const struct entry_chain *marks; /* the chain entries that are no commits, sorted by seq */
 };
 
 /* Decodes the record into ret and checks the chain: sequence numbers, hashes and the head. Returns

@@ -147,6 +147,23 @@ static void limit_deads(struct step *step)
     }
 }
 
+/* Notes for `cairn log` who was granted the term. */
+static void put_owner(struct step *step, uint64_t term)
+{
+    const char *actor = step->event->u.open.actor;
+    struct entry_owner entry = {.wall_ns = step->event->wall_ns};
+    char key[ENTRY_KEY_MAX];
+    struct buf buf;
+    if (actor == NULL || actor[0] == '\0') {
+        return;
+    }
+    reason_set(entry.actor, actor);
+    key_owner(term, key);
+    buf_init(&buf, LIMIT_RECORD_VALUE_BYTES);
+    entry_owner_encode(&entry, &buf);
+    step_put(step, key, &buf); /* guarded with the term, whose key is of this update, too */
+}
+
 /* Grants a term: adds the missing terms up to the high-water mark and the new one, and ends
  * everything that is open in older terms. Returns the new term. */
 static uint64_t grant(struct step *step)
@@ -165,6 +182,7 @@ static uint64_t grant(struct step *step)
     step_fill_terms(step, newest);
     /* The first added term is guarded by step_guard_newest(). */
     step_put_term(step, newest, &entry);
+    put_owner(step, newest);
     snprintf(reason, sizeof(reason), "fenced: term %" PRIu64 " was granted", newest);
     for (size_t i = 0; i < state->open_count && step_may_remove(step, 1); i++) {
         step_end_open(step, &state->opens[i], CAIRN_E_FENCED, reason);

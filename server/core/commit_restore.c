@@ -68,6 +68,43 @@ static void remove_reports(struct step *step, const struct state_restore *sessio
     }
 }
 
+/* Writes the note of an ended session under a number of its own. The oldest note beyond ENDED_MAX
+ * goes. */
+static void put_ended(struct step *step, const struct entry_ended *entry)
+{
+    const struct run_state *state = step->state;
+    uint64_t newest = state->ended_count > 0 ? state->ended[state->ended_count - 1].number : 0;
+    size_t oldest = step->ended_count++;
+    char key[ENTRY_KEY_MAX];
+    struct buf buf;
+    key_ended(newest + step->ended_count, key);
+    buf_init(&buf, LIMIT_RECORD_VALUE_BYTES);
+    entry_ended_encode(entry, &buf);
+    step_guard_absent(step, key);
+    step_put(step, key, &buf);
+    if (state->ended_count + step->ended_count > ENDED_MAX && oldest < state->ended_count &&
+        step_may_remove(step, 1)) {
+        key_ended(state->ended[oldest].number, key);
+        step_remove(step, key);
+    }
+}
+
+/* Notes for `cairn log` that a session has ended. */
+static void log_end(struct step *step, const struct entry_restore *session, const char *actor)
+{
+    CHECK(session->state != RESTORE_RUNNING);
+    CHECK(session->id.term != 0);
+    struct entry_ended entry = {.wall_ns = step->event->wall_ns,
+                                .world_size = session->world_size,
+                                .try_count = session->try_count,
+                                .id = session->id,
+                                .first = session->first,
+                                .code = session->state == RESTORE_OK ? 0 : session->code};
+    reason_set(entry.reason, entry.code != 0 ? session->reason : "");
+    reason_set(entry.actor, actor != NULL ? actor : "");
+    put_ended(step, &entry);
+}
+
 void session_expire(struct step *step, const struct state_restore *session, const char *reason)
 {
     struct entry_restore entry = session->entry;
@@ -78,6 +115,7 @@ void session_expire(struct step *step, const struct state_restore *session, cons
     session_guard(step, session);
     session_put(step, &session->token, session->ordinal, &entry);
     remove_reports(step, session);
+    log_end(step, &entry, NULL);
     step->day.restores_failed++;
 }
 
@@ -372,6 +410,7 @@ static void end_session(struct step *step, const struct state_restore *session)
     session_guard(step, session);
     session_put(step, &session->token, session->ordinal, &entry);
     remove_reports(step, session);
+    log_end(step, &entry, step->event->u.report.actor);
     answer_session(step, &entry);
 }
 
@@ -457,7 +496,10 @@ void on_restore_report(struct step *step)
     struct entry_restore entry = session->entry;
     session_guard(step, session);
     fall_back_or_fail(step, &entry);
-    step->day.restores_failed += entry.state == RESTORE_FAILED;
+    if (entry.state == RESTORE_FAILED) {
+        step->day.restores_failed++;
+        log_end(step, &entry, report->actor);
+    }
     session_put(step, &session->token, session->ordinal, &entry);
     remove_reports(step, session);
     answer_session(step, &entry);

@@ -22,6 +22,7 @@ enum { STEP_REMOVALS_MAX = 32768, STEP_GUARDS_MIN = 16 };
 enum {
     TERMS_FILL_MAX = 1024, /* terms without a holder that one event may put into the record */
     PASTS_MAX = 256,       /* aborted openings of one step that the record keeps */
+    ENDED_MAX = 256,       /* ended restores that the record keeps for `cairn log` */
     DEADS_MAX = 4096, /* dead entries of fenced terms that stay if no garbage collection runs */
 };
 
@@ -31,6 +32,7 @@ struct step {
     struct scratch *scratch;
     struct verdict *ret;
     size_t guard_cap, change_cap, removal_count;
+    size_t ended_count;     /* restores that this step has ended */
     struct entry_day day;   /* what this step adds to the counts of its day */
     size_t head_change;     /* index of the head's change plus 1; 0 if nothing was appended yet */
     struct entry_head head; /* the head after the appended entries */

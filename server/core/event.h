@@ -39,6 +39,7 @@ struct event_open {
     struct entry_open entry; /* deadline, metadata and more; the core sets open_id and base */
     bool full;               /* the client wants a save without a base */
     uint32_t full_every;     /* each save of this number in a lineage is full; 0: only the first */
+    const char *actor;       /* who opens, for the term that is granted; may be NULL */
     uint64_t blocked_ms, persist_ms; /* of the rank's last committed save; 0 if not reported */
 };
 
@@ -75,6 +76,7 @@ struct event_report {
     struct attempt_rank from;
     int code; /* CAIRN_E_*, or 0 for OK */
     const char *reason;
+    const char *actor; /* who reports; "" or NULL if unknown */
     /* With code 0, the ranks that report. Only from.rank does if rank_count is 0. */
     size_t rank_count;
     const uint32_t *ranks;

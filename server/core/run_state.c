@@ -77,14 +77,16 @@ static int load_count(struct loader *loader, const struct record *record)
     state->restores = scratch_array(scratch, counts[ENTRY_RESTORE] + 1, sizeof(*state->restores));
     state->reports = scratch_array(scratch, counts[ENTRY_REPORT] + 1, sizeof(*state->reports));
     state->days = scratch_array(scratch, counts[ENTRY_DAY] + 1, sizeof(*state->days));
+    state->ended = scratch_array(scratch, counts[ENTRY_ENDED] + 1, sizeof(*state->ended));
+    state->owners = scratch_array(scratch, counts[ENTRY_OWNER] + 1, sizeof(*state->owners));
     loader->marks = scratch_array(scratch, counts[ENTRY_CHAIN] + 1, sizeof(*loader->marks));
     loader->healths = scratch_array(scratch, counts[ENTRY_HEALTH] + 1, sizeof(*loader->healths));
     loader->notes = scratch_array(scratch, counts[ENTRY_NOTE] + 1, sizeof(*loader->notes));
     bool whole = state->terms != NULL && state->opens != NULL && state->seals != NULL &&
                  state->commits != NULL && state->by_id != NULL && state->deads != NULL &&
                  state->pasts != NULL && state->restores != NULL && state->reports != NULL &&
-                 state->days != NULL && loader->marks != NULL && loader->healths != NULL &&
-                 loader->notes != NULL;
+                 state->days != NULL && state->ended != NULL && state->owners != NULL &&
+                 loader->marks != NULL && loader->healths != NULL && loader->notes != NULL;
     return whole ? 0 : no_memory(loader);
 }
 
@@ -214,6 +216,15 @@ static int load_other_entry(struct loader *loader, const struct entry_key *key,
         *day = (struct state_day){.day = key->seq, .raw = raw};
         return entry_day_decode(value, scratch, &day->entry, diag);
     }
+    if (key->kind == ENTRY_ENDED) {
+        state->ended[state->ended_count++] = (struct state_ended){.number = key->seq, .raw = raw};
+        return 0;
+    }
+    if (key->kind == ENTRY_OWNER) {
+        state->owners[state->owner_count++] =
+            (struct state_owner){.term = key->id.term, .raw = raw};
+        return 0;
+    }
     if (key->kind == ENTRY_RESTORE) {
         struct state_restore *restore = &state->restores[state->restore_count++];
         *restore = (struct state_restore){.token = key->token, .ordinal = key->ordinal, .raw = raw};
@@ -255,6 +266,8 @@ static int load_entry(struct loader *loader, const char *key_text, struct record
     case ENTRY_REPORT:
     case ENTRY_NOTE:
     case ENTRY_DAY:
+    case ENTRY_ENDED:
+    case ENTRY_OWNER:
         return load_other_entry(loader, &key, value);
     case ENTRY_PAST:
         loader->state.pasts[loader->state.past_count++] =
@@ -593,6 +606,8 @@ int run_state_load(const struct record *record, struct scratch *scratch, struct 
     if (status != 0) {
         return status;
     }
+    loader.state.marks = loader.marks;
+    loader.state.mark_count = loader.mark_count;
     lineage_mark(&loader.state);
     check_state(&loader.state);
     *ret = loader.state;

@@ -29,6 +29,7 @@ static const struct rule {
     {MSG_PROGRESS, SESSION_GREETED, false, session_on_progress},
     {MSG_STATUS, SESSION_JOINED, false, session_on_status},
     {MSG_LIST, SESSION_JOINED, false, session_on_list},
+    {MSG_LOG, SESSION_JOINED, false, session_on_log},
     {MSG_ANNOTATE, SESSION_JOINED, false, session_on_annotate},
     {MSG_MARK, SESSION_JOINED, false, session_on_mark},
     {MSG_SCRUB, SESSION_GREETED, false, session_on_scrub},

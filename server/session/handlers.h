@@ -29,6 +29,7 @@ HANDLER(lists);
 HANDLER(digests);
 HANDLER(status);
 HANDLER(list);
+HANDLER(log);
 HANDLER(runs);
 HANDLER(usage);
 HANDLER(progress);

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * STATUS, LIST and RUNS: answers from the record, for clients and people.
+ * STATUS, LIST, LOG and RUNS: answers from the record, for clients and people.
  */
-#include "session/handlers.h"
-
 #include "base/check.h"
+#include "gc/gc.h"
+#include "session/handlers.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -17,14 +17,31 @@ static void cancel_snapshot(struct request *request)
     request_free(request);
 }
 
+/* Says of each forgotten checkpoint of the page until when it can be brought back. Garbage
+ * collection counts that time in cycles; without it nobody can tell. */
+static void tell_until(const struct session *session, const struct run_state *state,
+                       struct msg_list_reply *io)
+{
+    for (uint32_t i = 0; session->server->gc && i < io->count; i++) {
+        const struct state_commit *commit = state_commit_known(state, io->entries[i].id);
+        if (commit && commit->forgotten) {
+            uint64_t now = state->gc.cycle, then = commit->forgotten_cycle;
+            uint64_t passed = now > then ? now - then : 0;
+            struct forgotten_total one = {.count = 1, .cycles_min = passed, .cycles_max = passed};
+            int64_t first;
+            gc_waits(session->server->gc, &one, &first, &io->entries[i].until_wall_ns);
+        }
+    }
+}
+
 /* Answers LIST with one page of entries, and with the mark of a run whose record is not whole. */
 static void on_list(struct run_snapshot_req *req)
 {
     struct request *request = container_of(req, struct request, u.snapshot);
     const struct msg_list *list = &request->msg.u.list;
     struct msg reply = {.type = MSG_LIST_REPLY};
-    uint32_t limit =
-        list->limit == 0 ? LIST_ENTRIES_MAX : (uint32_t)min_u64(list->limit, LIST_ENTRIES_MAX);
+    struct msg_list ask = *list;
+    ask.limit = (uint32_t)min_u64(list->limit ? list->limit : LIST_ENTRIES_MAX, LIST_ENTRIES_MAX);
     struct diag diag = req->diag;
     char mark[DIAG_TEXT_MAX] = "";
     int status = req->status;
@@ -33,13 +50,35 @@ static void on_list(struct run_snapshot_req *req)
         status = state_unrecorded_check(req->state, &diag);
     }
     if (status == 0) {
-        status = run_info_list(req->state, list->before_seq, limit, &request->scratch,
-                               &reply.u.list_reply);
+        status = run_info_list(req->state, &ask, &request->scratch, &reply.u.list_reply);
     }
     if (status == 0) {
-        CHECK(reply.u.list_reply.count <= limit);
+        CHECK(reply.u.list_reply.count <= ask.limit);
+        tell_until(request->session, req->state, &reply.u.list_reply);
         state_mark_text(req->state, sizeof(mark), mark);
         reply.u.list_reply.mark = mark;
+        request_reply(request, &reply);
+    } else {
+        request_error(request, status, &diag);
+    }
+    request_free(request);
+}
+
+/* Answers LOG with one page of what has happened to the run. */
+static void on_log(struct run_snapshot_req *req)
+{
+    struct request *request = container_of(req, struct request, u.snapshot);
+    struct msg reply = {.type = MSG_LOG_REPLY};
+    struct diag diag = req->diag;
+    int status = req->status;
+    if (status == 0 && req->state->head.seq == 0) { /* as in a list */
+        status = state_unrecorded_check(req->state, &diag);
+    }
+    if (status == 0) {
+        status = run_info_log(req->state, &request->msg.u.log, &request->scratch,
+                              &reply.u.log_reply, &diag);
+    }
+    if (status == 0) {
         request_reply(request, &reply);
     } else {
         request_error(request, status, &diag);
@@ -84,6 +123,13 @@ int session_on_list(struct session *session, uint32_t stream, const struct msg *
 {
     (void)diag;
     return take_snapshot(session, stream, msg, on_list);
+}
+
+int session_on_log(struct session *session, uint32_t stream, const struct msg *msg,
+                   struct diag *diag)
+{
+    (void)diag;
+    return take_snapshot(session, stream, msg, on_log);
 }
 
 int session_on_status(struct session *session, uint32_t stream, const struct msg *msg,

@@ -221,7 +221,7 @@ void session_actor(const struct session *session, const char *claimed, size_t si
     }
 }
 
-static const char *actor_of(struct request *request, const char *claimed)
+const char *session_actor_copy(struct request *request, const char *claimed)
 {
     char actor[ENTRY_ACTOR_BYTES];
     session_actor(request->session, claimed, sizeof(actor), actor);
@@ -269,7 +269,7 @@ int session_on_mark(struct session *session, uint32_t stream, const struct msg *
     const struct retention_policy *policy = NULL;
     int status = check(mark, &why);
     status = status != 0 ? status : take_policy(request, &policy, &why);
-    const char *actor = actor_of(request, mark->actor);
+    const char *actor = session_actor_copy(request, mark->actor);
     if (status == 0 && !actor) {
         status = diag_no_memory(&why, "the name of the caller");
     }

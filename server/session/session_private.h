@@ -180,6 +180,8 @@ void session_room(void *server); /* reads the sessions again that wait for room 
  * the one that the client claims, which anybody can claim. A long proven name is not cut in favour
  * of a claim. */
 void session_actor(const struct session *session, const char *claimed, size_t size, char *ret);
+/* Returns the same in the request's memory, or NULL if there is none. */
+const char *session_actor_copy(struct request *request, const char *claimed);
 
 /* absent.c */
 /* Copies as much of a text for people as a label holds, cut between characters. */

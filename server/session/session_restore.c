@@ -224,7 +224,8 @@ static void on_report_try(struct run_snapshot_req *req)
                        .id = current ? restore->entry.id : (struct ckpt_id){0},
                        .u.report = {.from = session_rank(session, report->ordinal),
                                     .code = report->code,
-                                    .reason = report->reason}};
+                                    .reason = report->reason,
+                                    .actor = session_actor_copy(request, session->label)}};
     run_submit(session->run, &request->step);
 }
 

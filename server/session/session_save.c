@@ -339,6 +339,7 @@ int session_on_open(struct session *session, uint32_t stream, const struct msg *
                                 .id = {.step = open->step}};
     run->event.u.open =
         (struct event_open){.from = session_rank(session, open->ordinal),
+                            .actor = session_actor_copy(request, session->label),
                             .parent = open->parent,
                             .newest_seen = open->newest_seen,
                             .open_id = join->rank == 0 && stopping ? 0 : open->open_id,

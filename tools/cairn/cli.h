@@ -129,12 +129,19 @@ int MUST_USE cli_check_run(struct cli *cli, struct diag *diag);
 /* A list of checkpoints, newest first. Its entries are from the scratch. */
 struct cli_list {
     uint64_t limit; /* in: stops asking once it has so many; 0 asks for all */
+    bool forgotten; /* in: only those that can be brought back */
     size_t count;
     struct ckpt_info *items;
     const char *mark; /* what the record has lost, so that checkpoints may be missing here; "" */
 };
 int MUST_USE cli_list(struct cli *cli, struct scratch *scratch, struct cli_list *io,
                       struct diag *diag);
+/* Calls `each` with the run that is named, connected, or with each run of the store. A run of many
+ * that fails is told at stderr and does not hold up the others; the return is EXIT_PARTIAL then. */
+int MUST_USE cli_each_run(struct cli *cli,
+                          int (*each)(struct cli *cli, void *user, const struct run_name *run,
+                                      struct diag *diag),
+                          void *user, struct diag *diag);
 /* Says at stderr what the record of the listed run has lost, if anything. */
 void cli_say_mark(const struct cli *cli, const struct cli_list *list);
 /* The tags and metrics of info, copied into scratch: they outlive the reply. */

@@ -5,6 +5,8 @@
  */
 #include "cli.h"
 
+#include "exit_status.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -247,7 +249,8 @@ int cli_list(struct cli *cli, struct scratch *scratch, struct cli_list *io, stru
     int status = 0;
     while (status == 0 && more) {
         struct source_request request = {
-            .call.request = {.type = MSG_LIST, .u.list = {.before_seq = before}}};
+            .call.request = {.type = MSG_LIST,
+                             .u.list = {.before_seq = before, .forgotten = io->forgotten}}};
         status = source_call(cli->connection, &request, diag);
         if (status == 0) {
             const struct msg_list_reply *reply = &request.call.reply.u.list_reply;
@@ -270,4 +273,31 @@ int cli_list(struct cli *cli, struct scratch *scratch, struct cli_list *io, stru
     }
     free(listing.items);
     return status;
+}
+
+int cli_each_run(struct cli *cli,
+                 int (*each)(struct cli *cli, void *user, const struct run_name *run,
+                             struct diag *diag),
+                 void *user, struct diag *diag)
+{
+    struct run_name *names = NULL;
+    size_t count = 0, failed = 0;
+    int status = cli->has_run ? 0 : source_runs(cli->connection, &names, &count, diag);
+    for (size_t i = 0; status == 0 && i < count; i++) {
+        struct diag why = DIAG_INIT;
+        int rc = source_use(cli->connection, &names[i], &why);
+        rc = rc != 0 ? rc : each(cli, user, &names[i], &why);
+        if (rc == CAIRN_E_CANCELLED || rc == CAIRN_E_UNREACHABLE || rc == CAIRN_E_NO_MEMORY) {
+            status = diag_copy(diag, &why);
+        } else if (rc != 0) {
+            diag_add(&why, "%s/%s", names[i].project, names[i].run);
+            cli_error(cli, rc, err_exit_status(rc), diag_text(&why, rc));
+            failed++;
+        }
+    }
+    free(names);
+    if (cli->has_run) {
+        return each(cli, user, &cli->run, diag);
+    }
+    return status != 0 ? status : failed > 0 ? EXIT_PARTIAL : 0;
 }

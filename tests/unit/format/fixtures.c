@@ -511,6 +511,9 @@ static const char *note_tags[] = {"best", "keep"};
 static struct metric note_metrics[] = {{"loss", 0.25}};
 static const struct entry_note note_entry = {2, 70, 2, 1, note_tags, note_metrics};
 static const struct entry_day day_entry = {71, 72, 73, 0, 0, 0};
+static const struct entry_ended ended_entry = {81,       82,  83,     {84, 85},
+                                               {86, 87}, -88, "disk", "ada@login1"};
+static const struct entry_owner owner_entry = {91, "ada@login1"};
 static const struct entry_day day_times_entry = {71, 72, 73, 74, 75, 76};
 static const struct entry_open open_entry = {
     60, 61, {62, 63}, 3, 2, 1, (const uint8_t *)"m\0d", open_tags, open_names, open_values};
@@ -551,6 +554,8 @@ ENTRY_FIXTURE(restore, restore)
 ENTRY_FIXTURE(report, report)
 ENTRY_FIXTURE(note, note)
 ENTRY_FIXTURE(day, day)
+ENTRY_FIXTURE(ended, ended)
+ENTRY_FIXTURE(owner, owner)
 ENTRY_FIXTURE(day_times, day)
 
 static void encode_tree(struct buf *buf)
@@ -632,6 +637,8 @@ const struct fixture fixtures[] = {
     {"entry_report", false, encode_entry_report, recode_entry_report},
     {"entry_note", false, encode_entry_note, recode_entry_note},
     {"entry_day", false, encode_entry_day, recode_entry_day},
+    {"entry_owner", false, encode_entry_owner, recode_entry_owner},
+    {"entry_ended", false, encode_entry_ended, recode_entry_ended},
     {"entry_day_times", false, encode_entry_day_times, recode_entry_day_times},
 };
 const size_t fixture_count = ARRAY_LEN(fixtures);

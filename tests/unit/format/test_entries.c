@@ -46,6 +46,14 @@ static void test_keys_are_read_back(void **state)
     assert_string_equal(text, "past/123456789abcdef0/00000000000001f4/000000000000004d");
     assert_parses(text, ENTRY_PAST, &key);
     assert_true(ckpt_id_equal(key.id, id) && key.seq == 77);
+    key_owner(11, text);
+    assert_string_equal(text, "owner/000000000000000b");
+    assert_parses(text, ENTRY_OWNER, &key);
+    assert_int_equal(key.id.term, 11);
+    key_ended(10, text);
+    assert_string_equal(text, "ended/000000000000000a");
+    assert_parses(text, ENTRY_ENDED, &key);
+    assert_int_equal(key.seq, 10);
     key_health(9, text);
     assert_parses(text, ENTRY_HEALTH, &key);
     key_restore(&token, 4, text);

@@ -12,8 +12,7 @@
 #include <time.h>
 
 struct listing {
-    uint64_t before_seq;
-    uint32_t limit;
+    struct msg_list ask;
     struct ckpt_id id; /* term 0: list */
     struct scratch scratch;
     struct msg_list_reply reply;
@@ -27,8 +26,7 @@ static void take_state(void *user, const struct run_state *state)
     if (listing->id.term) {
         assert_int_equal(run_info_find(state, listing->id, &listing->scratch, &listing->info), 0);
     } else {
-        assert_int_equal(run_info_list(state, listing->before_seq, listing->limit,
-                                       &listing->scratch, &listing->reply),
+        assert_int_equal(run_info_list(state, &listing->ask, &listing->scratch, &listing->reply),
                          0);
     }
 }
@@ -44,7 +42,7 @@ static void look(struct rig *rig, struct listing *listing)
 static void test_order_and_pages(void **state)
 {
     struct rig *rig = *state;
-    struct listing listing = {.limit = 2};
+    struct listing listing = {.ask.limit = 2};
     struct ckpt_id open;
 
     rig_start(rig);
@@ -65,8 +63,8 @@ static void test_order_and_pages(void **state)
     assert_true(listing.reply.entries[1].on_lineage);
     assert_true(listing.reply.entries[1].plain_bytes > 0);
     scratch_fini(&listing.scratch);
-    listing.before_seq = 4;
-    listing.limit = 10;
+    listing.ask.before_seq = 4;
+    listing.ask.limit = 10;
     look(rig, &listing);
     assert_int_equal(listing.reply.count, 3);
     assert_false(listing.reply.more);
@@ -83,7 +81,7 @@ static void test_order_is_not_the_clocks(void **state)
     const int64_t year_ns = INT64_C(365) * 86400 * 1000000000;
     static const int years[] = {0, 5, -3, 1}; /* against the true time, at each commit */
     struct rig *rig = *state;
-    struct listing listing = {.limit = 10};
+    struct listing listing = {.ask.limit = 10};
 
     rig_start(rig);
     for (uint64_t i = 0; i < 4; i++) {
@@ -255,7 +253,7 @@ static void test_notes_are_listed(void **state)
     assert_int_equal(listing.info.tag_count, LIMIT_TAGS);
     assert_string_equal(listing.info.tags[LIMIT_TAGS - 1], tags[LIMIT_TAGS - 1]);
     scratch_fini(&listing.scratch);
-    listing = (struct listing){.limit = 0};
+    listing = (struct listing){.ask.limit = 0};
     size_t seen = 0, pages = 0;
     do {
         look(rig, &listing);
@@ -268,7 +266,7 @@ static void test_notes_are_listed(void **state)
         assert_true(listing.reply.count > 0);
         seen += listing.reply.count;
         pages++;
-        listing.before_seq = listing.reply.entries[listing.reply.count - 1].seq;
+        listing.ask.before_seq = listing.reply.entries[listing.reply.count - 1].seq;
         scratch_fini(&listing.scratch);
     } while (listing.reply.more);
     assert_int_equal(seen, CHECKPOINTS);
@@ -286,7 +284,7 @@ static const double seconds_max = 1;
 static void test_ten_thousand_in_a_second(void **state)
 {
     struct rig *rig = *state;
-    struct listing listing = {.limit = 0};
+    struct listing listing = {.ask.limit = 0};
     struct timespec from, to;
 
     fill(rig, 10000);

@@ -29,7 +29,8 @@ const uint32_t SAMPLE_TYPES[] = {
     MSG_USAGE_REPLY,    MSG_MARK,       MSG_MARKED,         MSG_PROGRESS,
     MSG_PROGRESS_REPLY, MSG_LANDING,    MSG_LANDED,         MSG_SCRUB,
     MSG_SCRUB_STATUS,   MSG_GC,         MSG_GC_REPORT,      MSG_SERVER,
-    MSG_SERVER_STATUS,  MSG_REPAIR,     MSG_REPAIR_STATUS,
+    MSG_SERVER_STATUS,  MSG_REPAIR,     MSG_REPAIR_STATUS,  MSG_LOG,
+    MSG_LOG_REPLY,
 };
 const size_t SAMPLE_TYPE_COUNT = ARRAY_LEN(SAMPLE_TYPES);
 
@@ -140,6 +141,8 @@ static struct ckpt_info info(struct sample *s)
     ret.base = s->grown ? maybe_ckpt(s) : (struct ckpt_id){0};
     ret.base_seq = s->grown ? sample_number(s) : 0;
     ret.text = sample_text(s, 0, 300);
+    ret.forgotten_wall_ns = s->grown >= 2 ? (int64_t)sample_u64(s) : 0;
+    ret.until_wall_ns = s->grown >= 2 ? (int64_t)sample_u64(s) : 0;
     return ret;
 }
 
@@ -391,7 +394,9 @@ static void make_list(struct sample *s, uint32_t type, struct msg *ret)
     } else if (type == MSG_STATUS_REPLY) {
         ret->u.status_reply.info = info(s);
     } else if (type == MSG_LIST) {
-        ret->u.list = (struct msg_list){sample_number(s), (uint32_t)sample_number(s)};
+        ret->u.list = (struct msg_list){sample_number(s), (uint32_t)sample_number(s), s->grown};
+    } else if (type == MSG_LOG || type == MSG_LOG_REPLY) {
+        sample_make_log(s, type, ret);
     } else if (type == MSG_LIST_REPLY) {
         struct msg_list_reply *l = &ret->u.list_reply;
         l->count = sample_below32(s, 6);
@@ -686,13 +691,14 @@ unsigned sample_growths(uint32_t type)
         return 3;
     case MSG_GC_REPORT:
     case MSG_READ:
+    case MSG_LIST_REPLY:
+    case MSG_STATUS_REPLY:
         return 2;
     case MSG_OPENED:
     case MSG_DESCRIBE:
     case MSG_HAVE:
     case MSG_SEALED:
-    case MSG_STATUS_REPLY:
-    case MSG_LIST_REPLY:
+    case MSG_LIST:
     case MSG_USAGE_REPLY:
     case MSG_REPAIR:
     case MSG_GC:

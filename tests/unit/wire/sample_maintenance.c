@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Samples of the messages about a server and its maintenance of the store.
+ * Samples of the messages about a server, its maintenance of the store, and the log of a run.
  */
 #include "sample_private.h"
 
@@ -110,4 +110,34 @@ void sample_make_maintenance(struct sample *s, uint32_t type, struct msg *ret)
         }
         status->reserve_bytes = s->grown >= 3 ? sample_number(s) : 0;
     }
+}
+
+void sample_make_log(struct sample *s, uint32_t type, struct msg *ret)
+{
+    if (type == MSG_LOG) {
+        ret->u.log = (struct msg_log){sample_number(s), (uint32_t)sample_number(s)};
+        return;
+    }
+    struct msg_log_reply *reply = &ret->u.log_reply;
+    reply->count = 1 + sample_below32(s, 5);
+    reply->rows = sample_take(s, reply->count, sizeof(*reply->rows));
+    for (uint32_t i = 0; i < reply->count; i++) {
+        struct msg_log_row *row = &reply->rows[i];
+        *row = (struct msg_log_row){.kind = 1 + sample_below32(s, LOG_RESTORE)};
+        row->seq = sample_number(s);
+        row->wall_ns = (int64_t)sample_u64(s);
+        row->id_count = sample_below32(s, 4);
+        row->ids = sample_take(s, row->id_count, sizeof(*row->ids));
+        for (uint32_t j = 0; j < row->id_count; j++) {
+            row->ids[j] = sample_ckpt(s);
+        }
+        row->actor = sample_text(s, 0, 60);
+        row->reason = sample_text(s, 0, 200);
+        row->plain_bytes = sample_number(s);
+        row->stored_bytes = sample_number(s);
+        row->world_size = sample_below32(s, 1000);
+        row->code = -(int32_t)sample_below32(s, 50);
+        row->asked = sample_ckpt(s);
+    }
+    reply->more = sample_flip(s);
 }

@@ -16,7 +16,8 @@ const char *sample_text(struct sample *s, size_t least, size_t most);
 struct ckpt_id sample_ckpt(struct sample *s);
 struct run_name sample_run(struct sample *s);
 
-/* sample_maintenance.c: scrub, gc, repair, the server itself. */
+/* sample_maintenance.c: scrub, gc, repair, the server itself, the log of a run. */
+void sample_make_log(struct sample *s, uint32_t type, struct msg *ret);
 void sample_make_maintenance(struct sample *s, uint32_t type, struct msg *ret);
 
 #endif

@@ -11,7 +11,7 @@
 enum { LIST_SCRATCH_MAX = 1 << 30, NOTE_TEXT_BYTES = 100 };
 
 struct ls_options {
-    bool all, superseded;
+    bool all, superseded, forgotten;
     uint64_t limit;
 };
 
@@ -21,6 +21,10 @@ static const struct option options[] = {
     {"all", NULL, "also list superseded checkpoints", OPTION_AT_FLAG(struct ls_options, all),
      .letter = 'a'},
     {"superseded", NULL, "the same", OPTION_AT_FLAG(struct ls_options, superseded)},
+    {"forgotten", NULL,
+     "list the forgotten checkpoints that `cairn undelete` can bring back, and until when; without "
+     "RUN: those of all runs",
+     OPTION_AT_FLAG(struct ls_options, forgotten)},
     {"limit", "N", "list at most N checkpoints", OPTION_AT_COUNT(struct ls_options, limit),
      .max = UINT32_MAX},
     {0}};
@@ -150,12 +154,114 @@ static int print_json(struct cli *cli, const struct ls_options *own, const struc
     return json_end(&json);
 }
 
+/* ---- what is forgotten ---- */
+
+struct forgotten {
+    const struct ls_options *own;
+    struct json json;
+    struct table *table;
+    uint64_t count;
+};
+
+/* "2h 5m", or why that is not known. */
+static void time_left(const struct cli *cli, const struct ckpt_info *info, size_t size, char *ret)
+{
+    int64_t ms = (info->until_wall_ns - loop_wall_ns(source_loop(cli->connection))) / 1000000;
+    if (info->until_wall_ns == 0) {
+        snprintf(ret, size, "until garbage collection runs");
+    } else if (ms <= 0) {
+        snprintf(ret, size, "none");
+    } else {
+        snprintf(ret, size, "%" PRId64 "h %02" PRId64 "m", ms / 3600000, ms / 60000 % 60);
+    }
+}
+
+static void json_forgotten(struct json *json, const char *name, const struct ckpt_info *info)
+{
+    char committed[40], forgotten[40], until[40];
+    format_time(info->wall_ns, sizeof(committed), committed);
+    format_time(info->forgotten_wall_ns, sizeof(forgotten), forgotten);
+    format_time(info->until_wall_ns, sizeof(until), until);
+    json_open(json, NULL, '{');
+    json_str(json, "run", name);
+    json_u64(json, "step", info->id.step);
+    json_u64(json, "term", info->id.term);
+    json_u64(json, "stored_bytes", info->stored_bytes);
+    json_str(json, "committed_at", committed);
+    json_str(json, "forgotten_at", info->forgotten_wall_ns != 0 ? forgotten : NULL);
+    json_str(json, "until", info->until_wall_ns != 0 ? until : NULL);
+    json_str(json, "text", info->text[0] != '\0' ? info->text : NULL);
+    json_close(json, '}');
+}
+
+static void show_forgotten(const struct cli *cli, struct forgotten *all, const char *name,
+                           const struct ckpt_info *info)
+{
+    char id[48], bytes[32], time[40], left[48];
+    format_ckpt(info->id, sizeof(id), id);
+    format_bytes(info->stored_bytes, sizeof(bytes), bytes);
+    format_time(info->forgotten_wall_ns, sizeof(time), time);
+    time_left(cli, info, sizeof(left), left);
+    json_forgotten(&all->json, name, info);
+    if (all->table) {
+        table_row(all->table, (const char *const[]){name, id, bytes, time, left, info->text});
+    }
+    all->count++;
+}
+
+/* Shows the forgotten checkpoints of the connected run. A server that is older than the question
+ * lists all others, which are passed over. */
+static int add_forgotten(struct cli *cli, void *user, const struct run_name *run, struct diag *diag)
+{
+    struct forgotten *all = user;
+    struct scratch scratch;
+    struct cli_list list = {.limit = all->own->limit, .forgotten = true};
+    char name[RUN_NAME_TEXT_MAX];
+    scratch_init(&scratch, LIST_SCRATCH_MAX);
+    run_name_format(run, name);
+    int status = cli_list(cli, &scratch, &list, diag);
+    for (size_t i = 0; status == 0 && i < list.count; i++) {
+        bool room = all->own->limit == 0 || all->count < all->own->limit;
+        if (room && list.items[i].state == CKPT_FORGOTTEN) {
+            show_forgotten(cli, all, name, &list.items[i]);
+        }
+    }
+    scratch_fini(&scratch);
+    return status;
+}
+
+static int list_forgotten(struct cli *cli, const struct ls_options *own, struct diag *diag)
+{
+    static const char *const titles[] = {"RUN",       "CHECKPOINT", ">SIZE",
+                                         "FORGOTTEN", "TIME LEFT",  "BY"};
+    struct forgotten all = {.own = own, .table = table_new(ARRAY_LEN(titles), titles)};
+    json_begin(&all.json);
+    json_open(&all.json, "forgotten", '[');
+    int rc = cli_each_run(cli, add_forgotten, &all, diag), status = rc < 0 ? rc : 0;
+    json_close(&all.json, ']');
+    json_close(&all.json, '}');
+    if (status == 0 && cli->json) {
+        status = json_print(&all.json);
+    } else if (status == 0 && all.count == 0) {
+        fprintf(stderr, "cairn: no forgotten checkpoint can be brought back\n");
+    } else if (status == 0 && all.table) {
+        table_print(all.table, stdout);
+        status = out_flush();
+    }
+    json_fini(&all.json);
+    table_free(all.table);
+    return status != 0 ? status : rc;
+}
+
 static int run(struct cli *cli, void *values, struct diag *diag)
 {
     const struct ls_options *own = values;
     int status = cli_connect(cli, false, diag);
     if (status != 0) {
         return status;
+    }
+    if (own->forgotten) {
+        return list_forgotten(cli, own, diag);
     }
     if (!cli->has_run) {
         return list_runs(cli, diag);
@@ -179,11 +285,14 @@ const struct command command_ls = {
     .name = "ls",
     .group = GROUP_LOOK,
     .summary = "list checkpoints, newest first; without RUN: the runs",
-    .details = "Open saves come first, with the ranks that are missing. `*` marks the checkpoint "
-               "that `restore latest` takes. Superseded checkpoints (those off the lineage) are "
-               "shown with --all, and always in --json. For the outcome of an aborted save, which "
-               "is not a checkpoint, use `cairn status RUN STEP@TERM`.",
-    .example = "cairn ls\ncairn ls lab/gpt --limit 5",
+    .details =
+        "Open saves come first, with the ranks that are missing. `*` marks the checkpoint "
+        "that `restore latest` takes. Superseded checkpoints (those off the lineage) are "
+        "shown with --all, and always in --json. For the outcome of an aborted save, which "
+        "is not a checkpoint, use `cairn status RUN STEP@TERM`. With --forgotten the list is "
+        "that of what was forgotten and is not yet reclaimed, with the time that is left "
+        "for `cairn undelete`; `cairn log` tells of what is gone.",
+    .example = "cairn ls\ncairn ls lab/gpt --limit 5\ncairn ls --forgotten",
     .arguments = arguments,
     .options = options,
     .options_bytes = sizeof(struct ls_options),

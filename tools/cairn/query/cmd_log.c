@@ -1,0 +1,294 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * cairn log: what has happened to a run, or to all of them: the entries of its chain, and the
+ * restores that its record knows of. Everything is kept in memory until it is sorted. One thread.
+ */
+#include "cli.h"
+
+#include "base/check.h"
+#include "base/digits.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { LOG_SCRATCH_MAX = 1 << 30, IDS_SHOWN = 4, IDS_BYTES = 256, DETAIL_BYTES = 600 };
+#define MS_NS INT64_C(1000000)
+
+struct log_options {
+    uint64_t limit, since_ms;
+};
+
+static const struct argument arguments[] = {{"RUN", .kind = ARGUMENT_RUN, .optional = true}, {0}};
+
+static const struct option options[] = {
+    {"limit", "N", "show the newest N entries; 0 shows all", .preset = "100",
+     OPTION_AT_COUNT(struct log_options, limit), .max = UINT32_MAX},
+    {"since", "DURATION", "show only the last 30d, 12h ...",
+     OPTION_AT_DURATION(struct log_options, since_ms)},
+    {0}};
+
+struct line {
+    struct run_name run;
+    struct msg_log_row row;
+};
+
+struct log {
+    const struct log_options *own;
+    int64_t since_ns; /* 0: all */
+    struct scratch scratch;
+    struct line *lines; /* malloc'ed */
+    size_t count, cap;
+};
+
+/* ---- asking ---- */
+
+/* Adds a copy of the row: its texts and ids outlive the reply. */
+static int keep_row(struct log *log, const struct run_name *run, const struct msg_log_row *row,
+                    struct diag *diag)
+{
+    if (log->count == log->cap) {
+        size_t cap = log->cap > 0 ? log->cap * 2 : 64;
+        void *lines = realloc(log->lines, cap * sizeof(*log->lines));
+        if (!lines) {
+            return diag_no_memory(diag, "%zu entries of the log", cap);
+        }
+        log->lines = lines;
+        log->cap = cap;
+    }
+    struct line *line = &log->lines[log->count];
+    *line = (struct line){.run = *run, .row = *row};
+    line->row.actor = scratch_string(&log->scratch, strlen(row->actor), row->actor);
+    line->row.reason = scratch_string(&log->scratch, strlen(row->reason), row->reason);
+    struct ckpt_id *ids = scratch_array(&log->scratch, row->id_count + 1u, sizeof(*ids));
+    if (!line->row.actor || !line->row.reason || !ids) {
+        return diag_no_memory(diag, "%zu entries of the log", log->count);
+    }
+    for (uint32_t i = 0; i < row->id_count; i++) {
+        ids[i] = row->ids[i];
+    }
+    line->row.ids = ids;
+    log->count++;
+    return 0;
+}
+
+/* Adds what the connected run tells, page after page. */
+static int ask_run(struct cli *cli, void *user, const struct run_name *run, struct diag *diag)
+{
+    struct log *log = user;
+    uint64_t before = 0, chain = 0;
+    bool more = true;
+    int status = 0;
+    while (status == 0 && more) {
+        struct source_request request = {
+            .call.request = {.type = MSG_LOG, .u.log = {.before_seq = before}}};
+        status = source_call(cli->connection, &request, diag);
+        const struct msg_log_reply *reply = &request.call.reply.u.log_reply;
+        more = status == 0 && reply->more;
+        for (uint32_t i = 0; status == 0 && i < reply->count; i++) {
+            const struct msg_log_row *row = &reply->rows[i];
+            if (row->seq > 0) {
+                before = row->seq;
+                chain++;
+            }
+            if (row->wall_ns >= log->since_ns) {
+                status = keep_row(log, run, row, diag);
+            }
+        }
+        more = more && before > 0 && (log->own->limit == 0 || chain < log->own->limit);
+        engine_call_fini(&request.call);
+    }
+    return status;
+}
+
+/* Newest first; what has the same time is in the order of the chain. */
+static int compare_lines(const void *a, const void *b)
+{
+    const struct line *left = a, *right = b;
+    if (left->row.wall_ns != right->row.wall_ns) {
+        return left->row.wall_ns > right->row.wall_ns ? -1 : 1;
+    }
+    int order = strcmp(left->run.project, right->run.project);
+    order = order != 0 ? order : strcmp(left->run.run, right->run.run);
+    return order != 0                        ? order
+           : left->row.seq != right->row.seq ? (left->row.seq > right->row.seq ? -1 : 1)
+                                             : 0;
+}
+
+/* ---- showing ---- */
+
+static const char *action_of(const struct msg_log_row *row)
+{
+    static const char *const names[] = {
+        [CHAIN_COMMIT] = "commit",   [CHAIN_FORGET] = "forget", [CHAIN_UNDELETE] = "undelete",
+        [CHAIN_RECLAIM] = "reclaim", [CHAIN_PIN] = "pin",       [CHAIN_UNPIN] = "unpin",
+        [CHAIN_REPAIR] = "repair"};
+    if (row->kind == LOG_RESTORE) {
+        return "restore";
+    }
+    return row->kind < ARRAY_LEN(names) && names[row->kind] ? names[row->kind] : "other";
+}
+
+static void ids_text(const struct msg_log_row *row, char ret[IDS_BYTES])
+{
+    size_t at = 0;
+    ret[0] = '\0';
+    for (uint32_t i = 0; i < row->id_count && i < IDS_SHOWN; i++) {
+        char id[48];
+        format_ckpt(row->ids[i], sizeof(id), id);
+        at += (size_t)snprintf(ret + at, IDS_BYTES - at, "%s%s", i > 0 ? " " : "", id);
+    }
+    if (row->id_count > IDS_SHOWN) {
+        snprintf(ret + at, IDS_BYTES - at, " and %u more", row->id_count - IDS_SHOWN);
+    }
+}
+
+static void detail_text(const struct msg_log_row *row, char ret[DETAIL_BYTES])
+{
+    char bytes[32], asked[48];
+    format_bytes(row->plain_bytes, sizeof(bytes), bytes);
+    format_ckpt(row->asked, sizeof(asked), asked);
+    if (row->kind == CHAIN_COMMIT) {
+        snprintf(ret, DETAIL_BYTES, "%s of %u rank%s", bytes, row->world_size,
+                 plural(row->world_size));
+    } else if (row->kind == LOG_RESTORE && row->code != 0) {
+        snprintf(ret, DETAIL_BYTES, "failed on %u rank%s: %s: %s", row->world_size,
+                 plural(row->world_size), err_name(row->code), row->reason);
+    } else if (row->kind == LOG_RESTORE) {
+        bool fell_back = row->id_count > 0 && !ckpt_id_equal(row->ids[0], row->asked);
+        snprintf(ret, DETAIL_BYTES, "on %u rank%s%s%s", row->world_size, plural(row->world_size),
+                 fell_back ? ", fell back from " : "", fell_back ? asked : "");
+    } else {
+        snprintf(ret, DETAIL_BYTES, "%s", row->reason);
+    }
+}
+
+/* A row's first cells are run and time; of one run, the run is left out. */
+static void add_row(struct table *table, const struct line *line, bool one_run)
+{
+    char time[40], name[RUN_NAME_TEXT_MAX], ids[IDS_BYTES], detail[DETAIL_BYTES];
+    const char *who = line->row.actor[0] != '\0' ? line->row.actor : "-";
+    format_time(line->row.wall_ns, sizeof(time), time);
+    run_name_format(&line->run, name);
+    ids_text(&line->row, ids);
+    detail_text(&line->row, detail);
+    const char *cells[] = {name, time, action_of(&line->row), ids, who, detail};
+    table_row(table, cells + one_run);
+}
+
+static int print_lines(const struct cli *cli, const struct log *log, size_t count)
+{
+    static const char *const titles[] = {"RUN", "TIME", "WHAT", "CHECKPOINT", "WHO", "DETAIL"};
+    struct table *table = table_new(ARRAY_LEN(titles) - cli->has_run, titles + cli->has_run);
+    for (size_t i = 0; table && i < count; i++) {
+        add_row(table, &log->lines[i], cli->has_run);
+    }
+    if (table && count > 0) {
+        table_print(table, stdout);
+    } else {
+        fprintf(stderr, "cairn: nothing has happened yet\n");
+    }
+    table_free(table);
+    return out_flush();
+}
+
+static void json_ids(struct json *json, const struct msg_log_row *row)
+{
+    json_open(json, "checkpoints", '[');
+    for (uint32_t i = 0; i < row->id_count; i++) {
+        json_open(json, NULL, '{');
+        json_u64(json, "step", row->ids[i].step);
+        json_u64(json, "term", row->ids[i].term);
+        json_close(json, '}');
+    }
+    json_close(json, ']');
+}
+
+static void json_line(struct json *json, const struct line *line)
+{
+    const struct msg_log_row *row = &line->row;
+    char name[RUN_NAME_TEXT_MAX], time[40];
+    run_name_format(&line->run, name);
+    format_time(row->wall_ns, sizeof(time), time);
+    json_open(json, NULL, '{');
+    json_str(json, "run", name);
+    json_str(json, "action", action_of(row));
+    json_u64(json, "sequence", row->seq);
+    json_str(json, "at", row->wall_ns != 0 ? time : NULL);
+    json_str(json, "actor", row->actor[0] != '\0' ? row->actor : NULL);
+    json_str(json, "reason", row->reason[0] != '\0' ? row->reason : NULL);
+    json_ids(json, row);
+    json_u64(json, "world_size", row->world_size);
+    json_u64(json, "plain_bytes", row->plain_bytes);
+    json_u64(json, "stored_bytes", row->stored_bytes);
+    json_u64(json, "asked_step", row->asked.step);
+    json_u64(json, "asked_term", row->asked.term);
+    json_str(json, "error", row->code != 0 ? err_name(row->code) : NULL);
+    json_close(json, '}');
+}
+
+static int print_json(const struct log *log, size_t count)
+{
+    struct json json;
+    json_begin(&json);
+    json_open(&json, "entries", '[');
+    for (size_t i = 0; i < count; i++) {
+        json_line(&json, &log->lines[i]);
+    }
+    json_close(&json, ']');
+    return json_end(&json);
+}
+
+/* Asks, sorts and shows. */
+static int tell(struct cli *cli, struct log *log, struct diag *diag)
+{
+    int rc = cli_each_run(cli, ask_run, log, diag), status = rc < 0 ? rc : 0;
+    if (status == 0 && cli->has_run && log->count == 0) {
+        status = cli_check_run(cli, diag);
+    }
+    if (status != 0) {
+        return status;
+    }
+    if (log->count > 0) {
+        qsort(log->lines, log->count, sizeof(*log->lines), compare_lines);
+    }
+    size_t count =
+        log->own->limit > 0 && log->own->limit < log->count ? log->own->limit : log->count;
+    status = cli->json ? print_json(log, count) : print_lines(cli, log, count);
+    return status != 0 ? status : rc;
+}
+
+static int run(struct cli *cli, void *values, struct diag *diag)
+{
+    struct log log = {.own = values};
+    int status = cli_connect(cli, false, diag);
+    if (status != 0) {
+        return status;
+    }
+    if (log.own->since_ms > 0) {
+        int64_t now_ns = loop_wall_ns(source_loop(cli->connection));
+        log.since_ns = now_ns - (int64_t)log.own->since_ms * MS_NS;
+    }
+    scratch_init(&log.scratch, LOG_SCRATCH_MAX);
+    status = tell(cli, &log, diag);
+    scratch_fini(&log.scratch);
+    free(log.lines);
+    return status;
+}
+
+const struct command command_log = {
+    .name = "log",
+    .group = GROUP_LOOK,
+    .summary = "what has happened to a run: commits, forgets, pins, repairs, restores",
+    .details =
+        "Newest first, with the time, who did it, and why, also of checkpoints that are gone. "
+        "Without RUN the log is that of all runs, including removed ones. Everything but a restore "
+        "is an entry of the run's chain and stays for ever. Of restores by all ranks of a job the "
+        "newest 256 are kept; reading as a viewer (`cairn restore`, `export`, `verify`) writes "
+        "nothing, so the log does not tell of it. WHO is the identity that the connection proved, "
+        "and behind `claimed=` what the caller said of itself.",
+    .example = "cairn log lab/gpt\ncairn log --since 7d --json",
+    .arguments = arguments,
+    .options = options,
+    .options_bytes = sizeof(struct log_options),
+    .run = run};
