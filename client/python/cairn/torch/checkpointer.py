@@ -13,9 +13,9 @@ import warnings
 from typing import Any, Callable, Mapping, Optional, Sequence, Union
 
 from .. import tree
-from ..client import DONE, LATEST, Client
+from ..client import DONE, LATEST, Checkpoint, Client
 from ..errors import (ArenaTooSmallError, BusyError, CairnError, ClosedError, FencedError, ForkedError, InternalError, InvalidError, NoMemoryError,
-                      ReadOnlyError, SkippedError, TimedOutError, UnreachableError, UnsupportedError, UnsupportedValueError)
+                      NotFoundError, ReadOnlyError, SkippedError, TimedOutError, UnreachableError, UnsupportedError, UnsupportedValueError)
 from . import exits
 from .futures import Failures, Restored, SaveHandle, log
 from .group import Group, text_of
@@ -437,6 +437,35 @@ class Checkpointer:
                 handle.durable.wait()
         self._poll()
         client.annotate(number, term=term, metrics=metrics, tags=tags, remove_tags=remove_tags)
+
+    def list(self, timeout: Optional[float] = None) -> list:
+        """Returns the committed checkpoints of the run as ``cairn.Checkpoint``, newest first. Any rank may call it alone.
+
+        Args:
+            timeout: Seconds to wait for the server; None is the ``io_deadline``.
+        """
+        return self._live().list(timeout)
+
+    def status(self, step: Union[str, int] = "latest", timeout: Optional[float] = None) -> Checkpoint:
+        """Returns what is known of one checkpoint. Any rank may call it alone.
+
+        Args:
+            step: As for ``restore``. "STEP@TERM" also tells of a checkpoint that is open, aborted or forgotten.
+            timeout: Seconds to wait for the server; None is the ``io_deadline``.
+
+        Raises:
+            NotFoundError: No term was given, and no committed checkpoint on the lineage has this step.
+        """
+        client = self._live()
+        number, term = parse_step(step)
+        if term:
+            return client.status(term, number, timeout)
+        for item in client.list(timeout):
+            if item.latest if number == LATEST else item.step == number and not item.superseded:
+                return item
+        raise NotFoundError.of("the run has no checkpoint yet" if number == LATEST else
+                               f"step {number} is not among the committed checkpoints of the run; \"STEP@TERM\" also tells what became of one "
+                               "that was not committed, or was forgotten")
 
     @property
     def failed_saves(self) -> int:

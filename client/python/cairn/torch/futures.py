@@ -3,11 +3,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
+import threading
 import time
 import warnings
 from dataclasses import dataclass, field
-from typing import Any, Callable, Optional, Union
+from typing import Any, Callable, Generator, Optional, Union
 
 from ..client import DURABLE, HANDED_OVER, RELEASED, Operation, Result
 from ..errors import AgainError, CairnError, FencedError, InvalidError, SkippedError, with_text
@@ -39,11 +41,14 @@ class Restored:
 
 
 class Future:
-    """One stage of a save. Any thread may wait for it."""
+    """One stage of a save. Any thread may wait for it, and so may a coroutine: ``await handle.durable`` is ``result()`` without
+    blocking the event loop."""
 
     def __init__(self, op: Optional[Operation], stage: int, error: Optional[CairnError]) -> None:
         self._op, self._stage, self._error = op, stage, error
         self.told = False  # whether result() has raised the save's error to somebody
+        self._mutex = threading.Lock()
+        self._callbacks: Optional[list] = None  # None: no thread waits for them
 
     def wait(self, timeout: Optional[float] = None) -> bool:
         """Waits for the end of the stage.
@@ -88,6 +93,77 @@ class Future:
         if not ended:
             raise AgainError.of(f"the save is not finished after {timeout} s; it is still running")
         return self._op.result(0) if self._stage == DURABLE else None
+
+    def exception(self, timeout: Optional[float] = None) -> Optional[CairnError]:
+        """Waits as ``result`` does, and returns the save's error, or None if there is none.
+
+        Args:
+            timeout: Seconds to wait; None waits as long as the save's deadline.
+
+        Raises:
+            AgainError: The time passed, and the save goes on.
+        """
+        try:
+            self.result(timeout)
+        except AgainError:
+            raise
+        except CairnError as error:
+            return error
+        return None
+
+    def add_done_callback(self, fn: Callable[["Future"], Any]) -> None:
+        """Calls ``fn(future)`` once, when the stage has ended, well or not.
+
+        Callbacks are called in the order in which they were added, in a thread of Cairn's; at once, in this thread, if the
+        stage has ended before. What one of them raises is logged and does not reach anybody. When the interpreter ends first,
+        they are not called.
+
+        Args:
+            fn: The function. It may call everything of the future and of the Checkpointer but ``save`` and ``restore``.
+        """
+        if not callable(fn):
+            raise InvalidError.of(f"add_done_callback: {fn!r} is not callable; give a function of one argument, the future")
+        with self._mutex:
+            if self._callbacks is not None:
+                self._callbacks.append(fn)
+                return
+            if not self.done():
+                self._callbacks = [fn]
+                threading.Thread(target=self._call_back, name="cairn-callbacks", daemon=True).start()
+                return
+        self._call(fn)
+
+    def _call_back(self) -> None:
+        self.wait()
+        while True:
+            with self._mutex:
+                assert self._callbacks is not None
+                if not self._callbacks:
+                    self._callbacks = None
+                    return
+                fn = self._callbacks.pop(0)
+            self._call(fn)
+
+    def _call(self, fn: Callable[["Future"], Any]) -> None:
+        try:
+            fn(self)
+        except Exception:  # the caller's own, with nobody else to hear of it
+            log.exception("the callback %r of a save's future raised", fn)
+
+    def __await__(self) -> Generator:
+        """Yields until the stage has ended; the value and the errors are those of ``result``."""
+        loop = asyncio.get_running_loop()
+        ended = loop.create_future()
+
+        def tell(_: "Future") -> None:
+            try:
+                loop.call_soon_threadsafe(lambda: ended.done() or ended.set_result(None))
+            except RuntimeError:
+                pass  # the loop was closed meanwhile, so nobody waits
+
+        self.add_done_callback(tell)
+        yield from ended
+        return self.result(0)
 
 
 class SaveHandle:
