@@ -121,3 +121,13 @@ def own_state(rank, world, url):
         except Exception as error:  # the test reads its text
             said = str(error)
     return {"back": back["loader"]["at"], "said": said}
+
+
+def cast(rank, world, url):
+    """A whole checkpoint of float32 into shards of bfloat16, once read by each rank and once shared."""
+    state = build(world, 4)
+    state["model"].to(torch.bfloat16)
+    for share in (None, "broadcast"):
+        with Checkpointer(url, {"model": state["model"]}, on_error="raise") as ck:
+            assert len(ck.restore(1, only=["model"], share=share, cast=True).cast) == 4
+    return text(list(state["model"].parameters()))

@@ -178,9 +178,11 @@ def test_torch_19_cases_of_dcp_s_own_tests(url):
     dcp.save(checkpoint, checkpoint_id="step-1", storage_writer=writer)
     reader = Reader(url)
     back = zeros_of(checkpoint)
-    back["half"] = torch.zeros(4, 6, dtype=torch.float64)  # DCP casts
+    back["half"] = torch.zeros(4, 6, dtype=torch.float64)  # DCP casts without a word
     back["view"] = torch.zeros(6, 4).t()[1:3, ::2]
-    dcp.load(back, checkpoint_id="step-1", storage_reader=reader)
+    error, = failures(lambda: dcp.load(back, checkpoint_id="step-1", storage_reader=reader))
+    assert isinstance(error, cairn.DtypeMismatchError) and "half: the stored tensor is torch.float16" in str(error)
+    dcp.load(back, checkpoint_id="step-1", storage_reader=Reader(url, cast=True))
     assert all(torch.equal(back[key].to(value.dtype), value) for key, value in checkpoint.items())
     assert "Missing key" in str(failures(lambda: dcp.load({"b": torch.zeros(2)}, checkpoint_id="step-1",
                                                           storage_reader=reader))[0])

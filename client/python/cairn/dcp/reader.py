@@ -22,7 +22,7 @@ from torch.distributed.checkpoint.storage import StorageReader
 
 from .. import tree
 from ..client import BYTES, DTYPES, LATEST, LOCAL, SHARDED, Client
-from ..errors import CairnError, ConflictError, InvalidError, NotFoundError, UnsupportedError
+from ..errors import CairnError, ConflictError, DtypeMismatchError, InvalidError, NotFoundError, UnsupportedError
 from ..torch import arrays
 from ..torch.device import settle
 from ..torch.stored import checkpointer_root
@@ -83,16 +83,18 @@ class Reader(StorageReader):
         resume: True lets what this process saves to the run later descend from the checkpoint; False only looks.
         allow_opaque: True hands pickles that were stored by ``Writer(allow_opaque=True)`` to the planner, which runs what
             is in them.
+        cast: True loads into tensors of another type than the stored one, which get the nearest values. Without it that is
+            DtypeMismatchError, where DCP's own reader casts without a word.
         deadline: Seconds for each restore.
         **options: Other options, as for cairn.Client.
     """
 
     def __init__(self, path: Any, *, step: Optional[int] = None, resume: bool = True, allow_opaque: bool = False,
-                 deadline: Optional[float] = None, **options: Any) -> None:
+                 cast: bool = False, deadline: Optional[float] = None, **options: Any) -> None:
         super().__init__()
         self._run_url, name = split_url(os.fspath(path))
         self._step, self._resume, self._allow_opaque = step, resume, allow_opaque
-        self._deadline, self._options = deadline, options
+        self._cast, self._deadline, self._options = cast, deadline, options
         self._given_id: Optional[str] = os.fspath(path) if name else None
         self._found: Optional[tuple] = None  # (URL of the run, term, step, Metadata)
 
@@ -204,6 +206,9 @@ class Reader(StorageReader):
             if tuple(target.shape) != tuple(item.lengths):
                 raise InvalidError.of(f"{fqn}: the planner gave a tensor of {list(target.shape)} elements for a box of "
                                       f"{list(item.lengths)}")
+            if target.dtype != entry.properties.dtype and not self._cast:
+                raise DtypeMismatchError.of(f"{fqn}: the stored tensor is {entry.properties.dtype}, but the one to load into is {target.dtype}; "
+                                            "convert it before the load, or load with Reader(cast=True)")
             offsets, sizes = _global_offsets(item, len(entry.size)), tuple(item.lengths)
             of_tensor = boxes.setdefault(metadata.state_dict_metadata.place(fqn), {})
             stored = arrays.TORCH_NAMES[entry.properties.dtype]

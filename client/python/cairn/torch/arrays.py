@@ -234,6 +234,13 @@ def beside(ref: Ref, target: Any) -> Any:
     return target.with_local(torch.empty(shape, dtype=local.dtype, device="cpu")) if isinstance(target, Sharded) else empty(ref)
 
 
+def beside_as(ref: Ref, target: Union[torch.Tensor, Sharded]) -> Any:
+    """Returns memory on the CPU of the stored type, for what is cast into ``target`` afterwards."""
+    if isinstance(target, Sharded):
+        return target.with_local(torch.empty(target.layout.local, dtype=TORCH_TYPES[ref.dtype], device="cpu"))
+    return torch.empty(ref.shape, dtype=TORCH_TYPES[ref.dtype], device="cpu")
+
+
 def fits(ref: Ref, array: Any) -> bool:
     """Returns whether the array has the stored kind, element type and shape."""
     if tuple(array.shape) != ref.shape:

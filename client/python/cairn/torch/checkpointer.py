@@ -528,7 +528,7 @@ class Checkpointer:
     # --- restore ------------------------------------------------------------------------------------
 
     def restore(self, step: Union[str, int] = "latest", strict: bool = True, *,
-                only: Optional[Sequence[str]] = None, share: Optional[str] = None) -> Optional[Restored]:
+                only: Optional[Sequence[str]] = None, share: Optional[str] = None, cast: bool = False) -> Optional[Restored]:
         """Fills the state from a checkpoint. Every rank calls it, and all get the same one.
 
         Errors before the arrays move (NotFoundError, ShapeMismatchError, UnreachableError and others) leave the state as it
@@ -548,6 +548,9 @@ class Checkpointer:
             share: "broadcast" reads once what several ranks hold alike (all of DDP's state, the replicas of HSDP and of
                 pipeline stages): each of them reads a part and sends it to the others over Cairn's gloo group, with its
                 digest.
+            cast: True lets a live tensor have another type than the stored one, such as bfloat16 for float32: it gets the nearest
+                values, and ``Restored.cast`` names it. State of an optimizer that had its parameter's type follows the
+                parameter. Without it that is DtypeMismatchError. Floating-point numbers do not become integers.
 
         Returns:
             What was restored; None only for a run that is proven to be empty.
@@ -561,7 +564,7 @@ class Checkpointer:
         began = time.monotonic()
         try:
             with self._group.within("restore", self._restore_s):
-                return job.run(step, strict, only, share)
+                return job.run(step, strict, only, share, cast)
         finally:
             if job.is_done:
                 self._saved = set()

@@ -29,6 +29,7 @@ class Restored:
         missing: With strict=False, what the checkpoint lacked.
         unexpected: With strict=False, what the state lacks.
         read_bytes: How many bytes of arrays this rank read from the store.
+        cast: With cast=True, the names of the stored tensors that came back in another type.
     """
 
     term: int
@@ -38,6 +39,7 @@ class Restored:
     missing: tuple = field(default=())
     unexpected: tuple = field(default=())
     read_bytes: int = field(default=0, compare=False)
+    cast: tuple = field(default=())
 
 
 class Future:

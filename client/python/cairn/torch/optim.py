@@ -230,7 +230,7 @@ class OptimizerState(Part):
         for g, param, name in self._here:
             if name in state:
                 options = {**self.obj.param_groups[g], **groups[group_of[name]]["options"]}
-                self._plan_state(state[name], param, options, plan)
+                self._plan_state(state[name], param, options, plan, plan.stored_types.get(name))
         self._group_match = {g: s for g, s in self._group_match.items() if plan.only.has(f"{self.key}.groups[{g}]", self.key)}
         for g, s in self._group_match.items():
             for key, value in groups[s]["options"].items():
@@ -249,8 +249,9 @@ class OptimizerState(Part):
         for ref in tree.refs(value):
             plan.want(ref)
 
-    def _plan_state(self, stored: Any, param: torch.Tensor, options: dict, plan: Plan) -> None:
-        """In place where the live state has the stored type and shape, else into new tensors beside the parameter."""
+    def _plan_state(self, stored: Any, param: torch.Tensor, options: dict, plan: Plan, stored_type: Optional[str]) -> None:
+        """In place where the live state has the stored type and shape, else into new tensors beside the parameter. With ``cast``
+        state that had the parameter's type follows it."""
         live_state = self._inner.state[param] if param in self._inner.state else {}
         for key, value in stored.items() if type(stored) is dict else (("", stored),):
             on_cpu = key == "step" and not (options.get("capturable") or options.get("fused"))
@@ -264,7 +265,10 @@ class OptimizerState(Part):
                 plan.want(value, live)
                 continue
             for ref in tree.refs(value):
-                plan.want(ref, fresh=self._fresh(ref, device, param))
+                as_stored = Ref(*ref.astuple())
+                if plan.cast and ref.dtype == stored_type and ref.shape == tuple(param.shape):
+                    as_stored.dtype = arrays.TORCH_NAMES[param.dtype]
+                plan.want(ref, fresh=self._fresh(as_stored, device, param))
 
     def _live(self, param: torch.Tensor, live: torch.Tensor) -> Any:
         """A live state tensor as the part of the whole that it is."""

@@ -67,18 +67,48 @@ def _copy(live: Any, primary: Any) -> None:
         live[...] = primary
 
 
+def _can_cast(stored: torch.dtype, live: torch.dtype) -> bool:
+    """Returns whether a cast keeps what the numbers are: no float becomes an integer, and no integer is cut."""
+    if not any(dtype.is_floating_point or dtype.is_complex or dtype is torch.bool for dtype in (stored, live)):
+        small, large = torch.iinfo(stored), torch.iinfo(live)
+        return small.min >= large.min and small.max <= large.max
+    try:
+        torch.empty(1, dtype=stored).to(live)
+    except (RuntimeError, NotImplementedError):  # PyTorch computes with neither (packed types)
+        return False
+    return torch.can_cast(stored, live)
+
+
+def _as(live: Any, primary: Any) -> Any:
+    """Returns the stored array in the type of the live one."""
+    if live.dtype == primary.dtype or not isinstance(live, (torch.Tensor, Sharded)):
+        return primary
+    return primary.with_local(primary.local.to(live.dtype)) if isinstance(primary, Sharded) else primary.to(live.dtype)
+
+
 class Plan:
     """The destinations of a restore. The parts of the state add the paths that are ``missing`` or ``unexpected`` while they plan,
-    among those that ``only`` selects."""
+    among those that ``only`` selects. With ``cast`` a live tensor may have another type than the stored one: it gets the nearest
+    values, and ``cast_names`` has its name. ``stored_types`` maps the names of the stored parameters to their types."""
 
-    def __init__(self, layouts: Layouts, only: Optional[Only] = None) -> None:
-        self.layouts = layouts
+    def __init__(self, layouts: Layouts, only: Optional[Only] = None, cast: bool = False) -> None:
+        self.layouts, self.cast = layouts, cast
+        self.cast_names: list = []
+        self.stored_types: dict = {}
         self.only = only or Only()
         self._destinations: dict = {}
         self._kept: list = []
         self.missing: list = []
         self.unexpected: list = []
         self.warnings: list = []
+
+    def takes(self, ref: Ref, live: Any) -> bool:
+        """Returns whether an array can hold the stored one: as it is, or by a cast that was asked for and loses no kind of number."""
+        if arrays.fits(ref, live):
+            return True
+        stored, dtype = arrays.TORCH_TYPES.get(ref.dtype), getattr(live, "dtype", None)
+        return (self.cast and ref.kind == "torch" and tuple(live.shape) == ref.shape and isinstance(stored, torch.dtype)
+                and isinstance(dtype, torch.dtype) and _can_cast(stored, dtype))
 
     def want(self, ref: Ref, live: Any = None, coordinate: Optional[str] = None, fresh: Any = None) -> None:
         """Plans to restore the stored array into ``live``, or else into ``fresh``, or else into new CPU memory."""
@@ -93,10 +123,13 @@ class Plan:
                 known.copies.append(live)
             return
         target = live if live is not None else fresh
-        if target is not None and arrays.is_direct(target):
+        is_cast = target is not None and isinstance(target, (torch.Tensor, Sharded)) and arrays.TORCH_NAMES.get(target.dtype) != ref.dtype
+        if target is not None and not is_cast and arrays.is_direct(target):
             self._destinations[key] = Destination(ref, coordinate, target)
             return
-        destination = Destination(ref, coordinate, arrays.beside(ref, target))
+        if is_cast:
+            self.cast_names.append(ref.name)
+        destination = Destination(ref, coordinate, arrays.beside_as(ref, target) if is_cast else arrays.beside(ref, target))
         destination.is_beside = True
         if target is not None:
             destination.copies.append(target)
@@ -110,9 +143,10 @@ class Plan:
         if tuple(live.shape) != ref.shape:
             raise ShapeMismatchError.of(f"{path}: the stored tensor has the shape {list(ref.shape)}, but the live one has "
                                         f"{list(live.shape)}; build the model as it was saved")
-        if not arrays.fits(ref, live):
+        if not self.takes(ref, live):
             raise DtypeMismatchError.of(f"{path}: the stored tensor is {ref.dtype}, but the live one is {live.dtype}; convert "
-                                        "the model to the stored type before the restore")
+                                        "the model to the stored type before the restore" +
+                                        (", because the one cannot be cast to the other" if self.cast else ", or restore with cast=True"))
         if arrays.overlaps(tuple(local.shape), local.stride()):
             raise ShapeMismatchError.of(f"{path}: elements of the live tensor share memory (it is expanded); make it "
                                         "contiguous before the restore")
@@ -186,7 +220,7 @@ class Plan:
     def _copy_out(destination: Destination) -> None:
         for live in destination.copies:
             _copy(live, destination.primary)
-            if not arrays.same_bits(live, destination.primary):
+            if not arrays.same_bits(live, _as(live, destination.primary)):
                 raise DigestMismatchError.of(f"{destination.ref.name}: the live tensor on {live.device} differs "
                                              "from the restored bytes, so its memory does not keep what is written to it")
 
@@ -211,6 +245,6 @@ class Plan:
         """Raises DigestMismatchError unless the tensor that the state now holds has the restored bits and type."""
         destination = self._destinations[(ref.name, coordinate)]
         live = self.layouts.wrap(path, live)
-        if not arrays.is_array(live) or not arrays.fits(ref, live) or not arrays.same_bits(live, destination.primary):
+        if not arrays.is_array(live) or not self.takes(ref, live) or not arrays.same_bits(live, _as(live, destination.primary)):
             raise DigestMismatchError.of(f"{path}: the live tensor differs from the restored bytes ({ref.dtype}, "
                                          f"{list(ref.shape)})")

@@ -62,9 +62,9 @@ class Restore:
         self.is_done = False
 
     def run(self, step: Union[str, int], strict: bool, only: Optional[Sequence[str]] = None,
-            share: Optional[str] = None) -> Optional[Restored]:
+            share: Optional[str] = None, cast: bool = False) -> Optional[Restored]:
         """Restores. Returns None only if the run is proven to be empty."""
-        self._only = only
+        self._only, self._cast = only, bool(cast)
         self._check(step, strict, only, share)
         wanted, term = parse_step(step)
         allow = wanted == LATEST
@@ -98,7 +98,7 @@ class Restore:
             for text in plan.warnings:
                 warnings.warn(text, CairnWarning, stacklevel=3)
             return Restored(result.term, result.step, fell_back, self._metadata(op), tuple(plan.missing),
-                            tuple(plan.unexpected), again.plain_bytes)
+                            tuple(plan.unexpected), again.plain_bytes, tuple(plan.cast_names))
         raise InternalError.of(f"the restore fell back {_ROUNDS_MAX} times and was given up; report this")
 
     def _check(self, step: Any, strict: bool, only: Any, share: Optional[str]) -> None:
@@ -115,7 +115,7 @@ class Restore:
         except CairnError as failure:
             error = failure
         self._group.agree(error, "reading the arguments of restore")
-        self._group.agree_same("restore", f"step={step!r}, strict={bool(strict)}, only={only!r}, share={share!r}")
+        self._group.agree_same("restore", f"step={step!r}, strict={bool(strict)}, only={only!r}, share={share!r}, cast={self._cast}")
 
     # --- trees ------------------------------------------------------------------------------------------------
 
@@ -243,7 +243,7 @@ class Restore:
     # --- plan: nothing of the state is touched ----------------------------------------------------------------------
 
     def _plan_all(self, op: Any, strict: bool) -> Plan:
-        plan, error = Plan(self._state.layouts, Only(self._only)), None
+        plan, error = Plan(self._state.layouts, Only(self._only), self._cast), None
         self._rng_state: Optional[dict] = None
         self._apply_parts: list = []
         values = dcp_values(op)  # the same on all ranks, as is its error
@@ -345,6 +345,8 @@ class Restore:
             for name, tensor in walk.tensors.items():
                 plan.keep(f"{walk.key}.{name}", tensor)
         stored = root["parts"]
+        plan.stored_types = {f"{key}.{name}": ref.dtype for key, part in stored.items() if part.get("kind") == "module"
+                             for name, ref in part["tensors"].items() if type(ref) is Ref}
         for part in self._state.parts:
             if stored.get(part.key, {}).get("partitioned"):
                 stored[part.key]["state"] = merge_partitions(part.key, partitions, "stages" in root)
