@@ -271,13 +271,13 @@ static void begin_write(struct ingest *ingest, struct writer *writer)
     write->counted_bytes = write->base.payload_bytes;
     ingest->mapped_bytes += write->counted_bytes;
     sink_rate_begin(&ingest->encode_pool.rate, loop_now_ms(ingest->loop));
-    if (object->created) {
+    if (sm_is(&object->sm, IN_WRITING)) {
         in_write_submit(&write->base);
         return;
     }
     /* Created only before its first write: an open object is an open file. */
     list_add_tail(&object->ready, &write->base.link);
-    if (!object->busy) {
+    if (sm_is(&object->sm, IN_FILLING)) {
         in_object_create(object);
     }
 }

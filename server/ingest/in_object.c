@@ -2,46 +2,37 @@
  *
  * One object, from its first payload to its name in the store:
  *
- *   creating -> writing -> footer -> sealing -> (durable, freed)
- *       \________\__________\-> failed -> aborting -> (freed)
+ *   filling -> creating -> writing -> footer -> sealing -> durable
+ *       |          \__________\________\_________\-> failed -> aborting -> gone
+ *       |\-> failed -> gone
+ *        \-> durable              all chunks are stored elsewhere: nothing is created
  *
- * A failed seal goes to failed by way of writing. An object whose chunks are all stored elsewhere
- * is durable as soon as it has ended, because nothing is created for it.
+ * FILLING waits for the first write. CREATING, FOOTER, SEALING and ABORTING wait for the store, and
+ * WRITING for the end of the object and of its writes, which run side by side. FAILED waits until
+ * nobody works for the object any more. DURABLE and GONE free it.
  *
  * Its payloads come one of two ways (struct in_way): by the socket (in_socket.c), or as
- * descriptions of an arena (in_mapped.c). Writes of one object run side by side; the footer waits
- * for all of them. Invariant: an object is sealed only when every chunk in it was verified.
+ * descriptions of an arena (in_mapped.c). Invariant: an object is sealed only when every chunk in
+ * it was verified. One loop's thread.
  */
 #include "ingest/ingest_private.h"
 
 #include "base/buf.h"
+#include "base/check.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-struct in_object *in_object_new(struct writer *writer, const struct msg_data *first)
+static struct in_object *of_sm(const struct sm *sm)
 {
-    struct in_object *object = calloc(1, sizeof(*object));
-    if (!object) {
-        return NULL;
-    }
-    object->writer = writer;
-    object->id = first->object;
-    object->bytes_max = first->object_bytes;
-    if (object->bytes_max == 0) {
-        /* The surplus is given back at the seal: the store cuts an object to its written size. */
-        object->bytes_max = writer->ingest->store->caps.object_bytes_preferred +
-                            object_footer_bytes(LIMIT_OBJECT_ENVELOPES);
-    }
-    list_init(&object->link);
-    list_init(&object->ready);
-    return object;
+    return container_of(sm, struct in_object, sm);
 }
 
 /* Frees the object and takes it off its writer. */
-static void free_object(struct in_object *object)
+static enum sm_result free_object(struct in_object *object)
 {
     struct writer *writer = object->writer;
+    CHECK(list_is_empty(&object->ready));
     list_remove(&object->link);
     free(object->envelopes);
     free(object->pieces);
@@ -51,25 +42,35 @@ static void free_object(struct in_object *object)
     }
     free(object);
     writer_unref(writer);
+    return SM_DONE;
 }
 
-static void submit(struct in_object *object, enum store_op op, void (*done)(struct store_req *))
+/* Called when the store has done what a state asked it for. */
+static void on_stored(struct store_req *req)
+{
+    struct in_object *object = container_of(req, struct in_object, req);
+    CHECK(object->busy);
+    object->busy = false;
+    if (req->op == STORE_CREATE) {
+        object->created = req->status == 0;
+    }
+    sm_run(&object->sm);
+}
+
+/* Asks the store for the operation in object->req. */
+static void submit(struct in_object *object, struct store_req req)
 {
     struct writer *writer = object->writer;
-    object->req =
-        (struct store_req){.op = op, .done = done, .run = writer->run, .object = object->id};
-    object->req.bytes = op == STORE_CREATE ? object->bytes_max : 0;
+    CHECK(!object->busy);
+    object->req = req;
+    object->req.done = on_stored;
+    object->req.run = writer->run;
+    object->req.object = object->id;
     object->busy = true;
     store_submit(writer->ingest->store, &object->req);
 }
 
 /* --- failure -------------------------------------------------------------------------------- */
-
-static void on_aborted(struct store_req *req)
-{
-    /* A failed abort leaves a temporary object, which the next start removes. */
-    free_object(container_of(req, struct in_object, req));
-}
 
 /* Drops the payloads that nobody has begun to write. */
 static void drop_waiting(struct in_object *object)
@@ -85,7 +86,8 @@ void in_object_fail(struct in_object *object, int code, const char *text)
     if (in_object_has_failed(object)) {
         return;
     }
-    object->state = IN_FAILED;
+    CHECK(code < 0);
+    sm_move(&object->sm, IN_FAILED);
     if (writer->user && !object->quiet) {
         writer->events.on_failed(writer->user, object->stream, &object->id, code, text);
     }
@@ -105,22 +107,55 @@ void in_object_tell_ended(struct in_object *object)
 
 bool in_object_has_failed(const struct in_object *object)
 {
-    return object->state == IN_FAILED || object->state == IN_ABORTING;
+    return sm_is(&object->sm, IN_FAILED) || sm_is(&object->sm, IN_ABORTING);
 }
 
 void in_object_drop(struct in_object *object)
 {
     object->quiet = true;
-    if (object->state == IN_SEALING) {
+    if (sm_is(&object->sm, IN_SEALING)) {
         /* It cannot be stopped any more: it becomes durable, and writer_have finds it again. */
         return;
     }
-    if (object->state != IN_ABORTING) {
-        object->state = IN_FAILED;
-    }
-    drop_waiting(object);
+    in_object_fail(object, CAIRN_E_ABORTED, "the session has ended");
     in_object_advance(object);
 }
+
+/* The state FAILED: waits for the store and for all payloads. */
+static enum sm_result on_failed(struct sm *sm)
+{
+    struct in_object *object = of_sm(sm);
+    struct list *node;
+    if (object->busy) {
+        return SM_WAIT;
+    }
+    while ((node = list_pop(&object->ready))) {
+        object->way->end_write(list_item(node, struct in_write, link), 0, NULL);
+    }
+    if (object->pending > 0) {
+        return SM_WAIT;
+    }
+    sm_move(sm, object->created ? IN_ABORTING : IN_GONE);
+    return SM_AGAIN;
+}
+
+static void enter_aborting(struct sm *sm)
+{
+    submit(of_sm(sm), (struct store_req){.op = STORE_ABORT});
+}
+
+/* The state ABORTING: waits for the store. A failed abort leaves a temporary object, which the next
+ * start removes. */
+static enum sm_result on_aborting(struct sm *sm)
+{
+    if (of_sm(sm)->busy) {
+        return SM_WAIT;
+    }
+    sm_move(sm, IN_GONE);
+    return SM_AGAIN;
+}
+
+static enum sm_result on_gone(struct sm *sm) { return free_object(of_sm(sm)); }
 
 /* --- one payload ---------------------------------------------------------------------------- */
 
@@ -134,6 +169,8 @@ static void on_written(struct store_req *req)
 void in_write_submit(struct in_write *write)
 {
     struct in_object *object = write->object;
+    CHECK(sm_is(&object->sm, IN_WRITING));
+    CHECK(write->payload != NULL);
     write->req = (struct store_req){.op = STORE_WRITE,
                                     .done = on_written,
                                     .run = object->writer->run,
@@ -217,36 +254,10 @@ int in_object_check(const struct in_object *object, const struct msg_data *data,
     return check_envelopes(data, payload_bytes, diag);
 }
 
-/* Called when the object exists at the store: submits the payloads that wait for it. */
-static void on_created(struct store_req *req)
-{
-    struct in_object *object = container_of(req, struct in_object, req);
-    object->busy = false;
-    object->created = true;
-    if (req->status != 0) {
-        in_object_fail(object, req->status, diag_text(&req->diag, req->status));
-        object->created = false;
-    } else if (object->state == IN_CREATING) {
-        object->state = IN_WRITING;
-    }
-    struct list *node;
-    object->pending++; /* keeps the object while the writes are submitted */
-    while ((node = list_pop(&object->ready))) {
-        struct in_write *write = list_item(node, struct in_write, link);
-        if (object->state == IN_WRITING) {
-            in_write_submit(write);
-        } else {
-            object->way->end_write(write, 0, NULL);
-        }
-    }
-    object->pending--;
-    in_object_advance(object);
-}
-
-void in_object_create(struct in_object *object) { submit(object, STORE_CREATE, on_created); }
-
 void in_object_enter(struct in_object *object, struct in_write *write, const struct msg_data *data)
 {
+    CHECK(!object->ended);
+    CHECK(!in_object_has_failed(object));
     write->object = object;
     write->envelope_count = data->envelope_count;
     list_init(&write->link);
@@ -259,65 +270,81 @@ void in_object_enter(struct in_object *object, struct in_write *write, const str
     object->writer->fed_ms = loop_now_ms(object->writer->ingest->loop);
 }
 
-/* --- the end -------------------------------------------------------------------------------- */
+/* --- from state to state -------------------------------------------------------------------- */
 
-/* Called when an object is sealed, or could not be: enters it as durable, and tells the session. */
-static void is_durable(struct in_object *object, int status, const struct diag *diag)
+/* Enters the object with its chunks as durable. */
+static int keep_durable(struct in_object *object)
 {
-    struct writer *writer = object->writer;
-    if (status == 0) {
-        struct durable durable = {.sequence = object->id.sequence,
-                                  .envelope_count = object->envelope_count,
-                                  .piece_count = object->pieces ? object->chunk_count : 0,
-                                  .envelopes = object->envelopes,
-                                  .pieces = object->pieces};
-        status = writer_add_durable(writer, &durable);
-        object->envelopes = NULL;
-        object->pieces = NULL;
-    }
+    struct durable durable = {.sequence = object->id.sequence,
+                              .envelope_count = object->envelope_count,
+                              .piece_count = object->pieces ? object->chunk_count : 0,
+                              .envelopes = object->envelopes,
+                              .pieces = object->pieces};
+    object->envelopes = NULL;
+    object->pieces = NULL;
+    return writer_add_durable(object->writer, &durable);
+}
+
+/* Goes to DURABLE if the store has done its part, or to FAILED. */
+static enum sm_result become_durable(struct in_object *object, int status, const struct diag *diag)
+{
+    status = status != 0 ? status : keep_durable(object);
     if (status != 0) {
         /* OUTCOME_UNKNOWN is a failure too: the client sends the chunks again under a new sequence,
          * and gc finds the other object. */
-        object->state = IN_WRITING;
         in_object_fail(object, status, diag_text(diag, status));
-        in_object_advance(object);
-        return;
+    } else {
+        sm_move(&object->sm, IN_DURABLE);
     }
-    object->way->durable(object);
-    if (writer->user && !object->quiet) {
-        writer->events.on_durable(writer->user, object->stream, &object->id);
-    }
-    writer_settled(writer);
-    free_object(object);
+    return SM_AGAIN;
 }
 
-static void on_sealed(struct store_req *req)
+/* The state FILLING: waits for in_object_create(). An object whose chunks are all stored elsewhere
+ * is durable as soon as it has ended. */
+static enum sm_result on_filling(struct sm *sm)
 {
-    struct in_object *object = container_of(req, struct in_object, req);
-    object->busy = false;
-    is_durable(object, req->status, &req->diag);
+    struct in_object *object = of_sm(sm);
+    if (object->pending > 0 || !object->ended || !object->way) {
+        return SM_WAIT;
+    }
+    CHECK(object->stored_bytes == 0);
+    return become_durable(object, 0, NULL);
 }
 
-/* Called when the footer was written. */
-static void on_footer(struct store_req *req)
+static void enter_creating(struct sm *sm)
 {
-    struct in_object *object = container_of(req, struct in_object, req);
-    object->busy = false;
+    struct in_object *object = of_sm(sm);
+    submit(object, (struct store_req){.op = STORE_CREATE, .bytes = object->bytes_max});
+}
+
+/* The state CREATING: waits until the store has made the object. */
+static enum sm_result on_creating(struct sm *sm)
+{
+    struct in_object *object = of_sm(sm);
+    const struct store_req *req = &object->req;
+    if (object->busy) {
+        return SM_WAIT;
+    }
     if (req->status != 0) {
         in_object_fail(object, req->status, diag_text(&req->diag, req->status));
+    } else {
+        sm_move(sm, IN_WRITING);
     }
-    if (object->state == IN_FAILED) {
-        in_object_advance(object);
-        return;
-    }
-    object->state = IN_SEALING;
-    submit(object, STORE_SEAL, on_sealed);
+    return SM_AGAIN;
 }
 
-/* Writes the footer behind the data of an object that has ended. on_footer() seals it. */
-static void write_footer(struct in_object *object)
+/* Called on entering WRITING: submits the payloads that wait for it. */
+static void enter_writing(struct sm *sm)
 {
-    struct writer *writer = object->writer;
+    struct list *node;
+    while ((node = list_pop(&of_sm(sm)->ready))) {
+        in_write_submit(list_item(node, struct in_write, link));
+    }
+}
+
+/* Makes the footer of an object that has ended. Returns NO_MEMORY if there is no memory. */
+static int make_footer(struct in_object *object)
+{
     struct object_footer footer = {.id = object->id,
                                    .data_bytes = object->stored_bytes,
                                    .envelope_count = object->envelope_count,
@@ -327,49 +354,156 @@ static void write_footer(struct in_object *object)
     buf_init(&buf, bytes);
     object_footer_encode(&footer, &buf);
     object->footer = aligned_alloc(POOL_ALIGN, bytes);
-    if (buf_status(&buf) != 0 || !object->footer) {
-        buf_fini(&buf);
-        in_object_fail(object, CAIRN_E_NO_MEMORY, "no memory for an object's footer");
-        in_object_advance(object);
-        return;
+    bool made = buf_status(&buf) == 0 && object->footer;
+    if (made) {
+        CHECK(buf.bytes == bytes);
+        memcpy(object->footer, buf.data, bytes);
     }
-    memcpy(object->footer, buf.data, bytes);
     buf_fini(&buf);
-    object->state = IN_FOOTER;
-    object->busy = true;
-    object->req = (struct store_req){.op = STORE_WRITE,
-                                     .done = on_footer,
-                                     .run = writer->run,
-                                     .object = object->id,
-                                     .offset = footer.data_bytes,
-                                     .bytes = bytes,
-                                     .data = object->footer};
-    store_submit(writer->ingest->store, &object->req);
+    return made ? 0 : CAIRN_E_NO_MEMORY;
 }
 
-/* Decides what an object does next. No other function does. */
-void in_object_advance(struct in_object *object)
+/* The state WRITING: waits for the end of the object, and of its writes. */
+static enum sm_result on_writing(struct sm *sm)
 {
-    if (object->pending > 0 || object->busy) {
-        return;
+    struct in_object *object = of_sm(sm);
+    if (object->pending > 0 || !object->ended) {
+        return SM_WAIT;
     }
-    if (object->state == IN_FAILED) {
-        if (object->created) {
-            object->state = IN_ABORTING;
-            submit(object, STORE_ABORT, on_aborted);
-        } else {
-            free_object(object);
-        }
-    } else if (object->state == IN_WRITING && object->ended) {
-        write_footer(object);
-    } else if (object->state == IN_CREATING && object->ended && object->way &&
-               object->stored_bytes == 0) {
-        is_durable(object, 0, NULL); /* all chunks are stored elsewhere: nothing is stored here */
+    int status = make_footer(object);
+    if (status != 0) {
+        in_object_fail(object, status, "no memory for an object's footer");
+    } else {
+        sm_move(sm, IN_FOOTER);
     }
+    return SM_AGAIN;
 }
+
+/* Called on entering FOOTER: writes it behind the data. */
+static void enter_footer(struct sm *sm)
+{
+    struct in_object *object = of_sm(sm);
+    submit(object, (struct store_req){.op = STORE_WRITE,
+                                      .offset = object->stored_bytes,
+                                      .bytes = object_footer_bytes(object->envelope_count),
+                                      .data = object->footer});
+}
+
+/* The state FOOTER: waits until it is written. */
+static enum sm_result on_footer(struct sm *sm)
+{
+    struct in_object *object = of_sm(sm);
+    const struct store_req *req = &object->req;
+    if (object->busy) {
+        return SM_WAIT;
+    }
+    if (req->status != 0) {
+        in_object_fail(object, req->status, diag_text(&req->diag, req->status));
+    } else {
+        sm_move(sm, IN_SEALING);
+    }
+    return SM_AGAIN;
+}
+
+static void enter_sealing(struct sm *sm)
+{
+    submit(of_sm(sm), (struct store_req){.op = STORE_SEAL});
+}
+
+/* The state SEALING: waits until the object has its name in the store. */
+static enum sm_result on_sealing(struct sm *sm)
+{
+    struct in_object *object = of_sm(sm);
+    return object->busy ? SM_WAIT : become_durable(object, object->req.status, &object->req.diag);
+}
+
+/* The state DURABLE: tells the session, and frees the object. */
+static enum sm_result on_durable(struct sm *sm)
+{
+    struct in_object *object = of_sm(sm);
+    struct writer *writer = object->writer;
+    object->way->durable(object);
+    if (writer->user && !object->quiet) {
+        writer->events.on_durable(writer->user, object->stream, &object->id);
+    }
+    writer_settled(writer);
+    return free_object(object);
+}
+
+static const struct sm_state object_table[] = {
+    [IN_FILLING] = {"filling", on_filling,
+                    SM_TO(IN_CREATING) | SM_TO(IN_DURABLE) | SM_TO(IN_FAILED), 0},
+    [IN_CREATING] = {"creating", on_creating, SM_TO(IN_WRITING) | SM_TO(IN_FAILED), 0,
+                     enter_creating},
+    [IN_WRITING] = {"writing", on_writing, SM_TO(IN_FOOTER) | SM_TO(IN_FAILED), 0, enter_writing},
+    [IN_FOOTER] = {"footer", on_footer, SM_TO(IN_SEALING) | SM_TO(IN_FAILED), 0, enter_footer},
+    [IN_SEALING] = {"sealing", on_sealing, SM_TO(IN_DURABLE) | SM_TO(IN_FAILED), 0, enter_sealing},
+    [IN_DURABLE] = {"durable", on_durable, 0, SM_FINAL},
+    [IN_FAILED] = {"failed", on_failed, SM_TO(IN_ABORTING) | SM_TO(IN_GONE), 0},
+    [IN_ABORTING] = {"aborting", on_aborting, SM_TO(IN_GONE), 0, enter_aborting},
+    [IN_GONE] = {"gone", on_gone, 0, SM_FINAL},
+};
+
+/* Returns whether it is known of every chunk where it is stored. */
+static bool all_pieces_are_placed(const struct in_object *object)
+{
+    bool placed = true;
+    for (uint32_t i = 0; object->pieces && placed && i < object->chunk_count; i++) {
+        placed = object->pieces[i].where != WHERE_OPEN;
+    }
+    return placed;
+}
+
+/* CHECKs the invariant of an object that has just moved to another state. */
+static void check_object(const struct sm *sm)
+{
+    const struct in_object *object = of_sm(sm);
+    unsigned state = sm->state;
+    bool exists = state >= IN_WRITING && state <= IN_SEALING;
+    bool is_whole = state >= IN_FOOTER && state <= IN_DURABLE;
+    CHECK(object->writer->refs > 0);
+    CHECK(!object->busy || state == IN_FAILED);
+    CHECK(!exists || object->created);
+    CHECK(state != IN_CREATING || !object->created);
+    CHECK(!is_whole || object->ended);
+    CHECK(!is_whole || object->pending == 0);
+    CHECK(!is_whole || list_is_empty(&object->ready));
+    CHECK(!is_whole || all_pieces_are_placed(object));
+    CHECK(state != IN_FOOTER || object->footer != NULL);
+    CHECK(state != IN_ABORTING || object->created);
+    CHECK(state < IN_ABORTING || object->pending == 0);
+}
+
+/* --- what the others ask for ---------------------------------------------------------------- */
+
+struct in_object *in_object_new(struct writer *writer, const struct msg_data *first)
+{
+    struct in_object *object = calloc(1, sizeof(*object));
+    if (!object) {
+        return NULL;
+    }
+    object->writer = writer;
+    object->id = first->object;
+    object->bytes_max = first->object_bytes;
+    if (object->bytes_max == 0) {
+        /* The surplus is given back at the seal: the store cuts an object to its written size. */
+        object->bytes_max = writer->ingest->store->caps.object_bytes_preferred +
+                            object_footer_bytes(LIMIT_OBJECT_ENVELOPES);
+    }
+    list_init(&object->link);
+    list_init(&object->ready);
+    sm_init(&object->sm, object_table, IN_FILLING, "object", object->id.sequence);
+    object->sm.invariant = check_object;
+    return object;
+}
+
+void in_object_create(struct in_object *object) { sm_move(&object->sm, IN_CREATING); }
+
+void in_object_advance(struct in_object *object) { sm_run(&object->sm); }
 
 void in_object_end(struct in_object *object)
 {
+    CHECK(!object->ended);
     object->ended = true;
     in_object_advance(object);
 }

@@ -62,10 +62,10 @@ static void verify_done(struct work *work)
 {
     struct socket_write *write = container_of(work, struct socket_write, work);
     struct in_object *object = write->base.object;
-    if (write->status != 0 || object->state == IN_FAILED) {
+    if (write->status != 0 || in_object_has_failed(object)) {
         struct diag diag = write->diag;
         end_write(&write->base, write->status, &diag);
-    } else if (!object->created) {
+    } else if (sm_is(&object->sm, IN_CREATING)) {
         list_add_tail(&object->ready, &write->base.link);
     } else {
         in_write_submit(&write->base);

@@ -227,7 +227,7 @@ static struct in_object *begin_object(struct writer *writer, const struct msg_da
     size_t count = 0; /* without described objects that wait for their turn at the disk */
     list_each (node, &writer->objects) {
         const struct in_object *object = list_item(node, struct in_object, link);
-        bool is_waiting = object->ended && !object->created && !object->busy;
+        bool is_waiting = object->ended && sm_is(&object->sm, IN_FILLING);
         count += is_waiting ? 0 : 1;
     }
     *ret_status = 0;

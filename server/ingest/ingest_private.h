@@ -6,6 +6,7 @@
 #ifndef CAIRN_INGEST_INGEST_PRIVATE_H
 #define CAIRN_INGEST_INGEST_PRIVATE_H
 
+#include "base/sm.h"
 #include "ingest/ingest.h"
 #include "pipeline/encode_pool.h"
 #include "pipeline/payload.h"
@@ -100,7 +101,17 @@ struct writer {
 };
 
 /* The state of an object at the store; in_object.c has the drawing. */
-enum in_state { IN_CREATING, IN_WRITING, IN_FOOTER, IN_SEALING, IN_FAILED, IN_ABORTING };
+enum in_state {
+    IN_FILLING,
+    IN_CREATING,
+    IN_WRITING,
+    IN_FOOTER,
+    IN_SEALING,
+    IN_DURABLE,
+    IN_FAILED,
+    IN_ABORTING,
+    IN_GONE
+};
 
 struct in_object;
 struct in_write;
@@ -122,16 +133,17 @@ struct in_object {
     struct writer *writer;
     struct object_id id;
     const struct in_way *way; /* NULL before the first payload was taken */
-    enum in_state state;
-    bool created, ended;
-    bool quiet;            /* its session is gone: no event is sent */
-    bool busy;             /* req is at the store */
-    uint32_t pending;      /* writes whose payload has come and is not on the disk yet */
-    uint32_t stream;       /* stream of the newest frame */
-    uint64_t bytes_max;    /* reserved at the store, including the footer */
-    uint64_t next_offset;  /* by the client's numbering: where the next payload begins */
-    uint64_t stored_bytes; /* end of the payloads that have a place in the store's object */
-    uint32_t chunk_count;  /* chunks that came or were described */
+    struct sm sm;             /* in_state */
+    bool created;             /* it exists at the store */
+    bool ended;               /* the client has sent its last payload */
+    bool quiet;               /* its session is gone: no event is sent */
+    bool busy;                /* req is at the store */
+    uint32_t pending;         /* writes whose payload has come and is not on the disk yet */
+    uint32_t stream;          /* stream of the newest frame */
+    uint64_t bytes_max;       /* reserved at the store, including the footer */
+    uint64_t next_offset;     /* by the client's numbering: where the next payload begins */
+    uint64_t stored_bytes;    /* end of the payloads that have a place in the store's object */
+    uint32_t chunk_count;     /* chunks that came or were described */
     uint32_t envelope_count, envelope_cap, piece_cap;
     struct envelope *envelopes; /* of the stored chunks */
     struct in_piece *pieces;    /* chunk_count of them if they were described, else NULL */
@@ -219,11 +231,12 @@ void in_object_enter(struct in_object *object, struct in_write *write, const str
 /* Returns `items` with room for `needed` items; the memory may move. Returns NULL if there is no
  * memory; the items are unchanged then. */
 void *in_object_room(void *items, uint32_t needed, size_t item_bytes, uint32_t *io_cap);
-/* Creates it at the store; its ready writes follow. */
+/* Called with the first write, which is ready: creates the object at the store. */
 void in_object_create(struct in_object *object);
 void in_write_submit(struct in_write *write);
 void in_object_fail(struct in_object *object, int code, const char *text);
 bool in_object_has_failed(const struct in_object *object);
+/* Called when something has changed that the object's state may wait for. May free the object. */
 void in_object_advance(struct in_object *object);
 void in_object_end(struct in_object *object);
 /* Called when the save has ended while the object was under way. Tells the session, so that the
