@@ -3,23 +3,28 @@
  * The end of a rank's contribution without its client: the steps that remain once everything was
  * described and the part, except for its digests, is here. The session may end; the writer goes on.
  *
- *   decode (worker) -> wait for the objects -> fill in, encode (worker) -> publish -> seal -> over
- *                           \-> base, index (worker) ->/                 \-> compare ->/
+ *   decode -> objects -> encode -> seal -> end
+ *                |         ^
+ *                v         |
+ *               base -> index
+ *
+ * OBJECTS waits until the objects are durable, BASE for the part of the base to which described
+ * chunks refer, and SEAL for part_seal.c; DECODE, INDEX and ENCODE wait for a worker, which has the
+ * part meanwhile. Every state goes to END after an error, and when the save is over.
  *
  * Invariant: what is filled into the part comes from envelopes that were made or verified here, of
  * objects that are durable. The whole part is then checked against them, like a part that a client
- * has made. Every step is made from a post, because the code that reports an object's outcome is in
- * the middle of its own work. One loop's thread; a worker has the part between work_submit and
- * done.
+ * has made. The machine is run from a post, because the code that reports an object's outcome is in
+ * the middle of its own work. One loop's thread.
  */
 #include "ingest/ingest_private.h"
 
 #include "base/log.h"
 #include "hash/hash.h"
+#include "ingest/part_seal.h"
 #include "run/run_fetch.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 enum hand_state {
     HAND_DECODE,
@@ -27,28 +32,24 @@ enum hand_state {
     HAND_BASE,
     HAND_INDEX,
     HAND_ENCODE,
-    HAND_PUBLISH,
-    HAND_COMPARE,
     HAND_SEAL,
-    HAND_DONE
+    HAND_END
 };
 
-enum { HAND_SCRATCH_FACTOR = 4, PUBLISH_TRIES = 4 };
+enum { HAND_SCRATCH_FACTOR = 4 };
 
 struct hand_over {
     struct writer *writer; /* a reference */
     struct hand_over_options options;
     struct list waits; /* hand_over_wait.link: at most one */
-    enum hand_state state;
-    bool busy, cancelled;
-    unsigned tries; /* of publishing */
+    struct sm sm;
+    bool busy;      /* a worker, the store or the driver is at work */
+    bool cancelled; /* the save is over */
     int status;
     struct diag diag;
     struct post post;
     struct work work;
-    struct store_req store;
-    struct run_req run;
-    struct event_seal seal;
+    struct part_seal seal;
     struct run_handed handed;
     struct part part;
     struct scratch scratch, filled; /* filled: memory of what was filled in, and of refs */
@@ -59,7 +60,10 @@ struct hand_over {
     struct sha256 sha256;
 };
 
-static void on_post(struct post *post);
+static struct hand_over *of_sm(const struct sm *sm)
+{
+    return container_of(sm, struct hand_over, sm);
+}
 
 static void kick(struct hand_over *hand) { loop_post(hand->writer->ingest->loop, &hand->post); }
 
@@ -70,11 +74,10 @@ void hand_over_cancel(struct writer *writer)
         return;
     }
     hand->cancelled = true;
-    if (hand->state == HAND_SEAL && hand->busy) {
-        run_cancel(&hand->run);
-        hand->busy = false;
+    if (sm_is(&hand->sm, HAND_SEAL) && hand->busy) {
+        hand->busy = !part_seal_cancel(&hand->seal);
     }
-    if (hand->state == HAND_BASE && hand->busy) {
+    if (sm_is(&hand->sm, HAND_BASE) && hand->busy) {
         run_fetch_release(&hand->fetch);
         hand->busy = false;
     }
@@ -120,46 +123,72 @@ static void index_run(struct work *work)
     hand->status = part_refs_init(&hand->refs, hand->fetch.part, &hand->filled, &hand->diag);
 }
 
-static void work_done(struct work *work)
+/* Called when a step has ended: stores its result, and goes on from a post. */
+static void step_done(struct hand_over *hand, int status, const struct diag *diag)
 {
-    struct hand_over *hand = container_of(work, struct hand_over, work);
+    CHECK(hand->busy);
+    CHECK(status <= 0);
     hand->busy = false;
+    hand->status = status;
+    if (status != 0 && diag != &hand->diag) {
+        diag_copy(&hand->diag, diag);
+    }
     kick(hand);
 }
 
-static void begin_work(struct hand_over *hand, enum hand_state state,
-                       void (*run)(struct work *work))
+static void work_done(struct work *work)
 {
-    hand->state = state;
+    struct hand_over *hand = container_of(work, struct hand_over, work);
+    step_done(hand, hand->status, &hand->diag);
+}
+
+static void begin_work(struct hand_over *hand, void (*run)(struct work *work))
+{
+    CHECK(!hand->busy);
     hand->busy = true;
     hand->work = (struct work){.run = run, .done = work_done};
     work_submit(hand->options.pool, &hand->work);
 }
 
-static void store_done(struct store_req *req)
+/* --- the states ----------------------------------------------------------------------------- */
+
+static enum sm_result go(struct hand_over *hand, enum hand_state state)
 {
-    struct hand_over *hand = container_of(req, struct hand_over, store);
-    hand->busy = false;
-    hand->status = req->status;
-    diag_copy(&hand->diag, &req->diag);
-    kick(hand);
+    sm_move(&hand->sm, state);
+    return SM_AGAIN;
 }
 
-static void sealed(struct run_req *req)
-{
-    struct hand_over *hand = container_of(req, struct hand_over, run);
-    hand->busy = false;
-    hand->status = req->status;
-    diag_copy(&hand->diag, &req->diag);
-    kick(hand);
-}
-
-/* --- the steps ------------------------------------------------------------------------------ */
-
-static int fail(struct hand_over *hand, int code, const char *why)
+static enum sm_result fail(struct hand_over *hand, int code, const char *why)
 {
     hand->status = diag_set(&hand->diag, code, "%s", why);
-    return hand->status;
+    return go(hand, HAND_END);
+}
+
+/* Returns true if a state has nothing to do: its step is under way, or the hand-over has failed or
+ * was cancelled. *ret says what it returns then. A save that is over is ABORTED, whatever failed
+ * because of that: the client asks for its outcome, and hears the reason. */
+static bool waits_or_ends(struct hand_over *hand, enum sm_result *ret)
+{
+    if (hand->busy) {
+        *ret = SM_WAIT;
+        return true;
+    }
+    if (hand->cancelled) {
+        diag_clear(&hand->diag);
+        *ret = fail(hand, CAIRN_E_ABORTED, "the save has already ended");
+        return true;
+    }
+    if (hand->status != 0) {
+        *ret = go(hand, HAND_END);
+        return true;
+    }
+    return false;
+}
+
+static enum sm_result on_decode(struct sm *sm)
+{
+    enum sm_result ret;
+    return waits_or_ends(of_sm(sm), &ret) ? ret : go(of_sm(sm), HAND_OBJECTS);
 }
 
 /* Returns true if every object of this writer that the part names is durable. An object that
@@ -187,52 +216,19 @@ static bool objects_are_durable(struct hand_over *hand)
     return all;
 }
 
-/* Called when the part of the base was read. */
-static void fetched(struct fetch_req *fetch)
+/* Makes room for what is filled in, with references to that part of a base, or to none. */
+static void init_filled(struct hand_over *hand, const struct part *base)
 {
-    struct hand_over *hand = container_of(fetch, struct hand_over, fetch);
-    hand->busy = false;
-    hand->status = fetch->status;
-    diag_copy(&hand->diag, &fetch->diag);
-    if (hand->status != 0) {
-        diag_add(&hand->diag, "reading the base that the part refers to");
-    }
-    kick(hand);
-}
-
-/* Reads the part of the base to which the described chunks refer. */
-static void fetch_base(struct hand_over *hand)
-{
-    const struct writer *writer = hand->writer;
-    if (hand->options.base.term == 0) {
-        (void)fail(
-            hand, CAIRN_E_INVALID,
-            "the client described chunks as unchanged since a base, but this save has no base");
-        return;
-    }
-    hand->state = HAND_BASE;
-    hand->busy = true;
-    hand->fetch = (struct fetch_req){
-        .id = hand->options.base, .kind = STORE_PART, .number = writer->key.rank, .done = fetched};
-    run_fetch(writer->key.run, &hand->fetch);
-}
-
-static void init_filled(struct hand_over *hand)
-{
-    const struct part *base = hand->fetch.part;
     size_t refs_bytes = base ? ((size_t)base->chunk_count + 1) * sizeof(uint32_t) : 0;
     scratch_fini(&hand->filled);
     scratch_init(&hand->filled,
                  part_fill_bytes(hand->writer, &hand->part, base) + refs_bytes + KIB(64));
 }
 
-/* Fills in the part, checks it as a whole like any client's part, and encodes it on a worker. */
-static void check_and_encode(struct hand_over *hand)
+/* Fills in the part and checks it as a whole like any client's part. A worker then encodes it. */
+static enum sm_result fill_and_check(struct hand_over *hand)
 {
     const struct part *base = hand->fetch.part;
-    if (!base) {
-        init_filled(hand);
-    }
     hand->fill = (struct part_fill){.part = &hand->part, .base = base, .scratch = &hand->filled};
     hand->status = part_fill(hand->writer, &hand->fill, &hand->diag);
     if (hand->status == 0) {
@@ -244,129 +240,108 @@ static void check_and_encode(struct hand_over *hand)
                                 "the part gives the world size %u, which is not that of the save",
                                 hand->part.world_size);
     }
-    if (hand->status == 0) {
-        begin_work(hand, HAND_ENCODE, encode_run);
-    }
+    return go(hand, hand->status == 0 ? HAND_ENCODE : HAND_END);
 }
 
-/* Submits PUBLISH for the part, or FETCH to compare what is stored under its name. */
-static void publish(struct hand_over *hand, enum store_op op)
+/* The state OBJECTS: waits until they are durable. */
+static enum sm_result on_objects(struct sm *sm)
 {
-    const struct writer *writer = hand->writer;
-    hand->state = op == STORE_PUBLISH ? HAND_PUBLISH : HAND_COMPARE;
+    struct hand_over *hand = of_sm(sm);
+    enum sm_result ret;
+    if (waits_or_ends(hand, &ret)) {
+        return ret;
+    }
+    if (!objects_are_durable(hand)) {
+        return hand->status != 0 ? go(hand, HAND_END) : SM_WAIT;
+    }
+    if (!part_fill_needs_base(hand->writer, &hand->part)) {
+        init_filled(hand, NULL);
+        return fill_and_check(hand);
+    }
+    return hand->options.base.term != 0
+               ? go(hand, HAND_BASE)
+               : fail(hand, CAIRN_E_INVALID,
+                      "the client described chunks as unchanged since a base, but this save has no "
+                      "base");
+}
+
+/* Called when the part of the base was read. */
+static void fetched(struct fetch_req *fetch)
+{
+    struct hand_over *hand = container_of(fetch, struct hand_over, fetch);
+    if (fetch->status != 0) {
+        diag_add(&fetch->diag, "reading the base that the part refers to");
+    }
+    step_done(hand, fetch->status, &fetch->diag);
+}
+
+/* Called on entering BASE: reads the part of the base to which the described chunks refer. */
+static void enter_base(struct sm *sm)
+{
+    struct hand_over *hand = of_sm(sm);
     hand->busy = true;
-    hand->store = (struct store_req){.op = op,
-                                     .done = store_done,
-                                     .name = {.run = writer->run,
-                                              .id = writer->key.id,
-                                              .kind = STORE_PART,
-                                              .number = writer->key.rank,
-                                              .tag = writer->key.open_id}};
-    if (op == STORE_PUBLISH) {
-        hand->store.bytes = hand->buf.bytes;
-        hand->store.data = hand->buf.data;
-    }
-    store_submit(writer->ingest->store, &hand->store);
+    hand->fetch = (struct fetch_req){.id = hand->options.base,
+                                     .kind = STORE_PART,
+                                     .number = hand->writer->key.rank,
+                                     .done = fetched};
+    run_fetch(hand->writer->key.run, &hand->fetch);
 }
 
-/* Accepts a published part with the same contents whose chunks are all durable or of the base. It
- * was published before this daemon was restarted; what was described again since then has other
- * places. The published part replaces ours. */
-static bool adopt(struct hand_over *hand, size_t bytes, const uint8_t *data)
+static enum sm_result on_base(struct sm *sm)
 {
-    const struct part_refs *refs = hand->fetch.part ? &hand->refs : NULL;
-    struct scratch scratch;
-    struct part published;
-    struct diag ignored = DIAG_INIT;
-    scratch_init(&scratch, bytes * HAND_SCRATCH_FACTOR + KIB(64));
-    bool is_same = part_decode(bytes, data, &scratch, &published, &ignored) == 0 &&
-                   part_is_alike(&hand->part, &published) &&
-                   writer_check_part(hand->writer, &published, refs, &ignored) == 0;
-    scratch_fini(&scratch);
-    if (is_same) {
-        buf_fini(&hand->buf);
-        buf_init(&hand->buf, LIMIT_PART_BYTES);
-        buf_put(&hand->buf, bytes, data);
-        hand->sha256 = sha256(bytes, data);
-    }
-    return is_same && buf_status(&hand->buf) == 0;
+    struct hand_over *hand = of_sm(sm);
+    enum sm_result ret;
+    return waits_or_ends(hand, &ret) ? ret : go(hand, HAND_INDEX);
 }
 
-/* Compares a part that is already published: the same bytes are success. */
-static void compare(struct hand_over *hand)
+/* Called on entering INDEX: a worker sorts the base's chunks, so that they are found. */
+static void enter_index(struct sm *sm)
 {
-    struct store_req *req = &hand->store;
-    bool is_equal = req->ret_bytes == hand->buf.bytes && req->ret_data != NULL &&
-                    memcmp(req->ret_data, hand->buf.data, hand->buf.bytes) == 0;
-    if (!is_equal && !adopt(hand, req->ret_bytes, req->ret_data)) {
-        (void)fail(hand, CAIRN_E_CONFLICT,
-                   "another part of this rank is already stored for the same save; start each rank "
-                   "only once");
-    }
-    free(req->ret_data);
-    req->ret_data = NULL;
+    struct hand_over *hand = of_sm(sm);
+    init_filled(hand, hand->fetch.part);
+    begin_work(hand, index_run);
 }
 
-/* Keeps the bytes of the part for finishing the save, and submits the seal. */
-static void seal(struct hand_over *hand)
+static enum sm_result on_index(struct sm *sm)
 {
-    const struct writer_key *key = &hand->writer->key;
-    run_cache_part(key->run, &hand->store.name, hand->buf.bytes, hand->buf.data);
-    hand->state = HAND_SEAL;
+    struct hand_over *hand = of_sm(sm);
+    enum sm_result ret;
+    return waits_or_ends(hand, &ret) ? ret : fill_and_check(hand);
+}
+
+static void enter_encode(struct sm *sm) { begin_work(of_sm(sm), encode_run); }
+
+static enum sm_result on_encode(struct sm *sm)
+{
+    struct hand_over *hand = of_sm(sm);
+    enum sm_result ret;
+    return waits_or_ends(hand, &ret) ? ret : go(hand, HAND_SEAL);
+}
+
+static void sealed(struct part_seal *seal, int status, const struct diag *diag)
+{
+    step_done(container_of(seal, struct hand_over, seal), status, diag);
+}
+
+/* Called on entering SEAL: publishes the part, and enters its seal into the record. */
+static void enter_seal(struct sm *sm)
+{
+    struct hand_over *hand = of_sm(sm);
     hand->busy = true;
-    hand->seal = (struct event_seal){.rank = key->rank,
-                                     .entry = {.open_id = key->open_id,
-                                               .writer = key->writer,
-                                               .part_bytes = hand->buf.bytes,
-                                               .part_sha256 = hand->sha256}};
-    hand->run = (struct run_req){.done = sealed};
-    hand->run.event =
-        (struct event){.kind = EVENT_SEAL,
-                       .id = key->id,
-                       .u.seal = {.open_id = key->open_id, .count = 1, .items = &hand->seal}};
-    run_submit(key->run, &hand->run);
+    hand->seal = (struct part_seal){.writer = hand->writer,
+                                    .part = &hand->part,
+                                    .bytes = hand->buf.bytes,
+                                    .data = hand->buf.data,
+                                    .sha256 = hand->sha256,
+                                    .done = sealed};
+    part_seal_begin(&hand->seal);
 }
 
-/* Makes the next step after one has ended well. */
-static void step(struct hand_over *hand)
+static enum sm_result on_seal(struct sm *sm)
 {
-    switch (hand->state) {
-    case HAND_DECODE:
-        hand->state = HAND_OBJECTS;
-        step(hand);
-        break;
-    case HAND_OBJECTS:
-        if (objects_are_durable(hand) && part_fill_needs_base(hand->writer, &hand->part)) {
-            fetch_base(hand);
-        } else if (hand->status == 0 && objects_are_durable(hand)) {
-            check_and_encode(hand);
-        }
-        break;
-    case HAND_BASE:
-        init_filled(hand);
-        begin_work(hand, HAND_INDEX, index_run);
-        break;
-    case HAND_INDEX:
-        check_and_encode(hand);
-        break;
-    case HAND_ENCODE:
-        publish(hand, STORE_PUBLISH);
-        break;
-    case HAND_COMPARE:
-        compare(hand);
-        if (hand->status == 0) {
-            seal(hand);
-        }
-        break;
-    case HAND_PUBLISH:
-        seal(hand);
-        break;
-    case HAND_SEAL:
-        hand->state = HAND_DONE;
-        break;
-    case HAND_DONE:
-        UNREACHABLE();
-    }
+    struct hand_over *hand = of_sm(sm);
+    enum sm_result ret;
+    return waits_or_ends(hand, &ret) ? ret : go(hand, HAND_END);
 }
 
 /* Logs a refused part, or one that was finished after its client had gone. */
@@ -388,9 +363,10 @@ static void log_end(const struct hand_over *hand)
     }
 }
 
-/* Ends a hand-over: tells its client if it still waits, and gives everything back. */
-static void end(struct hand_over *hand)
+/* The state END: tells the client if it still waits, and gives everything back. */
+static enum sm_result on_end(struct sm *sm)
 {
+    struct hand_over *hand = of_sm(sm);
     struct writer *writer = hand->writer;
     struct list *node = list_pop(&hand->waits);
     log_end(hand);
@@ -418,68 +394,42 @@ static void end(struct hand_over *hand)
     buf_fini(&hand->buf);
     free(hand);
     writer_unref(writer);
+    return SM_DONE;
 }
 
-/* Returns true if it is not known whether the part is published: the name is taken, the outcome of
- * PUBLISH is unknown, or the part was looked for after a time-out and is not there. */
-static bool is_in_doubt(const struct hand_over *hand)
+#define HAND_TO(state) (SM_TO(state) | SM_TO(HAND_END))
+static const struct sm_state hand_table[] = {
+    [HAND_DECODE] = {"decode", on_decode, HAND_TO(HAND_OBJECTS), 0},
+    [HAND_OBJECTS] = {"objects", on_objects, HAND_TO(HAND_BASE) | SM_TO(HAND_ENCODE), 0},
+    [HAND_BASE] = {"base", on_base, HAND_TO(HAND_INDEX), 0, enter_base},
+    [HAND_INDEX] = {"index", on_index, HAND_TO(HAND_ENCODE), 0, enter_index},
+    [HAND_ENCODE] = {"encode", on_encode, HAND_TO(HAND_SEAL), 0, enter_encode},
+    [HAND_SEAL] = {"seal", on_seal, SM_TO(HAND_END), 0, enter_seal},
+    [HAND_END] = {"end", on_end, 0, SM_FINAL},
+};
+
+/* CHECKs the invariant of a hand-over that has just moved to another state. */
+static void check_hand(const struct sm *sm)
 {
-    return (hand->state == HAND_PUBLISH &&
-            (hand->status == CAIRN_E_EXISTS || hand->status == CAIRN_E_OUTCOME_UNKNOWN)) ||
-           (hand->state == HAND_COMPARE && hand->status == CAIRN_E_NOT_FOUND);
+    const struct hand_over *hand = of_sm(sm);
+    unsigned state = sm->state;
+    CHECK(hand->writer->hand == hand);
+    CHECK(!hand->busy);
+    CHECK(state == HAND_END || hand->status == 0);
+    CHECK(state == HAND_END || !hand->cancelled);
+    CHECK(state != HAND_INDEX || hand->fetch.part != NULL);
+    CHECK(state != HAND_ENCODE || hand->fill.part == &hand->part);
+    CHECK(state != HAND_SEAL || hand->buf.bytes > 0);
 }
 
-/* Resolves the doubt: reads the part back, or publishes it again, which never replaces. It tries
- * PUBLISH_TRIES times. */
-static void resolve(struct hand_over *hand)
-{
-    bool is_missing = hand->state == HAND_COMPARE;
-    hand->status = 0;
-    diag_clear(&hand->diag);
-    if (hand->cancelled) {
-        (void)fail(hand, CAIRN_E_ABORTED, "the save has already ended");
-    } else if (!is_missing) {
-        publish(hand, STORE_FETCH);
-    } else if (++hand->tries < PUBLISH_TRIES) {
-        publish(hand, STORE_PUBLISH);
-    } else {
-        (void)fail(hand, CAIRN_E_TIMED_OUT,
-                   "the store did not take the part: every attempt timed out; see `cairn status` "
-                   "for the daemon's health");
-    }
-}
-
-/* Makes the next step of a hand-over, or ends it. Each step is made from here, never from the
- * callback that caused it. */
-static void on_post(struct post *post)
-{
-    struct hand_over *hand = container_of(post, struct hand_over, post);
-    if (hand->busy) {
-        return; /* the end of that step kicks again */
-    }
-    if (is_in_doubt(hand)) {
-        resolve(hand);
-    }
-    if (hand->busy) {
-        return;
-    }
-    if (hand->cancelled && hand->state == HAND_COMPARE && hand->status == 0) {
-        compare(hand); /* frees the bytes that were read */
-    }
-    if (hand->cancelled && hand->status == 0 && hand->state != HAND_DONE) {
-        (void)fail(hand, CAIRN_E_ABORTED, "the save has already ended");
-    }
-    if (hand->status == 0) {
-        step(hand);
-    }
-    if (!hand->busy && (hand->status != 0 || hand->state == HAND_DONE)) {
-        end(hand);
-    }
-}
+/* Each step is made from here, never from the callback that caused it. */
+static void on_post(struct post *post) { sm_run(&container_of(post, struct hand_over, post)->sm); }
 
 int writer_hand_over(struct writer *writer, const struct hand_over_options *options,
                      struct hand_over_wait *wait, struct diag *diag)
 {
+    CHECK(!writer->over);
+    CHECK(options->part != NULL);
     if (writer->hand) {
         return diag_set(diag, CAIRN_E_BUSY, "the part of this rank is already being finished");
     }
@@ -501,7 +451,9 @@ int writer_hand_over(struct writer *writer, const struct hand_over_options *opti
     writer_ref(writer);
     writer->hand = hand;
     writer->settled = &hand->post;
-    begin_work(hand, HAND_DECODE, decode_run);
+    sm_init(&hand->sm, hand_table, HAND_DECODE, "hand-over", writer->key.rank);
+    hand->sm.invariant = check_hand;
+    begin_work(hand, decode_run);
     mapped_pump(writer->ingest); /* this rank does not copy any more */
     return 0;
 }

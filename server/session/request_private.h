@@ -9,6 +9,7 @@
 
 #include "ingest/credit.h"
 #include "ingest/ingest.h"
+#include "ingest/part_seal.h"
 #include "net/conn.h"
 #include "run/part_refs.h"
 #include "run/run_base.h"
@@ -48,23 +49,17 @@ struct request_read {
     bool copies; /* a worker copies out of its room, or into it */
 };
 
-/* SEAL and COMPLETE. */
+/* SEAL. */
 struct request_seal {
     struct work work;
-    struct store_req store;
-    struct run_req run;
+    struct part_seal seal; /* the last step */
     struct part part;
     struct scratch scratch;
     struct writer *writer;
     uint8_t *data;
-    struct event_seal seal;
     struct diag diag;
     int status;
-    bool running;   /* a worker, the store or the driver has it */
-    unsigned tries; /* of publishing, after an unknown outcome */
-    /* Of the part that the same process had published through another server. */
-    uint64_t adopted_bytes;
-    struct sha256 adopted_sha256;
+    bool running; /* a worker has it */
     struct ckpt_id base;
     struct fetch_req fetch; /* the part of this rank in the base */
     struct part_refs refs;

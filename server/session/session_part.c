@@ -12,7 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { PART_SCRATCH_FACTOR = 4, PUBLISH_TRIES = 4 };
+enum { PART_SCRATCH_FACTOR = 4 };
 
 void session_free_part_left(struct session *session)
 {
@@ -137,182 +137,35 @@ static void seal_free(struct request *request)
     request_free(request);
 }
 
+/* Answers a SEAL that has failed. If the save is over, nothing that fails says more than that: its
+ * base, for one, may have been collected since. The client then asks for the outcome. */
 static void seal_fail(struct request *request, int code, const struct diag *diag)
 {
+    static const struct diag over = {.code = CAIRN_E_ABORTED, .text = "the save has already ended"};
     CHECK(code != 0);
     CHECK(!request->u.seal.running);
-    if (request->session) {
-        session_log(request->session, LOG_WARN, "part refused", diag_text(diag, code));
+    if (writer_is_over(request->u.seal.writer)) {
+        request_error(request, CAIRN_E_ABORTED, &over);
+    } else {
+        if (request->session) {
+            session_log(request->session, LOG_WARN, "part refused", diag_text(diag, code));
+        }
+        request_error(request, code, diag);
     }
-    request_error(request, code, diag);
     seal_free(request);
 }
 
-/* Called when the seal is in the record, or was refused. */
-static void on_sealed(struct run_req *req)
+/* Called when the part is published and its seal is in the record, or one of them has failed. */
+static void on_sealed(struct part_seal *seal, int status, const struct diag *diag)
 {
-    struct request *request = container_of(req, struct request, u.seal.run);
-    request->u.seal.running = false;
-    if (req->status != 0) {
-        struct diag diag = req->diag;
-        seal_fail(request, req->status, &diag);
+    struct request *request = container_of(seal, struct request, u.seal.seal);
+    if (status != 0) {
+        seal_fail(request, status, diag);
         return;
     }
     struct msg reply = {.type = MSG_SEALED, .u.sealed = {.id = request->msg.u.seal.id}};
     request_reply(request, &reply);
     seal_free(request);
-}
-
-/* Submits the seal. If an earlier part of the same process was accepted, the seal names that
- * one. */
-static void submit_seal(struct request *request)
-{
-    const struct msg_seal *seal = &request->msg.u.seal;
-    const struct msg_join *join = &request->session->join;
-    struct run_req *run = &request->u.seal.run;
-    request->u.seal.seal = (struct event_seal){.rank = join->rank,
-                                               .entry = {.open_id = seal->open_id,
-                                                         .writer = join->writer,
-                                                         .part_bytes = seal->part_bytes,
-                                                         .part_sha256 = seal->part_sha256}};
-    if (request->u.seal.adopted_bytes > 0) {
-        request->u.seal.seal.entry.part_bytes = request->u.seal.adopted_bytes;
-        request->u.seal.seal.entry.part_sha256 = request->u.seal.adopted_sha256;
-    }
-    CHECK(request->u.seal.seal.entry.part_bytes > 0);
-    *run = (struct run_req){.done = on_sealed};
-    run->event = (struct event){
-        .kind = EVENT_SEAL,
-        .id = seal->id,
-        .u.seal = {.open_id = seal->open_id, .count = 1, .items = &request->u.seal.seal}};
-    run_submit(request->session->run, run);
-}
-
-static struct store_name part_name(const struct request *request)
-{
-    const struct msg_seal *seal = &request->msg.u.seal;
-    return (struct store_name){.run = request->u.seal.store.name.run,
-                               .id = seal->id,
-                               .kind = STORE_PART,
-                               .number = request->session->join.rank,
-                               .tag = seal->open_id};
-}
-
-/* Called when the part is durable: keeps its bytes for finishing the save, and submits the seal. */
-static void published(struct request *request)
-{
-    CHECK(request->u.seal.running);
-    request->u.seal.running = false;
-    if (!request->session) {
-        seal_free(request);
-        return;
-    }
-    struct store_name name = part_name(request);
-    if (request->u.seal.adopted_bytes == 0) {
-        run_cache_part(request->session->run, &name, request->msg.u.seal.part_bytes,
-                       request->u.seal.data);
-    }
-    request->u.seal.running = true;
-    submit_seal(request);
-}
-
-static void on_published(struct store_req *req);
-static void publish(struct request *request);
-
-/* Called if another part of this rank is stored. If the same process wrote it, through another
- * server that it has left since, the part is accepted: that server had verified it as this one
- * would, and the rank's contents are the same; only its objects have other numbers. */
-static int adopt(struct request *request, const struct store_req *found, const struct sha256 *sha,
-                 struct diag *diag)
-{
-    struct scratch scratch;
-    struct part part;
-    uint64_t writer = request->session ? request->session->join.writer : 0;
-    scratch_init(&scratch, found->ret_bytes * PART_SCRATCH_FACTOR + KIB(64));
-    bool same = part_decode(found->ret_bytes, found->ret_data, &scratch, &part, NULL) == 0 &&
-                part.object_count > 0;
-    for (uint32_t i = 0; same && i < part.object_count; i++) {
-        same = part.objects[i].id.step != request->msg.u.seal.id.step ||
-               part.objects[i].id.writer == writer;
-    }
-    scratch_fini(&scratch);
-    if (!same) {
-        return diag_set(diag, CAIRN_E_CONFLICT,
-                        "another part of this rank is already stored for the same save; start each "
-                        "rank only once");
-    }
-    request->u.seal.adopted_bytes = found->ret_bytes;
-    request->u.seal.adopted_sha256 = *sha;
-    return 0;
-}
-
-/* Compares a stored part, which may have been published before the connection was lost: the same
- * bytes are success, others are a conflict. */
-static void on_compared(struct store_req *req)
-{
-    struct request *request = container_of(req, struct request, u.seal.store);
-    const struct msg_seal *seal = &request->msg.u.seal;
-    struct diag diag = req->diag;
-    int status = req->status;
-    if (status == CAIRN_E_NOT_FOUND && ++request->u.seal.tries < PUBLISH_TRIES) {
-        /* A time-out, and it is not there; PUBLISH never replaces, so it may be repeated. */
-        publish(request);
-        return;
-    }
-    if (status == CAIRN_E_NOT_FOUND) {
-        diag_clear(&diag);
-        status = diag_set(&diag, CAIRN_E_TIMED_OUT,
-                          "the store did not take the part of rank %u: %d attempts timed out; see "
-                          "`cairn status` for the daemon's health",
-                          req->name.number, PUBLISH_TRIES);
-    }
-    if (status == 0) {
-        struct sha256 sha = sha256(req->ret_bytes, req->ret_data);
-        if (memcmp(&sha, &seal->part_sha256, sizeof(sha)) != 0) {
-            status = adopt(request, req, &sha, &diag);
-        }
-        free(req->ret_data);
-    }
-    if (status == 0) {
-        published(request);
-    } else {
-        request->u.seal.running = false;
-        seal_fail(request, status, &diag);
-    }
-}
-
-/* Publishes the part under the name in the request's store operation. */
-static void publish(struct request *request)
-{
-    CHECK(request->u.seal.data != NULL);
-    CHECK(request->u.seal.running);
-    struct store_name name = request->u.seal.store.name;
-    request->u.seal.store = (struct store_req){.op = STORE_PUBLISH,
-                                               .done = on_published,
-                                               .name = name,
-                                               .bytes = request->msg.u.seal.part_bytes,
-                                               .data = request->u.seal.data};
-    store_submit(catalog_store(request->server->options.catalog), &request->u.seal.store);
-}
-
-/* Called when PUBLISH was answered. If the name is taken, or the outcome is unknown, the stored
- * part is read and compared. */
-static void on_published(struct store_req *req)
-{
-    struct request *request = container_of(req, struct request, u.seal.store);
-    if (req->status == 0) {
-        published(request);
-        return;
-    }
-    if (req->status == CAIRN_E_EXISTS || req->status == CAIRN_E_OUTCOME_UNKNOWN) {
-        struct store_name name = req->name;
-        *req = (struct store_req){.op = STORE_FETCH, .done = on_compared, .name = name};
-        store_submit(catalog_store(request->server->options.catalog), req);
-        return;
-    }
-    struct diag diag = req->diag;
-    request->u.seal.running = false;
-    seal_fail(request, req->status, &diag);
 }
 
 /* Checks hash and structure. Runs on a worker; the comparison with the verified chunks is done on
@@ -349,12 +202,13 @@ static void check_chunks(struct request *request)
         seal_fail(request, status, &request->u.seal.diag);
         return;
     }
-    request->u.seal.store.name.run = *run_name_of(session->run);
-    request->u.seal.store.name = part_name(request);
-    request->u.seal.tries = 0;
-    request->u.seal.adopted_bytes = 0;
-    request->u.seal.running = true;
-    publish(request);
+    request->u.seal.seal = (struct part_seal){.writer = request->u.seal.writer,
+                                              .part = &request->u.seal.part,
+                                              .bytes = request->msg.u.seal.part_bytes,
+                                              .data = request->u.seal.data,
+                                              .sha256 = request->msg.u.seal.part_sha256,
+                                              .done = on_sealed};
+    part_seal_begin(&request->u.seal.seal);
 }
 
 static void index_run(struct work *work)
@@ -423,15 +277,12 @@ static void check_done(struct work *work)
     }
 }
 
-/* Called when the session ends before the answer. What the pool is at work on is freed when it is
- * done. */
+/* Called when the session ends before the answer. What the pool or the store is at work on is freed
+ * when it is done. */
 static void cancel_seal(struct request *request)
 {
-    if (!request->u.seal.running) { /* or it fetches, which seal_free() cancels */
-        seal_free(request);
-    } else if (request->u.seal.run.submitted) {
-        run_cancel(&request->u.seal.run);
-        seal_free(request);
+    if (!request->u.seal.running && part_seal_cancel(&request->u.seal.seal)) {
+        seal_free(request); /* a fetch ends with it */
     } else {
         request_orphan(request);
     }
@@ -472,7 +323,7 @@ int session_on_seal(struct session *session, uint32_t stream, const struct msg *
 {
     const struct msg_seal *seal = &msg->u.seal;
     struct session_save *save = session_find_save(session, seal->id);
-    if (!save || save->open_id != seal->open_id) {
+    if (!save || save->open_id != seal->open_id || writer_is_over(save->writer)) {
         conn_send_error(session->conn, stream, CAIRN_E_ABORTED,
                         "the save is not open on this server; save again");
         return 0;

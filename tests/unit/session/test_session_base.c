@@ -162,12 +162,65 @@ static void test_a_base_that_is_read_late_is_referred_to(void **state)
     free(data);
 }
 
+static void on_marked(struct run_req *req) { assert_int_equal(req->status, 0); }
+
+/* Lets the core forget or reclaim the checkpoint. */
+static void mark(enum event_kind kind, const struct ckpt_id *id)
+{
+    struct run_name name;
+    assert_int_equal(run_name_set("lab", "gpt", &name, NULL), 0);
+    struct run_req req = {.event = {.kind = kind, .u.mark = {.id_count = 1, .ids = id}},
+                          .done = on_marked};
+    req.event.u.mark.forget.keep_least = kind == EVENT_FORGET ? 1 : 0;
+    run_submit(catalog_run(rig.catalog, &name), &req);
+    sim_run_for(rig.sim, 1000);
+    assert_false(req.submitted);
+}
+
+/* Goal: a job that goes on after its successor has begun is told that it is fenced, also where the
+ * base to which its part refers was collected meanwhile. */
+static void test_a_fenced_rank_hears_of_the_fence(void **state)
+{
+    struct peer *zombie = &peers[0], *next = &peers[1];
+    size_t bytes;
+    assert_true(peer_save(zombie, 10, 77, 5));
+    expect_committed(zombie);
+    const struct ckpt_id base = zombie->id;
+    uint8_t *data = peer_part(zombie, &bytes);
+    assert_int_equal(peer_ask(zombie, peer_open_msg(zombie, 20, 78))->msg.u.opened.base.step, 10);
+    zombie->id.step = 20;
+    zombie->open_id = 78;
+    memset(&rig.token, 0x77, sizeof rig.token); /* another attempt */
+    next->writer = 555;
+    assert_true(peer_login(next));
+    struct msg open = peer_open_msg(next, 30, 79);
+    open.u.open.newest_seen = 1;
+    const struct peer_reply *reply = peer_ask(next, open);
+    assert_int_equal(reply->type, MSG_OPENED);
+    next->id = reply->msg.u.opened.id;
+    next->open_id = 79;
+    next->run_uuid = reply->msg.u.opened.run_uuid;
+    assert_true(peer_object(next, 0, 1));
+    assert_int_equal(peer_seal_all(next)->type, MSG_SEALED);
+    expect_committed(next);
+    mark(EVENT_FORGET, &base);
+    mark(EVENT_RECLAIM, &base);
+    reply = seal_changed(zombie, bytes, data, leave);
+    assert_int_equal(reply->type, MSG_ERROR);
+    assert_int_equal(reply->msg.u.error.code, CAIRN_E_ABORTED); /* the outcome says why */
+    reply = peer_outcome(zombie);
+    assert_int_equal(reply->msg.u.outcome.state, SAVE_ABORTED);
+    assert_int_equal(reply->msg.u.outcome.code, CAIRN_E_FENCED);
+    free(data);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_references_are_checked, setup, teardown),
         cmocka_unit_test_setup_teardown(test_without_a_base_nothing_is_referred_to, setup,
                                         teardown),
+        cmocka_unit_test_setup_teardown(test_a_fenced_rank_hears_of_the_fence, setup, teardown),
         cmocka_unit_test_setup_teardown(test_a_base_that_is_read_late_is_referred_to, setup,
                                         teardown),
     };

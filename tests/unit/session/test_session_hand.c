@@ -180,9 +180,34 @@ static void test_a_part_that_times_out_is_published_again(void **state)
         } else {
             assert_int_equal(end->type, MSG_ERROR);
             assert_int_equal(end->msg.u.error.code, CAIRN_E_TIMED_OUT);
-            assert_non_null(strstr(end->text, "every attempt timed out"));
+            assert_non_null(strstr(end->text, "4 attempts timed out"));
         }
     }
+}
+
+/* The record takes no update when the part is published, the daemon is started anew, and the step
+ * is saved again. Its part says the same with other objects, and the stored one counts. */
+static void test_the_part_of_an_earlier_try_counts(void **state)
+{
+    const struct store_fault_rule shut = {
+        .kind = FAULT_FAIL, .op = STORE_RECORD_UPDATE, .count = 1000, .code = CAIRN_E_READ_ONLY};
+    fill_arena(6);
+    hand_begin(10, 77);
+    hand_describe_object(0, 6);
+    assert_int_equal(store_fault_add(rig.store, &shut), 0);
+    const struct peer_reply *end = hand_then(hand_complete());
+    assert_non_null(end);
+    assert_int_equal(end->type, MSG_ERROR);
+    rig_restart(&rig);
+    assert_true(peer_await_end(&peer));
+    peer.object_count = peer.chunk_count = 0;
+    hand_begin(10, 77);
+    hand_describe_object(1, 6);
+    end = hand_then(hand_complete());
+    assert_non_null(end);
+    assert_int_equal(end->type, MSG_SEALED);
+    assert_int_equal(hand_state_of(peer.id), CKPT_COMMITTED);
+    hand_assert_stored(0, memory, 6 * RIG_CHUNK);
 }
 
 struct publishing {
@@ -454,6 +479,7 @@ static const struct CMUnitTest tests[] = {
     HAND_TEST(test_memory_reused_after_an_abort),
     HAND_TEST(test_an_abort_ends_what_was_handed_over),
     HAND_TEST(test_a_part_that_times_out_is_published_again),
+    HAND_TEST(test_the_part_of_an_earlier_try_counts),
     HAND_TEST(test_an_abort_beside_another_part),
     HAND_TEST(test_a_changed_padding_voids_the_object),
     HAND_TEST(test_bad_arenas_are_refused_by_name),

@@ -187,6 +187,44 @@ static void test_seal_may_be_repeated(void **state)
     assert_committed(&peers[0]);
 }
 
+/* Publishes a part of peers[0] whose seal the record does not take, and saves the step once more
+ * in the same opening: `chunks` chunks, in another object. Returns the answer to SEAL. */
+static const struct peer_reply *seal_once_more(uint32_t chunks)
+{
+    const struct store_fault_rule shut = {
+        .kind = FAULT_FAIL, .op = STORE_RECORD_UPDATE, .count = 1000, .code = CAIRN_E_READ_ONLY};
+    struct peer *peer = &peers[0];
+    assert_true(peer_login(peer));
+    assert_true(peer_open(peer, 10, 77));
+    assert_true(peer_object(peer, 0, 2));
+    assert_int_equal(store_fault_add(rig.store, &shut), 0);
+    assert_int_equal(peer_seal_all(peer)->msg.u.error.code, CAIRN_E_READ_ONLY);
+    rig_restart(&rig);
+    assert_true(peer_await_end(peer));
+    peer->object_count = peer->chunk_count = 0;
+    assert_true(peer_login(peer));
+    assert_true(peer_open(peer, 10, 77));
+    assert_true(peer_object(peer, 1, chunks));
+    return peer_seal_all(peer);
+}
+
+/* The part of an earlier try counts if it says the same: only its objects are others. */
+static void test_the_part_of_an_earlier_try_counts(void **state)
+{
+    assert_int_equal(seal_once_more(2)->type, MSG_SEALED);
+    assert_true(peer_save(&peers[1], 10, 0, 1));
+    assert_committed(&peers[0]);
+}
+
+/* If it says something else, it does not: what was saved last would be lost without a word. */
+static void test_the_part_of_an_earlier_try_may_contradict(void **state)
+{
+    const struct peer_reply *reply = seal_once_more(3);
+    assert_int_equal(reply->type, MSG_ERROR);
+    assert_int_equal(reply->msg.u.error.code, CAIRN_E_CONFLICT);
+    assert_non_null(strstr(reply->text, "save the step again"));
+}
+
 static void test_abort_tells_everybody(void **state)
 {
     assert_true(peer_login(&peers[0]));
@@ -284,6 +322,9 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test_setup_teardown(test_resume_on_another_connection, setup, teardown),
     cmocka_unit_test_setup_teardown(test_resume_after_a_restart, setup, teardown),
     cmocka_unit_test_setup_teardown(test_seal_may_be_repeated, setup, teardown),
+    cmocka_unit_test_setup_teardown(test_the_part_of_an_earlier_try_counts, setup, teardown),
+    cmocka_unit_test_setup_teardown(test_the_part_of_an_earlier_try_may_contradict, setup,
+                                    teardown),
     cmocka_unit_test_setup_teardown(test_abort_tells_everybody, setup, teardown),
     cmocka_unit_test_setup_teardown(test_stop_lets_open_saves_end, setup, teardown),
     cmocka_unit_test_setup_teardown(test_stop_lets_ranks_come_back, setup, teardown),
