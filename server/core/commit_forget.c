@@ -254,13 +254,13 @@ static void ask_by_name(struct step *step, const struct retention_item *items,
     retention_guard(items, state->commit_count, &guards, outcomes);
 }
 
-/* Returns whether an earlier try of the event, whose outcome was unknown, has forgotten it. */
-static bool is_own_forget(const struct event *event, const struct state_commit *commit)
+/* Returns whether an earlier try of the event, whose outcome was unknown, has made this mark. */
+static bool is_own_mark(const struct event *event, const struct entry_chain *mark,
+                        enum chain_kind kind)
 {
-    const struct entry_chain *mark = commit->mark;
     const char *actor = event->u.mark.actor != NULL ? event->u.mark.actor : "";
-    return commit->forgotten && mark != NULL && mark->kind == CHAIN_FORGET &&
-           mark->wall_ns == event->wall_ns && strcmp(mark->actor, actor) == 0;
+    return mark != NULL && mark->kind == kind && mark->wall_ns == event->wall_ns &&
+           strcmp(mark->actor, actor) == 0;
 }
 
 /* Adds the marks of a policy, newest first: one for each checkpoint that is not forgotten, or that
@@ -270,7 +270,8 @@ static void add_by_policy(struct step *step, struct batch *batch, const enum mar
 {
     const struct run_state *state = step->state;
     for (size_t i = state->commit_count; i-- > 0;) {
-        bool is_own = is_own_forget(step->event, &state->commits[i]);
+        const struct state_commit *commit = &state->commits[i];
+        bool is_own = commit->forgotten && is_own_mark(step->event, commit->mark, CHAIN_FORGET);
         if (is_own || !state->commits[i].forgotten) {
             CHECK(is_own == (outcomes[i] == MARK_ALREADY));
             batch_add(step, batch, state->commits[i].entry.id, outcomes[i]);
@@ -371,7 +372,8 @@ static enum mark_outcome outcome_of(const struct state_commit *commit, enum chai
 }
 
 /* Adds a chain entry of the kind for each checkpoint that the event names. An undelete that names
- * none is for all that are forgotten and not yet reclaimed. */
+ * none is for all that are forgotten and not yet reclaimed; those that an earlier try of it has
+ * brought back are told as well. */
 static void mark_each(struct step *step, enum chain_kind kind)
 {
     const struct run_state *state = step->state;
@@ -382,8 +384,10 @@ static void mark_each(struct step *step, enum chain_kind kind)
         return;
     }
     for (size_t i = state->commit_count; all && i-- > 0;) {
-        if (state->commits[i].forgotten && !state->commits[i].reclaimed) {
-            batch_add(step, &batch, state->commits[i].entry.id, MARK_DONE);
+        const struct state_commit *commit = &state->commits[i];
+        bool is_own = !commit->forgotten && is_own_mark(step->event, commit->mark, kind);
+        if (is_own || (commit->forgotten && !commit->reclaimed)) {
+            batch_add(step, &batch, commit->entry.id, outcome_of(commit, kind));
         }
     }
     for (size_t i = 0; i < asked->id_count; i++) {

@@ -186,37 +186,52 @@ static void test_no_rule_of_time_by_a_clock_that_was_set(void **state)
     rig_fini(&rig);
 }
 
-/* Goal: an operator hears of all that a policy has forgotten, also where the answer of the store
- * was lost and the daemon had to look. The next round is told of nothing. */
-static void test_what_a_lost_answer_forgot_is_told(void **state)
+/* Submits the event twice. The answer of the store to the first update is lost. Returns in `ret`
+ * how many checkpoints were told to be so already, each time. */
+static void ask_twice(struct rig *rig, const struct event *event, size_t ret[2])
 {
     struct store_fault_rule lost = {.kind = FAULT_LOST, .op = STORE_RECORD_UPDATE};
+    assert_int_equal(store_fault_add(rig->store, &lost), 0);
+    for (unsigned round = 0; round < 2; round++) {
+        struct asked asked = {.req = {.event = *event, .done = on_asked}};
+        sim_run_for(rig->sim, 1000);
+        run_submit(rig->run, &asked.req);
+        rig_until(rig, &asked.done);
+        assert_int_equal(asked.req.status, 0);
+        ret[round] = asked.already;
+    }
+}
+
+/* Goal: an operator hears of all that a policy has forgotten, and that an undelete of all has
+ * brought back, also where the answer of the store was lost and the daemon had to look. The next
+ * round is told of nothing. */
+static void test_what_a_lost_answer_marked_is_told(void **state)
+{
     struct retention_policy policy = {0};
     struct scratch scratch;
     struct rig rig = {.seed = 5};
+    size_t already[2];
     (void)state;
     rig_init(&rig);
     rig_start(&rig);
     save_all(&rig);
     scratch_init(&scratch, 4096);
     assert_int_equal(retention_policy_set(&policy, "keep-last", "2", &scratch, NULL), 0);
-    assert_int_equal(store_fault_add(rig.store, &lost), 0);
-    for (unsigned round = 0; round < 2; round++) {
-        struct asked asked = {.req = {.done = on_asked}};
-        asked.req.event = (struct event){
-            .kind = EVENT_FORGET, .u.mark = {.actor = "test", .forget = {.policy = &policy}}};
-        sim_run_for(rig.sim, 1000);
-        run_submit(rig.run, &asked.req);
-        rig_until(&rig, &asked.done);
-        assert_int_equal(asked.req.status, 0);
-        assert_int_equal(asked.already, round == 0 ? SAVES - 2 : 0);
-    }
+    struct event forget_old = {.kind = EVENT_FORGET,
+                               .u.mark = {.actor = "test", .forget = {.policy = &policy}}};
+    struct event undelete = {.kind = EVENT_UNDELETE, .u.mark = {.actor = "test"}};
+    ask_twice(&rig, &forget_old, already);
+    assert_int_equal(already[0], SAVES - 2);
+    assert_int_equal(already[1], 0);
+    ask_twice(&rig, &undelete, already);
+    assert_int_equal(already[0], SAVES - 2);
+    assert_int_equal(already[1], 0);
     scratch_fini(&scratch);
     rig_fini(&rig);
 }
 
 static const struct CMUnitTest tests[] = {
-    cmocka_unit_test(test_what_a_lost_answer_forgot_is_told),
+    cmocka_unit_test(test_what_a_lost_answer_marked_is_told),
     cmocka_unit_test(test_a_clock_that_was_set),
     cmocka_unit_test(test_no_rule_of_time_by_a_clock_that_was_set)};
 
