@@ -218,6 +218,7 @@ void server_free(struct server *server)
             ingest_free(server->ingest);
         }
         credit_fini(&server->credit);
+        free(server->trash);
         free(server);
     }
 }

@@ -194,6 +194,9 @@ int session_on_complete(struct session *session, uint32_t stream, const struct m
                         "the save is not open on this server; save again");
         return 0;
     }
+    if (save->part_refused) {
+        return 0; /* it was on its way when the part was refused, which was the answer */
+    }
     struct request *request = request_new(session, stream, msg);
     if (!request) {
         return 0;

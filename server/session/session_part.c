@@ -51,34 +51,40 @@ static int reserve_part(struct server *server, uint64_t bytes, uint8_t **ret, st
     return 0;
 }
 
-/* Gives memory for a frame of a save that ended while the frame was on its way: the bytes are
- * received and thrown away. */
-static int part_of_nothing(struct session *session, uint32_t payload_bytes, void **ret,
-                           struct diag *diag)
+/* Gives memory for bytes that nobody wants. All sessions share it, because nobody reads it. */
+static int take_trash(struct server *server, void **ret, struct diag *diag)
 {
-    int status = reserve_part(session->server, payload_bytes, &session->part_left, diag);
-    if (status == 0) {
-        session->part_left_bytes = payload_bytes;
-        *ret = session->part_left;
+    server->trash = server->trash ? server->trash : malloc(server->options.buffer_bytes);
+    if (!server->trash) {
+        return diag_no_memory(diag, "the bytes of a part that is not wanted");
     }
-    return status;
+    *ret = server->trash;
+    return 0;
 }
 
-/* Reserves memory for a part that will come in pieces. A part that was begun before is dropped. */
-static int start_part(struct session_save *save, const struct msg_part *part, struct diag *diag)
+/* Reserves memory for a part that will come in pieces. A part that was begun before is dropped. If
+ * there is no room for it, this is the answer to the client, on the stream of the SEAL or COMPLETE
+ * that it will send: what it has sent until it hears of that is dropped. */
+static int start_part(struct session_save *save, const struct frame *frame,
+                      const struct msg_part *part, struct diag *diag)
 {
+    struct diag why = DIAG_INIT;
     session_free_part(save);
     if (part->total_bytes == 0 || part->total_bytes > LIMIT_PART_BYTES) {
         return diag_set(diag, CAIRN_E_TOO_LARGE,
                         "the rank's part has %llu bytes, which is not possible",
                         (unsigned long long)part->total_bytes);
     }
-    int status = reserve_part(save->session->server, part->total_bytes, &save->part, diag);
-    if (status == 0) {
-        save->part_bytes = part->total_bytes;
-        save->part_at = 0;
+    int status = reserve_part(save->session->server, part->total_bytes, &save->part, &why);
+    save->part_refused = status != 0;
+    if (status != 0) {
+        session_log(save->session, LOG_INFO, "part not taken now", diag_text(&why, status));
+        conn_send_error(save->session->conn, frame->stream, status, diag_text(&why, status));
+        return 0;
     }
-    return status;
+    save->part_bytes = part->total_bytes;
+    save->part_at = 0;
+    return 0;
 }
 
 int session_part_buffer(struct session *session, const struct frame *frame, const struct msg *msg,
@@ -88,12 +94,16 @@ int session_part_buffer(struct session *session, const struct frame *frame, cons
     struct session_save *save = session_find_save(session, part->id);
     CHECK(!session->part_receiving);
     CHECK(!session->part_left);
+    CHECK(frame->payload_bytes <= session->server->options.buffer_bytes);
     if (!save || save->open_id != part->open_id) {
-        return part_of_nothing(session, frame->payload_bytes, ret, diag);
+        return take_trash(session->server, ret, diag); /* the save has ended meanwhile */
     }
-    int status = part->offset == 0 ? start_part(save, part, diag) : 0;
+    int status = part->offset == 0 ? start_part(save, frame, part, diag) : 0;
     if (status != 0) {
         return status;
+    }
+    if (save->part_refused) {
+        return take_trash(session->server, ret, diag);
     }
     if (!save->part || part->total_bytes != save->part_bytes || part->offset != save->part_at ||
         frame->payload_bytes > save->part_bytes - save->part_at) {
@@ -108,13 +118,14 @@ int session_part_buffer(struct session *session, const struct frame *frame, cons
 
 void session_part(struct session *session, const struct frame *frame)
 {
-    CHECK((session->part_receiving != NULL) != (session->part_left != NULL));
+    CHECK(!session->part_receiving || !session->part_left);
     if (session->part_receiving) {
         session->part_receiving->part_at += frame->payload_bytes;
         CHECK(session->part_receiving->part_at <= session->part_receiving->part_bytes);
         session->part_receiving = NULL;
     }
     session_free_part_left(session);
+    session_stop_if_full(session); /* a part may have been answered */
 }
 
 /* --- SEAL --- */
@@ -327,6 +338,9 @@ int session_on_seal(struct session *session, uint32_t stream, const struct msg *
         conn_send_error(session->conn, stream, CAIRN_E_ABORTED,
                         "the save is not open on this server; save again");
         return 0;
+    }
+    if (save->part_refused) {
+        return 0; /* it was on its way when the part was refused, which was the answer */
     }
     struct request *request = request_new(session, stream, msg);
     if (!request) {

@@ -28,6 +28,7 @@ struct server {
     uint64_t message_bytes; /* messages and requests of all sessions, and replies that wait */
     struct post shed;       /* runs when message_bytes is above its budget */
     uint64_t part_bytes_used, bytes_out;
+    uint8_t *trash; /* buffer_bytes for payloads that nobody wants; NULL until the first */
     bool stopping, closing, ingest_idle;
     struct list mapped;   /* arenas that clients have handed over (mapped.h) */
     struct list landings; /* requests for which the store reads into a landing */
@@ -71,6 +72,7 @@ struct session_save { /* a save that the rank of this session takes part in */
     struct ckpt_id base; /* the base that the part may refer to; term 0 if none */
     uint8_t *part;       /* the part that is being received; NULL before */
     uint64_t part_bytes, part_at;
+    bool part_refused; /* there was no room for the part; the rest of it is dropped */
 };
 
 struct session {
@@ -95,7 +97,7 @@ struct session {
     struct credit_user credit;
     void *receiving; /* the buffer of credit that conn writes a payload into, or NULL */
     struct session_save *part_receiving; /* the save whose part conn writes into, or NULL */
-    /* Memory that conn writes a part into whose save is gone or never existed. */
+    /* Memory that conn writes a part into whose save has gone meanwhile. */
     uint8_t *part_left;
     uint64_t part_left_bytes;
     struct list saves, requests;
