@@ -71,6 +71,8 @@ static void give_one(struct credit_user *user, void *buffer)
         read->on_buffer(read, buffer);
         return;
     }
+    CHECK(user->wanted > 0);
+    CHECK(user->held_count < CREDIT_HELD_MAX);
     user->held[user->held_count++] = buffer;
     user->wanted--;
     wait_in_turn(user);
@@ -106,6 +108,8 @@ void credit_user_fini(struct credit_user *user)
     }
     while (list_pop(&user->reads)) {
     }
+    CHECK(credit->users > 0);
+    CHECK(user->held_count == 0);
     credit->users--;
     user->credit = NULL;
     pump(credit);

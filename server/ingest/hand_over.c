@@ -185,10 +185,15 @@ static bool waits_or_ends(struct hand_over *hand, enum sm_result *ret)
     return false;
 }
 
-static enum sm_result on_decode(struct sm *sm)
+/* The states that wait for one step, and then go on to the next one. */
+static enum sm_result on_step(struct sm *sm)
 {
+    static const enum hand_state next[] = {[HAND_DECODE] = HAND_OBJECTS,
+                                           [HAND_BASE] = HAND_INDEX,
+                                           [HAND_ENCODE] = HAND_SEAL,
+                                           [HAND_SEAL] = HAND_END};
     enum sm_result ret;
-    return waits_or_ends(of_sm(sm), &ret) ? ret : go(of_sm(sm), HAND_OBJECTS);
+    return waits_or_ends(of_sm(sm), &ret) ? ret : go(of_sm(sm), next[sm->state]);
 }
 
 /* Returns true if every object of this writer that the part names is durable. An object that
@@ -287,13 +292,6 @@ static void enter_base(struct sm *sm)
     run_fetch(hand->writer->key.run, &hand->fetch);
 }
 
-static enum sm_result on_base(struct sm *sm)
-{
-    struct hand_over *hand = of_sm(sm);
-    enum sm_result ret;
-    return waits_or_ends(hand, &ret) ? ret : go(hand, HAND_INDEX);
-}
-
 /* Called on entering INDEX: a worker sorts the base's chunks, so that they are found. */
 static void enter_index(struct sm *sm)
 {
@@ -310,13 +308,6 @@ static enum sm_result on_index(struct sm *sm)
 }
 
 static void enter_encode(struct sm *sm) { begin_work(of_sm(sm), encode_run); }
-
-static enum sm_result on_encode(struct sm *sm)
-{
-    struct hand_over *hand = of_sm(sm);
-    enum sm_result ret;
-    return waits_or_ends(hand, &ret) ? ret : go(hand, HAND_SEAL);
-}
 
 static void sealed(struct part_seal *seal, int status, const struct diag *diag)
 {
@@ -335,13 +326,6 @@ static void enter_seal(struct sm *sm)
                                     .sha256 = hand->sha256,
                                     .done = sealed};
     part_seal_begin(&hand->seal);
-}
-
-static enum sm_result on_seal(struct sm *sm)
-{
-    struct hand_over *hand = of_sm(sm);
-    enum sm_result ret;
-    return waits_or_ends(hand, &ret) ? ret : go(hand, HAND_END);
 }
 
 /* Logs a refused part, or one that was finished after its client had gone. */
@@ -399,12 +383,12 @@ static enum sm_result on_end(struct sm *sm)
 
 #define HAND_TO(state) (SM_TO(state) | SM_TO(HAND_END))
 static const struct sm_state hand_table[] = {
-    [HAND_DECODE] = {"decode", on_decode, HAND_TO(HAND_OBJECTS), 0},
+    [HAND_DECODE] = {"decode", on_step, HAND_TO(HAND_OBJECTS), 0},
     [HAND_OBJECTS] = {"objects", on_objects, HAND_TO(HAND_BASE) | SM_TO(HAND_ENCODE), 0},
-    [HAND_BASE] = {"base", on_base, HAND_TO(HAND_INDEX), 0, enter_base},
+    [HAND_BASE] = {"base", on_step, HAND_TO(HAND_INDEX), 0, enter_base},
     [HAND_INDEX] = {"index", on_index, HAND_TO(HAND_ENCODE), 0, enter_index},
-    [HAND_ENCODE] = {"encode", on_encode, HAND_TO(HAND_SEAL), 0, enter_encode},
-    [HAND_SEAL] = {"seal", on_seal, SM_TO(HAND_END), 0, enter_seal},
+    [HAND_ENCODE] = {"encode", on_step, HAND_TO(HAND_SEAL), 0, enter_encode},
+    [HAND_SEAL] = {"seal", on_step, SM_TO(HAND_END), 0, enter_seal},
     [HAND_END] = {"end", on_end, 0, SM_FINAL},
 };
 

@@ -82,6 +82,9 @@ static void end_part(struct mapped_write *write, int status, const struct diag *
     struct ingest *ingest = object->writer->ingest;
     CHECK(write->parts_left > 0);
     if (--write->parts_left == 0) {
+        CHECK(object->pending > 0);
+        CHECK(ingest->described_bytes >= own_bytes(write->base.envelope_count));
+        CHECK(!write->encoder); /* no worker has it */
         ingest->described_bytes -= own_bytes(write->base.envelope_count);
         encode_pool_give_buffer(write->buffer);
         mapped_unref(write->mapped);
@@ -103,6 +106,7 @@ static void end_write(struct in_write *base, int status, const struct diag *diag
     struct in_object *object = write->base.object;
     struct ingest *ingest = object->writer->ingest;
     CHECK(ingest->mapped_writes > 0);
+    CHECK(ingest->mapped_bytes >= write->counted_bytes);
     ingest->mapped_writes--;
     ingest->mapped_bytes -= write->counted_bytes;
     end_part(write, status, diag);
@@ -113,8 +117,10 @@ static void end_write(struct in_write *base, int status, const struct diag *diag
 /* Enters the envelopes of chunks that were written as they are. */
 static void note_digests(struct mapped_write *write)
 {
+    const struct in_object *object = write->base.object;
+    CHECK(write->envelope_first + write->base.envelope_count <= object->envelope_count);
     for (uint32_t i = 0; i < write->base.envelope_count; i++) {
-        struct envelope *to = &write->base.object->envelopes[write->envelope_first + i];
+        struct envelope *to = &object->envelopes[write->envelope_first + i];
         uint64_t offset = to->offset;
         *to = write->envelopes[i];
         to->offset = offset;
@@ -127,6 +133,8 @@ static bool note_packed(struct mapped_write *write)
 {
     struct in_object *object = write->base.object;
     struct writer *writer = object->writer;
+    CHECK(write->pack == PACK_FIRST);
+    CHECK(write->piece_first + write->base.envelope_count <= object->chunk_count);
     for (uint32_t i = 0; i < write->base.envelope_count; i++) {
         struct in_piece *to = &object->pieces[write->piece_first + i];
         uint64_t at = to->at;
@@ -294,6 +302,7 @@ static bool begin_digest(struct ingest *ingest, struct writer *writer, bool only
     if ((only_packs && write->pack == PACK_NOT) || !pack_begin(write)) {
         return false;
     }
+    CHECK(ingest->digests_waiting > 0);
     list_remove(&write->digest_link);
     list_init(&write->digest_link);
     ingest->digests_waiting--;

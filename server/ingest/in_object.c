@@ -317,8 +317,8 @@ static void enter_creating(struct sm *sm)
     submit(object, (struct store_req){.op = STORE_CREATE, .bytes = object->bytes_max});
 }
 
-/* The state CREATING: waits until the store has made the object. */
-static enum sm_result on_creating(struct sm *sm)
+/* The states CREATING and FOOTER: wait for the store. */
+static enum sm_result on_answer(struct sm *sm)
 {
     struct in_object *object = of_sm(sm);
     const struct store_req *req = &object->req;
@@ -328,7 +328,7 @@ static enum sm_result on_creating(struct sm *sm)
     if (req->status != 0) {
         in_object_fail(object, req->status, diag_text(&req->diag, req->status));
     } else {
-        sm_move(sm, IN_WRITING);
+        sm_move(sm, sm_is(sm, IN_CREATING) ? IN_WRITING : IN_SEALING);
     }
     return SM_AGAIN;
 }
@@ -389,22 +389,6 @@ static void enter_footer(struct sm *sm)
                                       .data = object->footer});
 }
 
-/* The state FOOTER: waits until it is written. */
-static enum sm_result on_footer(struct sm *sm)
-{
-    struct in_object *object = of_sm(sm);
-    const struct store_req *req = &object->req;
-    if (object->busy) {
-        return SM_WAIT;
-    }
-    if (req->status != 0) {
-        in_object_fail(object, req->status, diag_text(&req->diag, req->status));
-    } else {
-        sm_move(sm, IN_SEALING);
-    }
-    return SM_AGAIN;
-}
-
 static void enter_sealing(struct sm *sm)
 {
     submit(of_sm(sm), (struct store_req){.op = STORE_SEAL});
@@ -433,10 +417,10 @@ static enum sm_result on_durable(struct sm *sm)
 static const struct sm_state object_table[] = {
     [IN_FILLING] = {"filling", on_filling,
                     SM_TO(IN_CREATING) | SM_TO(IN_DURABLE) | SM_TO(IN_FAILED), 0},
-    [IN_CREATING] = {"creating", on_creating, SM_TO(IN_WRITING) | SM_TO(IN_FAILED), 0,
+    [IN_CREATING] = {"creating", on_answer, SM_TO(IN_WRITING) | SM_TO(IN_FAILED), 0,
                      enter_creating},
     [IN_WRITING] = {"writing", on_writing, SM_TO(IN_FOOTER) | SM_TO(IN_FAILED), 0, enter_writing},
-    [IN_FOOTER] = {"footer", on_footer, SM_TO(IN_SEALING) | SM_TO(IN_FAILED), 0, enter_footer},
+    [IN_FOOTER] = {"footer", on_answer, SM_TO(IN_SEALING) | SM_TO(IN_FAILED), 0, enter_footer},
     [IN_SEALING] = {"sealing", on_sealing, SM_TO(IN_DURABLE) | SM_TO(IN_FAILED), 0, enter_sealing},
     [IN_DURABLE] = {"durable", on_durable, 0, SM_FINAL},
     [IN_FAILED] = {"failed", on_failed, SM_TO(IN_ABORTING) | SM_TO(IN_GONE), 0},

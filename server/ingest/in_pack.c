@@ -120,6 +120,8 @@ bool pack_begin(struct mapped_write *write)
 {
     const struct writer *writer = write->base.object->writer;
     struct ingest *ingest = writer->ingest;
+    CHECK(!write->encoder);
+    CHECK(!write->buffer);
     write->recovered = writer->recovered;
     write->recovered_count = writer->recovered_count;
     bool encodes = note_state(ingest, write);
@@ -298,6 +300,7 @@ void pack_end(struct mapped_write *write)
         encode_pool_give_buffer(write->buffer);
         write->buffer = NULL;
     } else {
+        CHECK(write->buffer != NULL);
         write->base.payload = write->buffer->memory;
         write->base.payload_bytes = write->seal.bytes;
     }

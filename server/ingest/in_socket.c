@@ -49,6 +49,8 @@ static void verify_run(struct work *work)
 static void end_write(struct in_write *base, int status, const struct diag *diag)
 {
     struct in_object *object = base->object;
+    CHECK(object->pending > 0);
+    CHECK(object->way->end_write == end_write);
     credit_put(object->writer->ingest->credit, base->payload);
     free(of_base(base));
     object->pending--;

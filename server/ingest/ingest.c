@@ -111,6 +111,7 @@ static void on_outcome(struct run_watch *watch, enum save_state state, int code,
                        uint64_t seq)
 {
     struct writer *writer = container_of(watch, struct writer, watch);
+    CHECK(writer->watching);
     log_outcome(writer, state, code, why, seq);
     writer->watching = false;
     list_each (node, &writer->objects) {
@@ -121,6 +122,7 @@ static void on_outcome(struct run_watch *watch, enum save_state state, int code,
 
 void ingest_close(struct ingest *ingest, void (*idle)(void *user), void *user)
 {
+    CHECK(!ingest->idle);
     ingest->idle = idle;
     ingest->idle_user = user;
     ingest->pending++;
@@ -166,6 +168,8 @@ int ingest_attach(struct ingest *ingest, const struct writer_key *key,
                                   .refs = 1,
                                   .began_ms = loop_now_ms(ingest->loop),
                                   .fed_ms = loop_now_ms(ingest->loop)};
+        CHECK(key->id.term > 0);
+        CHECK(key->open_id != 0);
         list_init(&writer->objects);
         list_init(&writer->haves);
         list_init(&writer->to_write);
@@ -177,6 +181,8 @@ int ingest_attach(struct ingest *ingest, const struct writer_key *key,
         writer->watching = true;
         run_watch(key->run, &writer->watch);
     }
+    CHECK(user != NULL);
+    CHECK(!writer->over);
     writer->events = *events;
     writer->user = user;
     writer_ref(writer);
@@ -245,6 +251,7 @@ static struct in_object *begin_object(struct writer *writer, const struct msg_da
         *ret_status = diag_no_memory(diag, "an object");
         return NULL;
     }
+    CHECK(!writer_find_durable(writer, data->object.sequence));
     writer_ref(writer);
     list_add_tail(&writer->objects, &object->link);
     writer->next_sequence = data->object.sequence + 1;

@@ -77,6 +77,7 @@ static void recover(struct writer *writer, uint32_t from)
             }
         }
     }
+    CHECK(filled <= count);
     if (recovered) { /* without memory they are written again */
         qsort(recovered, filled, sizeof(*recovered), recovered_order);
     }
@@ -108,6 +109,7 @@ static void answer(struct writer *writer, int status, const struct diag *diag)
 static void finish(struct asking *asking, int status, const struct diag *diag)
 {
     struct writer *writer = asking->writer;
+    CHECK(writer->asking);
     writer->asking = false;
     answer(writer, status, diag);
     free(asking->objects);
@@ -284,6 +286,8 @@ void writer_have_begin(struct writer *writer)
         answer(writer, CAIRN_E_NO_MEMORY, NULL);
         return;
     }
+    CHECK(!writer->asking);
+    CHECK(!writer->hand);
     writer->asking = true;
     writer_ref(writer);
     asking->writer = writer;

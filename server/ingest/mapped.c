@@ -72,6 +72,7 @@ int mapped_new(struct list *all, const struct mapped_offer *offer, struct mapped
 
 struct mapped *mapped_ref(struct mapped *mapped)
 {
+    CHECK(mapped->refs > 0);
     mapped->refs++;
     return mapped;
 }

@@ -234,6 +234,8 @@ static void keep_used(struct filler *filler)
     for (uint32_t i = 0; i < part->chunk_count; i++) {
         part->chunks[i].object = filler->places[part->chunks[i].object] - 1;
     }
+    CHECK(kept <= filler->object_count);
+    CHECK(kept > 0 || part->chunk_count == 0);
     part->objects = filler->objects;
     part->object_count = kept;
     part_count_objects(part);

@@ -8,7 +8,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-void writer_ref(struct writer *writer) { writer->refs++; }
+void writer_ref(struct writer *writer)
+{
+    CHECK(writer->refs < UINT32_MAX);
+    writer->refs++;
+}
 
 void writer_unref(struct writer *writer)
 {
@@ -17,6 +21,14 @@ void writer_unref(struct writer *writer)
         return;
     }
     struct ingest *ingest = writer->ingest;
+    CHECK(writer->over);
+    CHECK(!writer->hand);
+    CHECK(!writer->asking);
+    CHECK(list_is_empty(&writer->objects));
+    CHECK(list_is_empty(&writer->haves));
+    CHECK(list_is_empty(&writer->to_write));
+    CHECK(list_is_empty(&writer->to_digest));
+    CHECK(ingest->pending > 0);
     list_remove(&writer->link);
     for (size_t i = 0; i < writer->durable_count; i++) {
         free(writer->durables[i].envelopes);
@@ -120,6 +132,8 @@ int writer_add_durable(struct writer *writer, const struct durable *durable)
         writer->durables = grown;
         writer->durable_cap = cap;
     }
+    CHECK(at == 0 || writer->durables[at - 1].sequence < sequence);
+    CHECK(at == writer->durable_count || sequence < writer->durables[at].sequence);
     memmove(&writer->durables[at + 1], &writer->durables[at],
             (writer->durable_count - at) * sizeof(struct durable));
     writer->durables[at] = *durable;
