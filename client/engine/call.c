@@ -206,7 +206,8 @@ static void on_error(struct call *call, const struct msg_error *error)
 {
     struct diag diag = DIAG_INIT;
     int code = engine_read_error(error, &diag);
-    if (code == CAIRN_E_BUSY || code == CAIRN_E_SHUTTING_DOWN || code == CAIRN_E_AGAIN) {
+    bool is_busy = code == CAIRN_E_BUSY && !call->user->busy_ends;
+    if (is_busy || code == CAIRN_E_SHUTTING_DOWN || code == CAIRN_E_AGAIN) {
         call->why = diag;
         ask_later(call, CALL_RETRY_MS);
         if (code == CAIRN_E_SHUTTING_DOWN) {

@@ -133,6 +133,7 @@ struct engine_call {
     /* WIRE_FEATURE_* bits. A server that lacks one of them is not asked, and the call ends with
      * UNSUPPORTED. */
     uint64_t features;
+    bool busy_ends; /* an answer of BUSY ends the call; else it is asked again until the deadline */
     void *payload;
     /* Where the payload of the reply goes (READ). If payload is NULL, the engine allocates it, and
      * the caller frees it. */

@@ -292,6 +292,7 @@ static int start_upkeep(struct daemon *daemon)
                                     .catalog = daemon->catalog,
                                     .server = daemon->server,
                                     .config = config,
+                                    .listeners = daemon->listeners,
                                     .store_state = tell_state,
                                     .store_user = daemon};
     return daemon->store->caps.read_only ? 0 : upkeep_new(&upkeep, &daemon->upkeep, &daemon->diag);

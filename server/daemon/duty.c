@@ -94,11 +94,18 @@ static void put(struct duty *duty, size_t bytes)
     CHECK(bytes <= DUTY_VALUE_MAX);
     CHECK(duty->has_seen);
     struct record_value seen = {duty->seen_bytes, duty->seen}, will = {bytes, duty->will};
-    duty->guard =
+    duty->guards[0] =
         (struct record_guard){.key = duty->key, .absent = duty->seen_bytes == 0, .value = seen};
-    duty->change = (struct record_change){.key = duty->key, .remove = bytes == 0, .value = will};
-    duty->update = (struct record_update){
-        .guard_count = 1, .change_count = 1, .guards = &duty->guard, .changes = &duty->change};
+    duty->changes[0] =
+        (struct record_change){.key = duty->key, .remove = bytes == 0, .value = will};
+    duty->guards[1] =
+        (struct record_guard){.key = duty->drop_key, .value = {duty->drop_bytes, duty->drop}};
+    duty->changes[1] = (struct record_change){.key = duty->drop_key, .remove = true};
+    size_t count = duty->drop_key[0] != '\0' ? 2 : 1;
+    duty->update = (struct record_update){.guard_count = count,
+                                          .change_count = count,
+                                          .guards = duty->guards,
+                                          .changes = duty->changes};
     duty->will_bytes = bytes;
     submit(duty, STORE_RECORD_UPDATE);
 }
@@ -169,6 +176,10 @@ static enum sm_result at_looks(struct sm *sm)
     }
     if (is_known) {
         see(duty, &value);
+        duty->drop_key[0] = '\0';
+    }
+    if (is_known && duty->options.looked && !duty->stopped) {
+        duty->options.looked(duty, duty->req.ret_record);
     }
     record_free(duty->req.ret_record);
     if (duty->stopped) {
@@ -206,7 +217,10 @@ static void enter_claims(struct sm *sm)
     size_t label = strlen(duty->label);
     CHECK(label <= DUTY_LABEL_MAX);
     store_u64(duty->will, duty->holder);
-    store_u64(duty->will + 8, ++duty->beat);
+    /* For people, it says when; what counts is only that it differs from the one before. */
+    uint64_t wall_ms = (uint64_t)(loop_wall_ns(duty->options.loop) / 1000000);
+    duty->beat = wall_ms > duty->beat ? wall_ms : duty->beat + 1;
+    store_u64(duty->will + 8, duty->beat);
     memcpy(duty->will + HEAD_BYTES, duty->label, label);
     put(duty, HEAD_BYTES + label);
 }
@@ -333,6 +347,26 @@ bool duty_is_ours(const struct duty *duty)
 {
     return duty->is_ours && (!duty->options.store->caps.shared ||
                              loop_now_ms(duty->options.loop) < duty->held_until_ms);
+}
+
+void duty_drop(struct duty *duty, const char *key, const struct record_value *value)
+{
+    CHECK(strcmp(key, duty->key) != 0);
+    if (strlen(key) < sizeof(duty->drop_key) && value->bytes <= sizeof(duty->drop)) {
+        snprintf(duty->drop_key, sizeof(duty->drop_key), "%s", key);
+        memcpy(duty->drop, value->data, value->bytes);
+        duty->drop_bytes = value->bytes;
+    }
+}
+
+bool duty_read(const struct record_value *value, struct duty_entry *ret)
+{
+    if (value->bytes < HEAD_BYTES || value->bytes > DUTY_VALUE_MAX) {
+        return false;
+    }
+    *ret = (struct duty_entry){.holder = load_u64(value->data), .beat = load_u64(value->data + 8)};
+    memcpy(ret->label, value->data + HEAD_BYTES, value->bytes - HEAD_BYTES);
+    return true;
 }
 
 const char *duty_holder(const struct duty *duty)

@@ -27,7 +27,9 @@
 #include "env/loop.h"
 #include "store/store.h"
 
-enum { DUTY_NAME_MAX = 16, DUTY_LABEL_MAX = 64, DUTY_VALUE_MAX = 16 + DUTY_LABEL_MAX };
+/* Older daemons take labels of at most 64 bytes; only entries that they do not read have longer
+ * ones. */
+enum { DUTY_NAME_MAX = 16, DUTY_LABEL_MAX = 240, DUTY_VALUE_MAX = 16 + DUTY_LABEL_MAX };
 enum { DUTY_RENEW_MS = 10000, DUTY_EXPIRE_MS = 40000 };
 
 struct duty;
@@ -36,12 +38,22 @@ struct duty_options {
     struct loop *loop;
     struct store *store;
     const char *name;  /* [a-z]{1,15}; copied */
-    const char *label; /* names this daemon to people (host:pid); cut at 64 bytes; NULL means "" */
+    const char *label; /* names this daemon (host:pid); cut at DUTY_LABEL_MAX; NULL means "" */
     uint64_t renew_ms; /* 0 means DUTY_RENEW_MS */
     /* At least 3 renew_ms; 0 means four times renew_ms. */
     uint64_t expire_ms;
     void (*changed)(struct duty *duty, bool is_ours);
+    /* Called with the store's record after each look at it; may be NULL. It may call
+     * duty_drop(). */
+    void (*looked)(struct duty *duty, const struct record *record);
 };
+
+struct duty_entry { /* what an entry of the record says */
+    uint64_t holder, beat;
+    char label[DUTY_LABEL_MAX + 1];
+};
+/* Returns false if the value is no entry of a duty. */
+bool duty_read(const struct record_value *value, struct duty_entry *ret);
 
 enum duty_state {
     DUTY_IDLE,       /* not started */
@@ -70,8 +82,11 @@ struct duty { /* in the caller's memory; its fields are for duty.c */
     size_t seen_bytes, will_bytes;    /* 0 if absent */
     uint64_t seen_ms;                 /* since when the entry has been as `seen` */
     bool has_seen;
-    struct record_guard guard;
-    struct record_change change;
+    char drop_key[DUTY_NAME_MAX + 8]; /* "" means none */
+    uint8_t drop[DUTY_VALUE_MAX];
+    size_t drop_bytes;
+    struct record_guard guards[2]; /* of the entry, and of the one that is dropped */
+    struct record_change changes[2];
     struct record_update update;
     void (*stopped)(struct duty *duty); /* set once duty_stop() was called */
 };
@@ -83,6 +98,9 @@ void duty_start(struct duty *duty);
 /* Returns true while the last confirmed renewal is young enough. To be called before each step of
  * the work. */
 bool duty_is_ours(const struct duty *duty);
+/* Removes another entry with the next renewal, if it still has this value then. One at a time: a
+ * later call replaces an earlier one. */
+void duty_drop(struct duty *duty, const char *key, const struct record_value *value);
 /* Returns the label of the holder, or "" if it is not known. Valid until the next turn of the loop.
  */
 const char *duty_holder(const struct duty *duty);

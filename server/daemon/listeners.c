@@ -228,6 +228,40 @@ int listeners_new(const struct listeners_options *options, struct listeners **re
     return 0;
 }
 
+/* Appends an address if it fits. */
+static void add_text(const char *text, size_t size, char *io)
+{
+    size_t used = strlen(io), bytes = strlen(text);
+    if (bytes > 0 && used + bytes + 2 <= size) {
+        snprintf(io + used, size - used, "%s%s", used > 0 ? " " : "", text);
+    }
+}
+
+void listeners_addresses(const struct listeners *listeners, const struct config *config,
+                         size_t size, char *ret)
+{
+    char host[64] = "localhost", text[320];
+    bool is_told = config->listen_advertise[0] != '\0';
+    ret[0] = '\0';
+    if (gethostname(host, sizeof(host) - 1) != 0) {
+        snprintf(host, sizeof(host), "localhost");
+    }
+    if (is_told) {
+        add_text(config->listen_advertise, size, ret);
+    }
+    for (size_t i = 0; i < listeners->count; i++) {
+        struct net_addr addr = listeners->places[i].addr;
+        bool is_any = strcmp(addr.host, "0.0.0.0") == 0 || strcmp(addr.host, "::") == 0;
+        if (addr.family == NET_TCP && is_any) {
+            snprintf(addr.host, sizeof(addr.host), "%s", host);
+        }
+        net_addr_format(&addr, sizeof(text), text);
+        if (addr.family == NET_UNIX || !is_told) {
+            add_text(text, size, ret);
+        }
+    }
+}
+
 void listeners_free(struct listeners *listeners)
 {
     if (!listeners) {

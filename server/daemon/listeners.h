@@ -31,6 +31,11 @@ int MUST_USE listeners_metrics_addr(const struct config *config, struct net_addr
  * certificates. */
 int MUST_USE listeners_new(const struct listeners_options *options, struct listeners **ret,
                            struct diag *diag);
+/* Writes where clients reach this daemon, with spaces between: [listen] advertise, or what the
+ * sockets are bound to, where this host's name stands for any address. Cut at the last that fits.
+ */
+void listeners_addresses(const struct listeners *listeners, const struct config *config,
+                         size_t size, char *ret);
 /* Stops accepting and removes the Unix socket. Accepts NULL. */
 void listeners_free(struct listeners *listeners);
 

@@ -8,6 +8,7 @@
 #include "base/check.h"
 #include "base/log.h"
 #include "daemon/duty.h"
+#include "daemon/peers.h"
 #include "gc/gc.h"
 #include "repair/repair.h"
 #include "scrub/scrub.h"
@@ -29,6 +30,7 @@ struct damaged {
 struct upkeep {
     struct upkeep_options options;
     struct duty scrub_duty, gc_duty;
+    struct peers peers;
     struct scrub *scrub;
     struct work_pool *scrub_thread, *gc_thread;
     struct gc *gc;
@@ -271,14 +273,15 @@ static void on_duty(struct duty *duty, bool is_ours)
         ls("duty", duty->key));
 }
 
-/* Starts the duties of scrub and gc. The label that other daemons see is this host's name. */
+/* Starts the duties of scrub and gc, and tells the other daemons of this one. They see it as
+ * host:pid. */
 static void start_duties(struct upkeep *upkeep)
 {
-    char label[DUTY_LABEL_MAX] = "";
-    if (gethostname(label, sizeof(label) - 16) != 0) {
-        label[0] = '\0';
+    char host[48] = "", label[PEERS_NAME_MAX], addresses[DUTY_LABEL_MAX - PEERS_NAME_MAX];
+    if (gethostname(host, sizeof(host) - 1) != 0) {
+        host[0] = '\0';
     }
-    label[sizeof(label) - 16] = '\0';
+    snprintf(label, sizeof(label), "%s:%d", host, (int)getpid());
     struct duty_options options = {.loop = upkeep->options.loop,
                                    .store = catalog_store(upkeep->options.catalog),
                                    .name = "scrub",
@@ -287,6 +290,14 @@ static void start_duties(struct upkeep *upkeep)
     duty_init(&upkeep->scrub_duty, &options);
     options.name = "gc";
     duty_init(&upkeep->gc_duty, &options);
+    listeners_addresses(upkeep->options.listeners, upkeep->options.config, sizeof(addresses),
+                        addresses);
+    struct peers_options peers = {.loop = options.loop,
+                                  .store = options.store,
+                                  .server = upkeep->options.server,
+                                  .name = label,
+                                  .addresses = addresses};
+    peers_start(&upkeep->peers, &peers);
     duty_start(&upkeep->scrub_duty);
     duty_start(&upkeep->gc_duty);
 }
@@ -358,9 +369,9 @@ void upkeep_reload(struct upkeep *upkeep)
 const struct scrub *upkeep_scrub(const struct upkeep *upkeep) { return upkeep->scrub; }
 const struct gc *upkeep_gc(const struct upkeep *upkeep) { return upkeep->gc; }
 
-static void on_gc_duty_stopped(struct duty *duty)
+static void on_peers_stopped(struct peers *peers)
 {
-    struct upkeep *upkeep = container_of(duty, struct upkeep, gc_duty);
+    struct upkeep *upkeep = container_of(peers, struct upkeep, peers);
     CHECK(upkeep->closing);
     CHECK(upkeep->scrub == NULL);
     CHECK(upkeep->repair == NULL);
@@ -371,6 +382,11 @@ static void on_gc_duty_stopped(struct duty *duty)
     work_threads_free(upkeep->gc_thread);
     free(upkeep);
     closed(user);
+}
+
+static void on_gc_duty_stopped(struct duty *duty)
+{
+    peers_stop(&container_of(duty, struct upkeep, gc_duty)->peers, on_peers_stopped);
 }
 
 static void on_scrub_duty_stopped(struct duty *duty)
@@ -415,6 +431,7 @@ void upkeep_close(struct upkeep *upkeep, void (*done)(void *user), void *user)
     (void)load_of(upkeep); /* asks the server for the last time */
     server_set_maintenance(upkeep->options.server, NULL, NULL);
     server_set_repair(upkeep->options.server, NULL);
+    peers_hide(&upkeep->peers);
     upkeep->closing = true;
     upkeep->closed = done;
     upkeep->closed_user = user;

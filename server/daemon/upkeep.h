@@ -7,6 +7,7 @@
 #define CAIRN_DAEMON_UPKEEP_H
 
 #include "daemon/config.h"
+#include "daemon/listeners.h"
 #include "session/server.h"
 
 struct upkeep;
@@ -17,6 +18,7 @@ struct upkeep_options {
     /* Its load is watched; it is told of scrub and gc, which clients may ask about. */
     struct server *server;
     const struct config *config;
+    const struct listeners *listeners;                        /* where clients reach this daemon */
     void (*store_state)(void *user, struct store_state *ret); /* gives the state of the store */
     void *store_user;
 };

@@ -202,6 +202,12 @@ void server_set_maintenance(struct server *server, struct scrub *scrub, struct g
     server->gc = gc;
 }
 
+void server_set_peers(struct server *server, size_t count, const struct server_peer *peers)
+{
+    server->peers = peers;
+    server->peer_count = count;
+}
+
 void server_set_repair(struct server *server, struct repair *repair) { server->repair = repair; }
 
 void server_free(struct server *server)

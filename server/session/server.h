@@ -51,6 +51,17 @@ struct gc;
  * until they are set to NULL again. */
 void server_set_maintenance(struct server *server, struct scrub *scrub, struct gc *gc);
 
+/* A daemon of a store that several use. Its texts are borrowed like the list. */
+struct server_peer {
+    const char *name;      /* host:pid */
+    const char *addresses; /* where it can be reached, with spaces between; "" if it did not say */
+    int64_t seen_wall_ms;  /* its last sign of life, by its own clock; 0 if it is not known */
+    bool is_self, scrubs, collects;
+};
+/* Sets the daemons that clients are told of, this one among them; none for a store of one. The list
+ * is borrowed until the next call. */
+void server_set_peers(struct server *server, size_t count, const struct server_peer *peers);
+
 struct repair;
 /* Sets the repair that clients may ask for, in the same way. */
 void server_set_repair(struct server *server, struct repair *repair);

@@ -277,6 +277,26 @@ void server_health(struct server *server, const struct store_usage *usage, struc
     health_of(&facts, ret);
 }
 
+/* Fills in the daemons of the store. Their texts are those of the list, so it is to be sent at
+ * once. */
+static void tell_peers(const struct server *server, struct scratch *scratch,
+                       struct msg_server_status *ret)
+{
+    int64_t wall_ms = loop_wall_ns(server->options.loop) / 1000000;
+    ret->daemons = scratch_array(scratch, server->peer_count + 1, sizeof(*ret->daemons));
+    for (size_t i = 0; ret->daemons && i < server->peer_count; i++) {
+        const struct server_peer *peer = &server->peers[i];
+        bool is_past = peer->seen_wall_ms > 0 && peer->seen_wall_ms < wall_ms;
+        ret->daemons[ret->daemon_count++] =
+            (struct daemon_info){.name = peer->name,
+                                 .addresses = peer->addresses,
+                                 .seen_ms = is_past ? (uint64_t)(wall_ms - peer->seen_wall_ms) : 0,
+                                 .scrubs = peer->scrubs,
+                                 .collects = peer->collects,
+                                 .is_self = peer->is_self};
+    }
+}
+
 /* Answers SERVER. `req` has the store's answer; NULL if it has not come. */
 static void tell_server(struct request *request, const struct store_req *req)
 {
@@ -304,6 +324,7 @@ static void tell_server(struct request *request, const struct store_req *req)
                                          .has_scrub = server->scrub != NULL,
                                          .has_gc = server->gc != NULL};
     tell_store(server, req, status);
+    tell_peers(server, &request->scratch, status);
     if (server->scrub) {
         tell_scrub(server->scrub, &request->scratch, &status->scrub);
     }

@@ -36,6 +36,8 @@ struct server {
     struct timer grace;
     struct scrub *scrub; /* NULL if there is none (server_set_maintenance) */
     struct gc *gc;
+    const struct server_peer *peers; /* server_set_peers */
+    size_t peer_count;
     struct repair *repair;       /* NULL if there is none (server_set_repair) */
     uint64_t begun_ms, waits_ms; /* waits_ms: since when it has had no store */
     struct diag waits_why;

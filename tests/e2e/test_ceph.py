@@ -31,6 +31,41 @@ class Daemons(OnCeph):
         self.assertEqual(other.save(2), 2)
         self.assert_good({(1, 1), (2, 2)})
 
+    def test_each_tells_of_all_and_sends_on_what_is_anothers_duty(self):
+        """status names both daemons, where they are reached and who has which duty; gc and scrub that are asked of the one
+        that is off duty are done by the other; where it cannot be reached the answer is 11, at once."""
+        a = self.daemon("a")
+        self.group(a).save(1)
+        on_duty = lambda daemon: [row for row in cairn_json("status", *daemon_at(daemon))["daemons"] if row["scrubs"] and row["collects"]]
+        daemon_at = lambda daemon: ("--server", f"unix:{daemon.socket}")
+        wait_until("the first has both duties", lambda: on_duty(a))
+        b = self.daemon("b", listen_advertise="127.0.0.1:1")
+        wait_until("each knows of both", lambda: all(len(cairn_json("status", *daemon_at(one))["daemons"]) == 2 for one in (a, b)))
+        for one, other in ((a, b), (b, a)):
+            rows = cairn_json("status", *daemon_at(one))["daemons"]
+            self.assertEqual({row["name"].split(":")[1]: (row["this"], row["scrubs"], row["collects"]) for row in rows},
+                             {str(one.process.pid): (True, one is a, one is a), str(other.process.pid): (False, other is a, other is a)})
+            self.assertIn(f"unix:{one.socket}", next(row["addresses"] for row in rows if row["this"]))
+        _, out, _ = cairn("status", *daemon_at(b), check=0)
+        self.assertRegex(out, rf"daemons +\S+:\d+ at .*\n +\S+:\d+ at ")
+        self.assertRegex(out, rf":{a.process.pid} at [^\n]*tcp:127.0.0.1:{a.port()}[^\n]*, scrubs, collects garbage\n")
+        self.assertRegex(out, rf":{b.process.pid} at tcp:127.0.0.1:1 [^\n]*, this one\n|:{b.process.pid} at 127.0.0.1:1 [^\n]*, this one\n")
+        passes = cairn_json("scrub", "--status", *daemon_at(a))["scrub"]["pass"]
+        _, out, err = cairn("scrub", "--wait", *daemon_at(b), check=0)
+        self.assertRegex(err, rf"daemon \S+:{a.process.pid} has this duty")
+        self.assertEqual(cairn_json("scrub", "--status", *daemon_at(a))["scrub"]["pass"], passes + 1)
+        cairn("forget", "demo/run", "--keep-last", "1", "--now", *daemon_at(b), check=0)
+        self.assertEqual(cairn_json("gc", "--quiet", *daemon_at(b))["gc"]["errors"], 0)
+        self.assertGreaterEqual(cairn_json("gc", "--status", *daemon_at(a))["gc"]["pass"], 1)
+        a.process.send_signal(19)  # it is still on duty, and answers nobody
+        try:
+            began = time.monotonic()
+            _, _, err = cairn("gc", *daemon_at(b), "--timeout", "1s", check=11)
+            self.assertIn(f":{a.process.pid}", err)
+            self.assertLess(time.monotonic() - began, 60)
+        finally:
+            a.process.send_signal(18)
+
     def test_a_daemon_dies_in_a_save(self):
         a, b = self.two()
         group = Group(self.bed, self.url(a, b), 2, rows=4096)

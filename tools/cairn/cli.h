@@ -74,6 +74,8 @@ void cli_usage(FILE *out, const struct command *command);
 void cli_manual(FILE *out, const struct command *command);
 /* Opens the source and the run. With `needs_run` a run must be named, or be the only one. */
 int MUST_USE cli_connect(struct cli *cli, bool needs_run, struct diag *diag);
+/* Ends the connection and makes one to another server, by the words of --server. */
+int MUST_USE cli_reconnect(struct cli *cli, const char *server, struct diag *diag);
 /* The server alone: no run, and no store either, is needed. */
 int MUST_USE cli_connect_server(struct cli *cli, struct diag *diag);
 

@@ -12,6 +12,20 @@
 
 enum { LIST_SCRATCH_MAX = 1 << 30 };
 
+/* Sets the URL of a server that is named as in --server. */
+static void use_server(struct cli *cli, const char *server)
+{
+    if (strstr(server, "://")) {
+        cli->source.url = server;
+    } else if (strncmp(server, "unix:", 5) == 0) {
+        snprintf(cli->url_text, sizeof(cli->url_text), "cairn+unix://%s", server + 5);
+        cli->source.url = cli->url_text;
+    } else {
+        snprintf(cli->url_text, sizeof(cli->url_text), "cairn://%s/", server);
+        cli->source.url = cli->url_text;
+    }
+}
+
 /* RUN is "project/run" or a whole URL; the server is --server, the URL's, or CAIRN_SERVER. */
 static int understand_run(struct cli *cli, struct diag *diag)
 {
@@ -43,15 +57,7 @@ static int understand_run(struct cli *cli, struct diag *diag)
                         "no server is named: give --server HOST:PORT (or unix:/path), set "
                         "CAIRN_SERVER, or read a store with --store dir:/path");
     }
-    if (strstr(server, "://")) {
-        cli->source.url = server;
-    } else if (strncmp(server, "unix:", 5) == 0) {
-        snprintf(cli->url_text, sizeof(cli->url_text), "cairn+unix://%s", server + 5);
-        cli->source.url = cli->url_text;
-    } else {
-        snprintf(cli->url_text, sizeof(cli->url_text), "cairn://%s/", server);
-        cli->source.url = cli->url_text;
-    }
+    use_server(cli, server);
     return 0;
 }
 
@@ -81,6 +87,15 @@ int cli_connect_server(struct cli *cli, struct diag *diag)
         status = source_new(&cli->source, &cli->connection, diag);
     }
     return status != 0 ? status : source_use_server(cli->connection, diag);
+}
+
+int cli_reconnect(struct cli *cli, const char *server, struct diag *diag)
+{
+    source_free(cli->connection);
+    cli->connection = NULL;
+    use_server(cli, server);
+    int status = source_new(&cli->source, &cli->connection, diag);
+    return status != 0 ? status : source_use(cli->connection, NULL, diag);
 }
 
 int cli_connect(struct cli *cli, bool needs_run, struct diag *diag)

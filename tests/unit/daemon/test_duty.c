@@ -251,6 +251,74 @@ static void alone_it_is_ours(void **state)
 
 #define POINT(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
 
+struct looks {
+    struct duty *drops; /* the one that removes "duty/old" */
+    unsigned count;
+    bool seen_old;
+};
+static struct looks looks;
+
+static void on_looked(struct duty *duty, const struct record *record)
+{
+    struct record_value value;
+    struct duty_entry entry;
+    looks.count++;
+    looks.seen_old = record_get(record, "duty/old", &value);
+    if (looks.seen_old) {
+        assert_true(duty_read(&value, &entry));
+        assert_string_equal(entry.label, "gone:1 tcp:h:1");
+        looks.drops = duty;
+        duty_drop(duty, "duty/old", &value);
+    }
+}
+
+/* Goal: a daemon sees the entries of others with each look, and removes one of a daemon that is
+ * gone. Method: the gone one is frozen, its entry stays. */
+static void an_entry_of_a_daemon_that_is_gone_is_removed(void **state)
+{
+    struct bench *bench = *state;
+    struct one *gone = &bench->daemons[0], *here = &bench->daemons[1];
+    looks = (struct looks){0};
+    struct duty_options options = {.loop = sim_loop(gone->host),
+                                   .store = gone->store,
+                                   .name = "old",
+                                   .label = "gone:1 tcp:h:1",
+                                   .renew_ms = RENEW_MS,
+                                   .changed = on_changed};
+    duty_init(&gone->duty, &options);
+    duty_start(&gone->duty);
+    sim_run_for(bench->sim, 100);
+    options.loop = sim_loop(here->host);
+    options.store = here->store;
+    options.name = "new";
+    options.looked = on_looked;
+    timer_stop(&gone->duty.timer);
+    duty_init(&here->duty, &options);
+    duty_start(&here->duty);
+    sim_run_for(bench->sim, 3 * RENEW_MS);
+    assert_true(looks.drops == &here->duty);
+    assert_true(looks.count >= 2);
+    assert_false(looks.seen_old);
+    assert_true(duty_is_ours(&here->duty));
+    stop(bench, here);
+    stop(bench, gone);
+}
+
+/* What is no entry is not read as one. */
+static void entries_are_checked(void **state)
+{
+    uint8_t bytes[DUTY_VALUE_MAX + 1] = {1};
+    struct duty_entry entry;
+    (void)state;
+    assert_false(duty_read(&(struct record_value){15, bytes}, &entry));
+    assert_false(duty_read(&(struct record_value){sizeof(bytes), bytes}, &entry));
+    assert_true(duty_read(&(struct record_value){16, bytes}, &entry));
+    assert_true(entry.holder == 1 && entry.label[0] == '\0');
+    memset(bytes, 'x', sizeof(bytes));
+    assert_true(duty_read(&(struct record_value){DUTY_VALUE_MAX, bytes}, &entry));
+    assert_int_equal(strlen(entry.label), DUTY_LABEL_MAX);
+}
+
 static const struct CMUnitTest tests[] = {
     POINT(one_of_three_has_it),
     POINT(given_back_it_is_taken_at_once),
@@ -258,6 +326,8 @@ static const struct CMUnitTest tests[] = {
     POINT(a_late_renewal_takes_nothing_back),
     POINT(unknown_outcomes_are_looked_at),
     POINT(alone_it_is_ours),
+    POINT(an_entry_of_a_daemon_that_is_gone_is_removed),
+    cmocka_unit_test(entries_are_checked),
 };
 
 UNIT_TEST_MAIN(tests)

@@ -686,7 +686,7 @@ unsigned sample_growths(uint32_t type)
 {
     switch (type) {
     case MSG_SERVER_STATUS:
-        return 4;
+        return 5;
     case MSG_OPEN:
         return 3;
     case MSG_GC_REPORT:

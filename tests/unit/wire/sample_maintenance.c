@@ -48,6 +48,19 @@ static void make_repair_status(struct sample *s, struct msg_repair_status *info)
     info->lines->text = info->text = sample_text(s, 0, 60);
 }
 
+static void make_daemons(struct sample *s, struct msg_server_status *status)
+{
+    status->daemons = sample_take(s, status->daemon_count = 2, sizeof(*status->daemons));
+    for (uint32_t i = 0; i < 2; i++) {
+        status->daemons[i] = (struct daemon_info){.name = sample_text(s, 0, 30),
+                                                  .addresses = sample_text(s, 0, 60),
+                                                  .seen_ms = sample_number(s),
+                                                  .scrubs = sample_flip(s),
+                                                  .collects = sample_flip(s),
+                                                  .is_self = i == 0};
+    }
+}
+
 void sample_make_maintenance(struct sample *s, uint32_t type, struct msg *ret)
 {
     if (type == MSG_SCRUB) {
@@ -109,6 +122,9 @@ void sample_make_maintenance(struct sample *s, uint32_t type, struct msg *ret)
             status->wall_ns = (int64_t)sample_number(s);
         }
         status->reserve_bytes = s->grown >= 3 ? sample_number(s) : 0;
+        if (s->grown >= 5) {
+            make_daemons(s, status);
+        }
     }
 }
 

@@ -13,6 +13,9 @@
 
 #include <inttypes.h>
 
+/* A daemon gives a sign of life every 10 s, and loses its duties after 40. */
+enum { DAEMON_SILENT_MS = 40000 };
+
 static void show_health(const struct msg_server_status *status)
 {
     struct shown room;
@@ -23,6 +26,24 @@ static void show_health(const struct msg_server_status *status)
     printf("%s%s\n", status->health_text[0] != '\0' ? ": " : "", shown(&room, status->health_text));
     if (status->health_remedy[0] != '\0') {
         printf("           remedy: %s\n", shown(&room, status->health_remedy));
+    }
+}
+
+/* Prints the daemons of a store that several use, with their duties. */
+static void show_daemons(const struct msg_server_status *status)
+{
+    for (uint32_t i = 0; i < status->daemon_count; i++) {
+        const struct daemon_info *daemon = &status->daemons[i];
+        struct shown room[2];
+        printf("%-10s %s%s%s%s%s%s%s", i == 0 ? "daemons" : "", shown(&room[0], daemon->name),
+               daemon->addresses[0] != '\0' ? " at " : "", shown(&room[1], daemon->addresses),
+               daemon->is_self ? ", this one" : "", daemon->scrubs ? ", scrubs" : "",
+               daemon->collects ? ", collects garbage" : "",
+               daemon->scrubs || daemon->collects || daemon->is_self ? "" : ", stands by");
+        if (daemon->seen_ms > DAEMON_SILENT_MS) {
+            printf("; silent for %" PRIu64 " s", daemon->seen_ms / 1000);
+        }
+        printf("\n");
     }
 }
 
@@ -47,6 +68,7 @@ static void show(const struct msg_server_status *status)
     }
     printf("sessions   %u, %u of them saving; %u run%s; %s in, %s out\n", status->sessions,
            status->saves_open, status->runs, plural(status->runs), in, out);
+    show_daemons(status);
     if (status->has_scrub) {
         maintenance_show_scrub(&status->scrub);
     } else {
@@ -88,6 +110,19 @@ static int show_json(const struct msg_server_status *status)
     json_u64(&json, "runs", status->runs);
     json_u64(&json, "bytes_in", status->bytes_in);
     json_u64(&json, "bytes_out", status->bytes_out);
+    json_open(&json, "daemons", '[');
+    for (uint32_t i = 0; i < status->daemon_count; i++) {
+        const struct daemon_info *daemon = &status->daemons[i];
+        json_open(&json, NULL, '{');
+        json_str(&json, "name", daemon->name);
+        json_str(&json, "addresses", daemon->addresses);
+        json_u64(&json, "seen_ms", daemon->seen_ms);
+        json_bool(&json, "this", daemon->is_self);
+        json_bool(&json, "scrubs", daemon->scrubs);
+        json_bool(&json, "collects", daemon->collects);
+        json_close(&json, '}');
+    }
+    json_close(&json, ']');
     if (status->has_scrub) {
         maintenance_json_scrub(&json, "scrub", &status->scrub);
     }

@@ -167,7 +167,8 @@ const struct command command_gc = {
         "works on a store without a daemon, under the store's lock, in two passes.\n\nA file or "
         "object that cannot be read is left alone, together with everything to which it may refer, "
         "and is named; the exit status is then that of the error, which is 6 for damage. On a "
-        "store with several daemons one of them collects, and the others name it: exit status 11.",
+        "store with several daemons one of them collects, and the command asks that one by itself; "
+        "the exit status is 11 if it cannot be reached.",
     .example = "cairn gc --dry-run\ncairn gc --now lab/gpt\ncairn --store dir:/srv/cairn gc",
     .arguments = arguments,
     .options = options,

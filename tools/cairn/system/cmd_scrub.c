@@ -38,8 +38,10 @@ static int take_rate(void *to, const char *text, struct diag *diag)
 static int ask(struct cli *cli, const struct msg_scrub *scrub, struct source_request *request,
                struct diag *diag)
 {
-    *request = (struct source_request){.call.request = {.type = MSG_SCRUB, .u.scrub = *scrub}};
-    return source_call(cli->connection, request, diag);
+    struct msg msg = {.type = MSG_SCRUB, .u.scrub = *scrub};
+    *request = (struct source_request){.call.request = msg};
+    return scrub->begin ? maintenance_begin(cli, &msg, request, diag)
+                        : source_call(cli->connection, request, diag);
 }
 
 /* asked: a pass will begin, of which info says nothing yet. */
@@ -129,7 +131,8 @@ const struct command command_scrub = {
         "does not list everything that is stored of its run, is named with its remedy. With --wait "
         "any of these gives exit status 6. The daemon also scrubs by itself after each interval "
         "[scrub] every; this command begins a pass now. On a store with several daemons one of "
-        "them scrubs, and the others name it: exit status 11.",
+        "them scrubs, and the command asks that one by itself; the exit status is 11 if it cannot "
+        "be reached.",
     .example = "cairn scrub --wait\ncairn scrub --rate 200MiB",
     .options = options,
     .options_bytes = sizeof(struct scrub_options_cli),

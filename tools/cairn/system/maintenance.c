@@ -8,8 +8,9 @@
 
 #include <inttypes.h>
 #include <string.h>
+#include <unistd.h>
 
-enum { SLEEP_MS = 500 };
+enum { SLEEP_MS = 500, FOLLOWS_MAX = 3 };
 
 static void where_text(const struct run_name *run, struct ckpt_id id, size_t size, char *ret)
 {
@@ -229,6 +230,93 @@ void maintenance_json_gc(struct json *json, const char *name, const struct gc_in
     json_close(json, '}');
 }
 #undef NUMBER
+
+/* --- the daemon on duty ----------------------------------------------------------------------- */
+
+/* Connects to one of the addresses, those of this host first. */
+static int go_to(struct cli *cli, const struct daemon_info *daemon, struct diag *diag)
+{
+    char host[64] = "", texts[512], *save = NULL;
+    size_t bytes = gethostname(host, sizeof(host) - 1) == 0 ? strlen(host) : 0;
+    bool is_here = strncmp(daemon->name, host, bytes) == 0 && daemon->name[bytes] == ':';
+    int status = diag_set(diag, CAIRN_E_BUSY, "it did not say where it can be reached");
+    snprintf(texts, sizeof(texts), "%s", daemon->addresses);
+    for (char *text = strtok_r(texts, " ", &save); text && status != 0;
+         text = strtok_r(NULL, " ", &save)) {
+        bool is_unix = strncmp(text, "unix:", 5) == 0;
+        if (is_unix && !is_here) {
+            continue;
+        }
+        diag_clear(diag);
+        status = cli_reconnect(cli, strncmp(text, "tcp:", 4) == 0 ? text + 4 : text, diag);
+    }
+    return status;
+}
+
+/* Goes over to the daemon that has the duty, if it is another one. *ret_went says whether. */
+static int follow(struct cli *cli, bool scrub, bool *ret_went, struct diag *diag)
+{
+    struct source_request request = {.call.request = {.type = MSG_SERVER}};
+    struct diag why = DIAG_INIT;
+    int status = source_call(cli->connection, &request, diag);
+    const struct msg_server_status *server = &request.call.reply.u.server_status;
+    const struct daemon_info *on_duty = NULL;
+    bool waits = status == 0 && (scrub ? server->scrub.waiting : server->gc.waiting);
+    for (uint32_t i = 0; status == 0 && i < server->daemon_count; i++) {
+        const struct daemon_info *one = &server->daemons[i];
+        on_duty = (scrub ? one->scrubs : one->collects) && !one->is_self ? one : on_duty;
+    }
+    *ret_went = false;
+    if (on_duty) {
+        struct shown room;
+        status = go_to(cli, on_duty, &why);
+        *ret_went = status == 0;
+        if (status != 0 && status != CAIRN_E_CANCELLED) {
+            diag_set(diag, CAIRN_E_BUSY,
+                     "%s of this store is the duty of another daemon, %s (%s), which cannot be "
+                     "reached from here: %.200s; ask that daemon on its host",
+                     scrub ? "the scrub" : "garbage collection", on_duty->name, on_duty->addresses,
+                     diag_text(&why, status));
+            status = CAIRN_E_BUSY;
+        } else if (status == 0 && !cli->quiet) {
+            fprintf(stderr, "cairn: daemon %s has this duty, and is asked\n",
+                    shown(&room, on_duty->name));
+        }
+    } else if (waits) {
+        status = diag_set(diag, CAIRN_E_BUSY,
+                          "%s of this store is the duty of another daemon, which is not known yet; "
+                          "ask again in a minute",
+                          scrub ? "the scrub" : "garbage collection");
+    }
+    engine_call_fini(&request.call);
+    return status;
+}
+
+int maintenance_begin(struct cli *cli, const struct msg *msg, struct source_request *ret,
+                      struct diag *diag)
+{
+    bool went = true;
+    int status = CAIRN_E_BUSY;
+    for (unsigned i = 0; i < FOLLOWS_MAX && status == CAIRN_E_BUSY && went; i++) {
+        struct diag why = DIAG_INIT;
+        *ret = (struct source_request){.call = {.request = *msg, .busy_ends = true}};
+        status = source_call(cli->connection, ret, &why);
+        if (status != CAIRN_E_BUSY) {
+            return status == 0 ? 0 : diag_copy(diag, &why);
+        }
+        engine_call_fini(&ret->call);
+        *ret = (struct source_request){.done = false};
+        int followed = follow(cli, msg->type == MSG_SCRUB, &went, diag);
+        if (followed != 0) {
+            return followed;
+        }
+    }
+    if (status == CAIRN_E_BUSY) { /* a pass is running there: its end is waited for */
+        *ret = (struct source_request){.call.request = *msg};
+        status = source_call(cli->connection, ret, diag);
+    }
+    return status;
+}
 
 /* --- waiting ---------------------------------------------------------------------------------- */
 
