@@ -196,3 +196,20 @@ bool json_view_is(struct json_view value, const char *text)
     return value.at != NULL && value.bytes == bytes + 2 && value.at[0] == '"' &&
            memcmp(value.at + 1, text, bytes) == 0;
 }
+
+struct json_view json_view_named(struct json_view array, const char *key, const char *name)
+{
+    struct json_view item = {NULL, 0};
+    while (json_view_next(array, &item)) {
+        if (json_view_is(json_view_member(item, key), name)) {
+            return item;
+        }
+    }
+    return (struct json_view){NULL, 0};
+}
+
+uint64_t json_view_count(struct json_view object, const char *name)
+{
+    uint64_t value = 0;
+    return json_view_u64(json_view_member(object, name), &value) ? value : 0;
+}

@@ -29,6 +29,10 @@ bool json_view_next(struct json_view array, struct json_view *io_item);
 bool json_view_next_member(struct json_view object, struct json_view *ret_name,
                            struct json_view *io_value);
 
+/* Returns the item of the array whose member `key` is `name`, or none. */
+struct json_view json_view_named(struct json_view array, const char *key, const char *name);
+/* Returns the number of a member, or 0 if it is no whole number >= 0. */
+uint64_t json_view_count(struct json_view object, const char *name);
 bool json_view_u64(struct json_view value, uint64_t *ret); /* a whole number >= 0 */
 bool json_view_f64(struct json_view value, double *ret);
 bool json_view_is_true(struct json_view value);

@@ -54,6 +54,30 @@ class Refused(OnCeph):
         self.ceph.user(name, self.space, keyring)
         self.store = self.ceph.url(self.space, "cairn-ec", user=name, keyring=keyring)
 
+    def test_the_room_is_what_pools_and_quotas_leave(self):
+        """Of both kinds of pools, for the user that make-user makes; a quota bounds it, and a full one leaves nothing."""
+        def leaves(pool):
+            return next(row["stats"] for row in self.ceph.ask("df", "detail")["pools"] if row["name"] == pool)
+
+        for data in ("cairn", "cairn-ec"):
+            with self.subTest(data=data):
+                keyring, space = self.bed.path / f"{data}.keyring", f"{self.space}-{data}"
+                self.ceph.user(f"room-{data}", space, keyring)
+                daemon = self.daemon(data, store_url=self.ceph.url(space, data, user=f"room-{data}", keyring=keyring))
+                raw = self.ceph.ask("df")["stats"]["total_avail_bytes"]
+                now = wait_until("the monitor's figure is the daemon's", lambda: (
+                    lambda said, is_: said if abs(said["free_bytes"] - is_["max_avail"]) <= 64 << 20 else None)(
+                        self.health(daemon), leaves(data)), SOON_S)
+                self.assertLess(now["free_bytes"], raw * 0.75)
+                self.assertEqual(now["total_bytes"] - now["free_bytes"], leaves(data)["stored"])
+                self.assertIsNone(now["detail"])
+                self.ceph.ceph("osd", "pool", "set-quota", data, "max_bytes", str(leaves(data)["stored"] + (32 << 20)))
+                try:
+                    wait_until("the quota is what is left", lambda: self.health(daemon)["free_bytes"] <= 33 << 20, SOON_S)
+                finally:
+                    self.ceph.ceph("osd", "pool", "set-quota", data, "max_bytes", "0")
+                daemon.stop()
+
     @unittest.skipUnless(FULL, "CAIRN_FULL=1")
     def test_a_blocklisted_client(self):
         self.own_user("blocked")

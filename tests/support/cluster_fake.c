@@ -413,6 +413,7 @@ static int fake_usage(struct cluster *cluster, struct cluster_usage *ret)
     uint64_t total = medium->capacity > 0 ? medium->capacity : UINT64_C(1) << 40;
     *ret = (struct cluster_usage){.total_bytes = total,
                                   .free_bytes = total > medium->used ? total - medium->used : 0};
+    ret->records_free_bytes = ret->free_bytes;
     pthread_mutex_unlock(&medium->lock);
     return 0;
 }

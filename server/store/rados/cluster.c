@@ -4,6 +4,9 @@
  */
 #include "cluster.h"
 
+#include "base/check.h"
+#include "base/json_view.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -38,6 +41,47 @@ int cluster_map_add(struct cluster_map *map, const char *key, size_t bytes, cons
     pair.data[bytes] = 0;
     map->pairs[map->count++] = pair;
     return 0;
+}
+
+/* What a pool leaves to its clients. max_avail counts out copies and parity, and the space that the
+ * full ratio keeps; it knows no quota. */
+static bool pool_room(struct json_view df, const char *pool, uint64_t *ret_free,
+                      uint64_t *ret_stored)
+{
+    struct json_view row = json_view_named(json_view_member(df, "pools"), "name", pool);
+    struct json_view stats = json_view_member(row, "stats");
+    uint64_t room = 0, stored = json_view_count(stats, "stored");
+    uint64_t quota = json_view_count(stats, "quota_bytes");
+    uint64_t most = json_view_count(stats, "quota_objects");
+    if (!json_view_u64(json_view_member(stats, "max_avail"), &room)) {
+        return false;
+    }
+    if (quota > 0) {
+        room = min_u64(room, quota > stored ? quota - stored : 0);
+    }
+    if (most > 0 && json_view_count(stats, "objects") >= most) {
+        room = 0;
+    }
+    *ret_free = room;
+    *ret_stored = stored;
+    return true;
+}
+
+bool cluster_usage_read(size_t bytes, const char *df, const char *const pools[CLUSTER_POOLS],
+                        struct cluster_usage *ret)
+{
+    struct json_view view = json_view_of(bytes, df);
+    struct cluster_usage usage = {.is_raw = false};
+    uint64_t stored = 0, ignored = 0;
+    if (!pool_room(view, pools[CLUSTER_META], &usage.records_free_bytes, &ignored) ||
+        !pool_room(view, pools[CLUSTER_DATA], &usage.free_bytes, &stored)) {
+        return false;
+    }
+    /* A save needs both pools, but of that of the records next to nothing. */
+    usage.free_bytes = usage.records_free_bytes == 0 ? 0 : usage.free_bytes;
+    usage.total_bytes = usage.free_bytes + stored;
+    *ret = usage;
+    return true;
 }
 
 int cluster_release_check(int release, struct diag *diag)

@@ -79,8 +79,17 @@ struct cluster_call {
 };
 
 struct cluster_usage {
+    /* What clients can store in the pool of the pieces: copies and parity are counted out, and
+     * quotas are kept. */
     uint64_t total_bytes, free_bytes;
+    uint64_t records_free_bytes; /* the same of the pool of the records */
+    bool is_raw; /* the user may not ask for the pools: it is the cluster's raw space, all of it */
 };
+/* The question to a monitor, and what its answer says about two pools. Returns false if one of them
+ * is not in it. Pure. */
+#define CLUSTER_ASK_DF "{\"prefix\":\"df\",\"detail\":\"detail\",\"format\":\"json\"}"
+bool cluster_usage_read(size_t bytes, const char *df, const char *const pools[CLUSTER_POOLS],
+                        struct cluster_usage *ret);
 
 struct cluster_ops {
     void (*start)(struct cluster *cluster, struct cluster_call *call);

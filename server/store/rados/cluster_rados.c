@@ -249,17 +249,6 @@ static int real_wait(struct cluster *cluster, struct cluster_call *call)
     return rc < 0 ? rc : 0;
 }
 
-static int real_usage(struct cluster *cluster, struct cluster_usage *ret)
-{
-    struct rados_cluster_stat_t stat;
-    int rc = rados_cluster_stat(real_of(cluster)->rados, &stat);
-    if (rc == 0) {
-        *ret = (struct cluster_usage){.total_bytes = stat.kb * 1024,
-                                      .free_bytes = stat.kb_avail * 1024};
-    }
-    return rc;
-}
-
 /* Asks the monitors. The answer in `*ret` ends with a 0 byte that does not count, and the caller
  * frees it. */
 static int real_ask(struct cluster *cluster, const char *command, char **ret, size_t *ret_bytes)
@@ -280,6 +269,29 @@ static int real_ask(struct cluster *cluster, const char *command, char **ret, si
     rados_buffer_free(out);
     rados_buffer_free(said);
     return rc == 0 && copy == NULL ? -ENOMEM : rc;
+}
+
+/* A user that may not ask the monitors is told the cluster's raw space. */
+static int real_usage(struct cluster *cluster, struct cluster_usage *ret)
+{
+    struct real *real = real_of(cluster);
+    struct rados_cluster_stat_t stat;
+    char *df = NULL;
+    size_t bytes = 0;
+    int rc = real_ask(cluster, CLUSTER_ASK_DF, &df, &bytes);
+    bool is_read = rc == 0 && cluster_usage_read(bytes, df, (const char *const *)real->pools, ret);
+    free(df);
+    if (is_read || (rc != 0 && rc != -EACCES && rc != -EPERM)) {
+        return rc;
+    }
+    rc = rados_cluster_stat(real->rados, &stat);
+    if (rc == 0) {
+        *ret = (struct cluster_usage){.total_bytes = stat.kb * 1024,
+                                      .free_bytes = stat.kb_avail * 1024,
+                                      .records_free_bytes = stat.kb_avail * 1024,
+                                      .is_raw = true};
+    }
+    return rc;
 }
 
 /* Closes the connection and frees the cluster. */

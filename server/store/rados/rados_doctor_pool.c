@@ -26,24 +26,6 @@ struct pool {
     uint64_t type, size, min_size;
 };
 
-/* Returns the item of the array whose member `key` is `name`; an empty view if there is none. */
-static struct json_view find_named(struct json_view array, const char *key, const char *name)
-{
-    struct json_view item = {NULL, 0};
-    while (json_view_next(array, &item)) {
-        if (json_view_is(json_view_member(item, key), name)) {
-            return item;
-        }
-    }
-    return (struct json_view){NULL, 0};
-}
-
-static uint64_t number(struct json_view object, const char *name)
-{
-    uint64_t value = 0;
-    return json_view_u64(json_view_member(object, name), &value) ? value : 0;
-}
-
 /* Returns true if the word is in a comma-separated text, in which the monitors give flags and
  * lists. */
 static bool has_word(struct json_view text, const char *word)
@@ -137,9 +119,10 @@ static void check_kind(const struct pool *pool, bool is_meta, struct json_view o
 /* Tells how much of the pool's quotas is used. */
 static void check_quota(const struct pool *pool)
 {
-    uint64_t quota = number(pool->map, "quota_max_bytes"), used = number(pool->stats, "stored");
-    uint64_t objects_max = number(pool->map, "quota_max_objects"),
-             objects = number(pool->stats, "objects");
+    uint64_t quota = json_view_count(pool->map, "quota_max_bytes"),
+             used = json_view_count(pool->stats, "stored");
+    uint64_t objects_max = json_view_count(pool->map, "quota_max_objects"),
+             objects = json_view_count(pool->stats, "objects");
     if (quota > 0) {
         bool is_full = used >= quota;
         bool is_near = used / QUOTA_WARNING_PERCENT >= quota / 100;
@@ -189,8 +172,8 @@ static void check_fullness(const struct pool *pool)
     } else if (known) {
         doctor_add(pool->doctor, DOCTOR_GOOD, pool->check,
                    "%.1f GiB are stored, and there is room for %.1f GiB more",
-                   (double)number(pool->stats, "stored") / (1 << 30),
-                   (double)number(pool->stats, "max_avail") / (1 << 30));
+                   (double)json_view_count(pool->stats, "stored") / (1 << 30),
+                   (double)json_view_count(pool->stats, "max_avail") / (1 << 30));
     }
 }
 
@@ -200,16 +183,17 @@ void rados_doctor_pool(const char *name, bool is_meta, struct json_view report, 
     struct json_view osdmap = json_view_member(report, "osdmap");
     struct pool pool = {.name = name, .doctor = doctor};
     snprintf(pool.check, sizeof(pool.check), "pool %s", name);
-    pool.map = find_named(json_view_member(osdmap, "pools"), "pool_name", name);
+    pool.map = json_view_named(json_view_member(osdmap, "pools"), "pool_name", name);
     if (pool.map.at == NULL) {
         doctor_add(doctor, DOCTOR_UNSAFE, pool.check, "there is no pool of that name");
         doctor_remedy(doctor, "ceph osd pool create %s", name);
         return;
     }
-    pool.stats = json_view_member(find_named(json_view_member(df, "pools"), "name", name), "stats");
-    pool.type = number(pool.map, "type");
-    pool.size = number(pool.map, "size");
-    pool.min_size = number(pool.map, "min_size");
+    pool.stats =
+        json_view_member(json_view_named(json_view_member(df, "pools"), "name", name), "stats");
+    pool.type = json_view_count(pool.map, "type");
+    pool.size = json_view_count(pool.map, "size");
+    pool.min_size = json_view_count(pool.map, "min_size");
     check_kind(&pool, is_meta, osdmap);
     check_quota(&pool);
     check_fullness(&pool);

@@ -421,7 +421,12 @@ int rados_op_usage(struct rados_store *store, struct store_req *req)
     }
     req->ret_usage = (struct store_usage){.total_bytes = usage.total_bytes,
                                           .free_bytes = usage.free_bytes,
-                                          .records_free_bytes = usage.free_bytes,
+                                          .records_free_bytes = usage.records_free_bytes,
                                           .read_only = store->read_only};
+    if (usage.is_raw) {
+        snprintf(req->ret_usage.detail, sizeof(req->ret_usage.detail),
+                 "this is the cluster's raw space, of which pools and quotas leave less: the cephx "
+                 "user may not ask for it (`ceph auth caps` mon 'allow r')");
+    }
     return 0;
 }

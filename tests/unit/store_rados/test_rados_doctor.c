@@ -4,6 +4,7 @@
  * good. Method: a fake cluster, and a monitor that says what the case wants to hear.
  */
 #include "base/check.h"
+#include "store/rados/cluster.h"
 #include "store/rados/rados_doctor.h"
 #include "support/cluster_fake.h"
 #include "support/unit_test.h"
@@ -285,10 +286,46 @@ static void silence_is_waited_for_once(void **state)
     assert_true(has(&examined->doctor, DOCTOR_UNSAFE, "use of p", "did not answer in time"));
 }
 
+/* What the pools leave: not the cluster's raw space, but without copies and parity, and no more
+ * than a quota leaves. */
+static void the_room_is_that_of_the_pools(void **state)
+{
+    static const char format[] =
+        "{\"stats\":{\"total_avail_bytes\":9000000},\"pools\":["
+        "{\"name\":\"meta\",\"stats\":{\"stored\":10,\"objects\":4,\"max_avail\":%u}},"
+        "{\"name\":\"data\",\"stats\":{\"stored\":500,\"objects\":7,\"max_avail\":2000,"
+        "\"quota_objects\":%u,\"quota_bytes\":%u}}]}";
+    static const struct {
+        unsigned meta, objects_max, quota;
+        uint64_t free_bytes, total_bytes;
+    } rows[] = {{900, 0, 0, 2000, 2500}, {900, 8, 700, 200, 700}, {900, 0, 9000, 2000, 2500},
+                {900, 0, 400, 0, 500},   {900, 7, 0, 0, 500},     {0, 0, 0, 0, 500}};
+    static const char *const pools[CLUSTER_POOLS] = {"meta", "data"};
+    static const char *const other[CLUSTER_POOLS] = {"meta", "none"};
+    char text[512];
+    struct cluster_usage usage;
+    (void)state;
+    for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
+        int bytes =
+            snprintf(text, sizeof(text), format, rows[i].meta, rows[i].objects_max, rows[i].quota);
+        assert_true(cluster_usage_read((size_t)bytes, text, pools, &usage));
+        assert_true(usage.free_bytes == rows[i].free_bytes);
+        assert_true(usage.total_bytes == rows[i].total_bytes);
+        assert_true(usage.records_free_bytes == rows[i].meta);
+        assert_false(usage.is_raw);
+        assert_false(cluster_usage_read((size_t)bytes, text, other, &usage));
+        assert_false(cluster_usage_read((size_t)bytes / 2, text, pools, &usage));
+    }
+}
+
 static const struct CMUnitTest tests[] = {
-    POINT(a_good_cluster_is_good),        POINT(what_is_bad_is_found),
-    POINT(coded_pools_need_spare_pieces), POINT(use_is_tried),
-    POINT(an_old_cluster_is_refused),     POINT(silence_is_waited_for_once),
+    POINT(a_good_cluster_is_good),
+    POINT(what_is_bad_is_found),
+    POINT(coded_pools_need_spare_pieces),
+    POINT(use_is_tried),
+    POINT(an_old_cluster_is_refused),
+    POINT(silence_is_waited_for_once),
+    cmocka_unit_test(the_room_is_that_of_the_pools),
 };
 
 UNIT_TEST_MAIN(tests)
