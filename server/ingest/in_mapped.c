@@ -88,8 +88,8 @@ static void end_part(struct mapped_write *write, int status, const struct diag *
         ingest->described_bytes -= own_bytes(write->base.envelope_count);
         encode_pool_give_buffer(write->buffer);
         mapped_unref(write->mapped);
+        in_write_leave(&write->base);
         free(write);
-        object->pending--;
     }
     if (status != 0) {
         in_object_fail(object, status, diag_text(diag, status));
@@ -163,6 +163,7 @@ static void digest_done(struct work *work)
     bool goes_on = false;
     if (write->status == 0 && write->pack == PACK_NOT) {
         note_digests(write);
+        in_write_known(&write->base);
     } else if (write->status == 0 && !in_object_has_failed(object)) {
         goes_on = note_packed(write);
     }
@@ -274,6 +275,8 @@ static void begin_write(struct ingest *ingest, struct writer *writer)
     if (write->pack == PACK_NOT) {
         write->parts_left = 2;
         queue_digest(writer, write);
+    } else {
+        in_write_known(&write->base);
     }
     ingest->mapped_writes++;
     write->counted_bytes = write->base.payload_bytes;
@@ -281,6 +284,7 @@ static void begin_write(struct ingest *ingest, struct writer *writer)
     sink_rate_begin(&ingest->encode_pool.rate, loop_now_ms(ingest->loop));
     if (sm_is(&object->sm, IN_WRITING)) {
         in_write_submit(&write->base);
+        in_object_advance(object);
         return;
     }
     /* Created only before its first write: an open object is an open file. */

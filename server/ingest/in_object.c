@@ -7,9 +7,11 @@
  *       |\-> failed -> gone
  *        \-> durable              all chunks are stored elsewhere: nothing is created
  *
- * FILLING waits for the first write. CREATING, FOOTER, SEALING and ABORTING wait for the store, and
- * WRITING for the end of the object and of its writes, which run side by side. FAILED waits until
- * nobody works for the object any more. DURABLE and GONE free it.
+ * FILLING waits for the first write. CREATING, SEALING and ABORTING wait for the store, and WRITING
+ * for the end of the object and until each payload is verified. Writes run side by side, the footer
+ * beside the last ones, because a trip to a cluster costs a small save more than its bytes; FOOTER
+ * waits for all of them. FAILED waits until nobody works for the object any more. DURABLE and GONE
+ * free it.
  *
  * Its payloads come one of two ways (struct in_way): by the socket (in_socket.c), or as
  * descriptions of an arena (in_mapped.c). Invariant: an object is sealed only when every chunk in
@@ -181,6 +183,23 @@ void in_write_submit(struct in_write *write)
     store_submit(object->writer->ingest->store, &write->req);
 }
 
+void in_write_known(struct in_write *write)
+{
+    CHECK(!write->known);
+    write->known = true;
+    write->object->known++;
+    CHECK(write->object->known <= write->object->pending);
+}
+
+void in_write_leave(struct in_write *write)
+{
+    struct in_object *object = write->object;
+    CHECK(object->pending > 0);
+    object->pending--;
+    object->known -= write->known;
+    CHECK(object->known <= object->pending);
+}
+
 /* Checks that the chunks fill the payload: sorted, without overlap, from its first byte to its
  * last. */
 static int check_envelopes(const struct msg_data *data, uint32_t payload_bytes, struct diag *diag)
@@ -317,7 +336,7 @@ static void enter_creating(struct sm *sm)
     submit(object, (struct store_req){.op = STORE_CREATE, .bytes = object->bytes_max});
 }
 
-/* The states CREATING and FOOTER: wait for the store. */
+/* The states CREATING and FOOTER: wait for the store, and FOOTER for all payloads too. */
 static enum sm_result on_answer(struct sm *sm)
 {
     struct in_object *object = of_sm(sm);
@@ -327,8 +346,12 @@ static enum sm_result on_answer(struct sm *sm)
     }
     if (req->status != 0) {
         in_object_fail(object, req->status, diag_text(&req->diag, req->status));
+    } else if (sm_is(sm, IN_CREATING)) {
+        sm_move(sm, IN_WRITING);
+    } else if (object->pending == 0) {
+        sm_move(sm, IN_SEALING);
     } else {
-        sm_move(sm, sm_is(sm, IN_CREATING) ? IN_WRITING : IN_SEALING);
+        return SM_WAIT;
     }
     return SM_AGAIN;
 }
@@ -363,11 +386,11 @@ static int make_footer(struct in_object *object)
     return made ? 0 : CAIRN_E_NO_MEMORY;
 }
 
-/* The state WRITING: waits for the end of the object, and of its writes. */
+/* The state WRITING: waits for the end of the object, and until its footer is known. */
 static enum sm_result on_writing(struct sm *sm)
 {
     struct in_object *object = of_sm(sm);
-    if (object->pending > 0 || !object->ended) {
+    if (object->pending > object->known || !object->ended) {
         return SM_WAIT;
     }
     int status = make_footer(object);
@@ -450,7 +473,8 @@ static void check_object(const struct sm *sm)
     CHECK(!exists || object->created);
     CHECK(state != IN_CREATING || !object->created);
     CHECK(!is_whole || object->ended);
-    CHECK(!is_whole || object->pending == 0);
+    CHECK(!is_whole || object->pending == object->known);
+    CHECK(!is_whole || state == IN_FOOTER || object->pending == 0);
     CHECK(!is_whole || list_is_empty(&object->ready));
     CHECK(!is_whole || all_pieces_are_placed(object));
     CHECK(state != IN_FOOTER || object->footer != NULL);

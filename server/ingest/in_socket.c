@@ -52,8 +52,8 @@ static void end_write(struct in_write *base, int status, const struct diag *diag
     CHECK(object->pending > 0);
     CHECK(object->way->end_write == end_write);
     credit_put(object->writer->ingest->credit, base->payload);
+    in_write_leave(base);
     free(of_base(base));
-    object->pending--;
     if (status != 0) {
         in_object_fail(object, status, diag_text(diag, status));
     }
@@ -67,10 +67,14 @@ static void verify_done(struct work *work)
     if (write->status != 0 || in_object_has_failed(object)) {
         struct diag diag = write->diag;
         end_write(&write->base, write->status, &diag);
-    } else if (sm_is(&object->sm, IN_CREATING)) {
+        return;
+    }
+    in_write_known(&write->base);
+    if (sm_is(&object->sm, IN_CREATING)) {
         list_add_tail(&object->ready, &write->base.link);
     } else {
         in_write_submit(&write->base);
+        in_object_advance(object);
     }
 }
 

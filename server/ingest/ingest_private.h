@@ -139,6 +139,7 @@ struct in_object {
     bool quiet;               /* its session is gone: no event is sent */
     bool busy;                /* req is at the store */
     uint32_t pending;         /* writes whose payload has come and is not on the disk yet */
+    uint32_t known;           /* of these, verified and placed: only the disk is waited for */
     uint32_t stream;          /* stream of the newest frame */
     uint64_t bytes_max;       /* reserved at the store, including the footer */
     uint64_t next_offset;     /* by the client's numbering: where the next payload begins */
@@ -157,11 +158,12 @@ struct in_write {
     struct list link; /* in object.ready or writer.to_write */
     struct in_object *object;
     struct store_req req;
-    uint8_t
-        *payload; /* a buffer of credit, or memory of an arena (read-only) or of an encode buffer */
+    /* A buffer of credit, or memory of an arena (read-only) or of an encode buffer. */
+    uint8_t *payload;
     uint64_t offset; /* in the object */
     uint32_t payload_bytes, envelope_count;
     struct envelope *envelopes; /* sorted; offsets are relative to the payload */
+    bool known;                 /* counted in object.known */
 };
 
 /* Whether a described payload is packed: compared with what is durable, and encoded. */
@@ -234,6 +236,8 @@ void *in_object_room(void *items, uint32_t needed, size_t item_bytes, uint32_t *
 /* Called with the first write, which is ready: creates the object at the store. */
 void in_object_create(struct in_object *object);
 void in_write_submit(struct in_write *write);
+void in_write_known(struct in_write *write); /* what the footer says of its chunks is final */
+void in_write_leave(struct in_write *write); /* it is on the disk, or never will be */
 void in_object_fail(struct in_object *object, int code, const char *text);
 bool in_object_has_failed(const struct in_object *object);
 /* Called when something has changed that the object's state may wait for. May free the object. */

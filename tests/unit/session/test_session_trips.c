@@ -14,9 +14,10 @@
 
 enum { TRIP_MS = 200, POLL_MS = 250, FORGOTTEN_MS = 120000, STEPS = 3 };
 
-/* OPEN; the object's begin, bytes, footer and seal; the part; the seal in the record; pages and
- * manifest side by side; the commit. What is to be noted down before any of them goes beside. */
-enum { TRIPS_MOST = 9 };
+/* OPEN; the object's begin, bytes with its footer, and seal; the part; the seal in the record;
+ * pages and manifest side by side; the commit. What is to be noted down before any of them goes
+ * beside. */
+enum { TRIPS_MOST = 8 };
 
 struct slow { /* a cluster some way off */
     struct cluster base;
