@@ -6,6 +6,7 @@
 #include "cairn.h"
 
 #include "base/limits.h"
+#include "engine/engine.h"
 #include "format/entries.h"
 #include "format/part.h"
 #include "snapshot/watch.h"
@@ -52,6 +53,9 @@ ABI_SAME(CAIRN_FORGOTTEN, CKPT_FORGOTTEN);
 ABI_SAME(CAIRN_VERIFIED, HEALTH_VERIFIED);
 ABI_SAME(CAIRN_SUSPECT, HEALTH_SUSPECT);
 ABI_SAME(CAIRN_DAMAGED, HEALTH_DAMAGED);
+ABI_SAME(CAIRN_DOWN_WAIT, 1 + WHEN_DOWN_WAIT);
+ABI_SAME(CAIRN_DOWN_SKIP, 1 + WHEN_DOWN_SKIP);
+ABI_SAME(CAIRN_DOWN_TRAIN, 1 + WHEN_DOWN_TRAIN);
 ABI_SAME(CAIRN_VERIFY_SAMPLED, WATCH_SAMPLED);
 ABI_SAME(CAIRN_VERIFY_FULL, WATCH_FULL);
 ABI_SAME(CAIRN_CHECK_WARN, CHECK_WARN);
@@ -63,7 +67,7 @@ ABI_SAME(16 << 10, LIMIT_METADATA_BYTES); /* cairn_save_options.metadata */
  * those of the first version). */
 #if defined(__LP64__)
 _Static_assert(sizeof(struct cairn_error) == 512, "cairn_error");
-_Static_assert(sizeof(struct cairn_options) == 128, "cairn_options");
+_Static_assert(sizeof(struct cairn_options) == 136, "cairn_options");
 _Static_assert(sizeof(struct cairn_box) == 32, "cairn_box");
 _Static_assert(sizeof(struct cairn_tensor) == 88, "cairn_tensor");
 _Static_assert(sizeof(struct cairn_blob) == 48, "cairn_blob");

@@ -25,7 +25,8 @@ enum {
     API_SNAPSHOTS_MAX = 64,
     API_IO_DEADLINE_MS = 30000,
     API_SAVE_DEADLINE_MS = 600000,
-    API_CLOSE_GRACE_MS = 2000, /* for the answers to the aborts that cairn_close sends */
+    API_REFUSAL_GRACE_MS = 10000, /* for telling other ranks of refused saves in cairn_close */
+    API_CLOSE_GRACE_MS = 2000,    /* for the answers to the aborts that cairn_close sends */
 };
 
 /* --- the handle (handle.c, close.c) ------------------------------------------------------- */
@@ -167,6 +168,8 @@ int MUST_USE op_start(struct cairn_op *op, void (*start)(struct post *post), str
  * back the loop's reference. */
 void op_release(struct cairn_op *op, bool is_copied);
 void op_refuse(struct cairn_op *op, int status, const struct diag *diag);
+/* Returns whether the op is a save that was refused, and now only tells the other ranks. */
+bool op_is_refused(struct cairn_op *op);
 void op_stage(struct cairn_op *op);
 void op_hand(struct cairn_op *op);
 void op_finish(struct cairn_op *op, int status, const struct diag *diag);

@@ -37,12 +37,25 @@ void handle_teardown(struct cairn *cairn)
     free(cairn);
 }
 
-/* Waits until nothing is in flight. The lock must be held. */
-static void drain(struct cairn *cairn, int64_t deadline_ms)
+/* Returns whether an operation is in flight that can still end well: a save that was refused only
+ * tells the other ranks of it. The lock must be held. */
+static bool has_hope(struct cairn *cairn)
+{
+    list_each (node, &cairn->ops) {
+        if (!op_is_refused(list_item(node, struct cairn_op, link))) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* Waits until nothing is in flight or, if refusals do not count, nothing that can still end well.
+ * The lock must be held. */
+static void drain(struct cairn *cairn, int64_t deadline_ms, bool refusals)
 {
     struct timespec due = args_due(deadline_ms);
     int errnum = 0;
-    while (!list_is_empty(&cairn->ops) && errnum == 0) {
+    while ((refusals ? !list_is_empty(&cairn->ops) : has_hope(cairn)) && errnum == 0) {
         errnum = deadline_ms == CAIRN_FOREVER
                      ? pthread_cond_wait(&cairn->cond, &cairn->lock)
                      : pthread_cond_timedwait(&cairn->cond, &cairn->lock, &due);
@@ -65,12 +78,15 @@ static int close_handle(void *arg, struct diag *diag)
     }
     pthread_mutex_lock(&cairn->lock);
     cairn->is_closing = true;
-    drain(cairn, call->deadline_ms);
+    drain(cairn, call->deadline_ms, false);
+    drain(cairn,
+          call->deadline_ms < API_REFUSAL_GRACE_MS ? call->deadline_ms : API_REFUSAL_GRACE_MS,
+          true);
     if (!list_is_empty(&cairn->ops)) {
         list_each (node, &cairn->ops) {
             op_abort(list_item(node, struct cairn_op, link));
         }
-        drain(cairn, API_CLOSE_GRACE_MS);
+        drain(cairn, API_CLOSE_GRACE_MS, true);
     }
     pthread_mutex_unlock(&cairn->lock);
 

@@ -160,18 +160,29 @@ void op_release(struct cairn_op *op, bool is_copied)
     pthread_mutex_unlock(&op->lock);
 }
 
-/* Makes the call fail. The save touches no tensor any more, and only tells the other ranks. */
+/* Makes the call fail, or what waits for the copy of a lazy save. The save touches no tensor any
+ * more, and only tells the other ranks. */
 void op_refuse(struct cairn_op *op, int status, const struct diag *diag)
 {
     pthread_mutex_lock(&op->cairn->lock);
     return_loan(op);
-    pthread_mutex_unlock(&op->cairn->lock);
     pthread_mutex_lock(&op->lock);
     op->refused = *diag;
     op->refused.code = status;
     op->released = true;
     pthread_cond_broadcast(&op->cond);
     pthread_mutex_unlock(&op->lock);
+    pthread_cond_broadcast(&op->cairn->cond); /* cairn_close waits less for it */
+    pthread_mutex_unlock(&op->cairn->lock);
+    fire(op, CAIRN_RELEASED, false, status);
+}
+
+bool op_is_refused(struct cairn_op *op)
+{
+    pthread_mutex_lock(&op->lock);
+    bool refused = op->refused.code != 0 || (op->is_save && op->u.save.refusal.code != 0);
+    pthread_mutex_unlock(&op->lock);
+    return refused;
 }
 
 void op_stage(struct cairn_op *op)
@@ -214,7 +225,7 @@ void op_finish(struct cairn_op *op, int status, const struct diag *diag)
         diag_clear(&cairn->fenced); /* the attempt has seen the newest term now */
     }
     /* Written on this thread; the caller of cairn_save knows. */
-    bool was_refused = op->refused.code != 0 || (op->is_save && op->u.save.refusal.code != 0);
+    bool was_refused = op_is_refused(op);
     if (cairn->is_closing && op->is_save && status != 0 && !was_refused &&
         cairn->close_failure.code == 0) {
         cairn->close_failure = final;
@@ -251,17 +262,22 @@ static int op_check(const struct cairn_op *op, struct diag *diag)
     return 0;
 }
 
+static bool is_release(enum cairn_stage stage)
+{
+    return stage == CAIRN_RELEASED || stage == OP_RELEASED;
+}
+
 /* Returns whether the stage has been reached well. The op's lock must be held. */
 static bool is_well(const struct cairn_op *op, enum cairn_stage stage)
 {
-    return (op->staged && (stage == CAIRN_RELEASED || stage == OP_RELEASED)) ||
-           (op->handed && stage == CAIRN_HANDED_OVER) || (op->released && stage == OP_RELEASED);
+    return (op->staged && is_release(stage)) || (op->handed && stage == CAIRN_HANDED_OVER) ||
+           (op->released && stage == OP_RELEASED);
 }
 
 /* Returns whether the stage is reached. The op's lock must be held. */
 static bool has_reached(const struct cairn_op *op, enum cairn_stage stage)
 {
-    return op->done || is_well(op, stage);
+    return op->done || is_well(op, stage) || (op->refused.code != 0 && is_release(stage));
 }
 
 /* Returns the result of the stage, or AGAIN if it is not reached yet. A stage that has succeeded
@@ -271,7 +287,7 @@ static int outcome(const struct cairn_op *op, enum cairn_stage stage, struct dia
     if (!has_reached(op, stage)) {
         return diag_set(diag, CAIRN_E_AGAIN, "the operation has not ended yet");
     }
-    if (stage == OP_RELEASED && op->refused.code != 0) {
+    if (op->refused.code != 0 && is_release(stage)) {
         return diag_copy(diag, &op->refused);
     }
     return is_well(op, stage) || op->status == 0 ? 0 : diag_copy(diag, &op->diag);

@@ -146,6 +146,19 @@ static int check_options(const struct cairn_options *options, struct diag *diag)
     return 0;
 }
 
+/* Takes what is to become of saves that no server takes. */
+static int parse_when_down(int64_t option, enum when_down *ret, struct diag *diag)
+{
+    if (option < 0 || option > CAIRN_DOWN_TRAIN) {
+        return diag_set(diag, CAIRN_E_INVALID,
+                        "options.when_down is %lld; it must be CAIRN_DOWN_WAIT, CAIRN_DOWN_SKIP or "
+                        "CAIRN_DOWN_TRAIN",
+                        (long long)option);
+    }
+    *ret = option == 0 ? WHEN_DOWN_WAIT : (enum when_down)(option - CAIRN_DOWN_WAIT);
+    return 0;
+}
+
 unsigned options_threads(int32_t wanted)
 {
     cpu_set_t cpus;
@@ -166,6 +179,7 @@ int options_apply(struct cairn *cairn, const char *url, const struct cairn_optio
     struct engine_options *engine = &cairn->engine_options;
     int rc = check_options(options, diag);
     rc = rc != 0 ? rc : args_check_when_full(options->when_full, diag);
+    rc = rc != 0 ? rc : parse_when_down(options->when_down, &engine->when_down, diag);
     rc = rc != 0 ? rc : parse_encoding(options->encoding, &engine->encoding, diag);
     rc = rc != 0 ? rc : url_parse(url, getenv("CAIRN_SERVER"), false, &engine->url, diag);
     rc = rc != 0 ? rc : parse_transport(&engine->transport, diag);

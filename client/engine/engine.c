@@ -102,11 +102,13 @@ static void tell_up(struct list *ops)
     }
 }
 
-void engine_on_up(struct engine *engine)
+void engine_on_unmet(struct engine *engine) { tell_ready(engine); }
+
+void engine_on_up(struct engine *engine, bool is_new)
 {
     CHECK(link_is_up(&engine->link));
     hand_reset(engine);
-    if (!engine->ready_told) {
+    if (is_new) {
         engine->newest_seen = engine->link.joined.newest_term;
     }
     tell_ready(engine);

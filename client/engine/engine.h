@@ -26,6 +26,13 @@ enum engine_transport {
     TRANSPORT_MEMFD   /* hands over the arena; a save that cannot do so fails */
 };
 
+/* What becomes of a save that would make its caller wait while no server can be reached. */
+enum when_down {
+    WHEN_DOWN_WAIT, /* it waits, within its deadline */
+    WHEN_DOWN_SKIP, /* it ends with SKIPPED, on all ranks */
+    WHEN_DOWN_TRAIN /* the same, and the engine is ready even if no server answers */
+};
+
 /* How an engine works. It is copied by engine_new; what it points to is borrowed until engine_close
  * is done, unless a comment says otherwise. */
 struct engine_options {
@@ -55,6 +62,7 @@ struct engine_options {
      * the sink, or the densest. */
     enum encode_mode encoding;
     enum engine_transport transport;
+    enum when_down when_down;
     /* Replaces connecting: returns a connected socket (offline mode, tests). NULL makes the engine
      * connect to url.servers in turn. */
     int (*dial)(void *user, struct sock **ret, struct diag *diag);
@@ -62,9 +70,10 @@ struct engine_options {
 };
 
 /* Starts an engine, which connects in the background. ready is called once: with 0 when the rank
- * has joined, else with the reason why it has not (UNREACHABLE, AUTH, VERSION, DUPLICATE_RANK,
- * WORLD_MISMATCH ...). A connection that is lost later is replaced by reconnecting, for as long as
- * operations wait. */
+ * has joined, and with WHEN_DOWN_TRAIN also when the first try has failed for the moment; else with
+ * the reason why it has not joined (UNREACHABLE, AUTH, VERSION, DUPLICATE_RANK, WORLD_MISMATCH
+ * ...). A connection that is lost later is replaced by reconnecting, for as long as operations
+ * wait. */
 int MUST_USE engine_new(const struct engine_options *options,
                         void (*ready)(void *user, int status, const struct diag *diag), void *user,
                         struct engine **ret, struct diag *diag);

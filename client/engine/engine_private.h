@@ -7,9 +7,11 @@
 
 #include "engine/operations.h"
 
-/* engine.c. The link calls these when the connection is joined, when it is lost, when it has failed
- * for good, and when the server grants credit. */
-void engine_on_up(struct engine *engine);
+/* engine.c. The link calls these when the connection is joined (is_new: for the first time), when
+ * the engine is to begin without one, when it is lost, when it has failed for good, and when the
+ * server grants credit. */
+void engine_on_up(struct engine *engine, bool is_new);
+void engine_on_unmet(struct engine *engine);
 void engine_on_down(struct engine *engine);
 void engine_on_final(struct engine *engine, int status, const struct diag *diag);
 void engine_on_granted(struct engine *engine);

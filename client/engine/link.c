@@ -31,7 +31,8 @@ enum {
     LINK_ATTEMPT_MS = 10000,
     LINK_ATTEMPT_MANY_MS = 3000,
     LINK_BEAT_MS = 1000,
-    LINK_DEAD_MS = 3500
+    LINK_DEAD_MS = 3500,
+    LINK_AWAY_MS = 500 /* without a connection to the only server */
 };
 
 static enum sm_result on_dial(struct sm *sm);
@@ -94,7 +95,7 @@ static size_t home_of(const struct link *link)
 
 void link_start(struct link *link)
 {
-    link->began_ms = loop_now_ms(link->engine->options.loop);
+    link->began_ms = link->turned_ms = loop_now_ms(link->engine->options.loop);
     loop_random(link->engine->options.loop, sizeof link->draw, &link->draw);
     link->server_idx = home_of(link);
     timer_start(&link->timer, 0);
@@ -145,6 +146,21 @@ void link_say_why(const struct link *link, size_t bytes, char *ret)
  * only afterwards. */
 bool link_is_up(const struct link *link) { return link->conn != NULL && sm_is(&link->sm, LINK_UP); }
 
+bool link_is_away(struct link *link)
+{
+    uint64_t down_ms = loop_now_ms(link->engine->options.loop) - link->turned_ms;
+    if (link_is_up(link)) {
+        return conn_silent_ms(link->conn) >= LINK_DEAD_MS;
+    }
+    return down_ms >= (server_count(link) > 1 ? LINK_DEAD_MS : LINK_AWAY_MS);
+}
+
+/* Returns whether the caller of engine_new still waits for the first connection. */
+static bool is_first(const struct link *link)
+{
+    return !link->joined_once && !link->engine->ready_told;
+}
+
 /* Returns whether this is a refusal that another try, or another server, cannot change. */
 static bool is_final(int status)
 {
@@ -190,7 +206,8 @@ static bool is_late(const struct link *link, int code)
     uint64_t waited_ms = loop_now_ms(options->loop) - link->began_ms;
     bool refused =
         options->refused_ms != 0 && waited_ms >= options->refused_ms && !is_momentary(code);
-    return !link->joined_once && (refused || waited_ms >= options->io_deadline_ms);
+    return is_first(link) && options->when_down != WHEN_DOWN_TRAIN &&
+           (refused || waited_ms >= options->io_deadline_ms);
 }
 
 static const char *server_name(const struct link *link)
@@ -244,6 +261,7 @@ static void link_failed(struct link *link, int status, const struct diag *diag)
                      : "cannot connect",
         lu("rank", engine->options.rank), ls("err", link->diag.text));
     drop_conn(link, false);
+    link->turned_ms = was_up ? loop_now_ms(engine->options.loop) : link->turned_ms;
     bool late = is_late(link, code);
     if (is_final(code) || late) {
         link->status = code;
@@ -254,6 +272,9 @@ static void link_failed(struct link *link, int status, const struct diag *diag)
     } else {
         link->server_idx++;
         sm_move(&link->sm, LINK_BACKOFF);
+        if (is_first(link) && engine->options.when_down == WHEN_DOWN_TRAIN) {
+            engine_on_unmet(engine);
+        }
     }
     if (was_up) {
         engine_on_down(engine);
@@ -306,7 +327,7 @@ void link_reset(struct link *link, int status, const char *why)
 static uint64_t cut_wait(const struct link *link, uint64_t ms)
 {
     uint64_t end_ms = link->began_ms + link->engine->options.io_deadline_ms;
-    return link->joined_once ? ms : min_u64(ms, engine_ms_left(link->engine, end_ms));
+    return is_first(link) ? min_u64(ms, engine_ms_left(link->engine, end_ms)) : ms;
 }
 
 /* Returns the next wait. If the caller allows only a short time for refusals, the last try comes at
@@ -316,7 +337,7 @@ static uint64_t backoff_of(struct link *link)
     uint64_t end_ms = link->began_ms + link->engine->options.refused_ms;
     uint64_t ms = cut_wait(link, draw_backoff(link)),
              left_ms = engine_ms_left(link->engine, end_ms);
-    return link->joined_once || left_ms == 0 ? ms : min_u64(ms, left_ms);
+    return !is_first(link) || left_ms == 0 ? ms : min_u64(ms, left_ms);
 }
 
 static enum sm_result on_backoff(struct sm *sm)
@@ -483,10 +504,12 @@ static void link_now_up(struct link *link)
     CHECK(link->credits_asked == 0);
     timer_stop(&link->timer);
     link->backoff_ms = 0;
+    link->turned_ms = loop_now_ms(link->engine->options.loop);
+    bool is_new = !link->joined_once;
     link->joined_once = true;
     diag_clear(&link->first);
     sm_move(&link->sm, LINK_UP);
-    engine_on_up(link->engine);
+    engine_on_up(link->engine, is_new);
 }
 
 /* With several servers, shortens the heartbeat, so that a silent server is left in time. It may be

@@ -55,6 +55,7 @@ struct link {
     uint64_t draw; /* random; where a client that is no rank begins in the list of servers */
     uint32_t backoff_ms;
     uint64_t began_ms;  /* when the first connect began */
+    uint64_t turned_ms; /* when the connection came or went last; began_ms before the first */
     struct timer timer; /* of the present state: the attempt, or the back-off */
     /* joined_once: a JOIN has succeeded. answered: engine_on_final was called. stopped: link_stop
      * was called. */
@@ -88,6 +89,10 @@ void link_stop(struct link *link);
  * pass its deadline asleep while the server is already back. */
 void link_hurry(struct link *link);
 bool link_is_up(const struct link *link);
+/* Returns whether no server has been heard for so long that a caller who does not want to wait for
+ * one should go on. While there is a connection, that is known only after a few calls, between
+ * which the loop has turned. */
+bool link_is_away(struct link *link);
 /* Writes why there is no connection: the first cause since there was one, and the last. */
 void link_say_why(const struct link *link, size_t bytes, char *ret);
 /* Puts the request into the table under a new stream number. The link must be up. */

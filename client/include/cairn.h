@@ -33,8 +33,7 @@
  *    parent's go on. The child may open handles of its own.
  *  - A bug in Cairn never ends your process. The handle dies: everything in flight ends with
  *    CAIRN_E_INTERNAL, and so does every later call. Close it, and open another one if you like.
- *
- * C99 and C++. Link with `pkg-config --cflags --libs cairn`.
+ *  - It is C99 and C++. Link with `pkg-config --cflags --libs cairn`.
  */
 #ifndef CAIRN_H
 #define CAIRN_H
@@ -108,7 +107,7 @@ enum cairn_err {
     CAIRN_E_ENDED = -46,
     CAIRN_E_SHUTTING_DOWN = -47,
     CAIRN_E_LIST_MISMATCH = -48,
-    CAIRN_E_SKIPPED = -49, /* when_full says skip, and there was no room; this is no failure */
+    CAIRN_E_SKIPPED = -49, /* as when_full or when_down says; this is no failure */
     CAIRN_E_REPLICAS_DIFFER = -50
 };
 
@@ -185,10 +184,11 @@ struct cairn_options {
     int32_t snapshots;
     int when_full; /* enum cairn_when_full: what a save without room does; 0 is CAIRN_FULL_WAIT */
     int encoding;  /* enum cairn_encoding; 0 takes CAIRN_ENCODING (auto, raw, dense), or auto */
+    int64_t when_down; /* enum cairn_when_down; 0 is CAIRN_DOWN_WAIT */
 };
-#define CAIRN_OPTIONS_INIT                                                              \
-    {                                                                                   \
-        sizeof(struct cairn_options), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 \
+#define CAIRN_OPTIONS_INIT                                                                 \
+    {                                                                                      \
+        sizeof(struct cairn_options), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 \
     }
 
 /* How a chunk is stored, always without loss: as it is, or as fewer bytes that decode to it (zstd,
@@ -204,6 +204,13 @@ enum cairn_when_full {
     CAIRN_FULL_WAIT = 1, /* the save waits for room, within its deadline */
     CAIRN_FULL_SKIP = 2, /* cairn_save returns CAIRN_E_SKIPPED at once: no failure, no checkpoint */
     CAIRN_FULL_FAIL = 3  /* cairn_save returns CAIRN_E_BUSY at once, naming what is in flight */
+};
+
+/* What happens to a save that would make its caller wait for a server that cannot be reached. */
+enum cairn_when_down {
+    CAIRN_DOWN_WAIT = 1, /* the save waits, within its deadline */
+    CAIRN_DOWN_SKIP = 2, /* it is CAIRN_E_SKIPPED on all ranks, in the call or later */
+    CAIRN_DOWN_TRAIN = 3 /* the same, and cairn_open succeeds while no server answers */
 };
 
 /* Draws a token: 32 hex digits and a NUL. */
@@ -358,9 +365,8 @@ struct cairn_save_options {
     int full;          /* 1 on rank 0 makes a save that shares nothing with older checkpoints */
     /* enum cairn_check, copy mode only, the same on all ranks; 0 compares no replicas. */
     int check_replicas;
-    /* A CUevent behind the work that makes the contents of tensors on devices, recorded on the
-     * training's stream. Only the copies wait for it, on the device. Borrowed until RELEASED. NULL
-     * means that the work has ended. */
+    /* A CUevent behind the work that makes device tensors, on the training's stream; only copies
+     * wait for it, on the device. Borrowed until RELEASED. NULL means that the work has ended. */
     void *cuda_event;
     const char *refusal; /* if this rank cannot save: the reason, with which the step ends on all */
     int refusal_code;    /* CAIRN_E_*, 0 means ABORTED */
@@ -493,13 +499,7 @@ CAIRN_API void cairn_op_free(cairn_op_t *op);  /* the work goes on; NULL is allo
 
 /* --- what is there --------------------------------------------------------------------------- */
 
-enum cairn_state {
-    CAIRN_NONE = 0,
-    CAIRN_OPEN = 1,
-    CAIRN_COMMITTED = 2,
-    CAIRN_ABORTED = 3,
-    CAIRN_FORGOTTEN = 4
-};
+enum cairn_state { CAIRN_NONE, CAIRN_OPEN, CAIRN_COMMITTED, CAIRN_ABORTED, CAIRN_FORGOTTEN };
 enum cairn_health { CAIRN_VERIFIED = 0, CAIRN_SUSPECT = 1, CAIRN_DAMAGED = 2 };
 
 struct cairn_checkpoint {

@@ -90,8 +90,10 @@ static void check_save(const struct sm *sm)
 
 /* --- timers --------------------------------------------------------------- */
 
-/* Called at the deadline, and fails the save with TIMED_OUT. The same timer then bounds the grace
- * (ABORT) and the draining, where a socket that does not take our bytes loses its connection. */
+/* Called at the deadline, and fails the save with TIMED_OUT, or with SKIPPED if there is no server
+ * and the caller does not wait for one; what may be committed is never called skipped. The same
+ * timer then bounds the grace (ABORT) and the draining, where a socket that does not take our bytes
+ * loses its connection. */
 static void on_timer(struct timer *timer)
 {
     struct save *save = container_of(timer, struct save, timer);
@@ -109,16 +111,20 @@ static void on_timer(struct timer *timer)
         return;
     }
     bool is_up = link_is_up(link), told = save->why.code != 0;
+    bool skips = !is_up && save->common.reach < REACH_SEALED &&
+                 save->common.engine->options.when_down != WHEN_DOWN_WAIT;
+    int code = skips ? CAIRN_E_SKIPPED : CAIRN_E_TIMED_OUT;
     char why[DIAG_TEXT_MAX];
     link_say_why(link, sizeof why, why);
-    diag_set(&diag, CAIRN_E_TIMED_OUT, "step %llu: not durable within %llu ms (in state %s)%s%s",
+    diag_set(&diag, code, "step %llu: not durable within %llu ms (in state %s)%s%s",
              (unsigned long long)save->common.user->step,
              (unsigned long long)save->common.user->deadline_ms, sm_state_name(&save->sm),
-             !is_up ? "; no connection: "
-             : told ? "; the server said last: "
-                    : "",
+             skips    ? "; the server is away: "
+             : !is_up ? "; no connection: "
+             : told   ? "; the server said last: "
+                      : "",
              !is_up ? why : save->why.text);
-    save_fail(&save->common, CAIRN_E_TIMED_OUT, &diag);
+    save_fail(&save->common, code, &diag);
 }
 
 static void on_retry(struct timer *timer)

@@ -42,7 +42,8 @@ struct save_common {
     uint64_t number;           /* numbers this save among the engine's operations */
     uint64_t begun_ms, end_ms; /* when the call was made, and its deadline */
     enum save_reach reach;
-    uint64_t open_id; /* of the opening that it takes part in */
+    uint64_t sealed_ms; /* when it reached REACH_SEALED */
+    uint64_t open_id;   /* of the opening that it takes part in */
     struct uuid run_uuid;
     uint32_t chunk_bytes; /* the chunk size that it is laid out for; 0 if it is not laid out */
     int status;           /* what it will end with; 0 so far means well */

@@ -186,6 +186,7 @@ void save_free(struct save_common *common)
     struct save *save = container_of(common, struct save, common);
     CHECK(sm_is(&save->sm, SV_END));
     list_remove(&common->op.link);
+    timer_stop(&save->stage.patience);
     registered_unref(common->set);
     save_base_fini(&save->base);
     save_part_fini(&save->part);

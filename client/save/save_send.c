@@ -65,6 +65,7 @@ static void send_seal(struct save *save)
                             .part_bytes = save->part.buf.bytes,
                             .part_sha256 = save->part.sha256};
     save->common.reach = REACH_SEALED;
+    save->common.sealed_ms = loop_now_ms(save->common.engine->options.loop);
     save->answer.state = ANSWER_ASKED;
     save->send.way->complete(&save->send, &save->request, &seal);
 }

@@ -12,6 +12,12 @@
 
 #include <stdio.h>
 
+enum {
+    STAGE_POLL_MS = 250,    /* between two looks at a server that may be away */
+    STAGE_OTHERS_MS = 5000, /* how long a save in flight may wait for other ranks */
+    STAGE_DECLINED_MAX = 16 /* saves that the other ranks have not been told of */
+};
+
 static struct save_stage *stage_of(struct sm *sm)
 {
     return container_of(sm, struct save_stage, sm);
@@ -149,6 +155,7 @@ static void decline(struct save_stage *stage, const struct diag *why)
     CHECK(why->code != 0);
     user->refused = true;
     if (common->engine->options.world_size == 1 || common->reach >= REACH_OPENED) {
+        save_tell_staged(stage->tell, why->code); /* the end may wait for a server */
         save_fail(common, why->code, why);
         return;
     }
@@ -463,6 +470,101 @@ static void enter_staged(struct sm *sm)
     engine_wake_stagers(stage->common->engine);
 }
 
+/* --- no server ---------------------------------------------------------------------- */
+
+/* Returns whether the caller waits for something that needs a server: for its turn, for the others'
+ * lists, or for room that saves in flight hold. */
+static bool is_waiting(const struct save_stage *stage)
+{
+    const struct snapshot *snapshot = &stage->snapshot;
+    bool rests = stage->room->waves && snapshot->running == 0 &&
+                 snapshot_copied(snapshot) < stage->room->layout.payload_count;
+    return stage->sm.state <= ST_AGREE || (sm_is(&stage->sm, ST_ROOM) && !stage->room->extent) ||
+           (sm_is(&stage->sm, ST_COPY) && rests);
+}
+
+/* Returns whether the room that this save waits for is held by one that has long been waiting for
+ * other ranks, which may have no way to a server. */
+static bool is_held_up(const struct save_stage *stage)
+{
+    const struct engine *engine = stage->common->engine;
+    uint64_t now_ms = loop_now_ms(engine->options.loop);
+    list_each (node, &engine->saves) {
+        const struct save_common *other = list_item(node, struct save_common, op.link);
+        if (other == stage->common) {
+            break;
+        }
+        if (other->stage->room->extent) {
+            bool waits = other->reach == REACH_NOTHING || other->reach == REACH_SEALED;
+            uint64_t since_ms = other->reach == REACH_SEALED ? other->sealed_ms : other->begun_ms;
+            return waits && now_ms - max_u64(since_ms, engine->link.turned_ms) >= STAGE_OTHERS_MS;
+        }
+    }
+    return false;
+}
+
+/* Ends the oldest declined save if too many wait to be told to the other ranks. */
+static void drop_oldest(struct engine *engine)
+{
+    struct save_stage *oldest = NULL;
+    uint32_t count = 0;
+    list_each (node, &engine->saves) {
+        struct save_stage *other = list_item(node, struct save_common, op.link)->stage;
+        if (sm_is(&other->sm, ST_DECLINED) && !save_is_over(other->common)) {
+            oldest = oldest ? oldest : other;
+            count++;
+        }
+    }
+    if (count > STAGE_DECLINED_MAX) {
+        save_fail(oldest->common, oldest->declined.code, &oldest->declined);
+    }
+}
+
+static void decline_for_server(struct save_stage *stage, bool is_away)
+{
+    const struct link *link = &stage->common->engine->link;
+    unsigned long long step = stage->common->user->step;
+    struct diag diag = DIAG_INIT;
+    char why[DIAG_TEXT_MAX] = "it does not answer";
+    if (!is_away) {
+        why[0] = '\0';
+    } else if (!link_is_up(link)) {
+        link_say_why(link, sizeof why, why);
+    }
+    diag_set(&diag, CAIRN_E_SKIPPED, "step %llu was skipped because %s (rank %u)%s%.250s", step,
+             is_away ? "the server is away"
+                     : "the save before it waits for ranks that cannot reach the server",
+             stage->common->engine->options.rank, is_away ? ": " : "", why);
+    decline(stage, &diag);
+    drop_oldest(stage->common->engine);
+}
+
+/* Lets the caller go on if it waits and no server answers. A connection on which nothing comes is
+ * looked at twice, because this process itself may have stood still. */
+static void lose_patience(struct save_stage *stage, bool has_waited)
+{
+    const struct save_common *common = stage->common;
+    struct link *link = &common->engine->link;
+    if (stage->sm.running || common->engine->options.when_down == WHEN_DOWN_WAIT ||
+        save_is_over(common) || stage->sm.state > ST_COPY) {
+        return;
+    }
+    bool is_away = link_is_away(link) && (has_waited || !link_is_up(link));
+    bool is_alone = common->engine->options.world_size == 1;
+    if (is_waiting(stage) && (is_away || (!is_alone && is_held_up(stage)))) {
+        decline_for_server(stage, is_away);
+    } else if (!timer_is_active(&stage->patience)) {
+        timer_start(&stage->patience, STAGE_POLL_MS);
+    }
+}
+
+static void on_patience(struct timer *timer)
+{
+    struct save_stage *stage = container_of(timer, struct save_stage, patience);
+    lose_patience(stage, true);
+    save_wake(stage->common);
+}
+
 /* --- the machine -------------------------------------------------------------------- */
 
 static const struct sm_state stage_table[] = {
@@ -470,11 +572,12 @@ static const struct sm_state stage_table[] = {
     [ST_AGREE] = {"agree", on_agree, SM_TO(ST_ROOM) | SM_TO(ST_DECLINED) | SM_TO(ST_OVER), 0},
     [ST_ROOM] = {"room", on_room,
                  SM_TO(ST_RESERVE) | SM_TO(ST_WATCH) | SM_TO(ST_COPY) | SM_TO(ST_COMPARE) |
-                     SM_TO(ST_OVER),
+                     SM_TO(ST_DECLINED) | SM_TO(ST_OVER),
                  0},
     [ST_RESERVE] = {"reserve", NULL, SM_TO(ST_ROOM), 0, enter_reserve},
     [ST_WATCH] = {"watch", on_watch, SM_TO(ST_COPY) | SM_TO(ST_OVER), 0, enter_watch},
-    [ST_COPY] = {"copy", on_copy, SM_TO(ST_COMPARE) | SM_TO(ST_OVER), 0, enter_copy},
+    [ST_COPY] = {"copy", on_copy, SM_TO(ST_COMPARE) | SM_TO(ST_DECLINED) | SM_TO(ST_OVER), 0,
+                 enter_copy},
     [ST_COMPARE] = {"compare", on_compare, SM_TO(ST_STAGED) | SM_TO(ST_OVER), 0},
     [ST_STAGED] = {"staged", NULL, 0, SM_FINAL, enter_staged},
     [ST_DECLINED] = {"declined", NULL, 0, SM_FINAL, enter_declined},
@@ -507,6 +610,7 @@ void save_stage_init(struct save_stage *stage, struct save_check *check, struct 
     common->stage = stage;
     send->snapshot = &stage->snapshot;
     stage->snapshot.tasks_max = common->user->lazy ? 1 : SNAPSHOT_TASKS;
+    timer_init(&stage->patience, common->engine->options.loop, on_patience);
     sm_init(&stage->sm, stage_table, ST_TURN, "staging", common->number);
     stage->sm.invariant = check_stage;
 }
@@ -514,5 +618,6 @@ void save_stage_init(struct save_stage *stage, struct save_check *check, struct 
 void save_stage_run(struct save_stage *stage)
 {
     sm_run(&stage->sm);
+    lose_patience(stage, false);
     save_stage_check_released(stage);
 }

@@ -6,6 +6,7 @@
  *   TURN -> AGREE -> ROOM -> WATCH -> COPY -> COMPARE -> STAGED
  *
  *   TURN, AGREE -> DECLINED    the caller refuses (TURN), or there is no room (AGREE)
+ *   TURN to ROOM, COPY -> DECLINED    no server answers, and the caller does not wait for one
  *   ROOM -> RESERVE -> ROOM    the arena grows first
  *   ROOM -> COPY               no changes are watched for
  *   ROOM -> COMPARE            there is nothing to copy
@@ -15,8 +16,9 @@
  * for room in the arena, which RESERVE enlarges on a worker. WATCH takes the digests by which a
  * lazy save notices changes; COPY copies; COMPARE waits for workers that digest replicas in the
  * caller's memory. STAGED: the caller was told that its memory is its own again. DECLINED: there
- * was no room, and the policy is not to wait; or the caller itself refuses. A save that is over
- * goes to OVER once no worker has its memory; STAGED and DECLINED are final as well. Loop's thread.
+ * was no room or no server, and the policy is not to wait; or the caller itself refuses. A save
+ * that is over goes to OVER once no worker has its memory; STAGED and DECLINED are final as well.
+ * Loop's thread.
  */
 #ifndef CAIRN_SAVE_SAVE_STAGE_PRIVATE_H
 #define CAIRN_SAVE_SAVE_STAGE_PRIVATE_H
@@ -52,7 +54,8 @@ struct save_stage {
     struct work reserve; /* work: arena_reserve, writes reserve_diag and reserve_status */
     struct diag reserve_diag;
     int reserve_status;
-    struct diag declined; /* why it was declined; code 0 if it was not */
+    struct diag declined;  /* why it was declined; code 0 if it was not */
+    struct timer patience; /* while it waits, where the caller does not want to wait for a server */
 };
 
 /* Prepares the machine. The parts that it works with have been prepared. */

@@ -17,7 +17,7 @@ static void watch(struct conn *conn);
 
 static const struct sock_handler CONN_SOCK_HANDLER = {on_ready};
 
-enum { QUEUE_HIGH_DEFAULT = 1 << 20 };
+enum { QUEUE_HIGH_DEFAULT = 1 << 20, CONN_ASK_MS = 500 };
 
 /* Frees the connection. Messages that are still queued are dropped, and their payloads given
  * back. */
@@ -328,6 +328,17 @@ static void on_beat(struct timer *timer)
         conn_queue_automatic(conn, 0, &ping);
         run(conn, 0);
     }
+}
+
+uint64_t conn_silent_ms(struct conn *conn)
+{
+    uint64_t silent_ms = loop_now_ms(conn->loop) - conn->in.alive_ms;
+    if (silent_ms >= CONN_ASK_MS && conn_may_read(conn) && list_is_empty(&conn->out.queue)) {
+        struct msg ping = {.type = MSG_PING};
+        conn_queue_automatic(conn, 0, &ping);
+        conn_kick(conn);
+    }
+    return silent_ms;
 }
 
 static void on_flush(struct timer *timer)

@@ -55,6 +55,9 @@ int MUST_USE conn_new(struct loop *loop, struct stream *stream, const struct con
                       struct diag *diag);
 void conn_set_limits(struct conn *conn, uint32_t message_max, uint32_t payload_max);
 void conn_set_heartbeat(struct conn *conn, uint32_t heartbeat_ms, uint32_t dead_after_ms);
+/* Returns for how long no byte has come from the peer. If that is long for a peer that is well,
+ * asks it for a sign of life, so that a later call can tell. */
+uint64_t conn_silent_ms(struct conn *conn);
 /* Stop and resume reading. While we do not read, the heartbeat does not declare the peer dead. */
 void conn_pause(struct conn *conn);
 void conn_resume(struct conn *conn);

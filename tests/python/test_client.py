@@ -254,7 +254,8 @@ def test_on_error(own_daemon, caplog):
     seen = []
 
     def make(on_error, **options):
-        return Checkpointer(url, {"n": numpy.zeros(4)}, on_error=on_error, save_deadline=3, io_deadline=1, **options)
+        return Checkpointer(url, {"n": numpy.zeros(4)}, on_error=on_error, save_deadline=3, io_deadline=1,
+                            when_down="wait", **options)
 
     warn = make("warn", max_failures=2)
     warn.save(1).durable.result(30)

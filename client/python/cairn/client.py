@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any, Iterable, Mapping, Optional, Sequence
 
 from . import _cairn
-from .errors import CairnError, InvalidError, NotFoundError
+from .errors import CairnError, InvalidError, NotFoundError, SkippedError
 
 LATEST = (1 << 64) - 1
 _SECONDS_MAX = 1_000_000_000  # as good as for ever
@@ -27,6 +27,7 @@ STAGED = RELEASED  # the old name
 REPLICATED, SHARDED, LOCAL = 1, 2, 3
 BYTES, TREE = 1, 2
 _WHEN_FULL = {None: 0, "wait": 1, "skip": 2, "fail": 3}
+_WHEN_DOWN = {None: 0, "wait": 1, "skip": 2, "train": 3}
 _CHECK = {None: 0, "warn": 1, "fail": 2}
 _VERIFY = {None: 0, "sampled": 1, "full": 2}
 
@@ -222,6 +223,16 @@ class Operation:
         except CairnError:
             return True
 
+    def refused(self) -> Optional[SkippedError]:
+        """Returns why a save was skipped, as soon as this rank knows, though it may have to tell the others of it; else None."""
+        try:
+            self._op.wait(RELEASED, 0)
+        except SkippedError as error:
+            return error
+        except CairnError:
+            pass
+        return None
+
     def result(self, timeout: Optional[float] = None) -> Result:
         """Waits for the end of the operation and returns what became of it.
 
@@ -322,6 +333,8 @@ class Client:
         when_full: What a save without room does: "wait", "skip" (SkippedError) or "fail" (BusyError).
         encoding: What is stored of a chunk, always without loss: "auto" (encoded where that is no slower than the way to
             the disk), "raw" or "dense". None takes CAIRN_ENCODING, or "auto".
+        when_down: What a save does that would wait for a server which cannot be reached: "wait", or "skip" (SkippedError, on all
+            ranks). "train" skips as well, and a Client can be made while no server answers.
 
     Raises:
         UnreachableError: No server answered in time.
@@ -337,7 +350,7 @@ class Client:
                  io_deadline: Optional[float] = None, save_deadline: Optional[float] = None,
                  cert_file: Optional[str] = None, key_file: Optional[str] = None,
                  ca_file: Optional[str] = None, label: Optional[str] = None, snapshots: int = 0,
-                 when_full: Optional[str] = None, encoding: Optional[str] = None) -> None:
+                 when_full: Optional[str] = None, encoding: Optional[str] = None, when_down: Optional[str] = None) -> None:
         try:
             is_possible = 0 <= operator.index(arena_bytes) < 1 << 63
         except TypeError:
@@ -354,7 +367,7 @@ class Client:
             save_deadline_ms=_ms("save_deadline", save_deadline),
             cert_file=cert_file, key_file=key_file, ca_file=ca_file, label=label, snapshots=snapshots,
             when_full=_choice("when_full", _WHEN_FULL, when_full),
-            encoding=_choice("encoding", _ENCODINGS, encoding)))
+            encoding=_choice("encoding", _ENCODINGS, encoding), when_down=_choice("when_down", _WHEN_DOWN, when_down)))
 
     def __enter__(self) -> "Client":
         return self
@@ -425,7 +438,8 @@ class Client:
         Raises:
             ArenaTooSmallError: Not even two chunks fit into the arena.
             TimedOutError: The deadline passed before all was copied.
-            SkippedError: There was no room, and ``when_full`` is "skip".
+            SkippedError: There was no room, and ``when_full`` is "skip"; or no server could be reached, and ``when_down`` is not
+                "wait". A lazy save may find this out later, when its operation ends so.
             BusyError: There was no room, and ``when_full`` is "fail"; or a restore or a save of this step runs.
             FencedError: A newer attempt has taken over the run.
         """
@@ -543,7 +557,7 @@ class Client:
         until = time.monotonic() + (self._save_deadline if timeout is None else timeout)
         try:
             error = None
-            for op in [op for op in self._ops if not op.done()]:
+            for op in [op for op in self._ops if not op.done() and op.refused() is None]:
                 try:
                     op.wait(DONE, max(0.0, until - time.monotonic()))
                 except CairnError as failure:

@@ -488,12 +488,12 @@ class ListMismatchError(CairnError):
 
 
 class SkippedError(CairnError):
-    """The save was skipped, because ``when_full`` says so and a rank's arena had no room for another one in flight.
-    Not a failure: nothing is counted, and the next save may find room."""
+    """The save was skipped on all ranks, because a rank had no room for another one in flight (``when_full``) or no way to a
+    server (``when_down``). Not a failure: the next save that can go goes."""
 
     CODE = -49
     NAME = "SKIPPED"
-    SUMMARY = "the save was skipped, because there was no room for another one in flight"
+    SUMMARY = "the save was skipped, because a rank had no room for it, or no way to a server"
     retry = "later"
 
 

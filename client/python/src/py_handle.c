@@ -96,6 +96,9 @@ static void read_options(PyObject *dict, struct cairn_options *options)
     if (PyErr_Occurred() == NULL) {
         options->encoding = option_int(dict, "encoding");
     }
+    if (PyErr_Occurred() == NULL) {
+        options->when_down = option_int(dict, "when_down");
+    }
 }
 
 static PyObject *handle_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)

@@ -315,6 +315,7 @@ static void rank_start(struct world *world, uint32_t idx)
                                      .transport =
                                          world->any_transport ? TRANSPORT_AUTO : WORLD_TRANSPORT,
                                      .agree_wait_ms = world->agree_wait_ms,
+                                     .when_down = world->when_down,
                                      .spread_after = world->options.spread_after,
                                      .encoding = world->options.encoding,
                                      .label = "test"};

@@ -81,7 +81,8 @@ struct world {
      */
     void (*register_rank)(struct world_rank *rank, uint32_t idx, void *user);
     void *register_user;
-    bool any_transport; /* by the socket, too, where the world is one machine */
+    enum when_down when_down; /* of engines */
+    bool any_transport;       /* by the socket, too, where the world is one machine */
     struct token token;
     struct world_rank ranks[WORLD_RANKS_MAX];
 };

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Several saves may be in flight, each with the contents of its moment; one that finds no room
- * waits, is skipped or is refused on all ranks alike; a save larger than its arena goes in waves; a
- * lazy save detects what changed too early. Method: the engine against the real server on the
+ * waits, is skipped or is refused on all ranks alike; one that would wait for a server that is away
+ * is skipped in time; a save larger than its arena goes in waves; a lazy save detects what changed
+ * too early. Method: the engine against the real server on the
  * simulator.
  */
 #include <stdio.h>
@@ -324,6 +325,170 @@ static void a_rank_alone_skips_at_once(void **state)
     world_end(&world);
 }
 
+/* --- no server --------------------------------------------------------------------- */
+
+static void begin_down(struct world *world, uint64_t seed, uint32_t size, enum when_down when_down)
+{
+    world_init(world, seed, size);
+    world->agree_wait_ms = 100;
+    world->when_down = when_down;
+    world_ranks_start(world);
+    world_save_well(world, 1, 1);
+}
+
+/* Begins a save of each rank, and expects that each caller may go on in this time. */
+static void save_in_time(struct world *world, struct flight flights[], uint64_t step, uint64_t ms)
+{
+    for (uint32_t r = 0; r < world->world_size; r++) {
+        flights[r].save.deadline_ms = 600000;
+        fly(&flights[r], &world->ranks[r], step);
+    }
+    for (uint32_t r = 0; r < world->world_size; r++) {
+        if (!sim_run_until(world->sim, is_staged, &flights[r], ms)) {
+            fail_msg("rank %u waits at step %llu", r, (unsigned long long)step);
+        }
+    }
+}
+
+/* Goal: while the server is away the save that has room is kept, and those behind it are skipped on
+ * all ranks; when it is back, the one that was kept becomes durable, and the next one goes. */
+static void without_a_server_saves_are_skipped(uint32_t size, bool is_killed, bool lazy)
+{
+    enum { SKIPPED = 40 };
+    struct world world;
+    static struct flight flights[SKIPPED + 2][2];
+    memset(flights, 0, sizeof flights);
+    begin_down(&world, 70 + size, size, WHEN_DOWN_SKIP);
+    if (is_killed) {
+        world_server_kill(&world);
+    } else {
+        sim_partition(world.sim, NULL, NULL, true);
+    }
+    for (unsigned i = 0; i <= SKIPPED; i++) {
+        for (uint32_t r = 0; r < size; r++) {
+            flights[i][r].save.lazy = lazy;
+        }
+        save_in_time(&world, flights[i], 2 + i, i == 1 ? 4500 : 1000);
+        assert_int_equal(flights[i][0].staged_status, i == 0 ? 0 : CAIRN_E_SKIPPED);
+        assert_true(i == 0 || flights[i][0].save.refused);
+    }
+    assert_non_null(strstr(flights[3][0].save.diag.text, "the server is away"));
+    assert_false(flights[0][0].done);
+    if (is_killed) {
+        world_server_start(&world);
+    } else {
+        sim_partition(world.sim, NULL, NULL, false);
+    }
+    for (unsigned i = 0; i <= SKIPPED; i++) {
+        await(&world, size, flights[i]);
+        expect_status(size, flights[i], i == 0 ? 0 : CAIRN_E_SKIPPED);
+    }
+    save_in_time(&world, flights[SKIPPED + 1], 100, 1000);
+    await(&world, size, flights[SKIPPED + 1]);
+    expect_status(size, flights[SKIPPED + 1], 0);
+    world_end(&world);
+}
+
+static void saves_are_skipped_while_the_server_is_dead(void **state)
+{
+    without_a_server_saves_are_skipped(1, true, false);
+    without_a_server_saves_are_skipped(2, true, false);
+    without_a_server_saves_are_skipped(2, true, true);
+}
+
+static void saves_are_skipped_while_the_server_is_silent(void **state)
+{
+    without_a_server_saves_are_skipped(1, false, false);
+    without_a_server_saves_are_skipped(2, false, true);
+}
+
+/* Goal: one rank has no way to the server. It skips, the other one does not wait for it for long,
+ * and both end alike. */
+static void a_rank_that_is_cut_off_holds_up_nobody(void **state)
+{
+    struct world world;
+    struct flight flights[4][2] = {0};
+    begin_down(&world, 80, 2, WHEN_DOWN_SKIP);
+    sim_partition(world.sim, sim_host_name(world.ranks[1].host), NULL, true);
+    sim_partition(world.sim, NULL, sim_host_name(world.ranks[1].host), true);
+    save_in_time(&world, flights[0], 2, 1000);
+    save_in_time(&world, flights[1], 3, 6000);
+    save_in_time(&world, flights[2], 4, 1000);
+    sim_partition(world.sim, sim_host_name(world.ranks[1].host), NULL, false);
+    sim_partition(world.sim, NULL, sim_host_name(world.ranks[1].host), false);
+    for (unsigned i = 0; i < 3; i++) {
+        await(&world, 2, flights[i]);
+        expect_status(2, flights[i], i == 0 ? 0 : CAIRN_E_SKIPPED);
+    }
+    save_in_time(&world, flights[3], 5, 1000);
+    await(&world, 2, flights[3]);
+    expect_status(2, flights[3], 0);
+    world_end(&world);
+}
+
+/* Goal: a save that is larger than its arena does not wait for the server with half a copy. */
+static void a_save_in_waves_is_skipped_too(void **state)
+{
+    struct world world;
+    struct flight flights[2][2] = {0};
+    world_init(&world, 81, 2);
+    world.arena_bytes = 12 << 10;
+    world.agree_wait_ms = 100;
+    world.when_down = WHEN_DOWN_SKIP;
+    world_ranks_start(&world);
+    world_save_well(&world, 1, 1);
+    world_server_kill(&world);
+    save_in_time(&world, flights[0], 2, 1500);
+    assert_int_equal(flights[0][0].staged_status, CAIRN_E_SKIPPED);
+    world_server_start(&world);
+    await(&world, 2, flights[0]);
+    expect_status(2, flights[0], CAIRN_E_SKIPPED);
+    save_in_time(&world, flights[1], 3, 5000);
+    await(&world, 2, flights[1]);
+    expect_status(2, flights[1], 0);
+    world_end(&world);
+}
+
+/* Goal: the deadline of a save that was kept for the server ends it as skipped, not as failed. */
+static void a_kept_save_ends_as_skipped(void **state)
+{
+    struct world world;
+    struct flight flight = {.save.deadline_ms = 3000};
+    begin_down(&world, 82, 1, WHEN_DOWN_SKIP);
+    world_server_kill(&world);
+    fly(&flight, &world.ranks[0], 2);
+    await(&world, 1, &flight);
+    assert_int_equal(flight.staged_status, 0);
+    assert_int_equal(flight.status, CAIRN_E_SKIPPED);
+    assert_non_null(strstr(flight.save.diag.text, "the server is away"));
+    world_server_start(&world);
+    world_end(&world);
+}
+
+/* Goal: with WHEN_DOWN_TRAIN ranks begin without a server, a restore fails by name, and saves go
+ * when the server has come. */
+static void ranks_begin_without_a_server(void **state)
+{
+    struct world world;
+    struct flight flights[2][2] = {0};
+    world_init(&world, 83, 2);
+    world_server_kill(&world);
+    world.agree_wait_ms = 100;
+    world.when_down = WHEN_DOWN_TRAIN;
+    world_ranks_start(&world);
+    assert_int_equal(world.ranks[0].ready_status, 0);
+    save_in_time(&world, flights[0], 1, 1000);
+    assert_int_equal(flights[0][1].staged_status, CAIRN_E_SKIPPED);
+    world_restore_all(&world, WORLD_LATEST, 7000);
+    assert_int_equal(world.ranks[0].restore_status, CAIRN_E_TIMED_OUT);
+    world_server_start(&world);
+    await(&world, 2, flights[0]);
+    expect_status(2, flights[0], CAIRN_E_SKIPPED);
+    world_save_well(&world, 2, 2);
+    world_expect_newest(&world, 2, 2);
+    world_end(&world);
+}
+
 /* --- waves ------------------------------------------------------------------------- */
 
 enum { STATE_BYTES = 92 << 10, EIGHTH = STATE_BYTES / 8 };
@@ -528,6 +693,12 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(a_refusal_is_the_same_on_all_ranks),
     cmocka_unit_test(a_callers_refusal_is_the_same_on_all_ranks),
     cmocka_unit_test(a_rank_alone_skips_at_once),
+    cmocka_unit_test(saves_are_skipped_while_the_server_is_dead),
+    cmocka_unit_test(saves_are_skipped_while_the_server_is_silent),
+    cmocka_unit_test(a_rank_that_is_cut_off_holds_up_nobody),
+    cmocka_unit_test(a_save_in_waves_is_skipped_too),
+    cmocka_unit_test(a_kept_save_ends_as_skipped),
+    cmocka_unit_test(ranks_begin_without_a_server),
     cmocka_unit_test(waves_survive_a_killed_daemon),
     cmocka_unit_test(waves_survive_cut_connections),
     cmocka_unit_test(waves_end_at_any_moment),

@@ -17,7 +17,7 @@ from ..client import DONE, LATEST, Checkpoint, Client
 from ..errors import (ArenaTooSmallError, BusyError, CairnError, ClosedError, FencedError, ForkedError, InternalError, InvalidError, NoMemoryError,
                       NotFoundError, ReadOnlyError, SkippedError, TimedOutError, UnreachableError, UnsupportedError, UnsupportedValueError)
 from . import exits
-from .futures import Failures, Restored, SaveHandle, log
+from .futures import Failures, Outage, Restored, SaveHandle, log
 from .group import Group, text_of
 from .device import Loan, is_capturing
 from .lazy import Guard
@@ -29,6 +29,7 @@ from .state import State
 from .stop import Stopper
 
 _RANKS_S, _RESTORE_S, _SAVE_S, _IO_S = 600.0, 600.0, 600.0, 30.0
+_PATIENCE_S = 5.0  # of a training that does not wait for the server
 _REFUSED = " cannot save: "  # of a rank
 _REASON_BYTES = 250  # of a reason that the server hands on
 # After these the others hear of it without us, or this rank is not theirs any more.
@@ -88,6 +89,10 @@ class Checkpointer:
         ranks_deadline: Seconds that the ranks wait for each other where a call has no deadline of its own: making the
             Checkpointer, ``should_stop``, ``should_save``. None is ``io_deadline`` where that is given, else 600. The error names
             the rank that did not come, its host, and what it was last seen doing.
+        when_down: What becomes of a save that would hold up training because a rank cannot reach the server. "skip": it is skipped
+            on all ranks (``handle.skipped``, ``skipped_saves``, ``outage``, a warning once a minute), and the next one that can
+            go goes. "train": the same, and the Checkpointer can be made while no server answers; it connects later. "wait":
+            the save waits for as long as its deadline.
         snapshot: "copy": ``save`` returns when all is copied. "lazy": parameters in the state's torch.optim optimizers, and
             the state of these, are copied later, and the next step of any optimizer waits until they are; all else is
             copied before ``save`` returns. Whoever changes a parameter by other means than an optimizer's step waits
@@ -115,14 +120,14 @@ class Checkpointer:
                  max_age: Optional[float] = 1800.0, restore_deadline: Optional[float] = None, ranks_deadline: Optional[float] = None,
                  snapshot: str = "copy", verify_staged: Optional[str] = None, check_replicas: Optional[str] = None, stop_signals: Sequence[int] = (signal.SIGTERM,),
                  interval: Union[None, str, float] = None, overhead_max: float = 0.05, mtbf: Optional[float] = None,
-                 **options: Any) -> None:
+                 when_down: str = "skip", **options: Any) -> None:
         self._pid = os.getpid()
         self._refusal: Optional[tuple] = None  # (step, operation)
         self._failures = Failures(on_error, max_failures, max_age)
         self._restore_deadline, self._read_only = restore_deadline, read_only
         self._inflight: list = []
         self._unusable = ""
-        self._has_record = False
+        self._record_due = 0.0
         self._saved: set = set()  # steps, since the last restore
         if snapshot not in ("copy", "lazy") or (verify_staged is not None and snapshot != "lazy"):
             raise InvalidError.of(f'snapshot is {snapshot!r}; it must be "copy" or "lazy", with verify_staged "lazy" only')
@@ -130,6 +135,9 @@ class Checkpointer:
             raise InvalidError.of(f'verify_staged is {verify_staged!r}; it must be "sampled" or "full"')
         if check_replicas not in (None, "warn", "fail") or (check_replicas and snapshot == "lazy"):
             raise InvalidError.of(f'check_replicas is {check_replicas!r}; it must be "warn" or "fail", with snapshot "copy"')
+        if when_down not in ("skip", "train", "wait"):
+            raise InvalidError.of(f'when_down is {when_down!r}; it must be "skip", "train" or "wait"')
+        self._may_wait = when_down == "wait"
         self._check_replicas = check_replicas
         self._verify_staged = verify_staged
         self._guard: Optional[Guard] = Guard() if snapshot == "lazy" and not read_only else None
@@ -152,7 +160,7 @@ class Checkpointer:
         try:
             self._state = State(state, Layouts(self._group.ranks, self._group.me), self._group.coordinate)
             names = self._state.held_names()
-            self._client = Client(url, read_only=read_only, **place, **options)
+            self._client = Client(url, read_only=read_only, when_down=when_down, **place, **options)
         except Exception as failure:  # whatever it is, the other ranks must not wait for this one
             error = failure
         try:
@@ -256,6 +264,8 @@ class Checkpointer:
                 raise
             self._failures.failed(step, error)
             self._failures.check(before_save=False)
+            if self._pacer is not None and isinstance(error, SkippedError):
+                self._pacer.skipped()
             return SaveHandle(step, None, error)
         if lazy:
             assert self._guard is not None
@@ -296,8 +306,7 @@ class Checkpointer:
         text, code = text_of(error), error.code if isinstance(error, CairnError) else InternalError.CODE
         reason = f"rank {self._group.rank} on {socket.gethostname()}{_REFUSED}{text}".encode()[:_REASON_BYTES]
         try:
-            self._refusal = (step, self._client.refuse(step, reason.decode(errors="ignore"), code,
-                                                       min(_IO_S, self._save_s)))
+            self._refusal = (step, self._client.refuse(step, reason.decode(errors="ignore"), code, self._save_s))
         except CairnError as failure:
             log.debug("the other ranks were not told that step %s cannot be saved here: %s", step, failure)
 
@@ -305,7 +314,7 @@ class Checkpointer:
         """The same step is saved again: the other ranks have to hear of the refusal first."""
         if self._refusal is not None and self._refusal[0] == step:
             try:
-                self._refusal[1].wait(DONE, deadline)
+                self._refusal[1].wait(DONE, min(_IO_S if self._may_wait else _PATIENCE_S, self._save_s if deadline is None else deadline))
             except CairnError:
                 pass  # it is what was refused
         self._refusal = None
@@ -318,10 +327,13 @@ class Checkpointer:
 
     def _poll(self) -> None:
         """Takes note of saves that have ended."""
-        for handle in [handle for handle in self._inflight if handle.durable.done()]:
+        for handle in [handle for handle in self._inflight if handle.durable.done() or handle.refused()]:
             self._inflight.remove(handle)
             told = handle.told
+            refused = handle.refused()
             try:
+                if refused is not None:
+                    raise refused
                 handle.durable.result(0)
                 self._failures.succeeded()
                 self._saved.add(operator.index(handle.step))
@@ -340,6 +352,7 @@ class Checkpointer:
             True if all have ended.
         """
         self._live()
+        self._poll()
         ended = all([handle.durable.wait(timeout) for handle in list(self._inflight)])
         self._poll()
         self._failures.check(before_save=False)
@@ -368,10 +381,10 @@ class Checkpointer:
         client = self._live()
         if self._pacer is None:
             raise InvalidError.of('should_save: this Checkpointer was created without an interval; give interval="auto", or seconds')
-        if self._group.rank == 0 and not self._has_record:
-            self._has_record = True
+        if self._group.rank == 0 and time.monotonic() >= self._record_due:
+            self._record_due = float("inf")
             try:
-                self._pacer.seen(client.list())
+                self._pacer.seen(client.list(None if self._may_wait else _PATIENCE_S))
             except CairnError as error:
                 log.warning("the interval between saves does not count earlier restarts, because the run could not be listed: %s", error)
         return self._pacer.should_save(step)
@@ -466,6 +479,17 @@ class Checkpointer:
         raise NotFoundError.of("the run has no checkpoint yet" if number == LATEST else
                                f"step {number} is not among the committed checkpoints of the run; \"STEP@TERM\" also tells what became of one "
                                "that was not committed, or was forgotten")
+
+    @property
+    def outage(self) -> Optional[Outage]:
+        """Since when saves are skipped because a rank cannot reach the server, how many, and why; None while saves go well."""
+        self._poll()
+        return self._failures.outage
+
+    @property
+    def skipped_saves(self) -> int:
+        """How many saves were skipped so far, for want of room (``when_full``) or of a server (``when_down``). None has failed."""
+        return self._failures.skipped
 
     @property
     def failed_saves(self) -> int:

@@ -15,6 +15,8 @@ from ..client import DURABLE, HANDED_OVER, RELEASED, Operation, Result
 from ..errors import AgainError, CairnError, FencedError, InvalidError, SkippedError, with_text
 
 log = logging.getLogger("cairn")
+_AWAY = ("the server is away", "cannot reach the server")  # in what the library says of a skipped save
+_WARN_S = 60.0
 
 
 @dataclass(frozen=True)
@@ -40,6 +42,21 @@ class Restored:
     unexpected: tuple = field(default=())
     read_bytes: int = field(default=0, compare=False)
     cast: tuple = field(default=())
+
+
+@dataclass(frozen=True)
+class Outage:
+    """Tells of saves that are skipped because a rank cannot reach the server. It ends with the next save that is durable.
+
+    Attributes:
+        since: When the first of them was skipped, in seconds since 1970 UTC.
+        skipped: How many were skipped since then.
+        error: The SkippedError of the last one, which names the rank and the cause.
+    """
+
+    since: float
+    skipped: int
+    error: SkippedError
 
 
 class Future:
@@ -198,9 +215,16 @@ class SaveHandle:
         """Whether a future has raised the save's error to somebody."""
         return self.released.told or self.handed_over.told or self.durable.told
 
+    def refused(self) -> Optional[SkippedError]:
+        """Returns why this rank has skipped the save, though the others may not know yet; else None."""
+        return self._op.refused() if self._op is not None else None
+
     @property
     def skipped(self) -> bool:
-        """True if it ended without a checkpoint because a rank had no room (``when_full="skip"``): no failure."""
+        """True if it ended without a checkpoint because a rank had no room (``when_full="skip"``), or could not reach the server
+        (``when_down``): no failure."""
+        if self.refused() is not None:
+            return True
         if not self.durable.done():
             return False
         try:
@@ -256,16 +280,34 @@ class Failures:
         self._last: Optional[CairnError] = None
         self._pending: Optional[CairnError] = None
         self.skipped = 0
+        self.outage: Optional[Outage] = None
+        self._warned = 0.0
         self._fenced: Optional[CairnError] = None
 
     def succeeded(self) -> None:
         self.count, self._last_good = 0, time.monotonic()
+        if self.outage is not None:
+            log.warning("a save is durable again, after %d that were skipped in %.0f s because the server was away", self.outage.skipped,
+                        time.time() - self.outage.since)
+            self.outage = None
+
+    def _skip(self, step: int, error: SkippedError) -> None:
+        self.skipped += 1
+        if not any(words in error.text for words in _AWAY):
+            log.info("the save of step %d was skipped: %s", step, error)
+            return
+        if self.outage is None:
+            self.outage, self._warned = Outage(time.time(), 0, error), 0.0
+        self.outage = Outage(self.outage.since, self.outage.skipped + 1, error)
+        if self._warned == 0.0 or time.monotonic() - self._warned >= _WARN_S:
+            self._warned = time.monotonic()
+            log.warning("%d saves were skipped since %s; training goes on, and the next save that can go goes: %s", self.outage.skipped,
+                        time.strftime("%H:%M:%S", time.localtime(self.outage.since)), error)
 
     def failed(self, step: int, error: CairnError, told: bool = False) -> None:
         """Takes note of a failed save. ``told`` says that the save's future has raised the error to the caller already."""
         if isinstance(error, SkippedError):
-            self.skipped += 1
-            log.info("the save of step %d was skipped: %s", step, error)
+            self._skip(step, error)
             return
         self.count += 1
         self.total += 1

@@ -20,6 +20,7 @@ from ..errors import InvalidError
 from .futures import SaveHandle, log
 from .group import Group
 
+_RETRY_S = 5.0
 _KEPT = 5  # saves whose times count: the median of the last ones
 
 
@@ -75,6 +76,7 @@ class Pacer:
         self.restart_s = 0.0
         self._failures, self._observed = 0, 0.0
         self._pending: Any = None
+        self._retry = 0.0  # nothing is due before
         self.advice: Optional[Advice] = None
 
     def seen(self, checkpoints: list) -> None:
@@ -88,6 +90,11 @@ class Pacer:
         self._watched.append((handle, began))
         self._pending = None  # what was asked before it is answered by it
 
+    def skipped(self) -> None:
+        """Takes note of a save that was skipped: another one is due in a few seconds."""
+        self._retry = self._clock() + _RETRY_S
+        self._pending = None
+
     def now(self) -> float:
         return self._clock()
 
@@ -100,6 +107,8 @@ class Pacer:
     def _is_due(self) -> bool:
         """Returns whether a save is due. Only rank 0 calls it."""
         self._watch()
+        if self._clock() < self._retry:
+            return False
         if self._interval != "auto":
             return self._clock() - self._ended >= float(self._interval)
         if not self._blocked:
