@@ -11,7 +11,7 @@
 enum {
     LIMIT_NDIM = 8,            /* dimensions of a tensor */
     LIMIT_NAME_BYTES = 1024,   /* tensor and blob names, UTF-8, no NUL */
-    LIMIT_RUN_NAME_BYTES = 64, /* each of project and run: [a-z0-9._-], no leading dot or dash */
+    LIMIT_RUN_NAME_BYTES = 64, /* each of project and run: [A-Za-z0-9._-], no leading dot or dash */
     LIMIT_COORDINATE_BYTES = 128,
     LIMIT_WORLD_SIZE = 1 << 16,
     LIMIT_METADATA_BYTES = 16 << 10,

@@ -32,11 +32,16 @@ bool token_equal(const struct token *a, const struct token *b)
     return memcmp(a->bytes, b->bytes, sizeof a->bytes) == 0;
 }
 
-static bool is_lower_or_digit(char c) { return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9'); }
+static bool is_upper(char c) { return c >= 'A' && c <= 'Z'; }
+
+static bool is_letter_or_digit(char c)
+{
+    return (c >= 'a' && c <= 'z') || is_upper(c) || (c >= '0' && c <= '9');
+}
 
 static bool is_run_name_char(char c)
 {
-    return is_lower_or_digit(c) || c == '.' || c == '_' || c == '-';
+    return is_letter_or_digit(c) || c == '.' || c == '_' || c == '-';
 }
 
 /* Copies one of the two halves of a run's name. `what` says which half, for the message. */
@@ -54,15 +59,15 @@ static int run_name_part(const char *what, size_t bytes, const char *text,
         if (c > 0x20 && c < 0x7f) {
             return diag_set(
                 diag, CAIRN_E_INVALID,
-                "the %s name has the character '%c' at position %zu; allowed are a-z 0-9 . _ -",
+                "the %s name has the character '%c' at position %zu; allowed are A-Z a-z 0-9 . _ -",
                 what, (int)c, i + 1);
         }
         return diag_set(
             diag, CAIRN_E_INVALID,
-            "the %s name has the byte 0x%02x at position %zu; allowed are a-z 0-9 . _ -", what, c,
-            i + 1);
+            "the %s name has the byte 0x%02x at position %zu; allowed are A-Z a-z 0-9 . _ -", what,
+            c, i + 1);
     }
-    if (!is_lower_or_digit(text[0])) {
+    if (!is_letter_or_digit(text[0])) {
         return diag_set(
             diag, CAIRN_E_INVALID,
             "the %s name starts with '%c'; the first character must be a letter or digit", what,
@@ -113,6 +118,39 @@ int run_name_parse(const char *text, struct run_name *ret, struct diag *diag)
 bool run_name_equal(const struct run_name *a, const struct run_name *b)
 {
     return strcmp(a->project, b->project) == 0 && strcmp(a->run, b->run) == 0;
+}
+
+bool run_name_has_capitals(const struct run_name *name)
+{
+    for (const char *at = name->project; *at != '\0'; at++) {
+        if (is_upper(*at)) {
+            return true;
+        }
+    }
+    for (const char *at = name->run; *at != '\0'; at++) {
+        if (is_upper(*at)) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* Returns whether two texts are the same but for capitals. */
+static bool is_same_letters(const char *a, const char *b)
+{
+    for (; *a != '\0' && *b != '\0'; a++, b++) {
+        if ((is_upper(*a) ? *a - 'A' + 'a' : *a) != (is_upper(*b) ? *b - 'A' + 'a' : *b)) {
+            return false;
+        }
+    }
+    return *a == *b;
+}
+
+bool run_name_collides(const struct run_name *a, const struct run_name *b)
+{
+    return is_same_letters(a->project, b->project) &&
+           (strcmp(a->project, b->project) != 0 ||
+            (is_same_letters(a->run, b->run) && strcmp(a->run, b->run) != 0));
 }
 
 void run_name_format(const struct run_name *name, char ret[RUN_NAME_TEXT_MAX])

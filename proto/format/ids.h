@@ -70,11 +70,15 @@ bool object_id_equal(const struct object_id *a, const struct object_id *b);
 int object_id_compare(const struct object_id *a, const struct object_id *b);
 bool token_equal(const struct token *a, const struct token *b);
 
-/* Sets a name. Both halves are [a-z0-9._-]{1,64} and begin with [a-z0-9]. INVALID names the
- * offending character. */
+/* Sets a name. Both halves are [A-Za-z0-9._-]{1,64} and begin with a letter or digit. INVALID names
+ * the offending character. */
 int MUST_USE run_name_set(const char *project, const char *run, struct run_name *ret,
                           struct diag *diag);
 bool run_name_equal(const struct run_name *a, const struct run_name *b);
+bool run_name_has_capitals(const struct run_name *name);
+/* Returns whether a store must not hold both: the runs, or their projects, differ in capitals only.
+ */
+bool run_name_collides(const struct run_name *a, const struct run_name *b);
 /* Parses "project/run". */
 int MUST_USE run_name_parse(const char *text, struct run_name *ret, struct diag *diag);
 enum { RUN_NAME_TEXT_MAX = 2 * LIMIT_RUN_NAME_BYTES + 2 };

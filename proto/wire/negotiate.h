@@ -15,8 +15,9 @@ enum {
     WIRE_FEATURE_HAND_PACK = 1 << 3, /* what is described may be encoded, and may refer to a base */
     WIRE_FEATURE_LANDING = 1 << 4,   /* on plain Unix sockets: LANDING, LANDED */
     WIRE_FEATURE_RECORD = 1 << 5,    /* REPAIR of a run's record */
+    WIRE_FEATURE_CAPITALS = 1 << 6,  /* names of runs may have capitals */
     WIRE_FEATURES_KNOWN = WIRE_FEATURE_HAND_OVER | WIRE_FEATURE_AGREE | WIRE_FEATURE_HAND_PACK |
-                          WIRE_FEATURE_LANDING | WIRE_FEATURE_RECORD
+                          WIRE_FEATURE_LANDING | WIRE_FEATURE_RECORD | WIRE_FEATURE_CAPITALS
 };
 
 /* On the server: chooses the newest version that both ends speak, and the features of both. VERSION

@@ -123,6 +123,25 @@ struct run *catalog_run(struct catalog *catalog, const struct run_name *name)
     return run;
 }
 
+const struct run_name *catalog_collision(const struct catalog *catalog, const struct run_name *name)
+{
+    for (size_t i = 0; i < catalog->run_count; i++) {
+        const struct run *run = catalog->runs[i];
+        if (run->held && run_name_collides(&run->name, name)) {
+            return &run->name;
+        }
+    }
+    return NULL;
+}
+
+bool catalog_has(const struct catalog *catalog, const struct run_name *name)
+{
+    size_t at = lower_bound(catalog, name);
+
+    return at < catalog->run_count && name_compare(&catalog->runs[at]->name, name) == 0 &&
+           catalog->runs[at]->held;
+}
+
 void catalog_release(struct run *run)
 {
     CHECK(run->users > 0);

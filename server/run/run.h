@@ -75,6 +75,11 @@ struct catalog_refresh {
 };
 void catalog_refresh(struct catalog *catalog, struct catalog_refresh *look);
 void catalog_refresh_cancel(struct catalog_refresh *look); /* safe when idle */
+/* Returns the run of the store whose name collides with this one (run_name_collides), or NULL. */
+const struct run_name *catalog_collision(const struct catalog *catalog,
+                                         const struct run_name *name);
+/* Returns whether the store is known to hold a run of exactly this name. */
+bool catalog_has(const struct catalog *catalog, const struct run_name *name);
 
 /* Returns the driver of a run. If the store has no such run, an empty one is made in memory;
  * looking at a run writes nothing. The driver lives until catalog_release(), or as long as the

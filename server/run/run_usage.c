@@ -18,7 +18,8 @@ static void next_run(struct usage_walk *walk);
 
 static bool is_wanted(const struct usage_walk *walk, const struct run_name *name)
 {
-    if (walk->project[0] != '\0' && strcmp(walk->project, name->project) != 0) {
+    if ((walk->project[0] != '\0' && strcmp(walk->project, name->project) != 0) ||
+        (walk->no_capitals && run_name_has_capitals(name))) {
         return false;
     }
     int order = strcmp(name->project, walk->after.project);

@@ -16,6 +16,7 @@ struct usage_walk {
     /* Inputs: */
     const char *project;   /* only runs of this project, "" for all; borrowed until done */
     struct run_name after; /* only runs behind this one; both parts are empty for all */
+    bool no_capitals;      /* leaves out runs whose names have capitals */
     struct usage_window window;
     uint32_t rows_max; /* at most so many rows; 0 for the total only */
     void (*done)(struct usage_walk *walk);

@@ -18,6 +18,7 @@
 enum { PATIENCE_MS = 2000 };
 
 static void cancel_snapshot(struct request *request);
+static void cancel_look(struct request *request);
 
 /* Handles HELLO: agrees on version and features, and tells the client the server's limits. */
 int session_on_hello(struct session *session, uint32_t stream, const struct msg *msg,
@@ -35,6 +36,7 @@ int session_on_hello(struct session *session, uint32_t stream, const struct msg 
     }
     session_offer_hand_over(session, &welcome->features);
     session_offer_landing(session, &welcome->features);
+    session->knows_capitals = (welcome->features & WIRE_FEATURE_CAPITALS) != 0;
     session->state = SESSION_GREETED;
     if (options->catalog) {
         welcome->store_uuid = catalog_store(options->catalog)->caps.uuid;
@@ -184,10 +186,10 @@ static void on_patience(struct timer *timer)
              health.text, health.remedy);
     list_each_safe (node, &session->requests) {
         struct request *request = list_item(node, struct request, link);
-        if (request->cancel == cancel_snapshot) {
+        if (request->cancel == cancel_snapshot || request->cancel == cancel_look) {
             session_log(session, LOG_WARN, "join refused", diag.text);
             request_error(request, diag.code, &diag);
-            cancel_snapshot(request);
+            request->cancel(request);
         }
     }
 }
@@ -197,6 +199,82 @@ static void cancel_snapshot(struct request *request)
     request->session->joining = false;
     timer_stop(&request->session->patience);
     run_snapshot_cancel(&request->u.snapshot);
+    request_free(request);
+}
+
+/* --- names that differ in capitals only ------------------------------------------------------ */
+
+/* Returns a run that is there or just being opened, and whose name collides, or NULL. */
+static const struct run_name *find_collision(const struct session *session)
+{
+    const struct run_name *name = &session->join.run;
+    list_each (node, &session->server->sessions) {
+        const struct session *other = list_item(node, struct session, link);
+        bool is_here = other->state == SESSION_JOINED || other->joining;
+        if (other != session && is_here && !other->viewer &&
+            run_name_collides(&other->join.run, name)) {
+            return &other->join.run;
+        }
+    }
+    return catalog_collision(session->server->options.catalog, name);
+}
+
+/* Reads the record of the run, with which the JOIN goes on. */
+static void read_record(struct request *request)
+{
+    struct session *session = request->session;
+    struct run *run = catalog_run(session->server->options.catalog, &session->join.run);
+    if (!run) {
+        session->joining = false;
+        timer_stop(&session->patience);
+        request_error(request, CAIRN_E_NO_MEMORY, NULL);
+        request_free(request);
+        return;
+    }
+    if (session->run) {
+        catalog_release(session->run); /* the run of a JOIN that was refused */
+    }
+    session->run = run;
+    request->cancel = cancel_snapshot;
+    request->u.snapshot = (struct run_snapshot_req){.done = on_snapshot};
+    run_snapshot(session->run, &request->u.snapshot);
+}
+
+/* Called when the runs of the store are known: a run that is new must not be one of them in other
+ * letters. */
+static void on_looked(struct catalog_refresh *look)
+{
+    struct request *request = container_of(look, struct request, u.look);
+    struct session *session = request->session;
+    struct diag diag = look->diag;
+    int status = look->status;
+    const struct run_name *other = status == 0 ? find_collision(session) : NULL;
+    CHECK(session->joining);
+    if (status == 0 && other == NULL) {
+        read_record(request);
+        return;
+    }
+    if (other) {
+        char name[RUN_NAME_TEXT_MAX], there[RUN_NAME_TEXT_MAX];
+        run_name_format(&session->join.run, name);
+        run_name_format(other, there);
+        status = diag_set(&diag, CAIRN_E_INVALID,
+                          "%s cannot be opened, because the store has %s: names that differ in "
+                          "capitals only are the same; open that one, or choose another name",
+                          name, there);
+    }
+    session->joining = false;
+    timer_stop(&session->patience);
+    session_log(session, LOG_WARN, "join refused", diag_text(&diag, status));
+    request_error(request, status, &diag);
+    request_free(request);
+}
+
+static void cancel_look(struct request *request)
+{
+    request->session->joining = false;
+    timer_stop(&request->session->patience);
+    catalog_refresh_cancel(&request->u.look);
     request_free(request);
 }
 
@@ -215,15 +293,9 @@ int session_on_join(struct session *session, uint32_t stream, const struct msg *
                         "world size, and that must be within the limit",
                         join->rank, join->world_size);
     }
-    struct run *run = catalog_run(session->server->options.catalog, &join->run);
-    if (!run) {
-        conn_send_error(session->conn, stream, CAIRN_E_NO_MEMORY,
-                        "the server has no memory for the run: try again later");
-        return 0;
-    }
+    struct catalog *catalog = session->server->options.catalog;
     struct request *request = request_new(session, stream, msg);
     if (!request) {
-        catalog_release(run);
         return 0;
     }
     session->join = *join;
@@ -231,14 +303,14 @@ int session_on_join(struct session *session, uint32_t stream, const struct msg *
     session->join.label = NULL;
     session->viewer = join->viewer;
     session->joining = true;
-    if (session->run) {
-        catalog_release(session->run); /* the run of a JOIN that was refused */
-    }
-    session->run = run;
-    request->cancel = cancel_snapshot;
     timer_init(&session->patience, session->server->options.loop, on_patience);
     timer_start(&session->patience, PATIENCE_MS);
-    request->u.snapshot = (struct run_snapshot_req){.done = on_snapshot};
-    run_snapshot(session->run, &request->u.snapshot);
+    if (catalog_has(catalog, &session->join.run)) {
+        read_record(request);
+        return 0;
+    }
+    request->cancel = cancel_look;
+    request->u.look = (struct catalog_refresh){.done = on_looked};
+    catalog_refresh(catalog, &request->u.look);
     return 0;
 }

@@ -150,7 +150,8 @@ static void send_runs(struct request *request)
         return;
     }
     for (size_t i = 0; i < count && kept < RUNS_MAX; i++) {
-        if (!project || project[0] == '\0' || strcmp(project, names[i].project) == 0) {
+        bool is_meant = !project || project[0] == '\0' || strcmp(project, names[i].project) == 0;
+        if (is_meant && session_may_name(request->session, &names[i])) {
             names[kept++] = names[i];
         }
     }

@@ -84,10 +84,11 @@ struct session {
     struct conn *conn;
     enum session_state state;
     bool joining, viewer;
-    bool hands_over; /* negotiated: hands over arenas instead of sending bytes */
-    bool packs;      /* negotiated: described data may be encoded, and may refer to a base */
-    bool is_local;   /* it came by a Unix socket */
-    unsigned pauses; /* bits of enum session_pause; 0 while it is being read */
+    bool hands_over;     /* negotiated: hands over arenas instead of sending bytes */
+    bool packs;          /* negotiated: described data may be encoded, and may refer to a base */
+    bool knows_capitals; /* negotiated: names of runs may have capitals */
+    bool is_local;       /* it came by a Unix socket */
+    unsigned pauses;     /* bits of enum session_pause; 0 while it is being read */
     uint32_t request_count;
     uint64_t request_bytes; /* the share of server->message_bytes that its requests hold */
     struct mapped *mapped;  /* the newest arena: a reference, or NULL */
@@ -189,6 +190,11 @@ const char *session_actor_copy(struct request *request, const char *claimed);
 
 /* absent.c */
 /* Copies as much of a text for people as a label holds, cut between characters. */
+/* Returns whether the client can read this name: an older one knows no capitals. */
+static inline bool session_may_name(const struct session *session, const struct run_name *name)
+{
+    return session->knows_capitals || !run_name_has_capitals(name);
+}
 void session_clip_label(const char *text, char ret[SESSION_LABEL_BYTES]);
 /* Called when a joined session ends. Its rank counts as missing from now on, if other ranks of its
  * attempt are connected. */

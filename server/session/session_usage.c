@@ -72,6 +72,7 @@ int session_on_usage(struct session *session, uint32_t stream, const struct msg 
     request->u.usage = (struct usage_walk){
         .project = usage->project,
         .after = usage->after,
+        .no_capitals = !session->knows_capitals,
         .window = {usage->since_ns, loop_wall_ns(session->server->options.loop)},
         .rows_max = ROWS_MAX,
         .done = on_walked};
@@ -82,6 +83,7 @@ int session_on_usage(struct session *session, uint32_t stream, const struct msg 
 /* --- PROGRESS ------------------------------------------------------------------------------- */
 
 struct collecting {
+    const struct session *session;
     const char *project;
     struct msg_progress_row *rows;
     uint32_t count;
@@ -92,6 +94,9 @@ struct collecting {
 static void collect(void *user, const struct ingest_row *row)
 {
     struct collecting *collecting = user;
+    if (!session_may_name(collecting->session, row->run)) {
+        return;
+    }
     if (collecting->project[0] != '\0' && strcmp(collecting->project, row->run->project) != 0) {
         return;
     }
@@ -128,8 +133,8 @@ static void add_world_size(struct session *session, struct msg_progress_row *row
 int session_on_progress(struct session *session, uint32_t stream, const struct msg *msg,
                         struct diag *diag)
 {
-    struct collecting collecting = {.project =
-                                        msg->u.progress.project ? msg->u.progress.project : ""};
+    const char *project = msg->u.progress.project ? msg->u.progress.project : "";
+    struct collecting collecting = {.session = session, .project = project};
     collecting.rows = calloc(ROWS_MAX, sizeof(*collecting.rows));
     if (!collecting.rows) {
         return diag_no_memory(diag, "the progress of saves");

@@ -8,7 +8,7 @@ import time
 import unittest
 
 from ceph_bed import OnCeph
-from harness import FULL, Daemon, Group, cairn, cairn_json, wait_until
+from harness import FULL, Daemon, Group, Rank, cairn, cairn_json, token, wait_until
 
 __all__ = ["Refused", "Damage", "Doctor"]
 
@@ -77,6 +77,22 @@ class Refused(OnCeph):
                 finally:
                     self.ceph.ceph("osd", "pool", "set-quota", data, "max_bytes", "0")
                 daemon.stop()
+
+    def test_names_that_differ_in_capitals(self):
+        """The other daemon of the store knows at once what this one has made."""
+        daemon, other = self.two()
+        group = Group(self.bed, daemon.url("demo/Bert"), 1)
+        group.all("fill", 1)
+        group.save(1)
+        group.end()
+        for name in ("demo/bert", "DEMO/x"):
+            rank = Rank(self.bed)
+            self.assert_error(rank.refused("open", other.url(name), 0, 1, token(), "rank"), "INVALID", name,
+                              "the store has demo/Bert")
+            rank.end()
+        group = Group(self.bed, other.url("demo/Bert"), 1)
+        self.assertEqual(group.restore(), (1, 1, False))
+        group.end()
 
     @unittest.skipUnless(FULL, "CAIRN_FULL=1")
     def test_a_blocklisted_client(self):

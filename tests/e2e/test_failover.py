@@ -4,7 +4,7 @@ store over. What was durable is not sent again; what fails says which host, rank
 
 import socket
 
-from harness import Case, Daemon, Group, Rank, main
+from harness import Case, Daemon, Group, Rank, cairn, cairn_json, main, token
 
 
 def free_port():
@@ -32,6 +32,30 @@ class Failover(Case):
                     group.save(10 * alive + step)
                     self.assertEqual(group.end(), [0, 0])
                 self.assertEqual(daemons[alive].stop(), 0)
+
+    def test_names_are_the_same_whatever_their_capitals(self):
+        """What one server has made is not made again in other letters, by this server or by the next one."""
+        daemons, _ = self.pair()
+        daemons[0].start()
+        group = Group(self.bed, daemons[0].url("demo/Bert"), 2)
+        group.all("fill", 1)
+        group.save(1)
+        self.assertEqual(group.end(), [0, 0])
+        for daemon in daemons:
+            if daemon is daemons[1]:
+                self.assertEqual(daemons[0].stop(), 0)
+                daemon.start()
+            for name in ("demo/bert", "Demo/x"):
+                rank = Rank(self.bed)
+                self.assert_error(rank.refused("open", daemon.url(name), 0, 1, token(), "rank"), "INVALID", name,
+                                  "the store has demo/Bert")
+                rank.end()
+        group = Group(self.bed, daemons[1].url("demo/Bert"), 2)
+        self.assertEqual(group.restore(), (1, 1, False))
+        self.assertEqual(group.end(), [0, 0])
+        self.assertEqual(daemons[1].stop(), 0)
+        self.assertEqual(cairn_json("ls", "--store", f"dir:{daemons[0].store}")["runs"], ["demo/Bert"])
+        self.assertIn("the store has demo/Bert", cairn("ls", "demo/bert", "--store", f"dir:{daemons[0].store}", check=2)[2])
 
     def test_a_server_dies_in_a_save(self):
         daemons, url = self.pair()

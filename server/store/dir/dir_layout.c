@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Names of files and directories, made and parsed. They are in lower case, have at most 80 bytes,
- * and can be written in one way only (D24): a name that would not be made again exactly as it is
- * does not belong to the store.
+ * Names of files and directories, made and parsed. They have at most 80 bytes, are in lower case
+ * but for capitals of a run's name, and can be written in one way only (D24): a name that would not
+ * be made again exactly as it is does not belong to the store.
  */
 #include "dir_private.h"
 

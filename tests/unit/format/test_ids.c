@@ -17,9 +17,10 @@ static void expect_invalid(const char *text, int rc, struct diag *diag)
 
 static void test_run_names(void **state)
 {
-    static const char *const good[] = {"a/b", "nlp/gpt-small.1", "0/9_", "a..b/c--"};
-    static const char *const bad[] = {"",     "/",     "a",     "a/",        "/b",   "A/b",
-                                      "a/B",  "a b/c", "a/b/c", ".a/b",      "a/-b", "a/_b",
+    static const char *const good[] = {"a/b", "nlp/gpt-small.1", "0/9_", "a..b/c--",
+                                       "A/b", "a/BERT-Z"};
+    static const char *const bad[] = {"",     "/",     "a",     "a/",        "/b",   "a@/b",
+                                      "a/[",  "a b/c", "a/b/c", ".a/b",      "a/-b", "a/_b",
                                       "a/..", "../a",  "a/b\n", "\xc3\xa9/a"};
     struct run_name name;
     char text[RUN_NAME_TEXT_MAX], longest[2 * LIMIT_RUN_NAME_BYTES + 4];
@@ -41,6 +42,30 @@ static void test_run_names(void **state)
     longest[2 * LIMIT_RUN_NAME_BYTES + 1] = 'a';
     longest[2 * LIMIT_RUN_NAME_BYTES + 2] = '\0';
     expect_invalid(longest, run_name_parse(longest, &name, &diag), &diag);
+}
+
+static void test_names_collide_if_only_capitals_differ(void **state)
+{
+    static const struct {
+        const char *a, *b;
+        bool collide;
+    } rows[] = {{"lab/bert", "lab/Bert", true},
+                {"lab/bert", "LAB/bert", true},
+                {"lab/bert", "Lab/gpt", true},
+                {"lab/bert", "lab/bert", false},
+                {"lab/bert", "lab/Bert2", false},
+                {"lab/bert", "lab2/Bert", false},
+                {"a/b", "A-/B", false}};
+    for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
+        struct run_name a, b;
+        assert_int_equal(run_name_parse(rows[i].a, &a, NULL), 0);
+        assert_int_equal(run_name_parse(rows[i].b, &b, NULL), 0);
+        if (run_name_collides(&a, &b) != rows[i].collide ||
+            run_name_collides(&b, &a) != rows[i].collide) {
+            fail_msg("%s and %s", rows[i].a, rows[i].b);
+        }
+        assert_int_equal(run_name_has_capitals(&b), strpbrk(rows[i].b, "ABL") != NULL);
+    }
 }
 
 static void test_selectors(void **state)
@@ -189,11 +214,9 @@ static void test_dtypes(void **state)
 }
 
 static const struct CMUnitTest tests[] = {
-    cmocka_unit_test(test_run_names),
-    cmocka_unit_test(test_selectors),
-    cmocka_unit_test(test_texts_are_utf8_without_nul),
-    cmocka_unit_test(test_good_urls),
-    cmocka_unit_test(test_bad_urls),
+    cmocka_unit_test(test_run_names), cmocka_unit_test(test_names_collide_if_only_capitals_differ),
+    cmocka_unit_test(test_selectors), cmocka_unit_test(test_texts_are_utf8_without_nul),
+    cmocka_unit_test(test_good_urls), cmocka_unit_test(test_bad_urls),
     cmocka_unit_test(test_dtypes),
 };
 

@@ -8,6 +8,7 @@
 
 #include "run/run_counts.h"
 #include "support/unit_test.h"
+#include "wire/negotiate.h"
 
 static struct rig rig;
 static struct peer peers[3];
@@ -154,6 +155,60 @@ static void test_viewer_only_looks(void **state)
     assert_false(catalog_next_project(rig.catalog, &at, &project)); /* no run is in memory */
 }
 
+/* Joins a run of that name; the answer. */
+static const struct peer_reply *join_as(struct peer *peer, const char *name)
+{
+    struct msg join = peer_join_msg(peer);
+    assert_int_equal(run_name_parse(name, &join.u.join.run, NULL), 0);
+    peer_connect(peer);
+    assert_true(peer_hello(peer));
+    return peer_ask(peer, join);
+}
+
+static void test_capitals_make_no_other_run(void **state)
+{
+    static const char *const same[] = {"lab/GPT", "Lab/gpt", "Lab/other"};
+    assert_true(peer_login(&peers[0])); /* lab/gpt, of which the store holds nothing yet */
+    for (int saved = 0; saved < 2; saved++) {
+        for (size_t i = 0; i < ARRAY_LEN(same); i++) {
+            const struct peer_reply *reply = join_as(&peers[1], same[i]);
+            assert_int_equal(reply->type, MSG_ERROR);
+            assert_int_equal(reply->msg.u.error.code, CAIRN_E_INVALID);
+            assert_non_null(strstr(reply->text, same[i]));
+            assert_non_null(strstr(reply->text, "the store has lab/gpt"));
+        }
+        assert_int_equal(join_as(&peers[1], "lab/GPT2")->type, MSG_JOINED);
+        assert_true(peer_open(&peers[0], 1, 9)); /* from here on the store holds it */
+        if (saved == 0) {
+            peer_drop(&peers[0]);
+            sim_run_for(rig.sim, 100);
+            assert_true(peer_login(&peers[0]));
+        }
+    }
+}
+
+static void test_old_client_is_not_told_of_capitals(void **state)
+{
+    const struct msg runs = {.type = MSG_RUNS, .u.runs = {.project = ""}};
+    struct msg usage = {.type = MSG_USAGE, .u.usage = {.project = ""}};
+    assert_true(peer_login(&peers[0]));
+    assert_true(peer_open(&peers[0], 1, 9));
+    peers[1].rank = 0;
+    assert_int_equal(join_as(&peers[1], "Big/Bert")->type, MSG_JOINED);
+    assert_true(peer_open(&peers[1], 1, 9));
+    for (uint32_t knows = 0; knows < 2; knows++) {
+        peers[2].features = knows ? WIRE_FEATURE_CAPITALS : 0;
+        peer_connect(&peers[2]);
+        assert_true(peer_hello(&peers[2]));
+        const struct peer_reply *reply = peer_ask(&peers[2], runs);
+        assert_int_equal(reply->type, MSG_RUNS_REPLY);
+        assert_int_equal(reply->msg.u.runs_reply.count, 1 + knows);
+        reply = peer_ask(&peers[2], usage);
+        assert_int_equal(reply->type, MSG_USAGE_REPLY);
+        assert_int_equal(reply->msg.u.usage_reply.count, 1 + knows);
+    }
+}
+
 static void test_full_server_says_busy(void **state)
 {
     rig_stop(&rig, 0);
@@ -175,6 +230,8 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test_setup_teardown(test_rank_is_in_its_world, setup, teardown),
     cmocka_unit_test_setup_teardown(test_second_process_of_a_rank_is_refused, setup, teardown),
     cmocka_unit_test_setup_teardown(test_viewer_only_looks, setup, teardown),
+    cmocka_unit_test_setup_teardown(test_capitals_make_no_other_run, setup, teardown),
+    cmocka_unit_test_setup_teardown(test_old_client_is_not_told_of_capitals, setup, teardown),
     cmocka_unit_test_setup_teardown(test_full_server_says_busy, setup, teardown),
 };
 

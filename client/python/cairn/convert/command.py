@@ -114,8 +114,8 @@ def run_url(server: Optional[str], run: str) -> str:
     """The URL of a run as the library takes it. InvalidError."""
     if "://" in run:
         return run
-    if not re.fullmatch(r"[a-z0-9][a-z0-9._-]*/[a-z0-9][a-z0-9._-]*", run):
-        raise InvalidError.of(f"{run!r} does not name a run; write project/run, with a-z 0-9 . _ -, or a URL")
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*/[A-Za-z0-9][A-Za-z0-9._-]*", run):
+        raise InvalidError.of(f"{run!r} does not name a run; write project/run, with A-Z a-z 0-9 . _ -, or a URL")
     if not server:
         raise InvalidError.of("no server is named: give --server, or set CAIRN_SERVER")
     if server.startswith("unix:"):
