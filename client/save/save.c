@@ -50,14 +50,15 @@ static enum sm_result on_queue(struct sm *sm)
     return save_move(save, SV_LINK);
 }
 
-#define SV_FAIL (SM_TO(SV_ABORT) | SM_TO(SV_DRAIN))
-#define SV_STOP (SM_TO(SV_LINK) | SV_FAIL)
+/* Where a state after OPENED goes when the connection is lost, or the save fails. */
+#define SV_STOP (SM_TO(SV_LINK) | SM_TO(SV_ABORT))
 static const struct sm_state save_table[] = {
     [SV_QUEUE] = {"queue", on_queue, SM_TO(SV_LINK) | SM_TO(SV_DRAIN), 0},
-    [SV_LINK] = {"link", save_on_link, SM_TO(SV_OPEN) | SV_FAIL, 0},
+    [SV_LINK] = {"link", save_on_link, SM_TO(SV_OPEN) | SM_TO(SV_ABORT) | SM_TO(SV_DRAIN), 0},
     [SV_OPEN] = {"open", save_on_open,
-                 SM_TO(SV_AGREE) | SM_TO(SV_HAVE) | SM_TO(SV_SEND) | SM_TO(SV_WAIT) | SV_STOP, 0,
-                 save_enter_open},
+                 SM_TO(SV_AGREE) | SM_TO(SV_HAVE) | SM_TO(SV_SEND) | SM_TO(SV_WAIT) |
+                     SM_TO(SV_DRAIN) | SV_STOP,
+                 0, save_enter_open},
     [SV_AGREE] = {"agree", save_on_agree, SM_TO(SV_SEND) | SV_STOP, 0},
     [SV_HAVE] = {"have", save_on_have, SM_TO(SV_SEND) | SM_TO(SV_WAIT) | SV_STOP, 0,
                  save_enter_have},
@@ -66,7 +67,7 @@ static const struct sm_state save_table[] = {
     [SV_PART] = {"part", save_on_part, SM_TO(SV_SEAL) | SM_TO(SV_SEND) | SV_STOP, 0},
     [SV_SEAL] = {"seal", save_on_seal, SM_TO(SV_WAIT) | SM_TO(SV_HAVE) | SV_STOP, 0,
                  save_enter_seal},
-    [SV_WAIT] = {"wait", save_on_wait, SV_STOP, 0, save_enter_wait},
+    [SV_WAIT] = {"wait", save_on_wait, SM_TO(SV_DRAIN) | SV_STOP, 0, save_enter_wait},
     [SV_ABORT] = {"abort", save_on_abort, SM_TO(SV_DRAIN), 0},
     [SV_DRAIN] = {"drain", save_on_drain, SM_TO(SV_END), 0, save_enter_drain},
     [SV_END] = {"end", NULL, 0, SM_FINAL, save_enter_end},

@@ -108,6 +108,21 @@ static void decide(struct save_agree *agree)
     save_wake(agree->common);
 }
 
+/* Decides without the server, if this rank still waits for it. Verdicts that came without their
+ * lists are worth nothing, so they are dropped. */
+static void decide_alone(struct save_agree *agree)
+{
+    if (!sm_is(&agree->sm, AG_WAIT)) {
+        return;
+    }
+    agree->ground = GROUND_ALONE;
+    memset(agree->verdicts, 0, agree->held.group_count * sizeof(uint32_t));
+    for (uint32_t g = 0; g < agree->held.group_count; g++) {
+        agree->rules[g].row_count = 0;
+    }
+    decide(agree);
+}
+
 void save_agree_adopt(struct save_agree *agree, const struct layout *layout)
 {
     bool *wrote = calloc(agree->common->set->tensor_count + 1, sizeof *wrote);
@@ -201,7 +216,7 @@ static int on_lists_reply(struct request *request, const struct frame *frame, co
     struct save_agree *agree = lists->agree;
     (void)frame, (void)ret_payload, (void)diag;
     if (msg->type == MSG_ERROR) {
-        finish_if_all(agree); /* most likely the save has ended, and the next request is told */
+        decide_alone(agree); /* most likely the save has ended, and the next request is told */
         return 0;
     }
     const struct msg_sets *sets = &msg->u.holders;
@@ -291,14 +306,16 @@ static int on_agree_reply(struct request *request, const struct frame *frame, co
     struct save_agree *agree = container_of(request, struct save_agree, request);
     (void)frame, (void)ret_payload;
     if (msg->type == MSG_ERROR) {
-        agree->talk = TALK_ANSWERED; /* decides alone; the next request is told why */
-    } else if (msg->u.agreed.count != agree->held.group_count) {
+        agree->talk = TALK_ANSWERED;
+        decide_alone(agree); /* the next request is told why */
+        return 0;
+    }
+    if (msg->u.agreed.count != agree->held.group_count) {
         return diag_set(diag, CAIRN_E_PROTOCOL, "%u verdicts in answer to AGREE about %u groups",
                         msg->u.agreed.count, agree->held.group_count);
-    } else {
-        link_forget(&agree->common->engine->link, request);
-        take_verdicts(agree, &msg->u.agreed);
     }
+    link_forget(&agree->common->engine->link, request);
+    take_verdicts(agree, &msg->u.agreed);
     finish_if_all(agree);
     return 0;
 }
@@ -382,18 +399,6 @@ static void meet(struct save_agree *agree)
         agree->met = link_is_up(&engine->link);
         link_gather(&engine->link);
     }
-}
-
-/* Decides without the server. Verdicts that came without their lists are worth nothing, so they are
- * dropped. */
-static void decide_alone(struct save_agree *agree)
-{
-    agree->ground = GROUND_ALONE;
-    memset(agree->verdicts, 0, agree->held.group_count * sizeof(uint32_t));
-    for (uint32_t g = 0; g < agree->held.group_count; g++) {
-        agree->rules[g].row_count = 0;
-    }
-    decide(agree);
 }
 
 /* Returns whether other ranks may be waiting elsewhere for this one, which has copied without

@@ -28,7 +28,7 @@ enum agree_talk { TALK_NOTHING, TALK_ASKED /* AGREE was sent */, TALK_ANSWERED }
 enum agree_ground {
     GROUND_PRIOR,   /* all lists are those agreed before, or there is nobody to ask */
     GROUND_VERDICT, /* a list was new, so the rank had to wait for the verdict */
-    GROUND_ALONE    /* it waited, and the verdict did not come in time */
+    GROUND_ALONE    /* it waited, and the verdict or a list did not come */
 };
 
 struct agree_lists;

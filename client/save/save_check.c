@@ -87,7 +87,8 @@ static void on_run(struct work *work)
 }
 
 /* Ends the comparison. A difference, or a comparison that was not possible, fails the save or
- * becomes its warning, as the caller has asked. */
+ * becomes its warning, as the caller has asked. If the save is not open any more (ABORTED), only
+ * its outcome can fail it, which says more. */
 static void end_check(struct save_check *check, int code, const char *text)
 {
     struct engine_save *user = check->common->user;
@@ -95,7 +96,7 @@ static void end_check(struct save_check *check, int code, const char *text)
         return;
     }
     sm_move(&check->sm, CH_OVER);
-    if (code != 0 && user->check_replicas == CHECK_FAIL) {
+    if (code != 0 && code != CAIRN_E_ABORTED && user->check_replicas == CHECK_FAIL) {
         struct diag diag = DIAG_INIT;
         diag_set(&diag, code, "step %llu: %s", (unsigned long long)user->step, text);
         save_fail(check->common, code, &diag);
@@ -251,10 +252,7 @@ static int on_reply(struct request *request, const struct frame *frame, const st
     struct save_check *check = asked->check;
     (void)frame, (void)ret_payload, (void)diag;
     if (msg->type == MSG_ERROR) {
-        if (msg->u.error.code != CAIRN_E_ABORTED) { /* the save has ended, and SEAL is told */
-            end_uncompared(check, msg->u.error.code, msg->u.error.text);
-        }
-        finish_if_all(check);
+        end_uncompared(check, msg->u.error.code, msg->u.error.text);
         return 0;
     }
     const struct msg_sets *sets = &msg->u.compared;

@@ -12,6 +12,7 @@
 #include "base/check.h"
 #include "engine/operations.h"
 #include "hash/hash.h"
+#include "session/agree.h"
 #include "support/unit_test.h"
 
 enum { NAMES = 10, ELEMENTS_MAX = 6000, RANKS = 3 };
@@ -683,6 +684,62 @@ static void memory_that_is_short_is_no_difference(void **state)
     assert_true(uncompared > 0);
 }
 
+/* What the server answers in place of lists and of the comparison; 0 means what it has. */
+static int holders_status, compared_status;
+
+#define WRAP(NAME, STATUS)                                                                  \
+    int __real_##NAME(const struct agree *agree, struct xxh128 group, uint32_t *io_at,      \
+                      struct scratch *scratch, struct msg_sets *ret);                       \
+    int __wrap_##NAME(const struct agree *agree, struct xxh128 group, uint32_t *io_at,      \
+                      struct scratch *scratch, struct msg_sets *ret);                       \
+    int __wrap_##NAME(const struct agree *agree, struct xxh128 group, uint32_t *io_at,      \
+                      struct scratch *scratch, struct msg_sets *ret)                        \
+    {                                                                                       \
+        return (STATUS) != 0 ? (STATUS) : __real_##NAME(agree, group, io_at, scratch, ret); \
+    }
+WRAP(agree_holders, holders_status)
+WRAP(agree_compared, compared_status)
+
+/* Goal: a rank whose lists the server cannot give decides as if no verdict had come, and says so:
+ * with verdicts but no lists it would leave out what it holds. The next save agrees. */
+static void lists_that_do_not_come_are_no_verdict(void **state)
+{
+    static const uint32_t masks[] = {EVERY_TENSOR, EVERY_TENSOR & ~0x11u, EVERY_TENSOR};
+    struct bench bench;
+    bench_begin(&bench, 26, masks);
+    holders_status = CAIRN_E_NO_MEMORY;
+    save_all(&bench, 10, 1);
+    holders_status = 0;
+    for (uint32_t r = 0; r < RANKS; r++) {
+        const struct world_rank *rank = &bench.world.ranks[r];
+        assert_int_equal(rank->save_status, CAIRN_E_COVERAGE);
+        assert_non_null(strstr(rank->save.diag.text, "did not hear of the others'"));
+    }
+    save_well(&bench, 20, 2);
+    bench_fini(&bench);
+}
+
+/* Goal: replicas that the server did not compare, because the save is over for it, are not said to
+ * be equal. */
+static void an_ended_comparison_is_not_equality(void **state)
+{
+    for (uint32_t check = CHECK_WARN; check <= CHECK_FAIL; check++) {
+        struct bench bench;
+        bench_begin(&bench, 27, ALL);
+        bench.world.check_replicas = check;
+        compared_status = CAIRN_E_ABORTED;
+        save_all(&bench, 10, 1);
+        compared_status = 0;
+        for (uint32_t r = 0; r < RANKS; r++) {
+            const struct world_rank *rank = &bench.world.ranks[r];
+            assert_int_equal(rank->save_status, 0); /* the outcome decides */
+            assert_int_equal(rank->save.warning.code, CAIRN_E_ABORTED);
+            assert_non_null(strstr(rank->save.warning.text, "replicas were not compared"));
+        }
+        bench_fini(&bench);
+    }
+}
+
 static const struct CMUnitTest tests[] = {
     cmocka_unit_test(who_has_nothing_new_copies_at_once),
     cmocka_unit_test(holders_write_what_only_they_hold),
@@ -705,6 +762,8 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(comparing_survives_a_restart),
     cmocka_unit_test(a_comparison_that_cannot_come_is_bounded),
     cmocka_unit_test(memory_that_is_short_is_no_difference),
+    cmocka_unit_test(lists_that_do_not_come_are_no_verdict),
+    cmocka_unit_test(an_ended_comparison_is_not_equality),
 };
 
 UNIT_TEST_MAIN(tests)
