@@ -106,8 +106,9 @@ enum sm_result save_on_seal(struct sm *sm)
         /* Parts of other ranks fill the server's memory: ask again until the deadline. */
         return SM_AGAIN;
     }
-    if ((code == CAIRN_E_DIGEST_MISMATCH || code == CAIRN_E_INVALID) &&
-        save->seal_tries++ < SAVE_TRIES) {
+    bool lacks = code == CAIRN_E_DIGEST_MISMATCH || code == CAIRN_E_INVALID;
+    bool has_failed = !save_part_is_made(&save->part); /* an object of it, which counts that */
+    if (lacks && (has_failed || save->seal_tries++ < SAVE_TRIES)) {
         return save_move(save, SV_HAVE); /* what the server lacks is sent again */
     }
     engine_drop_bases(save->common.engine); /* the next save fetches what the server has */

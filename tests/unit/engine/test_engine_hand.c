@@ -10,6 +10,7 @@
 #include "base/log.h"
 #include "engine/operations.h"
 #include "engine_world.h"
+#include "support/store_bend.h"
 #include "support/unit_test.h"
 
 static void begin(struct world *world, uint64_t step, uint8_t salt)
@@ -101,6 +102,36 @@ static void a_daemon_that_takes_arenas_no_more(void **state)
         world_expect_newest(&world, 1, 5);
         world_end(&world);
     }
+}
+
+/* Goal: a store that fails objects at different times does not fail the save: each is described
+ * again, as often as it may be. Method: the seal of one object fails three times, then that of the
+ * other, and the part is refused each time. */
+static void objects_that_fail_in_turn_are_described_again(void **state)
+{
+    enum { OBJECT_BYTES = 56 << 10 };
+    static const struct store_fault_rule rules[] = {
+        {.kind = FAULT_DELAY, .op = STORE_WRITE, .skip = 1, .delay_ms = 2000},
+        {.kind = FAULT_FAIL, .op = STORE_SEAL, .count = 3, .code = CAIRN_E_OUTCOME_UNKNOWN},
+        {.kind = FAULT_DELAY, .op = STORE_SEAL},
+        {.kind = FAULT_FAIL, .op = STORE_SEAL, .count = 3, .code = CAIRN_E_OUTCOME_UNKNOWN}};
+    struct world world;
+    world_init_with(&world, 52, 1,
+                    &(struct world_options){.faults = true, .object_bytes = OBJECT_BYTES});
+    world_server_kill(&world);
+    world.buffer_bytes = OBJECT_BYTES;
+    world_server_start(&world);
+    world_ranks_start(&world);
+    for (size_t i = 0; i < ARRAY_LEN(rules); i++) {
+        assert_int_equal(store_fault_add(world.store, &rules[i]), 0);
+    }
+    begin(&world, 1, 8);
+    world_await_saves(&world, 60000);
+    if (world.ranks[0].save_status != 0) {
+        fail_msg("%s", world.ranks[0].save.diag.text);
+    }
+    world_expect_newest(&world, 1, 8);
+    world_end(&world);
 }
 
 /* Every rank was told "handed over", and no rank ever spoke to the server again. */
@@ -296,6 +327,7 @@ static void a_cut_at_any_event_of_a_restore(void **state)
 
 static const struct CMUnitTest tests[] = {
     cmocka_unit_test(memory_of_an_unknown_outcome_is_not_reused),
+    cmocka_unit_test(objects_that_fail_in_turn_are_described_again),
     cmocka_unit_test(a_daemon_that_takes_arenas_no_more),
     cmocka_unit_test(ranks_gone_after_the_hand_over_cost_nothing),
     cmocka_unit_test(waves_with_a_base_are_handed_over),

@@ -7,6 +7,7 @@
 #include <stdio.h>
 
 #include "engine_world.h"
+#include "support/store_bend.h"
 #include "support/unit_test.h"
 
 /* Goal: the arena is there before the first save, a save that comes while it is being made waits
@@ -123,6 +124,24 @@ static void a_killed_daemon_is_survived(void **state)
         world_server_start(&world);
         world_expect_saved(&world);
         world_expect_newest(&world, 1, (uint8_t)seed);
+        world_end(&world);
+    }
+}
+
+/* Goal: an object of which nobody knows whether it was stored is sent again, under another name. */
+static void an_object_of_unknown_outcome_is_sent_again(void **state)
+{
+    for (unsigned lost = 0; lost < 2; lost++) {
+        struct world world;
+        world_init_with(&world, 31, 1, &(struct world_options){.faults = true});
+        world_ranks_start(&world);
+        struct store_fault_rule rule = {.kind = lost ? FAULT_LOST : FAULT_FAIL,
+                                        .op = STORE_SEAL,
+                                        .count = 2,
+                                        .code = CAIRN_E_OUTCOME_UNKNOWN};
+        assert_int_equal(store_fault_add(world.store, &rule), 0);
+        world_save_well(&world, 1, 4);
+        world_expect_newest(&world, 1, 4);
         world_end(&world);
     }
 }
@@ -334,6 +353,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(the_arena_is_made_ahead),
     cmocka_unit_test(cut_connections_are_resumed),
     cmocka_unit_test(a_killed_daemon_is_survived),
+    cmocka_unit_test(an_object_of_unknown_outcome_is_sent_again),
     cmocka_unit_test(a_missing_rank_is_named),
     cmocka_unit_test(a_rank_that_dies_is_named_after_the_grace),
     cmocka_unit_test(a_rank_that_is_gone_is_missed_by_the_next_daemon),
