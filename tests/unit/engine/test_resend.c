@@ -13,7 +13,6 @@
 #include "base/check.h"
 #include "base/log.h"
 #include "engine_world.h"
-#include "save/save_send_private.h"
 #include "support/unit_test.h"
 
 enum fault { CUT, KILL };
@@ -204,20 +203,6 @@ static void nothing_durable_is_sent_again(void **state)
     free(world);
 }
 
-/* A server cannot have an object whose end was never sent; one that says so is not believed. */
-static void nothing_is_durable_that_was_not_ended(void **state)
-{
-    struct save_object object = {.has_sequence = true, .sequence = 7, .state = OBJECT_SENDING};
-    struct save_send send = {.objects = &object, .object_count = 1};
-    uint32_t sequences[] = {7};
-    const struct msg_held held = {.count = 1, .sequences = sequences};
-    struct diag diag = DIAG_INIT;
-    assert_int_equal(save_objects_held(&send, &held, &diag), CAIRN_E_PROTOCOL);
-    assert_non_null(strstr(diag.text, "object 7, whose end was never sent"));
-    assert_int_equal(object.state, OBJECT_SENDING);
-}
-
-static const struct CMUnitTest tests[] = {cmocka_unit_test(nothing_is_durable_that_was_not_ended),
-                                          cmocka_unit_test(nothing_durable_is_sent_again)};
+static const struct CMUnitTest tests[] = {cmocka_unit_test(nothing_durable_is_sent_again)};
 
 UNIT_TEST_MAIN(tests)
