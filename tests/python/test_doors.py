@@ -190,7 +190,10 @@ def test_what_cannot_be_carried_over_is_an_error_that_says_what_to_do(url):
 
 def test_sparse_tensors_and_components_come_in_by_dcp(url):
     sparse = torch.tensor([[0., 1.], [2., 0.]]).to_sparse()
-    save(url, {"extra": {"s": sparse, "b": 1}}, step=1)
+    low = torch.arange(6, dtype=torch.uint8).view(torch.uint4)
+    save(url, {"extra": {"s": sparse, "b": 1, "low": low}}, step=1)
     loaded = {"extra": {"s": torch.zeros(2, 2).to_sparse(), "b": 0}}
     dcp.load(loaded, checkpoint_id="step-1", storage_reader=Reader(url))
+    with pytest.raises(CheckpointException, match="extra.low: PyTorch pickles no torch.uint4"):
+        dcp.load({"extra": {"low": low}}, checkpoint_id="step-1", storage_reader=Reader(url))
     assert torch.equal(loaded["extra"]["s"].to_dense(), sparse.to_dense()) and loaded["extra"]["b"] == 1

@@ -231,7 +231,6 @@ class Subclass(torch.Tensor):
 
 
 REFUSED = {
-    "quantized": lambda: torch.quantize_per_tensor(torch.ones(2), 0.1, 0, torch.qint8),
     "subclass": lambda: torch.ones(2).as_subclass(Subclass),
     "nested": lambda: torch.nested.nested_tensor([torch.ones(2), torch.ones(3)]),
     "meta": lambda: torch.empty(2, device="meta"),

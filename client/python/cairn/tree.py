@@ -118,9 +118,11 @@ class _Registered:
 
 _by_class: dict = {}
 _by_tag: dict = {}
-SPARSE_TAG, SUBCLASS_TAG = "torch.sparse", "torch.subclass"  # made of other tensors; cairn.torch.special
+# Tensors that are made of others, or of plain bytes; cairn.torch.special
+SPARSE_TAG, SUBCLASS_TAG, BITS_TAG, QUANTIZED_TAG = "torch.sparse", "torch.subclass", "torch.bits", "torch.quantized"
+TENSOR_TAGS = frozenset((SPARSE_TAG, SUBCLASS_TAG, BITS_TAG, QUANTIZED_TAG))
 _BUILTIN_TAGS = frozenset(("OrderedDict", "Counter", "set", "frozenset", "torch.dtype", "torch.device",
-                           "torch.Size", "numpy.scalar", "numpy.dtype", "ref", SPARSE_TAG, SUBCLASS_TAG))
+                           "torch.Size", "numpy.scalar", "numpy.dtype", "ref", *TENSOR_TAGS))
 
 
 def register_type(cls: type, to_tree: Callable[[Any], Any], from_tree: Callable[[Any], Any],

@@ -23,7 +23,7 @@ from ..torch.optim import merge_partitions
 from ..torch.stages import STAGE_BLOB, merge
 from ..torch.state import LOCAL_BLOB
 from ..torch.stored import EXTRA, leaves, partition_of, spellings
-from ..tree import Ref
+from ..tree import Deferred, Ref
 from .metadata import tensor_entry
 
 
@@ -43,6 +43,9 @@ class StateEntries(Mapping):
         if key in self._refused:
             raise UnsupportedError.of(self._refused[key])
         value = self._leaf(fqn)[1]
+        if type(value) is Deferred and value.tag == tree.BITS_TAG:
+            raise UnsupportedError.of(f"{fqn}: PyTorch pickles no {value.child['dtype']}, which DCP's planners would have to; restore it by "
+                                      "cairn.torch.Checkpointer, or leave it out of the state dict")
         if type(value) is Ref and value.kind == "torch":
             return tensor_entry(fqn, value.dtype, value.shape, [((0,) * len(value.shape), value.shape)])
         return BytesStorageMetadata()

@@ -2,6 +2,9 @@
 """Tensors that are made of other tensors: sparse ones, and subclasses with ``__tensor_flatten__`` (torchao's quantized
 weights, for one). They are stored as their components, each a tensor of its own, and put together again.
 
+Types that Cairn has no number for (``uint1`` to ``int7``, ``bits8`` and its like) are stored as the bytes that PyTorch
+keeps, and so are PyTorch's own quantized tensors, with their scales and zero points.
+
 A class is never imported by a stored name: a subclass must have been seen in this process, in the live state, or be
 told by ``register_subclass``.
 """
@@ -13,14 +16,18 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from .. import tree
-from ..errors import InvalidError, UnsupportedError, UnsupportedValueError
+from ..errors import DtypeMismatchError, InvalidError, UnsupportedError, UnsupportedValueError
 from ..tree import At, Deferred, Ref
 from .sharded import is_sharded
 
 if TYPE_CHECKING:
     from .plan import Plan
 
-SPARSE, SUBCLASS = tree.SPARSE_TAG, tree.SUBCLASS_TAG
+SPARSE, SUBCLASS, BITS, QUANTIZED = tree.SPARSE_TAG, tree.SUBCLASS_TAG, tree.BITS_TAG, tree.QUANTIZED_TAG
+_BITS = frozenset(getattr(torch, name) for name in (
+    "bits8", "bits16", "bits1x8", "bits2x4", "bits4x2", *(f"{sign}int{bits}" for sign in ("", "u") for bits in range(1, 8)))
+    if isinstance(getattr(torch, name, None), torch.dtype))
+_PACKED = frozenset(getattr(torch, name) for name in ("quint4x2", "quint2x4") if hasattr(torch, name))
 _COMPRESSED = {
     torch.sparse_csr: ("crow_indices", "col_indices"), torch.sparse_bsr: ("crow_indices", "col_indices"),
     torch.sparse_csc: ("ccol_indices", "row_indices"), torch.sparse_bsc: ("ccol_indices", "row_indices"),
@@ -52,10 +59,37 @@ def _is_flattenable(cls: type) -> bool:
 
 
 def is_special(value: Any) -> bool:
-    """Whether this module stores it. Quantized, nested and meta tensors it does not."""
+    """Whether this module stores it. Nested and meta tensors it does not."""
     if not isinstance(value, torch.Tensor) or is_sharded(value) or value.is_meta or value.is_nested:
         return False
-    return value.layout in _LAYOUTS.values() or _is_flattenable(type(value))
+    if value.layout in _LAYOUTS.values() or _is_flattenable(type(value)):
+        return True
+    return type(value) in (torch.Tensor, torch.nn.Parameter) and (value.dtype in _BITS or value.is_quantized)
+
+
+def _as_plain(value: torch.Tensor) -> torch.Tensor:
+    """The same memory as numbers that PyTorch computes with."""
+    return value.detach().view(torch.int16 if value.element_size() == 2 else torch.uint8)
+
+
+def _storage(value: torch.Tensor) -> torch.Tensor:
+    """The bytes of the storage of a quantized tensor."""
+    storage = value.untyped_storage()
+    return torch.empty(0, dtype=torch.uint8, device=value.device).set_(storage, 0, (storage.nbytes(),))
+
+
+def _quantized(path: str, value: torch.Tensor) -> Deferred:
+    value = value.detach()
+    if value.dtype in _PACKED and not (value.is_contiguous() and value.storage_offset() == 0):
+        raise UnsupportedValueError.of(f"{path}: the tensor is a view of another one of the packed type {value.dtype}; save a copy of it")
+    child: dict = {"dtype": value.dtype, "shape": tuple(value.shape), "scheme": str(value.qscheme())[len("torch."):],
+                   "data": _storage(value) if value.dtype in _PACKED else value.int_repr().contiguous()}
+    if value.qscheme() in (torch.per_tensor_affine, torch.per_tensor_symmetric):
+        child.update(scale=value.q_scale(), zero_point=value.q_zero_point())
+    else:
+        child.update(scales=value.q_per_channel_scales(), zero_points=value.q_per_channel_zero_points(),
+                     axis=value.q_per_channel_axis())
+    return Deferred(QUANTIZED, child)
 
 
 def components(path: str, value: torch.Tensor) -> Deferred:
@@ -71,6 +105,10 @@ def components(path: str, value: torch.Tensor) -> Deferred:
         return Deferred(SUBCLASS, {"class": _class_name(type(value)), "shape": tuple(value.shape),
                                    "stride": tuple(value.stride()), "context": context,
                                    "inner": {name: At(f"{path}.{name}", getattr(value, name)) for name in names}})
+    if value.is_quantized:
+        return _quantized(path, value)
+    if value.dtype in _BITS:
+        return Deferred(BITS, {"dtype": value.dtype, "shape": tuple(value.shape), "bytes": _as_plain(value)})
     value = value.detach()
     child: dict = {"layout": str(value.layout)[len("torch."):], "shape": tuple(value.shape)}
     if value.layout is torch.sparse_coo:
@@ -98,13 +136,32 @@ def _make_subclass(child: dict) -> torch.Tensor:
     return cls.__tensor_unflatten__(dict(child["inner"]), child["context"], torch.Size(child["shape"]), child["stride"])
 
 
+def _make_bits(child: dict) -> torch.Tensor:
+    found: torch.Tensor = child["bytes"].view(child["dtype"])
+    return found
+
+
+def _make_quantized(child: dict) -> torch.Tensor:
+    shape, dtype, device = child["shape"], child["dtype"], child["data"].device
+    if "scale" in child:
+        made = torch._empty_affine_quantized(shape, scale=child["scale"], zero_point=child["zero_point"], dtype=dtype, device=device)
+    else:
+        made = torch._empty_per_channel_affine_quantized(shape, scales=child["scales"], zero_points=child["zero_points"],
+                                                         axis=child["axis"], dtype=dtype, device=device)
+    data = child["data"].reshape(-1).view(torch.uint8)
+    _storage(made)[:data.numel()].copy_(data)
+    return made
+
+
 tree.set_maker(SPARSE, _make_sparse)
+tree.set_maker(BITS, _make_bits)
+tree.set_maker(QUANTIZED, _make_quantized)
 tree.set_maker(SUBCLASS, _make_subclass)
 
 
 class Planned:
-    """A special tensor of a model on its way back: subclasses in place, component by component; sparse tensors, whose
-    components have other lengths, by a new tensor in the same object."""
+    """A special tensor of a model on its way back: subclasses in place, component by component, and bits as bytes; sparse and
+    quantized tensors, whose components may be others, by a new tensor in the same object."""
 
     def __init__(self, path: str, stored: Deferred, live: torch.Tensor, plan: Plan) -> None:
         self.path, self.stored, self.live = path, stored, live
@@ -116,12 +173,21 @@ class Planned:
         if here.tag != stored.tag or tuple(here.child["shape"]) != tuple(stored.child["shape"]):
             raise InvalidError.of(f"{path}: a {stored.tag} of the shape {list(stored.child['shape'])} is stored, but the live one is "
                                   f"a {here.tag} of {list(here.child['shape'])}; build the model as it was saved")
-        if stored.tag == SUBCLASS:
+        if stored.tag == BITS:
+            self._plan_bits(path, stored.child, live, plan)
+        elif stored.tag == SUBCLASS:
             self._plan_inner(path, stored.child, live, plan)
         else:
             self._is_parameter = isinstance(live, torch.nn.Parameter)
             for ref in tree.refs(stored):
                 plan.want(ref)
+
+    def _plan_bits(self, path: str, child: dict, live: torch.Tensor, plan: Plan) -> None:
+        if child["dtype"] is not live.dtype:
+            raise DtypeMismatchError.of(f"{path}: the stored tensor is {child['dtype']}, but the live one is {live.dtype}; build the model "
+                                        "as it was saved")
+        plan.want_exact(path, child["bytes"], _as_plain(live))
+        self.pairs.append((path, child["bytes"], live))
 
     def _plan_inner(self, path: str, child: dict, live: torch.Tensor, plan: Plan) -> None:
         names, context = live.__tensor_flatten__()
@@ -134,11 +200,13 @@ class Planned:
             if type(inner) is Ref:
                 plan.want_exact(below, inner, target)
                 self.pairs.append((below, inner, target))
+            elif inner.tag == BITS and isinstance(target, torch.Tensor):
+                self._plan_bits(below, inner.child, target, plan)
             else:
                 self._plan_inner(below, inner.child, target, plan)
 
     def apply(self, plan: Plan) -> None:
-        if self.stored.tag != SPARSE:
+        if self.stored.tag not in (SPARSE, QUANTIZED):
             return
         made = tree.resolve(self.stored, plan.get).to(self.live.device)
         if self._is_parameter:
@@ -147,9 +215,9 @@ class Planned:
 
     def verify(self, plan: Plan) -> None:
         """DigestMismatchError unless the live components have the restored bits."""
-        if self.stored.tag == SUBCLASS:
+        if self.stored.tag in (SUBCLASS, BITS):
             for path, ref, target in self.pairs:
-                plan.check_live(path, ref, target)
+                plan.check_live(path, ref, _as_plain(target) if target.dtype in _BITS else target)
             return
         live = components(self.path, self.live).child
         for key, value in self.stored.child.items():

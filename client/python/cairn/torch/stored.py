@@ -73,7 +73,7 @@ def partition_of(op: Any, name: str, may_lack: bool) -> dict:
 def is_tensor(value: Any) -> bool:
     """Returns whether a stored value is a tensor, of one piece or made of others."""
     return (type(value) is Ref and value.kind == "torch") or (
-        type(value) is Deferred and value.tag in (tree.SPARSE_TAG, tree.SUBCLASS_TAG))
+        type(value) is Deferred and value.tag in tree.TENSOR_TAGS)
 
 
 def is_leaf(value: Any) -> bool:
