@@ -265,7 +265,7 @@ static int take_chain(struct cur *cur, uint8_t version, struct scratch *scratch,
     cur_copy(cur, sizeof entry->previous.bytes, entry->previous.bytes);
     entry->id = take_id(cur);
     entry->wall_ns = (int64_t)cur_u64(cur);
-    if (cur->status == 0 && (entry->kind < CHAIN_COMMIT || entry->kind > CHAIN_REPAIR)) {
+    if (cur->status == 0 && (entry->kind < CHAIN_COMMIT || entry->kind > CHAIN_REMOVE)) {
         return diag_set(diag, CAIRN_E_UNSUPPORTED,
                         "a chain entry of kind %u needs a newer Cairn than this", entry->kind);
     }
@@ -283,7 +283,12 @@ static int take_chain(struct cur *cur, uint8_t version, struct scratch *scratch,
     } else {
         good = version == ENTRY_VERSION && entry->kind <= CHAIN_RECLAIM;
     }
-    return entry_finish("chain", cur, good && entry->seq > 0 && entry->id.term > 0, diag);
+    bool named = entry->id.term > 0;
+    if (entry->kind == CHAIN_REMOVE) {
+        good = good && !named && entry->id.step == 0 && entry->id_count == 1 && entry->cycle > 0;
+        named = true;
+    }
+    return entry_finish("chain", cur, good && entry->seq > 0 && named, diag);
 }
 
 int entry_chain_decode(struct record_value value, struct scratch *scratch, struct entry_chain *ret,

@@ -72,7 +72,10 @@ enum chain_kind {
     CHAIN_PIN = 5,
     CHAIN_UNPIN = 6,
     /* Stored bytes of it were replaced; the reason says which, and by what. */
-    CHAIN_REPAIR = 7
+    CHAIN_REPAIR = 7,
+    /* The run was removed: the forgets before it, of the same update, are of all its checkpoints.
+     * Its id is zero, and it names no others. */
+    CHAIN_REMOVE = 8
 };
 /* `chain/<seq>`: one permanent entry. Which fields are used depends on the kind. */
 struct entry_chain {
@@ -90,7 +93,9 @@ struct entry_chain {
     /* In the other kinds: who, why, and all checkpoints that the entry is about, ascending; ids[0]
      * is id. id_count 0 means an entry of version 1, about id alone, whose author is not known. */
     const char *actor, *reason;
-    uint64_t cycle; /* in CHAIN_FORGET: the cycle of garbage collection when it was forgotten */
+    /* In CHAIN_FORGET: the cycle of garbage collection when it was forgotten. In CHAIN_REMOVE: the
+     * term of nobody that the removal granted, which fences all before it. */
+    uint64_t cycle;
     uint32_t id_count;
     const struct ckpt_id *ids;
 };

@@ -100,6 +100,10 @@ struct run_state {
     struct entry_head head;
     struct entry_gc gc; /* its cycle is 0 if no cycle has begun */
     struct record_value head_raw, info_raw, gc_raw;
+    /* The run was removed, and nothing was committed or undeleted since: it counts as empty. NULL
+     * otherwise. `removed`: no term was granted since, either, so that lists leave the run out. */
+    const struct entry_chain *removal;
+    bool removed;
     uint64_t newest_term;    /* 0 if no term was granted */
     uint64_t newest_entered; /* newest term with a commit; 0 if the run is empty */
     size_t term_count, open_count, seal_count, commit_count, dead_count, restore_count,

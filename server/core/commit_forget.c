@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Forget, undelete, pin, unpin and reclaim: marks in the chain, a batch in one update. Each
- * checkpoint is decided by itself: the allowed changes are made, and the others are named with
- * their reason. All are guarded by the head, so a commit, a pin or another forget in between makes
- * the decision anew. A forget also guards the health of the good checkpoints that it leaves, so
- * that none is forgotten because of one that has just turned out to be damaged. Pure.
+ * Forget, undelete, pin, unpin and reclaim, and the removal of a run: marks in the chain, a batch
+ * in one update. Each checkpoint is decided by itself: the allowed changes are made, and the others
+ * are named with their reason. All are guarded by the head, so a commit, a pin or another forget in
+ * between makes the decision anew. A forget also guards the health of the good checkpoints that it
+ * leaves, so that none is forgotten because of one that has just turned out to be damaged. Pure.
  */
 #include "core/commit_forget.h"
 
@@ -143,10 +143,28 @@ static const char *text_of(struct step *step, const char *what, const char *text
     return copy;
 }
 
+/* Puts the actor and the reason into an entry. Without a reason it is the policy, or the removal.
+ */
+static void put_author(struct step *step, struct entry_chain *entry)
+{
+    const struct event_mark *asked = &step->event->u.mark;
+    bool forgets = step->event->kind == EVENT_FORGET && asked->forget.policy != NULL;
+    char policy[ENTRY_REASON_BYTES];
+    const char *reason = asked->reason;
+    if (reason == NULL || reason[0] == '\0') {
+        reason = step->event->kind == EVENT_REMOVE ? "the run is removed" : "";
+    }
+    if (forgets && reason[0] == '\0') {
+        retention_policy_text(asked->forget.policy, sizeof(policy), policy);
+        reason = policy;
+    }
+    entry->actor = text_of(step, "actor", asked->actor, ENTRY_ACTOR_BYTES - 1);
+    entry->reason = text_of(step, "reason", reason, ENTRY_REASON_BYTES - 1);
+}
+
 /* Appends the ids that are done, sorted, in as few chain entries as hold them. */
 static void batch_append(struct step *step, struct batch *batch, enum chain_kind kind)
 {
-    const struct event_mark *asked = &step->event->u.mark;
     struct verdict_marks *ret = &step->ret->u.marks;
     size_t count = ret->done_count;
     CHECK(ret->items == NULL); /* a step has one batch */
@@ -156,15 +174,7 @@ static void batch_append(struct step *step, struct batch *batch, enum chain_kind
     struct entry_chain entry = {.kind = kind,
                                 .wall_ns = step->event->wall_ns,
                                 .cycle = kind == CHAIN_FORGET ? step->state->gc.cycle : 0};
-    char policy[ENTRY_REASON_BYTES];
-    const char *reason = asked->reason;
-    if (kind == CHAIN_FORGET && asked->forget.policy != NULL &&
-        (reason == NULL || reason[0] == '\0')) {
-        retention_policy_text(asked->forget.policy, sizeof(policy), policy);
-        reason = policy;
-    }
-    entry.actor = text_of(step, "actor", asked->actor, ENTRY_ACTOR_BYTES - 1);
-    entry.reason = text_of(step, "reason", reason, ENTRY_REASON_BYTES - 1);
+    put_author(step, &entry);
     qsort(batch->ids, count, sizeof(*batch->ids), compare_ids);
     for (size_t i = 1; i < count; i++) {
         if (ckpt_id_equal(batch->ids[i - 1], batch->ids[i])) {
@@ -301,6 +311,176 @@ static void guard_forget(struct step *step, const struct retention_item *items,
     }
 }
 
+/* --- remove a run --- */
+
+/* Returns DENIED if a save of the newest term is open, or a restore is running. */
+static int use_check(const struct run_state *state, struct diag *diag)
+{
+    for (size_t i = 0; i < state->open_count; i++) {
+        const struct ckpt_id *id = &state->opens[i].id;
+        if (id->term == state->newest_term) {
+            return diag_set(diag, CAIRN_E_DENIED,
+                            "step %" PRIu64 " of term %" PRIu64
+                            " is being saved, so the run is not removed; stop the job, wait for "
+                            "the save (`cairn flush RUN`), then try again",
+                            id->step, id->term);
+        }
+    }
+    for (size_t i = 0; i < state->restore_count; i++) {
+        if (state->restores[i].entry.state == RESTORE_RUNNING) {
+            return diag_set(diag, CAIRN_E_DENIED,
+                            "a job restores step %" PRIu64
+                            " of the run, so the run is not removed; stop the job. The restore of "
+                            "a job that has died is given up after [gc] lease-cycles",
+                            state->restores[i].entry.id.step);
+        }
+    }
+    return 0;
+}
+
+/* Returns 0 if nothing keeps the run from being removed. */
+static int removal_check(const struct run_state *state, struct diag *diag)
+{
+    for (size_t i = 0; i < state->commit_count; i++) {
+        const struct ckpt_id *id = &state->commits[i].entry.id;
+        if (state->commits[i].pinned) {
+            return diag_set(diag, CAIRN_E_DENIED,
+                            "checkpoint %" PRIu64 "@%" PRIu64
+                            " is pinned, so the run is not removed; `cairn unpin` it first",
+                            id->step, id->term);
+        }
+    }
+    int status = use_check(state, diag);
+    return status != 0 ? status : state_unrecorded_check(state, diag);
+}
+
+/* Grants a term to nobody, so that no attempt of the run goes on (I5). Returns the term, or 0 with
+ * the step failed. */
+static uint64_t grant_nobody(struct step *step)
+{
+    uint64_t term = term_high_water(step->state) + 1;
+    if (term - step->state->newest_term > TERMS_FILL_MAX) {
+        step_fail(step, CAIRN_E_DAMAGED,
+                  "the store holds files of term %" PRIu64
+                  ", but the newest term of the record is %" PRIu64
+                  "; put the right record back before the run is removed",
+                  term - 1, step->state->newest_term);
+        return 0;
+    }
+    step_guard_newest(step);
+    step_fill_terms(step, term + 1);
+    return term;
+}
+
+/* Forgets all that is left of the run, fences every attempt, and says so in the chain: one update,
+ * so after a crash the run is whole or removed. No good checkpoint has to stay. */
+static void remove_run(struct step *step, struct batch *batch)
+{
+    const struct run_state *state = step->state;
+    static const struct ckpt_id none;
+    char key[ENTRY_KEY_MAX];
+    for (size_t i = state->commit_count; i-- > 0;) {
+        if (!state->commits[i].forgotten) {
+            batch_add(step, batch, state->commits[i].entry.id, MARK_DONE);
+        }
+    }
+    uint64_t term = grant_nobody(step);
+    if (term == 0) {
+        return;
+    }
+    key_gc(key);
+    step_guard_as_read(step, key, state->gc_raw);
+    step_guard_head(step);
+    batch_append(step, batch, CHAIN_FORGET);
+    struct entry_chain entry = {.kind = CHAIN_REMOVE,
+                                .wall_ns = step->event->wall_ns,
+                                .cycle = term,
+                                .id_count = 1,
+                                .ids = &none};
+    put_author(step, &entry);
+    if (step->ret->code == 0) {
+        (void)step_append(step, &entry);
+        step_sweep(step);
+        step->ret->u.marks.removed = true;
+    }
+}
+
+void on_remove(struct step *step)
+{
+    const struct run_state *state = step->state;
+    struct batch batch;
+    if (!state->exists) {
+        step_fail(step, CAIRN_E_NOT_FOUND, "the run does not exist in this store");
+        return;
+    }
+    if (state->removed) {
+        step->ret->u.marks.removed = true;
+        return;
+    }
+    step->ret->code = removal_check(state, &step->ret->diag);
+    if (step->ret->code == 0 && batch_init(step, state->commit_count, &batch)) {
+        remove_run(step, &batch);
+    }
+}
+
+static int64_t later(int64_t a, int64_t b) { return a > b ? a : b; }
+
+/* Returns the time of the last thing that somebody did with the run: a commit, a restore, a grant,
+ * a mark of a person. What retention and garbage collection do is no use of it. */
+static int64_t last_use_ns(struct step *step)
+{
+    const struct run_state *state = step->state;
+    struct entry_ended ended = {.wall_ns = 0};
+    struct entry_owner owner = {.wall_ns = 0};
+    int64_t last = state->info.created_wall_ns;
+    for (size_t i = 0; i < state->commit_count; i++) {
+        last = later(last, state->commits[i].entry.wall_ns);
+    }
+    for (size_t i = 0; i < state->mark_count; i++) {
+        const struct entry_chain *mark = &state->marks[i];
+        bool is_use =
+            mark->kind == CHAIN_UNDELETE || mark->kind == CHAIN_PIN || mark->kind == CHAIN_UNPIN;
+        last = is_use ? later(last, mark->wall_ns) : last;
+    }
+    if (state->ended_count > 0 && entry_ended_decode(state->ended[state->ended_count - 1].raw,
+                                                     step->scratch, &ended, NULL) == 0) {
+        last = later(last, ended.wall_ns);
+    }
+    if (state->owner_count > 0 && entry_owner_decode(state->owners[state->owner_count - 1].raw,
+                                                     step->scratch, &owner, NULL) == 0) {
+        last = later(last, owner.wall_ns);
+    }
+    return last;
+}
+
+/* Returns true if the policy removes the run, because nobody has used it for long enough. */
+static bool is_expired(struct step *step)
+{
+    const struct event_forget *forget = &step->event->u.mark.forget;
+    const uint64_t seconds = forget->policy != NULL ? forget->policy->remove_idle_seconds : 0;
+    if (seconds == 0 || forget->living || forget->clock_jump_s != 0 || !step->state->exists ||
+        step->state->removed || removal_check(step->state, NULL) != 0) {
+        return false;
+    }
+    int64_t idle_ns = step->event->wall_ns - last_use_ns(step);
+    return idle_ns > 0 && (uint64_t)idle_ns / UINT64_C(1000000000) >= seconds;
+}
+
+/* Decides a policy about the run as a whole. Returns true if nothing is left to be decided. */
+static bool forget_as_a_whole(struct step *step)
+{
+    const struct event_forget *forget = &step->event->u.mark.forget;
+    struct batch batch;
+    if (is_expired(step)) {
+        if (batch_init(step, step->state->commit_count, &batch)) {
+            remove_run(step, &batch);
+        }
+        return true;
+    }
+    return forget->policy != NULL && retention_policy_check(forget->policy, NULL) == 0 &&
+           !retention_policy_has_rule(forget->policy);
+}
+
 void on_forget(struct step *step)
 {
     const struct run_state *state = step->state;
@@ -309,6 +489,9 @@ void on_forget(struct step *step)
     struct retention_item *items = NULL;
     struct batch batch;
     size_t count = state->commit_count;
+    if (forget_as_a_whole(step)) {
+        return;
+    }
     enum mark_outcome *outcomes = scratch_array(step->scratch, count + 1, sizeof(*outcomes));
     uint64_t *reasons = scratch_array(step->scratch, count + 1, sizeof(*reasons));
     int status = retention_items(state, step->scratch, &items, &step->ret->diag);

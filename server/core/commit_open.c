@@ -45,8 +45,15 @@ static bool open_is_valid(struct step *step)
 static void fail_fenced(struct step *step, const struct state_term *mine)
 {
     uint64_t newest = step->state->newest_term, seen = step->event->u.open.newest_seen;
+    const struct entry_chain *removal = step->state->removal;
     step->ret->proven = mine != NULL || newest > seen;
-    if (mine != NULL) {
+    if (removal != NULL && removal->cycle == newest) {
+        step_fail(step, CAIRN_E_FENCED,
+                  "the run was removed by %s; stop this job. Start it again to save under this "
+                  "name from the beginning, or bring the checkpoints back with `cairn undelete RUN "
+                  "--all` before",
+                  removal->actor[0] != '\0' ? removal->actor : "somebody");
+    } else if (mine != NULL) {
         step_fail(step, CAIRN_E_FENCED,
                   "term %" PRIu64 " of this attempt is fenced, because term %" PRIu64
                   " was granted since; stop this job, or restore before the next save",

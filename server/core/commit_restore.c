@@ -170,7 +170,7 @@ static bool resolve(struct step *step, struct entry_restore *entry)
         entry->first = entry->id = first->entry.id;
         return true; /* a checkpoint asked for by name is tried even if it is known to be damaged */
     }
-    if (state->commit_count == 0) {
+    if (state->commit_count == 0 || state->removal != NULL) {
         ret->code = state_unrecorded_check(state, &ret->diag);
         entry->state = RESTORE_OK;
         return ret->code == 0;

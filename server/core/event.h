@@ -95,11 +95,12 @@ struct event_annotate {
 struct event_forget {
     const struct retention_policy *policy; /* decides instead of ids; NULL if ids are given */
     int64_t clock_jump_s;                  /* as in retention_job; 0 if the clock can be trusted */
-    uint32_t keep_least;                   /* good checkpoints that must stay; 0 means 2 */
-    bool apart; /* if possible, two of those that stay must share no object */
+    bool living;         /* ranks of the run are connected, so it is not idle (`remove-idle`) */
+    uint32_t keep_least; /* good checkpoints that must stay; 0 means 2 */
+    bool apart;          /* if possible, two of those that stay must share no object */
 };
 
-/* FORGET, UNDELETE, PIN, UNPIN, REPAIR, RECLAIM and BURY. */
+/* FORGET, UNDELETE, PIN, UNPIN, REMOVE, REPAIR, RECLAIM and BURY. */
 struct event_mark {
     size_t id_count;
     const struct ckpt_id *ids; /* in any order, none twice */
@@ -187,6 +188,7 @@ struct verdict_marks {
     size_t count, done_count, refused_count;
     const struct mark *items;
     uint64_t head_seq, done_bytes; /* of the chain at the decision; stored by done_count */
+    bool removed;                  /* the run is removed: by this event, or it was before */
 };
 
 struct verdict_restore {

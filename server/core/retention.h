@@ -80,6 +80,9 @@ struct retention_policy {
     bool has_superseded; /* if not set, a superseded branch stays for 7 days */
     uint64_t superseded_seconds;
     uint32_t least; /* "keep-least"; 0 means RETENTION_LEAST */
+    /* "remove-idle": a run that nobody has used for so long is removed as a whole; 0 means never.
+     * It is no rule: with nothing else, a run that is used keeps everything. */
+    uint64_t remove_idle_seconds;
 };
 
 /* Sets one option, such as "keep-last" with "3", "keep-tag" with "a,b" (which may be repeated),
@@ -91,6 +94,9 @@ int MUST_USE retention_policy_set(struct retention_policy *policy, const char *n
 /* Checks that the policy has a rule and contradicts itself nowhere. Returns INVALID otherwise, for
  * example for a metric without keep-best. */
 int MUST_USE retention_policy_check(const struct retention_policy *policy, struct diag *diag);
+/* Returns true if the policy has a rule about checkpoints, and not only about the run as a whole.
+ */
+bool retention_policy_has_rule(const struct retention_policy *policy);
 /* Writes the policy as text, such as "keep-last 3, keep-daily 7", for the chain's reason and for
  * people. */
 void retention_policy_text(const struct retention_policy *policy, size_t bytes, char *ret);

@@ -218,6 +218,9 @@ int retention_policy_set(struct retention_policy *policy, const char *name, cons
         policy->has_superseded = true;
         return set_seconds(&policy->superseded_seconds, true, name, value, diag);
     }
+    if (strcmp(name, "remove-idle") == 0) {
+        return set_seconds(&policy->remove_idle_seconds, false, name, value, diag);
+    }
     if (strcmp(name, "keep-least") == 0) {
         int status = set_number(&least, name, value, diag);
         policy->least = (uint32_t)(least < COUNT_MAX ? least : COUNT_MAX);
@@ -231,13 +234,19 @@ static bool span_is_set(const struct retention_span *span)
     return span->years > 0 || span->months > 0 || span->days > 0 || span->seconds > 0;
 }
 
-int retention_policy_check(const struct retention_policy *policy, struct diag *diag)
+bool retention_policy_has_rule(const struct retention_policy *policy)
 {
     bool any = policy->last != 0 || span_is_set(&policy->within) || policy->every_steps > 0 ||
                policy->every_seconds > 0 || policy->best != 0 || policy->tag_list_count > 0;
     for (unsigned unit = 0; unit < UNIT_COUNT; unit++) {
         any = any || policy->per[unit] != 0 || span_is_set(&policy->within_per[unit]);
     }
+    return any;
+}
+
+int retention_policy_check(const struct retention_policy *policy, struct diag *diag)
+{
+    bool any = retention_policy_has_rule(policy) || policy->remove_idle_seconds > 0;
     if (policy->best != 0 && (policy->metric == NULL || policy->mode == MODE_UNSET)) {
         return diag_set(diag, CAIRN_E_INVALID, "keep-best needs a metric, and a mode: min or max");
     }
@@ -354,6 +363,8 @@ void retention_policy_text(const struct retention_policy *policy, size_t bytes, 
         put_rule(&text, "keep-superseded", "", value);
     }
     put_count(&text, "keep-least", "", policy->least);
+    put_span(&text, "remove-idle", "",
+             &(struct retention_span){.seconds = policy->remove_idle_seconds});
     if (text.cut) {
         CHECK(text.used < bytes);
         snprintf(ret + text.used, bytes - text.used, " ...");

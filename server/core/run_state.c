@@ -346,6 +346,7 @@ static bool mark_fits(struct state_commit *commit, const struct entry_chain *mar
         commit->repaired_seq = mark->seq;
         break;
     case CHAIN_COMMIT:
+    case CHAIN_REMOVE:
         break;
     }
     CHECK(!commit->reclaimed || commit->forgotten || !fits);
@@ -357,7 +358,7 @@ static bool mark_fits(struct state_commit *commit, const struct entry_chain *mar
 static int apply_mark(struct loader *loader, const struct entry_chain *mark)
 {
     const struct ckpt_id *ids = mark->id_count > 0 ? mark->ids : &mark->id;
-    size_t count = mark->id_count > 0 ? mark->id_count : 1;
+    size_t count = mark->kind == CHAIN_REMOVE ? 0 : mark->id_count > 0 ? mark->id_count : 1;
     for (size_t i = 0; i < count; i++) {
         struct state_commit *commit = commit_any(&loader->state, ids[i]);
         if (commit == NULL || commit->entry.seq > mark->seq) {
@@ -487,6 +488,27 @@ static int check_terms(struct loader *loader)
     return 0;
 }
 
+/* Finds out whether the run is removed: see run_state. */
+static int check_removal(struct loader *loader)
+{
+    struct run_state *state = &loader->state;
+    const struct entry_chain *removal = NULL;
+    for (size_t i = 0; i < loader->mark_count; i++) {
+        const struct entry_chain *mark = &loader->marks[i];
+        removal = mark->kind == CHAIN_REMOVE ? mark : mark->kind == CHAIN_UNDELETE ? NULL : removal;
+    }
+    if (removal != NULL && removal->cycle > state->newest_term) {
+        return damaged(loader, "a removal names a term that was not granted, at number",
+                       removal->seq);
+    }
+    size_t count = state->commit_count;
+    bool stands =
+        removal != NULL && (count == 0 || state->commits[count - 1].entry.seq < removal->seq);
+    state->removal = stands ? removal : NULL;
+    state->removed = stands && state->newest_term == removal->cycle;
+    return 0;
+}
+
 /* Checks the open saves and counts their seals. A seal of an earlier opening of the same save stays
  * an orphan. */
 static int check_saves(struct loader *loader)
@@ -596,6 +618,9 @@ int run_state_load(const struct record *record, struct scratch *scratch, struct 
     }
     if (status == 0) {
         status = check_terms(&loader);
+    }
+    if (status == 0) {
+        status = check_removal(&loader);
     }
     if (status == 0) {
         status = check_saves(&loader);

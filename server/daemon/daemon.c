@@ -212,25 +212,6 @@ static uint32_t encode_lanes(const struct config *config)
     return (uint32_t)min_u64(lanes, min_u64(config->verify_threads, ENCODE_POOL_ENCODERS));
 }
 
-/* Logs what retention has decided for a run. */
-static void on_retained(void *user, const struct run_name *run, int status, const struct diag *diag,
-                        size_t forgotten)
-{
-    char name[RUN_NAME_TEXT_MAX] = "";
-    (void)user;
-    if (run) {
-        run_name_format(run, name);
-    }
-    if (status != 0) {
-        LOG(LOG_WARN, "retention",
-            "the retention policy forgot nothing, because it could not be decided", ls("run", name),
-            ls("err", diag_text(diag, status)));
-    } else if (forgotten > 0) {
-        LOG(LOG_INFO, "retention", "the retention policy forgot checkpoints", ls("run", name),
-            lu("checkpoints", forgotten));
-    }
-}
-
 static int start_retention(struct daemon *daemon)
 {
     CHECK(!daemon->retain);
@@ -239,7 +220,9 @@ static int start_retention(struct daemon *daemon)
                                      .catalog = daemon->catalog,
                                      .table = &daemon->config->retention,
                                      .interval_ms = daemon->config->retention_ms,
-                                     .report = on_retained,
+                                     .report = upkeep_log_retention,
+                                     .is_living = server_has_rank,
+                                     .server = daemon->server,
                                      .user = daemon};
     return options.interval_ms > 0 ? retain_new(&options, &daemon->retain) : 0;
 }

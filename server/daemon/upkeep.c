@@ -441,3 +441,23 @@ void upkeep_close(struct upkeep *upkeep, void (*done)(void *user), void *user)
         on_scrub_closed(upkeep);
     }
 }
+
+void upkeep_log_retention(void *user, const struct run_name *run, int status,
+                          const struct diag *diag, const struct verdict_marks *marks)
+{
+    char name[RUN_NAME_TEXT_MAX] = "";
+    (void)user;
+    if (run) {
+        run_name_format(run, name);
+    }
+    if (status != 0) {
+        LOG(LOG_WARN, "retention",
+            "the retention policy forgot nothing, because it could not be decided", ls("run", name),
+            ls("err", diag_text(diag, status)));
+    } else if (marks->removed || marks->done_count > 0) {
+        LOG(LOG_INFO, "retention",
+            marks->removed ? "the retention policy removed an idle run"
+                           : "the retention policy forgot checkpoints",
+            ls("run", name), lu("checkpoints", marks->done_count));
+    }
+}

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * upkeep: the maintenance that the daemon does for its store: scrub and garbage collection, each
- * only while it is this daemon's duty, and the lines about them in the log. One loop's thread.
+ * only while it is this daemon's duty, and the lines in the log about them and about retention. One
+ * loop's thread.
  */
 #ifndef CAIRN_DAEMON_UPKEEP_H
 #define CAIRN_DAEMON_UPKEEP_H
@@ -34,6 +35,9 @@ const struct scrub *upkeep_scrub(const struct upkeep *upkeep);
 const struct gc *upkeep_gc(const struct upkeep *upkeep);
 /* Called when the store has just refused a request for lack of room. */
 void upkeep_press(struct upkeep *upkeep);
+/* Logs what retention has decided for a run; it is a report of struct retain_options. */
+void upkeep_log_retention(void *user, const struct run_name *run, int status,
+                          const struct diag *diag, const struct verdict_marks *marks);
 /* Called when the server has ended, or is about to, so that no question comes any more. Ends the
  * work in flight, gives the duties back, and frees. */
 void upkeep_close(struct upkeep *upkeep, void (*done)(void *user), void *user);

@@ -181,6 +181,13 @@ int catalog_names(struct catalog *catalog, struct run_name **ret, size_t *ret_co
     return 0;
 }
 
+bool catalog_run_is_removed(struct catalog *catalog, const struct run_name *name)
+{
+    size_t at = lower_bound(catalog, name);
+    const struct run *run = at < catalog->run_count ? catalog->runs[at] : NULL;
+    return run && name_compare(&run->name, name) == 0 && run->decoded && run->state.removed;
+}
+
 bool catalog_hold_run(struct catalog *catalog, const struct run_name *name, bool load)
 {
     struct run *run = run_find_or_add(catalog, name);
@@ -233,6 +240,8 @@ static void sweep(struct catalog *catalog)
     struct run *run;
 
     if (catalog->closing || catalog->sweep_next == catalog->sweep_count) {
+        catalog->swept = true;
+        catalog_refresh_swept(catalog);
         return;
     }
     CHECK(catalog->sweep_next < catalog->sweep_count);

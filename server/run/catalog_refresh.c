@@ -2,7 +2,8 @@
  *
  * Runs that other daemons have made. Only the store knows them, so a look lists the store. One
  * listing is under way at a time. A look that is asked for meanwhile waits for the next listing,
- * because the present one may have begun before the run was made. Loop's thread.
+ * because the present one may have begun before the run was made. No look is answered before the
+ * start-up has read every record, because a record says whether its run was removed. Loop's thread.
  */
 #include "run_private.h"
 
@@ -101,8 +102,9 @@ static void on_listed(struct store_req *req)
 /* Starts a listing for the waiting looks, or answers them if no other daemon makes runs. */
 static void turn(struct catalog *catalog)
 {
-    if (catalog->closing) {
-        return; /* catalog_refresh_close() has answered them */
+    if (catalog->closing || !catalog->swept) {
+        return; /* catalog_refresh_close() has answered them; or catalog_refresh_swept() will come
+                 */
     }
     struct list *node;
     while (!catalog->look.busy && (node = list_pop(&catalog->look.waiting))) {
@@ -116,6 +118,13 @@ static void turn(struct catalog *catalog)
             .op = STORE_LIST_RUNS, .deadline_ms = RUN_STORE_DEADLINE_MS, .done = on_listed};
         catalog_hold(catalog);
         store_submit(catalog->store, &catalog->look.req);
+    }
+}
+
+void catalog_refresh_swept(struct catalog *catalog)
+{
+    if (!list_is_empty(&catalog->look.waiting) && !catalog->closing) {
+        post_turn(catalog);
     }
 }
 

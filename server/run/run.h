@@ -91,6 +91,9 @@ struct run *catalog_run(struct catalog *catalog, const struct run_name *name);
 void catalog_release(struct run *run);
 /* Gives the names of the runs that the store holds, sorted; the caller frees *ret. */
 int MUST_USE catalog_names(struct catalog *catalog, struct run_name **ret, size_t *ret_count);
+/* Returns true if the run was removed, and nobody has begun it anew, as far as this server has read
+ * its record. Lists leave such a run out. */
+bool catalog_run_is_removed(struct catalog *catalog, const struct run_name *name);
 const struct run_name *run_name_of(const struct run *run);
 
 /* Sends one event through the core. The driver fills in what is zero: info (for CREATE, OPEN,

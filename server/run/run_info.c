@@ -269,7 +269,9 @@ static struct msg_log_row mark_row(const struct entry_chain *mark)
         .kind = mark->kind,
         .seq = mark->seq,
         .wall_ns = mark->wall_ns,
-        .id_count = mark->id_count > 0 ? mark->id_count : 1,
+        .id_count = mark->kind == CHAIN_REMOVE ? 0
+                    : mark->id_count > 0       ? mark->id_count
+                                               : 1,
         .ids = (struct ckpt_id *)(uintptr_t)(mark->id_count > 0 ? mark->ids : &mark->id),
         .actor = mark->actor ? mark->actor : "",
         .reason = mark->reason ? mark->reason : ""};

@@ -161,7 +161,8 @@ struct catalog {
     struct post post;
     size_t pending, sweep_next;
     bool closing, freeing;
-    struct {                          /* see catalog_clock_jump_s() */
+    bool swept; /* start-up has read the record of each run, or found it unreadable */
+    struct {    /* see catalog_clock_jump_s() */
         int64_t believed_ms, seen_ms; /* wall minus monotonic time */
         uint64_t seen_at_ms;          /* since when the difference has been about seen_ms */
     } clock;
@@ -196,6 +197,8 @@ bool catalog_hold_run(struct catalog *catalog, const struct run_name *name, bool
 void catalog_refresh_init(struct catalog *catalog);
 /* Called when the list of the start-up is there. */
 void catalog_refresh_start(struct catalog *catalog);
+/* Called when start-up has read all records. */
+void catalog_refresh_swept(struct catalog *catalog);
 void catalog_refresh_close(struct catalog *catalog);
 void catalog_swept(
     /* Called when the record of a run that start-up waited for was read, or could not be read. */

@@ -47,7 +47,7 @@ int retain_policy(const struct retain_row *row, struct scratch *scratch,
                   struct retention_policy *ret, struct diag *diag)
 {
     int status = 0;
-    memset(ret, 0, sizeof(*ret));
+    *ret = (struct retention_policy){.last = 0};
     for (unsigned i = 0; status == 0 && i < row->option_count; i++) {
         status =
             retention_policy_set(ret, row->options[i].name, row->options[i].value, scratch, diag);
@@ -56,11 +56,11 @@ int retain_policy(const struct retain_row *row, struct scratch *scratch,
 }
 
 static void report(struct retain *retain, const struct run_name *run, int status,
-                   const struct diag *diag, size_t forgotten)
+                   const struct diag *diag, const struct verdict_marks *marks)
 {
     retain->status.errors += status != 0;
     retain->round_failed = retain->round_failed || status != 0;
-    retain->options.report(retain->options.user, run, status, diag, forgotten);
+    retain->options.report(retain->options.user, run, status, diag, marks);
 }
 
 static void end_run(struct retain *retain)
@@ -80,7 +80,7 @@ static void on_decided(struct run_req *req)
     struct retain *retain = container_of(req, struct retain, req);
     CHECK(retain->run != NULL);
     report(retain, &retain->names[retain->at], req->status, &req->diag,
-           req->status == 0 ? verdict_marks(&req->verdict)->done_count : 0);
+           req->status == 0 ? verdict_marks(&req->verdict) : NULL);
     end_run(retain);
 }
 
@@ -102,13 +102,14 @@ static void begin_run(struct retain *retain)
     retain->run = status == 0 ? catalog_run(retain->options.catalog, name) : NULL;
     if (retain->run == NULL) {
         status = status != 0 ? status : diag_no_memory(&diag, "a run");
-        report(retain, name, status, &diag, 0);
+        report(retain, name, status, &diag, NULL);
         end_run(retain);
         return;
     }
-    retain->req = (struct run_req){.done = on_decided};
-    retain->req.event = (struct event){
-        .kind = EVENT_FORGET, .u.mark = {.actor = "cairnd", .forget = {.policy = &retain->policy}}};
+    bool living = retain->options.is_living(retain->options.server, name);
+    struct event_forget forget = {.policy = &retain->policy, .living = living};
+    retain->req = (struct run_req){.done = on_decided, .event.kind = EVENT_FORGET};
+    retain->req.event.u.mark = (struct event_mark){.actor = "cairnd", .forget = forget};
     run_submit(retain->run, &retain->req);
 }
 
@@ -130,7 +131,7 @@ static void begin_round(struct retain *retain)
         status = catalog_names(retain->options.catalog, &retain->names, &retain->name_count);
     }
     if (status != 0) {
-        report(retain, NULL, status, &diag, 0);
+        report(retain, NULL, status, &diag, NULL);
         timer_start(&retain->timer, retain->options.interval_ms);
         return;
     }
@@ -171,9 +172,8 @@ int retain_new(const struct retain_options *options, struct retain **ret)
 {
     struct retain *retain = calloc(1, sizeof(*retain));
     CHECK(options->interval_ms > 0);
-    CHECK(options->catalog != NULL);
-    CHECK(options->table != NULL);
-    CHECK(options->report != NULL);
+    CHECK(options->catalog && options->table);
+    CHECK(options->report && options->is_living);
     if (retain == NULL) {
         return CAIRN_E_NO_MEMORY;
     }

@@ -40,10 +40,13 @@ struct retain_options {
     struct catalog *catalog;          /* outlives the retain */
     const struct retain_table *table; /* borrowed; may change between two turns of the loop */
     uint64_t interval_ms;             /* above 0 */
-    /* Called after each run, with status 0 and the number of forgotten checkpoints, or with the
-     * reason why none were forgotten. run is NULL if a round was left out. */
+    /* Called after each run, with status 0 and what was decided, or with the reason why nothing was
+     * forgotten. run is NULL if a round was left out. */
     void (*report)(void *user, const struct run_name *run, int status, const struct diag *diag,
-                   size_t forgotten);
+                   const struct verdict_marks *marks);
+    /* Returns true if ranks of the run are connected, so that it is not idle. */
+    bool (*is_living)(void *server, const struct run_name *run);
+    void *server;
     void *user;
 };
 struct retain;

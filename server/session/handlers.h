@@ -35,6 +35,7 @@ HANDLER(usage);
 HANDLER(progress);
 HANDLER(annotate);
 HANDLER(mark);
+HANDLER(remove);
 HANDLER(scrub);
 HANDLER(gc);
 HANDLER(repair);

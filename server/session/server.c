@@ -228,3 +228,8 @@ void server_free(struct server *server)
         free(server);
     }
 }
+
+bool server_has_rank(void *server, const struct run_name *run)
+{
+    return server_rank_of(server, run) != NULL;
+}

@@ -151,7 +151,9 @@ static void send_runs(struct request *request)
     }
     for (size_t i = 0; i < count && kept < RUNS_MAX; i++) {
         bool is_meant = !project || project[0] == '\0' || strcmp(project, names[i].project) == 0;
-        if (is_meant && session_may_name(request->session, &names[i])) {
+        bool is_shown = request->msg.u.runs.removed ||
+                        !catalog_run_is_removed(request->server->options.catalog, &names[i]);
+        if (is_meant && is_shown && session_may_name(request->session, &names[i])) {
             names[kept++] = names[i];
         }
     }

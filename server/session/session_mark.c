@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * ANNOTATE changes the tags and metrics of a committed checkpoint. MARK forgets, undeletes, pins
- * and unpins, by name or by a policy. Ranks and viewers may do both: an evaluation or an operator
- * is no rank, and the bytes of a checkpoint do not change. The meaning of a name is looked up
- * first; the core then decides on the present record, so that nothing is forgotten that a commit or
- * a pin has changed meanwhile. The chain records the actor: the identity that the connection
- * proves, and the one that the client claims.
+ * and unpins, by name or by a policy; REMOVE removes the run. Ranks and viewers may do both: an
+ * evaluation or an operator is no rank, and the bytes of a checkpoint do not change. The meaning of
+ * a name is looked up first; the core then decides on the present record, so that nothing is
+ * forgotten that a commit or a pin has changed meanwhile. The chain records the actor: the identity
+ * that the connection proves, and the one that the client claims.
  */
 #include "base/check.h"
 #include "core/retention.h"
@@ -52,6 +52,7 @@ static int copy_marks(struct request *request, const struct verdict_marks *marks
     ret->refused_count = (uint32_t)marks->refused_count;
     ret->head_seq = marks->head_seq;
     ret->bytes = marks->done_bytes;
+    ret->removed = marks->removed;
     return 0;
 }
 
@@ -63,7 +64,8 @@ static void tell_forgotten(const struct session *session, const struct run_req *
     struct forgotten_total totals;
     run_forgotten(session->run, &totals);
     const struct verdict_marks *marks = verdict_marks(&req->verdict);
-    if (req->dry_run && req->event.kind == EVENT_FORGET && marks->done_count > 0) {
+    bool forgets = req->event.kind == EVENT_FORGET || req->event.kind == EVENT_REMOVE;
+    if (req->dry_run && forgets && marks->done_count > 0) {
         totals.count += marks->done_count;
         totals.bytes += marks->done_bytes;
         totals.cycles_min = 0;
@@ -243,7 +245,7 @@ static int check(const struct msg_mark *mark, struct diag *diag)
                         "no policy is given, so nothing is forgotten. Give at least one keep rule, "
                         "or name checkpoints");
     }
-    bool list = mark->kind == MSG_MARK_UNDELETE && mark->dry_run;
+    bool list = mark->kind == MSG_MARK_UNDELETE && (mark->dry_run || mark->all);
     if (mark->selector_count == 0 && !forget && !list) {
         return diag_set(diag, CAIRN_E_INVALID,
                         "the request names no checkpoint; name at least one");
@@ -283,11 +285,54 @@ int session_on_mark(struct session *session, uint32_t stream, const struct msg *
     request->step.event = (struct event){.kind = kinds[mark->kind],
                                          .u.mark = {.actor = actor, .reason = mark->reason}};
     if (mark->kind == MSG_MARK_FORGET) {
-        request->step.event.u.mark.forget =
-            (struct event_forget){.policy = policy, .keep_least = mark->keep_least};
+        request->step.event.u.mark.forget = (struct event_forget){
+            .policy = policy,
+            .keep_least = mark->keep_least,
+            .living = server_rank_of(session->server, run_name_of(session->run)) != NULL};
     }
     request->info = (struct run_snapshot_req){.done = on_state};
     run_snapshot(session->run, &request->info);
+    return 0;
+}
+
+/* --- REMOVE --------------------------------------------------------------------------------- */
+
+/* Returns DENIED if a rank of the session's run is connected to this server. */
+static int check_living(const struct session *session, struct diag *diag)
+{
+    const struct session *rank = server_rank_of(session->server, run_name_of(session->run));
+    return rank == NULL
+               ? 0
+               : diag_set(diag, CAIRN_E_DENIED,
+                          "rank %u of a job of %u is connected to the run (%s%s%s), so the run is "
+                          "not removed; stop the job first",
+                          rank->join.rank, rank->join.world_size, rank->peer,
+                          rank->label[0] != '\0' ? ", " : "", rank->label);
+}
+
+/* Handles REMOVE. A job that is connected keeps its run; the core looks at what the record tells of
+ * jobs that other servers serve. */
+int session_on_remove(struct session *session, uint32_t stream, const struct msg *msg,
+                      struct diag *diag)
+{
+    struct diag why = DIAG_INIT;
+    (void)diag;
+    struct request *request = request_new(session, stream, msg);
+    if (!request) {
+        return 0;
+    }
+    const struct msg_remove *remove = &request->msg.u.remove;
+    const char *actor = session_actor_copy(request, remove->actor);
+    int status = actor ? check_living(session, &why) : diag_no_memory(&why, "the caller's name");
+    if (status != 0) {
+        fail(request, status, &why);
+        return 0;
+    }
+    request->cancel = cancel_mark;
+    request->step = (struct run_req){.done = on_marked, .dry_run = remove->dry_run};
+    request->step.event =
+        (struct event){.kind = EVENT_REMOVE, .u.mark = {.actor = actor, .reason = remove->reason}};
+    run_submit(session->run, &request->step);
     return 0;
 }
 

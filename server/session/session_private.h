@@ -111,6 +111,20 @@ struct session {
     char peer[96], label[SESSION_LABEL_BYTES]; /* label: host and job, as the client states them */
 };
 
+/* Returns the session of a rank of the run that is connected, or NULL. */
+static inline const struct session *server_rank_of(const struct server *server,
+                                                   const struct run_name *run)
+{
+    list_each (node, &server->sessions) {
+        const struct session *session = list_item(node, struct session, link);
+        if (session->state == SESSION_JOINED && !session->viewer &&
+            run_name_equal(&session->join.run, run)) {
+            return session;
+        }
+    }
+    return NULL;
+}
+
 /* request.c */
 /* Stops and resumes reading. A session is read while it has no reason to pause. */
 void session_pause(struct session *session, enum session_pause why);

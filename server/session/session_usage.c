@@ -119,14 +119,8 @@ static void collect(void *user, const struct ingest_row *row)
 /* Fills in the world size. Only sessions know it: any connected rank of the run gives it. */
 static void add_world_size(struct session *session, struct msg_progress_row *row)
 {
-    list_each (node, &session->server->sessions) {
-        const struct session *other = list_item(node, struct session, link);
-        if (other->state == SESSION_JOINED && !other->viewer &&
-            run_name_equal(&other->join.run, &row->run)) {
-            row->world_size = other->join.world_size;
-            return;
-        }
-    }
+    const struct session *rank = server_rank_of(session->server, &row->run);
+    row->world_size = rank ? rank->join.world_size : 0;
 }
 
 /* Handles PROGRESS: answers at once with what ranks are bringing to open saves. */

@@ -66,7 +66,7 @@ static int only_run(struct cli *cli, struct diag *diag)
 {
     struct run_name *names = NULL;
     size_t count = 0;
-    int status = source_runs(cli->connection, &names, &count, diag);
+    int status = source_runs(cli->connection, false, &names, &count, diag);
     if (status == 0 && count == 1) {
         cli->run = names[0];
         cli->has_run = true;
@@ -119,7 +119,7 @@ int cli_check_run(struct cli *cli, struct diag *diag)
     struct run_name *names = NULL;
     size_t count = 0;
     bool found = false;
-    int status = source_runs(cli->connection, &names, &count, diag);
+    int status = source_runs(cli->connection, false, &names, &count, diag);
     for (size_t i = 0; status == 0 && i < count; i++) {
         found = found || (strcmp(names[i].project, cli->run.project) == 0 &&
                           strcmp(names[i].run, cli->run.run) == 0);
@@ -297,7 +297,7 @@ int cli_each_run(struct cli *cli,
 {
     struct run_name *names = NULL;
     size_t count = 0, failed = 0;
-    int status = cli->has_run ? 0 : source_runs(cli->connection, &names, &count, diag);
+    int status = cli->has_run ? 0 : source_runs(cli->connection, true, &names, &count, diag);
     for (size_t i = 0; status == 0 && i < count; i++) {
         struct diag why = DIAG_INIT;
         int rc = source_use(cli->connection, &names[i], &why);

@@ -271,9 +271,11 @@ int source_call(struct source *source, struct source_request *request, struct di
                                            diag_text(&request->call.diag, request->status));
 }
 
-int source_runs(struct source *source, struct run_name **ret, size_t *ret_count, struct diag *diag)
+int source_runs(struct source *source, bool removed, struct run_name **ret, size_t *ret_count,
+                struct diag *diag)
 {
-    struct source_request request = {.call.request = {.type = MSG_RUNS, .u.runs = {.project = ""}}};
+    struct source_request request = {
+        .call.request = {.type = MSG_RUNS, .u.runs = {.project = "", .removed = removed}}};
     int status = source_call(source, &request, diag);
     if (status == 0) {
         const struct msg_runs_reply *reply = &request.call.reply.u.runs_reply;

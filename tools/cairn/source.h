@@ -51,8 +51,8 @@ int MUST_USE source_call(struct source *source, struct source_request *request, 
 /* Of a store: offline_check_record(). UNSUPPORTED: a server is asked. */
 int MUST_USE source_check_record(struct source *source, const struct run_name *run,
                                  bool *ret_salvage, struct diag *diag);
-/* Names of all runs, sorted; *ret is malloc'ed. */
-int MUST_USE source_runs(struct source *source, struct run_name **ret, size_t *ret_count,
-                         struct diag *diag);
+/* Names of all runs, sorted; *ret is malloc'ed. With `removed` also of the removed ones. */
+int MUST_USE source_runs(struct source *source, bool removed, struct run_name **ret,
+                         size_t *ret_count, struct diag *diag);
 
 #endif

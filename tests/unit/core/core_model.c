@@ -337,8 +337,10 @@ void model_applied(struct model *model, const struct event *event, const struct 
         applied_marks(model, event, verdict);
         break;
     case EVENT_ADOPT:
+    case EVENT_REMOVE: /* test_commit_remove.c */
     case EVENT_REPAIR:
-        fail_msg("repairs are not among the random events: each is an entry of its own");
+        fail_msg(
+            "repairs and removals are not among the random events: each is an entry of its own");
         break;
     case EVENT_GC_CYCLE:
         assert_int_equal(event->u.gc_cycle.cycle, model->cycle);

@@ -502,6 +502,16 @@ static const struct entry_chain repaired_entry = {.kind = CHAIN_REPAIR,
                                                   .reason = "object 58@57/0-1-1: 1 chunks",
                                                   .id_count = 1,
                                                   .ids = marked_ids};
+static const struct ckpt_id no_ids[] = {{0, 0}};
+static const struct entry_chain removed_entry = {.kind = CHAIN_REMOVE,
+                                                 .seq = 69,
+                                                 .previous = {{70}},
+                                                 .wall_ns = 71,
+                                                 .actor = "ada@login1",
+                                                 .reason = "a bad idea",
+                                                 .cycle = 72,
+                                                 .id_count = 1,
+                                                 .ids = no_ids};
 static const struct entry_chain forget_entry = {
     .kind = CHAIN_FORGET, .seq = 55, .previous = {{56}}, .id = {57, 58}, .wall_ns = -59};
 static const char *open_tags[] = {"t1", "t2"};
@@ -543,6 +553,7 @@ ENTRY_FIXTURE(forget, chain)
 ENTRY_FIXTURE(marked, chain)
 ENTRY_FIXTURE(pinned, chain)
 ENTRY_FIXTURE(repaired, chain)
+ENTRY_FIXTURE(removed, chain)
 ENTRY_FIXTURE(leased, restore)
 ENTRY_FIXTURE(gc, gc)
 ENTRY_FIXTURE(term, term)
@@ -626,6 +637,7 @@ const struct fixture fixtures[] = {
     {"entry_chain_marked", false, encode_entry_marked, recode_entry_marked},
     {"entry_chain_pin", false, encode_entry_pinned, recode_entry_pinned},
     {"entry_chain_repair", false, encode_entry_repaired, recode_entry_repaired},
+    {"entry_chain_remove", false, encode_entry_removed, recode_entry_removed},
     {"entry_restore_leased", false, encode_entry_leased, recode_entry_leased},
     {"entry_gc", false, encode_entry_gc, recode_entry_gc},
     {"entry_term", false, encode_entry_term, recode_entry_term},

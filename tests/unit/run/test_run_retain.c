@@ -21,16 +21,18 @@ struct told {
 };
 
 static void on_report(void *user, const struct run_name *run, int status, const struct diag *diag,
-                      size_t forgotten)
+                      const struct verdict_marks *marks)
 {
     struct told *told = user;
     told->rounds_left_out += run == NULL;
-    told->forgotten += forgotten;
+    told->forgotten += marks ? marks->done_count : 0;
     told->status = status;
     if (!run) {
         assert_non_null(strstr(diag->text, "the wall clock jumped"));
     }
 }
+
+static bool is_living(void *server, const struct run_name *run) { return false; }
 
 struct listed {
     size_t count;
@@ -80,6 +82,7 @@ static void test_a_clock_that_was_set(void **state)
                                      .table = &table,
                                      .interval_ms = HOUR_MS,
                                      .report = on_report,
+                                     .is_living = is_living,
                                      .user = &told};
     assert_int_equal(retain_new(&options, &retain), 0);
     sim_host_set_wall(rig.host, -30 * 365 * day_ns);

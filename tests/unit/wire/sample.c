@@ -30,7 +30,7 @@ const uint32_t SAMPLE_TYPES[] = {
     MSG_PROGRESS_REPLY, MSG_LANDING,    MSG_LANDED,         MSG_SCRUB,
     MSG_SCRUB_STATUS,   MSG_GC,         MSG_GC_REPORT,      MSG_SERVER,
     MSG_SERVER_STATUS,  MSG_REPAIR,     MSG_REPAIR_STATUS,  MSG_LOG,
-    MSG_LOG_REPLY,
+    MSG_LOG_REPLY,      MSG_REMOVE,
 };
 const size_t SAMPLE_TYPE_COUNT = ARRAY_LEN(SAMPLE_TYPES);
 
@@ -407,7 +407,7 @@ static void make_list(struct sample *s, uint32_t type, struct msg *ret)
         l->more = sample_flip(s);
         l->mark = s->grown ? sample_text(s, 0, 300) : "";
     } else if (type == MSG_RUNS) {
-        ret->u.runs.project = sample_flip(s) ? "" : "project-7";
+        ret->u.runs = (struct msg_runs){sample_flip(s) ? "" : "project-7", s->grown};
     } else if (type == MSG_RUNS_REPLY) {
         struct msg_runs_reply *r = &ret->u.runs_reply;
         r->count = sample_below32(s, 9);
@@ -432,7 +432,9 @@ static void make_list(struct sample *s, uint32_t type, struct msg *ret)
 
 static void make_mark(struct sample *s, uint32_t type, struct msg *ret)
 {
-    if (type == MSG_MARK) {
+    if (type == MSG_REMOVE) {
+        ret->u.remove = (struct msg_remove){sample_flip(s), "ada@login1", sample_text(s, 0, 60)};
+    } else if (type == MSG_MARK) {
         struct msg_mark *m = &ret->u.mark;
         *m = (struct msg_mark){.kind = 1 + sample_below32(s, 4),
                                .dry_run = sample_flip(s),
@@ -440,7 +442,8 @@ static void make_mark(struct sample *s, uint32_t type, struct msg *ret)
                                .option_count = sample_below32(s, 4),
                                .keep_least = sample_below32(s, 3),
                                .actor = sample_flip(s) ? "cron@node7" : "",
-                               .reason = sample_flip(s) ? "disk is full" : ""};
+                               .reason = sample_flip(s) ? "disk is full" : "",
+                               .all = s->grown};
         m->selectors = sample_take(s, m->selector_count, sizeof(*m->selectors));
         m->options = sample_take(s, m->option_count, sizeof(*m->options));
         for (uint32_t i = 0; i < m->selector_count; i++) {
@@ -469,6 +472,7 @@ static void make_mark(struct sample *s, uint32_t type, struct msg *ret)
             m->first_wall_ns = (int64_t)sample_number(s);
             m->last_wall_ns = (int64_t)sample_number(s);
         }
+        m->removed = s->grown >= 2;
     }
 }
 
@@ -692,6 +696,7 @@ unsigned sample_growths(uint32_t type)
     case MSG_GC_REPORT:
     case MSG_READ:
     case MSG_LIST_REPLY:
+    case MSG_MARKED:
     case MSG_STATUS_REPLY:
         return 2;
     case MSG_OPENED:
@@ -699,10 +704,11 @@ unsigned sample_growths(uint32_t type)
     case MSG_HAVE:
     case MSG_SEALED:
     case MSG_LIST:
+    case MSG_RUNS:
+    case MSG_MARK:
     case MSG_USAGE_REPLY:
     case MSG_REPAIR:
     case MSG_GC:
-    case MSG_MARKED:
         return 1;
     default:
         return 0;

@@ -463,7 +463,7 @@ static int verify_all(struct cli *cli, struct totals *totals, struct diag *diag)
     struct run_name *names = NULL;
     size_t count = 0;
     int status = check_record(cli, totals, NULL, diag);
-    status = status != 0 ? status : source_runs(cli->connection, &names, &count, diag);
+    status = status != 0 ? status : source_runs(cli->connection, false, &names, &count, diag);
     for (size_t i = 0; status == 0 && i < count; i++) {
         struct diag why = DIAG_INIT;
         cli->run = names[i];

@@ -21,27 +21,29 @@
 enum { REASONS_BYTES = 512, TIMED_OUT_MAX = 3 /* runs in a row */ };
 
 /* Counting rules: X(member, option, value, help). */
-#define RULES(X)                                                                               \
-    X(last, "keep-last", "N", "keep the newest N")                                             \
-    X(hourly, "keep-hourly", "N", "keep the newest of each of N hours (UTC)")                  \
-    X(daily, "keep-daily", "N", "keep the newest of each of N days")                           \
-    X(weekly, "keep-weekly", "N", "keep the newest of each of N weeks, from Monday")           \
-    X(monthly, "keep-monthly", "N", "keep the newest of each of N months")                     \
-    X(yearly, "keep-yearly", "N", "keep the newest of each of N years")                        \
-    X(within, "keep-within", "SPAN", "keep all that are within SPAN (2y5m7d3h) of the newest") \
-    X(within_hourly, "keep-within-hourly", "SPAN", "keep one for each hour within SPAN")       \
-    X(within_daily, "keep-within-daily", "SPAN", "keep one for each day within SPAN")          \
-    X(within_weekly, "keep-within-weekly", "SPAN", "keep one for each week within SPAN")       \
-    X(within_monthly, "keep-within-monthly", "SPAN", "keep one for each month within SPAN")    \
-    X(within_yearly, "keep-within-yearly", "SPAN", "keep one for each year within SPAN")       \
-    X(every_steps, "keep-every-steps", "N", "keep those whose step is a multiple of N")        \
-    X(every, "keep-every", "DURATION", "keep one for each DURATION that has passed")           \
-    X(best, "keep-best", "N", "keep the N best by --metric")                                   \
-    X(metric, "metric", "NAME", "the metric of --keep-best")                                   \
-    X(mode, "mode", "min|max", "whether --keep-best prefers low or high values")               \
-    X(superseded, "keep-superseded", "DURATION",                                               \
-      "keep the end of a superseded branch for DURATION (7d)")                                 \
-    X(least, "keep-least", "N", "number of good checkpoints that stay whatever the rules say (2)")
+#define RULES(X)                                                                                   \
+    X(last, "keep-last", "N", "keep the newest N")                                                 \
+    X(hourly, "keep-hourly", "N", "keep the newest of each of N hours (UTC)")                      \
+    X(daily, "keep-daily", "N", "keep the newest of each of N days")                               \
+    X(weekly, "keep-weekly", "N", "keep the newest of each of N weeks, from Monday")               \
+    X(monthly, "keep-monthly", "N", "keep the newest of each of N months")                         \
+    X(yearly, "keep-yearly", "N", "keep the newest of each of N years")                            \
+    X(within, "keep-within", "SPAN", "keep all that are within SPAN (2y5m7d3h) of the newest")     \
+    X(within_hourly, "keep-within-hourly", "SPAN", "keep one for each hour within SPAN")           \
+    X(within_daily, "keep-within-daily", "SPAN", "keep one for each day within SPAN")              \
+    X(within_weekly, "keep-within-weekly", "SPAN", "keep one for each week within SPAN")           \
+    X(within_monthly, "keep-within-monthly", "SPAN", "keep one for each month within SPAN")        \
+    X(within_yearly, "keep-within-yearly", "SPAN", "keep one for each year within SPAN")           \
+    X(every_steps, "keep-every-steps", "N", "keep those whose step is a multiple of N")            \
+    X(every, "keep-every", "DURATION", "keep one for each DURATION that has passed")               \
+    X(best, "keep-best", "N", "keep the N best by --metric")                                       \
+    X(metric, "metric", "NAME", "the metric of --keep-best")                                       \
+    X(mode, "mode", "min|max", "whether --keep-best prefers low or high values")                   \
+    X(superseded, "keep-superseded", "DURATION",                                                   \
+      "keep the end of a superseded branch for DURATION (7d)")                                     \
+    X(least, "keep-least", "N", "number of good checkpoints that stay whatever the rules say (2)") \
+    X(remove_idle, "remove-idle", "DURATION",                                                      \
+      "remove the whole run if nobody has saved, restored or pinned for DURATION")
 
 struct forget_options {
 #define MEMBER(member, option, value, help) const char *member;
@@ -337,7 +339,7 @@ static int forget_all(struct job *job, struct diag *diag)
 {
     struct run_name *names = NULL;
     size_t count = 0;
-    int status = source_runs(job->cli->connection, &names, &count, diag);
+    int status = source_runs(job->cli->connection, false, &names, &count, diag);
     json_init(&job->json);
     json_open(&job->json, NULL, '{');
     json_u64(&job->json, "schema_version", JSON_SCHEMA_VERSION);

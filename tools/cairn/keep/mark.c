@@ -130,6 +130,7 @@ int mark_run(struct cli *cli, const struct mark_words *words, struct diag *diag)
     struct source_request request = {0};
     struct msg_mark mark = {.kind = words->kind,
                             .dry_run = words->dry_run,
+                            .all = words->all,
                             .selector_count = cli->selector_text ? 1 : 0,
                             .selectors = &cli->selector,
                             .actor = actor,

@@ -36,7 +36,7 @@ struct mark_words {
     const char *done; /* "pinned": what JSON calls it */
     const char *said; /* the text's word where it is another one (a dry run), or NULL */
     const char *reason;
-    bool dry_run;
+    bool dry_run, all;
 };
 /* Runs the whole command. */
 int MUST_USE mark_run(struct cli *cli, const struct mark_words *words, struct diag *diag);

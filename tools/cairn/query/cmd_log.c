@@ -122,7 +122,7 @@ static const char *action_of(const struct msg_log_row *row)
     static const char *const names[] = {
         [CHAIN_COMMIT] = "commit",   [CHAIN_FORGET] = "forget", [CHAIN_UNDELETE] = "undelete",
         [CHAIN_RECLAIM] = "reclaim", [CHAIN_PIN] = "pin",       [CHAIN_UNPIN] = "unpin",
-        [CHAIN_REPAIR] = "repair"};
+        [CHAIN_REPAIR] = "repair",   [CHAIN_REMOVE] = "remove"};
     if (row->kind == LOG_RESTORE) {
         return "restore";
     }

@@ -33,7 +33,7 @@ static int list_runs(struct cli *cli, struct diag *diag)
 {
     struct run_name *names = NULL;
     size_t count = 0;
-    int status = source_runs(cli->connection, &names, &count, diag);
+    int status = source_runs(cli->connection, false, &names, &count, diag);
     if (status != 0) {
         return status;
     }

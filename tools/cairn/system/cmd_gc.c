@@ -85,7 +85,7 @@ static int choose_runs(struct cli *cli, const struct gc_options_cli *given, stru
     size_t count = 0, kept = 0;
     int status = 0;
     if (given->project) {
-        status = source_runs(cli->connection, ret, &count, diag);
+        status = source_runs(cli->connection, true, ret, &count, diag);
         for (size_t i = 0; status == 0 && i < count; i++) {
             if (strcmp((*ret)[i].project, given->project) == 0) {
                 (*ret)[kept++] = (*ret)[i];

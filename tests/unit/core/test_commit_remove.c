@@ -1,0 +1,243 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * A run that is removed loses nothing that somebody uses or has pinned, is removed whole or not at
+ * all, fences every attempt, and can be brought back; its name begins anew. Idle runs go by policy.
+ * Method: scenarios, and races on stale copies of the record.
+ */
+#include "base/check.h"
+#include "core/retention.h"
+#include "core_fixture.h"
+#include "support/unit_test.h"
+
+static const struct actor first = {.token = 1, .world_size = 1};
+static const int64_t day_ns = INT64_C(86400000000000);
+
+/* Steps 10 to 50 in term 1, each built on the one before. */
+static int setup(void **ret)
+{
+    core_setup(ret);
+    for (uint64_t step = 10; step <= 50; step += 10) {
+        core_save(*ret, &first, step);
+    }
+    return 0;
+}
+
+static struct event remove_event(void)
+{
+    return (struct event){
+        .kind = EVENT_REMOVE, .wall_ns = 99, .u.mark = {.actor = "ada@login1", .reason = "old"}};
+}
+
+static int remove_run(struct core_fixture *f)
+{
+    struct event event = remove_event();
+    return core_run(f, &event);
+}
+
+static int mark(struct core_fixture *f, enum event_kind kind, size_t count,
+                const struct ckpt_id *ids)
+{
+    struct event event = {.kind = kind, .wall_ns = 98, .u.mark = {.id_count = count, .ids = ids}};
+    return core_run(f, &event);
+}
+
+static size_t kept_count(const struct core_fixture *f)
+{
+    size_t count = 0;
+    for (size_t i = 0; i < f->state.commit_count; i++) {
+        count += !f->state.commits[i].forgotten;
+    }
+    return count;
+}
+
+static void test_everything_is_forgotten_and_the_chain_says_who(void **state)
+{
+    struct core_fixture *f = *state;
+    assert_int_equal(remove_run(f), 0);
+    assert_true(verdict_marks(&f->verdict)->removed);
+    assert_int_equal(verdict_marks(&f->verdict)->done_count, 5);
+    assert_int_equal(kept_count(f), 0);
+    assert_true(f->state.removed);
+    assert_non_null(f->state.removal);
+    assert_int_equal(f->state.mark_count, 2);
+    const struct entry_chain *entry = &f->state.marks[1];
+    assert_int_equal(entry->kind, CHAIN_REMOVE);
+    assert_int_equal(entry->wall_ns, 99);
+    assert_string_equal(entry->actor, "ada@login1");
+    assert_string_equal(entry->reason, "old");
+    assert_int_equal(f->state.marks[0].id_count, 5);
+    uint64_t seq = f->state.head.seq;
+    assert_int_equal(remove_run(f), 0); /* a second time changes nothing */
+    assert_true(verdict_marks(&f->verdict)->removed);
+    assert_int_equal(f->state.head.seq, seq);
+}
+
+static void test_an_attempt_of_before_is_fenced_by_name(void **state)
+{
+    struct core_fixture *f = *state;
+    assert_int_equal(remove_run(f), 0);
+    assert_int_equal(core_open(f, &first, 60, 7), CAIRN_E_FENCED);
+    assert_non_null(strstr(f->verdict.diag.text, "removed by ada@login1"));
+    struct actor joined = {.token = 2, .world_size = 1, .newest_seen = 1}; /* before the removal */
+    assert_int_equal(core_open(f, &joined, 60, 8), CAIRN_E_FENCED);
+    assert_non_null(strstr(f->verdict.diag.text, "removed by ada@login1"));
+}
+
+/* The name begins anew: its first restore finds nothing, and nothing of before is its lineage. */
+static void test_the_name_begins_anew(void **state)
+{
+    struct core_fixture *f = *state;
+    assert_int_equal(remove_run(f), 0);
+    uint64_t newest = f->state.newest_term;
+    struct actor second = {.token = 3, .world_size = 1, .newest_seen = newest};
+    assert_int_equal(core_begin(f, &second, LATEST, true), 0);
+    assert_true(verdict_restore(&f->verdict)->empty);
+    assert_int_equal(core_open(f, &second, 10, 9), 0);
+    assert_false(f->state.removed); /* it is a run again, and still an empty one */
+    assert_non_null(f->state.removal);
+    struct actor third = {.token = 4, .world_size = 1, .newest_seen = newest + 1};
+    assert_int_equal(core_begin(f, &third, LATEST, true), 0);
+    assert_true(verdict_restore(&f->verdict)->empty);
+    struct ckpt_id id = {newest + 1, 10};
+    assert_int_equal(core_seal(f, id, 9, 0), 0);
+    assert_int_equal(core_commit(f, id, 9), 0);
+    assert_null(f->state.removal);
+    assert_ckpt(state_latest(&f->state, ID(0, 0))->entry.id, newest + 1, 10);
+    assert_int_equal(kept_count(f), 1);
+    assert_int_equal(remove_run(f), 0); /* and can be removed again */
+    assert_int_equal(verdict_marks(&f->verdict)->done_count, 1);
+    assert_true(f->state.removed);
+}
+
+static void test_undelete_brings_the_run_back(void **state)
+{
+    struct core_fixture *f = *state;
+    assert_int_equal(remove_run(f), 0);
+    assert_int_equal(mark(f, EVENT_UNDELETE, 0, NULL), 0);
+    assert_int_equal(verdict_marks(&f->verdict)->done_count, 5);
+    assert_null(f->state.removal);
+    assert_false(f->state.removed);
+    assert_ckpt(state_latest(&f->state, ID(0, 0))->entry.id, 1, 50);
+    struct actor next = {
+        .token = 5, .world_size = 1, .newest_seen = f->state.newest_term, .parent = ID(1, 50)};
+    assert_int_equal(core_begin(f, &next, LATEST, true), 0);
+    assert_ckpt(f->verdict.id, 1, 50);
+}
+
+static void test_what_is_used_or_pinned_is_not_removed(void **state)
+{
+    struct core_fixture *f = *state;
+    struct ckpt_id pinned = ID(1, 20);
+    assert_int_equal(mark(f, EVENT_PIN, 1, &pinned), 0);
+    assert_int_equal(remove_run(f), CAIRN_E_DENIED);
+    assert_non_null(strstr(f->verdict.diag.text, "20@1 is pinned"));
+    assert_int_equal(mark(f, EVENT_UNPIN, 1, &pinned), 0);
+    assert_int_equal(core_open(f, &first, 60, 7), 0);
+    assert_int_equal(remove_run(f), CAIRN_E_DENIED);
+    assert_int_equal(core_abort(f, ID(1, 60), 7), 0);
+    struct actor other = {.token = 6, .world_size = 1, .newest_seen = 1};
+    assert_int_equal(core_begin(f, &other, LATEST, true), 0);
+    assert_int_equal(remove_run(f), CAIRN_E_DENIED);
+    assert_int_equal(core_report(f, &other, ID(1, 50), 0), 0);
+    assert_int_equal(kept_count(f), 5);
+    assert_int_equal(remove_run(f), 0);
+}
+
+/* What another driver writes beside it makes the removal conflict, so that it is decided anew. */
+static void test_races_are_decided_anew(void **state)
+{
+    struct core_fixture *f = *state;
+    struct event event = remove_event();
+    struct ckpt_id pinned = ID(1, 20);
+    struct stale stale;
+    stale_init(&stale, f, &event);
+    assert_int_equal(mark(f, EVENT_PIN, 1, &pinned), 0);
+    assert_int_equal(stale_apply(&stale, f), CAIRN_E_CONFLICT);
+    assert_int_equal(mark(f, EVENT_UNPIN, 1, &pinned), 0);
+    stale_init(&stale, f, &event);
+    core_save(f, &first, 60);
+    assert_int_equal(stale_apply(&stale, f), CAIRN_E_CONFLICT);
+    stale_init(&stale, f, &event);
+    struct actor other = {.token = 7, .world_size = 1, .newest_seen = 1, .parent = ID(1, 60)};
+    assert_int_equal(core_open(f, &other, 70, 11), 0);
+    assert_int_equal(stale_apply(&stale, f), CAIRN_E_CONFLICT);
+    assert_int_equal(kept_count(f), 6);
+    assert_int_equal(remove_run(f), CAIRN_E_DENIED);
+}
+
+/* A save that is opened or committed on a copy of before the removal does not take effect. */
+static void test_a_save_on_an_old_copy_is_fenced(void **state)
+{
+    struct core_fixture *f = *state;
+    struct event open = open_event(&first, 60, 7);
+    struct stale stale;
+    stale_init(&stale, f, &open);
+    assert_int_equal(remove_run(f), 0);
+    assert_int_equal(stale_apply(&stale, f), CAIRN_E_CONFLICT);
+    assert_int_equal(core_open(f, &first, 60, 7), CAIRN_E_FENCED);
+}
+
+static void test_a_run_without_checkpoints(void **state)
+{
+    struct core_fixture *f = *state;
+    assert_int_equal(remove_run(f), CAIRN_E_NOT_FOUND);
+    assert_int_equal(core_open(f, &first, 10, 7), 0);
+    assert_int_equal(core_abort(f, ID(1, 10), 7), 0);
+    assert_int_equal(remove_run(f), 0);
+    assert_true(f->state.removed);
+    assert_int_equal(f->state.mark_count, 1);
+}
+
+/* Runs a policy at a wall time, and returns whether the run was removed. */
+static bool expires(struct core_fixture *f, struct retention_policy policy, int64_t wall_ns,
+                    bool living)
+{
+    struct event event = {.kind = EVENT_FORGET, .wall_ns = wall_ns};
+    event.u.mark.forget = (struct event_forget){.policy = &policy, .living = living};
+    assert_int_equal(core_run(f, &event), 0);
+    return verdict_marks(&f->verdict)->removed;
+}
+
+static void test_an_idle_run_goes_by_policy(void **state)
+{
+    struct core_fixture *f = *state;
+    int64_t last = 0;
+    for (size_t i = 0; i < f->state.commit_count; i++) {
+        int64_t wall_ns = f->state.commits[i].entry.wall_ns;
+        last = wall_ns > last ? wall_ns : last;
+    }
+    struct retention_policy idle = {.remove_idle_seconds = 86400};
+    struct ckpt_id pinned = ID(1, 20);
+    assert_false(expires(f, idle, last + day_ns - 1, false));
+    assert_int_equal(kept_count(f), 5); /* it is no rule about checkpoints */
+    assert_false(expires(f, idle, last + 2 * day_ns, true));
+    assert_int_equal(mark(f, EVENT_PIN, 1, &pinned), 0);
+    assert_false(expires(f, idle, last + 2 * day_ns, false));
+    assert_int_equal(kept_count(f), 5);
+    assert_int_equal(mark(f, EVENT_UNPIN, 1, &pinned), 0);
+    assert_false(expires(f, (struct retention_policy){.last = 9}, last + 9 * day_ns, false));
+    assert_true(expires(f, idle, last + 2 * day_ns, false));
+    assert_true(f->state.removed);
+    assert_string_equal(f->state.removal->reason, "remove-idle 24h");
+    struct event undelete = {.kind = EVENT_UNDELETE, .wall_ns = last + 3 * day_ns};
+    assert_int_equal(core_run(f, &undelete), 0);
+    assert_false(expires(f, idle, last + 3 * day_ns + 1, false)); /* somebody wants it */
+    assert_true(expires(f, idle, last + 5 * day_ns, false));
+}
+
+static const struct CMUnitTest tests[] = {
+    cmocka_unit_test_setup_teardown(test_everything_is_forgotten_and_the_chain_says_who, setup,
+                                    core_teardown),
+    cmocka_unit_test_setup_teardown(test_an_attempt_of_before_is_fenced_by_name, setup,
+                                    core_teardown),
+    cmocka_unit_test_setup_teardown(test_the_name_begins_anew, setup, core_teardown),
+    cmocka_unit_test_setup_teardown(test_undelete_brings_the_run_back, setup, core_teardown),
+    cmocka_unit_test_setup_teardown(test_what_is_used_or_pinned_is_not_removed, setup,
+                                    core_teardown),
+    cmocka_unit_test_setup_teardown(test_races_are_decided_anew, setup, core_teardown),
+    cmocka_unit_test_setup_teardown(test_a_save_on_an_old_copy_is_fenced, setup, core_teardown),
+    cmocka_unit_test_setup_teardown(test_a_run_without_checkpoints, core_setup, core_teardown),
+    cmocka_unit_test_setup_teardown(test_an_idle_run_goes_by_policy, setup, core_teardown),
+};
+
+UNIT_TEST_MAIN(tests)
