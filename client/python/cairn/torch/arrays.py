@@ -360,8 +360,8 @@ class Collector:
         return self.layouts.held(path if path in holders else path.partition(".")[0], value)
 
     def rows(self, loan: device.Loan, guarded: Optional[set] = None) -> list:
-        """Tuples for Client.set_tensors; what has to be made for them is in the loan. ``guarded``: keys (memory_key) of what
-        a lazy save may copy behind; all else is eager, but for what was copied just now."""
+        """Returns tuples for Client.set_tensors; new memory that these need is kept in the loan. ``guarded`` has the keys (memory_key) of
+        arrays that a lazy save may copy later. All others are copied at once, but for those that were copied just now."""
         rows = []
         for ref, array in self.arrays.values():
             local = array.local if isinstance(array, Sharded) else array

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The end of the interpreter with Checkpointers still open: what is in flight gets a little time, and is not lost in
-silence."""
+"""Gives saves in flight a little time when the interpreter ends with Checkpointers still open, and reports those that fail."""
 
 from __future__ import annotations
 
@@ -13,7 +12,7 @@ _open: weakref.WeakSet = weakref.WeakSet()
 
 
 def watch(checkpointer: Any) -> None:
-    """Calls its ``_leave(seconds)`` when the interpreter ends, unless it is gone or ``forget`` was called."""
+    """Calls ``checkpointer._leave(seconds)`` when the interpreter ends, unless the object is gone or ``forget`` was called."""
     _open.add(checkpointer)
 
 

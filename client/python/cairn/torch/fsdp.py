@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""FullyShardedDataParallel, both of them: parameters back in their shards, and FSDP1's flat ranges by parameter.
+"""Parameters under FSDP2 and FSDP1.
 
-FSDP2 (``fully_shard``) holds DTensors, which need no help but to be sharded at the moment. FSDP1 holds, with
-``use_orig_params=True``, each parameter as a one-dimensional piece of a flat tensor: the piece becomes boxes of the
-parameter's own shape, so that nothing stored knows of flat tensors or of rank numbers.
+FSDP2 (``fully_shard``) holds DTensors, which only have to be sharded when they are saved. FSDP1 with
+``use_orig_params=True`` holds each parameter as a one-dimensional piece of a flat tensor. Cairn stores the piece as boxes
+of the parameter's own shape, so that a checkpoint depends on neither flat tensors nor rank numbers.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ except ImportError:
 
 
 class FlatParam(NamedTuple):
-    """A parameter under FSDP1. ``sharded``: this rank's piece; ``owners``: the layout of a scalar that belongs to the
-    whole parameter (Adam's step): all ranks that have a piece hold it; None where this rank has none."""
+    """A parameter under FSDP1. ``sharded`` is this rank's piece. ``owners`` is the layout of a scalar of the whole parameter (such
+    as the step of Adam), which each rank with a piece holds, or None if this rank has no piece."""
 
     param: torch.Tensor
     sharded: Sharded
@@ -36,7 +36,7 @@ class FlatParam(NamedTuple):
 
 
 def reshard(model: torch.nn.Module) -> None:
-    """FSDP2: registers the sharded parameters again where a forward pass without backward left whole ones."""
+    """Registers the sharded parameters of FSDP2 again. A forward pass without a backward pass leaves the whole ones."""
     if FSDPModule is not None:
         for module in model.modules():
             if isinstance(module, FSDPModule):
@@ -44,7 +44,7 @@ def reshard(model: torch.nn.Module) -> None:
 
 
 def flat_params(key: str, model: torch.nn.Module, layouts: Layouts) -> Iterator[FlatParam]:
-    """The parameters that FSDP1 has cut. UnsupportedValueError names the model and the remedy."""
+    """Yields the parameters that FSDP1 has cut. Raises UnsupportedValueError, which names the model and the remedy."""
     if FullyShardedDataParallel is None:
         return
     for name, module in model.named_modules():
@@ -89,7 +89,7 @@ def _of_handle(path: str, module: Any, handle: Any, layouts: Layouts) -> Iterato
 
 
 def _offsets(handle: Any) -> list:
-    """(begin, end) of each parameter in the flat tensor, padding left out."""
+    """Returns (begin, end) of each parameter in the flat tensor, and none of the padding."""
     offsets, at = [], 0
     for numel, padded in zip(handle.flat_param._numels_with_padding, handle.flat_param._is_padding_mask):
         if not padded:

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""State that belongs to a rank: RNG, data loaders. Known by a logical coordinate (dp=3,tp=0), never by a rank number
-that another launch gives to somebody else."""
+"""State that belongs to one rank: generators, data loaders. It is stored under a logical coordinate (dp=3,tp=0), because
+another launch may give the same rank number to another rank."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _OF_A_RANK = re.compile(r"(loader|sampler|dataset|generator)", re.IGNORECASE)
 
 
 def rule_of(obj: Any) -> Optional[str]:
-    """``on_reshape`` of an object that belongs to the rank without being told; None for all others."""
+    """Returns ``on_reshape`` for an object that belongs to the rank without a per_rank(), or None for any other object."""
     if isinstance(obj, torch.Generator):
         return "reseed"
     if isinstance(obj, (torch.nn.Module, torch.optim.Optimizer)) or not callable(getattr(obj, "state_dict", None)):
@@ -51,7 +51,7 @@ def per_rank(obj: Any, on_reshape: Union[str, Callable[[list, int, int], Any]] =
 
 
 def coordinate_text(coordinate: Any, rank: int) -> str:
-    """``rank=3`` where nothing is given; else of a mapping (``{"dp": 3, "tp": 0}``) or of a DeviceMesh with names."""
+    """Returns the text of a coordinate: a mapping (``{"dp": 3, "tp": 0}``), a DeviceMesh with names, or None for ``rank=3``."""
     if coordinate is None:
         return f"rank={rank}"
     names = getattr(coordinate, "mesh_dim_names", None)
@@ -73,7 +73,7 @@ def coordinate_text(coordinate: Any, rank: int) -> str:
 
 
 def check_coordinates(coordinates: Sequence[str]) -> None:
-    """InvalidError unless all ranks have different ones."""
+    """Raises InvalidError if two ranks have the same coordinate."""
     seen: dict = {}
     for rank, text in enumerate(coordinates):
         if text in seen:
@@ -82,7 +82,7 @@ def check_coordinates(coordinates: Sequence[str]) -> None:
 
 
 def refuse_reshape(key: str, old: Sequence[str], new: Sequence[str]) -> UnsupportedError:
-    """The error of on_reshape="error"."""
+    """Returns the error for on_reshape="error"."""
     if len(old) != len(new):
         return UnsupportedError.of(f"{key}: its state belongs to {len(old)} ranks and cannot be given to {len(new)}; start "
                                    f"with {len(old)} ranks, or use per_rank(obj, on_reshape=\"reseed\", or a callable)")

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Canonical names: the same for a model plain, compiled, in DDP, FSDP or under activation checkpointing.
+"""Canonical names of tensors, which do not change when a model is compiled, wrapped in DDP or FSDP, or checkpoints activations.
 
-Wrappers are walked through, not named: DistributedDataParallel and DataParallel (``module.``), torch.compile
-(``_orig_mod.``), activation checkpointing (``_checkpoint_wrapped_module.``), FSDP1 (``_fsdp_wrapped_module.``). Tied tensors have one canonical name,
-the first in the order of the walk, and aliases.
+The names leave out wrappers: DistributedDataParallel and DataParallel (``module.``), torch.compile (``_orig_mod.``),
+activation checkpointing (``_checkpoint_wrapped_module.``), FSDP1 (``_fsdp_wrapped_module.``). The canonical name of tied
+tensors is the first that the walk meets; their other names are aliases.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ TRANSPARENT = ("_orig_mod", "_checkpoint_wrapped_module", "_fsdp_wrapped_module"
 
 
 def unwrap(module: torch.nn.Module) -> tuple:
-    """(the module inside all wrappers, the DistributedDataParallel among them)."""
+    """Returns the module inside all wrappers, and a list of the DistributedDataParallel wrappers around it."""
     ddp: list = []
     while True:
         children = module._modules  # of TorchScript's modules no dict
@@ -33,8 +33,8 @@ def unwrap(module: torch.nn.Module) -> tuple:
 
 
 def _synced(ddp: Any) -> dict:
-    """id(buffer) -> ranks, of the buffers that DDP gives to all from the first of them before each forward pass. Between two
-    passes they differ (BatchNorm's statistics): the first rank's are what counts."""
+    """Returns, by id(buffer), the ranks to which DDP sends the first rank's buffer before each forward pass. Between two passes
+    these buffers differ (statistics of BatchNorm), and the first rank's are saved."""
     if not getattr(ddp, "broadcast_buffers", False) or hasattr(ddp, "buffer_hook"):
         return {}
     ignored = getattr(ddp, "parameters_to_ignore", ())
@@ -43,10 +43,18 @@ def _synced(ddp: Any) -> dict:
 
 
 class Walk:
-    """One module's tensors. ``tensors``: canonical name -> tensor, or Sharded for a piece of FSDP1's; ``aliases``: other name -> canonical name;
-    ``names``: id(tensor) -> all its names; ``transient``: non-persistent buffers; ``extra``: module's name ->
-    get_extra_state(); ``flat``: id(parameter) -> FlatParam; ``synced``: id(buffer) -> ranks, of which the first has what
-    counts. UnsupportedValueError: FSDP in a form that hides them."""
+    """The tensors of one module. Raises UnsupportedValueError if FSDP hides the parameters.
+
+    Attributes:
+        tensors: Tensors by canonical name; a Sharded for a piece of FSDP1's.
+        buffers: Canonical names of the persistent buffers.
+        aliases: Canonical names by other name.
+        names: Lists of all names by id(tensor).
+        transient: Non-persistent buffers by name.
+        extra_modules: Modules with an extra state by name.
+        flat: FlatParam by id(parameter).
+        synced: Ranks by id(buffer); the first rank's buffer is the one that is saved.
+    """
 
     def __init__(self, key: str, module: torch.nn.Module, layouts: Layouts) -> None:
         self.key = key
@@ -97,7 +105,7 @@ class Walk:
 
 
 def _memory(tensor: torch.Tensor) -> Any:
-    """Equal for two tensors exactly when they are tied."""
+    """Returns a key that is equal for two tensors exactly if they are tied."""
     if is_dtensor(tensor):  # a shard may be empty here and not elsewhere; all ranks must see the same ties
         return id(tensor)
     try:
@@ -110,7 +118,7 @@ def _memory(tensor: torch.Tensor) -> Any:
 
 
 class Names:
-    """Names of all parameters of all models of a state: ``key.name``."""
+    """The names (``key.name``) of all parameters of all models of a state."""
 
     def __init__(self, walks: list) -> None:
         self.walks = walks
@@ -122,9 +130,9 @@ class Names:
                 self._names.setdefault(ident, []).extend(f"{walk.key}.{name}" for name in names)
 
     def of(self, tensor: torch.Tensor) -> list:
-        """All names of a parameter; empty for one that is in no model."""
+        """Returns all names of a parameter: an empty list if it is in no model."""
         return self._names.get(id(tensor), [])
 
     def flat(self, tensor: torch.Tensor) -> Optional[fsdp.FlatParam]:
-        """What FSDP1 made of a parameter; None where it did nothing."""
+        """Returns the piece of a parameter that FSDP1 has cut, or None if FSDP1 has not cut it."""
         return self._flat.get(id(tensor))

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The state of a torch.optim.Optimizer, by parameter name: read and written in ``optimizer.state`` itself.
+"""The state of a torch.optim.Optimizer by parameter name, read from and written to ``optimizer.state`` itself.
 
-Never stepped, nothing cast: PyTorch's own helpers do both (they change training). State beside a sharded parameter is
-sharded as the parameter is. Where each rank holds the state of other parameters (ZeroRedundancyOptimizer, FSDP1) the
-optimizer is *partitioned*: each rank brings a tree of what it has, and a restore reads all of them.
+The optimizer takes no step and nothing is cast. PyTorch's own helpers do both, which changes the training. State of a
+sharded parameter is sharded like the parameter. If each rank holds the state of other parameters
+(ZeroRedundancyOptimizer, FSDP1), the optimizer is *partitioned*: each rank saves a tree of its own, and a restore reads
+the trees of all ranks.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ except ImportError:  # a PyTorch without it
 
 
 def _map_arrays(value: Any, change: Any) -> Any:
-    """A copy of plain containers with ``change`` applied to the tensors in them."""
+    """Returns a copy of plain containers, with ``change`` applied to the tensors in them."""
     if isinstance(value, torch.Tensor):
         return change(value)
     if type(value) is dict:
@@ -69,15 +70,15 @@ class OptimizerState(Part):
         return known[0] if known else f"[{group}][{idx}]"
 
     def _params(self) -> list:
-        """(group, index, parameter) of all."""
+        """Returns (group, index, parameter) of all parameters."""
         return [(g, i, param) for g, group in enumerate(self.obj.param_groups) for i, param in enumerate(group["params"])]
 
     def is_partitioned(self, names: Names) -> bool:
-        """Whether the ranks hold the state of different parameters."""
+        """Returns whether the ranks hold the state of different parameters."""
         return self._inner is not self.obj or any(names.flat(param) is not None for _, _, param in self._params())
 
     def _mine(self, names: Names) -> Optional[set]:
-        """ids of the parameters whose state is on this rank; None: of all."""
+        """Returns the ids of the parameters whose state is on this rank, or None if the state of all is."""
         if self._inner is not self.obj:
             return {id(param) for group in self._inner.param_groups for param in group["params"]}
         flats = [(param, names.flat(param)) for _, _, param in self._params()]
@@ -86,7 +87,7 @@ class OptimizerState(Part):
         return {id(param) for param, flat in flats if flat is None or flat.owners is not None}
 
     def _place(self, path: str, param: torch.Tensor, value: Any, names: Names) -> Any:
-        """A tensor of the state as what it is over all ranks."""
+        """Returns a tensor of the state with its layout over all ranks."""
         value = self._place_on_holders(path, param, value, names)
         known = names.of(param)
         if not self.layouts.holders or not known or is_special(value):
@@ -137,7 +138,7 @@ class OptimizerState(Part):
         return stored
 
     def collect_state(self, names: Names) -> dict:
-        """Parameter's name -> state, of what this rank has."""
+        """Returns the state that this rank has, by name of the parameter."""
         mine, state = self._mine(names), {}
         for g, i, param in self._params():
             if param not in self._inner.state or (mine is not None and id(param) not in mine):
@@ -149,8 +150,8 @@ class OptimizerState(Part):
         return state
 
     def own(self, stored: dict) -> Optional[dict]:
-        """Options, and which parameters have which entries: a rank of which some got no gradient lacks theirs. Entries that are
-        tensors are in the checkpoint by name."""
+        """Returns the options, and which parameters have which entries. A parameter that got no gradient on this rank has none.
+        Entries that are tensors are found in the checkpoint by name."""
         if stored.get("partitioned"):
             return None
         schemas: dict = {}
@@ -250,8 +251,8 @@ class OptimizerState(Part):
             plan.want(ref)
 
     def _plan_state(self, stored: Any, param: torch.Tensor, options: dict, plan: Plan, stored_type: Optional[str]) -> None:
-        """In place where the live state has the stored type and shape, else into new tensors beside the parameter. With ``cast``
-        state that had the parameter's type follows it."""
+        """Plans to restore in place if the live state has the stored type and shape, else into new tensors on the parameter's device.
+        With ``cast``, state that had the parameter's type gets its new type."""
         live_state = self._inner.state[param] if param in self._inner.state else {}
         for key, value in stored.items() if type(stored) is dict else (("", stored),):
             on_cpu = key == "step" and not (options.get("capturable") or options.get("fused"))
@@ -271,7 +272,7 @@ class OptimizerState(Part):
                 plan.want(ref, fresh=self._fresh(as_stored, device, param))
 
     def _live(self, param: torch.Tensor, live: torch.Tensor) -> Any:
-        """A live state tensor as the part of the whole that it is."""
+        """Returns a live state tensor with its layout over all ranks."""
         flat = self._names.flat(param)
         if flat is not None and live.dim() > 0 and tuple(live.shape) == flat.sharded.layout.local:
             return flat.sharded.with_local(live)
@@ -324,7 +325,8 @@ class OptimizerState(Part):
 
 
 def _schema(state: Any) -> Optional[tuple]:
-    """(entry, is it a tensor, else its value) of a parameter's state; None for one that holds more than that."""
+    """Returns (entry, whether it is a tensor, its value if it is not) for each entry of a parameter's state, or None if the state
+    holds anything else."""
     if type(state) is not dict:
         return None
     found = []
@@ -337,8 +339,8 @@ def _schema(state: Any) -> Optional[tuple]:
 
 
 def merge_partitions(key: str, partitions: list, may_lack: bool) -> dict:
-    """One state of all ranks' trees: parameter's name -> state. FormatError: a tree lacks the optimizer, which only a
-    stage may."""
+    """Returns the state of all ranks' trees by name of the parameter. Raises FormatError if a tree lacks the optimizer, unless the
+    rank is a pipeline stage."""
     merged: dict = {}
     for rank, partition in enumerate(partitions):
         state = partition.get(key)

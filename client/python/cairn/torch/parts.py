@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How a model, an object, a generator, a value is collected and put back; optimizers are in optim.py.
+"""How models, objects, generators and values are collected and restored; optimizers are in optim.py.
 
 PyTorch's own state-dict helpers are not used: they cast state to the parameter's type and step the optimizer (they
 change training). The steps of a part are explained in part.py.
@@ -28,7 +28,7 @@ _OWN_MAX = 4000  # values of a part that each rank keeps for itself
 
 
 class ModuleState(Part):
-    """Parameters, persistent buffers and extra state of an nn.Module, by canonical name."""
+    """The parameters, persistent buffers and extra state of an nn.Module, by canonical name."""
 
     kind = "module"
 
@@ -190,7 +190,7 @@ class ObjectState(Part):
         self._load(self._resolved(plan))
 
     def verify(self, plan: Plan) -> None:
-        """load_state_dict is foreign code: a difference is worth a warning, not a failure."""
+        """Warns if the live state differs from the stored one: load_state_dict is the user's code, so this is no error."""
         after = arrays.Collector(self.layouts, self.coordinate)
         try:
             same = tree.encode(self._state(), self.key, after) == self._bytes
@@ -219,8 +219,8 @@ class GeneratorState(ObjectState):
 
 
 class ValueState(Part):
-    """Plain values: a dict or list is refilled in place, tensors in them where the live ones fit; anything else is
-    replaced in ``Checkpointer.state``."""
+    """Plain values. A dict or list is refilled in place, and so are its tensors that have the stored type and shape. Any other value
+    is replaced in ``Checkpointer.state``."""
 
     kind = "value"
 
@@ -256,7 +256,7 @@ class ValueState(Part):
             plan.want(ref, array, self.coordinate)
 
     def _select(self, path: str, stored: Any, live: Any, plan: Plan) -> list:
-        """(live dict, key, stored value) of the entries that are selected, at any depth."""
+        """Returns (live dict, key, stored value) of the selected entries, at any depth."""
         found: list = []
         if type(stored) is not dict:
             return found
@@ -299,7 +299,7 @@ class ValueState(Part):
 
 
 def is_small(value: Any) -> bool:
-    """Whether each rank keeps it for itself: up to some thousand values, and texts of some ten thousand bytes."""
+    """Returns whether each rank keeps the value for itself: one of a few thousand entries, with texts of some 100 KB."""
     left, found = _OWN_MAX, [value]
     while found and left > 0:
         item = found.pop()
@@ -315,7 +315,7 @@ def is_small(value: Any) -> bool:
 
 
 def entry_names(path: str, value: Any) -> list:
-    """Names of the entries of nested dicts."""
+    """Returns the names of the entries of nested dicts."""
     found: list = []
     for key, item in value.items() if type(value) is dict else ():
         below = path_join(path, key)
@@ -324,7 +324,7 @@ def entry_names(path: str, value: Any) -> list:
 
 
 def stored_names(key: str, stored: dict) -> list:
-    """What a restore may select of a stored part, beside its key: as Part.live_names."""
+    """Returns the names that a restore may select in a stored part, beside its key; compare Part.live_names."""
     kind, names = stored.get("kind"), []
     if kind == "module":
         names = [*stored.get("tensors", {}), *stored.get("aliases", {})]
@@ -341,7 +341,7 @@ def stored_names(key: str, stored: dict) -> list:
 
 
 def make_part(key: str, obj: Any, layouts: Layouts, coordinate: Optional[str] = None) -> Part:
-    """The part for an object; ``coordinate`` for one that belongs to the rank."""
+    """Returns the part for an object. ``coordinate`` is given for an object that belongs to the rank."""
     if isinstance(obj, type):
         raise InvalidError.of(f"{key}: the state holds the class {obj.__qualname__}; give an object of that class")
     if isinstance(obj, torch.Generator):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Random number generators of the process: Python's, NumPy's, PyTorch's on the CPU and on every CUDA device."""
+"""The random number generators of the process: those of Python, NumPy, and PyTorch on the CPU and on each CUDA device."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def _cuda() -> bool:
 
 
 def _to_plain(value: Any) -> Any:
-    """NumPy's state with its arrays as bytes."""
+    """Returns the state of NumPy's generator with bytes in place of arrays."""
     if isinstance(value, dict):
         return {key: _to_plain(item) for key, item in value.items()}
     if numpy is not None and isinstance(value, numpy.ndarray):
@@ -40,7 +40,7 @@ def _from_plain(value: Any) -> Any:
 
 
 def collect() -> dict:
-    """The state of all generators, as a plain tree."""
+    """Returns the state of all generators as a tree of plain values."""
     version, words, gauss = random.getstate()
     state = {
         "python": {"version": version, "words": struct.pack(f"<{len(words)}I", *words), "gauss": gauss},
@@ -58,7 +58,7 @@ def _tensor(data: bytes) -> torch.Tensor:
 
 
 def apply(state: dict) -> None:
-    """Puts back what ``collect`` gave; generators that are not there now are left out."""
+    """Restores the state that ``collect`` returned, but for generators that do not exist in this process. Raises FormatError."""
     try:
         python = state["python"]
         words = struct.unpack(f"<{len(python['words']) // 4}I", python["words"])
@@ -74,7 +74,7 @@ def apply(state: dict) -> None:
 
 
 def reseed(text: str) -> None:
-    """Seeds all generators from a text: the same text gives the same streams."""
+    """Seeds all generators from a text. The same text gives the same streams."""
     seed = int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "little")
     random.seed(seed)
     torch.manual_seed(seed)  # CUDA devices too

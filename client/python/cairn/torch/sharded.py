@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tensors whose elements lie on several ranks: which boxes of the whole this rank holds, and who holds the same.
+"""Tensors whose elements lie on several ranks: which boxes of the whole tensor this rank holds, and which ranks hold the same.
 
-Two sources: a DTensor's mesh and placements (FSDP2, tensor parallel, HSDP), and flat ranges of a tensor's row-major
-elements (FSDP1). Boxes are derived from indices, never from what PyTorch reports: for a strided shard that is wrong.
-A shard may be empty; then the rank has nothing to bring and nothing to want. ``Partial`` holds no value of the
-tensor at all and is refused by name.
+A layout comes from a DTensor's mesh and placements (FSDP2, tensor parallel, HSDP), or from a flat range of a tensor's
+row-major elements (FSDP1). Boxes are computed from indices and never taken from PyTorch, which reports wrong ones for a
+strided shard. A rank whose shard is empty saves and restores nothing of the tensor. A DTensor with a ``Partial``
+placement holds no value of the tensor; it is refused by name.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ except ImportError:
 
 
 class Box(NamedTuple):
-    """A rectangle of the whole tensor; ``start``: where it begins in the local tensor, an index per dimension, or
-    one number for a local tensor that is flat."""
+    """A rectangle of the whole tensor. ``start`` is where the rectangle begins in the local tensor: an index per dimension,
+    or one number if the local tensor is flat."""
 
     offset: tuple
     length: tuple
@@ -37,8 +37,8 @@ class Box(NamedTuple):
 
 
 class Layout(NamedTuple):
-    """What a rank holds of a tensor of ``shape``: ``boxes``, in a local tensor of ``local`` shape. ``group``: Cairn's
-    ranks that hold the same, ascending. ``is_flat``: the boxes' elements lie one after the other."""
+    """The boxes that a rank holds of a tensor of ``shape``, in a local tensor of shape ``local``. ``group`` lists, in ascending
+    order, Cairn's ranks that hold the same boxes. ``is_flat`` says that the elements of the boxes lie one after the other."""
 
     shape: tuple
     local: tuple
@@ -52,7 +52,7 @@ class Layout(NamedTuple):
 
 
 class Sharded:
-    """The local memory of a tensor under a layout. ``whole``: the DTensor around it, or None."""
+    """The local memory of a tensor with a layout. ``whole`` is the DTensor around that memory, or None."""
 
     __slots__ = ("local", "layout", "whole")
 
@@ -72,11 +72,11 @@ class Sharded:
         return self.local.device
 
     def with_local(self, local: torch.Tensor) -> "Sharded":
-        """The same layout over other memory."""
+        """Returns the same layout over other memory."""
         return Sharded(local, self.layout)
 
     def value(self) -> Any:
-        """What the framework holds: the DTensor, or the local tensor."""
+        """Returns the object that the framework holds: the DTensor, or the local tensor."""
         return self.local if self.whole is None else self.whole
 
 
@@ -91,7 +91,7 @@ def is_sharded(value: Any) -> bool:
 # --- intervals ----------------------------------------------------------------------------------------------
 
 def _cut(runs: Sequence[tuple], begin: int, end: int) -> list:
-    """Positions begin..end of a list of (global start, length)."""
+    """Returns the positions from begin to end of a list of (global start, length)."""
     result, at = [], 0
     for start, length in runs:
         low, high = max(begin, at), min(end, at + length)
@@ -102,7 +102,7 @@ def _cut(runs: Sequence[tuple], begin: int, end: int) -> list:
 
 
 def _chunk(runs: Sequence[tuple], count: int, idx: int) -> list:
-    """Chunk ``idx`` of ``count`` as torch.chunk cuts: equal ones, the last shorter, empty ones behind."""
+    """Returns chunk ``idx`` of ``count`` as torch.chunk cuts: equal chunks, then a shorter one, then empty ones."""
     total = sum(length for _, length in runs)
     size = -(-total // count)
     return _cut(runs, min(total, size * idx), min(total, size * (idx + 1)))
@@ -119,8 +119,8 @@ def _merge(runs: Iterable[tuple]) -> list:
 
 
 def shard_runs(length: int, cuts: Sequence[tuple]) -> list:
-    """Intervals of one dimension that a rank holds, in the order in which they lie locally. ``cuts``: (split factor,
-    number of shards, which one) for each mesh dimension that shards it, in the mesh's order."""
+    """Returns the intervals of one dimension that a rank holds, in the order in which they lie in local memory. ``cuts`` has
+    (split factor, number of shards, index of this shard) for each mesh dimension that shards it, in the mesh's order."""
     runs: list = [(0, length)]
     for factor, count, idx in cuts:
         runs = [run for piece in range(factor) for run in _chunk(_chunk(runs, factor, piece), count, idx)]
@@ -128,7 +128,7 @@ def shard_runs(length: int, cuts: Sequence[tuple]) -> list:
 
 
 def product_boxes(runs: Sequence[Sequence[tuple]]) -> tuple:
-    """The boxes of a product of intervals per dimension; none where a dimension has none."""
+    """Returns the boxes of the product of the intervals of each dimension: no box if a dimension has no interval."""
     placed = []
     for of_dim in runs:
         starts = itertools.accumulate((length for _, length in of_dim), initial=0)
@@ -138,8 +138,8 @@ def product_boxes(runs: Sequence[Sequence[tuple]]) -> tuple:
 
 
 def flat_boxes(shape: Sequence[int], begin: int, end: int) -> tuple:
-    """Boxes whose row-major elements, one box after the other, are the flat range begin..end of the tensor. At most
-    2 * dimensions - 1 of them."""
+    """Returns boxes whose row-major elements, one box after the other, are the flat range from begin to end of the tensor.
+    There are at most 2 * dimensions - 1 of them."""
     boxes, at = [], begin
     inner = [math.prod(shape[d + 1:]) for d in range(len(shape))]
     while at < end:
@@ -159,8 +159,8 @@ def flat_boxes(shape: Sequence[int], begin: int, end: int) -> tuple:
 # --- layouts --------------------------------------------------------------------------------------------------
 
 class Layouts:
-    """Makes layouts. ``ranks``: the global ranks that save together, in Cairn's order; None: a world of one. ``me``:
-    this process's global rank."""
+    """Makes layouts. ``ranks`` lists the global ranks that save together, in Cairn's order; None stands for a world of one.
+    ``me`` is the global rank of this process."""
 
     def __init__(self, ranks: Optional[Sequence[int]] = None, me: int = 0) -> None:
         self.me = me
@@ -173,7 +173,7 @@ class Layouts:
         return len(self._of)
 
     def group(self, path: str, ranks: Iterable[int]) -> tuple:
-        """Cairn's ranks of these global ones. InvalidError: one is outside."""
+        """Returns Cairn's ranks of the global ``ranks``. Raises InvalidError if one of them does not save with the others."""
         ranks = list(ranks)
         outside = [rank for rank in ranks if rank not in self._of]
         if outside:
@@ -182,18 +182,18 @@ class Layouts:
         return tuple(sorted(self._of[rank] for rank in ranks))
 
     def flat(self, path: str, shape: Sequence[int], begin: int, end: int, ranks: Iterable[int]) -> Layout:
-        """Of a flat range; ``ranks`` hold the same range."""
+        """Returns the layout of a flat range that each of ``ranks`` holds."""
         return Layout(tuple(shape), (end - begin,), flat_boxes(shape, begin, end), self.group(path, ranks), True)
 
     def whole(self, path: str, shape: Sequence[int], ranks: Iterable[int]) -> Layout:
-        """Of a tensor that these ranks hold whole, and the others not at all."""
+        """Returns the layout of a tensor that ``ranks`` hold as a whole, and that no other rank holds."""
         shape = tuple(shape)
         box = Box((0,) * len(shape), shape, (0,) * len(shape))
         return Layout(shape, shape, (box,), self.group(path, ranks), False)
 
     def of_first(self, name: str, tensor: torch.Tensor, ranks: Sequence[int]) -> Any:
-        """For a save: a tensor of which the first of these global ranks has the one that counts, where they are all that hold it;
-        else as it is."""
+        """Returns a tensor for a save of which only the value of the first of the global ``ranks`` is stored, if these are all the
+        ranks that hold it. Returns any other tensor unchanged."""
         first = self._of.get(ranks[0])
         holders = self.holders.get(name, range(self.world_size))
         if len(ranks) == 1 or is_dtensor(tensor) or sorted(self._of.get(rank, -1) for rank in ranks) != sorted(holders):
@@ -202,7 +202,7 @@ class Layouts:
         return Sharded(tensor.detach(), layout if first == self._of[self.me] else layout._replace(boxes=()))
 
     def held(self, name: str, value: Any) -> Any:
-        """A tensor or Sharded as what those ranks hold that have this name, for a save."""
+        """Returns a tensor or Sharded for a save, as held by just those ranks that have this name."""
         ranks = self.holders.get(name)
         if ranks is None or not isinstance(value, (torch.Tensor, Sharded)):
             return value
@@ -214,7 +214,8 @@ class Layouts:
         return Sharded(value.detach(), Layout(shape, shape, (box,), ranks, False))
 
     def wrap(self, path: str, value: Any) -> Any:
-        """A DTensor as Sharded; anything else as it is. UnsupportedValueError: its layout cannot be stored."""
+        """Returns a DTensor as Sharded, and any other value unchanged. Raises UnsupportedValueError for a layout that cannot be
+        stored."""
         if not is_dtensor(value):
             return value
         # The local tensor itself: to_local() and detach() cost more than all the rest of a save's walk.
@@ -263,8 +264,8 @@ class Layouts:
 
 
 def _with_replicas(mesh: Any, ranks: list) -> list:
-    """These ranks of a mesh, and those at the same place of the root mesh but for the dimensions that the mesh leaves
-    out: where "dp" of ("dp", "tp") shards a norm, each tp rank holds it as well."""
+    """Returns ``ranks`` of a mesh, and the ranks that differ from these only in dimensions of the root mesh that this mesh leaves
+    out. If "dp" of the mesh ("dp", "tp") shards a norm, each tp rank holds the same shard."""
     root = mesh._get_root_mesh() if hasattr(mesh, "_get_root_mesh") else mesh
     if root.mesh.numel() == mesh.mesh.numel():
         return ranks
@@ -278,7 +279,7 @@ def _with_replicas(mesh: Any, ranks: list) -> list:
 
 
 def like(sharded: Sharded, dtype: torch.dtype) -> Sharded:
-    """Fresh memory with the same layout; a DTensor again where it was one."""
+    """Returns new memory with the same layout, in a DTensor if there was one."""
     local = torch.empty_like(sharded.local, dtype=dtype, memory_format=torch.preserve_format)
     whole = sharded.whole
     if whole is not None:
@@ -289,6 +290,6 @@ def like(sharded: Sharded, dtype: torch.dtype) -> Sharded:
 
 
 def replicated_like(tensor: Any, local: torch.Tensor) -> Any:
-    """A DTensor that is the same on all ranks of another DTensor's mesh, around memory of its own."""
+    """Returns a DTensor around ``local`` that is replicated on all ranks of the mesh of ``tensor``."""
     mesh = tensor.device_mesh
     return DTensor.from_local(local, mesh, [Replicate()] * mesh.ndim, run_check=False)

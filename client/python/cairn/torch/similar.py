@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Names for messages: lists that are cut after the first few, and for each missing name the most similar stored one."""
+"""Lists of names for messages, and the stored name that resembles a missing one most."""
 
 from __future__ import annotations
 
@@ -11,14 +11,17 @@ _COMPARED_MAX = 2000  # names; comparing is quadratic
 
 
 def listed(names: Sequence[str]) -> str:
-    """The first names and how many more there are."""
+    """Returns a text with the first names and the number of the others."""
     shown = ", ".join(names[:_SHOWN_MAX])
     return shown + (f" and {len(names) - _SHOWN_MAX} more" if len(names) > _SHOWN_MAX else "")
 
 
 def pairs(missing: Sequence[str], unexpected: Sequence[str]) -> list:
-    """(missing name, the stored name that it resembles), for the names that will be shown. The part of the state
-    (before the first dot) must be the same; of whole parts, the only one that is left over is as good as one alike."""
+    """Returns pairs of a missing name and the stored name that it resembles, for the names that a message will show.
+
+    The part of the state (before the first dot) must be the same. If just one whole part is missing and just one is
+    unexpected, they are a pair whatever they are called.
+    """
     found, left = [], list(unexpected[:_COMPARED_MAX])
     keys = [name for name in missing if "." not in name]
     for name in missing[:_SHOWN_MAX]:
@@ -42,7 +45,7 @@ def pairs(missing: Sequence[str], unexpected: Sequence[str]) -> list:
 
 
 def explain(missing: Sequence[str], unexpected: Sequence[str]) -> str:
-    """One sentence for the error of a strict restore."""
+    """Returns the text of the error of a strict restore."""
     text = "the state and the checkpoint hold different things: "
     placed = [name for name in missing if name in unexpected]
     if placed:

@@ -93,7 +93,7 @@ def _quantized(path: str, value: torch.Tensor) -> Deferred:
 
 
 def components(path: str, value: torch.Tensor) -> Deferred:
-    """What stands in the tree for it. UnsupportedValueError: its context cannot be stored."""
+    """Returns the value that stands in the tree for the tensor. Raises UnsupportedValueError if its context cannot be stored."""
     if _is_flattenable(type(value)):
         register_subclass(type(value))
         names, context = value.__tensor_flatten__()
@@ -214,7 +214,7 @@ class Planned:
         torch.utils.swap_tensors(self.live, made)
 
     def verify(self, plan: Plan) -> None:
-        """DigestMismatchError unless the live components have the restored bits."""
+        """Raises DigestMismatchError if a live component differs from the restored one."""
         if self.stored.tag in (SUBCLASS, BITS):
             for path, ref, target in self.pairs:
                 plan.check_live(path, ref, _as_plain(target) if target.dtype in _BITS else target)
