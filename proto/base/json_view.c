@@ -207,9 +207,3 @@ struct json_view json_view_named(struct json_view array, const char *key, const 
     }
     return (struct json_view){NULL, 0};
 }
-
-uint64_t json_view_count(struct json_view object, const char *name)
-{
-    uint64_t value = 0;
-    return json_view_u64(json_view_member(object, name), &value) ? value : 0;
-}

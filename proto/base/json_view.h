@@ -31,9 +31,13 @@ bool json_view_next_member(struct json_view object, struct json_view *ret_name,
 
 /* Returns the item of the array whose member `key` is `name`, or none. */
 struct json_view json_view_named(struct json_view array, const char *key, const char *name);
-/* Returns the number of a member, or 0 if it is no whole number >= 0. */
-uint64_t json_view_count(struct json_view object, const char *name);
 bool json_view_u64(struct json_view value, uint64_t *ret); /* a whole number >= 0 */
+/* Returns the number of a member, or 0 if it is no whole number >= 0. */
+static inline uint64_t json_view_count(struct json_view object, const char *name)
+{
+    uint64_t value = 0;
+    return json_view_u64(json_view_member(object, name), &value) ? value : 0;
+}
 bool json_view_f64(struct json_view value, double *ret);
 bool json_view_is_true(struct json_view value);
 /* Writes a string without its quotes, cut at size - 1 bytes. \uXXXX and control characters become

@@ -35,8 +35,11 @@ static int fetch(struct reader_source *base, const struct doc_key *document,
                  struct reader_bytes *ret, struct diag *diag)
 {
     struct repair *repair = repair_of(container_of(base, struct store_source, reader));
-    struct record_value made;
-    if (!repair->remade || !remake_find(repair->remade, &document->name, &made)) {
+    struct record_value made = repair->held;
+    bool is_held = made.data && document->name.kind == repair->held_name->kind &&
+                   ckpt_id_equal(document->name.id, repair->held_name->id) &&
+                   document->name.tag == repair->held_name->tag;
+    if (!is_held && (!repair->remade || !remake_find(repair->remade, &document->name, &made))) {
         return store_source_fetch(base, document, ret, diag);
     }
     *ret = (struct reader_bytes){malloc(made.bytes), made.bytes};

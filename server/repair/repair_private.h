@@ -55,7 +55,10 @@ struct repair {
     size_t item_count;
     bool items_untold;           /* not all items are listed, because memory was short */
     const struct remade *remade; /* documents that are not stored yet; NULL if none */
-    pthread_mutex_t lock;        /* guards status */
+    /* The same of a copy, one document; `data` is NULL if there is none. */
+    const struct store_name *held_name;
+    struct record_value held;
+    pthread_mutex_t lock; /* guards status */
     struct repair_status status;
 };
 

@@ -22,7 +22,8 @@ enum salvage_outcome {
     SALVAGE_WHOLE,    /* the checkpoint is (or would be) in the record; the record was mended */
     SALVAGE_DAMAGED,  /* it is in the record as damaged; text says what is wrong with it */
     SALVAGE_GIVEN_UP, /* garbage collection removes it */
-    SALVAGE_LEFT      /* nothing was done; text says why */
+    SALVAGE_LEFT,     /* nothing was done; text says why */
+    SALVAGE_THERE     /* of a copy: nothing was to do */
 };
 
 struct salvage_item {

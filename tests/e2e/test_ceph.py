@@ -13,7 +13,7 @@ from cases_ceph_commit import *  # noqa: F403
 from cases_ceph_objects import *  # noqa: F403
 from cases_ceph_refused import *  # noqa: F403
 from ceph_bed import OnCeph
-from harness import BIN, BUILD, FULL, SOURCE, Group, cairn, cairn_json, main, wait_until
+from harness import BIN, BUILD, FULL, SOURCE, Group, cairn, cairn_json, flip, main, wait_until
 
 
 class Daemons(OnCeph):
@@ -65,6 +65,45 @@ class Daemons(OnCeph):
             self.assertLess(time.monotonic() - began, 60)
         finally:
             a.process.send_signal(18)
+
+    def test_copies_between_a_cluster_and_a_directory(self):
+        """In both directions and incrementally; a target that a daemon serves is refused by its name; a repair of a directory
+        takes from the cluster."""
+        a = self.daemon("a")
+        group = self.group(a)
+        for step in (1, 2, 3):
+            group.all("fill", step)
+            group.save(step)
+        folder = self.bed.path / "mirror"
+        folder.mkdir()
+        mirror = f"dir:{folder}"
+        cairn("store", "create", mirror, check=0)
+        cairn("tag", "demo/run", "2", "best", "--server", f"unix:{a.socket}", check=0)
+        copy = lambda source, target: cairn_json("copy", "*", "--from", source, "--to", target, timeout_s=120)
+        listed_at = lambda store: [{**one, "note_version": 0} for one in cairn_json("ls", "demo/run", "--store", store)["checkpoints"]]
+        self.assertEqual(copy(self.store, mirror)["copied"], 3)
+        self.assertEqual(listed_at(mirror), listed_at(self.store))
+        group.all("fill", 4)
+        group.save(4)
+        self.assertEqual((lambda said: (said["copied"], said["there"]))(copy(self.store, mirror)), (1, 3))
+        self.assertEqual(cairn_json("verify", "--store", mirror, timeout_s=120)["damaged"], 0)
+        back = self.ceph.url(self.space + "-back", self.DATA)
+        cairn("store", "create", back, check=0)
+        self.assertEqual(copy(mirror, back)["copied"], 4)
+        self.assertEqual(listed_at(back), listed_at(mirror))
+        self.assertEqual(cairn_json("verify", "--store", back, timeout_s=120)["damaged"], 0)
+        path = next(path for path in folder.glob("runs/demo/run/objects/*/*") if path.is_file())
+        path.chmod(0o644)
+        flip(path, 100)
+        cairn("verify", "--repair", "--store", mirror, "--from", back, check=0, timeout_s=120)
+        self.assertEqual(cairn_json("verify", "--store", mirror, timeout_s=120)["damaged"], 0)
+        served = self.daemon("served", store_url=back)
+        wait_until("its sign of life is there", lambda: cairn_json("status", "--server", f"unix:{served.socket}")["daemons"])
+        _, _, err = cairn("copy", "*", "--from", mirror, "--to", back, check=11)
+        self.assertIn(f":{served.process.pid}", err)
+        again = Group(self.bed, self.url(served), 2)
+        self.assertEqual(again.restore(), (4, 1, False))
+        again.all("check", 4)
 
     def test_a_daemon_dies_in_a_save(self):
         a, b = self.two()

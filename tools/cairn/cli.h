@@ -83,6 +83,8 @@ int MUST_USE cli_connect_server(struct cli *cli, struct diag *diag);
 /* One line on stderr, with --json one object. status: the exit status. */
 void cli_error(const struct cli *cli, int code, int status, const char *text);
 bool cli_stdout_is_terminal(void);
+/* A terminal on which a line can be drawn again. */
+bool cli_stderr_is_terminal(void);
 void format_bytes(uint64_t bytes, size_t size, char *ret);   /* "1.50 GiB" */
 void format_time(int64_t wall_ns, size_t size, char *ret);   /* RFC 3339, UTC */
 void format_ckpt(struct ckpt_id id, size_t size, char *ret); /* "STEP@TERM" */

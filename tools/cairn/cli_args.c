@@ -133,11 +133,19 @@ static int parse_word(struct cli *cli, struct words *words, struct diag *diag)
 
 /* --- what the whole line must be --- */
 
+/* Returns whether the argument takes several words, and has one. */
+static bool has_runs(const struct option_set *own, const struct argument *argument)
+{
+    const struct option_texts *texts = (const void *)((const char *)own->values + argument->at);
+    return argument->kind == ARGUMENT_RUNS && texts->count > 0;
+}
+
 static int check_complete(const struct cli *cli, const struct words *words, struct diag *diag)
 {
     const struct option_set *own = &cli->own_set;
     const char *name = cli->command->name;
-    if (words->argument && words->argument->name && !words->argument->optional) {
+    if (words->argument && words->argument->name && !words->argument->optional &&
+        !has_runs(own, words->argument)) {
         return diag_set(diag, CAIRN_E_INVALID, "cairn %s: %s is missing; see cairn %s --help", name,
                         words->argument->name, name);
     }

@@ -13,6 +13,12 @@
 
 bool cli_stdout_is_terminal(void) { return isatty(STDOUT_FILENO) == 1; }
 
+bool cli_stderr_is_terminal(void)
+{
+    const char *term = getenv("TERM");
+    return term && term[0] != '\0' && strcmp(term, "dumb") != 0 && isatty(STDERR_FILENO) == 1;
+}
+
 void cli_error(const struct cli *cli, int code, int status, const char *text)
 {
     if (!cli->json) {
@@ -190,11 +196,9 @@ enum { PROGRESS_EVERY_MS = 100, BAR_WIDTH = 30 };
 
 void progress_start(struct progress *progress, struct cli *cli, const char *what, uint64_t total)
 {
-    const char *term = getenv("TERM");
-    bool dumb = !term || term[0] == '\0' || strcmp(term, "dumb") == 0;
     *progress =
         (struct progress){.what = what, .total = total, .loop = source_loop(cli->connection)};
-    progress->active = !cli->quiet && !cli->json && !dumb && isatty(STDERR_FILENO) == 1;
+    progress->active = !cli->quiet && !cli->json && cli_stderr_is_terminal();
 }
 
 static void draw(const struct progress *progress)

@@ -54,7 +54,8 @@ static const char *word_of(enum salvage_outcome outcome)
     static const char *const words[] = {[SALVAGE_WHOLE] = "whole",
                                         [SALVAGE_DAMAGED] = "damaged",
                                         [SALVAGE_GIVEN_UP] = "given up",
-                                        [SALVAGE_LEFT] = "left"};
+                                        [SALVAGE_LEFT] = "left",
+                                        [SALVAGE_THERE] = "there"};
     return words[outcome];
 }
 
@@ -65,7 +66,8 @@ static void count(const struct salvaged_run *run, struct salvage_sums *io)
         uint64_t *const sums[] = {[SALVAGE_WHOLE] = &io->whole,
                                   [SALVAGE_DAMAGED] = &io->damaged,
                                   [SALVAGE_GIVEN_UP] = &io->given_up,
-                                  [SALVAGE_LEFT] = &io->left};
+                                  [SALVAGE_LEFT] = &io->left,
+                                  [SALVAGE_THERE] = &io->whole};
         ++*sums[run->items[i].outcome];
         io->cuts += run->items[i].needs_accept_loss;
     }

@@ -5,11 +5,14 @@
  */
 #include "offline_salvage.h"
 
+#include "env/timer.h"
 #include "store/open/store_open.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+enum { TICK_MS = 200 };
 
 struct salvager {
     const struct offline_salvage_options *options;
@@ -22,6 +25,7 @@ struct salvager {
     int status;
     struct diag diag;
     struct repair_status ended;
+    struct timer tick;
     struct salvaged_run *runs;
     size_t count;
 };
@@ -58,8 +62,31 @@ static void on_ended(void *user, const struct repair_status *status)
     wake(s);
 }
 
+static int open_from(void *user, struct loop *loop, struct work_pool *pool, struct store **ret,
+                     struct diag *diag)
+{
+    const struct salvager *s = user;
+    struct store_open_options options = {
+        .loop = loop, .pool = pool, .url = s->options->from, .read_only = true};
+    int status = store_open(&options, ret, diag);
+    if (status != 0) {
+        diag_add(diag, "--from %s", options.url);
+    }
+    return status;
+}
+
+static void on_tick(struct timer *timer)
+{
+    struct salvager *s = container_of(timer, struct salvager, tick);
+    struct repair_status status;
+    repair_status(s->repair, &status);
+    s->options->tick(s->options->user, &status);
+    timer_start(timer, TICK_MS);
+}
+
 static int start(struct salvager *s, struct diag *diag)
 {
+    const char *from = s->options->from;
     const char *url = s->options->store;
     int status = store_url_check(url, diag);
     status = status != 0 ? status : loop_uv_new(&s->loop, diag);
@@ -73,7 +100,7 @@ static int start(struct salvager *s, struct diag *diag)
     struct store_open_options open = {.loop = s->loop,
                                       .pool = s->store_pool,
                                       .url = url,
-                                      .read_only = !s->options->how.yes,
+                                      .read_only = !s->options->how.yes && !from,
                                       .expected_uuid = s->options->uuid,
                                       .salvaged = s->options->store_lost};
     status = status != 0 ? status : store_open(&open, &s->store, diag);
@@ -83,8 +110,14 @@ static int start(struct salvager *s, struct diag *diag)
         wait_done(s);
         status = s->status != 0 ? diag_set(diag, s->status, "%s", s->diag.text) : 0;
     }
-    struct repair_options repair = {
-        .loop = s->loop, .catalog = s->catalog, .ended = on_ended, .user = s};
+    status = status == 0 && from ? store_url_check(from, diag) : status;
+    struct repair_options repair = {.loop = s->loop,
+                                    .catalog = s->catalog,
+                                    .open_mirror = from ? open_from : NULL,
+                                    .mirror_threads = from ? store_url_threads_min(from) + 1 : 0,
+                                    .mirror = from,
+                                    .ended = on_ended,
+                                    .user = s};
     return status != 0 ? status : repair_new(&repair, &s->repair, diag);
 }
 
@@ -118,12 +151,30 @@ static int one_run(struct salvager *s, const struct run_name *name, struct diag 
     s->runs = grown;
     struct salvaged_run *run = &s->runs[s->count++];
     *run = (struct salvaged_run){.run = *name};
-    int status = salvage_begin(s->repair, name, &s->options->how, s->options->actor, diag);
+    const struct offline_salvage_options *options = s->options;
+    int status = options->from
+                     ? copy_begin(s->repair, name, options->actor, diag)
+                     : salvage_begin(s->repair, name, &options->how, options->actor, diag);
     if (status == 0) {
+        timer_init(&s->tick, s->loop, on_tick);
+        if (options->tick) {
+            timer_start(&s->tick, TICK_MS);
+        }
         wait_done(s);
+        timer_stop(&s->tick);
         salvage_take(s->repair, &run->items, &run->count);
         run->code = s->ended.code;
+        run->bytes_read = s->ended.bytes_read;
         snprintf(run->text, sizeof(run->text), "%s", s->ended.text);
+    }
+    return status;
+}
+
+static int copy_runs(struct salvager *s, struct diag *diag)
+{
+    int status = 0;
+    for (size_t i = 0; status == 0 && i < s->options->run_count; i++) {
+        status = one_run(s, &s->options->runs[i], diag);
     }
     return status;
 }
@@ -156,7 +207,9 @@ int offline_salvage(const struct offline_salvage_options *options, struct salvag
 {
     struct salvager s = {.options = options};
     int status = start(&s, diag);
-    status = status != 0 ? status : all_runs(&s, diag);
+    if (status == 0) {
+        status = options->from ? copy_runs(&s, diag) : all_runs(&s, diag);
+    }
     stop(&s);
     if (status != 0) {
         offline_salvage_free(s.runs, s.count);

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * offline_salvage: makes checkpoints again that the records of a store do not tell of, in this
- * process, under the store's lock.
+ * offline_salvage: makes checkpoints again that the records of a store do not tell of, or copies
+ * them from another store, in this process, under the store's lock.
  */
 #ifndef CAIRN_TOOLS_OFFLINE_SALVAGE_H
 #define CAIRN_TOOLS_OFFLINE_SALVAGE_H
 
-#include "repair/salvage.h"
+#include "repair/copy.h"
 
 struct offline_salvage_options {
     const char *store;          /* a store's URL */
@@ -15,12 +15,20 @@ struct offline_salvage_options {
     const char *actor;
     const struct uuid *uuid; /* of the store, also where its own record is made again; NULL: any */
     struct diag *store_lost; /* what was wrong with the store's record, where it was made again */
+    /* Of a copy: the URL of the store that these runs are copied from; `run` and `how` do not
+     * count. */
+    const char *from;
+    size_t run_count;
+    const struct run_name *runs;
+    void (*tick)(void *user, const struct repair_status *status); /* now and then; may be NULL */
+    void *user;
 };
 
 struct salvaged_run {
     struct run_name run;
     int code; /* why it could not be looked at to the end; 0: it was */
     char text[REPAIR_TEXT_MAX];
+    uint64_t bytes_read;
     size_t count;
     struct salvage_item *items;
 };
