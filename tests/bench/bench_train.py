@@ -18,8 +18,8 @@ from benchlib import (GIB, HERE, Daemon, Group, Place, common_options, finish_op
                       memory_bytes, python_env, say, table, write_json)
 
 WAYS = ("none", "cairn copy", "cairn lazy", "dcp.async_save thread", "dcp.async_save process",
-        "dcp.async_save cached stager", "dcp.async_save async staging", "cairn.dcp.Writer cached stager", "torch.save",
-        "dcp.save")
+        "dcp.async_save cached stager", "dcp.async_save async staging", "cairn.dcp.Writer cached stager",
+        "cairn.dcp.async_save", "torch.save", "dcp.save")
 BEST_OF = [way for way in WAYS if way.startswith("dcp.async_save")]
 
 

@@ -203,6 +203,24 @@ class Scenarios:
         back = self.load(emptied(state), 1, "thread")
         return {"same": same(back, tensors(self.mesh)), "listed": listed(self.url("thread"))}
 
+    def async_arena(self):
+        """One copy, into the arena: the trainer goes on, and a rank that cannot collect its state stops all."""
+        state, writer = tensors(self.mesh), self.writer("arena")
+        for step in (1, 2):
+            future = cairn.dcp.async_save(state, checkpoint_id=f"step-{step}", storage_writer=writer, process_group=self.group)
+            for value in state.values():
+                if isinstance(value, torch.Tensor):
+                    value.add_(1)
+        ended = future.result(60).step
+        odd = {**tensors(self.mesh), f"odd{self.rank}": object() if self.rank == 1 else 1}
+        text = raised(lambda: cairn.dcp.async_save(odd, checkpoint_id="step-3", storage_writer=writer, process_group=self.group))
+        again = cairn.dcp.async_save(state, checkpoint_id="step-2", storage_writer=writer, process_group=self.group)
+        twice = str(again.exception(60)) if self.rank == 0 else ""
+        again.wait()
+        self.save(tensors(self.mesh), 4, writer)  # the same Writer, by DCP's own road
+        back = self.load(emptied(state), 1, "arena")
+        return {"same": same(back, tensors(self.mesh)), "listed": listed(self.url("arena")), "step": ended, "text": text, "twice": twice}
+
     def async_process(self):
         """The helper process saves in this rank's name; then a plain save, then the helper again, in one term."""
         state, writer = tensors(self.mesh), self.writer("process")

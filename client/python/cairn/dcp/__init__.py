@@ -11,9 +11,10 @@ Raw bytes and typed trees, no pickles; committed by the server when every rank's
 
 from __future__ import annotations
 
+from .asynchronous import async_save
 from .items import PlanStaleError
 from ..names import parse_id, split_url
 from .reader import Reader
 from .writer import Writer
 
-__all__ = ["PlanStaleError", "Reader", "Writer", "parse_id", "split_url"]
+__all__ = ["PlanStaleError", "Reader", "Writer", "async_save", "parse_id", "split_url"]

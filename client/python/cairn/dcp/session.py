@@ -123,15 +123,16 @@ class Session:
             self.settle()
             self._take_parent(self._connect())
 
-    def save(self, step: int, tensors: list, blobs: list, **options: Any) -> Operation:
+    def save(self, step: int, tensors: list, blobs: list, lazy: bool = True, **options: Any) -> Operation:
         """Starts a save and returns. The tensors may change when DCP's save is over, which rank 0 ends when all is
-        committed, and so copied; when it fails, what is copied still is of no account."""
+        committed, and so copied; when it fails, what is copied still is of no account. Without ``lazy`` they may change when
+        this returns."""
         with self._mutex:
             client = self._connect()
             before = self._known(client, step) if self.rank == 0 else frozenset()
             client.set_tensors(tensors)
             client.set_blobs(blobs)
-            self._op = op = client.save(step, lazy=True, **options)
+            self._op = op = client.save(step, lazy=lazy, **options)
             self._before = before
             if self.transient and self.rank != 0:
                 threading.Thread(target=self._close_after, args=(op,), name="cairn-dcp-close", daemon=True).start()
@@ -154,11 +155,22 @@ class Session:
             finally:
                 if self.transient:
                     self.close()
-            self._term = result.term
-            if (result.term, result.step) in self._before:
-                raise ExistsError.of(f"step {result.step} was saved before by this attempt (term {result.term}) and is "
-                                     "not overwritten: save under another step")
+            self.check(result, self._before)
             return result
+
+    def begin(self, step: int, tensors: list, blobs: list, **options: Any) -> tuple:
+        """Any rank: copies the tensors, and returns (the save in flight, what ``check`` wants to know later)."""
+        with self._mutex:
+            op = self.save(step, tensors, blobs, lazy=False, **options)
+            self._op = None  # whoever gets it ends it
+            return op, self._before
+
+    def check(self, result: Any, before: frozenset) -> None:
+        """ExistsError where the step was committed before this save."""
+        self._term = result.term
+        if (result.term, result.step) in before:
+            raise ExistsError.of(f"step {result.step} was saved before by this attempt (term {result.term}) and is "
+                                 "not overwritten: save under another step")
 
     def _close_after(self, op: Operation) -> None:
         try:

@@ -20,13 +20,28 @@ from torch.distributed.checkpoint.planner import SavePlan, SavePlanner
 from torch.distributed.checkpoint.storage import StorageWriter
 
 from .. import tree
-from ..client import SHARDED, TREE, Result
+from ..client import DURABLE, SHARDED, TREE, Operation, Result
 from ..errors import CairnError, InvalidError
+from ..torch.futures import Future
 from . import metadata as codec
 from . import session as sessions
 from .items import METADATA_BLOB, Collected
 from .stager import stage
 from ..names import is_url, parse_id, split_url
+
+
+class Saving(Future):
+    """A save that ``async_save`` has begun: a Future of ``cairn.torch``, whose result is a ``cairn.Result``."""
+
+    def __init__(self, op: Operation, session: sessions.Session, before: frozenset) -> None:
+        super().__init__(op, DURABLE, None)
+        self._session, self._before = session, before
+
+    def result(self, timeout: Optional[float] = None) -> Optional[Result]:
+        """As ``Future.result``. ExistsError where the step was saved before."""
+        found = super().result(timeout)
+        self._session.check(found, self._before)
+        return found
 
 
 class Writer(StorageWriter):
@@ -61,6 +76,7 @@ class Writer(StorageWriter):
         self._given_id: Optional[str] = os.fspath(path) if name else None
         self.last: Optional[Result] = None  # of the last save, on rank 0
         self._transient = False
+        self._pending: Optional[Saving] = None  # of async_save
         self._mine = threading.local()  # of the save that runs in a thread: id, target, what rank 0 holds
         self.rank, self.world_size, self._attempt = sessions.attempt_of(process_group, rank, world_size, attempt)
         if self._given_id is not None and self._step is None:
@@ -158,12 +174,52 @@ class Writer(StorageWriter):
         held, self._mine.held = self._mine.held, None
         if held is None:
             raise InvalidError.of("finish was called without write_data in this thread; make all calls of one save in one thread")
-        entry = codec.encode(metadata, results, self._attempt, step, save)
-        blobs = held.blobs + [(METADATA_BLOB, TREE, entry, SHARDED, None)]
-        session = self._session(run_url)
+        blobs = held.blobs + [self._entry(metadata, results)]
+        self.last = self._session(run_url).save_all(step, held.rows(), blobs, cuda_event=held.event(), **self._notes())
+
+    def _entry(self, metadata: Metadata, results: list) -> tuple:
+        _, step, save = self._mine.save
+        return METADATA_BLOB, TREE, codec.encode(metadata, results, self._attempt, step, save), SHARDED, None
+
+    def _notes(self) -> dict:
         note = tree.encode({"framework": "dcp", "checkpoint_id": str(self.checkpoint_id or "")[:1024]})
-        self.last = session.save_all(step, held.rows(), blobs, tags=self._tags, metrics=self._metrics, metadata=note,
-                                     cuda_event=held.event())
+        return {"tags": self._tags, "metrics": self._metrics, "metadata": note}
+
+    def begin(self, meet: Any, state_dict: dict, planner: SavePlanner) -> "Saving":
+        """What ``async_save`` does: the plan of all ranks, and the copy into the arena. ``meet(mine, of_all)`` is a round of all ranks."""
+        if self._pending is not None:
+            self._pending.wait()  # two saves of a run at a time would share a place
+        metadata: list = []
+        entry: list = []
+
+        def plan() -> SavePlan:
+            self.set_up_storage_writer(self.rank == 0, rank=self.rank)
+            planner.set_up_planner(state_dict, self.storage_meta(), self.rank == 0)
+            return self.prepare_local_plan(planner.create_local_plan())
+
+        def plan_all(plans: list) -> list:
+            plans, found = planner.create_global_plan(plans)
+            metadata.append(found)
+            return self.prepare_global_plan(plans)
+
+        final = planner.finish_plan(meet(plan, plan_all))
+        run_url, step, _ = self._mine.save
+        collected = Collected(self._attempt, step, self._allow_opaque)
+
+        def collect() -> list:
+            collected.collect(final, planner)
+            return collected.results
+
+        def write_entry(results: list) -> list:
+            entry.append(self._entry(metadata[0], results))
+            return [None] * len(results)
+
+        meet(collect, write_entry)
+        session = self._session(run_url)
+        op, before = session.begin(step, collected.rows(), collected.blobs + entry, cuda_event=collected.event(),
+                                   **(self._notes() if self.rank == 0 else {}))
+        self._pending = Saving(op, session, before if self.rank == 0 else frozenset())
+        return self._pending
 
     # --- AsyncStager: async_save takes a writer that has these as its stager -------------------------
 
@@ -181,15 +237,18 @@ class Writer(StorageWriter):
 
     def close(self) -> None:
         """Leaves the server; a later save connects again. For all Writers of this process and these ranks."""
+        if self._pending is not None:
+            self._pending.wait()
         sessions.close_sessions(self._attempt)
 
     def __getstate__(self) -> dict:
         sessions.close_sessions(self._attempt)  # the process that gets this Writer takes the rank's place
-        state = {key: value for key, value in self.__dict__.items() if key != "_mine"}
+        state = {key: value for key, value in self.__dict__.items() if key not in ("_mine", "_pending")}
         return {**state, "_given_id": self.checkpoint_id, "_loads": sessions.loads()}
 
     def __setstate__(self, state: dict) -> None:
         sessions.adopt_loads(state.pop("_loads"))
         self.__dict__.update(state)
         self._transient = True
+        self._pending = None
         self._mine = threading.local()
