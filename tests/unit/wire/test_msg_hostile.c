@@ -163,7 +163,7 @@ static void test_restore_fields_are_checked(void **state)
     f->msg.u.status_reply.info.health = 3;
     refused(f, CAIRN_E_PROTOCOL, "STATUS_REPLY.info.health");
     make(f, MSG_RUNS);
-    f->msg.u.runs.project = "UPPER";
+    f->msg.u.runs.project = "two words";
     refused(f, CAIRN_E_INVALID, "RUNS.project");
     make(f, MSG_RESTORE);
     f->msg.u.restore.selector.kind = (enum select_kind)3;
