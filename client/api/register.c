@@ -264,16 +264,16 @@ static int replace(struct registration *reg, const size_t counts[2],
     struct cairn *cairn = reg->cairn;
     const struct engine_options *engine = &cairn->engine_options;
     struct registered *old = cairn->set, *set = NULL;
-    size_t tensor_count = tensors != NULL ? counts[0] : old->tensor_count;
     size_t blob_count = blobs != NULL ? counts[1] : old->blob_count;
 
     struct registered_list list = {.rank = engine->rank,
                                    .world_size = engine->world_size,
-                                   .tensor_count = tensor_count,
-                                   .tensors = tensors != NULL ? tensors : old->tensors,
+                                   .same = tensors != NULL ? NULL : old,
+                                   .tensor_count = counts[0],
+                                   .tensors = tensors,
                                    .blob_count = blob_count,
                                    .blobs = blobs != NULL ? blobs : old->blobs};
-    int rc = tensors != NULL ? check_devices(reg, tensor_count, tensors) : 0;
+    int rc = tensors != NULL ? check_devices(reg, counts[0], tensors) : 0;
     list.gpu = cairn->gpu;
     rc = rc != 0 ? rc : registered_new(&list, &set, reg->diag);
     if (rc != 0) {

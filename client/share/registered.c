@@ -326,13 +326,16 @@ static int copy_all(struct builder *builder, const struct registered_tensor *ten
                     const struct registered_blob *blobs)
 {
     struct registered *set = builder->set;
-    set->tensors = scratch_array(&set->scratch, set->tensor_count + 1, sizeof *set->tensors);
+    struct registered_tensor *own =
+        set->same ? NULL
+                  : scratch_array(&set->scratch, set->tensor_count + 1, sizeof *set->tensors);
+    set->tensors = set->same ? set->same->tensors : own;
     set->blobs = scratch_array(&set->scratch, set->blob_count + 1, sizeof *set->blobs);
     if (!set->tensors || !set->blobs) {
         return no_memory(builder);
     }
     int rc = 0;
-    for (size_t i = 0; i < set->tensor_count && rc == 0; i++) {
+    for (size_t i = 0; own && i < set->tensor_count && rc == 0; i++) {
         set->tensors[i] = tensors[i];
         rc = copy_tensor(builder, &set->tensors[i]);
     }
@@ -347,9 +350,11 @@ static int copy_all(struct builder *builder, const struct registered_tensor *ten
 static int sort_all(const struct builder *builder)
 {
     struct registered *set = builder->set;
-    qsort(set->tensors, set->tensor_count, sizeof *set->tensors, compare_tensors);
+    if (!set->same) {
+        qsort(set->tensors, set->tensor_count, sizeof *set->tensors, compare_tensors);
+    }
     qsort(set->blobs, set->blob_count, sizeof *set->blobs, compare_blobs);
-    for (size_t i = 1; i < set->tensor_count; i++) {
+    for (size_t i = 1; !set->same && i < set->tensor_count; i++) {
         if (compare_tensors(&set->tensors[i - 1], &set->tensors[i]) == 0) {
             return diag_set(builder->diag, CAIRN_E_INVALID, "tensor '%s' is registered twice",
                             set->tensors[i].name);
@@ -368,6 +373,10 @@ static int sort_all(const struct builder *builder)
 static int hash_list(const struct builder *builder)
 {
     struct registered *set = builder->set;
+    if (set->same) {
+        set->list_hash = set->same->list_hash;
+        return 0;
+    }
     struct xxh3_stream *stream = xxh3_stream_new();
     if (!stream) {
         return no_memory(builder);
@@ -414,7 +423,10 @@ int registered_new(const struct registered_list *list, struct registered **ret, 
     scratch_init(&set->scratch, REGISTERED_BYTES_MAX);
     set->rank = list->rank;
     set->world_size = list->world_size;
-    set->tensor_count = list->tensor_count;
+    if (list->same) { /* which may have its tensors from an older one itself */
+        set->same = registered_ref(list->same->same ? list->same->same : list->same);
+    }
+    set->tensor_count = set->same ? set->same->tensor_count : list->tensor_count;
     set->blob_count = list->blob_count;
     set->gpu = list->gpu;
     int rc = copy_all(&builder, list->tensors, list->blobs);
@@ -470,6 +482,7 @@ struct registered *registered_ref(struct registered *set)
 void registered_unref(struct registered *set)
 {
     if (set && atomic_fetch_sub(&set->refs, 1) == 1) {
+        registered_unref(set->same);
         scratch_fini(&set->scratch);
         free(set);
     }

@@ -51,7 +51,8 @@ struct registered_blob {
  * reference. */
 struct registered {
     _Atomic uint32_t refs;
-    struct scratch scratch; /* owns everything except the tensors' data */
+    struct scratch scratch;  /* owns everything except the tensors' data, and what `same` has */
+    struct registered *same; /* the set that owns the tensors; holds a reference; NULL: this one */
     uint32_t rank, world_size;
     size_t tensor_count, blob_count;
     struct registered_tensor *tensors;
@@ -64,11 +65,14 @@ struct registered {
 
 struct registered_list { /* the input of registered_new */
     uint32_t rank, world_size;
+    /* A set whose tensors the new one has, too, and to which it keeps a reference; or NULL, and
+     * then the tensors are these. */
+    struct registered *same;
     size_t tensor_count, blob_count;
     const struct registered_tensor *tensors;
     const struct registered_blob *blobs;
     struct gpu *gpu; /* outlives the set; may be NULL where no tensor is on a device */
-};                   /* outlives the set; may be NULL if no tensor is on a device */
+};
 
 /* Copies and checks the list; the set has one reference, the caller's. INVALID names the tensor or
  * blob and says what is wrong: duplicate name, bad shape, box outside, group without this rank,

@@ -37,6 +37,7 @@ def stages():
     every["reshard"] = (["bench_reshard.py"], 2.5, "")
     every["train"] = (["bench_train.py", "--no-install"], 5, TORCH)
     every["train-2"] = (["bench_train.py", "--no-install", "--ranks", "2"], 6, FULL + TORCH)
+    every["plan"] = (["bench_plan.py", "--no-install"], 1, TORCH)
     every["forget"] = (["bench_forget.py"], 0.5, "")
     every["care"] = (["bench_upkeep.py"], 4, "")
     every["stored"] = (["bench_stored.py", "--no-install"], 3, TORCH)
@@ -95,6 +96,9 @@ def other_rows(results):
         if name != "none":
             yield Row(f"training, lost per save: {name}", None, row["lost_s_per_save"], "train", " s")
             yield Row(f"training, slowdown: {name}", None, row["slowdown"], "train")
+    plan = results.get("plan", {}).get("medians", {})
+    for mode in ("copy", "lazy"):
+        yield Row(f"blocked in Python for each of 20,000 tensors, {mode}", ("most", 3), plan.get(f"{mode}, us a tensor"), "plan", " us")
     stored = results.get("stored", {})
     adam = {how: stored.get("ratios", {}).get(f"{how}, bf16 + f32 Adam") for how in ("raw", "auto", "dense")}
     best = min((value for value in adam.values() if value is not None), default=None)

@@ -100,6 +100,15 @@ class At:
         self.path, self.value = path, value
 
 
+class Fragment:
+    """A value that is encoded already."""
+
+    __slots__ = ("data", "nodes")
+
+    def __init__(self, data: bytes, nodes: int) -> None:
+        self.data, self.nodes = data, nodes
+
+
 class Deferred:
     """A value of a registered type that is not made yet, because tensors inside it are still to come."""
 
@@ -191,6 +200,16 @@ class Encoder:
             raise UnsupportedValueError.of(f"{path}: the tree has {len(body)} bytes; at most 4 GiB are allowed. "
                                            "Store large data as tensors")
         return _HEADER.pack(MAGIC, VERSION, self._nodes, len(body), crc32c(body)) + body
+
+    def fragment(self, value: Any, path: str, depth: int) -> Fragment:
+        """The bytes of a value that will stand at this depth of other trees."""
+        self._parts, self._nodes, self._path = [], 0, [At(path, None)]
+        self._put_value(value, depth)
+        return Fragment(b"".join(self._parts), self._nodes)
+
+    def _put_fragment(self, value: Fragment, depth: int) -> None:
+        self._parts.append(value.data)
+        self._nodes += value.nodes
 
     def path(self) -> str:
         """Where the encoder stands, for messages and names."""
@@ -361,6 +380,7 @@ _PUT: dict = {
     frozenset: Encoder._put_set,
     Ref: Encoder._put_ref,
     At: Encoder._put_at,
+    Fragment: Encoder._put_fragment,
     Deferred: lambda self, value, depth: self._put_tagged(value.tag, value.child, depth),
 }
 _KEY_TYPES = frozenset((type(None), bool, int, float, str, tuple))

@@ -145,11 +145,46 @@ static void lists_are_sorted_and_copied(void **state)
     assert_non_null(strstr(diag.text, "registered twice"));
 }
 
+/* Goal: a set with other blobs has the tensors of the one before, also when that one is gone, and
+ * does not keep every set that ever was. */
+static void other_blobs_keep_the_tensors(void **state)
+{
+    struct registered_box box = good_box();
+    struct registered_tensor tensor = good_tensor(&box);
+    struct registered_blob blob = {.name = "b",
+                                   .coordinate = "",
+                                   .kind = BLOB_BYTES,
+                                   .placement = PLACEMENT_REPLICATED,
+                                   .bytes = 5,
+                                   .data = (const uint8_t *)"bytes"};
+    struct registered *first = NULL, *set = NULL;
+    assert_int_equal(make(1, &tensor, &blob, &first, NULL), 0);
+    set = registered_ref(first);
+    for (unsigned i = 0; i < 3; i++) {
+        const struct registered_list list = {
+            .rank = 1, .world_size = 4, .same = set, .blob_count = 1, .blobs = &blob};
+        struct registered *next = NULL;
+        blob.name = i == 1 ? "c" : "d";
+        assert_int_equal(registered_new(&list, &next, NULL), 0);
+        registered_unref(set);
+        set = next;
+        assert_ptr_equal(set->same, first);
+    }
+    assert_int_equal(set->tensor_count, 1);
+    assert_ptr_equal(set->tensors, first->tensors);
+    assert_memory_equal(&set->list_hash, &first->list_hash, sizeof set->list_hash);
+    assert_string_equal(set->blobs[0].name, "d");
+    registered_unref(first);
+    assert_string_equal(set->tensors[0].name, "w");
+    registered_unref(set);
+}
+
 static const struct CMUnitTest tests[] = {
     cmocka_unit_test(broken_tensors_are_refused_by_name),
     cmocka_unit_test(memory_that_overlaps_itself_is_refused),
     cmocka_unit_test(strides_without_holes_are_contiguous),
     cmocka_unit_test(lists_are_sorted_and_copied),
+    cmocka_unit_test(other_blobs_keep_the_tensors),
 };
 
 UNIT_TEST_MAIN(tests)

@@ -10,7 +10,7 @@ dimensions.
 
 from __future__ import annotations
 
-from typing import Any, Iterator, Optional, Union
+from typing import Any, Iterable, Iterator, Optional, Union
 
 import torch
 
@@ -313,14 +313,16 @@ class Collector:
 
     A tensor that is made of others becomes a Deferred with them in it, unless ``plain`` wants Refs only.
     With a ``coordinate`` the arrays are local to it; without one they are replicated or sharded. ``known`` holds the Refs of the
-    save before, which are used again if nothing changed, since their bytes are made already.
+    save before, which are used again if nothing changed, since their bytes are made already. ``taken`` are names that others have.
     """
 
     def __init__(self, layouts: Optional[Layouts] = None, coordinate: Optional[str] = None,
-                 known: Optional[dict] = None, plain: bool = False) -> None:
+                 known: Optional[dict] = None, plain: bool = False, taken: Iterable[str] = ()) -> None:
         self.layouts, self.coordinate, self._plain = layouts or Layouts(), coordinate, plain
         self.known: dict = {} if known is None else known
         self.arrays: dict = {}  # name -> (Ref, array as given)
+        self._taken = taken
+        self.is_direct = True  # after ``rows``: all memory is read where it is
 
     def __call__(self, path: str, value: Any) -> Any:
         if not self._plain and special.is_special(value):
@@ -335,7 +337,7 @@ class Collector:
         else:
             return None
         name = path
-        while name in self.arrays:  # two paths that read alike: names only have to differ, the tree says which
+        while name in self.arrays or name in self._taken:  # two paths that read alike: names only have to differ, the tree says which
             name += "'"
         ref = self.known.get(name)
         if ref is None or (ref.kind, ref.dtype, ref.shape, ref.device) != fields:
@@ -368,10 +370,13 @@ class Collector:
             if isinstance(local, torch.Tensor):
                 loan.take(local)
             borrowed = flat(array)
-            eager = guarded is not None and memory_key(array) not in guarded and is_direct(array)
+            direct = is_direct(array)
+            eager = guarded is not None and memory_key(array) not in guarded and direct
+            self.is_direct = self.is_direct and direct
             if eager and isinstance(local, torch.Tensor):
                 made = loan.cloned(local)
                 if made is not None:
+                    self.is_direct = False
                     borrowed, eager = array.with_local(made) if isinstance(array, Sharded) else made, False
             item = row(ref, borrowed, self.coordinate, int(eager))
             if item is not None:

@@ -249,7 +249,10 @@ class Checkpointer:
             raise
         begun = False
         try:
-            client.set_tensors(rows[0])
+            if rows[0] is not None:
+                self._state.registered = None
+                client.set_tensors(rows[0])
+                self._state.registered = rows[2]
             client.set_blobs(rows[1])
             begun = True
             op = client.save(step, tags=tags, metrics=metrics, metadata=note, deadline=deadline,
@@ -584,6 +587,7 @@ class Checkpointer:
             self._guard.wait()
         self._poll()
         self._refresh("restore", self._restore_s)
+        self._state.registered = None  # a restore gives the client rows of its own
         job = Restore(client, self._group, self._state, self._restore_deadline)
         began = time.monotonic()
         try:

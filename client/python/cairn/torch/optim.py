@@ -115,11 +115,18 @@ class OptimizerState(Part):
 
     # --- save ---------------------------------------------------------------------------------------------------
 
-    def collect(self, names: Names) -> dict:
+    @property
+    def is_plain(self) -> bool:
+        """Whether all state is in the optimizer itself."""
+        return self._inner is self.obj
+
+    def collect(self, names: Optional[Names], known: Optional[dict] = None) -> dict:
+        """``known`` has what ``fragments`` made: the names of parameters, and their state."""
         groups: list = []
         for g, group in enumerate(self.obj.param_groups):
             options = {key: value for key, value in group.items() if key not in self._SKIPPED}
-            groups.append({"params": [self._param_name(names, g, i, p) for i, p in enumerate(group["params"])],
+            groups.append({"params": known["params"][g] if known is not None else
+                           [self._param_name(names, g, i, p) for i, p in enumerate(group["params"])],
                            "options": At(f"{self.key}.groups[{g}]", options)})
         params = {id(param) for _, _, param in self._params()}
         other: dict = {}
@@ -131,11 +138,22 @@ class OptimizerState(Part):
                                                "its groups; remove it from optimizer.state")
         stored = {"kind": self.kind, "class": type(self._inner).__qualname__, "groups": groups, "state": {},
                   "other": At(f"{self.key}.other", other)}
-        if self.is_partitioned(names):
+        if known is not None:
+            stored["state"] = known["state"]
+        elif self.is_partitioned(names):
             stored["partitioned"] = True
         else:
             stored["state"] = self.collect_state(names)
         return stored
+
+    def fragments(self, stored: dict, array: Callable, again: Optional[Callable]) -> dict:
+        """Returns what is the same in the next save if its tensors are: fragments of ``stored`` and, with ``again``, of ``own``."""
+        found = {"params": [tree.Encoder().fragment(group["params"], self.key, 5) for group in stored["groups"]],
+                 "state": tree.Encoder(array).fragment(stored["state"], self.key, 3), "own": {}}
+        own = self.own(stored) if again is not None else None
+        for key in ("schemas", "which", "trees", "lacks") if own is not None else ():
+            found["own"][key] = tree.Encoder(again).fragment(own[key], self.key, 1)
+        return found
 
     def collect_state(self, names: Names) -> dict:
         """Returns the state that this rank has, by name of the parameter."""
@@ -149,11 +167,13 @@ class OptimizerState(Part):
                                                lambda value: self._place(path, param, value, names)))
         return state
 
-    def own(self, stored: dict) -> Optional[dict]:
+    def own(self, stored: dict, known: Optional[dict] = None) -> Optional[dict]:
         """Returns the options, and which parameters have which entries. A parameter that got no gradient on this rank has none.
-        Entries that are tensors are found in the checkpoint by name."""
+        Entries that are tensors are found in the checkpoint by name. ``known`` is from ``fragments``, where the state is one."""
         if stored.get("partitioned"):
             return None
+        if isinstance(stored["state"], tree.Fragment):
+            return self._own(stored, known["own"])
         schemas: dict = {}
         which: dict = {}
         trees: dict = {}
@@ -164,9 +184,11 @@ class OptimizerState(Part):
             else:
                 which[name] = schemas.setdefault(schema, len(schemas))
         lacks = [name for group in stored["groups"] for name in group["params"] if name not in stored["state"]]
-        return {"kind": self.kind, "options": [group["options"] for group in stored["groups"]], "other": stored["other"],
-                "schemas": list(schemas), "which": {name: number for name, number in which.items() if number != 0}, "trees": trees,
-                "lacks": lacks if stored["state"] else None}
+        return self._own(stored, {"schemas": list(schemas), "which": {name: number for name, number in which.items() if number != 0},
+                                  "trees": trees, "lacks": lacks if stored["state"] else None})
+
+    def _own(self, stored: dict, of_state: dict) -> dict:
+        return {"kind": self.kind, "options": [group["options"] for group in stored["groups"]], "other": stored["other"], **of_state}
 
     def with_own(self, stored: dict, own: dict, find: Callable[[str], Optional[Ref]]) -> dict:
         found = {**stored, "other": own["other"]}

@@ -12,6 +12,7 @@ from ..client import LOCAL, REPLICATED, TREE
 from ..errors import InvalidError
 from . import arrays, rng
 from .device import Loan
+from .known import Known, Look, is_told_apart, no_collection
 from .lazy import guarded_memory
 from .local import PerRank, rule_of
 from .naming import Names, Walk
@@ -55,6 +56,8 @@ class State:
         self._known: dict = {}
         self._known_local: dict = {}
         self._last_names: tuple = (None, b"")
+        self._last: Optional[Known] = None  # what the last save found
+        self.registered: Any = None  # of the rows that the client has; set by who gives them to it
         self.first: list = [0]
         self._take()
 
@@ -121,10 +124,11 @@ class State:
             self.values[part.key] = part.obj
         self._live[part.key] = part.obj
 
-    def _own(self, stored: Mapping[str, dict], shared: arrays.Collector) -> dict:
+    def _own(self, stored: Mapping[str, Any], shared: arrays.Collector, known: Known) -> dict:
         """Returns this rank's small share of parts that all ranks should have alike. A restore gives each rank its own share, and
         takes rank 0's only if the ranks have changed. Its arrays are the shared ones."""
-        own = {part.key: part.own(stored[part.key]) for part in self.parts}
+        own = {part.key: part.own(stored[part.key], known.fragments[part.key]) if part.key in known.fragments
+               and isinstance(part, OptimizerState) else part.own(stored[part.key]) for part in self.parts}
         return {key: tree.encode(value, "", shared.again) for key, value in own.items() if value is not None}
 
     def _names_digest(self, names: list) -> bytes:
@@ -134,19 +138,20 @@ class State:
         return self._last_names[1]
 
     def collect(self, rank: int, coordinates: Sequence[str], loan: Loan, lazy: bool = False) -> tuple:
-        """Returns (rows for set_tensors, rows for set_blobs). With ``lazy`` all rows are marked eager, except those of tensors that
-        only optimizer steps change. ``loan`` keeps what the rows borrow. Raises UnsupportedValueError, which names the value."""
-        names = self.names()
-        shared = arrays.Collector(self.layouts, None, self._known)
+        """Returns (rows for set_tensors, or None if they are those of ``registered``; rows for set_blobs; what ``registered`` is to
+        be with these rows). With ``lazy`` all rows are marked eager, except those of tensors that only optimizer steps change.
+        ``loan`` keeps what the rows borrow. Raises UnsupportedValueError, which names the value."""
+        known, names, steady = self._find(len(coordinates) > 1, loan, lazy)
+        shared = arrays.Collector(self.layouts, None, self._known, taken=known.names)
         root = {"version": VERSION, "framework": "torch", "world_size": len(coordinates),
-                "coordinates": list(coordinates), "parts": {part.key: part.collect(names) for part in self.parts}}
+                "coordinates": list(coordinates), "parts": {part.key: self._part(part, names, known) for part in self.parts}}
         local = arrays.Collector(self.layouts, self.coordinate, self._known_local)
         if any(self.first):
             root["stages"] = {coordinates[rank]: coordinates[first] for rank, first in enumerate(self.first)}
         root_tree = tree.encode(root, "", shared)
-        mine = {"version": VERSION, "rank": rank, "rng": rng.collect(), "names": self._names_digest(list(shared.arrays)),
+        mine = {"version": VERSION, "rank": rank, "rng": rng.collect(), "names": self._names_digest([*known.names, *shared.arrays]),
                 "parts": {part.key: part.collect(names) for part in self.local_parts},
-                "own": self._own(root["parts"], shared) if len(coordinates) > 1 else {}}
+                "own": self._own(root["parts"], shared, known) if len(coordinates) > 1 else {}}
         blobs = [(STATE_BLOB, TREE, root_tree, REPLICATED, None),
                  (LOCAL_BLOB, TREE, tree.encode(mine, "", local), LOCAL, self.coordinate)]
         if any(self.first) and self.first[rank] == rank:
@@ -154,9 +159,52 @@ class State:
             blobs.append((STAGE_BLOB, TREE, tree.encode(stage, "", arrays.Collector(self.layouts, None, self._known)), LOCAL,
                           self.coordinate))
         partition = {part.key: part.collect_state(names) for part in self.parts
-                     if isinstance(part, OptimizerState) and part.is_partitioned(names)}
+                     if isinstance(part, OptimizerState) and part.key not in known.fragments}
         if partition:
             data = tree.encode({"version": VERSION, "parts": partition}, "", shared)
             blobs.append((PARTITION_BLOB, TREE, data, LOCAL, self.coordinate))
-        guarded = guarded_memory(part.obj for part in self.parts if isinstance(part, OptimizerState)) if lazy else None
-        return shared.rows(loan, guarded) + local.rows(loan, guarded), blobs
+        rows = shared.rows(loan, known.guarded) + local.rows(loan, known.guarded)
+        registered = (known, [(*row[:5], *row[6:]) for row in rows]) if self._last is not None else None
+        if registered is not None and registered == self.registered:
+            return None, blobs, registered
+        return (steady or [(*row[:5], loan, *row[6:]) for row in known.rows]) + rows, blobs, registered
+
+    @staticmethod
+    def _part(part: Part, names: Optional[Names], known: Known) -> Any:
+        found = known.fragments.get(part.key)
+        if found is None:
+            return part.collect(names)
+        return part.collect(names, found) if isinstance(part, OptimizerState) else found
+
+    def _find(self, is_shared: bool, loan: Loan, lazy: bool) -> tuple:
+        """Returns (what is known of models and optimizers, names of parameters, rows). The last two are None and empty if the save
+        before had the same."""
+        last, self._last = self._last, None
+        with no_collection():  # a look makes many objects and drops them
+            look = Look(self.parts)
+            if last is not None and last.holds(look, self.parts, self.layouts.holders, lazy):
+                for at in last.devices:
+                    loan.take(look.tensors[at])
+                loan.hold(look.tensors)
+                look.metas, look.shape = [], []
+                self._last = last
+                return last, None, []
+            del last
+        names = self.names()
+        known = Known(look, self.parts, self.layouts.holders, lazy)
+        found = arrays.Collector(self.layouts, None, self._known)
+        for part in self.parts:
+            if isinstance(part, ModuleState):
+                known.fragments[part.key] = tree.Encoder(found).fragment(part.collect(names), part.key, 2)
+            elif isinstance(part, OptimizerState) and not part.is_partitioned(names):
+                known.fragments[part.key] = part.fragments(part.collect(names), found, found.again if is_shared else None)
+        known.names = found.arrays.keys()
+        if lazy:
+            known.guarded = guarded_memory(part.obj for part in self.parts if isinstance(part, OptimizerState))
+        rows = found.rows(loan, known.guarded)
+        if look.is_whole and look.has_plain_types() and found.is_direct and is_told_apart(names.walks):
+            known.rows = [(*row[:5], None, *row[6:]) for row in rows]
+            known.names = set(found.arrays)
+            look.tensors = []
+            self._last = known
+        return known, names, rows

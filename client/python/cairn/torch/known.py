@@ -1,0 +1,168 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a save finds as the save before left it, so that neither its names, nor its trees, nor its rows are made again.
+
+A save looks at every tensor of the models and at every entry of the optimizers' state, where it now is: at its type, address,
+element type, shape, strides and device, and at the modules, keys and groups on the way to it. It knows no tensor by identity, so
+that a ``state_dict`` of new objects over the same memory is the same, and another tensor in the old one's place is not. Only what
+such a look can see completely is known: not FSDP, pipeline stages, tensors made of others, extra state, copies.
+"""
+
+from __future__ import annotations
+
+import gc
+import operator
+from contextlib import contextmanager
+from typing import Any, Iterable, Iterator, Optional
+
+import torch
+
+from .arrays import TORCH_NAMES
+from .fsdp import FSDPModule, FullyShardedDataParallel
+from .lazy import steps_through_hooks
+from .naming import Walk
+from .optim import OptimizerState
+from .parts import ModuleState
+
+_VALUES = frozenset((type(None), bool, int, float, str))
+_SHARDED = tuple(kind for kind in (FSDPModule, FullyShardedDataParallel) if kind is not None)
+_TENSORS = (torch.Tensor, torch.nn.Parameter)
+_is_plain: dict = {}  # class of a module -> whether a look sees all of it
+
+
+def _looks_plain(kind: type) -> bool:
+    found = _is_plain.get(kind)
+    if found is None:
+        found = _is_plain[kind] = kind.get_extra_state is torch.nn.Module.get_extra_state and not issubclass(kind, _SHARDED)
+    return found
+
+
+def _of_ddp(module: Any) -> tuple:
+    """Returns what decides which of DDP's ranks a buffer is stored from."""
+    if not isinstance(module, torch.nn.parallel.DistributedDataParallel):
+        return ()
+    return (getattr(module, "broadcast_buffers", False), hasattr(module, "buffer_hook"), id(module.process_group),
+            frozenset(getattr(module, "parameters_to_ignore", ())))
+
+
+@contextmanager
+def no_collection() -> Iterator[None]:
+    """Keeps Python's garbage collector still, which would begin at so many new objects, and take longer than all else."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
+
+
+class Look:
+    """The models and optimizers of a state as they are now. ``same`` compares two looks; ``is_whole`` is False where there is more
+    than a look can see."""
+
+    def __init__(self, parts: Iterable[Any]) -> None:
+        self.is_whole = True
+        self.shape: list = []  # modules, groups and keys, in order
+        self.metas: list = []
+        self.tensors: list = []
+        self._first: dict = {}
+        found = [part for part in parts if isinstance(part, (ModuleState, OptimizerState))]
+        try:
+            for part in found:
+                if isinstance(part, ModuleState):
+                    self._add_module(part.obj)
+            # The first place of each tensor: by it parameters of optimizers are named, and tied ones are told from others.
+            first = self._first.setdefault
+            self.shape.append([first(id(tensor), at) for at, tensor in enumerate(self.tensors)])
+            for part in found:
+                if isinstance(part, OptimizerState):
+                    self._add_optimizer(part)
+            self.metas = [(kind, tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride(), tensor.device, tensor.is_neg(),
+                           tensor.is_conj()) if (kind := type(tensor)) in _TENSORS else self._value(kind, tensor)
+                          for tensor in self.tensors]
+        except (AttributeError, RuntimeError, TypeError, ValueError):  # what has no memory, or is made otherwise
+            self.is_whole = False
+        self._first = {}
+
+    def _value(self, kind: type, value: Any) -> tuple:
+        self.is_whole = self.is_whole and kind in _VALUES
+        return kind, value
+
+    def _add_module(self, root: torch.nn.Module) -> None:
+        shape, tensors, left = self.shape, self.tensors, [root]
+        while left:
+            module = left.pop()
+            if module is None:
+                shape.append(None)
+                continue
+            kind = type(module)
+            params, buffers, children = module._parameters, module._buffers, module._modules
+            if not _looks_plain(kind):
+                self.is_whole = False
+            shape.append((kind, *params, 0, *buffers, 0, *children))
+            if params:
+                tensors += params.values()
+            if buffers:
+                tensors += buffers.values()
+                hidden = module._non_persistent_buffers_set
+                # Their contents are in the tree, as a digest.
+                shape.append([(name, id(buffer), -1 if buffer.is_inference() else buffer._version)
+                              for name, buffer in buffers.items() if name in hidden and buffer is not None])
+            if children:
+                left += reversed(children.values())
+                shape.append(_of_ddp(module))
+
+    def _add_optimizer(self, part: OptimizerState) -> None:
+        state, shape, known = part.obj.state, self.shape, self._first
+        self.is_whole = self.is_whole and part.is_plain
+        shape.append((type(part.obj), steps_through_hooks(part.obj), len(state)))
+        for group in part.obj.param_groups:
+            params = group["params"]
+            shape.append([known[id(param)] if id(param) in known else self._missing() for param in params])
+            for entry in map(state.get, params):
+                if entry is None:
+                    shape.append(None)
+                elif type(entry) is dict:
+                    shape.append((*entry,))
+                    self.tensors += entry.values()
+                else:
+                    self.is_whole = False
+
+    def _missing(self) -> None:
+        self.is_whole = False  # a parameter of no model
+
+    def same(self, other: "Look") -> bool:
+        """Returns whether the other look saw the same."""
+        return self.is_whole and other.is_whole and self.metas == other.metas and self.shape == other.shape
+
+    def has_plain_types(self) -> bool:
+        """Returns whether each tensor is stored as it is, so that nothing of it (a scale) escapes the look."""
+        return all(len(meta) == 2 or meta[2] in TORCH_NAMES for meta in self.metas)
+
+
+class Known:
+    """What is the same in the next save if its look sees the same: ``fragments`` of trees by key, ``rows`` of tensors without what
+    keeps their memory alive, their ``names``, and ``guarded``, the memory that only optimizers' steps change."""
+
+    def __init__(self, look: Look, parts: list, holders: Any, lazy: bool) -> None:
+        self._look, self._parts, self._holders, self._lazy = look, list(parts), holders, lazy
+        self.fragments: dict = {}
+        self.rows: list = []
+        self.names: list = []
+        self.guarded: Optional[set] = None
+        # One tensor of each device, by its place in the look.
+        seen: dict = {}
+        for at, tensor in enumerate(look.tensors):
+            if isinstance(tensor, torch.Tensor):
+                seen.setdefault(tensor.device, at)
+        self.devices = list(seen.values())
+
+    def holds(self, look: Look, parts: list, holders: Any, lazy: bool) -> bool:
+        """Returns whether a save that looks like this may use it."""
+        return (self._holders is holders and self._lazy == lazy and len(parts) == len(self._parts)
+                and all(map(operator.is_, parts, self._parts)) and look.same(self._look))
+
+
+def is_told_apart(walks: Iterable[Walk]) -> bool:
+    """Returns whether only one and the same tensor is tied, so that a look tells what is tied to what."""
+    return all(not walk.flat and len(walk.names) == len(walk.tensors) for walk in walks)
