@@ -5,7 +5,7 @@
  * keeps the oldest checkpoint of all while it has counts left; "within" looks back from the newest
  * one whose time is not in the future. Only good checkpoints of the lineage count, in the order of
  * their commits: wall time decides which hour or day a checkpoint belongs to, never which one is
- * newer. Calendar units are UTC. Pure.
+ * newer. Calendar units are UTC, or those of the policy's time zone. Pure.
  */
 #include "core/retention.h"
 
@@ -78,16 +78,23 @@ static struct date date_of(int64_t days)
     return date;
 }
 
-/* Returns a number that is equal for two times of the same hour, day, week (from Monday on), month
- * or year. */
-static int64_t bucket(enum retention_unit unit, int64_t wall_ns)
+/* Returns how far local time is ahead at a wall time, in seconds. Without a zone it is UTC. */
+static int64_t ahead(const struct zone *zone, int64_t wall_ns)
+{
+    return zone != NULL ? zone_offset(zone, floor_div(wall_ns, SECOND_NS)) : 0;
+}
+
+/* Returns a number that is equal for two times of the same local hour, day, week (from Monday on),
+ * month or year. The hour that comes twice when summer time ends is two hours. */
+static int64_t bucket(const struct zone *zone, enum retention_unit unit, int64_t wall_ns)
 {
     CHECK(unit < UNIT_COUNT);
-    int64_t seconds = floor_div(wall_ns, SECOND_NS);
+    int64_t offset = ahead(zone, wall_ns);
+    int64_t seconds = floor_div(wall_ns, SECOND_NS) + offset;
     int64_t days = floor_div(seconds, DAY_SECONDS);
     switch (unit) {
     case UNIT_HOUR:
-        return floor_div(seconds, 3600);
+        return floor_div(seconds, 3600) * 3600 - offset;
     case UNIT_DAY:
         return days;
     case UNIT_WEEK:
@@ -106,10 +113,11 @@ static bool span_is_set(const struct retention_span *span)
     return span->years > 0 || span->months > 0 || span->days > 0 || span->seconds > 0;
 }
 
-/* Returns wall_ns minus the span. A day that the month does not have runs over into the next
- * month. */
-static int64_t before(int64_t wall_ns, const struct retention_span *span)
+/* Returns wall_ns minus the span, in local time. A day that the month does not have runs over into
+ * the next month. */
+static int64_t before(const struct zone *zone, int64_t now_ns, const struct retention_span *span)
 {
+    int64_t wall_ns = now_ns + ahead(zone, now_ns) * SECOND_NS;
     int64_t days = floor_div(wall_ns, SECOND_NS * DAY_SECONDS);
     int64_t rest_ns = wall_ns - days * SECOND_NS * DAY_SECONDS;
     struct date date = date_of(days);
@@ -117,10 +125,11 @@ static int64_t before(int64_t wall_ns, const struct retention_span *span)
         days_of_month(date.year - (int64_t)span->years, date.month - (int64_t)span->months) +
         date.day - (int64_t)span->days;
     int64_t seconds = earlier * DAY_SECONDS - (int64_t)span->seconds;
-    if (seconds < INT64_MIN / SECOND_NS) {
+    if (seconds < INT64_MIN / SECOND_NS + INT64_C(2) * DAY_SECONDS) {
         return INT64_MIN; /* earlier than any wall time */
     }
-    return seconds * SECOND_NS + rest_ns;
+    int64_t then_ns = (seconds - ahead(zone, now_ns)) * SECOND_NS; /* nearly, to know its offset */
+    return (seconds - ahead(zone, then_ns)) * SECOND_NS + rest_ns;
 }
 
 /* ---- the rules, each over the good ones of the lineage, newest first ---- */
@@ -147,7 +156,7 @@ static void keep_per(struct engine *engine, enum retention_unit unit, int64_t co
     int64_t kept = never_kept;
     for (size_t i = 0; i < engine->good_count && count != 0; i++) {
         size_t item = engine->good[i];
-        int64_t now = bucket(unit, engine->items[item].wall_ns);
+        int64_t now = bucket(engine->policy->zone, unit, engine->items[item].wall_ns);
         if (now != kept) {
             keep(engine, item, REASON_PER + (unsigned)unit);
         } else if (i + 1 == engine->good_count) {
@@ -181,14 +190,14 @@ static void keep_within(struct engine *engine, const struct retention_span *span
 {
     int64_t newest = 0, kept = never_kept;
     bool found = newest_time(engine, &newest);
-    int64_t from = found ? before(newest, span) : INT64_MIN;
+    int64_t from = found ? before(engine->policy->zone, newest, span) : INT64_MIN;
     for (size_t i = 0; i < engine->good_count && span_is_set(span); i++) {
         size_t item = engine->good[i];
         int64_t wall_ns = engine->items[item].wall_ns;
         if (wall_ns <= from) {
             continue;
         }
-        int64_t now = bucket(unit, wall_ns);
+        int64_t now = bucket(engine->policy->zone, unit, wall_ns);
         if (!per) {
             keep(engine, item, REASON_WITHIN);
         } else if (now != kept) {

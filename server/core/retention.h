@@ -8,6 +8,7 @@
 #ifndef CAIRN_CORE_RETENTION_H
 #define CAIRN_CORE_RETENTION_H
 
+#include "base/zone.h"
 #include "core/commit.h"
 
 enum { RETENTION_LEAST = 2 }; /* good checkpoints that stay unless configured otherwise */
@@ -79,16 +80,19 @@ struct retention_policy {
     struct retention_tags tag_lists[RETENTION_TAG_LISTS_MAX];
     bool has_superseded; /* if not set, a superseded branch stays for 7 days */
     uint64_t superseded_seconds;
-    uint32_t least; /* "keep-least"; 0 means RETENTION_LEAST */
+    const char *zone_name;   /* whose days, weeks, months and years count; NULL means UTC */
+    const struct zone *zone; /* NULL exactly if zone_name is */
+    uint32_t least;          /* "keep-least"; 0 means RETENTION_LEAST */
     /* "remove-idle": a run that nobody has used for so long is removed as a whole; 0 means never.
      * It is no rule: with nothing else, a run that is used keeps everything. */
     uint64_t remove_idle_seconds;
 };
 
-/* Sets one option, such as "keep-last" with "3", "keep-tag" with "a,b" (which may be repeated),
- * "metric" or "mode"; the value "unlimited" means -1. An option that is set twice has its last
- * value, so a caller that takes options from people has to refuse contradictions. Texts are from
- * scratch. Returns INVALID, naming the option, for a bad value. */
+/* Sets one option, such as "keep-last" with "3", "keep-tag" with "a,b" (which may be repeated, and
+ * in which "\," is a comma of a tag and "\\" a backslash), "time-zone", "metric" or "mode"; the
+ * value "unlimited" means -1. An option that is set twice has its last value, so a caller that
+ * takes options from people has to refuse contradictions. Texts are from scratch. Returns INVALID,
+ * naming the option, for a bad value. */
 int MUST_USE retention_policy_set(struct retention_policy *policy, const char *name,
                                   const char *value, struct scratch *scratch, struct diag *diag);
 /* Checks that the policy has a rule and contradicts itself nowhere. Returns INVALID otherwise, for

@@ -114,37 +114,64 @@ static int set_seconds(uint64_t *ret, bool zero, const char *name, const char *v
     return 0;
 }
 
+/* Reads a tag up to the next comma that has no backslash in front. Returns its bytes, of which at
+ * most LABEL_BYTES_MAX are in ret. */
+static size_t read_tag(const char **at, char ret[LABEL_BYTES_MAX])
+{
+    size_t bytes = 0;
+    for (; **at != '\0' && **at != ','; ++*at) {
+        *at += **at == '\\' && ((*at)[1] == ',' || (*at)[1] == '\\');
+        if (bytes < LABEL_BYTES_MAX) {
+            ret[bytes] = **at;
+        }
+        bytes++;
+    }
+    return bytes;
+}
+
 /* Appends a list of tags, separated by commas, to the policy. */
 static int set_tags(struct retention_policy *policy, const char *name, const char *value,
                     struct scratch *scratch, struct diag *diag)
 {
-    struct retention_tags list = {0};
+    struct retention_tags list = {.tags = scratch_array(scratch, LIMIT_TAGS, sizeof(*list.tags))};
+    bool room = list.tags != NULL;
     if (policy->tag_list_count == RETENTION_TAG_LISTS_MAX) {
         return diag_set(diag, CAIRN_E_TOO_LARGE,
                         "%s is given too often: at most %d lists are allowed", name,
                         RETENTION_TAG_LISTS_MAX);
     }
-    list.tags = scratch_array(scratch, LIMIT_TAGS, sizeof(*list.tags));
-    bool room = list.tags != NULL;
-    for (const char *at = value; room && *value != '\0';) {
-        size_t bytes = strcspn(at, ",");
-        if (bytes == 0 || list.count == LIMIT_TAGS || !text_is_valid(bytes, at, LABEL_BYTES_MAX)) {
-            return bad(diag, name, value, "tags with commas between them");
+    for (const char *at = value; room && *value != '\0'; at++) {
+        char tag[LABEL_BYTES_MAX];
+        size_t bytes = read_tag(&at, tag);
+        if (bytes == 0 || bytes > LABEL_BYTES_MAX || list.count == LIMIT_TAGS ||
+            !text_is_valid(bytes, tag, LABEL_BYTES_MAX)) {
+            return bad(diag, name, value, "tags with commas between them (\"\\,\" within a tag)");
         }
-        const char *tag = scratch_string(scratch, bytes, at);
-        room = tag != NULL;
-        list.tags[list.count++] = tag;
-        at += bytes;
+        list.tags[list.count] = scratch_string(scratch, bytes, tag);
+        room = list.tags[list.count++] != NULL;
         if (*at == '\0') {
             break;
         }
-        at++;
     }
     if (!room) {
         return diag_no_memory(diag, "the tags of %s", name);
     }
     policy->tag_lists[policy->tag_list_count++] = list;
     return 0;
+}
+
+static int set_zone(struct retention_policy *policy, const char *value, struct scratch *scratch,
+                    struct diag *diag)
+{
+    struct zone *zone = scratch_array(scratch, 1, sizeof(*zone));
+    const char *name = scratch_string(scratch, strlen(value), value);
+    if (zone == NULL || name == NULL) {
+        return diag_no_memory(diag, "a time zone");
+    }
+    int status = zone_load(name, scratch, zone, diag);
+    policy->zone_name = status == 0 ? name : NULL;
+    policy->zone = status == 0 ? zone : NULL;
+    return status;
 }
 
 static int set_metric(struct retention_policy *policy, const char *name, const char *value,
@@ -217,6 +244,9 @@ int retention_policy_set(struct retention_policy *policy, const char *name, cons
     if (strcmp(name, "keep-superseded") == 0) {
         policy->has_superseded = true;
         return set_seconds(&policy->superseded_seconds, true, name, value, diag);
+    }
+    if (strcmp(name, "time-zone") == 0) {
+        return set_zone(policy, value, scratch, diag);
     }
     if (strcmp(name, "remove-idle") == 0) {
         return set_seconds(&policy->remove_idle_seconds, false, name, value, diag);
@@ -319,13 +349,23 @@ static void put_span(struct text *text, const char *name, const char *unit,
     }
 }
 
+/* Appends tags as set_tags() reads them. */
 static void put_tags(struct text *text, const struct retention_tags *list)
 {
     char value[160] = "";
     size_t used = 0;
-    for (uint32_t i = 0; i < list->count && used + strlen(list->tags[i]) + 2 < sizeof(value); i++) {
-        used += (size_t)snprintf(value + used, sizeof(value) - used, "%s%s", i > 0 ? "," : "",
-                                 list->tags[i]);
+    for (uint32_t i = 0; i < list->count; i++) {
+        if (used + 2 * strlen(list->tags[i]) + 2 >= sizeof(value)) {
+            break;
+        }
+        value[used] = ',';
+        used += i > 0;
+        for (const char *at = list->tags[i]; *at != '\0'; at++) {
+            value[used] = '\\';
+            used += *at == ',' || (*at == '\\' && (at[1] == ',' || at[1] == '\\'));
+            value[used++] = *at;
+        }
+        value[used] = '\0';
     }
     CHECK(used < sizeof(value));
     put_rule(text, "keep-tag", "", list->count > 0 ? value : "''");
@@ -361,6 +401,9 @@ void retention_policy_text(const struct retention_policy *policy, size_t bytes, 
     if (policy->has_superseded) {
         snprintf(value, sizeof(value), "%" PRIu64 "s", policy->superseded_seconds);
         put_rule(&text, "keep-superseded", "", value);
+    }
+    if (policy->zone_name != NULL) {
+        put_rule(&text, "time-zone", "", policy->zone_name);
     }
     put_count(&text, "keep-least", "", policy->least);
     put_span(&text, "remove-idle", "",

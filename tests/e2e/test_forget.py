@@ -62,6 +62,27 @@ class Forget(Case):
         self.assertRegex(said(30), r"30@1: forgotten: by unverified claimed=\S+@")
         self.assertEqual(said(40), "40@1: committed, verified\n")
 
+    def test_tags_with_commas_and_days_of_a_zone(self):
+        daemon, _ = self.saved(ALL[:5])
+        cairn("tag", "demo/run", "10", "lr=0,1", *at(daemon), check=0)
+        cairn("annotate", "demo/run", "20", "--tag", "lr=0", *at(daemon), check=0)
+        tags = {c["step"]: c["tags"] for c in cairn_json("ls", "demo/run", *at(daemon))["checkpoints"]}
+        self.assertEqual((tags[10], tags[20]), (["e2e", "lr=0,1"], ["e2e", "lr=0"]))
+        self.assertRegex(cairn("ls", "demo/run", *at(daemon), check=0)[1], r'(?m) 10@1 .* e2e, "lr=0,1"')
+        policy = ("--keep-tag", "lr=0\\,1", "--keep-last", 2, "--keep-daily", 1, "--time-zone", "Europe/Berlin")
+        cairn("forget", "demo/run", *policy, *at(daemon), check=0)
+        self.assertEqual(steps(daemon), [10, 40, 50])
+        self.assertRegex(cairn("status", "demo/run", "20@1", *at(daemon))[1],
+                         r"keep-tag lr=0\\,1, time-zone Europe/Berlin\n$")
+        code, _, err = cairn("forget", "demo/run", "--keep-daily", 1, "--time-zone", "Europe/Nowhere", *at(daemon))
+        self.assertEqual(code, 2, err)
+        self.assertIn('the time zone "Europe/Nowhere" is not known here', err)
+        self.assertEqual(daemon.stop(), 0)
+        config = self.bed.path / "zone.conf"
+        config.write_text("[retention]\ninterval = 1s\nkeep-tag = lr=0\\,1\nkeep-last = 1\ntime-zone = Asia/Kolkata\nkeep-least = 1\n")
+        daemon.start(config=config)
+        wait_until("the policy of the configuration holds", lambda: steps(daemon) == [10, 50])
+
     def test_undelete_brings_back_what_was(self):
         daemon, group = self.saved(ALL[:4])
         cairn("forget", "demo/run", "10", "--checkpoint", "20@1", "--checkpoint", "10@1", "--checkpoint", "20",

@@ -313,6 +313,71 @@ static void tag_rules(void **ret)
     EXPECT("-", "-", "-", "-", "stays, because too few good checkpoints would be left", "tag");
 }
 
+/* Goal: a comma and a backslash may be part of a tag, and the policy's text is read back as it is.
+ */
+static void tags_with_commas(void **ret)
+{
+    char text[256];
+    add("2026-01-01 00:00"), note(0, "lr=0,1");
+    add("2026-01-01 01:00"), note(0, "lr=0");
+    add("2026-01-01 02:00"), note(0, "a\\,b");
+    add("2026-01-01 03:00"), note(0, "c\\d");
+    add("2026-01-01 04:00");
+    rule("keep-tag", "lr=0\\,1");
+    rule("keep-tag", "a\\\\\\,b");
+    rule("keep-tag", "c\\d");
+    EXPECT("tag", "-", "tag", "tag", "is the newest good checkpoint");
+    retention_policy_text(&bed.policy, sizeof(text), text);
+    assert_string_equal(text, "keep-tag lr=0\\,1, keep-tag a\\\\\\,b, keep-tag c\\d");
+    assert_int_equal(set("keep-tag", "a,\\"), 0); /* a backslash alone is one */
+}
+
+/* Goal: days, weeks and hours are those of the zone, also where summer time ends: that day has 25
+ * hours, and the hour from 2 to 3 comes twice. */
+static void days_of_a_zone(void **ret)
+{
+    add("2025-10-25 22:30"); /* Sunday the 26th, 0:30 in Berlin */
+    add("2025-10-26 00:30"); /* 2:30, summer time */
+    add("2025-10-26 01:30"); /* 2:30 again */
+    add("2025-10-26 22:30"); /* 23:30 of the same day */
+    add("2025-10-26 23:30"); /* Monday the 27th */
+    rule("keep-daily", "unlimited");
+    EXPECT("daily", "-", "-", "-", "daily");
+    rule("time-zone", "Europe/Berlin");
+    EXPECT("oldest daily", "-", "-", "daily", "daily");
+    bed.policy.per[UNIT_DAY] = 0;
+    rule("keep-weekly", "unlimited");
+    EXPECT("oldest weekly", "-", "-", "weekly", "weekly");
+    bed.policy.per[UNIT_WEEK] = 0;
+    rule("keep-hourly", "unlimited");
+    EXPECT("hourly", "hourly", "hourly", "hourly", "hourly");
+    bed.policy.per[UNIT_HOUR] = 0;
+    rule("keep-within", "1d"); /* from 0:30 on the 26th, local time, which is 25 hours */
+    EXPECT("-", "within", "within", "within", "within");
+    char text[256];
+    retention_policy_text(&bed.policy, sizeof(text), text);
+    assert_string_equal(text, "keep-within 1d, time-zone Europe/Berlin");
+    assert_int_equal(set("time-zone", "Europe/Nowhere"), CAIRN_E_INVALID);
+    assert_non_null(strstr(bed.diag.text, "Europe/Nowhere"));
+}
+
+/* Goal: the day on which summer time begins has 23 hours. */
+static void a_short_day(void **ret)
+{
+    add("2025-03-29 22:30"); /* the 29th, 23:30 in Berlin */
+    add("2025-03-29 23:30"); /* Sunday the 30th, 0:30 */
+    add("2025-03-30 21:30"); /* 23:30 */
+    add("2025-03-30 22:30"); /* the 31st */
+    rule("keep-daily", "unlimited");
+    rule("time-zone", "Europe/Berlin");
+    EXPECT("daily", "-", "daily", "daily");
+    bed.policy.per[UNIT_DAY] = 0;
+    rule("keep-monthly", "unlimited");
+    bed.items[3].wall_ns = at("2025-03-31 22:30"); /* April in Berlin */
+    bed.now_ns = bed.items[3].wall_ns;
+    EXPECT("oldest monthly", "-", "monthly", "monthly");
+}
+
 /* Goal: branches do not count; their ends stay for a time from when they were left behind. */
 static void branches(void **ret)
 {
@@ -464,7 +529,8 @@ static const struct CMUnitTest tests[] = {
     TEST(best_rules),       TEST(tag_rules),
     TEST(branches),         TEST(a_young_lineage),
     TEST(damage),           TEST(bad_policies),
-    TEST(policies_as_text),
+    TEST(policies_as_text), TEST(tags_with_commas),
+    TEST(days_of_a_zone),   TEST(a_short_day),
 };
 
 UNIT_TEST_MAIN(tests)

@@ -23,7 +23,7 @@ enum { REASONS_BYTES = 512, TIMED_OUT_MAX = 3 /* runs in a row */ };
 /* Counting rules: X(member, option, value, help). */
 #define RULES(X)                                                                                   \
     X(last, "keep-last", "N", "keep the newest N")                                                 \
-    X(hourly, "keep-hourly", "N", "keep the newest of each of N hours (UTC)")                      \
+    X(hourly, "keep-hourly", "N", "keep the newest of each of N hours")                            \
     X(daily, "keep-daily", "N", "keep the newest of each of N days")                               \
     X(weekly, "keep-weekly", "N", "keep the newest of each of N weeks, from Monday")               \
     X(monthly, "keep-monthly", "N", "keep the newest of each of N months")                         \
@@ -41,6 +41,8 @@ enum { REASONS_BYTES = 512, TIMED_OUT_MAX = 3 /* runs in a row */ };
     X(mode, "mode", "min|max", "whether --keep-best prefers low or high values")                   \
     X(superseded, "keep-superseded", "DURATION",                                                   \
       "keep the end of a superseded branch for DURATION (7d)")                                     \
+    X(zone, "time-zone", "NAME",                                                                   \
+      "the zone of hours, days, weeks, months and years (Europe/Berlin); UTC if not given")        \
     X(least, "keep-least", "N", "number of good checkpoints that stay whatever the rules say (2)") \
     X(remove_idle, "remove-idle", "DURATION",                                                      \
       "remove the whole run if nobody has saved, restored or pinned for DURATION")
@@ -66,7 +68,9 @@ static const struct option options[] = {
     RULES(ROW)
 #undef ROW
         {"keep-tag", "TAG[,TAG]",
-         "keep checkpoints that have all of these tags ('': those without tags)",
+         "keep checkpoints that have all of these tags ('': those without tags; \\, is a comma "
+         "within a "
+         "tag)",
          OPTION_AT_TEXTS(struct forget_options, tags), .max = 32, .alone = true},
     {"checkpoint", "STEP[@TERM]", "forget this checkpoint as well, by name",
      OPTION_AT_TEXTS(struct forget_options, checkpoints), .alone = true},

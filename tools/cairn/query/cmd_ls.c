@@ -67,7 +67,8 @@ static bool is_shown(const struct cli *cli, const struct ls_options *own,
     return !superseded || own->superseded || own->all || cli->json;
 }
 
-/* "best, keep; loss=0.25", cut where it would not fit on a line. */
+/* "best, keep; loss=0.25", cut where it would not fit on a line. A tag with a comma is in quotes.
+ */
 static void format_note(const struct ckpt_info *info, size_t size, char *ret)
 {
     size_t at = 0;
@@ -77,7 +78,8 @@ static void format_note(const struct ckpt_info *info, size_t size, char *ret)
         const char *between = i == 0 ? "" : i == info->tag_count ? "; " : ", ";
         char item[200];
         if (i < info->tag_count) {
-            snprintf(item, sizeof(item), "%s", info->tags[i]);
+            const char *quote = strchr(info->tags[i], ',') ? "\"" : "";
+            snprintf(item, sizeof(item), "%s%s%s", quote, info->tags[i], quote);
         } else {
             snprintf(item, sizeof(item), "%s=%g", info->metrics[metric].name,
                      info->metrics[metric].value);
