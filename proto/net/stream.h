@@ -54,6 +54,9 @@ struct tls_options {
 };
 /* Reads the files. AUTH or CONFIG with OpenSSL's reason and the name of the file; a private key
  * that others can read is refused. */
+/* Gives the time, in seconds since 1970, from which the first certificate of a PEM file is expired.
+ * CONFIG. */
+int MUST_USE tls_certificate_ends(const char *file, int64_t *ret_s, struct diag *diag);
 int MUST_USE tls_context_new(const struct tls_options *options, struct tls_context **ret,
                              struct diag *diag);
 void tls_context_free(struct tls_context *context);

@@ -16,6 +16,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 struct tls_context {
@@ -262,4 +263,23 @@ static int load_ca(SSL_CTX *ssl, const struct tls_options *options, struct diag 
         SSL_CTX_set_client_CA_list(ssl, names);
     }
     return 0;
+}
+
+int tls_certificate_ends(const char *file, int64_t *ret_s, struct diag *diag)
+{
+    FILE *opened = fopen(file, "re");
+    X509 *certificate = opened ? PEM_read_X509(opened, NULL, NULL, NULL) : NULL;
+    struct tm tm;
+    bool is_read = certificate && ASN1_TIME_to_tm(X509_get0_notAfter(certificate), &tm) == 1;
+    int status = is_read ? 0
+                         : diag_set(diag, CAIRN_E_CONFIG, "cannot read the certificate %s: %s",
+                                    file, opened ? reason() : strerror(errno));
+    if (is_read) {
+        *ret_s = timegm(&tm);
+    }
+    if (opened) {
+        fclose(opened);
+    }
+    X509_free(certificate);
+    return status;
 }

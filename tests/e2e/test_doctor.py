@@ -3,9 +3,10 @@
 remedy and its exit status. (On Ceph: test_ceph.py.)"""
 
 import os
+import subprocess
 import unittest
 
-from harness import Case, Daemon, Group, cairn, cairn_json, flip, main, wait_until
+from harness import SOURCE, Case, Daemon, Group, cairn, cairn_json, flip, main, wait_until
 
 # The host of the tests may have nothing that sets its clock: a warning.
 FINE = (0, 3)
@@ -25,6 +26,31 @@ class Doctor(Case):
         group.save(1)
         group.end()
         return daemon
+
+    def test_a_configuration(self):
+        """What a daemon would not start with, certificates that do not fit, expire or have expired, and duties that nobody
+        does are named with the remedy; one that is well is called so."""
+        pki, path = self.bed.path / "pki", self.bed.path / "cairnd.conf"
+        subprocess.run([str(SOURCE / "tools" / "make-test-pki"), "--expired", "--other-ca", str(pki)], check=True, capture_output=True)
+
+        def found(text, status):
+            path.write_text(text)
+            code, _, _ = cairn("doctor", "--config", path)
+            document = cairn_json("doctor", "--config", path, check=code)
+            self.assertEqual(code, status, document)
+            return {finding["check"] + "/" + finding["level"]: finding["text"] for finding in document["findings"]}
+
+        store = f"[store]\nurl = dir:{self.bed.path}/s\n[listen]\nunix = {self.bed.path}/x\n"
+        good = found(store + "[retention]\ninterval = 1h\nkeep-last = 3\n", 0)
+        self.assertEqual({key for key in good if not key.endswith("/good")}, set())
+        self.assertIn("scrub/warning", found(store + "[retention]\ninterval = 1h\nkeep-last = 3\n[scrub]\nevery = 0s\n", 3))
+        if not os.path.exists("/etc/cron.d/cairn"):
+            self.assertIn("forget/warning", found(store, 3))
+        self.assertIn("cairnd.conf:2", found("[store]\nurl dir:/x\n", 1)["configuration/unsafe"])
+        tls = lambda cert, key: f"[tls]\ncert = {pki}/{cert}.crt\nkey = {pki}/{key}.key\nca = {pki}/ca.crt\n"
+        self.assertIn("expires in", found(store + tls("server", "server"), 3)["certificates/warning"])  # within 30 days
+        self.assertIn("expired", found(store + tls("expired", "expired"), 1)["certificates/unsafe"])
+        self.assertIn("client.key", found(store + tls("server", "client"), 1)["listeners/unsafe"])
 
     def test_a_store_that_is_well(self):
         daemon = self.saved()

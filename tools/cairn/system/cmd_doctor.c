@@ -4,6 +4,7 @@
  * own, and says what is unsafe, and the remedy.
  */
 #include "cli.h"
+#include "doctor_config.h"
 
 #include "base/check.h"
 #include "base/digits.h"
@@ -21,6 +22,7 @@ enum { EXIT_UNSAFE = 1, EXIT_WARNINGS = 3 };
 struct doctor_options {
     uint64_t reserve_bytes;
     bool bad_only;
+    const char *config;
 };
 
 static const struct option options[] = {
@@ -30,6 +32,11 @@ static const struct option options[] = {
              "sets it; a server reports its own",
      .preset = "256MiB",
      OPTION_AT_SIZE(struct doctor_options, reserve_bytes)},
+    {.name = "config",
+     .value = "FILE",
+     .help = "also examine a daemon's configuration, for instance /etc/cairn/cairnd.conf: its "
+             "certificates, policies and timers",
+     OPTION_AT_TEXT(struct doctor_options, config)},
     {.name = "only-bad",
      .help = "leave out findings that are good",
      OPTION_AT_FLAG(struct doctor_options, bad_only)},
@@ -365,8 +372,13 @@ static int run(struct cli *cli, void *values, struct diag *diag)
     if (!doctor) {
         return diag_no_memory(diag, "this command");
     }
-    int status =
-        cli->source.store ? examine_all(cli, own, doctor, diag) : ask_server(cli, doctor, diag);
+    if (own->config) {
+        doctor_config(own->config, wall_ns() / 1000000000, doctor);
+    }
+    bool asks = cli->source.store || cli->common.server || getenv("CAIRN_SERVER") || !own->config;
+    int status = !asks               ? 0
+                 : cli->source.store ? examine_all(cli, own, doctor, diag)
+                                     : ask_server(cli, doctor, diag);
     if (status == 0 && cli->json) {
         status = print_json(cli, own, doctor);
     } else if (status == 0) {
@@ -398,7 +410,11 @@ const struct command command_doctor = {
         "read it, the difference between its clock and this host's, and what scrub and garbage "
         "collection found. Damage that was found is shown until a scrub has found it whole again. "
         "A run is unsafe if its record is lost, cut off, or older than what is stored of the "
-        "run.\n\nThe exit status is 0 if all is good, 3 if there are only warnings, and 1 if "
+        "run.\n\nWith --config it also examines a daemon's configuration: whether the daemon would "
+        "start with it, when its certificates expire and whether they fit the key, and whether "
+        "the daemon or a timer of this host forgets, collects garbage and scrubs. Without a store "
+        "and a server it examines that alone.\n\nThe exit status is 0 if all is good, 3 if there "
+        "are only warnings, and 1 if "
         "something is unsafe. If the store cannot be examined at all, it is that of the error.\n",
     .example = "cairn doctor --store dir:/var/lib/cairn\n"
                "cairn doctor --store 'rados:cairn?data-pool=cairn-ec' --json\n"
