@@ -138,7 +138,7 @@ static void test_quotas(void **state)
                  {"nlp", "1GiB, 2GiB", 0, 0},
                  {"nlp", "1GiB,", 0, 0},
                  {"nlp", "10 saves", 0, 0},
-                 {"NLP", "1GiB", 0, 0},
+                 {"NLP", "1GiB", UINT64_C(1) << 30, 0},
                  {"a/b", "1GiB", 0, 0}};
     for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
         struct quota quota;
