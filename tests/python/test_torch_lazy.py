@@ -53,7 +53,7 @@ def clone(module):
 @contextlib.contextmanager
 def saving_lazily(daemon, state, on_error="raise", **options):
     """The checkpointer, and a save under way whose lazy part cannot be copied before the block ends."""
-    with Checkpointer(daemon.url("lazy"), state, on_error, snapshot="lazy", arena_bytes=ARENA, **options) as ck:
+    with Checkpointer(daemon.url("lazy"), state, on_error, snapshot="lazy", arena_bytes=ARENA, when_down="wait", **options) as ck:
         ck.save(1).durable.result(60)
         with stopped(daemon):
             handle = ck.save(2)
@@ -220,6 +220,22 @@ def test_a_parameter_changed_without_a_step_is_named(own_daemon, verify):
     with pytest.raises(DigestMismatchError, match="model.b.weight"):
         handle.durable.result(60)
     assert failed == [(2, DigestMismatchError)]
+
+
+def test_an_optimizers_step_that_comes_too_early_is_named(own_daemon):
+    """By default: the step passes PyTorch's hook by, and writes into the state while it is copied."""
+    state = make_adamw()
+    train(state)
+    named = 0
+    for _ in range(4):
+        failed: list = []
+        loss_of(state["model"]).backward()
+        with saving_lazily(own_daemon, state, lambda step, error, failed=failed: failed.append(error)) as (_, handle):
+            type(state["optim"]).step.__wrapped__(state["optim"])
+        with pytest.raises(DigestMismatchError, match="tensor '(model|optim)"):
+            handle.durable.result(60)
+        named += len(failed)
+    assert named == 4
 
 
 def test_a_lazy_save_that_nobody_disturbs_verifies(own_daemon):

@@ -110,6 +110,11 @@ class Loan:
                                   "save before or after the capture")
         self._devices.add(device)
 
+    @property
+    def has_devices(self) -> bool:
+        """Whether tensors on devices are read."""
+        return bool(self._devices)
+
     def hold(self, value: Any) -> "Loan":
         self._held.append(value)
         return self
