@@ -537,7 +537,7 @@ class Help(Case):
                 for word in ("repeated", "needed"):  # --help and the manual add these by themselves
                     self.assertNotIn(word, option["help"], option["name"])
         said = " ".join(cairn("forget", "--help", check=0)[1].split())
-        self.assertIn("keep checkpoints that have all of these tags ('': those without tags); may be repeated --checkpoint", said)
+        self.assertIn("keep checkpoints that have all of these tags ('': those without tags; a comma within a tag has a backslash in front); may be repeated --checkpoint", said)
 
     def test_manual_pages_and_completions(self):
         names = [command["name"] for command in cairn_json("help")["commands"]]

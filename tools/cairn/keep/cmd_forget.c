@@ -68,9 +68,9 @@ static const struct option options[] = {
     RULES(ROW)
 #undef ROW
         {"keep-tag", "TAG[,TAG]",
-         "keep checkpoints that have all of these tags ('': those without tags; \\, is a comma "
-         "within a "
-         "tag)",
+         "keep checkpoints that have all of these tags ('': those without tags; a comma within a "
+         "tag "
+         "has a backslash in front)",
          OPTION_AT_TEXTS(struct forget_options, tags), .max = 32, .alone = true},
     {"checkpoint", "STEP[@TERM]", "forget this checkpoint as well, by name",
      OPTION_AT_TEXTS(struct forget_options, checkpoints), .alone = true},
@@ -414,7 +414,8 @@ const struct command command_forget = {
     .summary = "forget checkpoints by a policy or by name",
     .details =
         "A checkpoint is kept if any rule keeps it, and each rule counts for itself, as in restic. "
-        "A counting rule keeps the newest checkpoint of each hour, day, week, month or year (UTC), "
+        "A counting rule keeps the newest checkpoint of each hour, day, week, month or year (of "
+        "UTC, or --time-zone), "
         "and the oldest of all while it has counts left; -1 or `unlimited` keeps all. Only good "
         "checkpoints of the lineage count, in the order in which they were committed. Whatever the "
         "rules say, these checkpoints stay: the newest good one, the last good ones below "

@@ -24,7 +24,7 @@ static const struct argument arguments[] = {{"RUN", .kind = ARGUMENT_RUN, .optio
 static const struct option options[] = {
     {"limit", "N", "show the newest N entries; 0 shows all", .preset = "100",
      OPTION_AT_COUNT(struct log_options, limit), .max = UINT32_MAX},
-    {"since", "DURATION", "show only the last 30d, 12h ...",
+    {"since", "DURATION", "show only the last 30d, 12h ...; without it, all",
      OPTION_AT_DURATION(struct log_options, since_ms)},
     {0}};
 
