@@ -7,14 +7,12 @@ ranks plan before they copy, which costs milliseconds, and libcairn copies the s
 
 from __future__ import annotations
 
-import traceback
 from typing import Any, Callable, Mapping, Optional
 
-import torch.distributed as dist
-from torch.distributed.checkpoint import CheckpointException
 from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
 from torch.distributed.checkpoint.planner import SavePlanner
 from torch.distributed.checkpoint.stateful import Stateful
+from torch.distributed.checkpoint.utils import _DistWrapper
 
 from .writer import Saving, Writer
 
@@ -41,39 +39,9 @@ def async_save(state_dict: Mapping[str, Any], *, checkpoint_id: Any = None, stor
     """
     state = {key: value.state_dict() if isinstance(value, Stateful) else value for key, value in state_dict.items()}
     storage_writer.reset(checkpoint_id)
+    ranks = _DistWrapper(process_group, storage_writer.world_size > 1, 0)  # DCP's own rounds, and its errors on all ranks
 
     def meet(mine: Callable, of_all: Callable) -> Any:
-        return _meet(storage_writer, process_group, mine, of_all)
+        return ranks.reduce_scatter("async_save", mine, of_all)
 
     return storage_writer.begin(meet, state, planner if planner is not None else DefaultSavePlanner())
-
-
-def _meet(writer: Writer, group: Any, mine: Callable[[], Any], of_all: Callable[[list], list]) -> Any:
-    """``mine()`` on each rank, then ``of_all(values)`` on rank 0, which gives an answer for each rank. Its errors are all ranks'."""
-    said = _try(mine)
-    found: list = [said]
-    if writer.world_size > 1:
-        found = [None] * writer.world_size if writer.rank == 0 else None  # type: ignore[assignment]
-        first = dist.get_global_rank(group, 0) if group is not None else 0
-        dist.gather_object(said, found, dst=first, group=group)
-    answers: list = [None] * writer.world_size
-    if writer.rank == 0:
-        failures = {rank: error for rank, (_, error) in enumerate(found) if error is not None}
-        values, error = (None, None) if failures else _try(lambda: of_all([value for value, _ in found]))
-        failures.update({} if error is None else {0: error})
-        answers = [(None, failures)] * writer.world_size if failures else [(value, None) for value in values]
-    answer: list = [answers[0]]
-    if writer.world_size > 1:
-        dist.scatter_object_list(answer, answers if writer.rank == 0 else None, src=first, group=group)
-    value, failures = answer[0]
-    if failures:
-        raise CheckpointException("async_save", failures)
-    return value
-
-
-def _try(call: Callable[[], Any]) -> tuple:
-    """(value, None), or (None, what CheckpointException holds of an error)."""
-    try:
-        return call(), None
-    except Exception as error:
-        return None, (error, traceback.extract_tb(error.__traceback__))
