@@ -173,6 +173,66 @@ def test_optimizers_are_found_as_pytorch_spells_them(url):
         assert_same(optimizer_view(back), optimizer_view(optimizer))
 
 
+def numbered(groups, value=0.0):
+    """Parameters whose names are numbers, in an optimizer that counts them in another order, and two groups."""
+    model = torch.nn.ParameterList([torch.full((2 + shape,), value) for shape in (0, 0, 0, 1)])
+    optimizer = torch.optim.Adam([{"params": [model[idx] for idx in group], "lr": value + 0.1 * g} for g, group in enumerate(groups)])
+    for idx, param in enumerate(model):
+        param.grad = torch.full_like(param, value + idx + 1)
+    optimizer.step()
+    return model, optimizer
+
+
+def flat_of(model, optimizer):
+    return get_state_dict(model, optimizer, options=StateDictOptions(flatten_optimizer_state_dict=True))[1]
+
+
+def named_of(model, optimizer):
+    return get_state_dict(model, optimizer)[1]
+
+
+def plain_of(model, optimizer):
+    return optimizer.state_dict()
+
+
+def put_optimizer(model, optimizer, loaded, way):
+    if way is plain_of:
+        optimizer.load_state_dict(loaded)
+    else:
+        set_state_dict(model, optimizer, model_state_dict=model.state_dict(), optim_state_dict=loaded,
+                       options=StateDictOptions(flatten_optimizer_state_dict=way is flat_of))
+
+
+@pytest.mark.parametrize("way", [plain_of, named_of, flat_of])
+def test_numbers_as_names_of_parameters_are_not_taken_for_their_places(url, way):
+    """What is in the live param_groups, or in the stored ones, says whether "0" is a name."""
+    groups = ([2, 1, 0], [3]) if way is plain_of else ([3, 1], [2, 0])  # a place holds a tensor of its name's size, or DCP refuses it
+    model, optimizer = numbered(groups, 0.5)
+    right = optimizer_view(optimizer)
+    save(url, {"model": model, "optim": optimizer}, step=1)
+    other, back = numbered(groups)
+    loaded = {"optim": way(other, back)}
+    dcp.load(loaded, checkpoint_id="step-1", storage_reader=Reader(url))
+    put_optimizer(other, back, loaded["optim"], way)
+    assert_same(optimizer_view(back), right)
+    dcp.save({"model": model.state_dict(), "optim": way(model, optimizer)}, checkpoint_id="step-2", storage_writer=Writer(url))
+    third, back = numbered(groups)
+    with pytest.warns(CairnWarning, match="stores no RNGs"):
+        restore(url, {"model": third, "optim": back}, step=2)
+    assert_same(optimizer_view(back), right)
+
+
+def test_a_number_that_may_be_a_name_or_a_place_is_an_error(url):
+    model, optimizer = numbered(([2, 1, 0], [3]), 0.5)
+    save(url, {"model": model, "optim": optimizer}, step=1)
+    alone = {"optim": {"state": optimizer.state_dict()["state"]}}
+    with pytest.raises(CheckpointException, match=r"optim.state.0.step: parameters of optim have numbers for names.*load its param_groups"):
+        dcp.load(alone, checkpoint_id="step-1", storage_reader=Reader(url))
+    dcp.save({"model": model.state_dict(), **alone}, checkpoint_id="step-2", storage_writer=Writer(url))
+    with pytest.raises(cairn.InvalidError, match="'0' may be the number of model.2 or the name of model.0: save the param_groups"):
+        restore(url, {"model": model, "optim": optimizer}, step=2)
+
+
 def test_what_cannot_be_carried_over_is_an_error_that_says_what_to_do(url):
     dcp.save({"odd": {1, 2}, "set": complex}, checkpoint_id="step-1", storage_writer=Writer(url, allow_opaque=True))
     with pytest.raises(cairn.UnsupportedError, match=r"set: DCP has saved it as an opaque pickle.*restore\(only="):

@@ -177,6 +177,8 @@ class Reader(StorageReader):
             raise ConflictError.of(f"rank 0 loads step {step} of term {term}, but this rank found step {mine[1]} "
                                    f"of term {mine[0]}: a save was committed in between; load again")
         run_url, metadata = self._found[0], self._found[3]
+        if isinstance(metadata.state_dict_metadata, StateEntries):
+            metadata.state_dict_metadata.settle(getattr(planner, "state_dict", {}), (item.storage_index.fqn for item in plan.items))
         with Client(run_url, read_only=True, **self._options) as client:
             self._read_tensors(client, plan, planner, metadata)
             self._read_values(client, plan, planner, metadata)

@@ -22,9 +22,56 @@ from ..torch.naming import TRANSPARENT
 from ..torch.optim import merge_partitions
 from ..torch.stages import STAGE_BLOB, merge
 from ..torch.state import LOCAL_BLOB
-from ..torch.stored import EXTRA, leaves, partition_of, spellings
+from ..torch.stored import EXTRA, leaves, longest, partition_of, spellings
 from ..tree import Deferred, Ref
 from .metadata import tensor_entry
+
+
+_NAMES, _NUMBERS, _FLAT = "names", "numbers", "flat"
+
+
+class _Spelling:
+    """How an optimizer's parameters are called: in the checkpoint, and, when that is known, in the live state dict: by names, by the
+    numbers of ``optimizer.state_dict()``, or by names also for the options of groups, as ``get_optimizer_state_dict`` flattens them."""
+
+    def __init__(self, names: list, short: list, groups: list) -> None:
+        self.short = short
+        self.kind: Optional[str] = None
+        self._group_of = dict(zip(short, groups))
+        self._known = {**dict(zip(names, short)), **dict(zip(short, short))}
+
+    def note(self, live: Mapping) -> None:
+        """Takes what the live state dict has below its param_groups."""
+        lists = [value for name, value in live.items() if name.split(".")[1:] == ["params"]]
+        items = [item for value in lists if isinstance(value, list) for item in value]
+        if lists:
+            self.kind = _NUMBERS if items and all(isinstance(item, int) for item in items) else _NAMES
+        elif len(self.short) > len(set(self._group_of.values())):
+            found = {longest(name, self._known)[0] for name in live}
+            self.kind = _FLAT if found.issuperset(self.short) else None
+
+    def readings(self, key: str, text: str) -> Iterator:
+        """Yields what a name below the key may stand for, names before numbers."""
+        kind, _, rest = text.partition(".")
+        if kind == "state":
+            plain = ".".join(word for word in rest.split(".") if word not in TRANSPARENT)
+            for spelled in dict.fromkeys((rest, plain)) if self.kind != _NUMBERS else ():
+                yield f"{key}.state.{spelled}"
+                name, entry = longest(spelled, self._known)
+                yield f"{key}.state.{name}.{entry}"
+            number, _, entry = rest.partition(".")
+            if self.kind in (None, _NUMBERS) and number.isdecimal() and int(number) < len(self.short):
+                yield f"{key}.state.{self.short[int(number)]}.{entry}"
+        elif kind == "param_groups":
+            if self.kind != _FLAT:
+                yield f"{key}.{text}"
+            plain = ".".join(word for word in rest.split(".") if word not in TRANSPARENT)
+            for spelled in dict.fromkeys((rest, plain)) if self.kind in (None, _FLAT) else ():
+                name, entry = longest(spelled, self._known)
+                if name:
+                    yield f"{key}.param_groups.{self._group_of[name]}.{entry}"
+        else:
+            yield f"{key}.{text}"
 
 
 class StateEntries(Mapping):
@@ -34,7 +81,7 @@ class StateEntries(Mapping):
     def __init__(self) -> None:
         self._leaves: dict = {}  # name -> (path, value, coordinate)
         self._refused: dict = {}  # key -> why it cannot be had
-        self._optimizers: dict = {}  # key -> (names, DCP's names)
+        self._optimizers: dict = {}  # key -> _Spelling
 
     # --- what DCP asks ----------------------------------------------------------------------------------------------
 
@@ -70,7 +117,7 @@ class StateEntries(Mapping):
         """Returns (a value with Refs in it, the coordinate of these). Parameters are counted where the live value counts them."""
         path, value, coordinate = self._leaf(fqn)
         if path[0] in self._optimizers and path[1:2] == ("param_groups",) and path[3:] == ("params",):
-            names = self._optimizers[path[0]][1]
+            names = self._optimizers[path[0]].short
             if isinstance(live, list) and live and all(isinstance(item, int) for item in live):
                 value = [names.index(name) for name in value]
         return value, coordinate
@@ -78,33 +125,40 @@ class StateEntries(Mapping):
     def paths(self) -> dict:
         return {fqn: path for fqn, (path, _, _) in self._leaves.items()}
 
+    def settle(self, live: Mapping, wanted: Any) -> None:
+        """Takes from the live state dict, as DCP flattens it, how it calls parameters. Raises UnsupportedError for the first wanted name
+        that may still mean two things. DCP has planned before, and has compared sizes."""
+        for key, spelling in self._optimizers.items():
+            prefix = f"{key}.param_groups."
+            spelling.note({fqn[len(prefix):]: value for fqn, value in live.items() if fqn.startswith(prefix)})
+        for fqn in wanted:
+            key, found = fqn.partition(".")[0], self._readings(fqn)
+            if len(found) > 1:
+                raise UnsupportedError.of(f"{fqn}: parameters of {key} have numbers for names, and nothing in the state dict says whether this "
+                                          f"is {found[0]} or {found[1]} of the checkpoint: load its param_groups with it, or restore it by "
+                                          "cairn.torch.Checkpointer")
+            if not found and key in self._optimizers:
+                raise UnsupportedError.of(f"{fqn}: the checkpoint has no such name where parameters of {key} are called as its param_groups "
+                                          "here call them; build the optimizer as it was saved, or restore it by cairn.torch.Checkpointer")
+
     def _leaf(self, fqn: str) -> tuple:
         found: tuple = self._leaves[self._spelled(fqn)]
         return found
 
     def _spelled(self, fqn: str) -> str:
         """Returns the name that stands in the list for one that is spelled in another way."""
-        if fqn in self._leaves:
-            return fqn
-        plain = ".".join(word for word in fqn.split(".") if word not in TRANSPARENT)
-        key, _, rest = plain.partition(".")
-        if rest.startswith("module.") and f"{key}.{rest[len('module.'):]}" in self._leaves:
-            return f"{key}.{rest[len('module.'):]}"  # DDP's
+        return next(iter(self._readings(fqn)), fqn)
+
+    def _readings(self, fqn: str) -> list:
+        """Returns the names in the list that a name may stand for: several, if parameters have numbers for names and nothing has said
+        what the live state dict means."""
+        key, _, rest = fqn.partition(".")
         if key not in self._optimizers:
-            return plain
-        names, short = self._optimizers[key]
-        kind, _, rest = rest.partition(".")
-        for idx, (name, known) in enumerate(zip(names, short)):
-            for spelled in (known, name, str(idx)):
-                if not rest.startswith(f"{spelled}."):
-                    continue
-                entry = rest[len(spelled) + 1:]
-                group = next((path[2] for path, value, _ in self._leaves.values() if path[0] == key and path[3:] == ("params",)
-                              and known in value), 0)
-                found = f"{key}.state.{known}.{entry}" if kind == "state" else f"{key}.param_groups.{group}.{entry}"
-                if found in self._leaves and (kind == "state" or spelled != str(idx)):
-                    return found
-        return plain
+            plain = ".".join(word for word in fqn.split(".") if word not in TRANSPARENT)
+            ddp = f"{key}.{plain[len(key) + len('.module.'):]}" if plain.startswith(f"{key}.module.") else plain
+            return [name for name in (fqn, plain, ddp) if name in self._leaves][:1]
+        found = [name for name in self._optimizers[key].readings(key, rest) if name in self._leaves]
+        return list(dict.fromkeys(found))
 
     # --- what is put in ---------------------------------------------------------------------------------------------
 
@@ -134,7 +188,7 @@ class StateEntries(Mapping):
         names = [name for group in stored["groups"] for name in group["params"]]
         short = spellings(names, modules)
         known = dict(zip(names, short))
-        self._optimizers[key] = (names, short)
+        self._optimizers[key] = _Spelling(names, short, [g for g, group in enumerate(stored["groups"]) for _ in group["params"]])
         for name, state in stored["state"].items():
             for entry, value in state.items() if type(state) is dict else (("", state),):
                 self.add((key, "state", known.get(name, name), entry), value)

@@ -209,9 +209,17 @@ class _DcpState:
             by_name.update(dict.fromkeys((short, *known), known[0]))
         by_idx = {str(idx): name for idx, name in enumerate(canonical)}
         state, options, params = {}, {}, {}
-        for fqn in list(self._under(part.key)):
-            kind, _, rest = fqn[len(part.key) + 1:].partition(".")
-            name, entry = _longest(rest, {**by_idx, **by_name} if kind == "state" else by_name)
+        below = {fqn: fqn[len(part.key) + 1:].partition(".")[::2] for fqn in self._under(part.key)}
+        lists = [self._value(fqn) for fqn, (kind, rest) in below.items() if kind == "param_groups" and rest.split(".")[1:] == ["params"]]
+        is_flat = not lists and any(kind == "param_groups" for kind, _ in below.values())
+        if any(isinstance(item, int) for found in lists for item in found or ()):
+            of_state = by_idx
+        elif lists or is_flat:
+            of_state = by_name
+        else:
+            of_state = self._either(part.key, by_idx, by_name)
+        for fqn, (kind, rest) in below.items():
+            name, entry = longest(rest, of_state) if kind == "state" else longest(rest, by_name) if is_flat else ("", "")
             if kind == "state":
                 state.setdefault(name or rest.rpartition(".")[0], {})[entry or rest.rpartition(".")[2]] = self._value(fqn)
             elif kind == "param_groups" and name:  # flattened: the options of each parameter
@@ -228,6 +236,15 @@ class _DcpState:
         if strange:
             groups.append({"params": strange, "options": {}})
         return {"kind": "optimizer", "class": type(part._inner).__qualname__, "groups": groups, "state": state, "other": {}}
+
+    @staticmethod
+    def _either(key: str, by_idx: dict, by_name: dict) -> dict:
+        """Names and numbers, where nothing is stored that tells which were meant."""
+        odd = next((name for name in by_idx if by_name.get(name, by_idx[name]) != by_idx[name]), None)
+        if odd is not None:
+            raise InvalidError.of(f"{key}: DCP has saved its state without its param_groups, and {odd!r} may be the number of {by_idx[odd]} or "
+                                  f"the name of {by_name[odd]}: save the param_groups with it, or load it with dcp.load")
+        return {**by_idx, **by_name}
 
     def _groups(self, part: Any, live: list, options: dict, params: dict) -> list:
         if params:
@@ -250,7 +267,7 @@ class _DcpState:
         return groups
 
 
-def _longest(text: str, names: Mapping) -> tuple:
+def longest(text: str, names: Mapping) -> tuple:
     """Returns (the name that stands for the longest beginning of a dotted text, the rest), or ("", "")."""
     at = text.rfind(".")
     while at > 0:
