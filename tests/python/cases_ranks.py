@@ -2,12 +2,14 @@
 """Readers are a group without an attempt, a rank that does not come is named in time, one that refuses ends the step on all,
 and what is changed or differs is kept (cases for ranks.py)."""
 
+import contextlib
 import os
 import signal
 import socket
 import time
 import warnings
 
+import numpy
 import pytest
 import torch
 import torch.distributed as dist
@@ -34,6 +36,17 @@ def told(call):
     except cairn.CairnError as error:
         return [type(error).__name__, error.text, time.monotonic() - began]
     return ["nothing", "", time.monotonic() - began]
+
+
+class Metrics:
+    def __init__(self, value):
+        self.value = value
+
+    def state_dict(self):
+        return self.value
+
+    def load_state_dict(self, value):
+        self.value = value
 
 
 def absent(rank, world, url, where, how):
@@ -291,6 +304,31 @@ def differs(rank, world, url, idle):
         assert optimizer.param_groups[0]["lr"] == 0.1 * (rank + 1)
 
 
+def tensors_differ(rank, world, url):
+    """Values beyond a few thousand, and tensors under one name: small ones are kept for each rank, a large one is refused."""
+    run, big = Metrics({"seen": list(range(rank, rank + 20000)), "ema": torch.tensor([float(rank)])}), torch.zeros(1 << 20)
+    state = {"extra": {"n": list(range(rank, rank + 20000)), "t": torch.full((64,), float(rank)), "a": numpy.full(3, rank)},
+             "run": run, "huge": ["x" * 1000 + str(rank)] * 2000, "big": big}
+    with Checkpointer(url, state, on_error="raise") as ck:
+        ck.save(1).durable.result(60)
+        big.fill_(float(rank))
+        ck.save(2).durable.result(60)
+        run.value, ck.state["extra"]["n"] = {}, []
+        ck.state["extra"]["t"].fill_(-1)
+        ck.state["extra"]["a"].fill(-1)
+        with pytest.warns(CairnWarning, match="huge: .*rank 0") if rank else contextlib.nullcontext():
+            ck.restore(1)
+        assert ck.state["extra"]["n"][0] == rank and ck.state["extra"]["t"].tolist() == [rank] * 64
+        assert ck.state["extra"]["a"].tolist() == [rank] * 3
+        assert run.value["seen"][0] == rank and run.value["ema"].item() == rank
+        with pytest.raises(cairn.ReplicasDifferError, match="big: .*use per_rank"):
+            ck.restore(2)
+        with warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always")
+            ck.restore(2, strict=False)
+        return any("big: " in str(item.message) for item in told)  # a rank whose bytes are the stored ones has nothing to tell
+
+
 def differs_elsewhere(rank, world, url):
     """The ranks are others: what they had alike comes back, and what differed is named."""
     extra, loader = {"n": -1, "t": torch.zeros(2)}, Sampler(0)
@@ -308,7 +346,8 @@ def older(rank, world, url):
     from cairn.torch import state as of_state
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(of_state, "rule_of", lambda obj: None)
-        patch.setattr(of_state.State, "_own", lambda self, stored, shared: {})
+        patch.setattr(of_state.State, "_own", lambda *args: {})
+        patch.setattr(of_state, "keep", lambda found: {})
         with Checkpointer(url, {"loader": Sampler(10 + rank), "extra": {"n": rank}}, on_error="raise") as ck:
             ck.save(1).durable.result(60)
     for place in (None, {"dp": rank}):  # the same ranks, and others

@@ -113,6 +113,10 @@ def test_what_differs_between_ranks_comes_back_to_each(url, ranks2, idle):
     ranks2.run("cases_ranks.differs_elsewhere", url=url)
 
 
+def test_tensors_and_long_values_that_differ(url, ranks2):
+    assert any(ranks2.run("cases_ranks.tensors_differ", url=url))
+
+
 def test_an_older_checkpoint_still_restores(url, ranks2):
     ranks2.send("cases_ranks.older", url=url)
     ranks2.answers(60)

@@ -42,10 +42,6 @@ class Part:
     def collect(self, names: Names) -> dict:
         raise NotImplementedError
 
-    def own(self, stored: dict) -> Optional[dict]:
-        """Returns the small share of ``stored`` (from ``collect``) that each rank keeps for itself, or None if rank 0's stands for all."""
-        return None
-
     def with_own(self, stored: dict, own: dict, find: Callable[[str], Optional[Ref]]) -> dict:
         """Returns ``stored`` as this rank had it. ``find`` returns the array that the checkpoint holds under a name."""
         return own

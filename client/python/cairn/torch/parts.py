@@ -24,7 +24,6 @@ from .sharded import Layouts, Sharded, is_sharded
 from .special import Planned, is_special
 
 
-_OWN_MAX = 4000  # values of a part that each rank keeps for itself
 
 
 class ModuleState(Part):
@@ -157,9 +156,6 @@ class ObjectState(Part):
     def collect(self, names: Names) -> dict:
         return {"kind": self.kind, "class": type(self.obj).__qualname__, "value": At(self.key, self._state())}
 
-    def own(self, stored: dict) -> Optional[dict]:
-        return stored if is_small(stored["value"].value) else None
-
     def plan(self, stored: dict, plan: Plan, names: Names) -> None:
         if "value" not in stored:
             raise FormatError.of(f"{self.key}: the stored state has no 'value': another version of Cairn wrote it")
@@ -234,9 +230,6 @@ class ValueState(Part):
     def collect(self, names: Names) -> dict:
         return {"kind": self.kind, "value": At(self.key, self.obj)}
 
-    def own(self, stored: dict) -> Optional[dict]:
-        return stored if is_small(self.obj) else None
-
     def plan(self, stored: dict, plan: Plan, names: Names) -> None:
         if "value" not in stored:
             raise FormatError.of(f"{self.key}: the stored state has no 'value': another version of Cairn wrote it")
@@ -296,22 +289,6 @@ class ValueState(Part):
     def verify(self, plan: Plan) -> None:
         for ref in self._refs():
             plan.check_live(ref.name, ref, plan.get(ref, self.coordinate), self.coordinate)
-
-
-def is_small(value: Any) -> bool:
-    """Returns whether each rank keeps the value for itself: one of a few thousand entries, with texts of some 100 KB."""
-    left, found = _OWN_MAX, [value]
-    while found and left > 0:
-        item = found.pop()
-        left -= 1
-        if isinstance(item, dict):
-            found += item.values()
-            left -= len(item)
-        elif isinstance(item, (list, tuple, set, frozenset)):
-            found += item
-        elif isinstance(item, (str, bytes)):
-            left -= len(item) // 32
-    return left > 0
 
 
 def entry_names(path: str, value: Any) -> list:

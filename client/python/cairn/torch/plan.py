@@ -12,11 +12,12 @@ from typing import Any, Callable, Iterable, Optional
 
 import torch
 
-from ..errors import DigestMismatchError, DtypeMismatchError, InvalidError, ShapeMismatchError, UnsupportedError
+from ..errors import DigestMismatchError, DtypeMismatchError, InvalidError, ReplicasDifferError, ShapeMismatchError, UnsupportedError
 from ..tree import Ref
 from . import arrays, device, memory
 from .similar import listed
 from .only import Only
+from .own import put_back
 from .sharded import Layouts, Sharded
 
 
@@ -215,6 +216,24 @@ class Plan:
         if parted:
             self.warnings.append(f"{listed([d.ref.name for d in parted])}: in the live state this lay in the memory of something else "
                                  f"({parted[0].rivals[0].name} for the first), which has other contents: it has come back in new memory")
+
+    def put_back(self, kept: dict, strict: bool) -> None:
+        """Gives arrays that should be the same on all ranks the bytes that this rank held, if it has ``kept`` them. If it has kept a
+        sample only, and an array differs from that, raises ReplicasDifferError, or warns unless ``strict``."""
+        odd = []
+        for destination in self._destinations.values():
+            mine = kept.get(destination.ref.name) if destination.coordinate is None and not destination.rivals else None
+            if mine is None:
+                continue
+            if put_back(destination.ref, destination.primary, mine):
+                self._copy_out(destination)
+            else:
+                odd.append(destination.ref.name)
+        text = (f"{listed(odd)}: when this was saved, the ranks held different tensors under one name, too large to be kept for each "
+                "rank, so what is stored is of several ranks; use per_rank where ranks differ")
+        if odd and strict:
+            raise ReplicasDifferError.of(text + " (restore(strict=False) takes it as it is)")
+        self.warnings.extend([text] if odd else [])
 
     @staticmethod
     def _copy_out(destination: Destination) -> None:

@@ -245,6 +245,7 @@ class Restore:
     def _plan_all(self, op: Any, strict: bool) -> Plan:
         plan, error = Plan(self._state.layouts, Only(self._only), self._cast), None
         self._rng_state: Optional[dict] = None
+        self._strict = strict
         self._apply_parts: list = []
         values = dcp_values(op)  # the same on all ranks, as is its error
         if values:
@@ -311,13 +312,23 @@ class Restore:
     def _take_own(self, op: Any, root: dict, states: list, plan: Plan) -> None:
         """Parts that the ranks should have alike, as this rank had them. Where the ranks have changed, rank 0's stand, with a
         word where the others were different."""
+        self._own_arrays = {} if self._local is None else self._local.get("arrays", {})
         if self._local is None:
+            others = sorted({name for state in states for name in state.get("arrays", {})
+                             if state["arrays"][name] != states[0].get("arrays", {}).get(name)})
+            if others and plan.only.is_all:
+                plan.warnings.append(f"{similar.listed(others)}: when this was saved, the ranks held different tensors; they are others now, and "
+                                     "what comes back is of several ranks")
             for key in sorted({key for state in states for key in state.get("own", {})}):
                 odd = [rank for rank, state in enumerate(states) if state.get("own", {}).get(key) != states[0].get("own", {}).get(key)]
                 if odd and plan.only.is_all:
                     plan.warnings.append(f"{key}: when this was saved, {_ranks(odd)} held something else than rank 0; the ranks are others "
                                          "now, and rank 0's comes back on all")
             return
+        for key, digest in self._local.get("digests", {}).items():
+            if root.get("digests", {}).get(key) != digest and plan.only.is_all:
+                plan.warnings.append(f"{key}: when this was saved, this rank held something else than rank 0, and too much to be kept "
+                                     f"for each rank; rank 0's comes back. Use per_rank({key}) where ranks differ")
         stored: dict = {}
 
         def find(name: str) -> Optional[Ref]:
@@ -469,6 +480,7 @@ class Restore:
 
     def _apply_all(self, plan: Plan) -> None:
         plan.finish()
+        plan.put_back(self._own_arrays, self._strict)
         for part in self._apply_parts:
             part.apply(plan)
         for part, rule, values in self._reshaped:

@@ -17,8 +17,9 @@ from .lazy import guarded_memory
 from .local import PerRank, rule_of
 from .naming import Names, Walk
 from .optim import OptimizerState
+from .own import VALUES_MAX, digest_of, keep
 from .part import Part
-from .parts import ModuleState, make_part
+from .parts import ModuleState, ObjectState, ValueState, make_part
 from .sharded import Layouts
 from .stages import STAGE_BLOB
 
@@ -124,12 +125,24 @@ class State:
             self.values[part.key] = part.obj
         self._live[part.key] = part.obj
 
+    def _fragments(self, names: Any, shared: arrays.Collector) -> dict:
+        """Returns the trees of values and objects by key."""
+        return {part.key: tree.Encoder(shared).fragment(part.collect(names), part.key, 2) for part in self.parts
+                if isinstance(part, (ValueState, ObjectState))}
+
     def _own(self, stored: Mapping[str, Any], shared: arrays.Collector, known: Known) -> dict:
-        """Returns this rank's small share of parts that all ranks should have alike. A restore gives each rank its own share, and
-        takes rank 0's only if the ranks have changed. Its arrays are the shared ones."""
-        own = {part.key: part.own(stored[part.key], known.fragments[part.key]) if part.key in known.fragments
-               and isinstance(part, OptimizerState) else part.own(stored[part.key]) for part in self.parts}
-        return {key: tree.encode(value, "", shared.again) for key, value in own.items() if value is not None}
+        """Returns this rank's share of parts that all ranks should have alike. A restore gives each rank its own share, and takes
+        rank 0's only if the ranks have changed. Its arrays are the shared ones."""
+        own: dict = {}
+        for part in self.parts:
+            value = stored[part.key]
+            if isinstance(part, OptimizerState):
+                value = part.own(value, known.fragments.get(part.key))
+            elif isinstance(part, ModuleState) or len(value.data) > VALUES_MAX:
+                continue
+            if value is not None:
+                own[part.key] = tree.encode(value, "", shared.again)
+        return own
 
     def _names_digest(self, names: list) -> bytes:
         """Returns a digest by which a restore sees whether this rank had other tensors than rank 0, whose tree is stored."""
@@ -143,15 +156,20 @@ class State:
         ``loan`` keeps what the rows borrow. Raises UnsupportedValueError, which names the value."""
         known, names, steady = self._find(len(coordinates) > 1, loan, lazy)
         shared = arrays.Collector(self.layouts, None, self._known, taken=known.names)
-        root = {"version": VERSION, "framework": "torch", "world_size": len(coordinates),
-                "coordinates": list(coordinates), "parts": {part.key: self._part(part, names, known) for part in self.parts}}
+        fragments = self._fragments(names, shared)
+        is_shared = len(coordinates) > 1
+        own_arrays = keep(shared.arrays) if is_shared else {}
+        parts = {part.key: fragments.get(part.key) or self._part(part, names, known) for part in self.parts}
+        digests = {key: digest_of(item.data) for key, item in fragments.items() if is_shared and len(item.data) > VALUES_MAX}
+        root = {"version": VERSION, "framework": "torch", "world_size": len(coordinates), "coordinates": list(coordinates),
+                "parts": parts, "digests": digests}
         local = arrays.Collector(self.layouts, self.coordinate, self._known_local)
         if any(self.first):
             root["stages"] = {coordinates[rank]: coordinates[first] for rank, first in enumerate(self.first)}
         root_tree = tree.encode(root, "", shared)
         mine = {"version": VERSION, "rank": rank, "rng": rng.collect(), "names": self._names_digest([*known.names, *shared.arrays]),
                 "parts": {part.key: part.collect(names) for part in self.local_parts},
-                "own": self._own(root["parts"], shared, known) if len(coordinates) > 1 else {}}
+                "own": self._own(parts, shared, known) if is_shared else {}, "arrays": own_arrays, "digests": digests}
         blobs = [(STATE_BLOB, TREE, root_tree, REPLICATED, None),
                  (LOCAL_BLOB, TREE, tree.encode(mine, "", local), LOCAL, self.coordinate)]
         if any(self.first) and self.first[rank] == rank:
