@@ -123,6 +123,39 @@ def own_state(rank, world, url):
     return {"back": back["loader"]["at"], "said": said}
 
 
+def own_options(rank, world, url):
+    """What each rank holds of an optimizer and a scheduler comes in by DCP as it went out."""
+    group = dist.new_group(backend="gloo")
+
+    def job(lr):
+        model = torch.nn.Linear(3, 2)
+        optimizer = torch.optim.Adam(model.parameters(), lr=lr)
+        model(torch.ones(1, 3)).sum().backward()
+        optimizer.step()
+        return model, optimizer
+
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model, optimizer = job(0.5)
+    optimizer.param_groups[0]["lr"] = 0.1 * (rank + 1)
+    with Checkpointer(url, {"optim": optimizer, "model": model}, on_error="raise") as ck:
+        ck.save(1).durable.result(60)
+    loaded = {"optim": job(7.0)[1].state_dict()}
+    dcp.load(loaded, checkpoint_id="step-1", storage_reader=Reader(url), process_group=group)
+    return {"lr": loaded["optim"]["param_groups"][0]["lr"], "same": text(loaded["optim"]["state"]) == text(optimizer.state_dict()["state"])}
+
+
+def own_stage(rank, world, url):
+    """What a stage holds under everybody's name comes in by DCP on that stage."""
+    group = dist.new_group(backend="gloo")
+    model = torch.nn.ModuleDict({f"stage{rank}": torch.nn.Linear(2, 2)})
+    with Checkpointer(url, {"model": model, "extra": {"seen": list(range(rank, rank + 8000))}}, on_error="raise") as ck:
+        ck.save(1).durable.result(60)
+    loaded = {"extra": {"seen": []}}
+    dcp.load(loaded, checkpoint_id="step-1", storage_reader=Reader(url), process_group=group)
+    return loaded["extra"]["seen"][0]
+
+
 def cast(rank, world, url):
     """A whole checkpoint of float32 into shards of bfloat16, once read by each rank and once shared."""
     state = build(world, 4)

@@ -144,6 +144,20 @@ def test_a_ranks_own_state_is_given_to_its_rank_or_refused_by_name(url, ranks2):
         dcp.load({"loader": {"at": 0}}, checkpoint_id="step-1", storage_reader=Reader(url))
 
 
+def test_each_rank_gets_its_own_options_of_an_optimizer(url, ranks2):
+    assert ranks2.run("cases_doors.own_options", url=url) == [{"lr": 0.1 * (rank + 1), "same": True} for rank in range(2)]
+    loaded = {"optim": torch.optim.Adam(torch.nn.Linear(3, 2).parameters(), lr=7.0).state_dict()}
+    with pytest.warns(CairnWarning, match="optim: when this was saved, rank 1 held something else than rank 0"):
+        dcp.load(loaded, checkpoint_id="step-1", storage_reader=Reader(url))
+    assert loaded["optim"]["param_groups"][0]["lr"] == 0.1
+
+
+def test_each_rank_gets_what_its_own_stage_held(url, ranks2):
+    assert ranks2.run("cases_doors.own_stage", url=url) == [0, 1]
+    with pytest.warns(CairnWarning, match="extra: the stages held different ones"):
+        dcp.load({"extra": {"seen": []}}, checkpoint_id="step-1", storage_reader=Reader(url))
+
+
 def test_optimizers_are_found_as_pytorch_spells_them(url):
     """By number, as optimizer.state_dict() counts parameters, and flattened."""
     model = small_model()

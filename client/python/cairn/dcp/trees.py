@@ -8,6 +8,8 @@ flattened names of ``get_optimizer_state_dict``. A rank's own state is given to 
 
 from __future__ import annotations
 
+import functools
+import warnings
 from collections.abc import Mapping
 from typing import Any, Iterator, Optional
 
@@ -19,8 +21,9 @@ from .. import tree
 from ..client import LOCAL, TREE, Client
 from ..errors import UnsupportedError
 from ..torch.naming import TRANSPARENT
-from ..torch.optim import merge_partitions
-from ..torch.stages import STAGE_BLOB, merge
+from ..torch.optim import merge_partitions, with_own
+from ..torch.part import CairnWarning
+from ..torch.stages import STAGE_BLOB, merge, others_were_odd
 from ..torch.state import LOCAL_BLOB
 from ..torch.stored import EXTRA, leaves, longest, partition_of, spellings
 from ..tree import Deferred, Ref
@@ -204,23 +207,34 @@ def read(client: Client, result: Any, root: dict, deadline: Optional[float]) -> 
     world = dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
     mine = coordinates[dist.get_rank() if world > 1 else 0] if world == len(coordinates) else None
     partitioned = any(stored.get("partitioned") for stored in root["parts"].values())
-    wanted = coordinates if partitioned or stages else [mine or coordinates[0]]
+    wanted = coordinates if partitioned or stages or mine is None else [mine]
     client.set_tensors([])
     client.set_blobs([(LOCAL_BLOB, TREE, tree.encode(None), LOCAL, name) for name in wanted])
     op = client.restore(result.step, term=result.term, allow_older=False, deadline=deadline)
     op.result()
-    parts = root["parts"]
+    parts, notes = root["parts"], []
     if stages:
-        trees = [tree.decode(op.blob(STAGE_BLOB, name), deferred=True)["parts"] for name in dict.fromkeys(stages.values())]
-        parts, _ = merge(trees, False)
+        ordered = sorted(dict.fromkeys(stages.values()), key=lambda name: mine is not None and name != stages.get(mine))  # its own first
+        parts, notes = merge([tree.decode(op.blob(STAGE_BLOB, name), deferred=True)["parts"] for name in ordered], mine is not None)
     spread = [partition_of(op, name, bool(stages)) for name in coordinates] if partitioned else []
-    local = tree.decode(op.blob(LOCAL_BLOB, mine or coordinates[0]), deferred=True)
+    states = [tree.decode(op.blob(LOCAL_BLOB, name), deferred=True) for name in ([mine] if mine is not None else coordinates)]
+    local = states[0]
+    for text in notes + (others_were_odd(states) if mine is None else []):
+        warnings.warn(text, CairnWarning, stacklevel=2)
+
+    @functools.lru_cache(None)
+    def arrays() -> dict:
+        return {item.name: Ref(item.name, "torch", item.dtype, item.shape) for item in op.entries() if item.kind == 0 and not item.coordinate}
+
     entries, modules = StateEntries(), [key for key, stored in parts.items() if stored.get("kind") == "module"]
     for key, stored in parts.items():
-        own = local.get("own", {}).get(key) if mine is not None and stored.get("kind") in ("object", "value") else None
+        data = local.get("own", {}).get(key) if mine is not None else None
+        own = tree.decode(data, deferred=True) if data is not None else {}
         if stored.get("partitioned"):
             stored["state"] = merge_partitions(key, spread, bool(stages))
-        entries.add_part(key, tree.decode(own, deferred=True) if own is not None else stored, modules)
+        elif own.get("kind") == stored.get("kind"):
+            stored = with_own(key, stored, own, lambda name: arrays().get(name)) if stored["kind"] == "optimizer" else own
+        entries.add_part(key, stored, modules)
     for key, stored in local["parts"].items():
         if mine is None:
             entries.refuse(key, f"{key}: its state belongs to each of the {len(coordinates)} ranks that saved, but {world} load now; restore "

@@ -191,29 +191,7 @@ class OptimizerState(Part):
         return {"kind": self.kind, "options": [group["options"] for group in stored["groups"]], "other": stored["other"], **of_state}
 
     def with_own(self, stored: dict, own: dict, find: Callable[[str], Optional[Ref]]) -> dict:
-        found = {**stored, "other": own["other"]}
-        if len(own["options"]) == len(stored["groups"]):
-            found["groups"] = [{**group, "options": options} for group, options in zip(stored["groups"], own["options"])]
-        found["state"] = {} if own["lacks"] is None else {
-            **self._completed(stored, own, find), **own["trees"]}
-        return found
-
-    def _completed(self, stored: dict, own: dict, find: Callable[[str], Optional[Ref]]) -> dict:
-        state: dict = {}
-        lacks = set(own["lacks"])
-        for name in [name for group in stored["groups"] for name in group["params"]]:
-            known = stored["state"].get(name)
-            schema = own["schemas"][own["which"].get(name, 0)] if own["schemas"] else ()
-            if name in lacks or name in own["trees"]:
-                continue
-            if type(known) is not dict or [entry[0] for entry in schema] != list(known):
-                known = {entry[0]: find(path_join(f"{self.key}.{name}", entry[0])) for entry in schema if entry[1]}
-                if None in known.values() or not schema:
-                    if name in stored["state"]:
-                        state[name] = stored["state"][name]
-                    continue
-            state[name] = {key: known[key] if is_tensor else plain for key, is_tensor, plain in schema}
-        return state
+        return with_own(self.key, stored, own, find)
 
     # --- restore ------------------------------------------------------------------------------------------------
 
@@ -344,6 +322,34 @@ class OptimizerState(Part):
                 if type(value) is Ref:
                     found = self._live(param, live[key]) if isinstance(live[key], torch.Tensor) else live[key]
                     plan.check_live(path_join(f"{self.key}.{name}", key), value, found)
+
+
+def with_own(key: str, stored: dict, own: dict, find: Callable[[str], Optional[Ref]]) -> dict:
+    """Returns the stored state as a rank had it whose share of it is ``own``; see ``Part.with_own``."""
+    found = {**stored, "other": own["other"]}
+    if len(own["options"]) == len(stored["groups"]):
+        found["groups"] = [{**group, "options": options} for group, options in zip(stored["groups"], own["options"])]
+    found["state"] = {} if own["lacks"] is None else {
+        **_completed(key, stored, own, find), **own["trees"]}
+    return found
+
+
+def _completed(key: str, stored: dict, own: dict, find: Callable[[str], Optional[Ref]]) -> dict:
+    state: dict = {}
+    lacks = set(own["lacks"])
+    for name in [name for group in stored["groups"] for name in group["params"]]:
+        known = stored["state"].get(name)
+        schema = own["schemas"][own["which"].get(name, 0)] if own["schemas"] else ()
+        if name in lacks or name in own["trees"]:
+            continue
+        if type(known) is not dict or [entry[0] for entry in schema] != list(known):
+            known = {entry[0]: find(path_join(f"{key}.{name}", entry[0])) for entry in schema if entry[1]}
+            if None in known.values() or not schema:
+                if name in stored["state"]:
+                    state[name] = stored["state"][name]
+                continue
+        state[name] = {entry: known[entry] if is_tensor else plain for entry, is_tensor, plain in schema}
+    return state
 
 
 def _schema(state: Any) -> Optional[tuple]:

@@ -27,7 +27,7 @@ from .part import CairnWarning, Part
 from .parts import ValueState, make_part, stored_names
 from .plan import Plan
 from .share import Sharing
-from .stages import STAGE_BLOB, merge
+from .stages import STAGE_BLOB, merge, others_were_odd
 from .state import DCP_BLOB, LOCAL_BLOB, State, names_digest
 from .stored import dcp_values, partition_of, stored_root
 
@@ -45,11 +45,6 @@ def parse_step(step: Union[str, int]) -> tuple:
         if number.isdecimal() and (term.isdecimal() and int(term) > 0 if at else True):
             return int(number), int(term) if at else 0
     raise InvalidError.of(f'step is {step!r}; it must be "latest", a number, or "STEP@TERM"')
-
-
-def _ranks(ranks: Sequence[int]) -> str:
-    shown = ", ".join(map(str, ranks[:8])) + (f" and {len(ranks) - 8} more" if len(ranks) > 8 else "")
-    return f"rank {shown}" if len(ranks) == 1 else f"ranks {shown}"
 
 
 class Restore:
@@ -314,16 +309,7 @@ class Restore:
         word where the others were different."""
         self._own_arrays = {} if self._local is None else self._local.get("arrays", {})
         if self._local is None:
-            others = sorted({name for state in states for name in state.get("arrays", {})
-                             if state["arrays"][name] != states[0].get("arrays", {}).get(name)})
-            if others and plan.only.is_all:
-                plan.warnings.append(f"{similar.listed(others)}: when this was saved, the ranks held different tensors; they are others now, and "
-                                     "what comes back is of several ranks")
-            for key in sorted({key for state in states for key in state.get("own", {})}):
-                odd = [rank for rank, state in enumerate(states) if state.get("own", {}).get(key) != states[0].get("own", {}).get(key)]
-                if odd and plan.only.is_all:
-                    plan.warnings.append(f"{key}: when this was saved, {_ranks(odd)} held something else than rank 0; the ranks are others "
-                                         "now, and rank 0's comes back on all")
+            plan.warnings.extend(others_were_odd(states) if plan.only.is_all else ())
             return
         for key, digest in self._local.get("digests", {}).items():
             if root.get("digests", {}).get(key) != digest and plan.only.is_all:

@@ -12,6 +12,7 @@ from __future__ import annotations
 from typing import Any, Sequence
 
 from ..errors import FormatError, InvalidError
+from .similar import listed
 
 STAGE_BLOB = "cairn.stage"
 _BY_NAME = ("tensors", "aliases", "transient", "extra")
@@ -48,6 +49,26 @@ def merge(stages: Sequence[dict], has_own: bool) -> tuple:
                 notes.append(key)
     return merged, [f"{key}: the stages held different ones, and the ranks are others now: the first stage's comes back"
                     for key in dict.fromkeys(notes)]
+
+
+def others_were_odd(states: Sequence[dict]) -> list:
+    """Returns warnings about what the ranks should have had alike and had not, where the ranks have changed. ``states`` are their
+    local trees."""
+    others = sorted({name for state in states for name in state.get("arrays", {})
+                     if state["arrays"][name] != states[0].get("arrays", {}).get(name)})
+    notes = [f"{listed(others)}: when this was saved, the ranks held different tensors; they are others now, and what comes back is of "
+             "several ranks"] if others else []
+    for key in sorted({key for state in states for key in state.get("own", {})}):
+        odd = [rank for rank, state in enumerate(states) if state.get("own", {}).get(key) != states[0].get("own", {}).get(key)]
+        if odd:
+            notes.append(f"{key}: when this was saved, {_ranks(odd)} held something else than rank 0; the ranks are others now, and rank 0's "
+                         "comes back on all")
+    return notes
+
+
+def _ranks(ranks: Sequence[int]) -> str:
+    shown = ", ".join(map(str, ranks[:8])) + (f" and {len(ranks) - 8} more" if len(ranks) > 8 else "")
+    return f"rank {shown}" if len(ranks) == 1 else f"ranks {shown}"
 
 
 def _is_same(a: Any, b: Any) -> bool:
