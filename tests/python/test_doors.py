@@ -236,6 +236,16 @@ def test_numbers_as_names_of_parameters_are_not_taken_for_their_places(url, way)
     assert_same(optimizer_view(back), right)
 
 
+@pytest.mark.parametrize("wanted", [{"k": {"a.b": torch.zeros(2)}}, {"e": {1: torch.zeros(1)}}])
+def test_a_name_that_two_entries_have_in_dcp_is_an_error(url, wanted):
+    save(url, {"k": {"a.b": torch.ones(2), "a": {"b": torch.full((2,), 2.)}, "c": 3}, "e": {1: torch.ones(1), "1": torch.zeros(1)}}, step=1)
+    with pytest.raises(CheckpointException, match=r"(k\.a\.b|e\.1): two entries of the saved state have this name in DCP"):
+        dcp.load(wanted, checkpoint_id="step-1", storage_reader=Reader(url))
+    others = {"k": {"c": 0}}
+    dcp.load(others, checkpoint_id="step-1", storage_reader=Reader(url))
+    assert others == {"k": {"c": 3}}
+
+
 def test_a_number_that_may_be_a_name_or_a_place_is_an_error(url):
     model, optimizer = numbered(([2, 1, 0], [3]), 0.5)
     save(url, {"model": model, "optim": optimizer}, step=1)

@@ -98,7 +98,9 @@ def test_the_run_is_listed_and_asked_about(url):
         newest, oldest = ck.list()
         assert (newest.step, oldest.step, newest.latest, oldest.latest) == (2, 1, True, False)
         assert ck.status() == newest and ck.status(1) == oldest and ck.status("1").tags == ("t1",)
-        assert ck.status("2@1").state == "committed" and ck.status("7@1").state == "none"
+        assert ck.status("2@1").state == "committed" and ck.status("2@1").health == "verified"
+        with pytest.raises(cairn.NotFoundError, match="step 7 of term 1 was asked for"):
+            ck.status("7@1")
         with pytest.raises(cairn.NotFoundError, match="step 7 is not among"):
             ck.status(7)
     with pytest.raises(cairn.ClosedError):

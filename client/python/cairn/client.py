@@ -131,7 +131,7 @@ class Checkpoint:
         commit_time: When it was committed, in seconds since 1970 UTC.
         world_size: The number of ranks that saved it.
         state: "committed", "open", "aborted", "forgotten" or "none".
-        health: "verified", "suspect" or "damaged".
+        health: "verified", "suspect" or "damaged"; None if it is not committed.
         superseded: True if it is not on the lineage.
         latest: True if it is the one that LATEST restores.
         tags: The tags of the save and those annotated since; None from ``Client.status``.
@@ -147,7 +147,7 @@ class Checkpoint:
     commit_time: float
     world_size: int
     state: str
-    health: str
+    health: Optional[str]
     superseded: bool
     latest: bool
     tags: Optional[tuple] = field(default=None, compare=False)
@@ -157,10 +157,11 @@ class Checkpoint:
 def _checkpoint(row: Sequence, tags: Optional[Sequence] = None, metrics: Optional[Sequence] = None) -> Checkpoint:
     (term, step, sequence, plain, stored, parent_term, parent_step, time_ns, world, state, health, superseded,
      latest) = row
+    known = _STATES[state] if 0 <= state < len(_STATES) else "unknown"
+    verdict = _HEALTH[health] if 0 <= health < len(_HEALTH) else "unknown"
     return Checkpoint(term, step, sequence, plain, stored,
-                      (parent_term, parent_step) if parent_term else None, time_ns / 1e9, world,
-                      _STATES[state] if 0 <= state < len(_STATES) else "unknown",
-                      _HEALTH[health] if 0 <= health < len(_HEALTH) else "unknown", bool(superseded), bool(latest),
+                      (parent_term, parent_step) if parent_term else None, time_ns / 1e9, world, known,
+                      verdict if known == "committed" else None, bool(superseded), bool(latest),
                       None if tags is None else tuple(tags), None if metrics is None else dict(metrics))
 
 

@@ -84,6 +84,7 @@ class StateEntries(Mapping):
     def __init__(self) -> None:
         self._leaves: dict = {}  # name -> (path, value, coordinate)
         self._refused: dict = {}  # key -> why it cannot be had
+        self._clashes: set = set()  # names of which there are two
         self._optimizers: dict = {}  # key -> _Spelling
 
     # --- what DCP asks ----------------------------------------------------------------------------------------------
@@ -93,6 +94,9 @@ class StateEntries(Mapping):
         if key in self._refused:
             raise UnsupportedError.of(self._refused[key])
         value = self._leaf(fqn)[1]
+        if self._spelled(fqn) in self._clashes:
+            raise UnsupportedError.of(f"{fqn}: two entries of the saved state have this name in DCP, which joins keys by dots and takes 1 and "
+                                      "\"1\" for one key; restore it by cairn.torch.Checkpointer, or leave it out of the state dict")
         if type(value) is Deferred and value.tag == tree.BITS_TAG:
             raise UnsupportedError.of(f"{fqn}: PyTorch pickles no {value.child['dtype']}, which DCP's planners would have to; restore it by "
                                       "cairn.torch.Checkpointer, or leave it out of the state dict")
@@ -170,14 +174,19 @@ class StateEntries(Mapping):
 
     def add(self, path: tuple, value: Any, coordinate: Optional[str] = None) -> None:
         for at, leaf in leaves(path, value):
-            self._leaves[".".join(map(str, at))] = (at, leaf, coordinate)
+            self._put(".".join(map(str, at)), (at, leaf, coordinate))
+
+    def _put(self, fqn: str, leaf: tuple) -> None:
+        if fqn in self._leaves:
+            self._clashes.add(fqn)
+        self._leaves[fqn] = leaf
 
     def add_part(self, key: str, stored: dict, modules: list, coordinate: Optional[str] = None) -> None:
         """Adds what Checkpointer has stored of one key."""
         if stored.get("kind") == "module":
             tensors, aliases = stored["tensors"], stored["aliases"]
             for name, value in {**tensors, **{alias: tensors[first] for alias, first in aliases.items()}}.items():
-                self._leaves[f"{key}.{name}"] = ((key, name), value, None)
+                self._put(f"{key}.{name}", ((key, name), value, None))
             for name, value in stored["extra"].items():
                 self.add((key, f"{name}.{EXTRA}" if name else EXTRA), value)
         elif stored.get("kind") == "optimizer":

@@ -477,12 +477,16 @@ class Checkpointer:
             timeout: Seconds to wait for the server; None is the ``io_deadline``.
 
         Raises:
-            NotFoundError: No term was given, and no committed checkpoint on the lineage has this step.
+            NotFoundError: There never was such a checkpoint; without a term, no committed one on the lineage has this step.
         """
         client = self._live()
         number, term = parse_step(step)
         if term:
-            return client.status(term, number, timeout)
+            found = client.status(term, number, timeout)
+            if found.state == "none":
+                raise NotFoundError.of(f"step {number} of term {term} was asked for, and the run has never had it; Checkpointer.list() has what "
+                                       "there is")
+            return found
         for item in client.list(timeout):
             if item.latest if number == LATEST else item.step == number and not item.superseded:
                 return item
