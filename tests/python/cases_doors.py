@@ -3,6 +3,7 @@
 
 import warnings
 
+import numpy
 import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
@@ -154,6 +155,29 @@ def own_stage(rank, world, url):
     loaded = {"extra": {"seen": []}}
     dcp.load(loaded, checkpoint_id="step-1", storage_reader=Reader(url), process_group=group)
     return loaded["extra"]["seen"][0]
+
+
+def own_tensors(rank, world, url):
+    """Small tensors outside models are each rank's own, and a large one that differs is named."""
+    group = dist.new_group(backend="gloo")
+    big = torch.zeros(1 << 20)
+    state = {"t": torch.full((64,), float(rank)), "extra": {"a": numpy.full(3, rank)}, "big": big, "huge": ["x" * 1000 + str(rank)] * 2000}
+    with Checkpointer(url, state, on_error="raise") as ck:
+        ck.save(1).durable.result(60)
+        big.fill_(float(rank))
+        ck.save(2).durable.result(60)
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        dcp.load({"huge": []}, checkpoint_id="step-1", storage_reader=Reader(url), process_group=group)
+    assert any("huge: when this was saved" in str(item.message) for item in told) == (rank > 0)
+    loaded, said = {"t": torch.zeros(64), "extra": {"a": None}, "big": torch.ones(1 << 20)}, ""
+    dcp.load(loaded, checkpoint_id="step-1", storage_reader=Reader(url), process_group=group)
+    assert not loaded["big"].any()
+    try:
+        dcp.load({"big": big}, checkpoint_id="step-2", storage_reader=Reader(url), process_group=group)
+    except dcp.api.CheckpointException as error:
+        said = str(error)
+    return loaded["t"].tolist() == [rank] * 64 and loaded["extra"]["a"].tolist() == [rank] * 3, "big: when this was saved" in said
 
 
 def cast(rank, world, url):

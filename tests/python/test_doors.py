@@ -152,6 +152,10 @@ def test_each_rank_gets_its_own_options_of_an_optimizer(url, ranks2):
     assert loaded["optim"]["param_groups"][0]["lr"] == 0.1
 
 
+def test_tensors_that_differ_come_to_their_ranks_or_are_named(url, ranks2):
+    assert ranks2.run("cases_doors.own_tensors", url=url) == [[True, True]] * 2
+
+
 def test_each_rank_gets_what_its_own_stage_held(url, ranks2):
     assert ranks2.run("cases_doors.own_stage", url=url) == [0, 1]
     with pytest.warns(CairnWarning, match="extra: the stages held different ones"):

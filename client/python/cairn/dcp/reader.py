@@ -22,14 +22,18 @@ from torch.distributed.checkpoint.storage import StorageReader
 
 from .. import tree
 from ..client import BYTES, DTYPES, LATEST, LOCAL, SHARDED, Client
-from ..errors import CairnError, ConflictError, DtypeMismatchError, InvalidError, NotFoundError, UnsupportedError
+from ..errors import (CairnError, ConflictError, DtypeMismatchError, InvalidError, NotFoundError, ReplicasDifferError,
+                      UnsupportedError)
 from ..torch import arrays
 from ..torch.device import settle
+from ..torch.own import put_back
+from ..torch.similar import listed
 from ..torch.stored import checkpointer_root
 from . import metadata as codec
 from . import trees
 from .items import METADATA_BLOB
 from ..names import is_url, parse_id, split_url
+from ..tree import Ref
 from .session import note_load
 from .trees import StateEntries
 
@@ -222,6 +226,8 @@ class Reader(StorageReader):
         if rows:
             settle(row[-1] - 1 for row in rows if row[-1])
             self._restore(client, rows, [])
+        _take_own(metadata, [(Ref(name, "torch", box.dtype, box.shape), coordinate, box.memory) for (name, coordinate), of_tensor in boxes.items()
+                             for box in of_tensor.values() if box.sizes == box.shape])
         for of_tensor in boxes.values():
             for box in of_tensor.values():
                 box.spread()
@@ -246,6 +252,7 @@ class Reader(StorageReader):
         made = {place: arrays.empty(ref) for place, ref in found.items()}
         if made:
             self._restore(client, [_whole(found[place], made[place], place[1]) for place in made], [])
+            _take_own(metadata, [(found[place], place[1], made[place]) for place in made])
         for item in items:
             name = item.storage_index.fqn
             data = io.BytesIO(pickles.get(name, b""))
@@ -260,6 +267,16 @@ class Reader(StorageReader):
             raise UnsupportedError.of(f"{name}: it was stored as an opaque pickle, and reading it executes code that it contains; if "
                                       "you trust the store and the author of the checkpoint, use Reader(allow_opaque=True)")
         return data
+
+
+def _take_own(metadata: Metadata, arrived: list) -> None:
+    """Gives tensors that all ranks should have alike the bytes that this rank had, as Checkpointer keeps them."""
+    kept = getattr(metadata.state_dict_metadata, "kept", {})
+    odd = [ref.name for ref, coordinate, array in arrived if coordinate is None and ref.name in kept and not put_back(ref, array, kept[ref.name])]
+    if odd:
+        raise ReplicasDifferError.of(f"{listed(odd)}: when this was saved, the ranks held different tensors under one name, too large to be kept "
+                                     "for each rank, so what is stored is of several ranks; use per_rank where ranks differ, or leave it out of "
+                                     "the state dict")
 
 
 def _row(place: tuple, boxes: list) -> tuple:

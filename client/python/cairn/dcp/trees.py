@@ -22,6 +22,7 @@ from ..client import LOCAL, TREE, Client
 from ..errors import UnsupportedError
 from ..torch.naming import TRANSPARENT
 from ..torch.optim import merge_partitions, with_own
+from ..torch.own import not_kept
 from ..torch.part import CairnWarning
 from ..torch.stages import STAGE_BLOB, merge, others_were_odd
 from ..torch.state import LOCAL_BLOB
@@ -84,6 +85,7 @@ class StateEntries(Mapping):
     def __init__(self) -> None:
         self._leaves: dict = {}  # name -> (path, value, coordinate)
         self._refused: dict = {}  # key -> why it cannot be had
+        self.kept: dict = {}  # name of a stored tensor -> what this rank has kept of its own
         self._clashes: set = set()  # names of which there are two
         self._optimizers: dict = {}  # key -> _Spelling
 
@@ -228,7 +230,7 @@ def read(client: Client, result: Any, root: dict, deadline: Optional[float]) -> 
     spread = [partition_of(op, name, bool(stages)) for name in coordinates] if partitioned else []
     states = [tree.decode(op.blob(LOCAL_BLOB, name), deferred=True) for name in ([mine] if mine is not None else coordinates)]
     local = states[0]
-    for text in notes + (others_were_odd(states) if mine is None else []):
+    for text in notes + (others_were_odd(states) if mine is None else not_kept(root, local)):
         warnings.warn(text, CairnWarning, stacklevel=2)
 
     @functools.lru_cache(None)
@@ -236,6 +238,7 @@ def read(client: Client, result: Any, root: dict, deadline: Optional[float]) -> 
         return {item.name: Ref(item.name, "torch", item.dtype, item.shape) for item in op.entries() if item.kind == 0 and not item.coordinate}
 
     entries, modules = StateEntries(), [key for key, stored in parts.items() if stored.get("kind") == "module"]
+    entries.kept = local.get("arrays", {}) if mine is not None else {}
     for key, stored in parts.items():
         data = local.get("own", {}).get(key) if mine is not None else None
         own = tree.decode(data, deferred=True) if data is not None else {}

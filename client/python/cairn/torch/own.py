@@ -55,6 +55,13 @@ def keep(found: Mapping[str, tuple]) -> dict:
     return kept
 
 
+def not_kept(root: dict, local: dict) -> list:
+    """Returns warnings about values that a rank had otherwise than rank 0, and of which there was too much to keep."""
+    known = root.get("digests", {})
+    return [f"{key}: when this was saved, this rank held something else than rank 0, and too much to be kept for each rank; rank 0's comes "
+            f"back. Use per_rank({key}) where ranks differ" for key, digest in local.get("digests", {}).items() if known.get(key) != digest]
+
+
 def put_back(ref: Ref, array: Any, kept: Any) -> bool:
     """Writes this rank's own bytes into a restored array. Returns False if only a sample is kept, and the array differs from it."""
     if isinstance(array, Sharded):

@@ -23,6 +23,7 @@ from .group import Group
 from .local import refuse_reshape
 from .only import RNG, Only
 from .optim import merge_partitions
+from .own import not_kept
 from .part import CairnWarning, Part
 from .parts import ValueState, make_part, stored_names
 from .plan import Plan
@@ -311,10 +312,7 @@ class Restore:
         if self._local is None:
             plan.warnings.extend(others_were_odd(states) if plan.only.is_all else ())
             return
-        for key, digest in self._local.get("digests", {}).items():
-            if root.get("digests", {}).get(key) != digest and plan.only.is_all:
-                plan.warnings.append(f"{key}: when this was saved, this rank held something else than rank 0, and too much to be kept "
-                                     f"for each rank; rank 0's comes back. Use per_rank({key}) where ranks differ")
+        plan.warnings.extend(not_kept(root, self._local) if plan.only.is_all else ())
         stored: dict = {}
 
         def find(name: str) -> Optional[Ref]:
