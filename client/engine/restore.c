@@ -357,6 +357,7 @@ static enum sm_result plan_end(struct restore *restore)
         return SM_AGAIN;
     }
     move(restore, RS_READ);
+    restore->has_moved = true;
     restore_read_start(restore);
     return SM_AGAIN;
 }
@@ -590,6 +591,12 @@ static void tell_others(struct restore *restore, int code, const char *why)
     }
 }
 
+static const char *state_after(const struct restore *restore)
+{
+    return restore->has_moved ? "do not use the state in memory"
+                              : "the state in memory is as it was";
+}
+
 /* The deadline of the restore has passed. The other ranks are told, because none of them can use
  * what it has restored. */
 static void on_timer(struct timer *timer)
@@ -597,13 +604,14 @@ static void on_timer(struct timer *timer)
     struct restore *restore = container_of(timer, struct restore, timer);
     const struct link *link = &restore->engine->link;
     struct diag diag = DIAG_INIT;
-    diag_set(&diag, CAIRN_E_TIMED_OUT,
-             "the restore took over %llu ms (in state %s)%s%s; do not use the state in memory",
+    bool is_up = link_is_up(link);
+    int code = is_up || restore->has_moved ? CAIRN_E_TIMED_OUT : CAIRN_E_UNREACHABLE;
+    diag_set(&diag, code, "the restore took over %llu ms (in state %s)%s%s; %s",
              (unsigned long long)restore->user->deadline_ms, sm_state_name(&restore->sm),
-             link_is_up(link) ? "" : "; there was no connection: ",
-             link_is_up(link) ? "" : diag_text(&link->diag, link->diag.code));
-    tell_others(restore, CAIRN_E_TIMED_OUT, diag.text);
-    restore_fail(restore, CAIRN_E_TIMED_OUT, &diag);
+             is_up ? "" : "; there was no connection: ",
+             is_up ? "" : diag_text(&link->diag, link->diag.code), state_after(restore));
+    tell_others(restore, code, diag.text);
+    restore_fail(restore, code, &diag);
 }
 
 /* --- the states -------------------------------------------------------------------- */
@@ -676,8 +684,8 @@ void engine_restore_abort(struct engine_restore *user)
 {
     struct diag diag = DIAG_INIT;
     if (user->impl) {
-        diag_set(&diag, CAIRN_E_CANCELLED,
-                 "the caller aborted the restore; do not use the state in memory");
+        diag_set(&diag, CAIRN_E_CANCELLED, "the caller aborted the restore; %s",
+                 state_after(user->impl));
         tell_others(user->impl, CAIRN_E_CANCELLED, diag.text);
         restore_fail(user->impl, CAIRN_E_CANCELLED, &diag);
     }

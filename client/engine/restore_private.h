@@ -98,6 +98,7 @@ struct restore {
     struct engine_call call;
     /* asked: `call` is in use by the present state. come: it has ended, with call_status. */
     bool asked, come;
+    bool has_moved; /* reads into the registered memory have begun, in this try or before */
     int call_status;
     struct timer timer;
     struct post post;
