@@ -61,6 +61,7 @@ int engine_new(const struct engine_options *options,
     list_init(&engine->saves);
     list_init(&engine->restores);
     list_init(&engine->calls);
+    list_init(&engine->untold);
     agreement_init(&engine->agreement);
     link_init(&engine->link, engine);
     encode_pool_init(&engine->encode_pool, options->encoding);
@@ -243,6 +244,10 @@ static void on_closed_post(struct post *post)
     CHECK(list_is_empty(&engine->saves));
     CHECK(list_is_empty(&engine->restores));
     CHECK(list_is_empty(&engine->calls));
+    CHECK(engine->telling == 0);
+    for (struct list *node; (node = list_pop(&engine->untold)) != NULL;) {
+        free(list_item(node, struct untold, link));
+    }
     engine->magic = 0;
     encode_pool_fini(&engine->encode_pool);
     agreement_fini(&engine->agreement);

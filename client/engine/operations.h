@@ -44,6 +44,14 @@ struct engine_op {
     const struct engine_op_ops *ops;
 };
 
+/* A step that this rank has declined, and of which it still has to tell the other ranks
+ * (save_untold.c). */
+struct untold {
+    struct list link; /* of engine->untold */
+    uint64_t step, end_ms;
+    struct diag why;
+};
+
 struct prepare { /* making the arena ahead of the first save */
     struct work work;
     struct registered *set; /* holds a reference; NULL if there is nothing to prepare */
@@ -69,7 +77,10 @@ struct engine {
     struct engine_options options; /* label is a copy */
     struct link link;
     struct list saves, restores, calls; /* of struct engine_op */
-    uint64_t op_count;                  /* numbers the operations, for traces */
+    struct list untold;                 /* of struct untold, oldest first */
+    uint32_t telling;                   /* saves that tell of such steps now */
+    bool outage;       /* a save was skipped for want of a server, and none is durable since */
+    uint64_t op_count; /* numbers the operations, for traces */
     void (*ready)(void *user, int status, const struct diag *diag);
     void *ready_user;
     bool ready_told, closing;

@@ -138,6 +138,7 @@ static void on_retry(struct timer *timer)
 static void on_up(struct engine_op *op)
 {
     struct save *save = save_of_op(op);
+    save_untold_tell(save->common.engine, save->common.set, engine_save_start);
     if (sm_is(&save->sm, SV_LINK) || sm_is(&save->sm, SV_ABORT)) {
         save_wake(&save->common);
     }
@@ -247,16 +248,17 @@ static void init(struct save *save)
  * opening. */
 static int refuse_same_step(const struct engine *engine, const struct save *save, struct diag *diag)
 {
+    uint64_t step = save->common.user->step;
+    bool is_busy = save_untold_has(engine, step);
     list_each (node, &engine->saves) {
         const struct save *other = list_item(node, struct save, common.op.link);
-        if (other != save && other->common.user->step == save->common.user->step &&
-            !sm_is(&other->sm, SV_END)) {
-            return diag_set(diag, CAIRN_E_BUSY,
-                            "step %llu is being saved already: wait for that save, then try again",
-                            (unsigned long long)save->common.user->step);
-        }
+        is_busy |= other != save && other->common.user->step == step && !sm_is(&other->sm, SV_END);
     }
-    return 0;
+    return is_busy ? diag_set(diag, CAIRN_E_BUSY,
+                              "step %llu is being saved already: wait for that save, then try "
+                              "again",
+                              (unsigned long long)step)
+                   : 0;
 }
 
 static void on_no_memory(struct post *post)
@@ -271,6 +273,9 @@ void engine_save_start(struct engine *engine, struct engine_save *user)
     struct diag diag = DIAG_INIT;
     CHECK(engine->magic == ENGINE_MAGIC);
     diag_clear(&user->diag);
+    if (!save_untold_is_teller(user)) {
+        save_untold_tell(engine, user->set, engine_save_start); /* of saves before it */
+    }
     struct save *save = calloc(1, sizeof *save);
     if (!save) {
         diag_set(&user->diag, CAIRN_E_NO_MEMORY, "no memory for the save of step %llu",

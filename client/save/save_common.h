@@ -55,6 +55,17 @@ static inline bool save_is_over(const struct save_common *common)
     return common->status != 0 || common->reach == REACH_DECIDED;
 }
 
+/* save_untold.c. Notes a declined step that its caller has been told of, so that the other ranks
+ * will hear of it. Returns false if there is no memory. */
+bool save_untold_add(const struct save_common *common, const struct diag *why);
+/* Returns whether such a step waits for a connection. */
+bool save_untold_has(const struct engine *engine, uint64_t step);
+/* Begins to tell, if there is a connection, by saves that `start` starts. Any set of this rank will
+ * do. */
+typedef void save_start_fn(struct engine *engine, struct engine_save *save);
+void save_untold_tell(struct engine *engine, struct registered *set, save_start_fn *start);
+bool save_untold_is_teller(const struct engine_save *user);
+
 static inline void save_wake(struct save_common *common) { common->events->wake(common); }
 
 static inline void save_fail(struct save_common *common, int status, const struct diag *diag)

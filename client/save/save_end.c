@@ -21,6 +21,7 @@ enum sm_result save_end_committed(struct save *save)
     diag_clear(&save->common.user->diag);
     save_part_keep(&save->part);
     save->common.reach = REACH_DECIDED;
+    save->common.engine->outage = false;
     save->room.lent = false;
     return save_move(save, SV_DRAIN);
 }

@@ -15,6 +15,7 @@
 enum {
     STAGE_POLL_MS = 250,    /* between two looks at a server that may be away */
     STAGE_OTHERS_MS = 5000, /* how long a save in flight may wait for other ranks */
+    STAGE_OUTAGE_MS = 1000, /* the same while saves are skipped: none is durable since */
     STAGE_DECLINED_MAX = 16 /* saves that the other ranks have not been told of */
 };
 
@@ -484,7 +485,8 @@ static bool is_waiting(const struct save_stage *stage)
 }
 
 /* Returns whether the room that this save waits for is held by one that has long been waiting for
- * other ranks, which may have no way to a server. */
+ * other ranks, which may have no way to a server. They get time to come back with the connection,
+ * but only before the first save of an outage is skipped. */
 static bool is_held_up(const struct save_stage *stage)
 {
     const struct engine *engine = stage->common->engine;
@@ -497,25 +499,29 @@ static bool is_held_up(const struct save_stage *stage)
         if (other->stage->room->extent) {
             bool waits = other->reach == REACH_NOTHING || other->reach == REACH_SEALED;
             uint64_t since_ms = other->reach == REACH_SEALED ? other->sealed_ms : other->begun_ms;
-            return waits && now_ms - max_u64(since_ms, engine->link.turned_ms) >= STAGE_OTHERS_MS;
+            return waits && (engine->outage ? now_ms - since_ms >= STAGE_OUTAGE_MS
+                                            : now_ms - max_u64(since_ms, engine->link.turned_ms) >=
+                                                  STAGE_OTHERS_MS);
         }
     }
     return false;
 }
 
-/* Ends the oldest declined save if too many wait to be told to the other ranks. */
-static void drop_oldest(struct engine *engine)
+/* Ends the oldest declined save if too many wait to be told to the other ranks. Its step is noted,
+ * because another rank may have kept its part and wait for this one. */
+static void shorten_oldest(struct engine *engine)
 {
     struct save_stage *oldest = NULL;
     uint32_t count = 0;
     list_each (node, &engine->saves) {
         struct save_stage *other = list_item(node, struct save_common, op.link)->stage;
-        if (sm_is(&other->sm, ST_DECLINED) && !save_is_over(other->common)) {
+        if (sm_is(&other->sm, ST_DECLINED) && !save_is_over(other->common) &&
+            !save_untold_is_teller(other->common->user)) {
             oldest = oldest ? oldest : other;
             count++;
         }
     }
-    if (count > STAGE_DECLINED_MAX) {
+    if (count > STAGE_DECLINED_MAX && save_untold_add(oldest->common, &oldest->declined)) {
         save_fail(oldest->common, oldest->declined.code, &oldest->declined);
     }
 }
@@ -533,10 +539,12 @@ static void decline_for_server(struct save_stage *stage, bool is_away)
     }
     diag_set(&diag, CAIRN_E_SKIPPED, "step %llu was skipped because %s (rank %u)%s%.250s", step,
              is_away ? "the server is away"
-                     : "the save before it waits for ranks that cannot reach the server",
+                     : "the save before it waits for other ranks, and a rank cannot reach the "
+                       "server, or is late",
              stage->common->engine->options.rank, is_away ? ": " : "", why);
+    stage->common->engine->outage = true;
     decline(stage, &diag);
-    drop_oldest(stage->common->engine);
+    shorten_oldest(stage->common->engine);
 }
 
 /* Lets the caller go on if it waits and no server answers. A connection on which nothing comes is

@@ -8,6 +8,7 @@
  */
 #include <stdio.h>
 
+#include "engine/operations.h"
 #include "engine_world.h"
 #include "support/unit_test.h"
 
@@ -402,6 +403,12 @@ static void saves_are_skipped_while_the_server_is_silent(void **state)
     without_a_server_saves_are_skipped(2, false, true);
 }
 
+static void cut_off(struct world *world, unsigned rank, bool is_cut)
+{
+    sim_partition(world->sim, sim_host_name(world->ranks[rank].host), NULL, is_cut);
+    sim_partition(world->sim, NULL, sim_host_name(world->ranks[rank].host), is_cut);
+}
+
 /* Goal: one rank has no way to the server. It skips, the other one does not wait for it for long,
  * and both end alike. */
 static void a_rank_that_is_cut_off_holds_up_nobody(void **state)
@@ -409,13 +416,11 @@ static void a_rank_that_is_cut_off_holds_up_nobody(void **state)
     struct world world;
     struct flight flights[4][2] = {0};
     begin_down(&world, 80, 2, WHEN_DOWN_SKIP);
-    sim_partition(world.sim, sim_host_name(world.ranks[1].host), NULL, true);
-    sim_partition(world.sim, NULL, sim_host_name(world.ranks[1].host), true);
+    cut_off(&world, 1, true);
     save_in_time(&world, flights[0], 2, 1000);
     save_in_time(&world, flights[1], 3, 6000);
     save_in_time(&world, flights[2], 4, 1000);
-    sim_partition(world.sim, sim_host_name(world.ranks[1].host), NULL, false);
-    sim_partition(world.sim, NULL, sim_host_name(world.ranks[1].host), false);
+    cut_off(&world, 1, false);
     for (unsigned i = 0; i < 3; i++) {
         await(&world, 2, flights[i]);
         expect_status(2, flights[i], i == 0 ? 0 : CAIRN_E_SKIPPED);
@@ -423,6 +428,85 @@ static void a_rank_that_is_cut_off_holds_up_nobody(void **state)
     save_in_time(&world, flights[3], 5, 1000);
     await(&world, 2, flights[3]);
     expect_status(2, flights[3], 0);
+    world_end(&world);
+}
+
+/* Goal: a rank that has skipped many saves still tells of the first one, which another rank has
+ * kept. Method: rank `who` is cut off with a save that only it has begun and that holds its room;
+ * the other one keeps the next step, and skips those behind it. */
+static void many_skips_are_told(unsigned who)
+{
+    enum { SKIPPED = 60 };
+    struct world world;
+    static struct flight flights[SKIPPED + 1][2];
+    struct flight lone = {.save.deadline_ms = 20000};
+    memset(flights, 0, sizeof flights);
+    begin_down(&world, 90 + who, 2, WHEN_DOWN_SKIP);
+    cut_off(&world, who, true);
+    fly(&lone, &world.ranks[who], 2);
+    assert_true(sim_run_until(world.sim, is_staged, &lone, 1000));
+    for (unsigned i = 0; i < SKIPPED; i++) {
+        save_in_time(&world, flights[i], 3 + i, 6000);
+    }
+    assert_int_equal(flights[0][who].staged_status, CAIRN_E_SKIPPED);
+    assert_int_equal(flights[0][1 - who].staged_status, 0);
+    cut_off(&world, who, false);
+    for (unsigned i = 0; i < SKIPPED; i++) {
+        await(&world, 2, flights[i]); /* long before the deadlines */
+        expect_status(2, flights[i], CAIRN_E_SKIPPED);
+    }
+    await(&world, 1, &lone);
+    save_in_time(&world, flights[SKIPPED], 100, 1000);
+    await(&world, 2, flights[SKIPPED]);
+    expect_status(2, flights[SKIPPED], 0);
+    world_end(&world);
+}
+
+static void a_skipped_save_is_told_however_many_follow(void **state)
+{
+    many_skips_are_told(1);
+    many_skips_are_told(0);
+}
+
+/* Goal: closing forgets what is to be told. */
+static void what_is_untold_ends_with_the_engine(void **state)
+{
+    struct world world;
+    static struct flight flights[40][2];
+    memset(flights, 0, sizeof flights);
+    begin_down(&world, 92, 2, WHEN_DOWN_SKIP);
+    cut_off(&world, 1, true);
+    for (unsigned i = 0; i < 40; i++) {
+        save_in_time(&world, flights[i], 2 + i, 6000);
+    }
+    world_end(&world);
+}
+
+/* Goal: an outage holds up the training once, though this rank's own connection comes and goes. */
+static void an_outage_holds_up_once(void **state)
+{
+    struct world world;
+    struct flight flights[8][2] = {0};
+    begin_down(&world, 93, 2, WHEN_DOWN_SKIP);
+    cut_off(&world, 1, true);
+    save_in_time(&world, flights[0], 2, 1000);
+    save_in_time(&world, flights[1], 3, 6000);
+    for (unsigned i = 2; i < 7; i++) {
+        (void)sim_cut(world.sim, NULL, NULL);
+        sim_run_for(world.sim, 400); /* rank 0 is connected again */
+        assert_true(link_is_up(&world.ranks[0].engine->link));
+        save_in_time(&world, flights[i], 2 + i, 1000);
+        assert_int_equal(flights[i][0].staged_status, CAIRN_E_SKIPPED);
+    }
+    cut_off(&world, 1, false);
+    for (unsigned i = 0; i < 7; i++) {
+        await(&world, 2, flights[i]);
+        expect_status(2, flights[i], i == 0 ? 0 : CAIRN_E_SKIPPED);
+    }
+    save_in_time(&world, flights[7], 100, 1000);
+    await(&world, 2, flights[7]);
+    expect_status(2, flights[7], 0);
+    assert_false(world.ranks[0].engine->outage);
     world_end(&world);
 }
 
@@ -697,6 +781,9 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(saves_are_skipped_while_the_server_is_dead),
     cmocka_unit_test(saves_are_skipped_while_the_server_is_silent),
     cmocka_unit_test(a_rank_that_is_cut_off_holds_up_nobody),
+    cmocka_unit_test(a_skipped_save_is_told_however_many_follow),
+    cmocka_unit_test(what_is_untold_ends_with_the_engine),
+    cmocka_unit_test(an_outage_holds_up_once),
     cmocka_unit_test(a_save_in_waves_is_skipped_too),
     cmocka_unit_test(a_kept_save_ends_as_skipped),
     cmocka_unit_test(ranks_begin_without_a_server),
