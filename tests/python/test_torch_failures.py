@@ -178,6 +178,21 @@ def test_torch_13_warn_logs_counts_and_raises_in_time(clock, caplog):
     forever.check(before_save=True)
 
 
+def test_short_outages_share_one_warning_a_minute(clock, caplog):
+    away = cairn.SkippedError.of("step 1 was skipped because the server is away")
+    rule = Failures("warn", 3, None)
+    with caplog.at_level(logging.WARNING, "cairn"):
+        for n in range(4):
+            rule.failed(n, away)
+            rule.succeeded()
+            clock[0] += 10
+        assert len(caplog.records) == 2 and caplog.messages[0].startswith("1 save was skipped since ")
+        assert caplog.messages[1].startswith("a save is durable again, after 1 save was skipped")
+        clock[0] += 60
+        rule.failed(5, away)
+    assert len(caplog.records) == 3 and rule.skipped == 5 and rule.outage.skipped == 1
+
+
 def test_torch_13_raise_and_callback(clock):
     rule = Failures("raise", 3, None)
     rule.failed(1, LOST)

@@ -257,6 +257,10 @@ class SaveHandle:
             self._op.abort()
 
 
+def _were(count: int) -> str:
+    return "1 save was" if count == 1 else f"{count} saves were"
+
+
 class Failures:
     """What happens when saves fail in the background, by ``on_error``. A skipped save has not failed, and is counted apart.
 
@@ -281,14 +285,16 @@ class Failures:
         self._pending: Optional[CairnError] = None
         self.skipped = 0
         self.outage: Optional[Outage] = None
-        self._warned = 0.0
+        self._warned: Optional[float] = None  # when, by the monotonic clock; short outages share one warning a minute
+        self._warned_of = 0.0  # the outage that the last warning was about
         self._fenced: Optional[CairnError] = None
 
     def succeeded(self) -> None:
         self.count, self._last_good = 0, time.monotonic()
         if self.outage is not None:
-            log.warning("a save is durable again, after %d that were skipped in %.0f s because the server was away", self.outage.skipped,
-                        time.time() - self.outage.since)
+            level = logging.WARNING if self._warned_of == self.outage.since else logging.INFO
+            log.log(level, "a save is durable again, after %s skipped in %.0f s because the server was away", _were(self.outage.skipped),
+                    time.time() - self.outage.since)
             self.outage = None
 
     def _skip(self, step: int, error: SkippedError) -> None:
@@ -297,11 +303,11 @@ class Failures:
             log.info("the save of step %d was skipped: %s", step, error)
             return
         if self.outage is None:
-            self.outage, self._warned = Outage(time.time(), 0, error), 0.0
+            self.outage = Outage(time.time(), 0, error)
         self.outage = Outage(self.outage.since, self.outage.skipped + 1, error)
-        if self._warned == 0.0 or time.monotonic() - self._warned >= _WARN_S:
-            self._warned = time.monotonic()
-            log.warning("%d saves were skipped since %s; training goes on, and the next save that can go goes: %s", self.outage.skipped,
+        if self._warned is None or time.monotonic() - self._warned >= _WARN_S:
+            self._warned, self._warned_of = time.monotonic(), self.outage.since
+            log.warning("%s skipped since %s; training goes on, and the next save that can go goes: %s", _were(self.outage.skipped),
                         time.strftime("%H:%M:%S", time.localtime(self.outage.since)), error)
 
     def failed(self, step: int, error: CairnError, told: bool = False) -> None:
