@@ -37,7 +37,7 @@ enum {
 };
 
 /* The structs of entries.def: entry_info, entry_head, entry_gc, entry_term, entry_seal, entry_dead,
- * entry_health, entry_day, entry_restore, entry_report, entry_ended, entry_owner. */
+ * entry_health, entry_day, entry_restore, entry_report, entry_ended, entry_owner, entry_use. */
 #define ENTRY(name, version, newest) struct entry_##name {
 #define U32(f)                       uint32_t f;
 #define S32(f)                       int32_t f;
@@ -109,6 +109,7 @@ uint64_t day_of(int64_t wall_ns);
 void key_info(char ret[ENTRY_KEY_MAX]);
 void key_head(char ret[ENTRY_KEY_MAX]);
 void key_gc(char ret[ENTRY_KEY_MAX]);
+void key_use(char ret[ENTRY_KEY_MAX]);
 void key_chain(uint64_t seq, char ret[ENTRY_KEY_MAX]);
 void key_term(uint64_t term, char ret[ENTRY_KEY_MAX]);
 void key_owner(uint64_t term, char ret[ENTRY_KEY_MAX]);
@@ -139,6 +140,7 @@ enum entry_kind {
     ENTRY_NOTE,
     ENTRY_DAY,
     ENTRY_GC,
+    ENTRY_USE,
     ENTRY_PAST,
     ENTRY_ENDED,
     ENTRY_OWNER,

@@ -28,6 +28,7 @@ static void key_printf(char ret[ENTRY_KEY_MAX], const char *fmt, ...)
 void key_info(char ret[ENTRY_KEY_MAX]) { key_printf(ret, "info"); }
 void key_head(char ret[ENTRY_KEY_MAX]) { key_printf(ret, "head"); }
 void key_gc(char ret[ENTRY_KEY_MAX]) { key_printf(ret, "gc"); }
+void key_use(char ret[ENTRY_KEY_MAX]) { key_printf(ret, "use"); }
 void key_chain(uint64_t seq, char ret[ENTRY_KEY_MAX]) { key_printf(ret, "chain/%016" PRIx64, seq); }
 void key_term(uint64_t term, char ret[ENTRY_KEY_MAX]) { key_printf(ret, "term/%016" PRIx64, term); }
 void key_health(uint64_t seq, char ret[ENTRY_KEY_MAX])
@@ -128,6 +129,7 @@ static const struct key_family key_families[] = {
     {"dead", ENTRY_DEAD}, {"health", ENTRY_HEALTH}, {"restore", ENTRY_RESTORE},
     {"note", ENTRY_NOTE}, {"day", ENTRY_DAY},       {"gc", ENTRY_GC},
     {"past", ENTRY_PAST}, {"ended", ENTRY_ENDED},   {"owner", ENTRY_OWNER},
+    {"use", ENTRY_USE},
 };
 
 static enum entry_kind key_family_of(size_t bytes, const char *key)
@@ -148,6 +150,7 @@ static bool key_rest(struct entry_key *key, const char **at)
     case ENTRY_INFO:
     case ENTRY_HEAD:
     case ENTRY_GC:
+    case ENTRY_USE:
         return true;
     case ENTRY_CHAIN:
     case ENTRY_HEALTH:

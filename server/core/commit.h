@@ -98,8 +98,9 @@ struct run_state {
     bool exists; /* the run has an info entry */
     struct entry_info info;
     struct entry_head head;
-    struct entry_gc gc; /* its cycle is 0 if no cycle has begun */
-    struct record_value head_raw, info_raw, gc_raw;
+    struct entry_gc gc;   /* its cycle is 0 if no cycle has begun */
+    struct entry_use use; /* zero if none was noted */
+    struct record_value head_raw, info_raw, gc_raw, use_raw;
     /* The run was removed, and nothing was committed or undeleted since: it counts as empty. NULL
      * otherwise. `removed`: no term was granted since, either, so that lists leave the run out. */
     const struct entry_chain *removal;
@@ -122,6 +123,12 @@ struct run_state {
     struct state_owner *owners;      /* sorted by term */
     const struct entry_chain *marks; /* the chain entries that are no commits, sorted by seq */
 };
+
+enum { BY_WHOM_BYTES = 120 };
+/* Writes who made an entry of the chain, and when: "ada@login1 at 2026-11-23T16:58:57Z". */
+void chain_by_whom(const struct entry_chain *entry, char ret[BY_WHOM_BYTES]);
+/* Sets NOT_FOUND: the run was removed, by whom and when, and what brings it back. */
+int state_removed_error(const struct run_state *state, struct diag *diag);
 
 /* Decodes the record into ret and checks the chain: sequence numbers, hashes and the head. Returns
  * DAMAGED or FORMAT if an entry or the chain is broken. */

@@ -51,6 +51,9 @@ void on_annotate(struct step *step)
         key_health(commit->entry.seq, key);
         step_guard_as_read(step, key, commit->health_raw);
     }
-    step->ret->u.save.note_version =
-        step_put_note(step, commit->entry.seq, commit, &annotate->note);
+    uint64_t version = step_put_note(step, commit->entry.seq, commit, &annotate->note);
+    step->ret->u.save.note_version = version;
+    if (version > (commit->note != NULL ? commit->note->version : 0)) { /* somebody uses the run */
+        step_put_use(step, step->event->wall_ns, step->state->gc.cycle);
+    }
 }

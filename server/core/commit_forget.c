@@ -414,6 +414,9 @@ void on_remove(struct step *step)
         return;
     }
     if (state->removed) {
+        char whom[BY_WHOM_BYTES];
+        chain_by_whom(state->removal, whom);
+        step_say(step, "was removed already, by %s", whom);
         step->ret->u.marks.removed = true;
         return;
     }
@@ -423,47 +426,20 @@ void on_remove(struct step *step)
     }
 }
 
-static int64_t later(int64_t a, int64_t b) { return a > b ? a : b; }
-
-/* Returns the time of the last thing that somebody did with the run: a commit, a restore, a grant,
- * a mark of a person. What retention and garbage collection do is no use of it. */
-static int64_t last_use_ns(struct step *step)
-{
-    const struct run_state *state = step->state;
-    struct entry_ended ended = {.wall_ns = 0};
-    struct entry_owner owner = {.wall_ns = 0};
-    int64_t last = state->info.created_wall_ns;
-    for (size_t i = 0; i < state->commit_count; i++) {
-        last = later(last, state->commits[i].entry.wall_ns);
-    }
-    for (size_t i = 0; i < state->mark_count; i++) {
-        const struct entry_chain *mark = &state->marks[i];
-        bool is_use =
-            mark->kind == CHAIN_UNDELETE || mark->kind == CHAIN_PIN || mark->kind == CHAIN_UNPIN;
-        last = is_use ? later(last, mark->wall_ns) : last;
-    }
-    if (state->ended_count > 0 && entry_ended_decode(state->ended[state->ended_count - 1].raw,
-                                                     step->scratch, &ended, NULL) == 0) {
-        last = later(last, ended.wall_ns);
-    }
-    if (state->owner_count > 0 && entry_owner_decode(state->owners[state->owner_count - 1].raw,
-                                                     step->scratch, &owner, NULL) == 0) {
-        last = later(last, owner.wall_ns);
-    }
-    return last;
-}
-
-/* Returns true if the policy removes the run, because nobody has used it for long enough. */
+/* Returns true if the policy removes the run, because nobody has used it for long enough. The wall
+ * clock alone proves nothing: as much time has to have been counted in cycles. */
 static bool is_expired(struct step *step)
 {
     const struct event_forget *forget = &step->event->u.mark.forget;
     const uint64_t seconds = forget->policy != NULL ? forget->policy->remove_idle_seconds : 0;
+    char key[ENTRY_KEY_MAX];
     if (seconds == 0 || forget->living || forget->clock_jump_s != 0 || !step->state->exists ||
-        step->state->removed || removal_check(step->state, NULL) != 0) {
+        step->state->removed || removal_check(step->state, NULL) != 0 || !idle_for(step, seconds)) {
         return false;
     }
-    int64_t idle_ns = step->event->wall_ns - last_use_ns(step);
-    return idle_ns > 0 && (uint64_t)idle_ns / UINT64_C(1000000000) >= seconds;
+    key_use(key);
+    step_guard_as_read(step, key, step->state->use_raw);
+    return true;
 }
 
 /* Decides a policy about the run as a whole. Returns true if nothing is left to be decided. */

@@ -3,11 +3,15 @@
  * The cycles of garbage collection. They count the time that something must wait before it is
  * removed: a forgotten checkpoint before it is reclaimed, a restore session before it is given up.
  * A daemon advances the cycle after an interval on its own monotonic clock; the record counts the
- * cycles, so no wall clock decides anything. Pure.
+ * cycles, so no wall clock decides anything. They also prove how long a run has been idle. Pure.
  */
+#include <stdarg.h>
 #include <stdio.h>
 
+#include "base/check.h"
 #include "core_private.h"
+
+enum { HOUR_S = 3600, DAY_S = 24 * HOUR_S };
 
 /* Ends sessions that have been running for so many cycles that their job must be dead. The end is
  * an update of the record, so a rank that comes back after all is told, and never reads objects
@@ -32,6 +36,111 @@ static void end_sessions(struct step *step, uint64_t cycle)
         }
     }
 }
+
+/* --- when the run was used ------------------------------------------------------------------ */
+
+static int64_t later(int64_t a, int64_t b) { return a > b ? a : b; }
+
+/* Returns the time of the last thing that somebody did with the run: a commit, a restore, a grant,
+ * a mark or a note of a person. What retention and garbage collection do is no use of it. */
+static int64_t last_use_ns(struct step *step)
+{
+    const struct run_state *state = step->state;
+    struct entry_ended ended = {.wall_ns = 0};
+    struct entry_owner owner = {.wall_ns = 0};
+    int64_t last = later(state->info.created_wall_ns, state->use.wall_ns);
+    for (size_t i = 0; i < state->commit_count; i++) {
+        last = later(last, state->commits[i].entry.wall_ns);
+    }
+    for (size_t i = 0; i < state->mark_count; i++) {
+        const struct entry_chain *mark = &state->marks[i];
+        bool is_use =
+            mark->kind == CHAIN_UNDELETE || mark->kind == CHAIN_PIN || mark->kind == CHAIN_UNPIN;
+        last = is_use ? later(last, mark->wall_ns) : last;
+    }
+    if (state->ended_count > 0 && entry_ended_decode(state->ended[state->ended_count - 1].raw,
+                                                     step->scratch, &ended, NULL) == 0) {
+        last = later(last, ended.wall_ns);
+    }
+    if (state->owner_count > 0 && entry_owner_decode(state->owners[state->owner_count - 1].raw,
+                                                     step->scratch, &owner, NULL) == 0) {
+        last = later(last, owner.wall_ns);
+    }
+    return last;
+}
+
+void step_put_use(struct step *step, int64_t wall_ns, uint64_t cycle)
+{
+    struct entry_use entry = {.wall_ns = later(wall_ns, step->state->use.wall_ns), .cycle = cycle};
+    char key[ENTRY_KEY_MAX];
+    struct buf buf;
+    key_use(key);
+    buf_init(&buf, LIMIT_RECORD_VALUE_BYTES);
+    entry_use_encode(&entry, &buf);
+    step_guard_as_read(step, key, step->state->use_raw);
+    step_put(step, key, &buf);
+}
+
+void step_say(struct step *step, const char *format, ...)
+{
+    char text[256];
+    va_list args;
+    va_start(args, format);
+    int bytes = vsnprintf(text, sizeof(text), format, args);
+    va_end(args);
+    CHECK(bytes >= 0 && (size_t)bytes < sizeof(text));
+    step->ret->u.marks.why = scratch_string(step->scratch, (size_t)bytes, text);
+    if (step->ret->u.marks.why == NULL) {
+        step_fail(step, CAIRN_E_NO_MEMORY, "there is not enough memory for a reason");
+    }
+}
+
+static void seconds_text(uint64_t seconds, size_t bytes, char *ret)
+{
+    bool days = seconds >= 2 * DAY_S, hours = seconds >= 2 * HOUR_S;
+    snprintf(ret, bytes, "%" PRIu64 "%s",
+             days    ? seconds / DAY_S
+             : hours ? seconds / HOUR_S
+                     : seconds,
+             days    ? "d"
+             : hours ? "h"
+                     : "s");
+}
+
+bool idle_for(struct step *step, uint64_t seconds)
+{
+    const struct run_state *state = step->state;
+    const struct event_forget *forget = &step->event->u.mark.forget;
+    char idle[32], wanted[32];
+    int64_t last = last_use_ns(step), idle_ns = step->event->wall_ns - last;
+    if (idle_ns <= 0 || (uint64_t)idle_ns / UINT64_C(1000000000) < seconds) {
+        return false;
+    }
+    seconds_text((uint64_t)idle_ns / UINT64_C(1000000000), sizeof(idle), idle);
+    seconds_text(seconds, sizeof(wanted), wanted);
+    if (forget->cycle_ms == 0) {
+        step_say(step,
+                 "not removed, though idle for %s (remove-idle %s): no garbage collection of a "
+                 "daemon has counted that time",
+                 idle, wanted);
+        return false;
+    }
+    uint64_t ms = seconds < UINT64_MAX / 1000 ? seconds * 1000 : UINT64_MAX;
+    uint64_t cycles = max_u64(ms / forget->cycle_ms, forget->keep_cycles);
+    bool noted = state->use.wall_ns == last && state->gc.cycle >= state->use.cycle;
+    uint64_t counted = noted ? state->gc.cycle - state->use.cycle : 0;
+    if (counted >= cycles) {
+        step_say(step, "idle for %s (remove-idle %s)", idle, wanted);
+        return true;
+    }
+    step_say(step,
+             "not removed, though idle for %s by the clock (remove-idle %s): %" PRIu64
+             " of %" PRIu64 " cycles of garbage collection have been counted since",
+             idle, wanted, counted, cycles);
+    return false;
+}
+
+/* --- cycles ----------------------------------------------------------------------------------- */
 
 void on_gc_cycle(struct step *step)
 {
@@ -60,6 +169,10 @@ void on_gc_cycle(struct step *step)
     entry_gc_encode(&entry, &buf);
     step_guard_as_read(step, key, state->gc_raw);
     step_put(step, key, &buf);
+    int64_t last = last_use_ns(step);
+    if (state->use_raw.data == NULL || state->use.wall_ns != last) {
+        step_put_use(step, last, entry.cycle);
+    }
     end_sessions(step, entry.cycle);
     step->ret->u.gc_cycle.cycle = entry.cycle;
 }

@@ -370,6 +370,11 @@ static void find_without_term(struct step *step)
         fail_fenced(step, last);
         return;
     }
+    bool removed = state->removal != NULL && state->removal->cycle == state->newest_term;
+    if (last == NULL && removed && state->newest_term > asked->newest_seen) {
+        fail_fenced(step, NULL);
+        return;
+    }
     if (last == NULL && state->newest_term > asked->newest_seen) {
         step_fail(step, CAIRN_E_TOKEN_MISMATCH,
                   "term %" PRIu64

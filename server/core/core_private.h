@@ -148,6 +148,16 @@ uint64_t term_high_water(const struct run_state *state);
 /* Ends a restore session that its client has abandoned, so that it holds no checkpoint any more. */
 void session_expire(struct step *step, const struct state_restore *session, const char *reason);
 
+/* --- when the run was used (commit_gc.c) --- */
+
+/* Sets the verdict's `why`, which is about the run as a whole. */
+__attribute__((format(printf, 2, 3))) void step_say(struct step *step, const char *format, ...);
+/* Notes a use at wall_ns, in a cycle of garbage collection. */
+void step_put_use(struct step *step, int64_t wall_ns, uint64_t cycle);
+/* Returns true if nobody has used the run for `seconds`, by the wall clock and by the cycles that
+ * garbage collection has counted since. Says in the verdict's `why` what it found. */
+bool idle_for(struct step *step, uint64_t seconds);
+
 /* --- the transitions, one file for each group --- */
 #define EVENT(name, transition, answer) void transition(struct step *step);
 #include "core/events.def"

@@ -95,7 +95,10 @@ struct event_annotate {
 struct event_forget {
     const struct retention_policy *policy; /* decides instead of ids; NULL if ids are given */
     int64_t clock_jump_s;                  /* as in retention_job; 0 if the clock can be trusted */
-    bool living;         /* ranks of the run are connected, so it is not idle (`remove-idle`) */
+    bool living; /* somebody is connected to the run, so it is not idle (`remove-idle`) */
+    /* The schedule of garbage collection, whose cycles prove how long a run is idle. 0 means that
+     * there is none, so that nothing is idle. */
+    uint64_t cycle_ms, keep_cycles;
     uint32_t keep_least; /* good checkpoints that must stay; 0 means 2 */
     bool apart;          /* if possible, two of those that stay must share no object */
 };
@@ -189,6 +192,7 @@ struct verdict_marks {
     const struct mark *items;
     uint64_t head_seq, done_bytes; /* of the chain at the decision; stored by done_count */
     bool removed;                  /* the run is removed: by this event, or it was before */
+    const char *why; /* of the run as a whole: how idle it is, or who removed it before; or NULL */
 };
 
 struct verdict_restore {

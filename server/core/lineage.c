@@ -9,6 +9,7 @@
 
 #include <stdio.h>
 #include <string.h>
+#include <time.h>
 
 #include "base/check.h"
 #include "core_private.h"
@@ -283,16 +284,65 @@ void ancestors_damaged(const struct run_state *state, struct ckpt_id from, size_
     }
 }
 
+void chain_by_whom(const struct entry_chain *entry, char ret[BY_WHOM_BYTES])
+{
+    char when[40];
+    struct tm tm;
+    time_t seconds = (time_t)(entry->wall_ns / INT64_C(1000000000));
+    if (!gmtime_r(&seconds, &tm) || strftime(when, sizeof(when), "%Y-%m-%dT%H:%M:%SZ", &tm) == 0) {
+        snprintf(when, sizeof(when), "an unknown time");
+    }
+    snprintf(ret, BY_WHOM_BYTES, "%s at %s",
+             entry->actor != NULL && entry->actor[0] != '\0' ? entry->actor : "somebody", when);
+}
+
+int state_removed_error(const struct run_state *state, struct diag *diag)
+{
+    char whom[BY_WHOM_BYTES];
+    CHECK(state->removal != NULL);
+    chain_by_whom(state->removal, whom);
+    return diag_set(diag, CAIRN_E_NOT_FOUND,
+                    "the run was removed by %s; until its space is reclaimed, `cairn undelete RUN "
+                    "--all` brings it back",
+                    whom);
+}
+
+/* Answers NOT_FOUND for a checkpoint that was committed, and is forgotten. */
+static int forgotten_error(const struct run_state *state, const struct state_commit *commit,
+                           struct diag *diag)
+{
+    char whom[BY_WHOM_BYTES];
+    const struct ckpt_id *id = &commit->entry.id;
+    if (state->removal != NULL && !commit->reclaimed) {
+        return state_removed_error(state, diag);
+    }
+    CHECK(commit->mark != NULL);
+    chain_by_whom(commit->mark, whom);
+    if (commit->reclaimed) {
+        return diag_set(diag, CAIRN_E_NOT_FOUND,
+                        "checkpoint %" PRIu64 "@%" PRIu64
+                        " was forgotten by %s, and its space was reclaimed: nothing brings it back",
+                        id->step, id->term, whom);
+    }
+    return diag_set(diag, CAIRN_E_NOT_FOUND,
+                    "checkpoint %" PRIu64 "@%" PRIu64
+                    " was forgotten by %s; until its space is reclaimed, `cairn undelete RUN "
+                    "%" PRIu64 "@%" PRIu64 "` brings it back",
+                    id->step, id->term, whom, id->step, id->term);
+}
+
 /* Answers NOT_FOUND. The text says under which term a superseded checkpoint of the step can be had,
  * or which steps are next to it. */
 static int step_not_found(const struct run_state *state, uint64_t step, struct diag *diag)
 {
     const struct state_commit *below = NULL, *above = NULL, *superseded = NULL;
+    const struct state_commit *forgotten = NULL;
     size_t superseded_count = 0;
     for (size_t i = 0; i < state->commit_count; i++) {
         const struct state_commit *commit = state->by_id[i];
         uint64_t other = commit->entry.id.step;
         if (commit->forgotten) {
+            forgotten = other == step ? commit : forgotten;
             continue;
         }
         if (!commit->on_lineage) {
@@ -313,6 +363,9 @@ static int step_not_found(const struct run_state *state, uint64_t step, struct d
                         superseded_count > 1 ? " has it (several have; the newest is named here)"
                                              : " has it",
                         step, superseded->entry.id.term);
+    }
+    if (forgotten != NULL) {
+        return forgotten_error(state, forgotten, diag);
     }
     if (below == NULL && above == NULL) {
         return diag_set(diag, CAIRN_E_NOT_FOUND,
@@ -337,6 +390,9 @@ static int select_known(const struct run_state *state, const struct selector *se
     switch (selector->kind) {
     case SELECT_LATEST:
         found = state_latest(state, (struct ckpt_id){0, 0});
+        if (found == NULL && state->removal != NULL) {
+            return state_removed_error(state, diag);
+        }
         if (found == NULL) {
             return diag_set(diag, CAIRN_E_NOT_FOUND, "the run has no checkpoint%s",
                             state->commit_count == 0 ? ""
@@ -356,10 +412,13 @@ static int select_known(const struct run_state *state, const struct selector *se
         break;
     case SELECT_EXACT:
         found = commit_any(state, id);
-        if (found == NULL || found->forgotten) {
-            return diag_set(diag, CAIRN_E_NOT_FOUND, "checkpoint %" PRIu64 "@%" PRIu64 " %s",
-                            id.step, id.term,
-                            found == NULL ? "was never committed" : "was forgotten");
+        if (found == NULL) {
+            return diag_set(diag, CAIRN_E_NOT_FOUND,
+                            "checkpoint %" PRIu64 "@%" PRIu64 " was never committed", id.step,
+                            id.term);
+        }
+        if (found->forgotten) {
+            return forgotten_error(state, found, diag);
         }
         break;
     }

@@ -153,6 +153,13 @@ static int load_gc(struct loader *loader, struct record_value value)
     return status != 0 ? status : copy_raw(loader, value, &state->gc_raw);
 }
 
+static int load_use(struct loader *loader, struct record_value value)
+{
+    struct run_state *state = &loader->state;
+    int status = entry_use_decode(value, loader->scratch, &state->use, loader->diag);
+    return status != 0 ? status : copy_raw(loader, value, &state->use_raw);
+}
+
 /* Loads an entry of a save that is not committed: its opening, a seal, or what is noted of an
  * aborted one. */
 static int load_save_entry(struct loader *loader, const struct entry_key *key,
@@ -254,6 +261,8 @@ static int load_entry(struct loader *loader, const char *key_text, struct record
         return load_head_or_info(loader, key.kind == ENTRY_HEAD, value);
     case ENTRY_GC:
         return load_gc(loader, value);
+    case ENTRY_USE:
+        return load_use(loader, value);
     case ENTRY_CHAIN:
         return load_chain(loader, &key, value);
     case ENTRY_OPEN:

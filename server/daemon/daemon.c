@@ -221,7 +221,7 @@ static int start_retention(struct daemon *daemon)
                                      .table = &daemon->config->retention,
                                      .interval_ms = daemon->config->retention_ms,
                                      .report = upkeep_log_retention,
-                                     .is_living = server_has_rank,
+                                     .tell_use = server_tell_use,
                                      .server = daemon->server,
                                      .user = daemon};
     return options.interval_ms > 0 ? retain_new(&options, &daemon->retain) : 0;

@@ -458,6 +458,6 @@ void upkeep_log_retention(void *user, const struct run_name *run, int status,
         LOG(LOG_INFO, "retention",
             marks->removed ? "the retention policy removed an idle run"
                            : "the retention policy forgot checkpoints",
-            ls("run", name), lu("checkpoints", marks->done_count));
+            ls("run", name), lu("checkpoints", marks->done_count), ls("why", marks->why));
     }
 }

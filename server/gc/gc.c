@@ -305,6 +305,12 @@ void gc_waits(const struct gc *gc, const struct forgotten_total *forgotten, int6
     *ret_last = by_itself ? wall_of_cycle(gc, forgotten->cycles_min) : 0;
 }
 
+void gc_schedule(const struct gc *gc, uint64_t *ret_every_ms, uint64_t *ret_keep_cycles)
+{
+    *ret_every_ms = gc->options.every_ms;
+    *ret_keep_cycles = gc->options.keep_cycles;
+}
+
 void gc_set_schedule(struct gc *gc, uint64_t every_ms, uint64_t keep_cycles, uint64_t lease_cycles)
 {
     bool was_resting = gc->options.every_ms == 0;

@@ -115,6 +115,8 @@ void gc_press(struct gc *gc, const char *project, uint64_t bytes);
  * checkpoint; 0 if there is no schedule. */
 void gc_waits(const struct gc *gc, const struct forgotten_total *forgotten, int64_t *ret_first,
               int64_t *ret_last);
+/* Gives the schedule; every_ms is 0 if there is none. */
+void gc_schedule(const struct gc *gc, uint64_t *ret_every_ms, uint64_t *ret_keep_cycles);
 /* Sets the schedule, with the meaning of gc_options. The next cycle begins no later than every_ms
  * from now. */
 void gc_set_schedule(struct gc *gc, uint64_t every_ms, uint64_t keep_cycles, uint64_t lease_cycles);

@@ -106,8 +106,8 @@ static void begin_run(struct retain *retain)
         end_run(retain);
         return;
     }
-    bool living = retain->options.is_living(retain->options.server, name);
-    struct event_forget forget = {.policy = &retain->policy, .living = living};
+    struct event_forget forget = {.policy = &retain->policy};
+    retain->options.tell_use(retain->options.server, name, &forget);
     retain->req = (struct run_req){.done = on_decided, .event.kind = EVENT_FORGET};
     retain->req.event.u.mark = (struct event_mark){.actor = "cairnd", .forget = forget};
     run_submit(retain->run, &retain->req);
@@ -173,7 +173,7 @@ int retain_new(const struct retain_options *options, struct retain **ret)
     struct retain *retain = calloc(1, sizeof(*retain));
     CHECK(options->interval_ms > 0);
     CHECK(options->catalog && options->table);
-    CHECK(options->report && options->is_living);
+    CHECK(options->report && options->tell_use);
     if (retain == NULL) {
         return CAIRN_E_NO_MEMORY;
     }

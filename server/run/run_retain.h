@@ -44,8 +44,8 @@ struct retain_options {
      * forgotten. run is NULL if a round was left out. */
     void (*report)(void *user, const struct run_name *run, int status, const struct diag *diag,
                    const struct verdict_marks *marks);
-    /* Returns true if ranks of the run are connected, so that it is not idle. */
-    bool (*is_living)(void *server, const struct run_name *run);
+    /* Fills in what decides whether the run is idle: server_tell_use(). */
+    void (*tell_use)(void *server, const struct run_name *run, struct event_forget *ret);
     void *server;
     void *user;
 };

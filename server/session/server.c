@@ -229,7 +229,7 @@ void server_free(struct server *server)
     }
 }
 
-bool server_has_rank(void *server, const struct run_name *run)
+void server_tell_use(void *server, const struct run_name *run, struct event_forget *ret)
 {
-    return server_rank_of(server, run) != NULL;
+    server_use_beside(server, run, NULL, ret);
 }

@@ -82,8 +82,10 @@ void server_accept(struct server *server, struct stream *stream);
 void server_stop(struct server *server, uint64_t grace_ms, void (*done)(void *user), void *user);
 void server_free(struct server *server);
 
-/* Returns true if a rank of the run is connected to the struct server. */
-bool server_has_rank(void *server, const struct run_name *run);
+struct event_forget;
+/* Fills in what the struct server knows of the use of a run: whether ranks or viewers are connected
+ * to it, and the schedule of garbage collection, which counts how long nobody was. */
+void server_tell_use(void *server, const struct run_name *run, struct event_forget *ret);
 
 struct health_word;
 /* Gives the health of the server. `usage` is what the store has just reported about itself; it may

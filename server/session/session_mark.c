@@ -53,6 +53,7 @@ static int copy_marks(struct request *request, const struct verdict_marks *marks
     ret->head_seq = marks->head_seq;
     ret->bytes = marks->done_bytes;
     ret->removed = marks->removed;
+    ret->why = marks->why ? marks->why : "";
     return 0;
 }
 
@@ -285,10 +286,10 @@ int session_on_mark(struct session *session, uint32_t stream, const struct msg *
     request->step.event = (struct event){.kind = kinds[mark->kind],
                                          .u.mark = {.actor = actor, .reason = mark->reason}};
     if (mark->kind == MSG_MARK_FORGET) {
-        request->step.event.u.mark.forget = (struct event_forget){
-            .policy = policy,
-            .keep_least = mark->keep_least,
-            .living = server_rank_of(session->server, run_name_of(session->run)) != NULL};
+        request->step.event.u.mark.forget =
+            (struct event_forget){.policy = policy, .keep_least = mark->keep_least};
+        server_use_beside(session->server, run_name_of(session->run), session,
+                          &request->step.event.u.mark.forget);
     }
     request->info = (struct run_snapshot_req){.done = on_state};
     run_snapshot(session->run, &request->info);

@@ -8,6 +8,8 @@
 #ifndef CAIRN_SESSION_SESSION_PRIVATE_H
 #define CAIRN_SESSION_SESSION_PRIVATE_H
 
+#include "core/event.h"
+#include "gc/gc.h"
 #include "ingest/credit.h"
 #include "ingest/ingest.h"
 #include "net/conn.h"
@@ -123,6 +125,20 @@ static inline const struct session *server_rank_of(const struct server *server,
         }
     }
     return NULL;
+}
+
+/* server_tell_use(), without the session that asks. */
+static inline void server_use_beside(const struct server *server, const struct run_name *run,
+                                     const struct session *asking, struct event_forget *ret)
+{
+    list_each (node, &server->sessions) {
+        const struct session *session = list_item(node, struct session, link);
+        ret->living = ret->living || (session != asking && session->state == SESSION_JOINED &&
+                                      run_name_equal(&session->join.run, run));
+    }
+    if (server->gc) {
+        gc_schedule(server->gc, &ret->cycle_ms, &ret->keep_cycles);
+    }
 }
 
 /* request.c */

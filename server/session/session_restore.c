@@ -131,11 +131,14 @@ static void on_viewed(struct run_snapshot_req *req)
     bool empty = false;
     if (status == 0 && request->msg.u.restore.selector.kind == SELECT_LATEST) {
         commit = state_latest(req->state, (struct ckpt_id){0});
-        empty = req->state->commit_count == 0;
+        /* A job may have begun anew under the name of a removed run. */
+        empty = req->state->commit_count == 0 || (req->state->removal && !req->state->removed);
         if (empty) {
             status = state_unrecorded_check(req->state, &diag);
         }
-        if (!commit && !empty) {
+        if (!commit && req->state->removed) {
+            status = state_removed_error(req->state, &diag);
+        } else if (!commit && !empty) {
             status = diag_set(&diag, CAIRN_E_DAMAGED,
                               "every checkpoint on the lineage is damaged or forgotten; `cairn ls "
                               "RUN --all` shows the superseded ones");

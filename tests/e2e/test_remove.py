@@ -149,12 +149,34 @@ class Remove(Case):
         self.assertEqual(self.runs(*where), ["demo/run"])
         self.assertEqual(daemon.stop(), 0)
         config = self.bed.path / "idle.conf"
-        config.write_text("[retention]\ninterval = 1s\nremove-idle = 1s\n")
+        config.write_text("[retention]\ninterval = 1s\nremove-idle = 1s\n[gc]\nevery = 1s\nkeep-cycles = 2\n")
+        store = ("--store", f"dir:{daemon.store}")
+        code, out, err = cairn("forget", "demo/run", "--remove-idle", "1s", "--now", *store)
+        self.assertEqual(code, 2, err)
+        self.assertIn("--now with --remove-idle would take whole runs for good", err)
+        document = cairn_json("forget", "demo/run", "--remove-idle", "1s", "--keep-last", "9", *store)["runs"][0]
+        self.assertFalse(document["removed"])  # no daemon has counted that time
+        self.assertEqual(self.runs(*store), ["demo/run"])
         daemon.start(config=config)
         wait_until("the idle run is removed", lambda: self.runs(*where) == [])
         entry = next(e for e in cairn_json("log", *where)["entries"] if e["action"] == "remove")
         self.assertEqual(entry["actor"], "cairnd")
         self.assertIn("remove-idle 1s", entry["reason"])
+
+    def test_a_removed_run_is_told_as_removed(self):
+        daemon, group = self.saved([10])
+        group.end()
+        where = at(daemon)
+        self.removed(daemon, "--yes")
+        to = str(self.bed.path / "out")
+        for words in (("restore", "demo/run", "latest", "--to", to), ("restore", "demo/run", "10", "--to", to),
+                      ("show", "demo/run", "10"), ("pin", "demo/run", "10")):
+            code, _, err = cairn(*words, *where)
+            self.assertEqual(code, 4, (words, err))
+            self.assertRegex(err, r"the run was removed by uid=\d+ .* at 20\d\d-.*`cairn undelete RUN --all`", words)
+        self.assertEqual(cairn("wait", "demo/run", "--for", "100ms", *where)[0], 5)  # a new job may come
+        for words in (("--yes",), ("--dry-run",)):
+            self.assertRegex(cairn("rm", "demo/run", *words, *where, check=0)[1], "was removed already, by uid=")
 
 
 if __name__ == "__main__":

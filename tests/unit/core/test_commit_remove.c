@@ -188,12 +188,22 @@ static void test_a_run_without_checkpoints(void **state)
     assert_int_equal(f->state.mark_count, 1);
 }
 
+/* Lets garbage collection, which has one cycle a day, begin so many. */
+static void count_days(struct core_fixture *f, unsigned days)
+{
+    for (unsigned i = 0; i < days; i++) {
+        struct event event = {.kind = EVENT_GC_CYCLE, .u.gc_cycle = {f->state.gc.cycle, 0}};
+        assert_int_equal(core_run(f, &event), 0);
+    }
+}
+
 /* Runs a policy at a wall time, and returns whether the run was removed. */
 static bool expires(struct core_fixture *f, struct retention_policy policy, int64_t wall_ns,
                     bool living)
 {
     struct event event = {.kind = EVENT_FORGET, .wall_ns = wall_ns};
-    event.u.mark.forget = (struct event_forget){.policy = &policy, .living = living};
+    event.u.mark.forget = (struct event_forget){
+        .policy = &policy, .living = living, .cycle_ms = 86400000, .keep_cycles = 2};
     assert_int_equal(core_run(f, &event), 0);
     return verdict_marks(&f->verdict)->removed;
 }
@@ -210,11 +220,13 @@ static void test_an_idle_run_goes_by_policy(void **state)
     struct ckpt_id pinned = ID(1, 20);
     assert_false(expires(f, idle, last + day_ns - 1, false));
     assert_int_equal(kept_count(f), 5); /* it is no rule about checkpoints */
+    count_days(f, 3);
     assert_false(expires(f, idle, last + 2 * day_ns, true));
     assert_int_equal(mark(f, EVENT_PIN, 1, &pinned), 0);
     assert_false(expires(f, idle, last + 2 * day_ns, false));
     assert_int_equal(kept_count(f), 5);
     assert_int_equal(mark(f, EVENT_UNPIN, 1, &pinned), 0);
+    count_days(f, 3);
     assert_false(expires(f, (struct retention_policy){.last = 9}, last + 9 * day_ns, false));
     assert_true(expires(f, idle, last + 2 * day_ns, false));
     assert_true(f->state.removed);
@@ -222,7 +234,89 @@ static void test_an_idle_run_goes_by_policy(void **state)
     struct event undelete = {.kind = EVENT_UNDELETE, .wall_ns = last + 3 * day_ns};
     assert_int_equal(core_run(f, &undelete), 0);
     assert_false(expires(f, idle, last + 3 * day_ns + 1, false)); /* somebody wants it */
+    count_days(f, 3);
     assert_true(expires(f, idle, last + 5 * day_ns, false));
+}
+
+/* A clock that is years ahead takes no run: the time has to have been counted as well, from the
+ * first cycle that saw the last use, and at least as long as forgotten checkpoints are kept. */
+static void test_a_clock_alone_removes_nothing(void **state)
+{
+    struct core_fixture *f = *state;
+    struct retention_policy idle = {.remove_idle_seconds = 3 * 86400};
+    struct retention_policy short_idle = {.remove_idle_seconds = 1};
+    int64_t ahead = 9000 * day_ns;
+    assert_false(expires(f, idle, ahead, false)); /* no cycle was counted */
+    assert_non_null(strstr(verdict_marks(&f->verdict)->why, "0 of 3 cycles"));
+    count_days(f, 3);
+    assert_false(expires(f, idle, ahead, false));
+    assert_non_null(strstr(verdict_marks(&f->verdict)->why, "2 of 3 cycles"));
+    assert_int_equal(mark(f, EVENT_PIN, 1, &(struct ckpt_id){1, 20}), 0);
+    assert_int_equal(mark(f, EVENT_UNPIN, 1, &(struct ckpt_id){1, 20}), 0); /* used: begins anew */
+    count_days(f, 2);
+    assert_false(expires(f, short_idle, ahead, false));
+    struct event gc_off = {.kind = EVENT_FORGET, .wall_ns = ahead};
+    gc_off.u.mark.forget = (struct event_forget){.policy = &short_idle};
+    assert_int_equal(core_run(f, &gc_off), 0);
+    assert_false(verdict_marks(&f->verdict)->removed);
+    assert_non_null(strstr(verdict_marks(&f->verdict)->why, "no garbage collection"));
+    count_days(f, 1);
+    assert_true(expires(f, short_idle, ahead, false));
+    assert_string_equal(f->state.removal->reason, "remove-idle 1s");
+}
+
+/* Who tags a checkpoint uses the run. */
+static void test_a_note_is_a_use(void **state)
+{
+    struct core_fixture *f = *state;
+    struct retention_policy idle = {.remove_idle_seconds = 86400};
+    static const char *const tags[] = {"good"};
+    struct event note = {.kind = EVENT_ANNOTATE,
+                         .wall_ns = 500 * day_ns,
+                         .u.annotate.selector = {.kind = SELECT_LATEST},
+                         .u.annotate.note = {.tag_count = 1, .tags = tags}};
+    count_days(f, 9);
+    assert_int_equal(core_run(f, &note), 0);
+    assert_int_equal(f->state.use.wall_ns, 500 * day_ns);
+    assert_false(expires(f, idle, 500 * day_ns + day_ns / 2, false));
+    assert_false(expires(f, idle, 600 * day_ns, false));
+    count_days(f, 2);
+    assert_true(expires(f, idle, 600 * day_ns, false));
+}
+
+/* What was removed or forgotten is named so, with who and when, wherever it is asked for. */
+static void test_errors_say_who_removed_it(void **state)
+{
+    struct core_fixture *f = *state;
+    const struct state_commit *found;
+    struct selector step = {.kind = SELECT_STEP, .id = {0, 20}};
+    struct selector exact = {.kind = SELECT_EXACT, .id = {1, 20}};
+    struct ckpt_id id = {1, 20};
+    struct diag diag = DIAG_INIT, latest = DIAG_INIT, after = DIAG_INIT;
+    assert_int_equal(mark(f, EVENT_FORGET, 1, &id), 0);
+    assert_int_equal(state_select(&f->state, &step, &found, &diag), CAIRN_E_NOT_FOUND);
+    assert_non_null(strstr(diag.text, "20@1 was forgotten by somebody at 1970-01-01"));
+    assert_non_null(strstr(diag.text, "`cairn undelete RUN 20@1`"));
+    assert_int_equal(remove_run(f), 0);
+    assert_int_equal(state_select(&f->state, &LATEST, &found, &latest), CAIRN_E_NOT_FOUND);
+    assert_non_null(strstr(latest.text, "removed by ada@login1 at 1970-01-01"));
+    assert_int_equal(state_select(&f->state, &exact, &found, &after), CAIRN_E_NOT_FOUND);
+    assert_non_null(strstr(after.text, "`cairn undelete RUN --all`"));
+    assert_int_equal(remove_run(f), 0);
+    assert_string_equal(verdict_marks(&f->verdict)->why,
+                        "was removed already, by ada@login1 at 1970-01-01T00:00:00Z");
+}
+
+/* A rank that has not saved yet hears of the removal, and not of another attempt's token. */
+static void test_a_rank_that_waits_hears_of_the_removal(void **state)
+{
+    struct core_fixture *f = *state;
+    struct actor second = {.token = 8, .world_size = 2, .rank = 1, .newest_seen = 1};
+    assert_int_equal(remove_run(f), 0);
+    struct event find = open_event(&second, 60, 7);
+    find.kind = EVENT_FIND_OPEN;
+    assert_int_equal(core_run(f, &find), CAIRN_E_FENCED);
+    assert_non_null(strstr(f->verdict.diag.text, "removed by ada@login1"));
 }
 
 static const struct CMUnitTest tests[] = {
@@ -238,6 +332,11 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test_setup_teardown(test_a_save_on_an_old_copy_is_fenced, setup, core_teardown),
     cmocka_unit_test_setup_teardown(test_a_run_without_checkpoints, core_setup, core_teardown),
     cmocka_unit_test_setup_teardown(test_an_idle_run_goes_by_policy, setup, core_teardown),
+    cmocka_unit_test_setup_teardown(test_a_clock_alone_removes_nothing, setup, core_teardown),
+    cmocka_unit_test_setup_teardown(test_a_note_is_a_use, setup, core_teardown),
+    cmocka_unit_test_setup_teardown(test_errors_say_who_removed_it, setup, core_teardown),
+    cmocka_unit_test_setup_teardown(test_a_rank_that_waits_hears_of_the_removal, setup,
+                                    core_teardown),
 };
 
 UNIT_TEST_MAIN(tests)

@@ -32,7 +32,7 @@ static void on_report(void *user, const struct run_name *run, int status, const 
     }
 }
 
-static bool is_living(void *server, const struct run_name *run) { return false; }
+static void tell_use(void *server, const struct run_name *run, struct event_forget *ret) {}
 
 struct listed {
     size_t count;
@@ -82,7 +82,7 @@ static void test_a_clock_that_was_set(void **state)
                                      .table = &table,
                                      .interval_ms = HOUR_MS,
                                      .report = on_report,
-                                     .is_living = is_living,
+                                     .tell_use = tell_use,
                                      .user = &told};
     assert_int_equal(retain_new(&options, &retain), 0);
     sim_host_set_wall(rig.host, -30 * 365 * day_ns);

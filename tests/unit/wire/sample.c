@@ -473,6 +473,7 @@ static void make_mark(struct sample *s, uint32_t type, struct msg *ret)
             m->last_wall_ns = (int64_t)sample_number(s);
         }
         m->removed = s->grown >= 2;
+        m->why = s->grown >= 3 ? sample_text(s, 0, 200) : "";
     }
 }
 
@@ -692,11 +693,11 @@ unsigned sample_growths(uint32_t type)
     case MSG_SERVER_STATUS:
         return 5;
     case MSG_OPEN:
+    case MSG_MARKED:
         return 3;
     case MSG_GC_REPORT:
     case MSG_READ:
     case MSG_LIST_REPLY:
-    case MSG_MARKED:
     case MSG_STATUS_REPLY:
         return 2;
     case MSG_OPENED:

@@ -45,7 +45,7 @@ enum { REASONS_BYTES = 512, TIMED_OUT_MAX = 3 /* runs in a row */ };
       "the zone of hours, days, weeks, months and years (Europe/Berlin); UTC if not given")        \
     X(least, "keep-least", "N", "number of good checkpoints that stay whatever the rules say (2)") \
     X(remove_idle, "remove-idle", "DURATION",                                                      \
-      "remove the whole run if nobody has saved, restored or pinned for DURATION")
+      "remove the whole run if nobody has saved, restored, tagged or pinned for DURATION")
 
 struct forget_options {
 #define MEMBER(member, option, value, help) const char *member;
@@ -155,6 +155,12 @@ static int prepare(struct job *job, struct diag *diag)
         }
         job->mark.keep_least = (uint32_t)least;
     }
+    if (status == 0 && own->now && own->remove_idle != NULL) {
+        return diag_set(diag, CAIRN_E_INVALID,
+                        "--now with --remove-idle would take whole runs for good, so nothing is "
+                        "done; remove the idle runs first, and reclaim later with `cairn gc --now "
+                        "RUN`");
+    }
     bool many = own->project != NULL || own->runs.count > 0;
     if (status == 0 && job->cli->run_text == NULL && !many) {
         status =
@@ -190,6 +196,8 @@ static void show_json(struct job *job, const char *name, const struct msg_marked
     json_str(&job->json, "run", name);
     json_str(&job->json, "error", diag->code != 0 ? diag->text : NULL);
     if (diag->code == 0) {
+        json_bool(&job->json, "removed", marked->removed);
+        json_str(&job->json, "why", marked->why[0] != '\0' ? marked->why : NULL);
         json_u64(&job->json, "bytes", marked->bytes);
         json_u64(&job->json, "waiting", marked->forgotten);
         json_u64(&job->json, "waiting_bytes", marked->forgotten_bytes);
@@ -215,7 +223,18 @@ static void show_table(const struct job *job, const char *name, const struct msg
         table_row(table,
                   (const char *const[]){
                       !by_name(job) && strcmp(action, "refused") == 0 ? "keep" : action, id, time,
-                      by_name(job) && record->outcome == MARK_DONE ? "asked for" : reasons});
+                      record->outcome != MARK_DONE ? reasons
+                      : by_name(job)               ? "asked for"
+                      : marked->removed            ? "the run is removed"
+                                                   : reasons});
+    }
+    if (marked->why[0] != '\0') {
+        struct shown room;
+        printf("%s: %s%s\n", name,
+               !marked->removed    ? ""
+               : job->own->dry_run ? "the run would be removed, "
+                                   : "the run is removed, ",
+               shown(&room, marked->why));
     }
     printf("%s: %u %s, %u kept\n", name, marked->done_count, done,
            marked->total_count - marked->done_count);
@@ -241,6 +260,11 @@ static void show_waiting(const struct job *job, const char *name, const struct m
         return;
     }
     maintenance_waits_text(marked->first_wall_ns, marked->last_wall_ns, sizeof(until), until);
+    if (marked->removed) {
+        printf("%s: until it is reclaimed, %s, `cairn undelete %s --all` brings the run back\n",
+               name, until, name);
+        return;
+    }
     printf("%s: %s of %" PRIu64 " forgotten checkpoint%s %s to be reclaimed, %s; until then `cairn "
            "undelete %s` lists %s and with a checkpoint brings it back, and `cairn gc --now %s` "
            "frees %s now, for good\n",
@@ -420,7 +444,10 @@ const struct command command_forget = {
         "checkpoints of the lineage count, in the order in which they were committed. Whatever the "
         "rules say, these checkpoints stay: the newest good one, the last good ones below "
         "--keep-least, pinned ones, the base of an open save, one that is being restored, and the "
-        "end of a branch that was superseded recently.\n\nA forgotten checkpoint leaves all lists "
+        "end of a branch that was superseded recently.\n\n--remove-idle is no such rule: it takes "
+        "a whole run, with all that the rules would keep, if nothing in it is pinned or in use. As "
+        "much time has to have been counted in cycles of garbage collection, not only by the wall "
+        "clock. It cannot be combined with --now.\n\nA forgotten checkpoint leaves all lists "
         "at once. Garbage collection frees its space later, and until then `undelete` brings it "
         "back. The run's record keeps who forgot it and why. With --now everything that is "
         "forgotten in these runs, now or before, is reclaimed at once, as by `gc --now`, and "

@@ -66,6 +66,7 @@ static int show_json(const struct rm_options *own, const char *name,
     json_str(&json, "run", name);
     json_bool(&json, "dry_run", own->dry_run);
     json_bool(&json, "removed", marked->removed && !own->dry_run);
+    json_str(&json, "why", marked->why[0] != '\0' ? marked->why : NULL);
     json_u64(&json, "forgotten", marked->done_count);
     json_u64(&json, "bytes", marked->bytes);
     mark_until_json(&json, "waits_until", marked->last_wall_ns);
@@ -76,6 +77,11 @@ static int show(const struct rm_options *own, const char *name, const struct msg
 {
     char bytes[32], until[160];
     format_bytes(marked->bytes, sizeof(bytes), bytes);
+    if (marked->why[0] != '\0') { /* nothing is left to be removed */
+        struct shown room;
+        printf("%s: %s\n", name, shown(&room, marked->why));
+        return out_flush();
+    }
     printf("%s: %s, with %u checkpoint%s of %s\n", name,
            own->dry_run ? "would be removed" : "removed", marked->done_count,
            plural(marked->done_count), bytes);

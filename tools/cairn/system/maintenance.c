@@ -42,7 +42,9 @@ void maintenance_show_scrub(const struct scrub_info *info)
     format_bytes(info->rate, sizeof(rate), rate);
     if (info->waiting) {
         printf("scrub      another daemon of this store runs it\n");
-    } else if (info->running) {
+        return;
+    }
+    if (info->running) {
         where_text(&info->run, info->id, sizeof(where), where);
         printf("scrub      pass %" PRIu64 " at %s: %" PRIu64 " checkpoint%s, %s; %s%s\n",
                info->pass, where, info->ckpts, plural(info->ckpts), bytes,
