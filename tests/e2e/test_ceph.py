@@ -380,7 +380,7 @@ class Contract(OnCeph):
 
     def conformance(self, kind="ceph", **environment):
         done = subprocess.run([str(BUILD / "tests/store/test_store_conformance"), kind], capture_output=True, text=True,
-                              timeout=150, check=False,
+                              timeout=400, check=False,
                               env={**os.environ, "CEPH_CONF": str(self.ceph.dir / "ceph.conf"), **environment})
         self.assertEqual(done.returncode, 0, done.stdout[-2000:] + done.stderr[-2000:])
         self.assertNotIn("SKIPPED", done.stdout)
@@ -400,7 +400,7 @@ class Benchmark(OnCeph):
     def test_it_runs(self):
         """Its set-up and its shortest part; what it measures is no matter here."""
         words = ("--smoke", "--only", "commit", "--build", BUILD, "--dir", self.bed.path, "--conf", self.ceph.dir / "ceph.conf")
-        done = subprocess.run([SOURCE / "tests/bench/bench_ceph.py", *words], capture_output=True, text=True, timeout=150,
+        done = subprocess.run([SOURCE / "tests/bench/bench_ceph.py", *words], capture_output=True, text=True, timeout=400,
                               check=False)
         self.assertEqual(done.returncode, 0, done.stdout[-2000:] + done.stderr[-2000:])
 
