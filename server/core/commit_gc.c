@@ -97,7 +97,7 @@ void step_say(struct step *step, const char *format, ...)
 
 static void seconds_text(uint64_t seconds, size_t bytes, char *ret)
 {
-    bool days = seconds >= 2 * DAY_S, hours = seconds >= 2 * HOUR_S;
+    bool days = seconds >= UINT64_C(2) * DAY_S, hours = seconds >= UINT64_C(2) * HOUR_S;
     snprintf(ret, bytes, "%" PRIu64 "%s",
              days    ? seconds / DAY_S
              : hours ? seconds / HOUR_S

@@ -133,8 +133,8 @@ static inline void server_use_beside(const struct server *server, const struct r
 {
     list_each (node, &server->sessions) {
         const struct session *session = list_item(node, struct session, link);
-        ret->living = ret->living || (session != asking && session->state == SESSION_JOINED &&
-                                      run_name_equal(&session->join.run, run));
+        ret->living = ret->living || (session->state == SESSION_JOINED &&
+                                      run_name_equal(&session->join.run, run) && session != asking);
     }
     if (server->gc) {
         gc_schedule(server->gc, &ret->cycle_ms, &ret->keep_cycles);

@@ -197,7 +197,7 @@ static void show_json(struct job *job, const char *name, const struct msg_marked
     json_str(&job->json, "error", diag->code != 0 ? diag->text : NULL);
     if (diag->code == 0) {
         json_bool(&job->json, "removed", marked->removed);
-        json_str(&job->json, "why", marked->why[0] != '\0' ? marked->why : NULL);
+        json_str(&job->json, "why", marked->why && marked->why[0] != '\0' ? marked->why : NULL);
         json_u64(&job->json, "bytes", marked->bytes);
         json_u64(&job->json, "waiting", marked->forgotten);
         json_u64(&job->json, "waiting_bytes", marked->forgotten_bytes);
