@@ -51,8 +51,9 @@ struct registered_blob {
  * reference. */
 struct registered {
     _Atomic uint32_t refs;
-    struct scratch scratch;  /* owns everything except the tensors' data, and what `same` has */
-    struct registered *same; /* the set that owns the tensors; holds a reference; NULL: this one */
+    struct scratch scratch; /* owns everything except the tensors' data, and what `same` has */
+    struct registered
+        *same; /* a reference to the set that owns the tensors, or NULL if this set does */
     uint32_t rank, world_size;
     size_t tensor_count, blob_count;
     struct registered_tensor *tensors;

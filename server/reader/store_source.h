@@ -17,7 +17,7 @@ struct store_source {
     unsigned tries; /* how often a read is tried, at least once */
     uint64_t pause_ms;
     bool blames; /* an error that never passes (DENIED, for instance) is told as DAMAGED */
-    /* Called before each try: an error ends it. NULL: nothing ends it but the owner's end. */
+    /* Called before each try. An error ends the read. If it is NULL, only its owner ends it. */
     int (*check)(struct store_source *source, struct diag *diag);
     /* Called after each try, with the bytes that were read. */
     void (*tried)(struct store_source *source, int status, uint64_t bytes);

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What has happened to a run is told, also of what is gone: who saved, forgot, pinned, reclaimed and restored, and when.
-What was forgotten is listed across runs with the time that is left to bring it back. By the server and without one."""
+"""`cairn log` tells who did what to the checkpoints of a run, and when, also of those that are gone. `cairn ls --forgotten`
+lists what can be brought back in all runs, and the time that is left. Both work with a server and without one."""
 
 import os
 import re

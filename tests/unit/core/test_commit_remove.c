@@ -284,7 +284,7 @@ static void test_a_note_is_a_use(void **state)
     assert_true(expires(f, idle, 600 * day_ns, false));
 }
 
-/* What was removed or forgotten is named so, with who and when, wherever it is asked for. */
+/* Each error about a removed run or a forgotten checkpoint says who did it, and when. */
 static void test_errors_say_who_removed_it(void **state)
 {
     struct core_fixture *f = *state;

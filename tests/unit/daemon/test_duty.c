@@ -304,7 +304,7 @@ static void an_entry_of_a_daemon_that_is_gone_is_removed(void **state)
     stop(bench, gone);
 }
 
-/* What is no entry is not read as one. */
+/* A value that is not a valid entry is refused. */
 static void entries_are_checked(void **state)
 {
     uint8_t bytes[DUTY_VALUE_MAX + 1] = {1};

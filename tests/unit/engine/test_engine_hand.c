@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * A save that is handed over never uses memory again that the daemon may still read, and loses
- * nothing when the daemon stops taking arenas or the process is gone after "handed over". What is
- * restored lands, and is right when the connection is cut in the middle of that. Method: the engine
- * against the real server on the simulator, as on one machine.
+ * nothing when the daemon stops taking arenas or the process is gone after "handed over". A
+ * restore that lands in the client's memory is right even if the connection is cut meanwhile.
+ * Method: the engine against the real server on the simulator, as on one machine.
  */
 #include <stdio.h>
 
