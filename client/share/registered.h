@@ -51,9 +51,8 @@ struct registered_blob {
  * reference. */
 struct registered {
     _Atomic uint32_t refs;
-    struct scratch scratch; /* owns everything except the tensors' data, and what `same` has */
-    struct registered
-        *same; /* a reference to the set that owns the tensors, or NULL if this set does */
+    struct scratch scratch;  /* owns everything except the tensors' data, and what `same` has */
+    struct registered *same; /* reference to the set that owns the tensors, or NULL */
     uint32_t rank, world_size;
     size_t tensor_count, blob_count;
     struct registered_tensor *tensors;
