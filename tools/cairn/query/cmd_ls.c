@@ -235,7 +235,7 @@ static int add_forgotten(struct cli *cli, void *user, const struct run_name *run
 static int list_forgotten(struct cli *cli, const struct ls_options *own, struct diag *diag)
 {
     static const char *const titles[] = {"RUN",       "CHECKPOINT", ">SIZE",
-                                         "FORGOTTEN", "TIME LEFT",  "BY"};
+                                         "FORGOTTEN", "TIME LEFT",  "WHY"};
     struct forgotten all = {.own = own, .table = table_new(ARRAY_LEN(titles), titles)};
     json_begin(&all.json);
     json_open(&all.json, "forgotten", '[');
