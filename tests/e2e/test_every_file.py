@@ -42,9 +42,9 @@ def content_of(folder):
 
 
 def remedies_in(text):
-    """The commands in a text, as somebody would type them."""
+    """The commands in a text, as somebody would type them; but those that make room on the disk that this machine has mend nothing."""
     found = []
-    for match in REMEDY.finditer(text):
+    for match in REMEDY.finditer(re.sub(r"less than 10 % is free: .*", "", text)):
         command = match.group(0).strip().rstrip(".:")
         # Prose behind a command that stands without quotes: it ends with the first word that is no argument.
         words = []
