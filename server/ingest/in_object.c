@@ -9,9 +9,9 @@
  *
  * FILLING waits for the first write. CREATING, SEALING and ABORTING wait for the store, and WRITING
  * for the end of the object and until each payload is verified. Writes run side by side, the footer
- * beside the last ones, because a trip to a cluster costs a small save more than its bytes; FOOTER
- * waits for all of them. FAILED waits until nobody works for the object any more. DURABLE and GONE
- * free it.
+ * beside the last ones, because for a small save on a cluster the trip takes longer than the data;
+ * FOOTER waits for all of them. FAILED waits until nobody works for the object any more. DURABLE
+ * and GONE free it.
  *
  * Its payloads come one of two ways (struct in_way): by the socket (in_socket.c), or as
  * descriptions of an arena (in_mapped.c). Invariant: an object is sealed only when every chunk in

@@ -200,9 +200,8 @@ void catalog_refresh_start(struct catalog *catalog);
 /* Called when start-up has read all records. */
 void catalog_refresh_swept(struct catalog *catalog);
 void catalog_refresh_close(struct catalog *catalog);
-void catalog_swept(
-    /* Called when the record of a run that start-up waited for was read, or could not be read. */
-    struct catalog *catalog);
+/* Called when the record of a run that start-up waited for was read, or could not be read. */
+void catalog_swept(struct catalog *catalog);
 
 /* run.c */
 int MUST_USE run_new(struct catalog *catalog, const struct run_name *name, struct run **ret);

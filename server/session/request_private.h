@@ -84,10 +84,9 @@ struct request {
     struct msg msg; /* a deep copy, in scratch */
     struct scratch scratch;
     uint64_t held_bytes; /* of the copy and of this struct, as counted in message_bytes */
-    void (*cancel)(
-        /* Called when the session goes. It makes the completion impossible and frees the request,
-         * or it leaves an orphan. */
-        struct request *request);
+    /* Called when the session goes. It makes the completion impossible and frees the request, or it
+     * leaves an orphan. */
+    void (*cancel)(struct request *request);
     union {
         struct run_req run;
         struct run_snapshot_req snapshot;

@@ -238,7 +238,8 @@ int options_init(struct option_set *set, struct diag *diag)
     return status;
 }
 
-/* Of what destroys the last one does not win: who contradicts himself may have meant the first. */
+/* A destructive option may be given only once: if two values differ, nobody knows which was meant.
+ */
 static int check_once(const struct option_set *set, const struct option *option, struct said said,
                       struct diag *diag)
 {

@@ -17,8 +17,8 @@ const char *shown(struct shown *room, const char *text)
     return plain_copy(text ? text : "", sizeof(room->text), room->text);
 }
 
-/* errno of the write that failed may be long gone; a pipe without a reader says so whenever it is
- * asked. */
+/* The errno of the failed write may have been overwritten, but a pipe without a reader says so
+ * whenever it is asked. */
 static bool reader_is_gone(void)
 {
     struct pollfd look = {.fd = STDOUT_FILENO, .events = POLLOUT};

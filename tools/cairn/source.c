@@ -75,7 +75,7 @@ static int start_tls(struct source *source, struct diag *diag)
     return tls_context_new(&tls, &source->tls, diag);
 }
 
-/* What whoever started the command wants ignored (nohup, a script's background job) stays so. */
+/* Signals that the caller ignores (nohup, a script's background job) stay ignored. */
 static int watch_signals(struct source *source, struct diag *diag)
 {
     static const int signals[] = {SIGINT, SIGTERM, SIGHUP};
@@ -236,7 +236,7 @@ static void on_call(struct engine_call *call, int status)
     source_wake(request->source);
 }
 
-/* The server was silent about this, but may know why. */
+/* Adds the health of the server to a timeout, because it may explain the timeout. */
 static void add_health(struct source *source, struct diag *diag)
 {
     struct source_request request = {.source = source, .call.request = {.type = MSG_SERVER}};

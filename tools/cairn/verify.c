@@ -84,7 +84,8 @@ static void find_in(struct scan_sink *sink, const struct scan_piece *piece, enum
     find(verifying->result, &verifying->documents->info, text);
 }
 
-/* One finding for a range that cannot be read; of the rest of the object the same would be said.
+/* Reports one finding for the first range of an object that cannot be read, because the rest would
+ * fail in the same way.
  * The store may be there, and only this range cannot be had: then others may be. */
 static int find_unread(struct reader_visitor *visitor, const struct object_scan *scan, int status,
                        const struct diag *why)

@@ -280,7 +280,8 @@ int dir_rename_durably(struct dir_store *store, const struct dir_at *at, const c
     }
     err_ignore(
         vfs->ops->unlink(vfs, at->fd, temp, false, NULL)); /* otherwise the next start removes it */
-    return diag_set(diag, rc, "%s/%s is damaged: %s", at->path, name, diag_text(&why, rc));
+    return diag_set(diag, rc, "%s/%s could not be given its name: %s", at->path, name,
+                    diag_text(&why, rc));
 }
 
 int dir_take_back(struct dir_store *store, const struct dir_at *at, const char *name,

@@ -76,7 +76,8 @@ static bool is_there(const char *folder, const char *name)
     return length > 0 && (size_t)length < sizeof(path) && stat(path, &info) == 0;
 }
 
-/* By its first bytes: a zip archive is of numpy.savez or torch.save, a bare pickle of torch.save.
+/* Recognises the format by its first bytes: a zip archive comes from numpy.savez or torch.save, a
+ * bare pickle from torch.save.
  */
 static int detect_file(struct importing *importing, struct diag *diag)
 {

@@ -171,7 +171,7 @@ struct judged {
     bool damaged, unread;
 };
 
-/* What was not given in time is found, too, but is no damage. */
+/* A range that timed out is listed as a finding, but is not counted as damage. */
 static struct judged judge(const struct totals *totals, size_t findings_before,
                            size_t unread_before)
 {
@@ -342,8 +342,8 @@ static void open_damaged(struct cli *cli, struct totals *totals, const char *why
     }
 }
 
-/* What a record has lost, of which the others of its checkpoints say nothing. Where no checkpoint
- * is left the run's own error says it. */
+/* Reports what the record has lost, which its other checkpoints do not show. Where no checkpoint is
+ * left, the run's own error says it. */
 static void note_lost(struct cli *cli, struct totals *totals, const struct cli_list *list)
 {
     if (totals->is_told) {

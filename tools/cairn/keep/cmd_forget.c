@@ -289,7 +289,8 @@ static void tell_failure(const struct job *job, const char *name, int status,
     }
 }
 
-/* False: there is no use in going on. A server that is gone is waited for once, not for each. */
+/* Returns false if the next run would fail in the same way: an absent server is waited for once,
+ * not once for each run. */
 static bool forget_in(struct job *job, const struct run_name *name)
 {
     struct source_request request = {0};
@@ -325,7 +326,7 @@ static bool forget_in(struct job *job, const struct run_name *name)
     return !job->cancelled && status != CAIRN_E_UNREACHABLE && job->timed_out < TIMED_OUT_MAX;
 }
 
-/* All failed: as if there was one; some: a part was done. */
+/* The status of the first failure if every run failed, and EXIT_PARTIAL if only some did. */
 static int exit_status(const struct job *job)
 {
     if (job->cancelled) {
@@ -337,8 +338,8 @@ static int exit_status(const struct job *job)
     return job->failed_count > 0 || job->refused_count > 0 ? EXIT_PARTIAL : 0;
 }
 
-/* After all runs: what is forgotten in them goes for good. It is looked at also where nothing new
- * was forgotten: who says --now wants the room of what was forgotten before, too. */
+/* Reclaims everything that is forgotten in these runs. This also runs where nothing new was
+ * forgotten, because --now frees the space of what was forgotten before, too. */
 static int reclaim(struct job *job, struct diag *diag)
 {
     struct reclaim what = {

@@ -50,8 +50,8 @@ static int show(struct cli *cli, const struct gc_info *info)
     return json_end(&json);
 }
 
-/* The error as it was, so that damage is damage, with all of its words: cron mails nothing else. An
- * older server has told its words only. */
+/* Returns the error unchanged and whole, because cron mails only this line. An older server tells
+ * the text without the code. */
 static int fail(struct cli *cli, const struct gc_info *info, struct diag *diag)
 {
     cli->whole_text = strdup(info->text); /* without memory, as much as diag holds */

@@ -182,8 +182,8 @@ static int show(const struct cli *cli, const struct salvage_words *words,
     }
     for (size_t i = 0; status == 0 && i < run_count; i++) {
         if (runs[i].code != 0) {
-            status = diag_set(diag, runs[i].code, "%s/%s is damaged: %s", runs[i].run.project,
-                              runs[i].run.run, runs[i].text);
+            status = diag_set(diag, runs[i].code, "cannot salvage all of %s/%s: %s",
+                              runs[i].run.project, runs[i].run.run, runs[i].text);
         }
     }
     return status != 0 ? status : sums.left > 0 ? EXIT_LEFT : 0;

@@ -103,7 +103,7 @@ static void stop(struct collecting *c)
     }
 }
 
-/* One pass more; of errors the last one is told, or the first of damage. */
+/* Adds a pass to the totals. Keeps the last error, or the first one that reports damage. */
 static void add(const struct gc_status *status, struct gc_info *io, char text[GC_TEXT_MAX])
 {
     uint64_t reclaimed = io->reclaimed, objects = io->objects, smalls = io->smalls;

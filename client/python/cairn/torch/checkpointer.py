@@ -29,14 +29,14 @@ from .state import State
 from .stop import Stopper
 
 _RANKS_S, _RESTORE_S, _SAVE_S, _IO_S = 600.0, 600.0, 600.0, 30.0
-_PATIENCE_S = 5.0  # of a training that does not wait for the server
-_REFUSED = " cannot save: "  # of a rank
+_PATIENCE_S = 5.0  # how long a call may take where training must not wait for the server
+_REFUSED = " cannot save: "  # the text of a rank that refuses
 _REASON_BYTES = 250  # of a reason that the server hands on
-# After these the others hear of it without us, or this rank is not theirs any more.
+# After these errors the other ranks hear of the failure from the server, or this rank is no longer one of theirs.
 _ENDED = (FencedError, ForkedError, ClosedError, SkippedError, BusyError, TimedOutError, UnreachableError)
 # What the library may find on one rank alone when it begins to copy.
 _LOCAL = (ArenaTooSmallError, NoMemoryError)
-# Of an error that the call itself gives, these are the caller's to mend; the rest is as if it failed later.
+# The call raises these errors, because the caller can mend them. All others are handled as if the save had failed later.
 _CALLERS = (InvalidError, UnsupportedError, FencedError, ForkedError, ClosedError, InternalError, ReadOnlyError)
 
 

@@ -108,7 +108,8 @@ class Sharing:
 
     def hand_over(self) -> None:
         """Sends the arrays that this rank has read to the others, and receives theirs. Every rank calls it once its own arrays have
-        come. Raises the same error on all ranks: DigestMismatchError, which names the tensors, or MissingRanksError."""
+        come. Raises on all ranks: DigestMismatchError, which names the tensors, or MissingRanksError, in which
+        each rank names the ranks that it misses."""
         error: Optional[CairnError] = None
         for alike in self._sets:
             for reader, lot in alike.lots():
