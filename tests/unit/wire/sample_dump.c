@@ -10,7 +10,7 @@
 
 #include <stdio.h>
 
-#define HEX(object, field) dump_hex(buf, #field, sizeof((object)->field), &(object)->field)
+#define HEX(object, field) dump_field(buf, #field, sizeof((object)->field), &(object)->field)
 
 static void dump_hex(struct buf *buf, const char *name, size_t bytes, const void *data)
 {
@@ -22,9 +22,26 @@ static void dump_hex(struct buf *buf, const char *name, size_t bytes, const void
     buf_printf(buf, "\n");
 }
 
+static void dump_field(struct buf *buf, const char *name, size_t bytes, const void *data)
+{
+    bool any = false;
+    for (size_t i = 0; i < bytes; i++) {
+        any |= ((const uint8_t *)data)[i] != 0;
+    }
+    if (any) {
+        dump_hex(buf, name, bytes, data);
+    }
+}
+
+/* The first field of a part that rows do not begin: it also tells where an entry of a list begins.
+ */
+#define FIRST(object, field) dump_hex(buf, #field, sizeof((object)->field), &(object)->field)
+
 static void dump_text(struct buf *buf, const char *name, const char *text)
 {
-    buf_printf(buf, "%s=<%s>\n", name, text != NULL ? text : "");
+    if (text != NULL && text[0] != '\0') {
+        buf_printf(buf, "%s=<%s>\n", name, text);
+    }
 }
 
 /* --- by hand --- */
@@ -37,12 +54,12 @@ static void dump_run_name(const struct run_name *r, struct buf *buf)
 
 static void dump_selector(const struct selector *s, struct buf *buf)
 {
-    HEX(s, kind), HEX(s, id.term), HEX(s, id.step);
+    FIRST(s, kind), HEX(s, id.term), HEX(s, id.step);
 }
 
 static void dump_plan_want(const struct plan_want *w, struct buf *buf)
 {
-    HEX(w, is_blob), dump_text(buf, "name", w->name), dump_text(buf, "at", w->coordinate);
+    FIRST(w, is_blob), dump_text(buf, "name", w->name), dump_text(buf, "at", w->coordinate);
     HEX(w, dtype), HEX(w, shape.ndim), HEX(w, box.ndim);
     HEX(w, shape.length), HEX(w, box.offset), HEX(w, box.length);
 }
@@ -51,21 +68,21 @@ static void dump_msg_sets(const struct msg_sets *s, struct buf *buf)
 {
     HEX(s, count), HEX(s, last), HEX(s, code), dump_text(buf, "text", s->text);
     for (uint32_t i = 0; i < s->count; i++) {
-        HEX(&s->rows[i], key), HEX(&s->rows[i], division);
+        FIRST(&s->rows[i], key), HEX(&s->rows[i], division);
         dump_hex(buf, "bits", s->rows[i].bytes, s->rows[i].bits);
     }
 }
 
 static void dump_envelope(const struct envelope *e, struct buf *buf)
 {
-    HEX(e, offset), HEX(e, stored_bytes), HEX(e, plain_bytes), HEX(e, stored_crc), HEX(e, key_id);
+    FIRST(e, offset), HEX(e, stored_bytes), HEX(e, plain_bytes), HEX(e, stored_crc), HEX(e, key_id);
     HEX(e, encoding), HEX(e, digest_alg), HEX(e, element_bytes), HEX(e, digest), HEX(e, nonce);
     HEX(e, tag);
 }
 
 static void dump_mark_record(const struct msg_mark_record *r, struct buf *buf)
 {
-    HEX(r, id.term), HEX(r, id.step), HEX(r, wall_ns), HEX(r, reasons), HEX(r, outcome);
+    FIRST(r, id.term), HEX(r, id.step), HEX(r, wall_ns), HEX(r, reasons), HEX(r, outcome);
 }
 
 static void dump_key(const struct xxh128 *key, struct buf *buf)
@@ -89,19 +106,20 @@ static void dump_number(const uint64_t *number, struct buf *buf)
     for (uint32_t i = 0; i < self->count; i++) { \
         statement;                               \
     }
-#define MESSAGE(number, NAME, name, Pb, payload)    BEGIN_(msg_##name)
-#define PART(type, name, Pb)                        BEGIN_(type)
-#define END                                         }
-#define VALUE(n, kind, type, p, f)                  HEX(self, f);
-#define FIXED_IF(n, type, f, when)                  HEX(self, f);
-#define TEXT(n, f)                                  dump_text(buf, #f, self->f);
-#define NAME(n, f, least, most)                     dump_text(buf, #f, self->f);
-#define DATA(n, f, count, most)                     dump_hex(buf, #f, self->count, self->f);
-#define HAS(f)                                      HEX(self, has_##f);
-#define SUB(n, type, Pb, p, f, when, need)          dump_##type(&self->f, buf);
-#define LIST(n, type, Pb, f, count, most)           EACH_(f, count, dump_##type(&self->f[i], buf))
-#define TAGS(n, f, count)                           EACH_(f, count, dump_text(buf, #f, self->f[i]))
-#define NUMBERS(n, f, count, most)                  EACH_(f, count, HEX(self, f[i]))
+#define MESSAGE(number, NAME, name, Pb, payload) BEGIN_(msg_##name)
+#define PART(type, name, Pb)                     BEGIN_(type)
+#define END                                      }
+#define VALUE(n, kind, type, p, f)               HEX(self, f);
+#define FIXED_IF(n, type, f, when)               HEX(self, f);
+#define TEXT(n, f)                               dump_text(buf, #f, self->f);
+#define NAME(n, f, least, most)                  dump_text(buf, #f, self->f);
+#define DATA(n, f, count, most)                  dump_field(buf, #f, self->count, self->f);
+#define HAS(f)                                   HEX(self, has_##f);
+#define SUB(n, type, Pb, p, f, when, need)       dump_##type(&self->f, buf);
+#define LIST(n, type, Pb, f, count, most)        EACH_(f, count, dump_##type(&self->f[i], buf))
+#define TAGS(n, f, count)                        EACH_(f, count, dump_text(buf, #f, self->f[i]))
+#define NUMBERS(n, f, count, most) \
+    EACH_(f, count, dump_hex(buf, #f, sizeof(self->f[i]), &self->f[i]))
 #define PACKED_AS(n, kind, type, p, f, count, most) EACH_(f, count, dump_##kind(&self->f[i], buf))
 #define PACKED_TOO(n, kind, type, f, count)         EACH_(f, count, dump_##kind(&self->f[i], buf))
 #include "wire/messages.def"
