@@ -351,23 +351,30 @@ static int check_numbers(const struct config *config, struct diag *diag)
     return 0;
 }
 
-/* Checks the mirror of repairs. It has to be a directory, because opening a cluster would block the
- * daemon's loop. */
+/* Checks the URL of a store, which a daemon takes only with an absolute path. */
+static int check_url(const char *url, const char *key, struct diag *diag)
+{
+    if (store_url_check(url, diag) != 0) {
+        diag_add(diag, "%s", key);
+        return CAIRN_E_CONFIG;
+    }
+    if (strncmp(url, "dir:", 4) == 0 && url[4] != '/') {
+        return diag_set(diag, CAIRN_E_CONFIG, "%s is '%s'; the path after dir: must be absolute",
+                        key, url);
+    }
+    return 0;
+}
+
+/* Checks the mirror of repairs. */
 static int check_mirror(const struct config *config, struct diag *diag)
 {
     const char *url = config->scrub_repair_from;
-    if (url[0] != '\0' && strncmp(url, "dir:/", 5) != 0) {
-        return diag_set(
-            diag, CAIRN_E_CONFIG,
-            "[scrub] repair-from is '%s', and must be dir:/absolute/path; to repair from a "
-            "cluster, stop the daemon and run `cairn verify --repair --store URL --from MIRROR`",
-            url);
-    }
-    if (url[0] != '\0' && strcmp(url, config->store_url) == 0) {
+    int status = url[0] != '\0' ? check_url(url, "[scrub] repair-from", diag) : 0;
+    if (status == 0 && url[0] != '\0' && strcmp(url, config->store_url) == 0) {
         return diag_set(diag, CAIRN_E_CONFIG,
                         "[scrub] repair-from names the daemon's own store; name a mirror of it");
     }
-    return 0;
+    return status;
 }
 
 /* Checks the values that are one of several words, a mode or a uuid. */
@@ -407,20 +414,15 @@ static int check_words(const struct config *config, struct diag *diag)
 
 int config_check(const struct config *config, struct diag *diag)
 {
-    if (store_url_check(config->store_url, diag) != 0) {
-        diag_add(diag, "[store] url");
-        return CAIRN_E_CONFIG;
-    }
-    if (strncmp(config->store_url, "dir:", 4) == 0 && config->store_url[4] != '/') {
-        return diag_set(diag, CAIRN_E_CONFIG,
-                        "[store] url is '%s'; the path after dir: must be absolute",
-                        config->store_url);
+    int status = check_url(config->store_url, "[store] url", diag);
+    if (status != 0) {
+        return status;
     }
     if (config->listen_unix[0] == '\0' && config->listen_tcp[0] == '\0') {
         return diag_set(diag, CAIRN_E_CONFIG,
                         "[listen] names no address, so no client could connect: set unix or tcp");
     }
-    int status = check_tls(config, diag);
+    status = check_tls(config, diag);
     status = status != 0 ? status : config_check_retention(config, diag);
     status = status != 0 ? status : check_numbers(config, diag);
     status = status != 0 ? status : check_mirror(config, diag);

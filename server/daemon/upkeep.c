@@ -213,12 +213,12 @@ static void on_repaired(void *user, const struct repair_status *status)
     repair_next(upkeep);
 }
 
-/* Opens the store from which broken chunks are copied. Blocks for its start-up, on the loop's
- * thread. */
+/* Opens the store from which broken chunks are copied, which may wait for a cluster. On the
+ * repair's thread. */
 static int open_mirror(void *user, struct loop *loop, struct work_pool *pool, struct store **ret,
                        struct diag *diag)
 {
-    struct upkeep *upkeep = user;
+    const struct upkeep *upkeep = user;
     struct store_open_options options = {.loop = loop,
                                          .pool = pool,
                                          .url = upkeep->options.config->scrub_repair_from,

@@ -83,7 +83,9 @@ static int try_source(struct repair *repair, struct wants *wants, const struct w
     if (status == 0) {
         want->broken->sources[want->piece] = *source;
         wants->left--;
-    } else if (!reader_is_damage(status) && source->store == repair->store) {
+    } else if (source->store == repair->mirror) {
+        mirror_failed(repair, status, &why);
+    } else if (!reader_is_damage(status)) {
         return diag_set(diag, status, "%s", diag_text(&why, status));
     }
     return 0;
@@ -95,7 +97,7 @@ static int try_source(struct repair *repair, struct wants *wants, const struct w
 static int ask_mirror(struct repair *repair, struct wants *wants, struct diag *diag)
 {
     int status = 0;
-    for (size_t i = 0; status == 0 && i < wants->count; i++) {
+    for (size_t i = 0; status == 0 && i < wants->count && mirror_open(repair, NULL) == 0; i++) {
         const struct want *want = &wants->wants[i];
         struct source source = {repair->mirror, want->broken->id, *envelope_of(want)};
         status = try_source(repair, wants, want, &source, diag);
@@ -224,7 +226,7 @@ int copies_find(struct repair *repair, struct survey *survey, struct diag *diag)
         return diag_set(diag, CAIRN_E_NO_MEMORY, "no memory for %zu damaged chunks", count);
     }
     list_wants(survey, &wants);
-    int status = repair->mirror ? ask_mirror(repair, &wants, diag) : 0;
+    int status = ask_mirror(repair, &wants, diag);
     for (size_t i = repair->fact_count; status == 0 && i-- > 0 && wants.left > 0;) {
         status = offer_ckpt(repair, &wants, &repair->facts[i], diag);
     }

@@ -349,7 +349,7 @@ static int copy_run(struct repair *repair, struct diag *diag)
 int copy_begin(struct repair *repair, const struct run_name *run, const char *actor,
                struct diag *diag)
 {
-    CHECK(repair->options.open_mirror);
+    CHECK(repair->options.mirror_first);
     CHECK(!repair->items);
     struct repair_task task = {.run = *run, .actor = actor, .work = copy_run};
     return repair_start(repair, &task, diag);

@@ -180,8 +180,10 @@ int layout_of(struct repair *repair, const struct object_id *id, struct scratch 
     if (status != 0 && reader_is_damage(status)) {
         status = from_footer(repair, repair->store, id, scratch, ret);
     }
-    if (status != 0 && reader_is_damage(status) && repair->mirror) {
-        status = from_footer(repair, repair->mirror, id, scratch, ret);
+    if (status != 0 && reader_is_damage(status) && mirror_open(repair, NULL) == 0) {
+        int there = from_footer(repair, repair->mirror, id, scratch, ret);
+        mirror_failed(repair, there, NULL);
+        status = there == 0 || there == CAIRN_E_NO_MEMORY ? there : status;
     }
     return status == 0 ? 0
                        : diag_set(diag, status, "%.200s, and its footer cannot be read",

@@ -142,14 +142,18 @@ static int mend(struct reader_source *base, const struct doc_key *document, int 
     char text[96];
     document_text(document, sizeof(text), text);
     lost = name_lost(base, document, lost, ret, why);
-    if (!repair->mirror || !repair->store->caps.exchanges) {
+    if (!repair->options.open_mirror || !repair->store->caps.exchanges) {
         repair_add_line(repair, false, "%.280s; %s", diag_text(why, CAIRN_E_DAMAGED),
                         repair->store->caps.exchanges
                             ? "only another store that has the same checkpoint has a copy (--from)"
                             : "a Ceph cluster repairs its own copies: `ceph pg repair PG`");
         return CAIRN_E_DAMAGED;
     }
-    int status = fetch_checked(repair, repair->mirror, document, ret, &diag);
+    int status = mirror_open(repair, &diag);
+    if (status == 0) {
+        status = fetch_checked(repair, repair->mirror, document, ret, &diag);
+        mirror_failed(repair, status, &diag);
+    }
     if (status != 0) {
         repair_add_line(repair, false, "%s: no good copy in %s either: %.200s", text,
                         repair->options.mirror, diag_text(&diag, status));

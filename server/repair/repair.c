@@ -61,10 +61,6 @@ int repair_new(const struct repair_options *options, struct repair **ret, struct
                               .user = repair};
     ask_init(&repair->ask, &ask);
     int status = work_threads_new(options->loop, 1, "cairn-repair", &repair->thread, diag);
-    if (status == 0 && options->open_mirror) {
-        status = work_threads_new(options->loop, options->mirror_threads, "cairn-mirror",
-                                  &repair->mirror_pool, diag);
-    }
     if (status != 0) {
         end(repair);
         return status;
@@ -182,14 +178,10 @@ int repair_start(struct repair *repair, const struct repair_task *task, struct d
     if (!run) {
         return diag_set(diag, CAIRN_E_NO_MEMORY, "no memory for the run to repair; try again");
     }
-    repair->mirror = NULL;
-    if (repair->options.open_mirror) {
-        int status = repair->options.open_mirror(repair->options.user, repair->options.loop,
-                                                 repair->mirror_pool, &repair->mirror, diag);
-        if (status != 0) {
-            catalog_release(run);
-            return status;
-        }
+    int status = mirror_begin(repair, diag);
+    if (status != 0) {
+        catalog_release(run);
+        return status;
     }
     repair->task = task->work;
     repair->name = task->run;

@@ -44,11 +44,14 @@ struct repair_status {
 struct repair_options {
     struct loop *loop;
     struct catalog *catalog; /* outlives the repair */
-    /* Opens the store that has the same things, read-only, on the loop's thread; NULL if there is
-     * none. `pool` has mirror_threads threads and lives as long as the repair. */
+    /* Opens the store that has the same things, read-only; NULL if there is none. Called on the
+     * repair's thread, when a copy is needed; with mirror_first on the loop's thread, when a work
+     * begins, which it refuses if it fails. `pool` has mirror_threads threads and lives as long as
+     * the repair. */
     int (*open_mirror)(void *user, struct loop *loop, struct work_pool *pool, struct store **ret,
                        struct diag *diag);
     unsigned mirror_threads;
+    bool mirror_first;
     const char *mirror; /* its name, for texts */
     /* Called on the loop's thread: the milliseconds until the repair may read or write on, and the
      * bytes that it has moved. NULL means as fast as possible. */
@@ -67,6 +70,8 @@ int MUST_USE repair_begin(struct repair *repair, const struct run_name *run, str
 /* Copies the status. */
 void repair_status(struct repair *repair, struct repair_status *ret);
 bool repair_is_running(struct repair *repair);
+/* Returns true if the mirror could not be asked when it was last needed, with the reason. */
+bool repair_mirror_fails(struct repair *repair, char ret[REPAIR_TEXT_MAX]);
 /* Ends at the next step and drops an object that is half built; frees, then calls done. */
 void repair_close(struct repair *repair, void (*done)(void *user), void *user);
 

@@ -28,33 +28,33 @@ static bool is_missing(struct repair *repair, const struct object_id *id)
 /* Adds a line about an object that is missing and cannot be rebuilt. */
 static void tell_missing(struct repair *repair, const struct broken *broken)
 {
-    char name[OBJECT_NAME_BYTES];
+    char name[OBJECT_NAME_BYTES], also[MIRROR_PLACE_BYTES];
     size_t lost = 0;
     for (size_t i = 0; i < broken->count; i++) {
         lost += broken->damage.bad[i] && !broken->sources[i].store;
     }
     rebuild_object_name(&broken->id, name);
+    mirror_place(repair, sizeof(also), also);
     repair_add_line(repair, false,
                     "object %s is missing, and %zu of its %zu chunks have no copy in another "
-                    "object of the run%s%s",
-                    name, lost, broken->count, repair->mirror ? " or in " : "",
-                    repair->mirror ? repair->options.mirror : "");
+                    "object of the run%s",
+                    name, lost, broken->count, also);
 }
 
 /* Reports each bad chunk of an object for which no copy was found. */
 static void tell_lost(struct repair *repair, const struct broken *broken)
 {
-    char place[240];
+    char place[240], also[MIRROR_PLACE_BYTES];
     if (broken->missing) {
         tell_missing(repair, broken);
         return;
     }
+    mirror_place(repair, sizeof(also), also);
     for (size_t i = 0; i < broken->count; i++) {
         if (broken->damage.bad[i] && !broken->sources[i].store) {
             scan_piece_text(&broken->pieces[i], sizeof(place), place);
-            repair_add_line(repair, false, "%s: there is no copy in another object of the run%s%s",
-                            place, repair->mirror ? " or in " : "",
-                            repair->mirror ? repair->options.mirror : "");
+            repair_add_line(repair, false, "%s: there is no copy in another object of the run%s",
+                            place, also);
         }
     }
 }

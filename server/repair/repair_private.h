@@ -11,6 +11,7 @@
  *       survey.c, object_layout.c: what is broken, and what it must hold
  *         reading.c: the source of the reader; a lost document from the mirror
  *           remake.c: a manifest from the parts
+ *           mirror.c: the other store, opened when it is needed
  *             repair_work.c, facts.c: lines, chain, questions to the record
  */
 #ifndef CAIRN_REPAIR_REPAIR_PRIVATE_H
@@ -42,8 +43,11 @@ struct repair {
     void *closed_user;
     /* Of the work at hand: */
     int (*task)(struct repair *repair, struct diag *diag);
-    struct store *store, *mirror; /* mirror is NULL if there is none */
-    struct run *run;              /* NULL if nothing is at work */
+    struct store *store, *mirror; /* mirror is NULL until it was opened */
+    bool mirror_asked;            /* it was opened, or could not be */
+    int mirror_status;            /* why it is asked nothing more; 0 if it is */
+    struct diag mirror_why;
+    struct run *run; /* NULL if nothing is at work */
     struct run_name name;
     struct ckpt_id id;
     char actor[REPAIR_ACTOR_MAX];
@@ -58,8 +62,9 @@ struct repair {
     /* The same of a copy, one document; `data` is NULL if there is none. */
     const struct store_name *held_name;
     struct record_value held;
-    pthread_mutex_t lock; /* guards status */
+    pthread_mutex_t lock; /* guards status and mirror_text */
     struct repair_status status;
+    char mirror_text[DIAG_TEXT_MAX]; /* what repair_mirror_fails() tells */
 };
 
 /* --- repair.c --------------------------------------------------------------------------------- */
@@ -123,6 +128,21 @@ const struct commit_fact *repair_fact(const struct repair *repair, struct ckpt_i
 /* Adds a repair entry to the chain. Called before anything is replaced. */
 int MUST_USE repair_audit(struct repair *repair, struct ckpt_id id, struct diag *diag,
                           const char *fmt, ...) __attribute__((format(printf, 4, 5)));
+
+/* --- mirror.c --------------------------------------------------------------------------------- */
+
+/* Called on the loop's thread when a work begins. */
+int MUST_USE mirror_begin(struct repair *repair, struct diag *diag);
+/* Returns 0 if repair->mirror may be asked: it is opened when this is called first. Otherwise the
+ * reason: it was not named (NOT_FOUND), could not be opened, or has failed since. */
+int MUST_USE mirror_open(struct repair *repair, struct diag *diag);
+/* Notes the error of a question to the mirror. If it says nothing about what was asked, the mirror
+ * itself has failed, and is asked nothing more. */
+void mirror_failed(struct repair *repair, int status, const struct diag *why);
+/* Writes what follows "there is no copy here": that there is none in the mirror either, or that the
+ * mirror could not be asked. */
+void mirror_place(const struct repair *repair, size_t bytes, char *ret);
+enum { MIRROR_PLACE_BYTES = 360 };
 
 /* --- reading.c -------------------------------------------------------------------------------- */
 

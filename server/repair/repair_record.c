@@ -296,11 +296,15 @@ static int mend_any(struct repair *repair, const struct record_state *state, str
 /* Checks that there is a mirror, and that it is one of this store. */
 static int check_mirror(struct repair *repair, struct diag *diag)
 {
-    if (!repair->mirror) {
+    if (!repair->options.open_mirror) {
         return diag_set(diag, CAIRN_E_DAMAGED,
                         "both places of it are damaged, and only a mirror of this store has "
                         "another copy (--from with --store; [scrub] repair-from); without one "
                         "`cairn salvage` enters again what lies in the store");
+    }
+    int status = mirror_open(repair, diag);
+    if (status != 0) {
+        return status;
     }
     if (!repair->mirror->caps.record_files ||
         memcmp(&repair->mirror->caps.uuid, &repair->store->caps.uuid, sizeof(struct uuid)) != 0) {
@@ -477,7 +481,7 @@ int repair_record(struct repair *repair, struct diag *diag)
     bool whole = false;
     repair->tail_from = 0;
     int status = read_state(repair, &state, diag);
-    if (status != 0 || (state.whole && (!state.missing || !repair->mirror))) {
+    if (status != 0 || (state.whole && (!state.missing || !repair->options.open_mirror))) {
         return status;
     }
     if (!repair->store->caps.record_files) {

@@ -121,6 +121,25 @@ static bool say_full(struct health_word *health, const struct health_facts *fact
     return true;
 }
 
+/* Adds a warning to what is reported already, and returns where its remedy is to be written, which
+ * `about` begins if it is not the first. */
+static char *add(struct health_word *health, const char *about, const char *fmt, ...)
+    __attribute__((format(printf, 3, 4)));
+static char *add(struct health_word *health, const char *about, const char *fmt, ...)
+{
+    bool is_more = health->word != SERVER_GREEN;
+    size_t text = strlen(health->text), remedy = strlen(health->remedy);
+    va_list args;
+    health->word = SERVER_YELLOW;
+    snprintf(health->text + text, sizeof(health->text) - text, "%s", is_more ? "; and " : "");
+    text = strlen(health->text);
+    va_start(args, fmt);
+    vsnprintf(health->text + text, sizeof(health->text) - text, fmt, args);
+    va_end(args);
+    snprintf(health->remedy + remedy, sizeof(health->remedy) - remedy, "%s", is_more ? about : "");
+    return health->remedy + strlen(health->remedy);
+}
+
 /* Adds that the store is almost full to what is reported already. Returns whether it is. */
 static bool say_low(struct health_word *health, const struct health_facts *facts)
 {
@@ -129,16 +148,9 @@ static bool say_low(struct health_word *health, const struct health_facts *facts
         usage->free_bytes / SPACE_LOW_PERCENT >= usage->total_bytes / 100) {
         return false;
     }
-    bool is_more = health->word != SERVER_GREEN;
-    size_t text = strlen(health->text);
-    health->word = SERVER_YELLOW;
-    snprintf(health->text + text, sizeof(health->text) - text,
-             "%sless than %d %% of the store is free", is_more ? "; and " : "", SPACE_LOW_PERCENT);
-    size_t remedy = strlen(health->remedy);
-    snprintf(health->remedy + remedy, sizeof(health->remedy) - remedy, "%s",
-             is_more ? "; for room: " : "");
-    remedy = strlen(health->remedy);
-    room_remedy(facts, sizeof(health->remedy) - remedy, health->remedy + remedy);
+    char *remedy =
+        add(health, "; for room: ", "less than %d %% of the store is free", SPACE_LOW_PERCENT);
+    room_remedy(facts, (size_t)(health->remedy + sizeof(health->remedy) - remedy), remedy);
     return true;
 }
 
@@ -191,6 +203,13 @@ static bool say_damage(struct health_word *health, const struct health_facts *fa
             " checkpoint%s",
             damaged, plural(damaged), records, records == 1 ? "'s record" : "s' records", suspect,
             plural(suspect));
+    }
+    if (health->word != SERVER_GREEN && facts->mirror) {
+        char *more =
+            add(health, "; for the mirror: ", "repairs have no mirror ([scrub] repair-from): %s",
+                facts->mirror);
+        snprintf(more, (size_t)(health->remedy + sizeof(health->remedy) - more),
+                 "let the daemon's user on this host read it, and repair again");
     }
     return found + records + damaged + suspect > 0;
 }

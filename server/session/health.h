@@ -28,7 +28,8 @@ struct health_facts { /* a fact is NULL if it is not known or does not belong to
     const struct scrub_status *scrub;
     const struct gc_status *gc;
     const struct catalog_totals *totals;
-    const char *url; /* of the store, for remedies */
+    const char *url;    /* of the store, for remedies */
+    const char *mirror; /* why repairs could not read the mirror */
 };
 
 /* Sums up the facts. The worst of them decides; that a store is almost full is told beside it. */

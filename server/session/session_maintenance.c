@@ -253,6 +253,7 @@ void server_health(struct server *server, const struct store_usage *usage, struc
     struct scrub_status scrub;
     struct gc_status gc;
     struct catalog_totals totals;
+    char mirror[REPAIR_TEXT_MAX];
     struct health_facts facts = {.store = &state, .usage = usage};
     if (!server->options.catalog) {
         state.word = STORE_REFUSING;
@@ -273,6 +274,9 @@ void server_health(struct server *server, const struct store_usage *usage, struc
     if (server->gc) {
         gc_status(server->gc, &gc);
         facts.gc = &gc;
+    }
+    if (server->repair && repair_mirror_fails(server->repair, mirror)) {
+        facts.mirror = mirror;
     }
     health_of(&facts, ret);
 }

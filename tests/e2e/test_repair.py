@@ -184,6 +184,29 @@ class Repair(Repairing):
         self.assertEqual(listed(daemon)[2, 1]["health"], "verified")
         cairn("verify", *self.online(daemon), check=0)
 
+    def test_a_mirror_on_a_cluster_that_is_away(self):
+        """It keeps the daemon from nothing, not even from repairs that need none of it; health names it until it is read."""
+        conf = self.bed.path / "away.conf"
+        conf.write_text("[global]\nmon_host = [v2:127.0.0.1:1/0]\nauth_client_required = none\n")
+        daemon = self.saved(2)
+        objects = [self.objects(daemon, step)[0] for step in (1, 2)]
+        where = self.online(daemon)
+        flip(objects[0], 0)
+        daemon.start(scrub_repair_from=f"rados:cairn?conf={conf}&timeout=1")
+        self.assertEqual(self.repair(where)["damaged"], 0)  # from the run itself
+        self.assertEqual(cairn_json("status", *where)["health"], "green")
+        for path in objects:
+            flip(path, 0)
+        left = "\n".join(line for entry in self.repair(where, check=6)["checked"] for line in entry.get("left", []))
+        self.assertIn("there is no copy in another object of the run; rados:cairn", left)
+        self.assertIn("mon_host", left)
+        said = cairn_json("status", *where)
+        self.assertEqual(said["health"], "yellow")
+        for word in ("[scrub] repair-from", "rados:cairn", "mon_host"):
+            self.assertIn(word, said["health_text"])
+        self.assertIn("for the mirror: ", said["health_remedy"])
+        self.assertEqual(daemon.stop(), 0)
+
     def with_failpoint(self, points, daemon, *words):
         return cairn("verify", "--repair", *words, *self.offline(daemon), env={"CAIRN_FAILPOINTS": points})
 

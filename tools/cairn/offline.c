@@ -109,6 +109,7 @@ static int open_repair(struct offline *offline, struct diag *diag)
                                      .catalog = offline->catalog,
                                      .open_mirror = from ? open_mirror : NULL,
                                      .mirror_threads = from ? store_url_threads_min(from) + 1 : 0,
+                                     .mirror_first = true,
                                      .mirror = from,
                                      .user = offline};
     status = repair_new(&options, &offline->repair, diag);

@@ -115,6 +115,7 @@ static int start(struct salvager *s, struct diag *diag)
                                     .catalog = s->catalog,
                                     .open_mirror = from ? open_from : NULL,
                                     .mirror_threads = from ? store_url_threads_min(from) + 1 : 0,
+                                    .mirror_first = true,
                                     .mirror = from,
                                     .ended = on_ended,
                                     .user = s};
