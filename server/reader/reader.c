@@ -182,6 +182,11 @@ int reader_open(struct reader *reader, struct reader_source *source, const struc
         }
     }
     CHECK(reader->part_count == 0 || reader->parts);
+    if (status == 0 && with_index) {
+        reader->held =
+            scratch_array(&reader->scratch, reader->index_count + 1, sizeof(*reader->held));
+        status = reader->held ? 0 : diag_no_memory(diag, "the index of a checkpoint");
+    }
     return status;
 }
 
@@ -198,6 +203,119 @@ int reader_part(struct reader *reader, size_t number, struct scratch *scratch, s
     return status != 0 ? status
                        : undecoded(&document,
                                    part_decode(bytes.bytes, bytes.data, scratch, ret, diag), diag);
+}
+
+/* --- the index -------------------------------------------------------------------------------- */
+
+/* Says in which page an entry of the index is, and of which checkpoint, and what it is about. */
+static int disagree(const struct reader *reader, size_t at, const struct index_entry *entry,
+                    const char *what, struct diag *diag)
+{
+    struct store_name name = {.run = reader->root.run, .id = reader->root.id, .kind = STORE_PAGE};
+    const struct page_ref *pages = reader->manifest.pages;
+    size_t first = 0;
+    char text[256];
+    for (; name.number + 1 < reader->manifest.page_count; name.number++) {
+        first += pages[name.number].kind == PAGE_INDEX ? pages[name.number].entry_count : 0;
+        if (at < first) {
+            break;
+        }
+    }
+    doc_name_text(&name, sizeof(text), text);
+    return diag_set(diag, CAIRN_E_DAMAGED,
+                    "%s is whole and does not agree with the parts: %s %.100s%s%.60s %s", text,
+                    entry->kind == INDEX_BLOB ? "blob" : "tensor", entry->name,
+                    entry->coordinate[0] != '\0' ? " of " : "", entry->coordinate, what);
+}
+
+static bool has_rank(const struct index_entry *entry, uint32_t rank)
+{
+    for (uint32_t i = 0; i < entry->rank_count; i++) {
+        if (entry->ranks[i] == rank) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* Returns what an entry says wrongly of the part of a rank, in words, or NULL. `own` is the part's
+ * own entry, or NULL if it has no such tensor or blob. */
+static const char *difference(const struct index_entry *entry, const struct index_entry *own,
+                              uint32_t rank)
+{
+    if (!own) {
+        return has_rank(entry, rank) ? "is not in the part of a rank that the page names" : NULL;
+    }
+    if (has_rank(entry, rank) != (own->rank_count > 0)) {
+        return "has chunks of other ranks than the page names";
+    }
+    bool same = entry->placement == own->placement && entry->plain_bytes == own->plain_bytes;
+    if (entry->kind == INDEX_BLOB) {
+        same = same && entry->blob_kind == own->blob_kind;
+    } else {
+        same = same && entry->dtype == own->dtype && shape_equal(&entry->shape, &own->shape);
+    }
+    return same ? NULL : "has another type, shape, placement or size there";
+}
+
+/* Compares the index with the part's own, both in order. */
+static int compare_index(struct reader *reader, const struct page *own, uint32_t rank,
+                         struct diag *diag)
+{
+    size_t next = 0;
+    for (size_t i = 0; i < reader->index_count; i++) {
+        const struct index_entry *entry = &reader->index[i], *mine = NULL;
+        int order = next < own->entry_count ? index_compare(&own->index[next], entry) : 1;
+        if (order < 0) {
+            return disagree(reader, i, &own->index[next], "is missing from it", diag);
+        }
+        if (order == 0) {
+            mine = &own->index[next++];
+            reader->held[i] = true;
+        }
+        const char *what = difference(entry, mine, rank);
+        if (what) {
+            return disagree(reader, i, entry, what, diag);
+        }
+    }
+    return next == own->entry_count ? 0
+                                    : disagree(reader, reader->index_count, &own->index[next],
+                                               "is missing from it", diag);
+}
+
+int reader_agrees(struct reader *reader, size_t number, const struct part *part, struct diag *diag)
+{
+    const struct part_ref *ref = &reader->parts[number];
+    struct scratch scratch;
+    struct page own;
+    CHECK(number < reader->part_count);
+    if (part->rank != ref->rank || part->chunk_count != ref->chunk_count ||
+        part->tensor_count != ref->tensor_count || !ckpt_id_equal(part->id, reader->root.id)) {
+        return diag_set(diag, CAIRN_E_DAMAGED,
+                        "the pages of checkpoint %llu@%llu are whole and do not agree with the "
+                        "part of rank %u: it has %u tensors in %u chunks, not %u in %u",
+                        (unsigned long long)reader->root.id.step,
+                        (unsigned long long)reader->root.id.term, ref->rank, part->tensor_count,
+                        part->chunk_count, ref->tensor_count, ref->chunk_count);
+    }
+    if (!reader->held) {
+        return 0;
+    }
+    scratch_init(&scratch, READER_SCRATCH_MAX);
+    int status = index_build(1, part, &scratch, &own, diag);
+    status = status != 0 ? status : compare_index(reader, &own, part->rank, diag);
+    scratch_fini(&scratch);
+    return status;
+}
+
+int reader_agrees_all(const struct reader *reader, struct diag *diag)
+{
+    for (size_t i = 0; reader->held && i < reader->index_count; i++) {
+        if (!reader->held[i]) {
+            return disagree(reader, i, &reader->index[i], "is in no part", diag);
+        }
+    }
+    return 0;
 }
 
 /* --- object tables ---------------------------------------------------------------------------- */

@@ -98,6 +98,7 @@ struct reader {
     size_t part_count, index_count;
     struct part_ref *parts;    /* by rank */
     struct index_entry *index; /* sorted; only with_index */
+    bool *held;                /* for each entry: a part has it; NULL unless the index is whole */
 };
 
 /* Reads manifest and pages. A page that is lost says nothing about the others, so they are read all
@@ -109,6 +110,15 @@ void reader_fini(struct reader *reader);
 /* Reads the part that parts[number] names. All that it points to is from the scratch. */
 int MUST_USE reader_part(struct reader *reader, size_t number, struct scratch *scratch,
                          struct part *ret, struct diag *diag);
+
+/* Compares a part with what the pages say of it: its size, and each tensor and blob that it has, or
+ * should have. DAMAGED names the first difference, and the page. Returns 0 without an index, or if
+ * a page of it is lost. Does not end the reading. */
+int MUST_USE reader_agrees(struct reader *reader, size_t number, const struct part *part,
+                           struct diag *diag);
+/* Called after reader_agrees() with every part: DAMAGED names an entry of the index that no part
+ * has. */
+int MUST_USE reader_agrees_all(const struct reader *reader, struct diag *diag);
 
 /* Reads the table of the objects that a part refers to, without the rest of the part, and checks it
  * against the checksums that the part has for it. Nothing above the part is read, so the caller

@@ -211,6 +211,21 @@ static void take_base(const struct part *part, struct ckpt_id *io_base)
     }
 }
 
+/* Notes that the index says otherwise than the parts: no copy of either could be right. */
+static int index_read(struct repair *repair, struct survey *survey, int status, struct diag *diag)
+{
+    if (status == CAIRN_E_DAMAGED) {
+        if (survey->how == SURVEY_MEND) {
+            repair_add_line(repair, false, "%.400s; no copy can mend it, so forget it by its name",
+                            diag_text(diag, status));
+        }
+        count_found(survey, true, diag_text(diag, status));
+        diag_clear(diag);
+        status = 0;
+    }
+    return status;
+}
+
 /* Returns 0 for a document that is lost, which is noted. */
 static int document_read(struct survey *survey, int status, struct diag *diag)
 {
@@ -222,18 +237,25 @@ static int document_read(struct survey *survey, int status, struct diag *diag)
     return 0;
 }
 
+static int part_read(struct repair *repair, struct survey *survey, size_t number,
+                     const struct part *part, struct diag *diag)
+{
+    int status = reader_agrees(&survey->reader, number, part, diag);
+    take_base(part, &survey->base);
+    status = index_read(repair, survey, status, diag);
+    return status != 0 || survey->how == SURVEY_DOCUMENTS
+               ? status
+               : examine_part(repair, survey, part, diag);
+}
+
 static int read_part(struct repair *repair, struct survey *survey, size_t number, struct diag *diag)
 {
     struct scratch scratch;
     struct part part;
     scratch_init(&scratch, READER_SCRATCH_MAX);
     int status = reader_part(&survey->reader, number, &scratch, &part, diag);
-    if (status != 0) {
-        status = document_read(survey, status, diag);
-    } else {
-        take_base(&part, &survey->base);
-        status = survey->how == SURVEY_DOCUMENTS ? 0 : examine_part(repair, survey, &part, diag);
-    }
+    status = status != 0 ? document_read(survey, status, diag)
+                         : part_read(repair, survey, number, &part, diag);
     scratch_fini(&scratch);
     return status;
 }
@@ -245,10 +267,13 @@ int survey_ckpt(struct repair *repair, const struct commit_fact *fact, enum surv
     struct diag why = DIAG_INIT;
     *ret = (struct survey){.how = how};
     scratch_init(&ret->scratch, READER_SCRATCH_MAX);
-    int status = reader_open(&ret->reader, &source->store.reader, &fact->root, false, &why);
+    int status = reader_open(&ret->reader, &source->store.reader, &fact->root, true, &why);
     status = document_read(ret, status, &why);
     for (size_t i = 0; status == 0 && i < ret->reader.part_count; i++) {
         status = read_part(repair, ret, i, &why);
+    }
+    if (status == 0 && ret->found == 0) { /* every part was read */
+        status = index_read(repair, ret, reader_agrees_all(&ret->reader, &why), &why);
     }
     CHECK(status != 0 || ret->found >= ret->hopeless);
     return status == 0 ? 0 : repair_fail(diag, status, &why);

@@ -157,6 +157,27 @@ static int object_done(struct reader_visitor *visitor, const struct object_scan 
     return position_moved(walk->scrub);
 }
 
+/* Compares a part with the index, and reads its objects. */
+static int part_read(struct walk *walk, size_t number, const struct part *part)
+{
+    struct diag why = DIAG_INIT;
+    int status = reader_agrees(&walk->reader, number, part, &why);
+    status = document_read(walk, status, &why);
+    if (status != 0) {
+        return status;
+    }
+    walk->pieces = reader_pieces(part);
+    walk->count = part->chunk_count;
+    walk->next = 0;
+    walk->skip = walk->scrub->now.entry.objects;
+    diag_clear(&why);
+    status = walk->pieces ? reader_objects(&walk->source.reader, &walk->visitor, &why)
+                          : CAIRN_E_NO_MEMORY;
+    free(walk->pieces);
+    walk->pieces = NULL;
+    return status;
+}
+
 static int read_part(struct walk *walk, size_t number)
 {
     struct entry_scrub *entry = &walk->scrub->now.entry;
@@ -165,18 +186,7 @@ static int read_part(struct walk *walk, size_t number)
     struct diag why = DIAG_INIT;
     scratch_init(&scratch, READER_SCRATCH_MAX);
     int status = reader_part(&walk->reader, number, &scratch, &part, &why);
-    if (status == 0) {
-        walk->pieces = reader_pieces(&part);
-        walk->count = part.chunk_count;
-        walk->next = 0;
-        walk->skip = entry->objects;
-        status = walk->pieces ? reader_objects(&walk->source.reader, &walk->visitor, &why)
-                              : CAIRN_E_NO_MEMORY;
-        free(walk->pieces);
-        walk->pieces = NULL;
-    } else {
-        status = document_read(walk, status, &why);
-    }
+    status = status != 0 ? document_read(walk, status, &why) : part_read(walk, number, &part);
     scratch_fini(&scratch);
     if (status != 0) {
         return status;
@@ -191,12 +201,17 @@ static int read_ckpt(struct walk *walk)
 {
     struct diag why = DIAG_INIT;
     struct scrub *scrub = walk->scrub;
-    int status = reader_open(&walk->reader, &walk->source.reader, &walk->ckpt->root, false, &why);
+    bool is_new = scrub->now.entry.rank == 0;
+    int status = reader_open(&walk->reader, &walk->source.reader, &walk->ckpt->root, true, &why);
     status = document_read(walk, status, &why);
     for (size_t i = 0; status == 0 && i < walk->reader.part_count; i++) {
         if (walk->reader.parts[i].rank >= scrub->now.entry.rank) {
             status = read_part(walk, i);
         }
+    }
+    if (status == 0 && is_new && scrub->now.entry.found == 0) { /* every part was read */
+        diag_clear(&why);
+        status = document_read(walk, reader_agrees_all(&walk->reader, &why), &why);
     }
     reader_fini(&walk->reader);
     reader_source_fini(&walk->source.reader);

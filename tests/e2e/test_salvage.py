@@ -2,8 +2,11 @@
 """`cairn salvage` makes checkpoints that no record tells of again from what lies in the store; it says first what it
 would do, may be killed at each update, and names what it cannot."""
 
+import hashlib
 import shutil
+import struct
 
+from frames import crc32c
 from harness import Case, Daemon, Group, cairn, cairn_json, flip, listed, main, verified
 
 KEYS = {"scrub_every": "0s", "gc_every": "0s", "save_full_every": "3"}
@@ -72,6 +75,43 @@ class Salvage(Case):
         self.assertEqual(self.facts(daemon), before)
         self.assertEqual(self.salvage(daemon, "--yes"), {})
         self.assert_training_goes_on(daemon, (40, 2, False))
+
+    def seal(self, path, old, new):
+        """Changes a document so that it is whole by its own checksum; returns both hashes."""
+        data = bytearray(path.read_bytes())
+        was = hashlib.sha256(data).digest()
+        self.assertEqual(data.count(old), 1)
+        at = data.index(old)
+        data[at:at + len(new)] = new
+        data[16:20] = struct.pack("<I", crc32c(bytes(data[:16] + data[20:])))
+        path.chmod(0o644)
+        path.write_bytes(data)
+        return was, hashlib.sha256(data).digest()
+
+    def test_an_index_that_does_not_agree_with_the_parts(self):
+        """Whole by all hashes, as a faulty server would make it: salvage, verify and scrub name it, and training passes over it."""
+        daemon = self.saved()
+        folder = daemon.store / "runs" / RUN / "checkpoints" / "2-40"
+        entry = struct.pack("<HHI", len("model.w"), 0, 2)  # name, no coordinate, two dimensions
+        page, = (path for path in folder.glob("page-*") if b"model.w" in path.read_bytes())
+        at = page.read_bytes().index(entry)
+        facts = page.read_bytes()[at - 24:at]  # kind, placement, dtype, blob kind, bytes
+        other = facts[:4] + struct.pack("<I", 3 - struct.unpack("<I", facts[4:8])[0]) + facts[8:]
+        manifest, = folder.glob("manifest-*")
+        self.seal(manifest, *self.seal(page, facts + entry, other + entry))
+        self.lose_record(daemon)
+        outcome, text = self.salvage(daemon)[40, 2]
+        self.assertEqual(outcome, "damaged", text)
+        self.assertRegex(text, "page 1 of checkpoint 40@2 .*does not agree with the parts: tensor model.w")
+        self.salvage(daemon, "--yes")
+        _, out, _ = cairn("verify", "--store", f"dir:{daemon.store}", RUN, check=6)
+        self.assertRegex(out, r"40@2: DAMAGED\n .*page 1 .*does not agree with the parts: tensor model.w")
+        _, out, _ = cairn("verify", "--repair", "--store", f"dir:{daemon.store}", RUN, check=6)
+        self.assertIn("no copy can mend it", out)
+        daemon.start()
+        _, out, _ = cairn("scrub", "--wait", "--server", f"unix:{daemon.socket}", check=6)
+        self.assertIn("does not agree with the parts", out)
+        self.assertEqual(self.group(daemon).restore(), (30, 2, True))
 
     def test_an_older_record(self):
         daemon = self.saved()

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * verify: reads what a checkpoint consists of and checks all of it: manifest, pages and parts by
- * hash, coverage, and of every object each stored byte: chunks (crc and plain digest), padding
- * (zero), footer (against the part). Of objects that it shares with older checkpoints: its chunks.
+ * hash, that they agree, coverage, and of every object each stored byte: chunks (crc and plain
+ * digest), padding (zero), footer (against the part). Of objects that it shares with older
+ * checkpoints: its chunks.
  */
 #ifndef CAIRN_TOOLS_VERIFY_H
 #define CAIRN_TOOLS_VERIFY_H

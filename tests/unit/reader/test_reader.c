@@ -231,6 +231,54 @@ static void test_a_good_checkpoint_is_read_whole(void **state)
     }
 }
 
+/* Goal: pages that say otherwise than the parts are named, whatever they say. */
+static void test_an_index_that_does_not_agree_is_named(void **state)
+{
+    struct bench *bench = *state;
+    take_parts(bench);
+    struct reader *reader = &bench->reader;
+    for (size_t number = 0; number < 2; number++) {
+        assert_int_equal(reader_agrees(reader, number, &bench->parts[number], NULL), 0);
+    }
+    assert_int_equal(reader_agrees_all(reader, NULL), 0);
+    static const char *const words[] = {"tensor a.weight has another type",
+                                        "a.weight has another",
+                                        "a.weight has another",
+                                        "a.weight has another",
+                                        "tensor a.weighs is not in the part of a rank",
+                                        "a.weight has chunks of other ranks",
+                                        "is missing from it",
+                                        "part of rank 0",
+                                        "tensor a.weight is in no part"};
+    for (int change = 0; change < 9; change++) {
+        struct index_entry was = reader->index[0], *entry = &reader->index[0];
+        struct part_ref ref = reader->parts[0];
+        size_t count = reader->index_count;
+        uint32_t none[1] = {0};
+        struct diag why = DIAG_INIT;
+        assert_int_equal(was.kind, INDEX_TENSOR);
+        entry->dtype += change == 0;
+        entry->shape.length[0] += change == 1;
+        entry->placement += change == 2;
+        entry->plain_bytes += change == 3;
+        entry->name = change == 4 ? "a.weighs" : was.name;
+        entry->rank_count = change == 5 ? 0 : was.rank_count;
+        entry->ranks = change == 5 ? none : was.ranks;
+        reader->index_count -= change == 6;
+        reader->parts[0].chunk_count += change == 7;
+        memset(reader->held, change == 8 ? 0 : 1, count);
+        int status = change == 8 ? reader_agrees_all(reader, &why) : 0;
+        for (size_t number = 0; status == 0 && number < 2; number++) {
+            status = reader_agrees(reader, number, &bench->parts[number], &why);
+        }
+        assert_int_equal(status, CAIRN_E_DAMAGED);
+        assert_non_null(strstr(why.text, words[change]));
+        reader->index[0] = was;
+        reader->index_count = count;
+        reader->parts[0] = ref;
+    }
+}
+
 static void test_a_wrong_byte_is_named(void **state)
 {
     struct bench *bench = *state;
@@ -362,6 +410,7 @@ int main(void)
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
     const struct CMUnitTest tests[] = {
         TEST(test_a_good_checkpoint_is_read_whole),
+        TEST(test_an_index_that_does_not_agree_is_named),
         TEST(test_a_wrong_byte_is_named),
         TEST(test_a_transfer_that_is_wrong_once_is_no_damage),
         TEST(test_an_error_of_the_store_is_no_damage),
