@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Records of runs, and the list of runs: two objects whose keys are the runs' names
- * ("project/run"), because nothing else says which runs there are (R13). A run is entered in both,
- * as intended, before its record is made, and noted as made afterwards. A listing asks for the
- * records of runs that are only intended. So no run is missing from the list, and none is listed
- * that does not exist. The next listing enters what one list lacks. If one list cannot be read at
- * all, the other is enough.
+ * ("project/run"), because nothing else says which runs there are (R13). A run's name is claimed,
+ * whatever its capitals, and it is entered in both, as intended, before its record is made, and
+ * noted as made afterwards. A listing asks for the records of runs that are only intended. So no
+ * run is missing from the list, none is there in two spellings, and none is listed that does not
+ * exist. The next listing enters what one list lacks. If one list cannot be read at all, the other
+ * is enough.
  */
 #include "rados_private.h"
 
@@ -199,6 +200,62 @@ static int enter(struct rados_store *store, const struct run_name *name, unsigne
                : rados_error(failure, false, "cannot list the runs", diag);
 }
 
+/* Compares a claim that is taken with the spelling that is to be made. */
+static int compare_claim(struct rados_store *store, const char *key, const char *spelled,
+                         struct diag *diag)
+{
+    struct cluster_step look = {.kind = STEP_KEY, .key = key};
+    struct cluster_call call = call_list(store, 0, &look);
+    int rc = cluster_do(store->cluster, &call);
+    const struct cluster_map *map = &look.ret_map;
+    rc = rc != 0 ? rados_error(rc, false, "cannot read who has the name of a run", diag) : 0;
+    if (rc == 0 && map->count == 1 &&
+        (map->pairs[0].bytes != strlen(spelled) ||
+         memcmp(map->pairs[0].data, spelled, map->pairs[0].bytes) != 0)) {
+        rc =
+            diag_set(diag, CAIRN_E_INVALID,
+                     "%s cannot be made, because the store has %.*s: names that differ in capitals "
+                     "only are the same; open that one, or choose another name",
+                     spelled, (int)map->pairs[0].bytes, (const char *)map->pairs[0].data);
+    }
+    cluster_map_fini(&look.ret_map);
+    return rc;
+}
+
+/* Claims a name for one spelling: in small letters, behind a '=' that makes the key no run's. One
+ * guarded operation, so of two daemons at the same instant one finds it taken. Where the list
+ * cannot be read there is no claim, as of older runs. */
+static int claim(struct rados_store *store, const char *spelled, struct diag *diag)
+{
+    char key[RUN_NAME_TEXT_MAX + 1] = "=";
+    for (size_t i = 0; i <= strlen(spelled); i++) {
+        bool is_capital = spelled[i] >= 'A' && spelled[i] <= 'Z';
+        key[i + 1] = (char)(is_capital ? spelled[i] - 'A' + 'a' : spelled[i]);
+    }
+    struct cluster_step steps[] = {
+        {.kind = STEP_ENSURE},
+        {.kind = STEP_KEY_IS, .key = key},
+        {.kind = STEP_KEY_SET, .key = key, .data = spelled, .bytes = strlen(spelled)}};
+    struct cluster_call call = call_list(store, 0, steps);
+    call.step_count = ARRAY_LEN(steps);
+    int rc = cluster_do(store->cluster, &call);
+    if (rc == -ECANCELED) {
+        return compare_claim(store, key, spelled, diag);
+    }
+    return rc == 0 || rc == -EIO ? 0
+                                 : rados_error(rc, false, "cannot claim the name of a run", diag);
+}
+
+/* Claims the project and the run. The claims stay: a run that was begun is not made in another
+ * spelling later. */
+static int claim_both(struct rados_store *store, const struct run_name *name, struct diag *diag)
+{
+    char text[RUN_NAME_TEXT_MAX];
+    run_name_format(name, text);
+    int rc = claim(store, name->project, diag);
+    return rc != 0 ? rc : claim(store, text, diag);
+}
+
 static bool is_made_text(const struct cluster_pair *pair)
 {
     return pair->bytes == strlen(MADE) && memcmp(pair->data, MADE, pair->bytes) == 0;
@@ -246,7 +303,8 @@ int rados_op_record_update(struct rados_store *store, struct store_req *req)
     }
     rc = rados_is_loss(rc) ? tell_loss(req, run, rc) : rc;
     if (rc == 0 && new &&record_guards_hold(run->record, req->update, NULL)) {
-        rc = enter(store, &req->run, IN_ALL, "intended", &req->diag);
+        rc = claim_both(store, &req->run, &req->diag);
+        rc = rc != 0 ? rc : enter(store, &req->run, IN_ALL, "intended", &req->diag);
     }
     rc = rc != 0 ? rc : rados_record_update(store, run, req->update, &req->ret_version, &req->diag);
     if (rc == 0 && new) {

@@ -176,12 +176,53 @@ static void round_trips_are_few(void **state)
     daemons_close(&daemons);
 }
 
+static int make_run(struct bed *bed, const char *project, const char *run, struct diag *diag)
+{
+    struct record_change change = {.key = "counter", .value = {1, (const uint8_t *)"1"}};
+    struct record_guard guard = {.key = "counter", .absent = true};
+    struct record_update update = {
+        .guard_count = 1, .guards = &guard, .change_count = 1, .changes = &change};
+    struct store_req req = {.op = STORE_RECORD_UPDATE, .update = &update};
+    assert_int_equal(run_name_set(project, run, &req.run, NULL), 0);
+    int status = bed_do(bed, &req);
+    *diag = req.diag;
+    return status;
+}
+
+/* Goal: of daemons that make one new run in several spellings one wins, and the others' error names
+ * its spelling; what is not the same name is not in the way. */
+static void a_name_has_one_spelling(void **state)
+{
+    struct daemons daemons;
+    struct diag why;
+    struct bed *beds = daemons.beds;
+    daemons_open(&daemons);
+    assert_int_equal(make_run(&beds[0], "demo", "Bert", &why), 0);
+    for (unsigned i = 0; i < DAEMONS; i++) {
+        assert_int_equal(make_run(&beds[i], "demo", "bert", &why), CAIRN_E_INVALID);
+        assert_non_null(
+            strstr(why.text, "demo/bert cannot be made, because the store has demo/Bert"));
+        assert_int_equal(make_run(&beds[i], "DEMO", "x", &why), CAIRN_E_INVALID);
+        assert_non_null(strstr(why.text, "DEMO cannot be made, because the store has demo:"));
+    }
+    assert_int_equal(make_run(&beds[1], "demo", "Bert", &why), CAIRN_E_CONFLICT);
+    assert_int_equal(make_run(&beds[2], "demo", "bert2", &why), 0);
+    struct store_req list = {.op = STORE_LIST_RUNS};
+    assert_int_equal(bed_do(&beds[1], &list), 0);
+    assert_int_equal(list.ret_count, 2);
+    assert_string_equal(list.ret_runs[0].run, "Bert");
+    assert_string_equal(list.ret_runs[1].run, "bert2");
+    free(list.ret_runs);
+    daemons_close(&daemons);
+}
+
 static const struct CMUnitTest tests[] = {
     cmocka_unit_test(a_race_has_one_winner),
     cmocka_unit_test(answers_are_true_on_a_bad_cluster),
     cmocka_unit_test(a_late_update_finds_the_door_shut),
     cmocka_unit_test(a_daemon_that_slept_catches_up),
     cmocka_unit_test(round_trips_are_few),
+    cmocka_unit_test(a_name_has_one_spelling),
 };
 
 UNIT_TEST_MAIN(tests)
