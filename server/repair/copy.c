@@ -46,6 +46,12 @@ static void take_here(void *user, const struct run_state *state)
                                                  .forgotten = commit->forgotten,
                                                  .reclaimed = commit->reclaimed,
                                                  .pinned = commit->pinned};
+        for (uint32_t tag = 0; commit->note && tag < commit->note->tag_count; tag++) {
+            const char *text = commit->note->tags[tag];
+            const char *copied = scratch_copy(&c->scratch, strlen(text) + 1, text);
+            c->no_memory = c->no_memory || !copied;
+            c->here[i].tags[c->here[i].tag_count++] = copied;
+        }
     }
 }
 
@@ -59,8 +65,9 @@ static const struct here *here_of(const struct copying *c, struct ckpt_id id)
     return NULL;
 }
 
-/* Returns STORE_LOCKED if a daemon serves this store. A store that is not shared is ours by its
- * lock; of a shared one each daemon notes a sign of life in the store's record (FORMAT.md 9.2). */
+/* Returns STORE_LOCKED if a daemon serves this store, or anybody has opened it to write since this
+ * copy did. A store that is not shared is ours by its lock; in the record of a shared one each
+ * daemon notes a sign of life (FORMAT.md 9.2), and whoever opens it to write raises the epoch. */
 static int check_served(struct copying *c, struct diag *diag)
 {
     static const char prefix[] = "duty/at-";
@@ -84,6 +91,15 @@ static int check_served(struct copying *c, struct diag *diag)
                               "later",
                               (int)(value.bytes - 16), (const char *)value.data + 16);
         }
+    }
+    uint64_t ours = c->to->caps.epoch;
+    if (status == 0 && record_get(req.ret_record, "epoch", &value) && value.bytes == 8 &&
+        load_u64(value.data) != ours) {
+        status = diag_set(diag, CAIRN_E_STORE_LOCKED,
+                          "somebody has opened the store that is copied to since this copy began "
+                          "(its epoch is %llu, not %llu), and could collect what is not entered "
+                          "yet; stop the daemon or command that has it, and copy again",
+                          (unsigned long long)load_u64(value.data), (unsigned long long)ours);
     }
     record_free(req.ret_record);
     return status;
@@ -178,27 +194,55 @@ static struct event adoption(const struct copying *c, const struct state_commit 
     return event;
 }
 
-/* Brings tags, metrics and the pin of a checkpoint that is in this record up to the other's. What
- * was removed there stays here. */
-static int bring_marks(struct copying *c, const struct state_commit *commit, bool is_pinned,
-                       struct diag *diag)
+static bool has_tag(const struct entry_note *note, const char *tag)
 {
-    struct repair *repair = c->repair;
-    struct event note = {.kind = EVENT_ANNOTATE, .id = commit->entry.id};
-    int status = 0;
-    note.u.annotate.selector = (struct selector){SELECT_EXACT, commit->entry.id};
-    if (commit->note) {
-        note.u.annotate.note = adoption(c, commit).u.adopt.note;
-        status = ask_event(&repair->ask, repair->run, &note, false, diag);
+    for (uint32_t i = 0; note && i < note->tag_count; i++) {
+        if (strcmp(note->tags[i], tag) == 0) {
+            return true;
+        }
     }
-    if (status == 0 && commit->pinned && !is_pinned) {
-        const char *reason = commit->pin_mark ? commit->pin_mark->reason : NULL;
-        struct event pin = {.kind = EVENT_PIN,
-                            .u.mark = {.id_count = 1,
-                                       .ids = &commit->entry.id,
-                                       .actor = repair->actor,
-                                       .reason = reason ? reason : "pinned in the other store"}};
-        status = ask_event(&repair->ask, repair->run, &pin, false, diag);
+    return false;
+}
+
+/* Pins a checkpoint here, or takes the pin away. */
+static int bring_pin(struct copying *c, const struct state_commit *commit, struct diag *diag)
+{
+    const char *reason = commit->pinned ? "pinned in the other store" : "not pinned in the other";
+    struct event pin = {
+        .kind = commit->pinned ? EVENT_PIN : EVENT_UNPIN,
+        .u.mark = {
+            .id_count = 1, .ids = &commit->entry.id, .actor = c->repair->actor, .reason = reason}};
+    if (commit->pinned && commit->pin_mark && commit->pin_mark->reason) {
+        pin.u.mark.reason = commit->pin_mark->reason;
+    }
+    return ask_event(&c->repair->ask, c->repair->run, &pin, false, diag);
+}
+
+/* Brings tags, metrics and the pin of a checkpoint that is in this record up to the other's. What
+ * the other does not have stays here, unless the marks are to be the same: whether it was taken
+ * away there, or given here, nothing tells. `here`: as it was before; NULL if it is new. */
+static int bring_marks(struct copying *c, const struct state_commit *commit,
+                       const struct here *here, struct diag *diag)
+{
+    const char *gone[LIMIT_TAGS];
+    uint32_t gone_count = 0;
+    struct event note = {.kind = EVENT_ANNOTATE, .id = commit->entry.id};
+    bool is_same = c->repair->salvage.same_marks, was_pinned = here && here->pinned;
+    int status = 0;
+    for (uint32_t i = 0; is_same && here && i < here->tag_count; i++) {
+        if (!has_tag(commit->note, here->tags[i])) {
+            gone[gone_count++] = here->tags[i];
+        }
+    }
+    note.u.annotate.selector = (struct selector){SELECT_EXACT, commit->entry.id};
+    note.u.annotate.note = adoption(c, commit).u.adopt.note;
+    note.u.annotate.note.removed = gone;
+    note.u.annotate.note.removed_count = gone_count;
+    if (commit->note || gone_count > 0) {
+        status = ask_event(&c->repair->ask, c->repair->run, &note, false, diag);
+    }
+    if (status == 0 && commit->pinned != was_pinned && (commit->pinned || is_same)) {
+        status = bring_pin(c, commit, diag);
     }
     return status;
 }
@@ -218,6 +262,22 @@ static int check_copy(struct copying *c, const struct commit_fact *fact, struct 
         err_ignore(copying_drop(c, fact->root.id, &ignored));
     }
     survey_fini(&survey);
+    return status;
+}
+
+/* Looks once more whether the store is ours alone, now that the manifest is there, and enters the
+ * checkpoint. Who has opened the store before that look is seen in it; who opens it later finds the
+ * manifest, and removes nothing of a run that has one which its record does not know. */
+static int enter_last(struct copying *c, const struct store_name *manifest,
+                      const struct event *event, struct diag *diag)
+{
+    struct store_req drop = {.op = STORE_DELETE_SMALL, .name = *manifest};
+    int status = check_served(c, diag);
+    if (status == 0) {
+        return ask_event(&c->repair->ask, c->repair->run, event, false, diag);
+    }
+    /* Otherwise the next copy finds it, and salvage. */
+    err_ignore(ask_store(&c->repair->ask, c->to, &drop, NULL));
     return status;
 }
 
@@ -241,7 +301,7 @@ static int enter(struct copying *c, const struct state_commit *commit,
     status = status != 0 ? status : copying_put(c, &name, &manifest, diag);
     status = status != 0 ? status : FAILPOINT("copy.enter");
     free((void *)(uintptr_t)manifest.data);
-    return status != 0 ? status : ask_event(&c->repair->ask, c->repair->run, &event, false, diag);
+    return status != 0 ? status : enter_last(c, &name, &event, diag);
 }
 
 static int copy_fresh(struct copying *c, const struct state_commit *commit, struct diag *diag)
@@ -260,7 +320,7 @@ static int copy_fresh(struct copying *c, const struct state_commit *commit, stru
     int status = ask_event(&c->repair->ask, c->repair->run, &event, true, diag);
     status = status != 0 ? status : copy_bytes(c, &fact, diag);
     status = status != 0 ? status : enter(c, commit, &fact, diag);
-    return status != 0 ? status : bring_marks(c, commit, false, diag);
+    return status != 0 ? status : bring_marks(c, commit, NULL, diag);
 }
 
 /* --- all of them ------------------------------------------------------------------------------ */
@@ -289,7 +349,7 @@ static int copy_one(struct copying *c, const struct state_commit *commit, struct
                          "copied, and cannot be entered behind them; a new store takes it");
         return 0;
     }
-    int status = same ? bring_marks(c, commit, here->pinned, &why) : copy_fresh(c, commit, &why);
+    int status = same ? bring_marks(c, commit, here, &why) : copy_fresh(c, commit, &why);
     if (status == 0) {
         salvage_add_item(c->repair, id, same ? SALVAGE_THERE : SALVAGE_WHOLE, "%s",
                          same ? "it was here already" : "every byte of it was read back");
@@ -313,7 +373,7 @@ static int copy_all(struct copying *c, struct diag *diag)
                         c->repair->name.project, c->repair->name.run);
     }
     status = status != 0 ? status : ask_state(&c->repair->ask, c->repair->run, take_here, c, diag);
-    if (status == 0 && !c->here) {
+    if (status == 0 && (!c->here || c->no_memory)) {
         status = diag_no_memory(diag, "the run's record");
     }
     for (size_t i = 0; status == 0 && i < c->state.commit_count; i++) {
@@ -346,11 +406,14 @@ static int copy_run(struct repair *repair, struct diag *diag)
     return status;
 }
 
-int copy_begin(struct repair *repair, const struct run_name *run, const char *actor,
-               struct diag *diag)
+int copy_begin(struct repair *repair, const struct run_name *run, const struct salvage_options *how,
+               const char *actor, struct diag *diag)
 {
     CHECK(repair->options.mirror_first);
     CHECK(!repair->items);
     struct repair_task task = {.run = *run, .actor = actor, .work = copy_run};
+    if (!repair_is_running(repair)) {
+        repair->salvage = *how;
+    }
     return repair_start(repair, &task, diag);
 }

@@ -14,15 +14,18 @@ struct here { /* what this store's record has of a checkpoint */
     struct ckpt_id id;
     struct sha256 manifest_sha256;
     bool forgotten, reclaimed, pinned;
+    uint32_t tag_count;
+    const char *tags[LIMIT_TAGS]; /* the scratch's */
 };
 
 struct copying {
     struct repair *repair;
     struct store *from, *to;
-    struct scratch scratch; /* of `state` */
+    struct scratch scratch; /* of `state`, and of `here` */
     struct run_state state; /* of the run in the other store */
     struct here *here;
     size_t here_count;
+    bool no_memory;
     uint8_t *window; /* aligned */
 };
 

@@ -16,6 +16,8 @@ struct salvage_options {
     bool accept_loss; /* a record whose end is lost goes on from its intact start */
     bool quick;       /* reads manifests, pages and parts only, no objects */
     bool discard;     /* checkpoints that cannot be made whole are given up, like an aborted save */
+    bool
+        same_marks; /* of a copy: tags and pins that the other store does not have are taken away */
 };
 
 enum salvage_outcome {

@@ -13,7 +13,7 @@ from cases_ceph_commit import *  # noqa: F403
 from cases_ceph_objects import *  # noqa: F403
 from cases_ceph_refused import *  # noqa: F403
 from ceph_bed import OnCeph
-from harness import BIN, BUILD, FULL, SOURCE, Group, cairn, cairn_json, flip, main, wait_until
+from harness import BIN, BUILD, FULL, SOURCE, Daemon, Group, cairn, cairn_json, flip, main, wait_until
 
 
 class Daemons(OnCeph):
@@ -111,6 +111,32 @@ class Daemons(OnCeph):
         again = Group(self.bed, self.url(served), 2)
         self.assertEqual(again.restore(), (4, 1, False))
         again.all("check", 4)
+
+    def test_a_daemon_starts_in_the_middle_of_a_copy(self):
+        """Between the last document of a checkpoint and its entry: the copy loses, by name, and enters nothing; later it goes on."""
+        source = Daemon(self.bed, "local").start()
+        group = self.group(source)
+        for step in (1, 2):
+            group.all("fill", step)
+            group.save(step)
+        group.end()
+        cairn("store", "create", self.store, check=0)
+        words = ("copy", "demo/run", "--from", f"dir:{source.store}", "--to", self.store)
+        copy = self.bed.start([BIN / "cairn", *words], env={**os.environ, "CAIRN_FAILPOINTS": "copy.enter=stop@2"},
+                              stderr=subprocess.PIPE, text=True)
+        os.waitpid(copy.pid, os.WUNTRACED)
+        served = self.daemon("served")
+        copy.send_signal(18)
+        _, err = copy.communicate(timeout=120)
+        self.assertEqual(copy.returncode, 11, err)
+        self.assertRegex(err, "serves the store that is copied to|has opened the store that is copied to")
+        at = ("--server", f"unix:{served.socket}")
+        self.assertEqual([one["step"] for one in cairn_json("ls", "demo/run", *at)["checkpoints"]], [1])
+        self.assert_good({(1, 1)})
+        self.assertEqual(served.stop(), 0)
+        said = cairn_json(*words, timeout_s=120)
+        self.assertEqual((said["copied"], said["there"]), (1, 1))
+        self.assert_good({(1, 1), (2, 1)})
 
     def test_a_daemon_dies_in_a_save(self):
         a, b = self.two()

@@ -71,6 +71,32 @@ class Copies(Case):
         again.save(6)
         self.assertEqual(set(listed(served)), {(step, 1) for step in range(1, 6)} | {(6, 2)})
 
+    def test_marks_that_were_taken_away(self):
+        """They stay, beside those that the copy was given; --same-marks takes both away, and is what the source has."""
+        daemon, group = self.saved(3)
+        group.end()
+        source, target = f"dir:{daemon.store}", self.store("mirror")
+        at = ("--server", f"unix:{daemon.socket}")
+        for tag in ("best", "kept"):
+            cairn("tag", "demo/run", "2", tag, *at, check=0)
+        for step in (1, 2):
+            cairn("pin", "demo/run", str(step), "--reason", "the figure", *at, check=0)
+        self.assertEqual(self.counts(source, target), (3, 0, 0))
+        cairn("tag", "demo/run", "2", "best", "--remove", *at, check=0)
+        cairn("tag", "demo/run", "3", "best", *at, check=0)
+        cairn("unpin", "demo/run", "2", *at, check=0)
+        mirrored = self.daemon("mirrored", path=self.bed.path / "mirror", creates=False)
+        cairn("tag", "demo/run", "1", "local", "--server", f"unix:{mirrored.socket}", check=0)
+        self.assertEqual(mirrored.stop(), 0)
+        marks = lambda store: {one["step"]: (sorted(one["tags"]), one["pinned"])
+                               for one in cairn_json("ls", "demo/run", "--store", store)["checkpoints"]}
+        self.assertEqual(self.counts(source, target), (0, 3, 0))
+        self.assertEqual(marks(target), {1: (["e2e", "local"], True), 2: (["best", "e2e", "kept"], True), 3: (["best", "e2e"], False)})
+        cairn("copy", "demo/run", "--from", source, "--to", target, "--same-marks", check=0)
+        self.assertEqual(marks(target), {1: (["e2e"], True), 2: (["e2e", "kept"], False), 3: (["best", "e2e"], False)})
+        self.assertEqual(marks(target), marks(source))
+        self.assertIn("not pinned in the other", cairn("log", "demo/run", "--store", target, check=0)[1])
+
     def test_a_copy_of_a_copy_after_forgetting(self):
         """What is forgotten at the source is not copied, though later checkpoints lie in its objects; what the target has
         forgotten stays forgotten."""

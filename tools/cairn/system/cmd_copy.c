@@ -18,17 +18,20 @@
 struct copy_options {
     const char *to, *from;
     struct option_texts runs;
+    bool same_marks;
 };
 
 static const struct argument arguments[] = {
     {"RUN", .kind = ARGUMENT_RUNS, .at = offsetof(struct copy_options, runs)}, {0}};
 
-static const struct option options[] = {{"to", "URL",
-                                         "store to copy to; `cairn store create` makes one",
-                                         OPTION_AT_TEXT(struct copy_options, to), .needed = true},
-                                        {"from", "URL", "store to copy from, instead of --store",
-                                         OPTION_AT_TEXT(struct copy_options, from)},
-                                        {0}};
+static const struct option options[] = {
+    {"to", "URL", "store to copy to; `cairn store create` makes one",
+     OPTION_AT_TEXT(struct copy_options, to), .needed = true},
+    {"from", "URL", "store to copy from, instead of --store",
+     OPTION_AT_TEXT(struct copy_options, from)},
+    {"same-marks", NULL, "take away tags and pins that the other store does not have",
+     OPTION_AT_FLAG(struct copy_options, same_marks)},
+    {0}};
 
 struct copying_all {
     struct cli *cli;
@@ -158,6 +161,7 @@ static int run(struct cli *cli, void *values, struct diag *diag)
     int status = choose(&all, own, diag);
     struct offline_salvage_options offline = {.store = own->to,
                                               .from = all.from,
+                                              .how = {.same_marks = own->same_marks},
                                               .runs = all.names,
                                               .run_count = all.name_count,
                                               .actor = actor,
@@ -200,7 +204,10 @@ const struct command command_copy = {
         "interrupted at any moment and started again.\n\nA daemon may serve the store that is "
         "read, but not the one that is written: exit status 11. A checkpoint that is damaged, or "
         "whose place another one has, is named and not copied; the others are, and the exit status "
-        "is 3. Of another run of that name nothing is mixed (CONFLICT). Forgetting is not copied.",
+        "is 3. Of another run of that name nothing is mixed (CONFLICT). Forgetting is not copied. "
+        "Tags "
+        "and pins that were taken away stay in the copy, where somebody may have given them; "
+        "--same-marks takes them away there too.",
     .example = "cairn copy '*' --from dir:/srv/cairn --to dir:/mnt/mirror\n"
                "cairn copy lab/gpt --from 'rados:cairn' --to dir:/mnt/mirror --json",
     .arguments = arguments,

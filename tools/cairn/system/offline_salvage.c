@@ -154,7 +154,7 @@ static int one_run(struct salvager *s, const struct run_name *name, struct diag 
     *run = (struct salvaged_run){.run = *name};
     const struct offline_salvage_options *options = s->options;
     int status = options->from
-                     ? copy_begin(s->repair, name, options->actor, diag)
+                     ? copy_begin(s->repair, name, &options->how, options->actor, diag)
                      : salvage_begin(s->repair, name, &options->how, options->actor, diag);
     if (status == 0) {
         timer_init(&s->tick, s->loop, on_tick);

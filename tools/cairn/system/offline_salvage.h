@@ -15,8 +15,8 @@ struct offline_salvage_options {
     const char *actor;
     const struct uuid *uuid; /* of the store, also where its own record is made again; NULL: any */
     struct diag *store_lost; /* what was wrong with the store's record, where it was made again */
-    /* Of a copy: the URL of the store that these runs are copied from; `run` and `how` do not
-     * count. */
+    /* Of a copy: the URL of the store that these runs are copied from; `run` does not count, and of
+     * `how` same_marks alone. */
     const char *from;
     size_t run_count;
     const struct run_name *runs;
