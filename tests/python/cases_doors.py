@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Several ranks of FSDP2 come in and go out through DCP's door and through Checkpointer's (cases for ranks.py)."""
+"""Several ranks come in and go out through DCP's door and through Checkpointer's (cases for ranks.py)."""
 
 import warnings
 
@@ -7,12 +7,14 @@ import numpy
 import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
-from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_dict, set_state_dict
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
+import cases_layouts as layouts
+import cases_stages as stages
 from cairn.dcp import Reader, Writer
-from cairn.torch import Checkpointer, per_rank
+from cairn.torch import CairnWarning, Checkpointer, per_rank
 
 
 def build(world, start):
@@ -188,3 +190,56 @@ def cast(rank, world, url):
         with Checkpointer(url, {"model": state["model"]}, on_error="raise") as ck:
             assert len(ck.restore(1, only=["model"], share=share, cast=True).cast) == 4
     return text(list(state["model"].parameters()))
+
+
+def layouts_through_both(rank, world, url, layout):
+    """What Checkpointer saved in a layout comes in by DCP, and what DCP saves of it is restored into the layout. DCP has nothing to
+    say of ZeRO's shares, so there it is DDP on its side."""
+    group = dist.new_group(backend="gloo")
+    model, optimizer = layouts.make(layout, world, 0)
+    layouts.train(model, optimizer, 2)
+    with layouts.open_ck(url, model, optimizer) as ck:
+        ck.save(1).durable.result(60)
+    right = text(layouts.whole_state(model, optimizer))
+    other, back = layouts.make("ddp" if layout == "zero" else layout, world, 1)
+    layouts.train(other, back, 1)  # get_state_dict wants optimizer state that is there
+    loaded = dict(zip(("model", "optim"), get_state_dict(other, back)))
+    dcp.load(loaded, checkpoint_id="step-1", storage_reader=Reader(url), process_group=group)
+    set_state_dict(other, back, model_state_dict=loaded["model"], optim_state_dict=loaded["optim"])
+    assert text(layouts.whole_state(other, back)) == right
+    writer = Writer(url, process_group=group)
+    dcp.save(dict(zip(("model", "optim"), get_state_dict(other, back))), checkpoint_id="step-2", storage_writer=writer, process_group=group)
+    writer.close()
+    again, last = layouts.make(layout, world, 2)
+    with warnings.catch_warnings(), layouts.open_ck(url, again, last) as ck:
+        warnings.simplefilter("ignore", CairnWarning)
+        assert ck.restore().step == 2
+    assert text(layouts.whole_state(again, last)) == right
+
+
+def stages_through_both(rank, world, url, sharded):
+    """Pipeline stages of two ranks each. Their options are flattened, because DCP has one list of groups for all ranks."""
+    group = dist.new_group(backend="gloo")
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("pp", "dp"))["dp"] if sharded else None
+    names, options = stages.STAGES[rank // 2], StateDictOptions(flatten_optimizer_state_dict=True)
+
+    def as_flat(state):
+        return {**dict(zip(("model", "optim"), get_state_dict(state["model"], state["optim"], options=options))),
+                "sched": state["sched"].state_dict(), "extra": state["extra"]}
+
+    with Checkpointer(url, stages.stage_state(names, 0, 0.5, mesh), on_error="raise") as ck:
+        ck.save(1).durable.result(60)
+    back = stages.stage_state(names, 7, 0.1, mesh)
+    loaded = as_flat(back)
+    dcp.load(loaded, checkpoint_id="step-1", storage_reader=Reader(url), process_group=group)
+    set_state_dict(back["model"], back["optim"], model_state_dict=loaded["model"], optim_state_dict=loaded["optim"], options=options)
+    back["sched"].load_state_dict(loaded["sched"])
+    assert text(stages.view(back)) == text(stages.expected(names))
+    writer = Writer(url, process_group=group)
+    dcp.save(as_flat(back), checkpoint_id="step-2", storage_writer=writer, process_group=group)
+    writer.close()
+    again = stages.stage_state(names, 3, 0.2, mesh)
+    with warnings.catch_warnings(), Checkpointer(url, again, on_error="raise") as ck:
+        warnings.simplefilter("ignore", CairnWarning)
+        assert ck.restore().step == 2
+    assert text(stages.view(again)) == text(stages.expected(names))

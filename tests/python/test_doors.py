@@ -162,6 +162,16 @@ def test_each_rank_gets_what_its_own_stage_held(url, ranks2):
         dcp.load({"extra": {"seen": []}}, checkpoint_id="step-1", storage_reader=Reader(url))
 
 
+@pytest.mark.parametrize("layout", ["zero", "fsdp1", "hybrid1", "hsdp", "fsdp2+tp"])
+def test_layouts_go_through_both_doors(url, ranks4, layout):
+    ranks4.run("cases_doors.layouts_through_both", url=url, layout=layout)
+
+
+@pytest.mark.parametrize("sharded", [False, True])
+def test_pipeline_stages_go_through_both_doors(url, ranks4, sharded):
+    ranks4.run("cases_doors.stages_through_both", url=url, sharded=sharded)
+
+
 def test_optimizers_are_found_as_pytorch_spells_them(url):
     """By number, as optimizer.state_dict() counts parameters, and flattened."""
     model = small_model()

@@ -88,6 +88,7 @@ class StateEntries(Mapping):
         self.kept: dict = {}  # name of a stored tensor -> what this rank has kept of its own
         self._clashes: set = set()  # names of which there are two
         self._optimizers: dict = {}  # key -> _Spelling
+        self._wholes: dict = {}  # name -> leaf, of lists that DCP's planner asks for as one where a rank has no shard of a tensor
 
     # --- what DCP asks ----------------------------------------------------------------------------------------------
 
@@ -113,7 +114,7 @@ class StateEntries(Mapping):
         return len(self._leaves)
 
     def __contains__(self, fqn: object) -> bool:
-        return isinstance(fqn, str) and (fqn.partition(".")[0] in self._refused or self._spelled(fqn) in self._leaves)
+        return isinstance(fqn, str) and (fqn.partition(".")[0] in self._refused or self._spelled(fqn) in self._leaves or fqn in self._wholes)
 
     # --- what the Reader asks ---------------------------------------------------------------------------------------
 
@@ -146,12 +147,13 @@ class StateEntries(Mapping):
                 raise UnsupportedError.of(f"{fqn}: parameters of {key} have numbers for names, and nothing in the state dict says whether this "
                                           f"is {found[0]} or {found[1]} of the checkpoint: load its param_groups with it, or restore it by "
                                           "cairn.torch.Checkpointer")
-            if not found and key in self._optimizers:
+            if not found and key in self._optimizers and fqn not in self._wholes:
                 raise UnsupportedError.of(f"{fqn}: the checkpoint has no such name where parameters of {key} are called as its param_groups "
                                           "here call them; build the optimizer as it was saved, or restore it by cairn.torch.Checkpointer")
 
     def _leaf(self, fqn: str) -> tuple:
-        found: tuple = self._leaves[self._spelled(fqn)]
+        name = self._spelled(fqn)
+        found: tuple = self._wholes[fqn] if fqn in self._wholes and name not in self._leaves else self._leaves[name]
         return found
 
     def _spelled(self, fqn: str) -> str:
@@ -206,10 +208,9 @@ class StateEntries(Mapping):
         for name, state in stored["state"].items():
             for entry, value in state.items() if type(state) is dict else (("", state),):
                 self.add((key, "state", known.get(name, name), entry), value)
-        for g, group in enumerate(stored["groups"]):
-            self.add((key, "param_groups", g, "params"), [known[name] for name in group["params"]])
-            for option, value in group["options"].items():
-                self.add((key, "param_groups", g, option), value)
+        groups = [{**group["options"], "params": [known[name] for name in group["params"]]} for group in stored["groups"]]
+        self._wholes[f"{key}.param_groups"] = (key, "param_groups"), groups, None
+        self.add((key, "param_groups"), groups)
 
 
 def read(client: Client, result: Any, root: dict, deadline: Optional[float]) -> Metadata:
