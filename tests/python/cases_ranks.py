@@ -19,6 +19,7 @@ from bed import assert_same
 from cairn.torch import CairnWarning, Checkpointer
 
 WAIT_S = 8.0  # the ranks that come may be that far apart, which is seconds on a busy machine
+SHORT_S = 3.0  # where they have just met
 
 
 def leave(how):
@@ -230,12 +231,56 @@ def replaced(rank, world, url):
 
 
 def replaced_on_one(rank, world, url):
-    """Only one rank has changed what it holds."""
-    with Checkpointer(url, {"m": torch.nn.Linear(3, 2)}, on_error="raise", save_deadline=12) as ck:
+    """Only one rank has changed what it holds: no save and no restore goes on without the others, until they are alike again."""
+    with Checkpointer(url, {"m": torch.nn.Linear(3, 2)}, on_error="raise") as ck:
         ck.save(1).durable.result(60)
         if rank == 1:
             ck.state["m"] = torch.nn.Linear(9, 9)
-        return told(lambda: ck.save(2).durable.result(60))
+        answers = [told(lambda: ck.save(2).durable.result(60)), told(lambda: ck.save(3).durable.result(60)), told(ck.restore)]
+        if rank == 0:
+            ck.state["m"] = torch.nn.Linear(9, 9)
+        ck.save(4).durable.result(60)
+        ck.state["m"] = torch.nn.Linear(3, 2)
+        assert ck.restore(1).step == 1
+    return answers
+
+
+def unstorable(rank, world, url):
+    """One rank's state holds a value that cannot be stored: the Checkpointer is made on no rank."""
+    return told(lambda: Checkpointer(url, {"x": 1, "extra": {"a": [torch.ones(2), object() if rank == 1 else 0]}}))
+
+
+# --- a rank that was late --------------------------------------------------------------------------------------
+
+def late_once(rank, world, url, where):
+    """The last rank comes to one call when the others have given it up. All have failed then, and the next call goes on."""
+    state, store = {"w": torch.full((4,), 3.0)}, dist.distributed_c10d._get_default_store()
+    with Checkpointer(url, state, on_error="raise", interval=1000.0) as ck:
+        ck.save(1).durable.result(60)
+        calls = {"restore": ck.restore, "should_stop": lambda: [ck.should_stop(step) for step in (1, 2)],
+                 "should_save": lambda: [ck.should_save(step) for step in (1, 2)]}
+        given_up = [f"{url}/{where}/{other}" for other in range(world - 1)]
+        if rank == world - 1:
+            store.wait(given_up)
+        else:
+            store.add(f"{url}/{where}", 1)
+            while store.add(f"{url}/{where}", 0) < world - 1:  # the others come together
+                pass
+            ck._group.seconds = ck._restore_s = SHORT_S
+        failed = told(calls[where])
+        if rank < world - 1:
+            store.set(given_up[rank], "")
+        ck._group.seconds = ck._restore_s = 60.0
+        dist.barrier()
+        state["w"].zero_()
+        assert ck.restore().step == 1 and state["w"].tolist() == [3.0] * 4
+        # A rank that failed in an earlier step of the training than the others is at their step again with the second call.
+        assert not any(ck.should_stop(step) or ck.should_save(step) for step in range(4 - (rank == 0), 9))
+        ck.save(2).durable.result(60)
+        assert ck.restore(share="broadcast").step == 2
+        ck.request_stop()
+        assert [ck.should_stop(step) for step in (9, 10, 11)][-1]
+    return failed
 
 
 # --- states that differ ----------------------------------------------------------------------------------------
@@ -302,6 +347,29 @@ def differs(rank, world, url, idle):
             for key in value:
                 assert found[name][key].shape == value[key].shape, (name, key)
         assert optimizer.param_groups[0]["lr"] == 0.1 * (rank + 1)
+
+
+def differs_told(rank, world, url):
+    """The first save names what differs, and on which ranks, once, on rank 0, whatever becomes of it."""
+    def state(odd):
+        mine = rank if odd else 0
+        model = torch.nn.Linear(2, 2)
+        return {"m": model, "optim": torch.optim.SGD(model.parameters(), lr=0.1 * (1 + mine)), "plan": Plan(mine), "same": {"n": 1},
+                "extra": {"n": [mine] * 3, "t": torch.full((3,), float(mine))}, "big": torch.full((1 << 18,), float(mine)),
+                "long": ["x" * 1000 + str(mine)] * 2000, "loader": Sampler(rank), "own": cairn.torch.per_rank({"r": rank})}
+    answers = []
+    for odd, end in ((False, "close"), (True, "close"), (True, "wait"), (True, "save")):
+        with warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always")
+            with Checkpointer(f"{url}-{end}-{int(odd)}", state(odd), on_error="raise") as ck:
+                for step in (1, 2):
+                    ck.save(step).durable.result(60)
+                    if end == "wait":
+                        ck.wait()
+                seen = len(told)
+        assert seen == len(told) or end == "close"
+        answers.append(sorted(str(item.message) for item in told if issubclass(item.category, CairnWarning)))
+    return answers
 
 
 def tensors_differ(rank, world, url):

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A restore gives another type than the stored one when it is asked to, says which tensors, and never does it by itself."""
 
+import numpy
 import pytest
 import torch
 
@@ -66,6 +67,17 @@ def test_a_float_never_becomes_an_integer(url):
     save(url, {"model": Counts(torch.float32)})
     with pytest.raises(cairn.DtypeMismatchError, match="cannot be cast"):
         restore(url, {"model": Counts(torch.int64)}, cast=True)
+
+
+def test_a_value_that_cannot_be_cast_is_named(url):
+    save(url, {"i": torch.arange(4), "a": numpy.arange(3)})
+    for cast, hint in ((True, "cannot be cast"), (False, "cast=True")):
+        with pytest.raises(cairn.DtypeMismatchError, match=f"i: the stored tensor is int64 .*int32.*{hint}"):
+            restore(url, {"i": torch.zeros(4, dtype=torch.int32), "a": numpy.zeros(3, numpy.int64)}, cast=cast)
+    with pytest.raises(cairn.DtypeMismatchError, match="a: the stored tensor is int64 of numpy.*int32"):
+        restore(url, {"i": torch.zeros(4, dtype=torch.int64), "a": numpy.zeros(3, numpy.int32)}, cast=True)
+    with pytest.raises(cairn.ShapeMismatchError, match="i: "):
+        restore(url, {"i": torch.zeros(5, dtype=torch.int64), "a": numpy.zeros(3, numpy.int64)})
 
 
 def test_tied_and_strided_tensors_are_cast_too(url):

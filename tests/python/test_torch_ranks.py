@@ -100,9 +100,26 @@ def test_what_is_put_into_the_state_is_saved(url, ranks2):
 
 
 def test_a_change_on_one_rank_is_named(url, ranks2):
-    answers = ranks2.run("cases_ranks.replaced_on_one", url=url)
-    for name, text, _ in answers:
-        assert name == "MissingRanksError" and "ck.state was changed: rank 0 did not come" in text, answers
+    """At once, with all deadlines as they are by default (600 s), and not only the first time."""
+    for answers in ranks2.run("cases_ranks.replaced_on_one", url=url):
+        for (name, text, seconds), what in zip(answers, ("save of step 2", "save of step 3", "restore")):
+            assert name == "InvalidError" and seconds < 60, answers
+            assert f"{what}: the tensors that ck.state holds were changed here, on rank 1, but not on rank 0" in text, answers
+
+
+def test_a_value_that_cannot_be_stored_is_refused_when_the_checkpointer_is_made(url, ranks2):
+    for name, text, _ in ranks2.run("cases_ranks.unstorable", url=url):
+        assert name.startswith("Unsupported") and "extra.a[1]: a value of type builtins.object cannot be stored" in text, text
+
+
+@pytest.mark.parametrize("where", ["restore", "should_stop", "should_save"])
+def test_a_rank_that_was_late_once_does_not_end_the_group(url, pool, where):
+    """All ranks hear who was waited for, the late one too, and the next call of all goes on."""
+    ranks = pool(3)
+    ranks.send("cases_ranks.late_once", url=url, where=where)
+    for name, text, _ in ranks.answers(200):
+        assert name == "MissingRanksError" and "rank 2 did not come within 3 s" in text and "rank 0 " not in text, text
+        assert socket.gethostname() in text and "in save of step 1)" in text, text
 
 
 # --- 6: states that differ --------------------------------------------------------------------------------------
@@ -111,6 +128,16 @@ def test_a_change_on_one_rank_is_named(url, ranks2):
 def test_what_differs_between_ranks_comes_back_to_each(url, ranks2, idle):
     ranks2.run("cases_ranks.differs", url=url, idle=idle)
     ranks2.run("cases_ranks.differs_elsewhere", url=url)
+
+
+def test_the_first_save_names_what_differs_once(url, ranks2):
+    first, others = ranks2.run("cases_ranks.differs_told", url=url)
+    assert others == [[]] * 4 and first[0] == []
+    for told in first[1:]:
+        assert [text.partition(":")[0] for text in told] == ["big", "extra", "long", "optim", "plan"], told
+        assert all("rank 1 holds other contents than rank 0" in text for text in told), told
+        assert [("REPLICAS_DIFFER" in text, "Each rank gets its own back" in text) for text in told] == [
+            (True, False), (False, True), (True, False), (False, True), (False, True)], told
 
 
 def test_tensors_and_long_values_that_differ(url, ranks2):

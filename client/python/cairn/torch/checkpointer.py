@@ -4,6 +4,7 @@ puts back, libcairn moves the bytes."""
 
 from __future__ import annotations
 
+import json
 import operator
 import os
 import signal
@@ -22,6 +23,7 @@ from .group import Group, text_of
 from .device import Loan, is_capturing
 from .lazy import Guard
 from .pace import Advice, Pacer
+from .own import differences
 from .part import CairnWarning
 from .restore import Restore, parse_step
 from .sharded import Layouts
@@ -112,7 +114,8 @@ class Checkpointer:
 
     Raises:
         CairnError: What opening a Client raises, on all ranks.
-        UnsupportedValueError: Something in ``state`` cannot be stored; the text has its path.
+        UnsupportedValueError: A plain value in ``state`` cannot be stored; the text has its path. What the objects there hold is looked
+            at by ``save``.
     """
 
     def __init__(self, url: str, state: Mapping[str, Any], on_error: Union[str, Callable] = "warn",
@@ -130,6 +133,7 @@ class Checkpointer:
         self._unusable = ""
         self._record_due = 0.0
         self._saved: set = set()  # steps, since the last restore
+        self._published: Optional[bool] = None  # what this rank holds; False when it was compared with the others'
         if snapshot not in ("copy", "lazy") or (verify_staged not in (None, "auto") and snapshot != "lazy"):
             raise InvalidError.of(f'snapshot is {snapshot!r}; it must be "copy" or "lazy", with verify_staged "lazy" only')
         if verify_staged not in (None, "auto", "sampled", "full"):
@@ -161,6 +165,8 @@ class Checkpointer:
         try:
             self._state = State(state, Layouts(self._group.ranks, self._group.me), self._group.coordinate)
             names = self._state.held_names()
+            if not read_only:
+                self._state.check_values()
             self._client = Client(url, read_only=read_only, when_down=when_down, **place, **options)
         except Exception as failure:  # whatever it is, the other ranks must not wait for this one
             error = failure
@@ -238,13 +244,14 @@ class Checkpointer:
         client = self._live()
         if self._read_only:
             raise ReadOnlyError.of("this Checkpointer was created with read_only=True, so it cannot save")
-        self._group.note(f"save of step {step}")
+        self._group.begin()
         self._end_refusal(step, deadline)
         began = self._pacer.now() if self._pacer is not None else 0.0
         try:
             self._poll()
             self._failures.check(before_save=True)
-            lazy, loan, rows, note = self._prepare(metadata, (self._save_s if deadline is None else deadline) / 2)
+            self._tell_differences()
+            lazy, loan, rows, note = self._prepare(step, metadata, (self._save_s if deadline is None else deadline) / 2)
         except Exception as error:  # whatever it is, the other ranks must not wait for this one
             self._refuse(step, error)
             raise
@@ -285,23 +292,28 @@ class Checkpointer:
             self._pacer.saved(handle, began)
         return handle
 
-    def _prepare(self, metadata: Optional[Mapping[str, Any]], seconds: float) -> tuple:
+    def _prepare(self, step: int, metadata: Optional[Mapping[str, Any]], seconds: float) -> tuple:
         """(is it lazy, what is borrowed, rows of tensors and blobs, encoded metadata). Its errors are this rank's alone."""
         if self._unusable:
             raise InvalidError.of(f"the state in memory is unusable ({self._unusable}); restore again, or start from the beginning")
-        self._refresh("save", seconds)
+        self._refresh(f"save of step {step}", seconds)
         if self._guard is not None:
             self._guard.wait()  # for the save before this one
         lazy = self._guard is not None and not is_capturing()
         loan = Loan(lazy)
         rows = self._state.collect(self._group.rank, self._group.coordinates, loan, lazy)
+        if self._published is None:
+            self._published = True
+            self._group.publish(json.dumps(self._state.digests()))
         return lazy, loan, rows, self._note(metadata)
 
     def _refresh(self, what: str, seconds: float) -> None:
         """Takes what was put into ``state``. Ranks that hold other tensors now meet, because all must know who has what."""
         names = self._state.refresh()
-        if names is not None:
-            self._state.set_stages(*self._group.meet_names(names, f"{what} after ck.state was changed", seconds), names)
+        if names is None:
+            self._group.pass_by(what)
+        else:
+            self._state.set_stages(*self._group.meet_names(names, what, seconds), names)
 
     def _refuse(self, step: int, error: Exception) -> None:
         """Ends the step on all ranks, which would wait for this one."""
@@ -328,6 +340,15 @@ class Checkpointer:
         if self._verify_staged == "auto":
             return None if loan.has_devices else "sampled"
         return self._verify_staged
+
+    def _tell_differences(self) -> None:
+        """Warns on rank 0, once, of what the ranks should hold alike and do not. Nobody waits for a rank that has not saved yet."""
+        texts = self._group.published() if self._published and self._group.rank == 0 else None
+        if texts is None:
+            return
+        self._published = False
+        for text in differences([json.loads(text) for text in texts], self._state.first):
+            warnings.warn(text, CairnWarning, stacklevel=3)
 
     @staticmethod
     def _note(metadata: Optional[Mapping[str, Any]]) -> bytes:
@@ -365,6 +386,7 @@ class Checkpointer:
         self._poll()
         ended = all([handle.durable.wait(timeout) for handle in list(self._inflight)])
         self._poll()
+        self._tell_differences()
         self._failures.check(before_save=False)
         return ended
 
@@ -528,9 +550,12 @@ class Checkpointer:
             error = failure
         finally:
             self._client = None
-            self._group.close()
-            if self._guard is not None:
-                self._guard.close()
+            try:
+                self._tell_differences()
+            finally:
+                self._group.close()
+                if self._guard is not None:
+                    self._guard.close()
         self._poll()
         if error is not None and not handles:
             raise error
@@ -594,12 +619,17 @@ class Checkpointer:
             What was restored; None only for a run that is proven to be empty.
         """
         client = self._live()
+        self._group.begin()
         if self._guard is not None:
             self._guard.wait()
         self._poll()
-        self._refresh("restore", self._restore_s)
+        error: Optional[CairnError] = None
+        try:
+            self._refresh("restore", self._restore_s)
+        except CairnError as failure:  # the other ranks wait for this one
+            error = failure
         self._state.registered = None  # a restore gives the client rows of its own
-        job = Restore(client, self._group, self._state, self._restore_deadline)
+        job = Restore(client, self._group, self._state, self._restore_deadline, error)
         began = time.monotonic()
         try:
             with self._group.within("restore", self._restore_s):

@@ -28,6 +28,42 @@ except ImportError:  # a PyTorch built without it
     dist = None  # type: ignore[assignment]
 
 
+class StepMax:
+    """A maximum over all ranks that is begun in the call of one step and looked at in that of the next, where it is there. ``what`` is
+    the name of the call."""
+
+    def __init__(self, group: "Group", what: str) -> None:
+        self._group, self._what = group, what
+        self._pending: Optional[tuple] = None
+        self._times = self._behind = 0
+
+    def forget(self) -> None:
+        """Takes what is in flight for nothing."""
+        self._pending = None
+
+    def begin(self, value: int, step: int) -> None:
+        """Begins the maximum. All ranks call it alike."""
+        if self._behind > 0:  # the others have made this call
+            self._behind -= 1
+            return
+        started = self._group.max_start([value, step, -step], f"{self._what} at step {step}")
+        self._pending = started, step, self._group.times
+
+    def look(self, step: int) -> int:
+        """Returns the maximum that the step before began, or 0. Raises InvalidError if the ranks are at different steps, unless they have
+        just found each other again: then those that are behind wait for the others' step."""
+        pending, self._pending = self._pending, None
+        if pending is None or pending[2] != self._group.times:
+            return 0
+        value, most, least = self._group.max_result(pending[0], f"{self._what} at step {step}")
+        is_first, self._times = self._times != pending[2], pending[2]
+        if most != -least and not is_first:
+            raise InvalidError.of(f"{self._what}: the ranks are at different steps, {-least} to {most}: every rank must call it once per "
+                                  "step, with the same number")
+        self._behind = most - pending[1]
+        return 0 if most != -least else int(value)
+
+
 LEFT_MIN_S = 1.0  # how long a rank waits for others at least, though its call's time is nearly over
 
 
@@ -42,6 +78,7 @@ class Group:
         self._what, self._until = "Checkpointer", time.monotonic() + seconds
         self._subgroups: dict = {}  # ranks -> Gloo
         self._changes = 0  # how often the ranks have met for a changed state
+        self._saves = 0  # and restores, that this rank has begun
         self.rank, self.world_size = 0, 1
         self.me, self.ranks = 0, [0]  # this process's global rank; all ranks' in Cairn's order
         self.coordinate = "rank=0"
@@ -75,10 +112,13 @@ class Group:
 
     @contextmanager
     def within(self, what: str, seconds: float) -> Iterator[None]:
-        """Gives the collectives inside the ``with`` block this name for messages, and this many seconds together."""
+        """Gives the collectives inside the ``with`` block this name for messages, and this many seconds together. Ranks that have lost
+        each other, and all live, find each other again."""
         before = self._what, self._until
         self._what, self._until = what, time.monotonic() + seconds
         try:
+            if self._group is not None:
+                self._group.mend(what, seconds)
             yield
         finally:
             self._what, self._until = before
@@ -86,14 +126,28 @@ class Group:
     def _left(self) -> float:
         return max(LEFT_MIN_S, self._until - time.monotonic())
 
-    def note(self, what: str) -> None:
-        """Leaves a note of what this rank does. The others read it if this rank is missing from a later collective."""
+    def begin(self) -> None:
+        """Counts a save or restore, which every rank begins."""
+        self._saves += 1
+
+    def pass_by(self, what: str) -> None:
+        """Leaves a note of what this rank does, and that no change of its state needs the other ranks. They read it where they have
+        such a change, or if this rank is missing from a later collective."""
         if self._group is not None:
-            self._group.notes.leave(what)
+            self._group.notes.pass_by(self._saves, what)
 
     def seen(self, rank: int) -> str:
         """Returns where a rank runs and what it was last seen doing, or "" if that cannot be known."""
         return "" if self._group is None else self._group.notes.seen(self.ranks[rank])
+
+    def publish(self, text: str) -> None:
+        """Leaves a text for the other ranks, once, without waiting for anybody."""
+        if self._group is not None:
+            self._group.publish(text)
+
+    def published(self) -> Optional[list]:
+        """Returns the texts of all ranks, or None if one is not there yet."""
+        return None if self._group is None else self._group.published()
 
     def token(self, given: Optional[str]) -> Optional[str]:
         """Returns the attempt token: the given one, or one that rank 0 draws. None leaves it to the library."""
@@ -128,19 +182,26 @@ class Group:
             self.coordinates = [self.coordinate]
         check_coordinates(self.coordinates)
 
-    def max_start(self, values: list, what: str) -> Any:
+    @property
+    def times(self) -> int:
+        """How often the ranks have lost each other, and found each other again."""
+        return 0 if self._group is None else self._group.times
+
+    def max_start(self, values: list, what: str) -> tuple:
         """Begins to take the maximum of each value over all ranks. Every rank calls it. Returns what ``max_result`` needs."""
         data = torch.tensor(values, dtype=torch.int64, device="cpu")
         if self._group is None:
             return None, data
+        self._group.mend(what, self.seconds)
         return self._group.all_reduce(data, dist.ReduceOp.MAX, what, self.seconds, wait=False), data
 
-    def max_result(self, started: Any, what: str) -> list:
+    def max_result(self, started: tuple, what: str) -> list:
         """Waits for what ``max_start`` began, and returns the maxima. Raises MissingRanksError."""
         work, data = started
-        if self._group is not None and work is not None:
+        if self._group is not None:
             self._group.finish(work, what, self.seconds)
-        return data.tolist()
+        found: list = data.tolist()
+        return found
 
     def gather(self, data: bytes, what: str = "") -> list:
         """Returns the bytes of every rank, by rank. Every rank calls it. Raises MissingRanksError."""
@@ -165,13 +226,6 @@ class Group:
             self._group.broadcast(found, rank, self._what, self._left())
         return found.numpy().tobytes()
 
-    def all_have(self, flags: Sequence[bool]) -> list:
-        """Returns for each flag whether it is set on all ranks. Every rank calls it with the same number of flags."""
-        data = torch.tensor(list(flags), dtype=torch.uint8, device="cpu")
-        if self._group is not None and len(data) > 0:
-            self._group.all_reduce(data, dist.ReduceOp.MIN, self._what, self._left())
-        return [bool(flag) for flag in data.tolist()]
-
     def broadcast(self, data: torch.Tensor, ranks: Sequence[int], root: int) -> None:
         """Copies the memory of ``ranks[root]`` into that of the other ``ranks``. Each of them calls it. Raises MissingRanksError."""
         if data.numel() == 0:
@@ -181,6 +235,8 @@ class Group:
         if found is None:
             found = self._subgroups[key] = Gloo([self.ranks[rank] for rank in key], self.me,
                                                 f"{self._what} (meeting the ranks that hold the same)", self._left())
+        elif found is not self._group:
+            found.mend(self._what, self._left())
         found.broadcast(data, root, f"{self._what} (sharing what was read)", self._left())
 
     def agree_same(self, what: str, text: str) -> None:
@@ -215,12 +271,14 @@ class Group:
 
     def meet_names(self, names: Mapping[str, str], what: str, seconds: float) -> tuple:
         """Does the same as ``share_names`` for ranks that have each changed what they hold. They meet in a new group, because a rank
-        that has changed nothing may be in another collective, whose data must not be taken for its answer."""
-        self._changes += 1
+        that has changed nothing may be in another collective, whose data must not be taken for its answer. Raises InvalidError, which
+        names that rank, as soon as it has passed by."""
         before = self._group
         try:
             if before is not None:
-                self._group = Gloo(self.ranks, self.me, what, seconds, f"{before.name}/change/{self._changes}")
+                name = before.meet(f"{before.base}/change/{self._changes}", self._saves, what, seconds)
+                self._changes += 1
+                self._group = Gloo(self.ranks, self.me, what, seconds, name)
             with self.within(what, seconds):
                 return self.share_names(names)
         finally:

@@ -10,13 +10,15 @@ from __future__ import annotations
 
 import ctypes
 import hashlib
-from typing import Any, Mapping
+from typing import Any, Mapping, Sequence
 
 import torch
 
+from .. import tree
 from ..tree import Ref
 from . import arrays
 from .sharded import Sharded
+from .similar import ranks_text
 
 VALUES_MAX = 1 << 20  # bytes of the tree of one part; of a larger one each rank keeps a digest
 ARRAY_MAX, ARRAYS_MAX = 64 << 10, 1 << 20  # bytes of one array, and of all of a rank
@@ -53,6 +55,44 @@ def keep(found: Mapping[str, tuple]) -> dict:
             samples -= 1
             kept[name] = {"sample": _sample(arrays.as_bytes(array))}
     return kept
+
+
+def same_on_devices(data: bytes) -> bytes:
+    """Returns the tree of a part without the places of its tensors: each rank has a device of its own."""
+    if b"cuda" not in data:
+        return data
+    value = tree.decode(data, deferred=True)
+    for ref in tree.refs(value):
+        ref.device = ""
+    return tree.encode(value)
+
+
+def digests_by_key(own: Mapping[str, bytes], kept: Mapping[str, Any], digests: Mapping[str, bytes]) -> dict:
+    """Returns for each key two texts that are the same on ranks that hold the same: of what each rank keeps, and of what it does not."""
+    found: dict = {key: ([same_on_devices(data)], []) for key, data in own.items()}
+    for key, digest in digests.items():
+        found.setdefault(key, ([], []))[1].append(digest)
+    for name, item in sorted(kept.items()):
+        is_sample = type(item) is dict
+        found.setdefault(name.partition(".")[0].partition("[")[0], ([], []))[is_sample].append(item["sample"] if is_sample else digest_of(item))
+    return {key: [digest_of(b"".join(items)).hex() for items in both] for key, both in found.items()}
+
+
+def differences(of_ranks: Sequence[dict], first: Sequence[int]) -> list:
+    """Returns a text for each key that ranks hold otherwise than the ``first`` one of those with the same names. ``of_ranks`` has for
+    each rank its ``digests_by_key``."""
+    told = []
+    for key in sorted({key for item in of_ranks for key in item}):
+        odd, large = ([rank for rank, item in enumerate(of_ranks) if key in item and key in of_ranks[first[rank]] and
+                       item[key][at] != of_ranks[first[rank]][key][at]] for at in (0, 1))
+        if large:
+            told.append(f"{key}: {ranks_text(large)} hold{'s' * (len(large) == 1)} other contents than rank {first[large[0]]}, and too much to be "
+                        f"kept for each rank: a restore gives all of them one rank's values, and ends with REPLICAS_DIFFER for tensors; use "
+                        f"per_rank({key})")
+        elif odd:
+            told.append(f"{key}: {ranks_text(odd)} hold{'s' * (len(odd) == 1)} other contents than rank {first[odd[0]]}. Each rank gets its own back, "
+                        f"but on other ranks all get rank {first[odd[0]]}'s; per_rank({key}) says what is to happen then")
+    return told
 
 
 def not_kept(root: dict, local: dict) -> list:

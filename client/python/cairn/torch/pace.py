@@ -18,7 +18,7 @@ from typing import Any, Callable, Optional, Union
 from .. import _cairn
 from ..errors import InvalidError
 from .futures import SaveHandle, log
-from .group import Group
+from .group import Group, StepMax
 
 _RETRY_S = 5.0
 _KEPT = 5  # saves whose times count: the median of the last ones
@@ -75,7 +75,7 @@ class Pacer:
         self._watched: list = []  # (handle, when its save began)
         self.restart_s = 0.0
         self._failures, self._observed = 0, 0.0
-        self._pending: Any = None
+        self._max = StepMax(group, "should_save")
         self._retry = 0.0  # nothing is due before
         self.advice: Optional[Advice] = None
 
@@ -88,12 +88,12 @@ class Pacer:
         self._ended = self._clock()
         self._blocked.append(max(1e-6, self._ended - began))
         self._watched.append((handle, began))
-        self._pending = None  # what was asked before it is answered by it
+        self._max.forget()  # what was asked before it is answered by it
 
     def skipped(self) -> None:
         """Takes note of a save that was skipped: another one is due in a few seconds."""
         self._retry = self._clock() + _RETRY_S
-        self._pending = None
+        self._max.forget()
 
     def now(self) -> float:
         return self._clock()
@@ -128,14 +128,6 @@ class Pacer:
         """See Checkpointer.should_save."""
         if self._group.world_size == 1:
             return self._is_due()
-        last, self._pending = self._pending, None
-        due = False
-        if last is not None:
-            asked, most, least = self._group.max_result(last, f"should_save at step {step}")
-            if most != -least:
-                raise InvalidError.of(f"should_save: the ranks are at different steps, {-least} to {most}: every rank must call "
-                                      "it once per step, with the same number")
-            due = asked > 0
-        mine = self._group.rank == 0 and not due and self._is_due()
-        self._pending = self._group.max_start([int(mine), step, -step], f"should_save at step {step}")
+        due = self._max.look(step) > 0
+        self._max.begin(int(self._group.rank == 0 and not due and self._is_due()), step)
         return due

@@ -13,7 +13,7 @@ from typing import Any, Optional
 import torch
 
 from .. import tree
-from ..errors import CairnError, FormatError, InvalidError, MissingTensorError, UnsupportedValueError
+from ..errors import CairnError, FormatError, InvalidError, UnsupportedValueError
 from ..tree import At, Deferred, Ref, path_join
 from . import arrays, sharded
 from .naming import Names, Walk
@@ -240,9 +240,8 @@ class ValueState(Part):
         except UnsupportedValueError:
             pass  # it holds more than can be stored; what was met so far is used
         self._entries = None if plan.only.has(self.key) else self._select(self.key, self._stored, self.obj, plan)
-        if arrays.is_array(self.obj) and type(self._stored) is Ref and not plan.takes(self._stored, self.obj):
-            raise MissingTensorError.of(f"{self.key}: the stored value {self._stored!r} does not fit the live one "
-                                        f"({self.obj.dtype}, {list(self.obj.shape)})")
+        if arrays.is_array(self.obj) and type(self._stored) is Ref:
+            plan.check_takes(self.key, self._stored, self.obj)
         for ref in self._refs():
             found = live.arrays.get(ref.name)
             array = found[1] if found is not None and plan.takes(ref, found[1]) and arrays.is_writable(found[1]) else None

@@ -111,6 +111,16 @@ class Plan:
         return (self.cast and ref.kind == "torch" and tuple(live.shape) == ref.shape and isinstance(stored, torch.dtype)
                 and isinstance(dtype, torch.dtype) and _can_cast(stored, dtype))
 
+    def check_takes(self, path: str, ref: Ref, live: Any) -> None:
+        """Raises ShapeMismatchError or DtypeMismatchError unless an array can hold the stored one."""
+        if tuple(live.shape) != ref.shape:
+            raise ShapeMismatchError.of(f"{path}: the stored tensor has the shape {list(ref.shape)}, but the live one has "
+                                        f"{list(live.shape)}; build the model as it was saved")
+        if not self.takes(ref, live):
+            raise DtypeMismatchError.of(f"{path}: the stored tensor is {ref.dtype} of {ref.kind}, but the live one is {live.dtype}; convert "
+                                        "it to the stored type before the restore" +
+                                        (", because the one cannot be cast to the other" if self.cast else ", or restore with cast=True"))
+
     def want(self, ref: Ref, live: Any = None, coordinate: Optional[str] = None, fresh: Any = None) -> None:
         """Plans to restore the stored array into ``live``, or else into ``fresh``, or else into new CPU memory."""
         live, fresh = self.layouts.wrap(ref.name, live), self.layouts.wrap(ref.name, fresh)
@@ -141,13 +151,7 @@ class Plan:
         live = self.layouts.wrap(path, live)
         local = live.local if isinstance(live, Sharded) else live
         arrays.check_tensor(path, local)
-        if tuple(live.shape) != ref.shape:
-            raise ShapeMismatchError.of(f"{path}: the stored tensor has the shape {list(ref.shape)}, but the live one has "
-                                        f"{list(live.shape)}; build the model as it was saved")
-        if not self.takes(ref, live):
-            raise DtypeMismatchError.of(f"{path}: the stored tensor is {ref.dtype}, but the live one is {live.dtype}; convert "
-                                        "the model to the stored type before the restore" +
-                                        (", because the one cannot be cast to the other" if self.cast else ", or restore with cast=True"))
+        self.check_takes(path, ref, live)
         if arrays.overlaps(tuple(local.shape), local.stride()):
             raise ShapeMismatchError.of(f"{path}: elements of the live tensor share memory (it is expanded); make it "
                                         "contiguous before the restore")

@@ -52,8 +52,8 @@ class Restore:
     """The restores of a Checkpointer. After a failure ``unusable`` says why the state in memory must not be used; it is "" if the
     state was not touched."""
 
-    def __init__(self, client: Client, group: Group, state: State, deadline: Optional[float]) -> None:
-        self._client, self._group, self._state, self._deadline = client, group, state, deadline
+    def __init__(self, client: Client, group: Group, state: State, deadline: Optional[float], error: Optional[CairnError] = None) -> None:
+        self._client, self._group, self._state, self._deadline, self._error = client, group, state, deadline, error
         self.unusable = ""
         self.is_done = False
 
@@ -98,8 +98,8 @@ class Restore:
         raise InternalError.of(f"the restore fell back {_ROUNDS_MAX} times and was given up; report this")
 
     def _check(self, step: Any, strict: bool, only: Any, share: Optional[str]) -> None:
-        """Raises on all ranks alike if an argument is wrong, before any request is sent."""
-        error: Optional[CairnError] = None
+        """Raises on all ranks alike if an argument is wrong, or one has an error already, before any request is sent."""
+        error = self._error
         try:
             parse_step(step)
             Only(only)
@@ -254,9 +254,6 @@ class Restore:
         states, partitions, stages = self._fetch_all_ranks(op, root)
         try:
             self._join_stages(root, stages, plan)
-            # The same on all ranks, since all have read the same trees.
-            self._stored_names = sorted({name for key, part in root["parts"].items()
-                                         for name in (key, *stored_names(key, part)) if ".groups[" not in name})
             self._root_names = names_digest({ref.name for ref in tree.refs(root["parts"])})
             self._local = None if self._is_reshaped(root) else self._local_tree(op)
             self._take_own(op, root, states, plan)
@@ -285,10 +282,8 @@ class Restore:
 
     def _unexpected_by_all(self, plan: Plan) -> None:
         """Of what this rank has no place for, only what no other rank has one for either."""
-        mine = set(plan.unexpected)
-        flags = self._group.all_have([name in mine for name in self._stored_names])
-        others = {name for name, flag in zip(self._stored_names, flags) if not flag}
-        plan.unexpected = [name for name in plan.unexpected if name not in others]
+        of_all = set.intersection(*(set(json.loads(data)) for data in self._group.gather(json.dumps(plan.unexpected).encode())))
+        plan.unexpected = [name for name in plan.unexpected if name in of_all]
 
     def _join_stages(self, root: dict, stages: dict, plan: Plan) -> None:
         if not stages:

@@ -65,3 +65,9 @@ def explain(missing: Sequence[str], unexpected: Sequence[str]) -> str:
     if renamed:
         text += "; renamed? " + ", ".join(f"{name} is perhaps the stored {other}" for name, other in renamed)
     return text + "; strict=False restores what both have"
+
+
+def ranks_text(ranks: Sequence[int]) -> str:
+    """Returns the ranks for people, the first eight of them by number."""
+    shown = ", ".join(map(str, ranks[:8])) + (f" and {len(ranks) - 8} more" if len(ranks) > 8 else "")
+    return f"rank {shown}" if len(ranks) == 1 else f"ranks {shown}"

@@ -12,7 +12,8 @@ from __future__ import annotations
 from typing import Any, Sequence
 
 from ..errors import FormatError, InvalidError
-from .similar import listed
+from .own import same_on_devices
+from .similar import listed, ranks_text
 
 STAGE_BLOB = "cairn.stage"
 _BY_NAME = ("tensors", "aliases", "transient", "extra")
@@ -59,16 +60,12 @@ def others_were_odd(states: Sequence[dict]) -> list:
     notes = [f"{listed(others)}: when this was saved, the ranks held different tensors; they are others now, and what comes back is of "
              "several ranks"] if others else []
     for key in sorted({key for state in states for key in state.get("own", {})}):
-        odd = [rank for rank, state in enumerate(states) if state.get("own", {}).get(key) != states[0].get("own", {}).get(key)]
+        own = [same_on_devices(state.get("own", {}).get(key) or b"") for state in states]
+        odd = [rank for rank, data in enumerate(own) if data != own[0]]
         if odd:
-            notes.append(f"{key}: when this was saved, {_ranks(odd)} held something else than rank 0; the ranks are others now, and rank 0's "
+            notes.append(f"{key}: when this was saved, {ranks_text(odd)} held something else than rank 0; the ranks are others now, and rank 0's "
                          "comes back on all")
     return notes
-
-
-def _ranks(ranks: Sequence[int]) -> str:
-    shown = ", ".join(map(str, ranks[:8])) + (f" and {len(ranks) - 8} more" if len(ranks) > 8 else "")
-    return f"rank {shown}" if len(ranks) == 1 else f"ranks {shown}"
 
 
 def _is_same(a: Any, b: Any) -> bool:

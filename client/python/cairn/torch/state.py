@@ -7,6 +7,8 @@ from __future__ import annotations
 import hashlib
 from typing import Any, Iterable, Mapping, Optional, Sequence
 
+import torch
+
 from .. import tree
 from ..client import LOCAL, REPLICATED, TREE
 from ..errors import InvalidError
@@ -17,10 +19,10 @@ from .lazy import guarded_memory
 from .local import PerRank, rule_of
 from .naming import Names, Walk
 from .optim import OptimizerState
-from .own import VALUES_MAX, digest_of, keep
+from .own import VALUES_MAX, digest_of, digests_by_key, keep
 from .part import Part
 from .parts import ModuleState, ObjectState, ValueState, make_part
-from .sharded import Layouts
+from .sharded import Layouts, Sharded
 from .stages import STAGE_BLOB
 
 STATE_BLOB, LOCAL_BLOB, PARTITION_BLOB = "cairn.state", "cairn.local", "cairn.partition"
@@ -60,6 +62,8 @@ class State:
         self._last: Optional[Known] = None  # what the last save found
         self.registered: Any = None  # of the rows that the client has; set by who gives them to it
         self.first: list = [0]
+        self._is_changed = False
+        self.held: Optional[tuple] = None  # of the last save: what ``digests_by_key`` takes, where there are several ranks
         self._take()
 
     def _take(self) -> None:
@@ -102,19 +106,37 @@ class State:
                 held[f"{part.key}.{name}"] = held[f"{part.key}.{first}"]
         return held
 
+    def check_values(self) -> None:
+        """Raises UnsupportedValueError, which names it, for a plain value that cannot be stored, whatever its tensors are."""
+        def array(path: str, value: Any) -> Optional[tree.Ref]:
+            if not arrays.is_array(value):
+                return None
+            if not isinstance(value, (torch.Tensor, Sharded)):
+                arrays.check_ndarray(path, value)
+            return tree.Ref("", "", "", (), "")
+
+        for part in (*self.parts, *self.local_parts):
+            if isinstance(part, ValueState):
+                tree.encode(part.obj, part.key, array)
+
+    def digests(self) -> dict:
+        """Returns what ``differences`` compares, of the last save."""
+        return {} if self.held is None else digests_by_key(*self.held)
+
     def set_stages(self, first: Sequence[int], holders: Mapping[str, Sequence[int]], names: Mapping[str, str]) -> None:
         """Sets who holds what: ``first`` has for each rank the first one with the same names, ``holders`` the ranks of the names that
         not all ranks have, and ``names`` is this rank's ``held_names``."""
-        self.first, self.layouts.holders, self._names = list(first), dict(holders), dict(names)
+        self.first, self.layouts.holders, self._names, self._is_changed = list(first), dict(holders), dict(names), False
 
     def refresh(self) -> Optional[dict]:
-        """Takes over changes of ``values``. Returns ``held_names`` if they have changed, else None."""
+        """Takes over changes of ``values``. Returns ``held_names`` if they are not those that the ranks have agreed on, else None."""
         live = {key: obj.obj if isinstance(obj, PerRank) else obj for key, obj in self.values.items()}
-        if live.keys() == self._live.keys() and all(live[key] is obj for key, obj in self._live.items()):
-            return None
-        self._take()
-        names = self.held_names()
-        return names if names != self._names else None
+        if live.keys() != self._live.keys() or not all(live[key] is obj for key, obj in self._live.items()):
+            self._take()
+            self._is_changed = True  # until all ranks have agreed, or it is as it was
+        names = self.held_names() if self._is_changed else self._names
+        self._is_changed = names != self._names
+        return names if self._is_changed else None
 
     def replaced(self, part: Part) -> None:
         """Hands the caller the new object that a restore has made for this part."""
@@ -170,6 +192,7 @@ class State:
         mine = {"version": VERSION, "rank": rank, "rng": rng.collect(), "names": self._names_digest([*known.names, *shared.arrays]),
                 "parts": {part.key: part.collect(names) for part in self.local_parts},
                 "own": self._own(parts, shared, known) if is_shared else {}, "arrays": own_arrays, "digests": digests}
+        self.held = (mine["own"], own_arrays, digests) if is_shared else None
         blobs = [(STATE_BLOB, TREE, root_tree, REPLICATED, None),
                  (LOCAL_BLOB, TREE, tree.encode(mine, "", local), LOCAL, self.coordinate)]
         if any(self.first) and self.first[rank] == rank:

@@ -15,8 +15,7 @@ import threading
 import warnings
 from typing import Any, Callable, Iterable
 
-from ..errors import InvalidError
-from .group import Group
+from .group import Group, StepMax
 from .part import CairnWarning
 
 
@@ -24,10 +23,10 @@ class Stopper:
     """Lets all ranks stop after the same step. ``signals`` are the numbers that ask to stop; their earlier handlers are called too."""
 
     def __init__(self, group: Group, signals: Iterable[int]) -> None:
-        self._group, self._signals = group, tuple(signals)
+        self._signals = tuple(signals)
         self._asked = False
         self._stopped = False
-        self._pending: Any = None
+        self._max = StepMax(group, "should_stop")
         self._before: dict = {}  # signal -> handler that was there
         self._handlers: dict = {}
         self._installed = False
@@ -74,13 +73,7 @@ class Stopper:
         self.install()
         if self._stopped:
             return True
-        last, self._pending = self._pending, None
-        if last is not None:
-            asked, most, least = self._group.max_result(last, f"should_stop at step {step}")
-            if most != -least:
-                raise InvalidError.of(f"should_stop: the ranks are at different steps, {-least} to {most}: every rank must "
-                                      "call it once per step, with the same number")
-            self._stopped = asked > 0
+        self._stopped = self._max.look(step) > 0
         if not self._stopped:
-            self._pending = self._group.max_start([int(self._asked), step, -step], f"should_stop at step {step}")
+            self._max.begin(int(self._asked), step)
         return self._stopped
