@@ -1,0 +1,186 @@
+# SPDX-License-Identifier: Apache-2.0
+"""cairn.lightning: Lightning's checkpoints in a run of Cairn.
+
+    trainer = Trainer(callbacks=[cairn.lightning.ModelCheckpoint("cairn:///lab/run", every_n_train_steps=100)])
+    trainer.fit(model, ckpt_path="last")
+
+Lightning gives a checkpoint to its CheckpointIO on rank 0 alone. Here the callback saves on all ranks, so that each rank
+keeps its generators and its data loader, and the checkpoint is committed for all of them at once.
+"""
+
+from __future__ import annotations
+
+import datetime
+import weakref
+from typing import Any, Optional
+
+import fsspec
+from lightning.fabric.plugins import CheckpointIO
+from lightning.fabric.utilities.data import _set_sampler_epoch
+from lightning.fabric.utilities.distributed import DistributedSamplerWrapper
+from lightning.pytorch import __version__ as _lightning_version
+from lightning.pytorch import callbacks
+from lightning.pytorch.strategies import DDPStrategy, SingleDeviceStrategy
+from lightning.pytorch.trainer.states import TrainerFn
+
+from .errors import UnsupportedError
+from .names import is_url
+from .training import Run
+
+_KEY = "lightning"  # of the state; it holds the dict that Lightning calls a checkpoint
+_LAST = "cairn+last"  # scheme of what ckpt_path="last" stands for
+
+
+class _Nothing(dict):
+    """A checkpoint of a run that is proven to be empty: Lightning restores nothing from what is false."""
+
+    def __bool__(self) -> bool:
+        return False
+
+
+class _Last(fsspec.AbstractFileSystem):
+    """Answers for ``ckpt_path="last"``. Lightning asks a file system which last checkpoint is the newest, on each rank alone and
+    before the ranks are joined. That it is there can be decided only later, by all ranks together, in the restore."""
+
+    protocol = _LAST
+
+    def exists(self, path: str, **_: Any) -> bool:
+        return True
+
+    def modified(self, path: str) -> datetime.datetime:
+        return datetime.datetime.max.replace(tzinfo=datetime.timezone.utc)
+
+
+fsspec.register_implementation(_LAST, _Last, clobber=True)
+
+
+class _RunIO(CheckpointIO):
+    """Takes what Lightning loads from the run; all else goes to the CheckpointIO that was there."""
+
+    def __init__(self, inner: CheckpointIO, run: Run, trainer: Any) -> None:
+        self._inner, self._run, self._trainer = inner, run, trainer
+        self.loaders: list = []  # states of the data loaders at the restore
+
+    def save_checkpoint(self, checkpoint: dict, path: Any, storage_options: Optional[Any] = None) -> None:
+        if is_url(str(path)):
+            raise UnsupportedError.of(f"trainer.save_checkpoint({str(path)!r}): Lightning calls this on one rank only, and Cairn commits a "
+                                      "checkpoint of all ranks; let cairn.lightning.ModelCheckpoint save, or give a path of a file")
+        self._inner.save_checkpoint(checkpoint, path, storage_options)
+
+    def load_checkpoint(self, path: Any, map_location: Any = None, weights_only: Optional[bool] = None) -> dict:
+        text = str(path)
+        if not is_url(text) and not text.startswith(_LAST):
+            return self._inner.load_checkpoint(path, map_location, weights_only)
+        state: dict = {_KEY: {}}
+        fits = self._trainer.state.fn == TrainerFn.FITTING
+        restored = self._run.restore(state, self._run.step_of(text.removeprefix(f"{_LAST}://")), None if fits else [_KEY])
+        if restored is None:
+            return _Nothing({"pytorch-lightning_version": _lightning_version})
+        self.loaders = state[_KEY]["loops"]["fit_loop"]["state_dict"].get("combined_loader", [])
+        return state[_KEY]
+
+    def remove_checkpoint(self, path: Any) -> None:
+        self._inner.remove_checkpoint(path)
+
+    def teardown(self) -> None:
+        self._inner.teardown()
+
+
+class ModelCheckpoint(callbacks.ModelCheckpoint):
+    """Lightning's ModelCheckpoint over a run of Cairn. A run takes one of them.
+
+    Saves are asynchronous. The trainer resumes with ``ckpt_path="last"``, the newest good checkpoint on all ranks, or with the path of a
+    checkpoint. An empty run starts at step 0.
+
+    Args:
+        url: The URL of the run.
+        cairn: Options for cairn.torch.Checkpointer, by name.
+        **options: As for Lightning's ModelCheckpoint, but for ``dirpath`` and ``filename``: a checkpoint is known by its step.
+
+    Raises:
+        InvalidError: The URL names no run.
+        UnsupportedError: An option has no meaning for a run.
+    """
+
+    def __init__(self, url: str, *, cairn: Optional[dict] = None, **options: Any) -> None:
+        for name in ("dirpath", "filename"):
+            if options.pop(name, None) is not None:
+                raise UnsupportedError.of(f"cairn.lightning.ModelCheckpoint: {name} has no meaning for a run, whose checkpoints are known "
+                                          "by their steps; leave it out")
+        if options.get("save_last") == "link":
+            raise UnsupportedError.of('cairn.lightning.ModelCheckpoint: save_last="link" makes links between files; save_last=True writes '
+                                      "nothing twice")
+        self._run = Run(url, **(cairn or {}))
+        super().__init__(enable_version_counter=False, **options)
+        self.dirpath = self._run.url
+
+    def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
+        strategy = trainer.strategy
+        if type(strategy) not in (DDPStrategy, SingleDeviceStrategy):
+            raise UnsupportedError.of(f"cairn.lightning.ModelCheckpoint: the strategy {type(strategy).__name__} writes its checkpoints "
+                                      "by itself; a single device and DDP are supported")
+        if not isinstance(strategy.checkpoint_io, _RunIO):
+            strategy.checkpoint_io = _RunIO(strategy.checkpoint_io, self._run, trainer)
+
+    def teardown(self, trainer: Any, pl_module: Any, stage: str) -> None:
+        self._run.close()
+
+    def on_train_start(self, trainer: Any, pl_module: Any) -> None:
+        super().on_train_start(trainer, pl_module)
+        loop = trainer.fit_loop
+        for loader in loop._combined_loader.flattened:
+            if hasattr(loader, "state_dict") and isinstance(getattr(loader, "sampler", None), DistributedSamplerWrapper):
+                raise UnsupportedError.of(f"cairn.lightning: Lightning wraps the {type(loader).__name__}'s sampler for DDP in one whose order "
+                                          "cannot be resumed; give the loader a StatefulDistributedSampler (torchdata.stateful_dataloader."
+                                          "sampler) and the Trainer use_distributed_sampler=False")
+        # An iterator of a new epoch is made as it is where training was not interrupted. That of an epoch that goes on was made after
+        # the restore: before Lightning told the sampler which epoch it is, and with draws from the generators.
+        if loop.restarted_mid_epoch and not loop.epoch_loop.batch_progress.is_last_batch:
+            loaders = trainer.strategy.checkpoint_io.loaders
+            if loaders:
+                for loader in loop._combined_loader.flattened:
+                    _set_sampler_epoch(loader, loop.epoch_progress.current.processed)
+                loop._combined_loader._load_state_dicts(loaders)
+                iter(loop._data_fetcher)
+            self._run.resume_rng()
+
+    def on_train_end(self, trainer: Any, pl_module: Any) -> None:
+        super().on_train_end(trainer, pl_module)
+        self._run.wait()
+
+    def format_checkpoint_name(self, metrics: Any, *_: Any, **__: Any) -> str:
+        return self._run.path(int(metrics["step"]))
+
+    def file_exists(self, filepath: Any, trainer: Any) -> bool:
+        return False  # a step is written once
+
+    def _find_last_checkpoints(self, trainer: Any) -> set:
+        return {f"{_LAST}://{self._run.url}"}
+
+    def _save_checkpoint(self, trainer: Any, filepath: str) -> None:
+        previous = self.last_model_path
+        if self.save_last:
+            self.last_model_path = filepath  # is in the state that is saved
+        checkpoint = trainer._checkpoint_connector.dump_checkpoint(self.save_weights_only)
+        self._saved = self._run.save(trainer.global_step, {_KEY: checkpoint}, self._monitor_candidates(trainer))
+        self._last_global_step_saved = trainer.global_step
+        self._last_checkpoint_saved = filepath
+        for logger in trainer.loggers if trainer.is_global_zero else ():
+            logger.after_save_checkpoint(weakref.proxy(self))
+        if self.save_last and previous not in ("", filepath) and not self._is_top(previous):
+            self._remove_checkpoint(trainer, previous)
+
+    def _is_top(self, path: str) -> bool:
+        return path in self.best_k_models or path == self.best_model_path
+
+    def _save_last_checkpoint(self, trainer: Any, monitor_candidates: Any) -> None:
+        path = self._run.path(trainer.global_step)
+        if self.save_last and self._last_checkpoint_saved != path:
+            self._save_checkpoint(trainer, path)
+
+    def _should_remove_checkpoint(self, trainer: Any, previous: str, current: str) -> bool:
+        return previous not in (current, self.last_model_path if self.save_last else "")
+
+    def _remove_checkpoint(self, trainer: Any, filepath: str) -> None:
+        if is_url(filepath):  # a resumed training may have begun with files
+            self._run.remove(self._run.step_of(filepath), self._saved)

@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs the program of a guide's page in this process, dies where the harness says, and writes the final state.
+
+Arguments: the framework, and the file for the final state (each rank adds its number). The environment says when to die:
+REACH_KILL is "TARGET STEP SECONDS", where TARGET is all, daemon, or the number of a rank. So many seconds after this rank's
+optimizer has stepped so often in this process, the target is killed.
+"""
+
+import os
+import random
+import signal
+import sys
+import threading
+
+import numpy
+import torch
+from torch.optim.optimizer import register_optimizer_step_post_hook
+
+from cairn.training import Run
+from pages import program_of
+
+
+def note(name, text):
+    """Adds a line to a file of this rank, for the harness."""
+    with open(f"{name}.{os.environ.get('RANK', '0')}", "a", encoding="utf-8") as file:
+        print(text, file=file)
+
+
+def watch_restores():
+    """Notes the step of each restore that the framework makes by itself."""
+    restore = Run.restore
+
+    def noted(*args, **kwargs):
+        restored = restore(*args, **kwargs)
+        note("restored", "nothing" if restored is None else restored.step)
+        return restored
+
+    Run.restore = noted
+
+
+def arm():
+    """Starts the clock of a kill at its step. A rank kills itself; rank 0 kills the whole job or the daemon."""
+    plan = os.environ.get("REACH_KILL")
+    if not plan:
+        return
+    target, at, seconds = plan.split()
+    rank = os.environ.get("RANK", "0")
+    if rank != (target if target.isdecimal() else "0"):
+        return
+    count = 0
+
+    def kill():
+        note("killed", plan)
+        if target == "all":
+            os.killpg(os.getpgrp(), signal.SIGKILL)
+        os.kill(int(os.environ["REACH_DAEMON"]) if target == "daemon" else os.getpid(), signal.SIGKILL)
+
+    def stepped(*_):
+        nonlocal count
+        count += 1
+        if count == int(at):
+            threading.Timer(float(seconds), kill).start()
+
+    register_optimizer_step_post_hook(stepped)
+
+
+def final_state(framework, names):
+    """Returns (model, optimizer, scheduler) of the program that has run."""
+    if framework == "lightning":
+        trainer = names["trainer"]
+        return trainer.lightning_module, trainer.optimizers[0], trainer.lr_scheduler_configs[0].scheduler
+    if framework == "transformers":
+        trainer = names["trainer"]
+        return trainer.model, trainer.optimizer, trainer.lr_scheduler
+    return names["accelerator"].unwrap_model(names["model"]), names["optimizer"], names["scheduler"]
+
+
+def main():
+    framework, result = sys.argv[1:3]
+    torch.set_num_threads(1)
+    watch_restores()
+    arm()
+    sys.argv = sys.argv[:1]
+    names = {"__name__": "__main__"}
+    exec(compile(program_of(framework), f"docs/{framework}.md", "exec"), names)  # the page's own program
+    model, optimizer, scheduler = final_state(framework, names)
+    path = f"{result}.{os.environ.get('RANK', '0')}"
+    state = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "scheduler": scheduler.state_dict(),
+             "rng": [torch.get_rng_state(), random.getstate(), numpy.random.get_state(legacy=False)]}
+    torch.save(state, path + ".tmp")
+    os.rename(path + ".tmp", path)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,185 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Trains each framework's program twice: undisturbed, and killed at random moments and started again until it ends. Both
+must end with the same bits: weights, optimizer, schedule, generators. Each row of the data is random, so that another order
+of the data gives other weights.
+
+    tests/reach/run build/release lightning --kills 20 --seed 7
+
+A kill hits the whole job, one rank, or the daemon, which is then started again. The seed of the moments is printed.
+"""
+
+import argparse
+import os
+import pathlib
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+
+import torch
+
+from pages import FRAMEWORKS, ROOT
+
+sys.path.insert(0, str(ROOT / "tests" / "python"))
+
+from bed import assert_same  # noqa: E402
+from conftest import Daemon  # noqa: E402
+
+import cairn  # noqa: E402
+
+KEPT = {"lightning": 3, "transformers": 2, "accelerate": 9}  # checkpoints that each program wants at its end
+RANKS = {"lightning": (1, 2), "transformers": (1, 2), "accelerate": (1, 2)}
+STEPS = 48  # of each program
+ATTEMPT_S = 300
+
+
+class Job:
+    """One training, in a folder and a run of its own."""
+
+    def __init__(self, daemon, framework, ranks, name):
+        self.daemon, self.framework, self.ranks, self.name = daemon, framework, ranks, name
+        self.folder = daemon.folder / name
+        self.folder.mkdir()
+        self.environment = {**os.environ, "CAIRN_SERVER": f"unix:{daemon.socket}", "REACH_RUN": f"cairn:///py/{name}",
+                            "TMPDIR": str(self.folder), "HF_HUB_OFFLINE": "1", "TRANSFORMERS_VERBOSITY": "error"}
+
+    def attempt(self, kill=""):
+        """Starts the program once. Returns its exit status."""
+        words = [sys.executable, str(ROOT / "tests" / "reach" / "drive.py"), self.framework, str(self.folder / "result")]
+        if self.ranks > 1:
+            words[:1] = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(self.ranks)]
+        with open(self.folder / "log", "ab") as log:
+            process = subprocess.Popen(words, cwd=self.folder, stdout=log, stderr=log, start_new_session=True,
+                                       env={**self.environment, "REACH_KILL": kill, "REACH_DAEMON": str(self.daemon.process.pid)})
+            try:
+                status = self._watch(process)
+            finally:
+                self._end(process)
+        return status
+
+    def _watch(self, process):
+        """Waits for the program. The daemon is started again if it goes."""
+        waited = 0.0
+        while waited < ATTEMPT_S:
+            try:
+                return process.wait(0.1)
+            except subprocess.TimeoutExpired:
+                waited += 0.1
+            if self.daemon.process.poll() is not None:
+                self.daemon.log.close()
+                self.daemon.socket.unlink(missing_ok=True)
+                (self.daemon.folder / "cairnd.log").unlink()
+                self.daemon.start()
+        raise RuntimeError(f"an attempt of {self.framework} did not end within {ATTEMPT_S} s:\n{self.tail()}")
+
+    @staticmethod
+    def _end(process):
+        """Ends what a killed job has left: an agent does so."""
+        try:
+            os.killpg(process.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+        process.wait()
+
+    def tail(self):
+        return (self.folder / "log").read_text(errors="replace")[-6000:]
+
+    def finish(self):
+        """Lets the program come to its end."""
+        if self.attempt() != 0:
+            raise RuntimeError(f"{self.framework} on {self.ranks} ranks failed:\n{self.tail()}")
+
+    def was_killed(self):
+        """Returns whether the last attempt came to its moment."""
+        notes = list(self.folder.glob("killed.*"))
+        for path in notes:
+            path.unlink()
+        return bool(notes)
+
+    def restored(self):
+        """Returns the steps that each rank resumed from, as texts. A rank may be killed between a restore and its note."""
+        return [(self.folder / f"restored.{rank}").read_text(encoding="utf-8").split() for rank in range(self.ranks)]
+
+    def results(self):
+        return [torch.load(self.folder / f"result.{rank}", weights_only=False) for rank in range(self.ranks)]
+
+
+def undisturbed(daemon, framework, ranks):
+    job = Job(daemon, framework, ranks, f"{framework}-{ranks}-whole")
+    job.finish()
+    with cairn.Client(daemon.url(job.name), read_only=True) as client:
+        steps = {item.step: item.tags for item in client.list()}
+    kept = [step for step, tags in steps.items() if "kept" in tags]
+    assert len(kept) == KEPT[framework] and max(steps) in kept, f"{framework}: of {sorted(steps)} it keeps {sorted(kept)}"
+    return job.results()
+
+
+def disturbed(daemon, framework, ranks, kills, moments):
+    """Returns (results, kills that hit, steps that the ranks resumed from)."""
+    job = Job(daemon, framework, ranks, f"{framework}-{ranks}-killed")
+    hit = 0
+    while hit < kills:
+        target = moments.choice(["all", "daemon", *map(str, range(ranks))])
+        plan = f"{target} {moments.randrange(2, STEPS // 2)} {moments.uniform(0, 0.05):.4f}"
+        status = job.attempt(plan)
+        if not job.was_killed():
+            if status != 0:
+                raise RuntimeError(f"{framework} on {ranks} ranks failed before it was killed:\n{job.tail()}")
+            break  # it was through before its moment
+        hit += 1
+        if (status == 0) != (target == "daemon"):
+            raise RuntimeError(f"{framework} on {ranks} ranks ended with {status} after the kill {plan!r}:\n{job.tail()}")
+        if status == 0:
+            break
+    else:
+        job.finish()
+    return job.results(), hit, job.restored()
+
+
+def prove(framework, ranks, kills, moments):
+    """Returns how many kills hit, and the steps that were resumed from. Raises AssertionError if the bits differ, or if the ranks
+    resumed from different steps."""
+    # Not under pytest's folder: a Unix socket's path has 107 bytes at most.
+    with tempfile.TemporaryDirectory(prefix="cairn-reach-", ignore_cleanup_errors=True) as folder:
+        daemon = Daemon(pathlib.Path(folder))
+        daemon.start()
+        try:
+            whole = undisturbed(daemon, framework, ranks)
+            killed, hit, restored = disturbed(daemon, framework, ranks, kills, moments)
+        finally:
+            daemon.stop()
+    assert all(steps == restored[0] for steps in restored), f"{framework}: the ranks resumed from different steps: {restored}"
+    for rank, (left, right) in enumerate(zip(whole, killed)):
+        try:
+            assert_same(left, right)
+        except AssertionError as error:
+            raise AssertionError(f"{framework} on {ranks} ranks: rank {rank} ended with other bits after {hit} kills, resumed from "
+                                 f"{restored[0]}: {error}") from None
+    return hit, restored[0]
+
+
+def main():
+    parser = argparse.ArgumentParser(description="Proves that killed trainings end as undisturbed ones do.")
+    parser.add_argument("frameworks", nargs="*", metavar="FRAMEWORK", help=f"of {', '.join(FRAMEWORKS)}; all without one")
+    parser.add_argument("--kills", type=int, default=4, help="of each framework and number of ranks")
+    parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(1 << 30), help="of the moments")
+    arguments = parser.parse_args()
+    unknown = sorted(set(arguments.frameworks) - set(FRAMEWORKS))
+    if unknown:
+        parser.error(f"{', '.join(unknown)} is not among {', '.join(FRAMEWORKS)}")
+    print(f"tests/reach: --seed {arguments.seed}", flush=True)
+    failed = 0
+    for framework in arguments.frameworks or FRAMEWORKS:
+        for ranks in RANKS[framework]:
+            try:
+                hit, restored = prove(framework, ranks, arguments.kills, random.Random(f"{arguments.seed} {framework} {ranks}"))
+                print(f"ok      {framework}, {ranks} ranks: the same bits after {hit} kills; resumed from {', '.join(restored)}", flush=True)
+            except (AssertionError, RuntimeError) as error:
+                failed += 1
+                print(f"FAILED  {framework}, {ranks} ranks: {error}", flush=True)
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
