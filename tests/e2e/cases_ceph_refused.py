@@ -93,6 +93,12 @@ class Refused(OnCeph):
         group = Group(self.bed, other.url("demo/Bert"), 1)
         self.assertEqual(group.restore(), (1, 1, False))
         group.end()
+        # Both are opened before either is made: the first save decides.
+        first, second = Group(self.bed, daemon.url("demo/Gpt"), 1), Group(self.bed, other.url("demo/gpt"), 1)
+        first.save(1)
+        self.assert_saves_fail(second, 1, ("INVALID",), "demo/gpt cannot be made, because the store has demo/Gpt")
+        first.save(2)
+        self.assertEqual(sorted(cairn_json("ls", "--store", self.store)["runs"]), ["demo/Bert", "demo/Gpt"])
 
     @unittest.skipUnless(FULL, "CAIRN_FULL=1")
     def test_a_blocklisted_client(self):
