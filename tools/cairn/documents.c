@@ -54,9 +54,8 @@ int documents_parts(struct documents *documents, struct diag *diag)
     int status = 0;
     for (size_t i = 0; status == 0 && i < of->part_count; i++) {
         status = reader_part(of, i, &of->scratch, &documents->parts[i], diag);
-        status = status != 0 ? status : reader_agrees(of, i, &documents->parts[i], diag);
     }
-    return status != 0 ? status : reader_agrees_all(of, diag);
+    return status;
 }
 
 /* --- shares ---------------------------------------------------------------------- */

@@ -30,7 +30,6 @@ struct documents {
  * stays where it is until then. */
 int MUST_USE documents_load(struct cli *cli, const struct ckpt_info *info, struct documents *ret,
                             struct diag *diag);
-/* All parts; DAMAGED also names what the index says otherwise than they do. */
 int MUST_USE documents_parts(struct documents *documents, struct diag *diag);
 /* What of the checkpoint lies in objects of which older ones, newest first. Reads all parts, and
  * keeps none: memory for one at a time. The result lies in the documents' scratch. */

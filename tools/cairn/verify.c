@@ -229,6 +229,17 @@ static int verify_data(struct verifying *verifying, struct diag *diag)
     return status;
 }
 
+/* Compares the index with all parts. */
+static int check_index(struct documents *documents, struct diag *diag)
+{
+    struct reader *of = &documents->of;
+    int status = 0;
+    for (size_t i = 0; status == 0 && i < of->part_count; i++) {
+        status = reader_agrees(of, i, &documents->parts[i], diag);
+    }
+    return status != 0 ? status : reader_agrees_all(of, diag);
+}
+
 int verify_checkpoint(struct cli *cli, const struct ckpt_info *info,
                       const struct verify_options *options, struct verify_result *io,
                       struct diag *diag)
@@ -248,6 +259,9 @@ int verify_checkpoint(struct cli *cli, const struct ckpt_info *info,
     int status = documents_load(cli, info, &documents, &why);
     if (status == 0) {
         status = documents_parts(&documents, &why);
+    }
+    if (status == 0) {
+        status = check_index(&documents, &why);
     }
     if (status == 0) {
         status = parts_check_coverage(documents.of.part_count, documents.parts,
