@@ -18,8 +18,15 @@ import cairn
 from bed import assert_same
 from cairn.torch import CairnWarning, Checkpointer
 
-WAIT_S = 8.0  # the ranks that come may be that far apart, which is seconds on a busy machine
-SHORT_S = 3.0  # where they have just met
+WAIT_S = 4.0  # for ranks that have just met, which even on a busy machine are less apart
+
+
+def together(name, count):
+    """Returns when so many ranks have come to it."""
+    store = dist.distributed_c10d._get_default_store()
+    store.add(name, 1)
+    while store.add(name, 0) < count:
+        pass
 
 
 def leave(how):
@@ -54,12 +61,12 @@ def absent(rank, world, url, where, how):
     """The last rank leaves before ``where``, and the others call it."""
     gone = rank == world - 1
     state = {"w": torch.ones(1000), "x": torch.ones(5)}
-    options = {"ranks_deadline": WAIT_S, "restore_deadline": WAIT_S, "interval": 1000.0}
     if where == "Checkpointer":
         if gone:
             leave(how)
-        return told(lambda: Checkpointer(url, state, **options))
-    ck = Checkpointer(url, state, on_error="raise", **options)
+        together(url, world - 1)
+        return told(lambda: Checkpointer(url, state, ranks_deadline=WAIT_S))
+    ck = Checkpointer(url, state, on_error="raise", interval=1000.0)
     ck.save(1).durable.result(60)
     calls = {"restore": ck.restore, "share": lambda: ck.restore(share="broadcast"),
              "should_stop": lambda: [ck.should_stop(step) for step in range(7, 10)],
@@ -72,6 +79,8 @@ def absent(rank, world, url, where, how):
         leave(how)
     ck.should_stop(3)
     ck.save(4)
+    together(url, world - 1)
+    ck._group.seconds = ck._restore_s = WAIT_S
     first = told(calls[where])
     return [*first, *told(lambda: ck.should_stop(20))]
 
@@ -263,10 +272,8 @@ def late_once(rank, world, url, where):
         if rank == world - 1:
             store.wait(given_up)
         else:
-            store.add(f"{url}/{where}", 1)
-            while store.add(f"{url}/{where}", 0) < world - 1:  # the others come together
-                pass
-            ck._group.seconds = ck._restore_s = SHORT_S
+            together(f"{url}/{where}", world - 1)
+            ck._group.seconds = ck._restore_s = WAIT_S
         failed = told(calls[where])
         if rank < world - 1:
             store.set(given_up[rank], "")

@@ -13,8 +13,9 @@ from torch.distributed.checkpoint import CheckpointException
 from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
 
 import cairn
-from bed import assert_same
+from bed import assert_same, restore
 from cairn.dcp import PlanStaleError, Reader, Writer, parse_id, split_url
+from cairn.torch import CairnWarning
 
 
 def state(scale=1.0):
@@ -227,6 +228,31 @@ def test_rule_04_buffers_are_not_known_by_address(url):
         assert (back["x"] == step).all()
     with cairn.Client(url, read_only=True) as client:
         assert [(item.term, item.step) for item in client.list()] == [(1, 3), (1, 2), (1, 1)]
+
+
+def test_tensors_made_of_others_are_stored_in_values(url):
+    """Quantized and sparse ones, as their components; types below a byte, which PyTorch cannot pickle, are refused by name."""
+    per_tensor = torch.quantize_per_tensor(torch.randn(4), 0.1, 0, torch.qint8)
+    per_channel = torch.quantize_per_channel(torch.randn(2, 2), torch.tensor([.1, .2]), torch.tensor([0, 1]), 0, torch.quint8)
+    sparse = torch.tensor([[0., 1.], [2., 0.]]).to_sparse()
+    value = {"x": (1, per_tensor, per_channel, {"s": sparse})}
+    dcp.save({"v": value}, checkpoint_id="step-1", storage_writer=Writer(url))
+    back = {"v": {"x": None}}
+    dcp.load(back, checkpoint_id="step-1", storage_reader=Reader(url))
+    one, first, second, inner = back["v"]["x"]
+    assert one == 1 and torch.equal(inner["s"].to_dense(), sparse.to_dense())
+    for found, right in ((first, per_tensor), (second, per_channel)):
+        assert found.qscheme() == right.qscheme() and found.dtype == right.dtype and torch.equal(found.int_repr(), right.int_repr())
+        assert torch.equal(found.dequantize(), right.dequantize())
+    restored = {"v": {"x": 0}}
+    with pytest.warns(CairnWarning, match="stores no RNGs"):
+        restore(url, restored)
+    assert torch.equal(restored["v"]["x"][1].int_repr(), per_tensor.int_repr()) and restored["v"]["x"][1].dtype == torch.qint8
+    low = torch.arange(6, dtype=torch.uint8).view(torch.uint4)
+    with pytest.raises(CheckpointException, match=r"v\.x\[1\]: the tensor has the element type torch.uint4"):
+        dcp.save({"v": {"x": (1, low)}}, checkpoint_id="step-2", storage_writer=Writer(url))
+    with pytest.raises(CheckpointException, match="q: the tensor is quantized"):
+        dcp.save({"q": per_tensor}, checkpoint_id="step-3", storage_writer=Writer(url))
 
 
 def test_rule_03_async_save_copies_cpu_tensors(url):

@@ -23,7 +23,7 @@ from torch.distributed.checkpoint.storage import WriteResult
 from .. import tree
 from ..client import BYTES, DTYPES, SHARDED, TREE
 from ..errors import InvalidError, UnsupportedValueError
-from ..torch import arrays
+from ..torch import arrays, special
 from ..torch.device import Loan
 from ..torch.state import DCP_BLOB
 
@@ -152,12 +152,15 @@ class Collected:
 
 
 class _Inner:
-    """tree.encode's ``array``: a tensor or ndarray inside a value becomes a tensor of its own."""
+    """tree.encode's ``array``: a tensor or ndarray inside a value becomes a tensor of its own, and one that is made of others becomes
+    these. Types below a byte are refused: the planner of a load would pickle them, which PyTorch cannot."""
 
     def __init__(self, found: dict) -> None:
         self._found = found
 
-    def __call__(self, path: str, value: Any) -> Optional[tree.Ref]:
+    def __call__(self, path: str, value: Any) -> Any:
+        if special.is_special(value) and not special.is_bits(value):
+            return special.components(path, value)
         if isinstance(value, torch.Tensor):
             arrays.check_tensor(path, value)  # a DTensor inside a value has no plan that shards it
         ref = arrays.Collector(plain=True)(path, value)

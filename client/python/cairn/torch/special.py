@@ -67,6 +67,11 @@ def is_special(value: Any) -> bool:
     return type(value) in (torch.Tensor, torch.nn.Parameter) and (value.dtype in _BITS or value.is_quantized)
 
 
+def is_bits(value: torch.Tensor) -> bool:
+    """Returns whether it has a type below a byte, or one of plain bits."""
+    return value.dtype in _BITS
+
+
 def _as_plain(value: torch.Tensor) -> torch.Tensor:
     """The same memory as numbers that PyTorch computes with."""
     return value.detach().view(torch.int16 if value.element_size() == 2 else torch.uint8)
