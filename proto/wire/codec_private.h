@@ -16,7 +16,8 @@ enum {
     WIRE_REPEATED_MAX = 65536,
     WIRE_STATE_MAX = 4,      /* enum save_state and ckpt_state have the same rows */
     DESCRIBE_ENCODE_MAX = 2, /* enum encode_mode of pipeline/adapt.h */
-    MSG_MARK_VALUE_BYTES_MAX = 1024
+    MSG_MARK_VALUE_BYTES_MAX = 1024,
+    MSG_POLICY_PATTERN_BYTES_MAX = 100
 };
 
 /* The context of encoding. status is sticky; arrays live in scratch. */

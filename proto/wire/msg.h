@@ -59,6 +59,8 @@ enum msg_agree_verdict {
 };
 /* MARK.kind. */
 enum msg_mark_kind { MSG_MARK_FORGET = 1, MSG_MARK_UNDELETE, MSG_MARK_PIN, MSG_MARK_UNPIN };
+/* POLICY.kind. */
+enum msg_policy_kind { MSG_POLICY_SHOW = 1, MSG_POLICY_SET, MSG_POLICY_REMOVE };
 /* LOG_REPLY: the kind of a row that is not of the chain: a restore has ended. */
 enum { LOG_RESTORE = 64 };
 /* SCRUB.rate. */

@@ -7,7 +7,7 @@
 #define CAIRN_DAEMON_CONFIG_H
 
 #include "base/diag.h"
-#include "run/run_retain.h"
+#include "policy/policy.h"
 #include "run/run_usage.h"
 
 #include <stdbool.h>
@@ -26,7 +26,7 @@ struct config {
 #define CONF(section, key, kind, field, value, help) CONFIG_FIELD_##kind(field)
 #include "config.def"
 #undef CONF
-    struct retain_table retention; /* the sections [retention] and [retention "project/pattern"] */
+    struct policy_table retention; /* the sections [retention] and [retention "project/pattern"] */
     bool retention_said;           /* its interval was set, perhaps to 0s */
     struct quota_table quotas;     /* section [quota]: a project or * = its limits; no flags */
 };

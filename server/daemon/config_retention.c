@@ -44,84 +44,58 @@ static int take_pattern(const char *section, size_t bytes, char *ret, struct dia
 }
 
 /* Returns the row of a pattern, and adds it if it is new. Returns NULL if the table is full. */
-static struct retain_row *find_row(struct retain_table *table, const char *pattern)
+static struct policy_row *find_row(struct policy_table *table, const char *pattern)
 {
     for (size_t i = 0; i < table->count; i++) {
         if (strcmp(table->rows[i].pattern, pattern) == 0) {
             return &table->rows[i];
         }
     }
-    if (table->count == RETAIN_ROWS_MAX) {
+    if (table->count == POLICY_ROWS_MAX) {
         return NULL;
     }
-    struct retain_row *row = &table->rows[table->count++];
+    struct policy_row *row = &table->rows[table->count++];
     memset(row, 0, sizeof(*row));
     snprintf(row->pattern, sizeof(row->pattern), "%s", pattern);
     CHECK(strcmp(row->pattern, pattern) == 0); /* it fits */
     return row;
 }
 
-int config_add_retention(struct retain_table *table, const char *section, const char *name,
+int config_add_retention(struct policy_table *table, const char *section, const char *name,
                          const char *value, struct diag *diag)
 {
-    struct retention_policy policy = {0};
-    struct scratch scratch;
     char pattern[sizeof(table->rows[0].pattern)];
     int status = take_pattern(section, sizeof(pattern), pattern, diag);
     if (status != 0) {
         return status;
     }
-    struct retain_row *row = find_row(table, pattern);
-    if (row == NULL || row->option_count == RETAIN_OPTIONS_MAX) {
-        return diag_set(
-            diag, CAIRN_E_CONFIG,
-            "[retention] has too many rows: at most %d sections of %d options are allowed",
-            RETAIN_ROWS_MAX, RETAIN_OPTIONS_MAX);
+    struct policy_row *row = find_row(table, pattern);
+    if (row == NULL) {
+        return diag_set(diag, CAIRN_E_CONFIG,
+                        "[retention] has too many rows: at most %d sections are allowed",
+                        POLICY_ROWS_MAX);
     }
-    for (unsigned i = 0; i < row->option_count; i++) {
-        if (strcmp(row->options[i].name, name) == 0 && strcmp(name, "keep-tag") != 0) {
-            return diag_set(diag, CAIRN_E_CONFIG,
-                            "'%s' is set twice in [%s]; remove one of the lines", name, section);
-        }
-    }
-    scratch_init(&scratch, POLICY_SCRATCH_BYTES);
-    status = retention_policy_set(&policy, name, value, &scratch, diag);
-    scratch_fini(&scratch);
-    struct retain_option *option = &row->options[row->option_count];
-    if (status == 0 &&
-        (strlen(name) >= sizeof(option->name) || strlen(value) >= sizeof(option->value))) {
-        status = diag_set(diag, CAIRN_E_CONFIG, "the value '%s' is too long", name);
-    }
-    if (status != 0) {
+    if (policy_row_add(row, name, value, diag) != 0) {
         diag_add(diag, "[%s] %s", section, name);
         return CAIRN_E_CONFIG;
     }
-    snprintf(option->name, sizeof(option->name), "%s", name);
-    snprintf(option->value, sizeof(option->value), "%s", value);
-    CHECK(row->option_count < RETAIN_OPTIONS_MAX);
-    row->option_count++;
     return 0;
 }
 
 int config_check_retention(const struct config *config, struct diag *diag)
 {
-    const struct retain_table *table = &config->retention;
+    const struct policy_table *table = &config->retention;
     for (size_t i = 0; i < table->count; i++) {
         struct retention_policy policy;
         struct scratch scratch;
         scratch_init(&scratch, POLICY_SCRATCH_BYTES);
-        int status = retain_policy(&table->rows[i], &scratch, &policy, diag);
+        int status = policy_make(&table->rows[i], &scratch, &policy, diag);
         scratch_fini(&scratch);
         if (status != 0) {
             diag_add(diag, "[retention%s%s]", table->rows[i].pattern[0] != '\0' ? " " : "",
                      table->rows[i].pattern);
             return CAIRN_E_CONFIG;
         }
-    }
-    if (config->retention_ms > 0 && table->count == 0) {
-        return diag_set(diag, CAIRN_E_CONFIG,
-                        "[retention] interval is set, but no [retention \"project/pattern\"] "
-                        "section has a policy; add one, or remove interval");
     }
     if (table->count > 0 && !config->retention_said) {
         return diag_set(diag, CAIRN_E_CONFIG,
@@ -131,10 +105,10 @@ int config_check_retention(const struct config *config, struct diag *diag)
     return 0;
 }
 
-void config_print_retention(const struct retain_table *table, FILE *out)
+void config_print_retention(const struct policy_table *table, FILE *out)
 {
     for (size_t i = 0; i < table->count; i++) {
-        const struct retain_row *row = &table->rows[i];
+        const struct policy_row *row = &table->rows[i];
         if (row->pattern[0] != '\0') {
             fprintf(out, "\n[retention \"%s\"]\n", row->pattern);
         } else {

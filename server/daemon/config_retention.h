@@ -12,11 +12,11 @@
 
 bool config_is_retention(const char *section);
 /* Adds one line of such a section. Returns CONFIG, naming section and key. */
-int MUST_USE config_add_retention(struct retain_table *table, const char *section, const char *name,
+int MUST_USE config_add_retention(struct policy_table *table, const char *section, const char *name,
                                   const char *value, struct diag *diag);
-/* Checks that each section is a policy without contradictions, and that an interval has a policy to
- * run. Returns CONFIG. */
+/* Checks that each section is a policy without contradictions, and that an interval says when the
+ * policies are applied. Returns CONFIG. */
 int MUST_USE config_check_retention(const struct config *config, struct diag *diag);
-void config_print_retention(const struct retain_table *table, FILE *out);
+void config_print_retention(const struct policy_table *table, FILE *out);
 
 #endif

@@ -252,6 +252,8 @@ static int start_server(struct daemon *daemon)
                                      .part_bytes_total = config->part_bytes,
                                      .message_bytes_total = config->message_bytes,
                                      .quotas = &config->quotas,
+                                     .policies = &config->retention,
+                                     .policies_every_ms = &config->retention_ms,
                                      .encode_lanes = encode_lanes(config),
                                      .agent = "cairnd " CAIRN_VERSION,
                                      .store_state = tell_state,

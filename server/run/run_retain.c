@@ -6,9 +6,10 @@
 #include "run/run_retain.h"
 
 #include "base/check.h"
-#include "base/glob.h"
+#include "policy/policies.h"
 
 #include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -21,38 +22,34 @@ struct retain {
     size_t name_count, at;
     struct run *run; /* of the request; NULL if none is under way */
     struct run_req req;
-    struct scratch scratch; /* memory of the policy's texts */
-    struct retention_policy policy;
+    struct policies_req policies;
+    struct scratch scratch; /* memory of the policy */
     bool round_failed;
     struct retain_status status;
 };
 
-const struct retain_row *retain_row_of(const struct retain_table *table, const struct run_name *run)
+int retain_event(const struct policy_choice *choice, struct scratch *scratch,
+                 struct event_mark *ret, struct diag *diag)
 {
-    const struct retain_row *others = NULL;
-    char name[RUN_NAME_TEXT_MAX];
-    run_name_format(run, name);
-    for (size_t i = 0; i < table->count; i++) {
-        const struct retain_row *row = &table->rows[i];
-        if (row->pattern[0] == '\0') {
-            others = row;
-        } else if (glob_matches(row->pattern, name)) {
-            return row;
-        }
+    struct retention_policy *policy = scratch_array(scratch, 1, sizeof(*policy));
+    char text[ENTRY_REASON_BYTES], reason[ENTRY_REASON_BYTES];
+    CHECK(choice->source != POLICY_NONE);
+    if (policy == NULL) {
+        return diag_no_memory(diag, "a policy");
     }
-    return others;
-}
-
-int retain_policy(const struct retain_row *row, struct scratch *scratch,
-                  struct retention_policy *ret, struct diag *diag)
-{
-    int status = 0;
-    *ret = (struct retention_policy){.last = 0};
-    for (unsigned i = 0; status == 0 && i < row->option_count; i++) {
-        status =
-            retention_policy_set(ret, row->options[i].name, row->options[i].value, scratch, diag);
+    int status = policy_make(&choice->entry.row, scratch, policy, diag);
+    if (choice->source == POLICY_STORED) {
+        diag_add(diag, "the stored policy '%s'", choice->entry.row.pattern);
     }
-    return status != 0 ? status : retention_policy_check(ret, diag);
+    if (status == 0 && choice->source == POLICY_STORED) {
+        retention_policy_text(policy, sizeof(text), text);
+        snprintf(reason, sizeof(reason), "stored policy %s: %.*s", choice->entry.row.pattern,
+                 (int)(sizeof(reason) - POLICY_PATTERN_MAX - 20), text);
+        ret->reason = scratch_string(scratch, strlen(reason), reason);
+        status = ret->reason != NULL ? 0 : diag_no_memory(diag, "a policy");
+    }
+    ret->forget.policy = policy;
+    return status;
 }
 
 static void report(struct retain *retain, const struct run_name *run, int status,
@@ -63,6 +60,12 @@ static void report(struct retain *retain, const struct run_name *run, int status
     retain->options.report(retain->options.user, run, status, diag, marks);
 }
 
+static void next_run(struct retain *retain)
+{
+    retain->at++;
+    timer_start(&retain->timer, 0);
+}
+
 static void end_run(struct retain *retain)
 {
     struct run *run = retain->run;
@@ -71,8 +74,7 @@ static void end_run(struct retain *retain)
         catalog_release(run);
     }
     scratch_fini(&retain->scratch);
-    retain->at++;
-    timer_start(&retain->timer, 0);
+    next_run(retain);
 }
 
 static void on_decided(struct run_req *req)
@@ -84,21 +86,15 @@ static void on_decided(struct run_req *req)
     end_run(retain);
 }
 
-/* Asks the run to forget what its policy does not keep. A run without a policy is skipped. */
-static void begin_run(struct retain *retain)
+/* Asks the run to forget what its policy does not keep. */
+static void apply(struct retain *retain, const struct policy_choice *choice)
 {
-    CHECK(retain->at < retain->name_count);
-    CHECK(retain->run == NULL);
     const struct run_name *name = &retain->names[retain->at];
-    const struct retain_row *row = retain_row_of(retain->options.table, name);
+    struct event_mark mark = {.actor = "cairnd"};
     struct diag diag = DIAG_INIT;
-    if (row == NULL) {
-        retain->at++;
-        timer_start(&retain->timer, 0);
-        return;
-    }
+    CHECK(retain->run == NULL);
     scratch_init(&retain->scratch, POLICY_SCRATCH_BYTES);
-    int status = retain_policy(row, &retain->scratch, &retain->policy, &diag);
+    int status = retain_event(choice, &retain->scratch, &mark, &diag);
     retain->run = status == 0 ? catalog_run(retain->options.catalog, name) : NULL;
     if (retain->run == NULL) {
         status = status != 0 ? status : diag_no_memory(&diag, "a run");
@@ -106,11 +102,46 @@ static void begin_run(struct retain *retain)
         end_run(retain);
         return;
     }
-    struct event_forget forget = {.policy = &retain->policy};
-    retain->options.tell_use(retain->options.server, name, &forget);
+    retain->options.tell_use(retain->options.server, name, &mark.forget);
     retain->req = (struct run_req){.done = on_decided, .event.kind = EVENT_FORGET};
-    retain->req.event.u.mark = (struct event_mark){.actor = "cairnd", .forget = forget};
+    retain->req.event.u.mark = mark;
     run_submit(retain->run, &retain->req);
+}
+
+/* Called with the stored policies as they are now. A run without a policy is skipped. */
+static void on_policies(struct policies_req *req)
+{
+    struct retain *retain = container_of(req, struct retain, policies);
+    const struct run_name *name = &retain->names[retain->at];
+    struct policy_choice choice;
+    int status = req->status;
+    CHECK(retain->at < retain->name_count);
+    if (status == 0) {
+        status = policy_choose(req->record, retain->options.table, name, &choice, &req->diag);
+    } else {
+        diag_add(&req->diag, "the stored policies cannot be read, so nothing is forgotten");
+    }
+    if (status != 0) {
+        report(retain, name, status, &req->diag, NULL);
+        next_run(retain);
+    } else if (choice.source == POLICY_NONE) {
+        next_run(retain);
+    } else {
+        apply(retain, &choice);
+    }
+}
+
+static void begin_run(struct retain *retain)
+{
+    struct diag diag = DIAG_INIT;
+    CHECK(retain->at < retain->name_count);
+    retain->policies =
+        (struct policies_req){.store = catalog_store(retain->options.catalog), .done = on_policies};
+    int status = policies_submit(&retain->policies, &diag);
+    if (status != 0) {
+        report(retain, &retain->names[retain->at], status, &diag, NULL);
+        next_run(retain);
+    }
 }
 
 /* Lists all runs and begins with the first one. Nothing is forgotten while the wall clock is in
@@ -200,6 +231,7 @@ void retain_free(struct retain *retain)
         return;
     }
     timer_stop(&retain->timer);
+    policies_cancel(&retain->policies);
     if (retain->run != NULL) {
         run_cancel(&retain->req);
         catalog_release(retain->run);

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * retain: runs the retention policies of the configuration. Every interval, each run that a policy
- * applies to is decided once, one run after another. A checkpoint that a policy forgets can be
+ * retain: runs the retention policies, stored ones and those of the configuration. Every interval,
+ * each run that a policy applies to is decided once, one run after another, by the policy that the
+ * store has at that moment. A checkpoint that a policy forgets can be
  * undeleted like any other. Two daemons of a store that do the same are harmless, because the
  * second one finds nothing to forget. Rounds are left out while the wall clock is not trusted
  * (catalog_clock_jump_s). Loop's thread.
@@ -9,36 +10,13 @@
 #ifndef CAIRN_RUN_RUN_RETAIN_H
 #define CAIRN_RUN_RUN_RETAIN_H
 
-#include "core/retention.h"
+#include "policy/policy.h"
 #include "run/run.h"
-
-enum { RETAIN_ROWS_MAX = 32, RETAIN_OPTIONS_MAX = 24, RETAIN_VALUE_MAX = 160 };
-
-struct retain_row { /* a section [retention "project/pattern"] */
-    /* Matches project/run; "" is the section without a pattern, for all other runs. */
-    char pattern[64];
-    unsigned option_count;
-    struct retain_option {
-        char name[32], value[RETAIN_VALUE_MAX];
-    } options[RETAIN_OPTIONS_MAX];
-};
-struct retain_table {
-    size_t count;
-    struct retain_row rows[RETAIN_ROWS_MAX]; /* in the order of the file */
-};
-
-/* Returns the first row whose pattern the run matches, else the row without a pattern, or NULL if
- * there is none. A row is complete in itself: it inherits nothing from another row. */
-const struct retain_row *retain_row_of(const struct retain_table *table,
-                                       const struct run_name *run);
-/* Makes a policy from the row; its texts are from scratch. Returns INVALID for a bad option. */
-int MUST_USE retain_policy(const struct retain_row *row, struct scratch *scratch,
-                           struct retention_policy *ret, struct diag *diag);
 
 struct retain_options {
     struct loop *loop;
     struct catalog *catalog;          /* outlives the retain */
-    const struct retain_table *table; /* borrowed; may change between two turns of the loop */
+    const struct policy_table *table; /* borrowed; may change between two turns of the loop */
     uint64_t interval_ms;             /* above 0 */
     /* Called after each run, with status 0 and what was decided, or with the reason why nothing was
      * forgotten. run is NULL if a round was left out. */
@@ -50,6 +28,12 @@ struct retain_options {
     void *user;
 };
 struct retain;
+
+/* Puts a policy into the event that forgets by it. What is stored says in the chain which one it
+ * is. Returns INVALID for a policy that cannot be used here, such as one with a zone that this host
+ * does not know. */
+int MUST_USE retain_event(const struct policy_choice *choice, struct scratch *scratch,
+                          struct event_mark *ret, struct diag *diag);
 
 struct retain_status {
     uint64_t rounds,

@@ -33,6 +33,7 @@ static const struct rule {
     {MSG_ANNOTATE, SESSION_JOINED, false, session_on_annotate},
     {MSG_MARK, SESSION_JOINED, false, session_on_mark},
     {MSG_REMOVE, SESSION_JOINED, false, session_on_remove},
+    {MSG_POLICY, SESSION_GREETED, false, session_on_policy},
     {MSG_SCRUB, SESSION_GREETED, false, session_on_scrub},
     {MSG_GC, SESSION_GREETED, false, session_on_gc},
     {MSG_REPAIR, SESSION_GREETED, false, session_on_repair},

@@ -36,6 +36,7 @@ HANDLER(progress);
 HANDLER(annotate);
 HANDLER(mark);
 HANDLER(remove);
+HANDLER(policy);
 HANDLER(scrub);
 HANDLER(gc);
 HANDLER(repair);

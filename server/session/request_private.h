@@ -11,6 +11,7 @@
 #include "ingest/ingest.h"
 #include "ingest/part_seal.h"
 #include "net/conn.h"
+#include "policy/policies.h"
 #include "run/part_refs.h"
 #include "run/run_base.h"
 #include "run/run_fetch.h"
@@ -97,6 +98,7 @@ struct request {
         struct hand_over_wait hand;
         struct usage_walk usage;
         struct catalog_refresh look;
+        struct policies_req policies;
         struct {
             struct agree_wait wait;
             struct agree *agree; /* a reference */
@@ -117,6 +119,10 @@ struct request {
     struct run_snapshot_req info;
     struct run_req step;
     struct verdict verdict;
+    struct { /* MARK by the policy of the run; texts are from scratch */
+        enum policy_source source;
+        const char *pattern, *text;
+    } marked_by;
 };
 
 /* Makes a request with a deep copy of msg, or without a message if msg is NULL. Returns NULL if

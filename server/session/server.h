@@ -40,7 +40,11 @@ struct server_options {
     uint32_t encode_lanes;
     uint64_t part_bytes_total; /* memory for parts that are being received, over all sessions */
     const struct quota_table *quotas; /* borrowed; NULL if there are none */
-    const char *agent;                /* "cairnd 0.1.0" */
+    /* The policies of the configuration, and how often the daemon applies policies; borrowed; NULL
+     * if there are none. */
+    const struct policy_table *policies;
+    const uint64_t *policies_every_ms;
+    const char *agent; /* "cairnd 0.1.0" */
     /* Gives the state of the store, for SERVER_STATUS; NULL if nobody watches it. */
     void (*store_state)(void *user, struct store_state *ret);
     void *store_user;

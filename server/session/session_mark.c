@@ -10,6 +10,7 @@
 #include "base/check.h"
 #include "core/retention.h"
 #include "gc/gc.h"
+#include "run/run_retain.h"
 #include "session/handlers.h"
 
 #include <stdio.h>
@@ -19,6 +20,7 @@ static void cancel_mark(struct request *request)
 {
     run_cancel(&request->step);
     run_snapshot_cancel(&request->info);
+    policies_cancel(&request->u.policies);
     request_free(request);
 }
 
@@ -78,6 +80,14 @@ static void tell_forgotten(const struct session *session, const struct run_req *
     }
 }
 
+/* Fills in the policy that was looked up for the request, if one was. */
+static void tell_policy(const struct request *request, struct msg_marked *ret)
+{
+    ret->policy_source = request->marked_by.source;
+    ret->policy_pattern = request->marked_by.pattern ? request->marked_by.pattern : "";
+    ret->policy = request->marked_by.text ? request->marked_by.text : "";
+}
+
 /* Answers MARK with the outcome for each checkpoint. */
 static void on_marked(struct run_req *req)
 {
@@ -92,6 +102,7 @@ static void on_marked(struct run_req *req)
         return;
     }
     tell_forgotten(request->session, req, &reply.u.marked);
+    tell_policy(request, &reply.u.marked);
     request_reply(request, &reply);
     request_free(request);
 }
@@ -231,6 +242,15 @@ const char *session_actor_copy(struct request *request, const char *claimed)
     return scratch_string(&request->scratch, strlen(actor), actor);
 }
 
+/* Reads the stored policies, or makes a change of them first. */
+static int read_policies(struct request *request, struct policy_entry *change,
+                         void (*done)(struct policies_req *req), struct diag *diag)
+{
+    request->u.policies = (struct policies_req){
+        .store = catalog_store(request->server->options.catalog), .change = change, .done = done};
+    return policies_submit(&request->u.policies, diag);
+}
+
 /* Checks that the message makes sense: forgetting needs either a policy or names, and every other
  * mark needs names. */
 static int check(const struct msg_mark *mark, struct diag *diag)
@@ -241,7 +261,12 @@ static int check(const struct msg_mark *mark, struct diag *diag)
             diag, CAIRN_E_INVALID,
             "a policy can only forget, and cannot be combined with checkpoints by name");
     }
-    if (mark->option_count == 0 && forget && mark->selector_count == 0) {
+    if (mark->by_policy && (!forget || mark->option_count > 0 || mark->selector_count > 0)) {
+        return diag_set(diag, CAIRN_E_INVALID,
+                        "the policy of a run can only forget, and cannot be combined with keep "
+                        "rules or with checkpoints by name");
+    }
+    if (mark->option_count == 0 && forget && mark->selector_count == 0 && !mark->by_policy) {
         return diag_set(diag, CAIRN_E_INVALID,
                         "no policy is given, so nothing is forgotten. Give at least one keep rule, "
                         "or name checkpoints");
@@ -254,45 +279,107 @@ static int check(const struct msg_mark *mark, struct diag *diag)
     return 0;
 }
 
-/* Handles MARK: checks it, makes its policy, and reads the record if names have to be resolved. */
-int session_on_mark(struct session *session, uint32_t stream, const struct msg *msg,
-                    struct diag *diag)
+/* Submits the event of a MARK, when its policy is known. */
+static void submit_mark(struct request *request, struct event_mark *mark)
 {
     static const enum event_kind kinds[] = {[MSG_MARK_FORGET] = EVENT_FORGET,
                                             [MSG_MARK_UNDELETE] = EVENT_UNDELETE,
                                             [MSG_MARK_PIN] = EVENT_PIN,
                                             [MSG_MARK_UNPIN] = EVENT_UNPIN};
+    const struct msg_mark *asked = &request->msg.u.mark;
+    struct session *session = request->session;
+    CHECK(asked->kind < ARRAY_LEN(kinds)); /* the codec has compared it */
+    request->step = (struct run_req){.done = on_marked, .dry_run = asked->dry_run};
+    if (asked->kind == MSG_MARK_FORGET) {
+        mark->forget.keep_least = asked->keep_least;
+        server_use_beside(session->server, run_name_of(session->run), session, &mark->forget);
+    }
+    request->step.event = (struct event){.kind = kinds[asked->kind], .u.mark = *mark};
+    request->info = (struct run_snapshot_req){.done = on_state};
+    run_snapshot(session->run, &request->info);
+}
+
+/* Puts the policy that holds for the run into the event. Sets *ret_none if it has none. */
+static int take_choice(struct request *request, struct event_mark *mark, bool *ret_none,
+                       struct diag *diag)
+{
+    struct policies_req *read = &request->u.policies;
+    struct policy_choice choice;
+    char text[DIAG_TEXT_MAX];
+    int status = policy_choose(read->record, request->server->options.policies,
+                               run_name_of(request->session->run), &choice, diag);
+    *ret_none = status == 0 && choice.source == POLICY_NONE;
+    if (status != 0 || *ret_none) {
+        return status;
+    }
+    status = retain_event(&choice, &request->scratch, mark, diag);
+    if (status != 0) {
+        return status;
+    }
+    const char *pattern = choice.entry.row.pattern;
+    retention_policy_text(mark->forget.policy, sizeof(text), text);
+    request->marked_by.source = choice.source;
+    request->marked_by.pattern = scratch_string(&request->scratch, strlen(pattern), pattern);
+    request->marked_by.text = scratch_string(&request->scratch, strlen(text), text);
+    bool room = request->marked_by.pattern && request->marked_by.text;
+    return room ? 0 : diag_no_memory(diag, "a policy");
+}
+
+/* Called with the stored policies: MARK by the policy of the run goes on. */
+static void on_policies(struct policies_req *read)
+{
+    struct request *request = container_of(read, struct request, u.policies);
+    const struct msg_mark *asked = &request->msg.u.mark;
+    struct event_mark mark = {.reason = asked->reason};
+    struct msg reply = {.type = MSG_MARKED,
+                        .u.marked = {.why = "", .policy_pattern = "", .policy = ""}};
+    bool none = false;
+    int status = read->status;
+    mark.actor = session_actor_copy(request, asked->actor);
+    status = status != 0 ? status : take_choice(request, &mark, &none, &read->diag);
+    if (status == 0 && !mark.actor) {
+        status = diag_no_memory(&read->diag, "the name of the caller");
+    }
+    if (status != 0) {
+        fail(request, status, &read->diag);
+    } else if (none) {
+        request_reply(request, &reply);
+        request_free(request);
+    } else {
+        mark.reason = asked->reason && asked->reason[0] != '\0' ? asked->reason : mark.reason;
+        submit_mark(request, &mark);
+    }
+}
+
+/* Handles MARK: checks it, makes its policy, and reads the record if names have to be resolved. */
+int session_on_mark(struct session *session, uint32_t stream, const struct msg *msg,
+                    struct diag *diag)
+{
     struct diag why = DIAG_INIT;
     (void)diag;
     struct request *request = request_new(session, stream, msg);
     if (!request) {
         return 0;
     }
-    const struct msg_mark *mark = &request->msg.u.mark;
-    const struct retention_policy *policy = NULL;
-    int status = check(mark, &why);
-    status = status != 0 ? status : take_policy(request, &policy, &why);
-    const char *actor = session_actor_copy(request, mark->actor);
-    if (status == 0 && !actor) {
-        status = diag_no_memory(&why, "the name of the caller");
+    const struct msg_mark *asked = &request->msg.u.mark;
+    struct event_mark mark = {.reason = asked->reason};
+    int status = check(asked, &why);
+    request->cancel = cancel_mark;
+    if (status == 0 && asked->by_policy) {
+        status = read_policies(request, NULL, on_policies, &why);
+    } else {
+        status = status != 0 ? status : take_policy(request, &mark.forget.policy, &why);
+        mark.actor = session_actor_copy(request, asked->actor);
+        if (status == 0 && !mark.actor) {
+            status = diag_no_memory(&why, "the name of the caller");
+        }
+        if (status == 0) {
+            submit_mark(request, &mark);
+        }
     }
     if (status != 0) {
         fail(request, status, &why);
-        return 0;
     }
-    request->cancel = cancel_mark;
-    request->step = (struct run_req){.done = on_marked, .dry_run = mark->dry_run};
-    CHECK(mark->kind < ARRAY_LEN(kinds)); /* the codec has compared it */
-    request->step.event = (struct event){.kind = kinds[mark->kind],
-                                         .u.mark = {.actor = actor, .reason = mark->reason}};
-    if (mark->kind == MSG_MARK_FORGET) {
-        request->step.event.u.mark.forget =
-            (struct event_forget){.policy = policy, .keep_least = mark->keep_least};
-        server_use_beside(session->server, run_name_of(session->run), session,
-                          &request->step.event.u.mark.forget);
-    }
-    request->info = (struct run_snapshot_req){.done = on_state};
-    run_snapshot(session->run, &request->info);
     return 0;
 }
 
@@ -334,6 +421,183 @@ int session_on_remove(struct session *session, uint32_t stream, const struct msg
     request->step.event =
         (struct event){.kind = EVENT_REMOVE, .u.mark = {.actor = actor, .reason = remove->reason}};
     run_submit(session->run, &request->step);
+    return 0;
+}
+
+/* --- POLICY --------------------------------------------------------------------------------- */
+
+struct showing {
+    struct request *request;
+    const struct record *record;
+    struct msg_policy_reply *reply;
+    size_t cap;
+};
+
+/* Fills in the options of a row and what it says, or why it cannot be used. */
+static int show_row(struct scratch *scratch, const struct policy_row *row,
+                    struct msg_policy_row *io)
+{
+    struct retention_policy policy;
+    struct diag why = DIAG_INIT;
+    char text[DIAG_TEXT_MAX] = "";
+    if (io->code == 0 && io->change != POLICY_REMOVE) {
+        io->code = policy_make(row, scratch, &policy, &why);
+        io->text = io->code != 0 ? scratch_string(scratch, strlen(why.text), why.text) : "";
+    }
+    if (io->code == 0 && io->change != POLICY_REMOVE) {
+        retention_policy_text(&policy, sizeof(text), text);
+    }
+    io->options = scratch_array(scratch, row->option_count + 1, sizeof(*io->options));
+    io->policy = scratch_string(scratch, strlen(text), text);
+    io->pattern = scratch_string(scratch, strlen(row->pattern), row->pattern);
+    bool room = io->options && io->policy && io->pattern && io->text;
+    for (unsigned i = 0; room && i < row->option_count; i++) {
+        const struct policy_option *option = &row->options[i];
+        io->options[i] =
+            (struct msg_mark_option){scratch_string(scratch, strlen(option->name), option->name),
+                                     scratch_string(scratch, strlen(option->value), option->value)};
+        room = io->options[i].name && io->options[i].value;
+    }
+    io->option_count = row->option_count;
+    return room ? 0 : CAIRN_E_NO_MEMORY;
+}
+
+/* Adds a change of the store. */
+static int show_stored(struct showing *showing, const char *key, struct record_value value)
+{
+    struct scratch *scratch = &showing->request->scratch;
+    struct policy_entry entry;
+    struct diag why = DIAG_INIT;
+    int code = policy_entry_decode(key, value, &entry, &why);
+    struct msg_policy_row row = {.source = POLICY_STORED,
+                                 .change = code == 0 ? entry.change : POLICY_SET,
+                                 .number = entry.number,
+                                 .wall_ns = code == 0 ? entry.wall_ns : 0,
+                                 .code = code};
+    bool broken = entry.row.pattern[0] == '\0';
+    row.past = !broken && (!policy_is_last(showing->record, key) || row.change == POLICY_REMOVE);
+    if (row.past && !showing->request->msg.u.policy.past) {
+        return 0;
+    }
+    if (code != 0) {
+        memset(entry.actor, 0, sizeof(entry.actor));
+        entry.row.option_count = 0;
+    }
+    row.text = scratch_string(scratch, strlen(why.text), why.text);
+    row.actor = scratch_string(scratch, strlen(entry.actor), entry.actor);
+    int status = row.actor ? show_row(scratch, &entry.row, &row) : CAIRN_E_NO_MEMORY;
+    CHECK(showing->reply->count < showing->cap);
+    showing->reply->rows[showing->reply->count++] = row;
+    return status;
+}
+
+/* Fills in which row holds for the run that was asked for. */
+static void show_chosen(const struct showing *showing, const struct run_name *run)
+{
+    struct msg_policy_reply *reply = showing->reply;
+    struct policy_choice choice;
+    int status = policy_choose(showing->record, showing->request->server->options.policies, run,
+                               &choice, NULL);
+    for (uint32_t i = 0; i < reply->count && (status != 0 || choice.source != POLICY_NONE); i++) {
+        const struct msg_policy_row *row = &reply->rows[i];
+        bool stored = status != 0 || choice.source == POLICY_STORED;
+        if (!row->past && (row->source == POLICY_STORED) == stored &&
+            strcmp(row->pattern, choice.entry.row.pattern) == 0) {
+            reply->chosen = i + 1;
+            return;
+        }
+    }
+}
+
+static int show_all(struct showing *showing)
+{
+    const struct policy_table *table = showing->request->server->options.policies;
+    struct msg_policy_reply *reply = showing->reply;
+    struct record_value value;
+    const char *key;
+    size_t at = 0;
+    int status = 0;
+    showing->cap = (table ? table->count : 0) + 1;
+    while (policy_next(showing->record, &at, &value) != NULL) {
+        showing->cap++;
+    }
+    reply->rows = scratch_array(&showing->request->scratch, showing->cap, sizeof(*reply->rows));
+    status = reply->rows ? 0 : CAIRN_E_NO_MEMORY;
+    at = 0;
+    while (status == 0 && (key = policy_next(showing->record, &at, &value)) != NULL) {
+        status = show_stored(showing, key, value);
+    }
+    for (size_t i = 0; status == 0 && table && i < table->count; i++) {
+        struct msg_policy_row row = {.source = POLICY_CONFIGURED, .actor = "", .text = ""};
+        status = show_row(&showing->request->scratch, &table->rows[i], &row);
+        reply->rows[reply->count++] = row;
+    }
+    return status;
+}
+
+/* Answers POLICY with the policies as they are now. */
+static void on_policy(struct policies_req *read)
+{
+    struct request *request = container_of(read, struct request, u.policies);
+    const struct msg_policy *asked = &request->msg.u.policy;
+    const uint64_t *every_ms = request->server->options.policies_every_ms;
+    struct msg reply = {.type = MSG_POLICY_REPLY,
+                        .u.policy_reply.interval_ms = every_ms ? *every_ms : 0};
+    struct showing showing = {
+        .request = request, .record = read->record, .reply = &reply.u.policy_reply};
+    int status = read->status != 0 ? read->status : show_all(&showing);
+    if (status == 0 && asked->run.project[0] != '\0') {
+        show_chosen(&showing, &asked->run);
+    }
+    if (status == 0) {
+        request_reply(request, &reply);
+    } else {
+        request_error(request, status, &read->diag);
+    }
+    request_free(request);
+}
+
+/* Makes the change that POLICY asks for. Returns INVALID for what is no policy. */
+static int take_change(struct request *request, struct policy_entry *ret, struct diag *diag)
+{
+    const struct msg_policy *asked = &request->msg.u.policy;
+    struct retention_policy policy;
+    session_actor(request->session, asked->actor, sizeof(ret->actor), ret->actor);
+    ret->change = asked->kind == MSG_POLICY_SET ? POLICY_SET : POLICY_REMOVE;
+    ret->wall_ns = loop_wall_ns(request->server->options.loop);
+    int status = policy_row_name(&ret->row, asked->pattern, diag);
+    for (uint32_t i = 0; status == 0 && i < asked->option_count; i++) {
+        status = policy_row_add(&ret->row, asked->options[i].name, asked->options[i].value, diag);
+    }
+    if (status == 0 && ret->change == POLICY_SET) {
+        status = policy_make(&ret->row, &request->scratch, &policy, diag);
+    } else if (status == 0 && asked->option_count > 0) {
+        status = diag_set(diag, CAIRN_E_INVALID, "a policy is removed whole, without options");
+    }
+    return status;
+}
+
+int session_on_policy(struct session *session, uint32_t stream, const struct msg *msg,
+                      struct diag *diag)
+{
+    struct diag why = DIAG_INIT;
+    struct policy_entry *change = NULL;
+    int status = 0;
+    (void)diag;
+    struct request *request = request_new(session, stream, msg);
+    timer_stop(&session->login);
+    if (!request) {
+        return 0;
+    }
+    if (request->msg.u.policy.kind != MSG_POLICY_SHOW) {
+        change = scratch_array(&request->scratch, 1, sizeof(*change));
+        status = change ? take_change(request, change, &why) : diag_no_memory(&why, "a policy");
+    }
+    request->cancel = cancel_mark;
+    status = status != 0 ? status : read_policies(request, change, on_policy, &why);
+    if (status != 0) {
+        fail(request, status, &why);
+    }
     return 0;
 }
 

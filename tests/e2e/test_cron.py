@@ -94,7 +94,10 @@ class Cron(Case):
             restore.end()
         gone.stop()
 
-        self.install("good", f"unix:{good.socket}", change=lambda job: job.replace("--keep-last 5", "--keep-last 3"))
+        for daemon, last in ((good, 3), (damaged, 5)):  # the jobs carry no rules
+            cairn("policy", "set", "*", "--keep-last", last, "--keep-daily", 7, "--keep-weekly", 4,
+                  "--server", f"unix:{daemon.socket}", check=0)
+        self.install("good", f"unix:{good.socket}")
         self.install("gone", f"unix:{gone.socket}", keep=lambda job: "forget" in job)
         self.install("locked", f"unix:{locked.socket}", keep=lambda job: "forget" in job,
                      change=lambda job: job.replace("--quiet", f"--quiet --store dir:{locked.store}"))

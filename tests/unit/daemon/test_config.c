@@ -174,9 +174,9 @@ static void test_retention(void **state)
                      0);
     assert_true(config.retention_ms == 3600000);
     assert_true(config.retention.count == 2);
-    assert_string_equal(retain_row_of(&config.retention, &gpt)->options[0].name, "keep-daily");
-    assert_true(retain_row_of(&config.retention, &gpt)->option_count == 3);
-    assert_string_equal(retain_row_of(&config.retention, &vit)->options[0].name, "keep-last");
+    assert_string_equal(policy_row_of(&config.retention, &gpt)->options[0].name, "keep-daily");
+    assert_true(policy_row_of(&config.retention, &gpt)->option_count == 3);
+    assert_string_equal(policy_row_of(&config.retention, &vit)->options[0].name, "keep-last");
     assert_refused("[retention]\nkeep-lots = 3\n", "2", "keep-lots");
     assert_refused("[retention]\nkeep-last = three\n", "2", "keep-last");
     assert_refused("[retention]\nkeep-last = 3\nkeep-last = 4\n", "3", "twice");
@@ -194,7 +194,7 @@ static void test_retention_is_whole(void **state)
         const char *text, *what; /* NULL: it is good */
     } cases[] = {{"[retention]\nkeep-last = 3\n", "set interval = 1h"},
                  {"[retention \"lab/*\"]\nkeep-last = 3\n", "set interval = 1h"},
-                 {"[retention]\ninterval = 1h\n", "section has a policy"},
+                 {"[retention]\ninterval = 1h\n", NULL}, /* for stored policies */
                  {"[retention]\ninterval = 0s\nkeep-last = 3\n", NULL},
                  {"[retention]\ninterval = 1h\n[retention \"lab/*\"]\nkeep-last = 3\n", NULL},
                  {"[retention]\ninterval = 0s\n", NULL}};

@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A daemon's own policies forget what they say; while a wall clock that was set, back or forward,
- * once or again and again, is not believed, no rule of time forgets anything, neither in a round
- * nor asked for by hand; what a monitor is told of it is so. Method: rounds of an hour on the
+ * A daemon's own policies forget what they say, a stored one before those of the configuration, and
+ * a stored one that cannot be read forgets nothing; while a wall clock that was set, back or
+ * forward, once or again and again, is not believed, no rule of time forgets anything, neither in a
+ * round nor asked for by hand; what a monitor is told of it is so. Method: rounds of an hour on the
  * simulated clock.
  */
 #include "run_rig.h"
 
+#include "policy/policies.h"
 #include "run/run_counts.h"
 #include "run/run_retain.h"
 #include "support/unit_test.h"
@@ -68,7 +70,7 @@ static void save_all(struct rig *rig)
 
 static void test_a_clock_that_was_set(void **state)
 {
-    static const struct retain_table table = {
+    static const struct policy_table table = {
         .count = 1, .rows = {{.option_count = 1, .options = {{"keep-last", "2"}}}}};
     struct rig rig = {.seed = 3};
     struct told told = {0};
@@ -109,6 +111,96 @@ static void test_a_clock_that_was_set(void **state)
     assert_int_equal(catalog_counts(rig.catalog)->forgotten, SAVES - 2);
     retain_free(retain);
     rig_fini(&rig);
+}
+
+/* ---- stored policies ---- */
+
+struct stored {
+    struct policies_req req;
+    bool done;
+};
+
+static void on_stored(struct policies_req *req)
+{
+    container_of(req, struct stored, req)->done = true;
+}
+
+/* Sets a policy of the store. */
+static void store_policy(struct rig *rig, const char *pattern, const char *last)
+{
+    struct policy_entry entry = {.change = POLICY_SET, .actor = "test"};
+    struct stored stored = {.req = {.store = rig->store, .change = &entry, .done = on_stored}};
+    assert_int_equal(policy_row_name(&entry.row, pattern, NULL), 0);
+    assert_int_equal(policy_row_add(&entry.row, "keep-last", last, NULL), 0);
+    assert_int_equal(policies_submit(&stored.req, NULL), 0);
+    rig_until(rig, &stored.done);
+    assert_int_equal(stored.req.status, 0);
+}
+
+/* Writes bytes over the first stored policy, as a fault of the medium that no crc has found. */
+static void damage_policy(struct rig *rig, const char *key)
+{
+    struct record_change change = {.key = key, .value = {3, (const uint8_t *)"abc"}};
+    struct record_update update = {.change_count = 1, .changes = &change};
+    struct store_req req = {.op = STORE_RECORD_UPDATE, .update = &update};
+    rig_store(rig, &req);
+    assert_int_equal(req.status, 0);
+}
+
+static void check_reason(void *user, const struct run_state *state)
+{
+    for (size_t i = 0; i < state->commit_count; i++) {
+        if (state->commits[i].forgotten) {
+            assert_string_equal(state->commits[i].mark->actor, "cairnd");
+            assert_string_equal(state->commits[i].mark->reason, "stored policy lab/*: keep-last 3");
+        }
+    }
+}
+
+/* Goal: a stored policy goes before the configuration, from the next round on; a damaged one
+ * forgets nothing, until it is set again. */
+static void test_a_stored_policy_goes_before_the_configuration(void **state)
+{
+    static const struct policy_table table = {
+        .count = 1, .rows = {{.option_count = 1, .options = {{"keep-last", "2"}}}}};
+    struct rig *rig = *state;
+    struct told told = {0};
+    struct retain *retain = NULL;
+    struct retain_status status;
+    for (uint64_t step = 1; step <= SAVES; step++) {
+        rig_save(rig, step, 2, rig->lists);
+    }
+    store_policy(rig, "lab/*", "unlimited");
+    struct retain_options options = {.loop = sim_loop(rig->host),
+                                     .catalog = rig->catalog,
+                                     .table = &table,
+                                     .interval_ms = HOUR_MS,
+                                     .report = on_report,
+                                     .tell_use = tell_use,
+                                     .user = &told};
+    assert_int_equal(retain_new(&options, &retain), 0);
+    sim_run_for(rig->sim, HOUR_MS / 2);
+    retain_status(retain, &status);
+    assert_int_equal(status.rounds, 1);
+    assert_int_equal(look(rig).count, SAVES);
+    damage_policy(rig, "policy/0000000000000001/lab/*");
+    sim_run_for(rig->sim, HOUR_MS);
+    retain_status(retain, &status);
+    assert_int_equal(status.errors, 1);
+    assert_int_equal(told.status, CAIRN_E_DAMAGED);
+    assert_int_equal(look(rig).count, SAVES);
+    store_policy(rig, "lab/*", "3");
+    sim_run_for(rig->sim, HOUR_MS);
+    assert_int_equal(told.status, 0);
+    assert_int_equal(look(rig).count, 3);
+    rig_state(rig, check_reason, NULL);
+    sim_run_for(rig->sim, HOUR_MS / 2);
+    struct store_fault_rule slow = {
+        .kind = FAULT_DELAY, .op = STORE_RECORD_GET, .delay_ms = HOUR_MS, .count = 4};
+    assert_int_equal(store_fault_add(rig->store, &slow), 0);
+    sim_run_for(rig->sim, HOUR_MS / 2); /* it ends while it asks the store */
+    retain_free(retain);
+    sim_run_for(rig->sim, 2 * HOUR_MS);
 }
 
 struct asked {
@@ -236,6 +328,7 @@ static void test_what_a_lost_answer_marked_is_told(void **state)
 static const struct CMUnitTest tests[] = {
     cmocka_unit_test(test_what_a_lost_answer_marked_is_told),
     cmocka_unit_test(test_a_clock_that_was_set),
+    RIG_TEST(test_a_stored_policy_goes_before_the_configuration),
     cmocka_unit_test(test_no_rule_of_time_by_a_clock_that_was_set)};
 
 UNIT_TEST_MAIN(tests)

@@ -17,7 +17,8 @@ enum {
     WIRE_REPEATED_MAX = 65536,
     WIRE_STATE_MAX = 4,
     DESCRIBE_ENCODE_MAX = 2,
-    MSG_MARK_VALUE_BYTES_MAX = 1024
+    MSG_MARK_VALUE_BYTES_MAX = 1024,
+    MSG_POLICY_PATTERN_BYTES_MAX = 100
 };
 enum { ENTRIES = 4 /* of an array, at most */ };
 

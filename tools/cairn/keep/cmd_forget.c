@@ -4,6 +4,7 @@
  * itself: one that is refused does not hold up the others.
  */
 #include "mark.h"
+#include "rules.h"
 
 #include "exit_status.h"
 #include "system/maintenance.h"
@@ -12,7 +13,7 @@
 #include "base/check.h"
 #include "base/digits.h"
 #include "base/glob.h"
-#include "core/retention.h"
+#include "policy/policy.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -20,40 +21,11 @@
 
 enum { REASONS_BYTES = 512, TIMED_OUT_MAX = 3 /* runs in a row */ };
 
-/* Counting rules: X(member, option, value, help). */
-#define RULES(X)                                                                                   \
-    X(last, "keep-last", "N", "keep the newest N")                                                 \
-    X(hourly, "keep-hourly", "N", "keep the newest of each of N hours")                            \
-    X(daily, "keep-daily", "N", "keep the newest of each of N days")                               \
-    X(weekly, "keep-weekly", "N", "keep the newest of each of N weeks, from Monday")               \
-    X(monthly, "keep-monthly", "N", "keep the newest of each of N months")                         \
-    X(yearly, "keep-yearly", "N", "keep the newest of each of N years")                            \
-    X(within, "keep-within", "SPAN", "keep all that are within SPAN (2y5m7d3h) of the newest")     \
-    X(within_hourly, "keep-within-hourly", "SPAN", "keep one for each hour within SPAN")           \
-    X(within_daily, "keep-within-daily", "SPAN", "keep one for each day within SPAN")              \
-    X(within_weekly, "keep-within-weekly", "SPAN", "keep one for each week within SPAN")           \
-    X(within_monthly, "keep-within-monthly", "SPAN", "keep one for each month within SPAN")        \
-    X(within_yearly, "keep-within-yearly", "SPAN", "keep one for each year within SPAN")           \
-    X(every_steps, "keep-every-steps", "N", "keep those whose step is a multiple of N")            \
-    X(every, "keep-every", "DURATION", "keep one for each DURATION that has passed")               \
-    X(best, "keep-best", "N", "keep the N best by --metric")                                       \
-    X(metric, "metric", "NAME", "the metric of --keep-best")                                       \
-    X(mode, "mode", "min|max", "whether --keep-best prefers low or high values")                   \
-    X(superseded, "keep-superseded", "DURATION",                                                   \
-      "keep the end of a superseded branch for DURATION (7d)")                                     \
-    X(zone, "time-zone", "NAME",                                                                   \
-      "the zone of hours, days, weeks, months and years (Europe/Berlin); UTC if not given")        \
-    X(least, "keep-least", "N", "number of good checkpoints that stay whatever the rules say (2)") \
-    X(remove_idle, "remove-idle", "DURATION",                                                      \
-      "remove the whole run if nobody has saved, restored, tagged or pinned for DURATION")
-
 struct forget_options {
-#define MEMBER(member, option, value, help) const char *member;
-    RULES(MEMBER)
-#undef MEMBER
-    struct option_texts tags, runs, checkpoints;
+    struct rule_texts rules;
+    struct option_texts runs, checkpoints;
     const char *project, *reason;
-    bool dry_run, now;
+    bool dry_run, now, all;
 };
 
 static const struct argument arguments[] = {
@@ -61,21 +33,14 @@ static const struct argument arguments[] = {
     {"CHECKPOINT", .kind = ARGUMENT_CHECKPOINT, .optional = true},
     {0}};
 
-/* What destroys something has no twin in the environment. */
 static const struct option options[] = {
-#define ROW(member, option, value, help) \
-    {option, value, help, OPTION_AT_TEXT(struct forget_options, member), .alone = true},
-    RULES(ROW)
-#undef ROW
-        {"keep-tag", "TAG[,TAG]",
-         "keep checkpoints that have all of these tags ('': those without tags; a comma within a "
-         "tag "
-         "has a backslash in front)",
-         OPTION_AT_TEXTS(struct forget_options, tags), .max = 32, .alone = true},
+    RULE_OPTIONS(struct forget_options),
     {"checkpoint", "STEP[@TERM]", "forget this checkpoint as well, by name",
      OPTION_AT_TEXTS(struct forget_options, checkpoints), .alone = true},
     {"run", "PATTERN", "apply the policy to all runs whose name matches (gpt-*)",
      OPTION_AT_TEXTS(struct forget_options, runs), .alone = true},
+    {"all", NULL, "apply the policy to all runs", OPTION_AT_FLAG(struct forget_options, all),
+     .alone = true},
     {"project", "NAME", "apply the policy to all runs of a project, or to those that --run matches",
      OPTION_AT_TEXT(struct forget_options, project), .alone = true},
     {"reason", "TEXT", "reason for the audit record; the policy itself if not given",
@@ -106,14 +71,7 @@ struct job {
     struct diag first;
 };
 
-static bool by_name(const struct job *job) { return job->mark.option_count == 0; }
-
-static void add_rule(struct job *job, const char *name, const char *value)
-{
-    if (value != NULL && job->mark.option_count < MSG_MARK_OPTIONS_MAX) {
-        job->rules[job->mark.option_count++] = (struct msg_mark_option){name, value};
-    }
-}
+static bool by_name(const struct job *job) { return job->mark.selector_count > 0; }
 
 static int take_selectors(struct job *job, struct diag *diag)
 {
@@ -131,12 +89,7 @@ static int take_selectors(struct job *job, struct diag *diag)
 static int prepare(struct job *job, struct diag *diag)
 {
     const struct forget_options *own = job->own;
-#define ADD(member, option, value, help) add_rule(job, option, own->member);
-    RULES(ADD)
-#undef ADD
-    for (uint32_t i = 0; i < own->tags.count; i++) {
-        add_rule(job, "keep-tag", own->tags.items[i]);
-    }
+    job->mark.option_count = rules_take(&own->rules, job->rules);
     mark_actor(job->actor);
     job->mark.kind = MSG_MARK_FORGET;
     job->mark.dry_run = own->dry_run;
@@ -145,31 +98,32 @@ static int prepare(struct job *job, struct diag *diag)
     job->mark.actor = job->actor;
     job->mark.reason = own->reason ? own->reason : "";
     int status = take_selectors(job, diag);
-    if (status == 0 && job->mark.selector_count > 0 && own->least != NULL &&
+    if (status == 0 && job->mark.selector_count > 0 && own->rules.least != NULL &&
         job->mark.option_count == 1) { /* by name: the one thing that a policy shares with it */
         uint64_t least;
         job->mark.option_count = 0;
-        if (!digits_parse_decimal(own->least, UINT32_MAX, &least) || least == 0) {
+        if (!digits_parse_decimal(own->rules.least, UINT32_MAX, &least) || least == 0) {
             return diag_set(diag, CAIRN_E_INVALID,
-                            "--keep-least is %s; it must be a number of at least 1", own->least);
+                            "--keep-least is %s; it must be a number of at least 1",
+                            own->rules.least);
         }
         job->mark.keep_least = (uint32_t)least;
     }
-    if (status == 0 && own->now && own->remove_idle != NULL) {
+    if (status == 0 && own->now && own->rules.remove_idle != NULL) {
         return diag_set(diag, CAIRN_E_INVALID,
                         "--now with --remove-idle would take whole runs for good, so nothing is "
                         "done; remove the idle runs first, and reclaim later with `cairn gc --now "
                         "RUN`");
     }
-    bool many = own->project != NULL || own->runs.count > 0;
+    job->mark.by_policy = job->mark.option_count == 0 && job->mark.selector_count == 0;
+    bool many = own->project != NULL || own->runs.count > 0 || own->all;
     if (status == 0 && job->cli->run_text == NULL && !many) {
-        status =
-            diag_set(diag, CAIRN_E_INVALID,
-                     "no run is named: give RUN, --project NAME or --run PATTERN ('*' means all)");
+        status = diag_set(diag, CAIRN_E_INVALID,
+                          "no run is named: give RUN, --project NAME, --run PATTERN or --all");
     } else if (status == 0 && many && (job->cli->run_text || job->mark.selector_count > 0)) {
         status = diag_set(diag, CAIRN_E_INVALID,
-                          "--project and --run choose runs for a policy, so RUN or a checkpoint "
-                          "cannot be named as well");
+                          "--project, --run and --all choose runs for a policy, so RUN or a "
+                          "checkpoint cannot be named as well");
     }
     return status;
 }
@@ -202,6 +156,12 @@ static void show_json(struct job *job, const char *name, const struct msg_marked
         json_u64(&job->json, "waiting", marked->forgotten);
         json_u64(&job->json, "waiting_bytes", marked->forgotten_bytes);
         mark_until_json(&job->json, "waits_until", marked->last_wall_ns);
+        if (job->mark.by_policy) {
+            json_str(&job->json, "policy_from", policy_source_name(marked->policy_source));
+            json_str(&job->json, "pattern",
+                     marked->policy_pattern[0] != '\0' ? marked->policy_pattern : NULL);
+            json_str(&job->json, "policy", marked->policy[0] != '\0' ? marked->policy : NULL);
+        }
         mark_json(&job->json, marked, "forgotten", by_name(job) ? "asked for" : NULL);
     }
     json_close(&job->json, '}');
@@ -227,6 +187,12 @@ static void show_table(const struct job *job, const char *name, const struct msg
                       : by_name(job)               ? "asked for"
                       : marked->removed            ? "the run is removed"
                                                    : reasons});
+    }
+    if (job->mark.by_policy) {
+        struct shown pattern, policy;
+        printf("%s: by the %s policy %s: %s\n", name, policy_source_name(marked->policy_source),
+               marked->policy_pattern[0] != '\0' ? shown(&pattern, marked->policy_pattern) : "",
+               shown(&policy, marked->policy));
     }
     if (marked->why[0] != '\0') {
         struct shown room;
@@ -301,6 +267,12 @@ static bool forget_in(struct job *job, const struct run_name *name)
     int status = source_use(job->cli->connection, name, &diag);
     status = status != 0 ? status : mark_call(job->cli, &job->mark, &request, &diag);
     const struct msg_marked *marked = &request.call.reply.u.marked;
+    bool has_none = status == 0 && job->mark.by_policy && marked->policy_source == POLICY_NONE;
+    if (has_none && job->cli->has_run) {
+        status = diag_set(&diag, CAIRN_E_INVALID,
+                          "no policy is given and none holds for the run, so nothing is forgotten. "
+                          "Give a keep rule, or store a policy with `cairn policy set`");
+    }
     if (status != 0) {
         tell_failure(job, text, status, &diag);
         job->first_status = job->first_status != 0 ? job->first_status : status;
@@ -316,6 +288,8 @@ static bool forget_in(struct job *job, const struct run_name *name)
     }
     if (job->cli->json) {
         show_json(job, text, marked, &diag);
+    } else if (has_none && status == 0 && !job->cli->quiet) {
+        printf("%s: no policy holds, so nothing is forgotten\n", text);
     } else if (status == 0 && !job->cli->quiet) {
         show_table(job, text, marked);
         show_waiting(job, text, marked);
@@ -452,8 +426,10 @@ const struct command command_forget = {
         "at once. Garbage collection frees its space later, and until then `undelete` brings it "
         "back. The run's record keeps who forgot it and why. With --now everything that is "
         "forgotten in these runs, now or before, is reclaimed at once, as by `gc --now`, and "
-        "cannot be brought back. Without a keep rule and without the name of a checkpoint nothing "
-        "is forgotten.\n\nWith --store the command opens the store for writing, under its lock, "
+        "cannot be brought back.\n\nWithout a keep rule and without the name of a checkpoint each "
+        "run is decided by the policy that holds for it: the stored one, or that of the server's "
+        "configuration; `cairn policy show RUN` names it. A run without one keeps everything."
+        "\n\nWith --store the command opens the store for writing, under its lock, "
         "and ends with status 11 while a daemon is using the store; with --dry-run it only reads. "
         "A run for which the policy cannot be decided (all its checkpoints are damaged, none has a "
         "value of the metric, a clock is wrong) loses nothing. Such a run is named in one line on "
@@ -461,6 +437,7 @@ const struct command command_forget = {
     .example =
         "cairn forget lab/gpt --keep-last 3 --keep-daily 7 --dry-run\n"
         "cairn forget --project lab --keep-within 2d --keep-best 3 --metric loss --mode min\n"
+        "cairn forget --all --dry-run\n"
         "cairn forget lab/gpt --keep-last 2 --now\n"
         "cairn forget lab/gpt 1200",
     .arguments = arguments,

@@ -7,12 +7,16 @@
 
 #include "base/check.h"
 #include "base/digits.h"
+#include "base/glob.h"
+#include "policy/policy.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
 enum { LOG_SCRATCH_MAX = 1 << 30, IDS_SHOWN = 4, IDS_BYTES = 256, DETAIL_BYTES = 600 };
+/* Kinds of lines that are of no run: a policy of the store was set, or removed. */
+enum { LOG_POLICY_SET = 1000, LOG_POLICY_REMOVE };
 #define MS_NS INT64_C(1000000)
 
 struct log_options {
@@ -30,6 +34,7 @@ static const struct option options[] = {
 
 struct line {
     struct run_name run;
+    const char *pattern; /* of a policy; NULL for what has happened to a run */
     struct msg_log_row row;
 };
 
@@ -101,6 +106,41 @@ static int ask_run(struct cli *cli, void *user, const struct run_name *run, stru
     return status;
 }
 
+/* Adds the changes of stored policies, with the pattern as the run; of one run, those that match
+ * it. A server that is older has none. */
+static int ask_policies(struct cli *cli, struct log *log, struct diag *diag)
+{
+    struct source_request request = {
+        .call.request = {.type = MSG_POLICY, .u.policy = {.kind = MSG_POLICY_SHOW, .past = true}}};
+    const struct run_name none = {.project = ""};
+    char name[RUN_NAME_TEXT_MAX];
+    struct diag why = DIAG_INIT;
+    run_name_format(&cli->run, name);
+    int status = source_call(cli->connection, &request, &why);
+    const struct msg_policy_reply *reply = &request.call.reply.u.policy_reply;
+    for (uint32_t i = 0; status == 0 && i < reply->count; i++) {
+        const struct msg_policy_row *policy = &reply->rows[i];
+        struct msg_log_row row = {.kind = policy->change == POLICY_REMOVE ? LOG_POLICY_REMOVE
+                                                                          : LOG_POLICY_SET,
+                                  .seq = policy->number,
+                                  .wall_ns = policy->wall_ns,
+                                  .actor = policy->actor,
+                                  .code = policy->code,
+                                  .reason = policy->code != 0 ? policy->text : policy->policy};
+        if (policy->source != POLICY_STORED || row.wall_ns < log->since_ns ||
+            (cli->has_run && !glob_matches(policy->pattern, name))) {
+            continue;
+        }
+        status = keep_row(log, &none, &row, &why);
+        if (status == 0) {
+            log->lines[log->count - 1].pattern =
+                scratch_string(&log->scratch, strlen(policy->pattern), policy->pattern);
+        }
+    }
+    engine_call_fini(&request.call);
+    return status == CAIRN_E_UNSUPPORTED || status == 0 ? 0 : diag_copy(diag, &why);
+}
+
 /* Newest first; what has the same time is in the order of the chain. */
 static int compare_lines(const void *a, const void *b)
 {
@@ -125,6 +165,9 @@ static const char *action_of(const struct msg_log_row *row)
         [CHAIN_REPAIR] = "repair",   [CHAIN_REMOVE] = "remove"};
     if (row->kind == LOG_RESTORE) {
         return "restore";
+    }
+    if (row->kind >= LOG_POLICY_SET) {
+        return row->kind == LOG_POLICY_SET ? "set policy" : "remove policy";
     }
     return row->kind < ARRAY_LEN(names) && names[row->kind] ? names[row->kind] : "other";
 }
@@ -163,14 +206,26 @@ static void detail_text(const struct msg_log_row *row, char ret[DETAIL_BYTES])
     }
 }
 
+static void line_name(const struct line *line, char ret[RUN_NAME_TEXT_MAX])
+{
+    if (line->pattern) {
+        snprintf(ret, RUN_NAME_TEXT_MAX, "%s", line->pattern);
+    } else {
+        run_name_format(&line->run, ret);
+    }
+}
+
 /* A row's first cells are run and time; of one run, the run is left out. */
 static void add_row(struct table *table, const struct line *line, bool one_run)
 {
     char time[40], name[RUN_NAME_TEXT_MAX], ids[IDS_BYTES], detail[DETAIL_BYTES];
     const char *who = line->row.actor[0] != '\0' ? line->row.actor : "-";
     format_time(line->row.wall_ns, sizeof(time), time);
-    run_name_format(&line->run, name);
+    line_name(line, name);
     ids_text(&line->row, ids);
+    if (line->pattern && one_run) { /* the checkpoints' place */
+        snprintf(ids, sizeof(ids), "%s", line->pattern);
+    }
     detail_text(&line->row, detail);
     const char *cells[] = {name, time, action_of(&line->row), ids, who, detail};
     table_row(table, cells + one_run);
@@ -208,7 +263,7 @@ static void json_line(struct json *json, const struct line *line)
 {
     const struct msg_log_row *row = &line->row;
     char name[RUN_NAME_TEXT_MAX], time[40];
-    run_name_format(&line->run, name);
+    line_name(line, name);
     format_time(row->wall_ns, sizeof(time), time);
     json_open(json, NULL, '{');
     json_str(json, "run", name);
@@ -246,6 +301,7 @@ static int tell(struct cli *cli, struct log *log, struct diag *diag)
     if (status == 0 && cli->has_run && log->count == 0) {
         status = cli_check_run(cli, diag);
     }
+    status = status != 0 ? status : ask_policies(cli, log, diag);
     if (status != 0) {
         return status;
     }
@@ -285,7 +341,9 @@ const struct command command_log = {
         "Without RUN the log is that of all runs, including removed ones. Everything but a restore "
         "is an entry of the run's chain and stays for ever. Of restores by all ranks of a job the "
         "newest 256 are kept; reading as a viewer (`cairn restore`, `export`, `verify`) writes "
-        "nothing, so the log does not tell of it. WHO is the identity that the connection proved, "
+        "nothing, so the log does not tell of it. The log also tells who set or removed a policy "
+        "of the store; of those that hold no more, the newest 60 are kept. WHO is the identity "
+        "that the connection proved, "
         "and behind `claimed=` what the caller said of itself.",
     .example = "cairn log lab/gpt\ncairn log --since 7d --json",
     .arguments = arguments,

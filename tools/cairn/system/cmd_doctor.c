@@ -8,6 +8,7 @@
 
 #include "base/check.h"
 #include "base/digits.h"
+#include "policy/policy.h"
 #include "store/dir/store_dir.h"
 #include "store/open/store_doctor.h"
 #include "store/open/store_open.h"
@@ -272,6 +273,46 @@ static int check_records(struct records *records, struct diag *diag)
     return 0;
 }
 
+/* Examines the policies: one that cannot be used forgets nothing, so the disk fills. An older
+ * server knows none. */
+static int judge_policies(struct cli *cli, struct doctor *doctor, struct diag *diag)
+{
+    struct source_request request = {
+        .call.request = {.type = MSG_POLICY, .u.policy.kind = MSG_POLICY_SHOW}};
+    struct diag why = DIAG_INIT;
+    int status = source_call(cli->connection, &request, &why);
+    const struct msg_policy_reply *reply = &request.call.reply.u.policy_reply;
+    size_t bad = 0;
+    for (uint32_t i = 0; status == 0 && i < reply->count; i++) {
+        const struct msg_policy_row *row = &reply->rows[i];
+        const char *pattern = row->pattern[0] != '\0' ? row->pattern : "(without a pattern)";
+        if (row->code != 0) {
+            doctor_add(doctor, DOCTOR_WARNING, "policies",
+                       "the %s policy %s cannot be used, so it forgets nothing: %s: %s",
+                       policy_source_name(row->source), pattern, err_name(row->code), row->text);
+            doctor_remedy(doctor, "set it again with `cairn policy set`; on a store with a newer "
+                                  "version's policies, upgrade this one");
+        }
+        bad += row->code != 0;
+    }
+    if (status == 0 && reply->count == 0 && reply->interval_ms > 0) {
+        doctor_add(doctor, DOCTOR_WARNING, "policies",
+                   "[retention] interval is set, but there is no policy, so nothing is forgotten");
+        doctor_remedy(doctor, "set one with `cairn policy set`");
+    } else if (status == 0 && bad == 0) {
+        doctor_add(doctor, DOCTOR_GOOD, "policies", "%u retention polic%s, of the store%s%s",
+                   reply->count, reply->count == 1 ? "y" : "ies",
+                   cli->source.store ? "" : " and the configuration",
+                   reply->interval_ms > 0 ? ", which the daemon applies by itself" : "");
+    } else if (status != 0 && status != CAIRN_E_CANCELLED && status != CAIRN_E_UNSUPPORTED) {
+        doctor_add(doctor, DOCTOR_WARNING, "policies", "they cannot be read: %s: %s",
+                   err_name(status), diag_text(&why, status));
+        doctor_remedy(doctor, "nothing is forgotten by a policy meanwhile; look at the store");
+    }
+    engine_call_fini(&request.call);
+    return status == CAIRN_E_CANCELLED ? diag_copy(diag, &why) : 0;
+}
+
 /* The store's own doctor has read each record's files. What lies in the store and no record tells
  * of, the server's core knows: here the one of this process. */
 static int look_beside(struct cli *cli, const char *url, struct doctor *doctor, struct diag *diag)
@@ -281,6 +322,7 @@ static int look_beside(struct cli *cli, const char *url, struct doctor *doctor, 
     int status = source_new(&cli->source, &cli->connection, &why);
     status = status != 0 ? status : source_use(cli->connection, NULL, &why);
     status = status != 0 ? status : judge_records(&records, &why);
+    status = status != 0 ? status : judge_policies(cli, doctor, &why);
     if (status == CAIRN_E_CANCELLED) {
         return diag_copy(diag, &why);
     }
@@ -339,6 +381,9 @@ static int ask_server(struct cli *cli, struct doctor *doctor, struct diag *diag)
         struct records records = {
             .cli = cli, .doctor = doctor, .scrub = reply->has_scrub ? &reply->scrub : NULL};
         status = has_store(reply) ? check_records(&records, diag) : 0;
+        if (status == 0 && has_store(reply)) {
+            status = judge_policies(cli, doctor, diag);
+        }
         judge_care(reply, doctor);
     }
     engine_call_fini(&request.call);
@@ -403,8 +448,10 @@ const struct command command_doctor = {
         "file can be made durable, O_DIRECT, and which process holds the lock. For a Ceph cluster "
         "it examines the version, health and flags, the size, min_size, quota and room of the "
         "pools, whether they take what the store puts there, and what the user may do and should "
-        "not be allowed to do. For both it examines the clocks and every run's record on the "
-        "medium. It writes one small file or object and removes it. Run it as the user that cairnd "
+        "not be allowed to do. For both it examines the clocks, the retention policies and every "
+        "run's record on "
+        "the medium. It writes one small file or object and removes it. Run it as the user that "
+        "cairnd "
         "runs as.\n\nWith a server instead of a store it shows the running daemon's own view: its "
         "health, its store with room and reserve, every run's record as the daemon and its scrub "
         "read it, the difference between its clock and this host's, and what scrub and garbage "

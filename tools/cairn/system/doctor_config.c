@@ -97,10 +97,9 @@ void doctor_config(const char *path, int64_t now_s, struct doctor *doctor)
                       "--check-config --config %s`",
                       path);
     } else {
-        bool forgets = config->retention.count > 0 && config->retention_ms > 0;
         doctor_add(doctor, DOCTOR_GOOD, "configuration", "%s: the daemon takes it", path);
         judge_certificates(config, now_s, doctor);
-        judge_duty("forget", forgets, "[retention] with an interval and a policy", doctor);
+        judge_duty("forget", config->retention_ms > 0, "[retention] interval", doctor);
         judge_duty("gc", config->gc_every_ms > 0, "[gc] every", doctor);
         judge_duty("scrub", config->scrub_every_ms > 0, "[scrub] every", doctor);
     }
