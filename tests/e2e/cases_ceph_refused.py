@@ -211,7 +211,7 @@ class Refused(OnCeph):
         cairn("store", "create", daemon.keys["store_url"], check=0)
         daemon.process.send_signal(signal.SIGCONT)
         wait_until("it is let in", daemon.is_ready)
-        self.assertEqual(self.health(daemon)["health"], "green")
+        self.assertNotEqual(self.health(daemon)["health"], "red")  # a pool that is being made may be slow: yellow
         group = Group(self.bed, self.url(daemon), 2)
         group.all("fill", 3)
         group.save(3)

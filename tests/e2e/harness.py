@@ -414,10 +414,14 @@ def fields_of(value):
     return set(value).union(*(fields_of(item) for name, item in value.items() if name not in ("metrics", "metadata")))
 
 
+def place_of(daemon, how):
+    """Where the command line finds the store: by itself, or by its server, which may be slow on a busy machine."""
+    return ("--store", f"dir:{daemon.store}") if how == "store" else ("--server", f"unix:{daemon.socket}", "--timeout", "45s")
+
+
 def verified(daemon, how="store", check=0, **keywords):
     """A full verify of the store, offline or by the server; the document."""
-    where = ("--store", f"dir:{daemon.store}") if how == "store" else ("--server", f"unix:{daemon.socket}")
-    return cairn_json("verify", *where, check=check, **keywords)
+    return cairn_json("verify", *place_of(daemon, how), check=check, **keywords)
 
 
 def listed(daemon, run="demo/run", how="store"):
