@@ -102,7 +102,9 @@ static void cancel_steps(struct request *request)
     request_free(request);
 }
 
-/* Called when the session has chosen a checkpoint; the answer needs the facts about it. */
+/* Called when the session has chosen a checkpoint; the answer needs the facts about it. A rank that
+ * comes when another one has failed is answered the same: it counts this restore as the others do,
+ * and the answer to its report says that it has failed. */
 static void on_begun(struct run_req *req)
 {
     struct request *request = container_of(req, struct request, step);
@@ -112,12 +114,6 @@ static void on_begun(struct run_req *req)
         return;
     }
     request->verdict = req->verdict;
-    const struct verdict_restore *restore = verdict_restore(&req->verdict);
-    if (restore->failed) {
-        request_error(request, restore->code, &req->verdict.diag);
-        request_free(request);
-        return;
-    }
     add_info(request);
 }
 

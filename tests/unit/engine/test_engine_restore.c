@@ -211,6 +211,12 @@ static void damage_moves_all_ranks_to_an_older_one(void **state)
         assert_int_equal(world.ranks[i].restore_status, CAIRN_E_DAMAGED);
         assert_non_null(strstr(world.ranks[i].restore.diag.text, "do not use"));
     }
+    for (uint32_t i = 2; i-- > 0;) { /* rank 0 comes when it has failed, and counts it too */
+        world_restore(&world.ranks[i], WORLD_STEP(2), 10000);
+        world_await_restores(&world, 12000);
+        assert_int_equal(world.ranks[i].restore_status, CAIRN_E_DAMAGED);
+    }
+    world_restore_well(&world, WORLD_STEP(1));
     world_end(&world);
 }
 
