@@ -65,29 +65,19 @@ def view(state):
             "sched": state["sched"].state_dict(), "extra": state["extra"]}
 
 
-def dcp_state(state):
-    model, optim = get_state_dict(state["model"], state["optim"])
-    return {"model": model, "optim": optim, "sched": state["sched"].state_dict(), "extra": state["extra"]}
-
-
-def put_back(state, loaded):
-    set_state_dict(state["model"], state["optim"], model_state_dict=loaded["model"], optim_state_dict=loaded["optim"])
-    state["sched"].load_state_dict(loaded["sched"])
-
-
 def test_dcp_loads_what_checkpointer_saved(url):
     right = job(0, 3)
     save(url, right, step=7)
     back = job(1, 1)
-    loaded = dcp_state(back)
+    loaded = doors.as_dcp(back)
     dcp.load(loaded, checkpoint_id="step-7", storage_reader=Reader(url))
-    put_back(back, loaded)
+    doors.put_back(back, loaded)
     assert_same(view(back), view(right))
 
 
 def test_checkpointer_restores_what_dcp_saved(url):
     right = job(0, 3)
-    dcp.save(dcp_state(right), checkpoint_id="step-7", storage_writer=Writer(url))
+    dcp.save(doors.as_dcp(right), checkpoint_id="step-7", storage_writer=Writer(url))
     back = job(1, 1)
     with pytest.warns(CairnWarning, match="stores no RNGs"):
         assert restore(url, back).step == 7
@@ -101,7 +91,7 @@ def test_checkpointer_restores_what_dcp_saved(url):
 def test_a_run_goes_through_both_doors_in_turn(url):
     right = job(0, 2)
     save(url, right, step=1)
-    loaded = dcp_state(job(1, 1))
+    loaded = doors.as_dcp(job(1, 1))
     dcp.load(loaded, checkpoint_id="latest", storage_reader=Reader(url))
     dcp.save(loaded, checkpoint_id="step-2", storage_writer=Writer(url))
     back = job(1)

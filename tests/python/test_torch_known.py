@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A save uses what the save before it found, and notices everything that is not as it was: what is restored is what was live."""
 
+import contextlib
 import gc
 import warnings
 
@@ -194,12 +195,18 @@ CHANGES = [a_parameter, its_data, its_shape, its_strides, its_type, its_storage,
 IN_PLACE = [an_option, a_tensor_option, a_value, a_value_s_tensor, an_added_value, an_object_s_state, contents, nothing]
 
 
+@contextlib.contextmanager
+def saved(url, bed, **keys):
+    """The bed, and a Checkpointer that has saved it as step 1."""
+    with Checkpointer(url, bed.state, on_error="raise", **keys) as ck:
+        ck.save(1).durable.result(60)
+        yield bed, ck
+
+
 @pytest.mark.parametrize("snapshot", ["copy", "lazy"])
 @pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.__name__)
 def test_a_save_notices_what_has_changed(url, change, snapshot):
-    bed = Bed()
-    with Checkpointer(url, bed.state, on_error="raise", snapshot=snapshot) as ck:
-        ck.save(1).durable.result(60)
+    with saved(url, Bed(), snapshot=snapshot) as (bed, ck):
         before = ck._state._last
         assert before is not None
         change(bed)
@@ -222,9 +229,7 @@ def test_a_save_notices_what_has_changed(url, change, snapshot):
 
 
 def test_what_has_changed_back_is_noticed(url):
-    bed = Bed()
-    with Checkpointer(url, bed.state, on_error="raise") as ck:
-        ck.save(1).durable.result(60)
+    with saved(url, Bed()) as (bed, ck):
         kept = bed.model[0].bias.data
         for step, data in enumerate([torch.full((6,), 5.0), kept, torch.full((6,), 6.0), kept], 2):
             bed.model[0].bias.data = data
@@ -237,9 +242,7 @@ def test_what_has_changed_back_is_noticed(url):
 
 def test_a_constant_that_is_not_stored_is_looked_at(url):
     """Its digest is in the tree; a restore warns where it differs."""
-    bed = Bed(extra=False)
-    with Checkpointer(url, bed.state, on_error="raise") as ck:
-        ck.save(1).durable.result(60)
+    with saved(url, Bed(extra=False)) as (bed, ck):
         bed.model.table.fill_(2.0)
         ck.save(2).durable.result(60)
         with warnings.catch_warnings():
@@ -251,9 +254,7 @@ def test_a_constant_that_is_not_stored_is_looked_at(url):
 
 def test_lazy_rows_follow_the_optimizers_hooks(url):
     """An optimizer whose steps pass the hook by makes its tensors eager."""
-    bed = Bed()
-    with Checkpointer(url, bed.state, on_error="raise", snapshot="lazy") as ck:
-        ck.save(1).durable.result(60)
+    with saved(url, Bed(), snapshot="lazy") as (bed, ck):
         before = ck._state._last
         bed.optim.param_groups[0]["capturable"] = True
         handle = ck.save(2)
@@ -280,9 +281,7 @@ def test_what_is_known_keeps_no_tensor_alive(url):
 
 
 def test_the_garbage_collector_is_as_it_was(url):
-    bed = Bed()
-    with Checkpointer(url, bed.state, on_error="raise") as ck:
-        ck.save(1).durable.result(60)
+    with saved(url, Bed()) as (bed, ck):
         assert gc.isenabled()
         gc.disable()
         try:

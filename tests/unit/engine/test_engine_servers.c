@@ -248,8 +248,9 @@ static bool is_no_answer(struct stopping *stopping, struct world *world, uint32_
     scratch_init(&scratch, 64 << 20);
     struct sample sample = {.state = answer, .scratch = &scratch};
     sample_make(&sample, request, &caller.call.request, &none);
-    sample_make(&sample, answer, &msg, &stopping->payload_bytes);
-    stopping->payload_bytes = (uint32_t)min_u64(stopping->payload_bytes, LIMIT_CHUNK_BYTES);
+    do { /* what fits into a frame */
+        sample_make(&sample, answer, &msg, &stopping->payload_bytes);
+    } while (stopping->payload_bytes > LIMIT_CHUNK_BYTES);
     if (answer == MSG_ERROR) {
         msg.u.error.code = CAIRN_E_INVALID; /* one that is not asked again */
     } else if (answer == MSG_PLAN_REPLY) {
