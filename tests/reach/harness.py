@@ -137,6 +137,21 @@ def disturbed(daemon, framework, ranks, kills, moments):
     return job.results(), hit, job.restored()
 
 
+def prove_refusal(framework):
+    """Raises RuntimeError unless one rank refuses, by name, what two ranks have saved within an epoch: it would lose samples."""
+    with tempfile.TemporaryDirectory(prefix="cairn-reach-", ignore_cleanup_errors=True) as folder:
+        daemon = Daemon(pathlib.Path(folder))
+        daemon.start()
+        try:
+            job = Job(daemon, framework, 2, f"{framework}-2-1")
+            job.attempt("all 7 0.05")
+            killed, job.ranks = job.was_killed(), 1
+            if not killed or job.attempt() == 0 or "UnsupportedError: UNSUPPORTED" not in job.tail():
+                raise RuntimeError(f"{framework}: one rank did not refuse a checkpoint of two within an epoch:\n{job.tail()}")
+        finally:
+            daemon.stop()
+
+
 def prove(framework, ranks, kills, moments):
     """Returns how many kills hit, and the steps that were resumed from. Raises AssertionError if the bits differ, or if the ranks
     resumed from different steps."""
@@ -171,6 +186,12 @@ def main():
     print(f"tests/reach: --seed {arguments.seed}", flush=True)
     failed = 0
     for framework in arguments.frameworks or FRAMEWORKS:
+        try:
+            prove_refusal(framework)
+            print(f"ok      {framework}, 2 ranks to 1 within an epoch: refused by name", flush=True)
+        except RuntimeError as error:
+            failed += 1
+            print(f"FAILED  {error}", flush=True)
         for ranks in RANKS[framework]:
             try:
                 hit, restored = prove(framework, ranks, arguments.kills, random.Random(f"{arguments.seed} {framework} {ranks}"))

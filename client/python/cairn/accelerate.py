@@ -19,7 +19,7 @@ from accelerate.utils import DistributedType
 from .errors import InvalidError, UnsupportedError
 from .names import parse_step
 from .torch import Restored, SaveHandle
-from .training import Run
+from .training import Loaders, Run
 
 _KEY = "accelerate"
 _WHERE = (DistributedType.NO, DistributedType.MULTI_CPU, DistributedType.MULTI_GPU)
@@ -43,12 +43,11 @@ class _Attached:
                               ("scheduler", accelerator._schedulers), ("custom", accelerator._custom_objects)):
             state.update({f"{name}{idx or ''}": item for idx, item in enumerate(objects)})
         for idx, loader in enumerate(accelerator._dataloaders):
-            if getattr(loader, "use_stateful_dataloader", False):
-                state[f"loader{idx or ''}"] = loader
             # A loader counts its epoch when it is asked for more than the last batch.
-            is_inside = any(item is loader for item in accelerator.gradient_state.dataloader_references)
-            state[_KEY][f"loader{idx or ''}"] = {"epoch": loader.iteration + (is_inside and loader.end_of_dataloader),
-                                                 "is_inside": is_inside and not loader.end_of_dataloader}
+            is_used = any(item is loader for item in accelerator.gradient_state.dataloader_references)
+            state[_KEY][f"epoch{idx or ''}"] = loader.iteration + (is_used and loader.end_of_dataloader)
+            if getattr(loader, "use_stateful_dataloader", False):
+                state[f"loader{idx or ''}"] = Loaders([loader.state_dict()], is_used and not loader.end_of_dataloader).for_state()
         if accelerator.scaler is not None:
             state["scaler"] = accelerator.scaler
         return state
@@ -102,9 +101,13 @@ class _Attached:
         self.accelerator.step = values["step"]
         self.accelerator.project_configuration.iteration = values["iteration"]
         for idx, loader in enumerate(self.accelerator._dataloaders):
-            found = values[f"loader{idx or ''}"]
-            loader.iteration = found["epoch"]
-            if found["is_inside"] and getattr(loader, "use_stateful_dataloader", False):
+            loader.iteration = values[f"epoch{idx or ''}"]
+            if f"loader{idx or ''}" not in state:
+                continue
+            found = state[f"loader{idx or ''}"].obj
+            if found.states:
+                loader.load_state_dict(found.states[0])
+            if found.is_inside:
                 self._resume_rng_inside(loader)
         return restored
 

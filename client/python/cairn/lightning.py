@@ -25,9 +25,10 @@ from lightning.pytorch.trainer.states import TrainerFn
 
 from .errors import UnsupportedError
 from .names import is_url
-from .training import Run
+from .training import Loaders, Run
 
 _KEY = "lightning"  # of the state; it holds the dict that Lightning calls a checkpoint
+_LOADERS = "loaders"  # of the state; the states of the data loaders, which belong to the rank
 _LAST = "cairn+last"  # scheme of what ckpt_path="last" stands for
 
 
@@ -71,12 +72,14 @@ class _RunIO(CheckpointIO):
         text = str(path)
         if not is_url(text) and not text.startswith(_LAST):
             return self._inner.load_checkpoint(path, map_location, weights_only)
-        state: dict = {_KEY: {}}
+        loaders = Loaders()
+        state: dict = {_KEY: {}, _LOADERS: loaders.for_state()}
         fits = self._trainer.state.fn == TrainerFn.FITTING
         restored = self._run.restore(state, self._run.step_of(text.removeprefix(f"{_LAST}://")), None if fits else [_KEY])
         if restored is None:
             return _Nothing({"pytorch-lightning_version": _lightning_version})
-        self.loaders = state[_KEY]["loops"]["fit_loop"]["state_dict"].get("combined_loader", [])
+        self.loaders = loaders.states
+        _loop_state(state[_KEY])["combined_loader"] = loaders.states
         return state[_KEY]
 
     def remove_checkpoint(self, path: Any) -> None:
@@ -84,6 +87,11 @@ class _RunIO(CheckpointIO):
 
     def teardown(self) -> None:
         self._inner.teardown()
+
+
+def _loop_state(checkpoint: dict) -> dict:
+    """Returns the part of Lightning's checkpoint that holds the states of the data loaders."""
+    return checkpoint["loops"]["fit_loop"]["state_dict"]
 
 
 class ModelCheckpoint(callbacks.ModelCheckpoint):
@@ -162,7 +170,10 @@ class ModelCheckpoint(callbacks.ModelCheckpoint):
         if self.save_last:
             self.last_model_path = filepath  # is in the state that is saved
         checkpoint = trainer._checkpoint_connector.dump_checkpoint(self.save_weights_only)
-        self._saved = self._run.save(trainer.global_step, {_KEY: checkpoint}, self._monitor_candidates(trainer))
+        states = _loop_state(checkpoint).pop("combined_loader", [])
+        loaders = Loaders(states, bool(states) and not trainer.fit_loop.epoch_loop.batch_progress.is_last_batch)
+        self._saved = self._run.save(trainer.global_step, {_KEY: checkpoint, _LOADERS: loaders.for_state()},
+                                     self._monitor_candidates(trainer))
         self._last_global_step_saved = trainer.global_step
         self._last_checkpoint_saved = filepath
         for logger in trainer.loggers if trainer.is_global_zero else ():

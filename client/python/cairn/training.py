@@ -13,9 +13,9 @@ import operator
 from typing import Any, Iterable, Mapping, Optional, Union
 
 from .client import LATEST
-from .errors import CairnError, InvalidError, NotFoundError
+from .errors import CairnError, InvalidError, NotFoundError, UnsupportedError
 from .names import parse_id, split_url
-from .torch import Checkpointer, Restored, SaveHandle
+from .torch import Checkpointer, PerRank, Restored, SaveHandle, per_rank
 from .torch import rng
 from .torch.futures import log
 
@@ -158,6 +158,37 @@ class Run:
             self._checkpointer = None
             self._unwanted = []
             checkpointer.close()
+
+
+class Loaders:
+    """Where the data loaders of one rank stand. Between two epochs other ranks may go on from there, with their loaders as they are
+    made; within an epoch that is an error, since samples would be lost or come twice.
+
+    Attributes:
+        states: What the loaders' ``state_dict`` returned; empty where the loaders begin as they are made.
+        is_inside: Whether a loader has more to give in this epoch.
+    """
+
+    def __init__(self, states: Iterable[Any] = (), is_inside: bool = False) -> None:
+        self.states, self.is_inside = list(states), is_inside
+
+    def state_dict(self) -> dict:
+        return {"states": self.states, "is_inside": self.is_inside}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self.states, self.is_inside = list(state["states"]), state["is_inside"]
+
+    def for_state(self) -> PerRank:
+        """Returns this object as a value of a state."""
+        return per_rank(self, _between_epochs)
+
+
+def _between_epochs(states: list, _: int, world: int) -> dict:
+    """Returns where the loaders of a rank begin when the ranks have changed."""
+    if any(state["is_inside"] for state in states):
+        raise UnsupportedError.of(f"the checkpoint is within an epoch of {len(states)} ranks, whose data loaders' states cannot be given to "
+                                  f"{world}; start with {len(states)} ranks, or resume from a checkpoint at the end of an epoch")
+    return Loaders().state_dict()
 
 
 def _numbers(metrics: Mapping[str, Any]) -> Iterable[tuple]:

@@ -58,7 +58,7 @@ class _Attached:
             state.best_model_checkpoint = self._path(state.best_global_step)
         self.kept = [step for step in self.kept if step != state.global_step] + [state.global_step]
         unwanted = self._rotate(args.save_total_limit, state.best_global_step if state.best_model_checkpoint else None)
-        saved: dict = {"model": trainer.model, "trainer": {"state": self._export(), "kept": list(self.kept)}}
+        saved: dict = {"model": trainer.model, "trainer": {"state": self._export(), "kept": list(self.kept), "world_size": args.world_size}}
         if not args.save_only_model:
             saved["optimizer"] = trainer.optimizer.state_dict()
             saved["scheduler"] = trainer.lr_scheduler.state_dict()
@@ -120,6 +120,11 @@ class _Attached:
                 state["scaler"] = {}
         if self.run.restore(state, step) is None:
             return None
+        ranks, args = state["trainer"]["world_size"], self.trainer.args
+        if ranks != args.world_size and not args.ignore_data_skip:
+            raise UnsupportedError.of(f"cairn.transformers: the checkpoint is of {ranks} ranks, and the Trainer finds its place in the data by "
+                                      f"counting steps, which {args.world_size} ranks count in another way; start with {ranks} ranks, or use "
+                                      "TrainingArguments(ignore_data_skip=True), which begins an epoch's data anew")
         self.restored = state
         self.kept = list(state["trainer"]["kept"])
         self.folder = tempfile.TemporaryDirectory(prefix="cairn-trainer-")
