@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * cairn_list, cairn_status, cairn_annotate: one small request, posted to the handle's thread and
- * waited for. The request lies on the caller's stack, which is safe because the caller waits until
- * it is answered or the handle's thread is gone for good. The caller's thread, except start and
- * on_done.
+ * cairn_list, cairn_status, cairn_annotate, cairn_forget: one small request, posted to the handle's
+ * thread and waited for. The request lies on the caller's stack, which is safe because the caller
+ * waits until it is answered or the handle's thread is gone for good. The caller's thread, except
+ * start and on_done.
  */
 #include "api_private.h"
 
@@ -419,4 +419,53 @@ int cairn_annotate(cairn_t *cairn, uint64_t step, const struct cairn_annotation 
 {
     struct annotate_call call = {cairn, step, annotation};
     return guard_call(cairn, run_annotate, &call, err);
+}
+
+/* --- forget -------------------------------------------------------------------------- */
+
+struct forget_call {
+    struct cairn *cairn;
+    struct selector selector;
+    const char *reason;
+};
+
+/* Asks the server to forget one checkpoint by name. */
+static int run_forget(void *arg, struct diag *diag)
+{
+    struct forget_call *call = arg;
+    int rc = guard_check_may_block(call->cairn, diag);
+    if (rc != 0) {
+        return rc;
+    }
+    struct request request = {.cairn = call->cairn};
+    request.call.deadline_ms = call->cairn->io_deadline_ms;
+    request.call.request.type = MSG_MARK;
+    request.call.request.u.mark =
+        (struct msg_mark){.kind = MSG_MARK_FORGET,
+                          .selectors = &call->selector,
+                          .selector_count = 1,
+                          .actor = "",
+                          .reason = call->reason != NULL ? call->reason : ""};
+    rc = ask(&request, diag);
+    unsigned long long step = call->selector.id.step;
+    if (rc == 0) {
+        bool refused = request.call.reply.u.marked.refused_count > 0;
+        engine_call_fini(&request.call);
+        return !refused ? 0
+                        : diag_set(diag, CAIRN_E_DENIED,
+                                   "step %llu stays: it is pinned, in use, the newest or one of "
+                                   "the last good ones, or was never committed; `cairn forget RUN "
+                                   "%llu --dry-run` says which",
+                                   step, step);
+    }
+    diag_add(diag, "cannot forget step %llu", step);
+    return rc;
+}
+
+int cairn_forget(cairn_t *cairn, uint64_t step, uint64_t term, const char *reason,
+                 struct cairn_error *err)
+{
+    enum select_kind kind = term != 0 ? SELECT_EXACT : SELECT_STEP;
+    struct forget_call call = {cairn, {kind, {.term = term, .step = step}}, reason};
+    return guard_call(cairn, run_forget, &call, err);
 }

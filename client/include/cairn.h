@@ -459,17 +459,16 @@ struct cairn_result {
 /* Returns 0 and the result of a finished op, or the op's error. AGAIN before. */
 CAIRN_API int CAIRN_MUST_USE cairn_op_result(cairn_op_t *op, struct cairn_result *io,
                                              struct cairn_error *err);
-/* Returns 1 after a restore that ended with NOT_FOUND if the server has proven that the run has no
- * checkpoint and never had one. Returns 0 in all other cases, also while it runs: training must not
- * begin at step 0 then, because that NOT_FOUND is an error like any other. Any thread. */
+/* Returns 1 after a restore that ended with NOT_FOUND if the server has proven that the run never
+ * had a checkpoint; else 0, also while it runs: training must not begin at step 0 then. */
 CAIRN_API int cairn_op_run_is_empty(cairn_op_t *op);
 /* Returns what a finished save noticed without failing (replicas that differ), or NULL. */
 CAIRN_API const char *cairn_op_warning(cairn_op_t *op);
 /* Gives a restored blob, or NOT_FOUND. A NULL coordinate means "" (this rank's own for LOCAL). */
 CAIRN_API int CAIRN_MUST_USE cairn_op_blob(cairn_op_t *op, const char *name, const char *coordinate,
                                            const void **ret, size_t *ret_bytes);
-/* Give a restored checkpoint's metadata (DAMAGED: lost, see `cairn salvage`) and names that are not
- * stored (missing) or not registered (unexpected); NULL past the end. The op owns all. */
+/* Give metadata (DAMAGED: lost, see `cairn salvage`), and names that are not stored (missing) or
+ * not registered (unexpected); NULL past the end. The op owns all. */
 CAIRN_API int CAIRN_MUST_USE cairn_op_metadata(cairn_op_t *op, const void **ret, size_t *ret_bytes);
 CAIRN_API const char *cairn_op_missing(cairn_op_t *op, size_t idx);
 CAIRN_API const char *cairn_op_unexpected(cairn_op_t *op, size_t idx);
@@ -488,9 +487,8 @@ struct cairn_local {
     {                                                              \
         sizeof(struct cairn_local), NULL, NULL, 0, 0, 0, {0, 0}, 0 \
     }
-/* Gives the idx-th LOCAL tensor or blob of the restored checkpoint, of any coordinate, by name and
- * then coordinate; NOT_FOUND past the end. When the coordinates have changed, a rank finds the old
- * ones' blobs here (all_local, cairn_op_blob), or registers their tensors and restores again. */
+/* Gives the idx-th LOCAL tensor or blob, of any coordinate, by name and then coordinate; NOT_FOUND
+ * past the end. A rank whose coordinates have changed finds the old ones' here. */
 CAIRN_API int CAIRN_MUST_USE cairn_op_local(cairn_op_t *op, size_t idx, struct cairn_local *io);
 /* Gives the idx-th of all tensors and blobs, registered or not, alike; "" is no coordinate. */
 CAIRN_API int CAIRN_MUST_USE cairn_op_entry(cairn_op_t *op, size_t idx, struct cairn_local *io);
@@ -546,12 +544,14 @@ struct cairn_annotation {
     {                                                           \
         sizeof(struct cairn_annotation), 0, 0, 0, 0, 0, 0, 0, 0 \
     }
-/* Changes the metrics and tags of a committed checkpoint, for what is known only after its save.
- * step may be CAIRN_LATEST. One rank calls it, at any time; the same call again changes nothing.
- * NOT_FOUND, INVALID (NaN, by name), TOO_LARGE (over 32 tags or 64 metrics), READ_ONLY. */
+/* Changes metrics and tags of a committed checkpoint, or of CAIRN_LATEST; one rank calls it, at any
+ * time. NOT_FOUND, INVALID (NaN, by name), TOO_LARGE (over 32 tags or 64 metrics), READ_ONLY. */
 CAIRN_API int CAIRN_MUST_USE cairn_annotate(cairn_t *cairn, uint64_t step,
                                             const struct cairn_annotation *annotation,
                                             struct cairn_error *err);
+/* Forgets a checkpoint (term 0: any); a read_only handle may, too. DENIED: retention keeps it. */
+CAIRN_API int CAIRN_MUST_USE cairn_forget(cairn_t *cairn, uint64_t step, uint64_t term,
+                                          const char *reason, struct cairn_error *err);
 
 /* --- how often ------------------------------------------------------------------------------- */
 

@@ -93,6 +93,23 @@ def test_local_state_of_all_coordinates(url):
         assert [values for values, _ in back] == [values for values, _ in data]
 
 
+def test_forget_goes_through_retention_s_guard(url):
+    with cairn.Client(url) as client, cairn.Client(url, read_only=True) as viewer:
+        data, row = floats([1, 2])
+        client.set_tensors([row])
+        for step in (5, 6, 7):
+            client.save(step).result(30)
+        viewer.forget(5, reason="a test")
+        viewer.forget(5, term=1)  # again: nothing changes
+        assert [item.step for item in client.list()] == [7, 6]
+        with pytest.raises(cairn.NotFoundError, match="cannot forget step 9"):
+            client.forget(9)
+        for step in (6, 7):  # one of the last two good ones, the newest
+            with pytest.raises(cairn.DeniedError, match=f"step {step} stays: "):
+                client.forget(step, term=1)
+        assert [item.step for item in client.list()] == [7, 6]
+
+
 def test_annotate(url):
     with cairn.Client(url) as client:
         data, row = floats([1, 2])

@@ -524,6 +524,22 @@ class Client:
         self._handle.annotate(step, term, rows, tuple(str(tag) for tag in tags),
                               tuple(str(tag) for tag in remove_tags), _ms("timeout", timeout))
 
+    def forget(self, step: int, *, term: int = 0, reason: str = "") -> None:
+        """Forgets a committed checkpoint, as ``cairn forget RUN STEP`` does; ``cairn undelete`` brings it back for a while.
+
+        Any client may, a read-only one too. The same call again changes nothing.
+
+        Args:
+            step: Its step.
+            term: The term of the step; 0 is the newest on the lineage that has it.
+            reason: A text for the audit record.
+
+        Raises:
+            NotFoundError: No checkpoint of the lineage has the step.
+            DeniedError: Retention's guard keeps it: it is pinned, in use, the newest, or one of the last two good ones.
+        """
+        self._handle.forget(_step(step), term, reason)
+
     def list(self, timeout: Optional[float] = None) -> list:
         """Returns the committed checkpoints of the run, newest first.
 

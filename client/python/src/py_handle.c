@@ -335,6 +335,28 @@ static PyObject *handle_annotate(PyObject *self, PyObject *args)
     Py_RETURN_NONE;
 }
 
+static PyObject *handle_forget(PyObject *self, PyObject *args)
+{
+    struct py_handle *handle = (struct py_handle *)self;
+    struct cairn_error err;
+    unsigned long long step, term;
+    const char *reason;
+    int rc;
+    if (!PyArg_ParseTuple(args, "KKs:forget", &step, &term, &reason)) {
+        return NULL;
+    }
+    cairn_t *cairn = py_handle_enter(handle);
+    if (cairn == NULL) {
+        return NULL;
+    }
+    Py_BEGIN_ALLOW_THREADS rc = cairn_forget(cairn, step, term, reason, &err);
+    Py_END_ALLOW_THREADS py_handle_leave(handle);
+    if (rc != 0) {
+        return py_raise(&err);
+    }
+    Py_RETURN_NONE;
+}
+
 /* --- what is there
  * -------------------------------------------------------------------------------------- */
 
@@ -446,6 +468,7 @@ static PyMethodDef handle_methods[] = {
      "restore(step, term, allow_older, strict, deadline_ms, only) -> Op"},
     {"annotate", handle_annotate, METH_VARARGS,
      "annotate(step, term, metrics, tags, removed_tags, deadline_ms)"},
+    {"forget", handle_forget, METH_VARARGS, "forget(step, term, reason)"},
     {"list", handle_list, METH_VARARGS,
      "list(deadline_ms) -> list of (tuple, tags, metrics), newest first"},
     {"status", handle_status, METH_VARARGS, "status(term, step, deadline_ms) -> tuple"},
