@@ -125,6 +125,44 @@ static int add_entries(struct reader *reader, const struct page *page, struct di
     return 0;
 }
 
+/* Writes the runs of an entry's ranks, which ascend, as pairs of first and count. Returns how many
+ * numbers that are; writes nothing if ret is NULL. */
+static uint32_t take_runs(const struct index_entry *entry, uint32_t *ret)
+{
+    uint32_t count = 0;
+    for (uint32_t i = 0, next; i < entry->rank_count; i = next) {
+        for (next = i + 1;
+             next < entry->rank_count && entry->ranks[next] == entry->ranks[next - 1] + 1; next++) {
+        }
+        if (ret) {
+            ret[count] = entry->ranks[i];
+            ret[count + 1] = next - i;
+        }
+        count += 2;
+    }
+    return count;
+}
+
+/* Makes the entries of a page, which is passing, the reader's own, with runs for ranks. */
+static int shorten(struct reader *reader, struct page *page, struct diag *diag)
+{
+    struct scratch *scratch = &reader->scratch;
+    for (uint32_t i = 0; i < page->entry_count; i++) {
+        struct index_entry *entry = &page->index[i];
+        uint32_t count = take_runs(entry, NULL);
+        uint32_t *runs = scratch_array(scratch, (size_t)count + 1, sizeof(*runs));
+        entry->name = scratch_copy(scratch, strlen(entry->name) + 1, entry->name);
+        entry->coordinate = scratch_copy(scratch, strlen(entry->coordinate) + 1, entry->coordinate);
+        if (!runs || !entry->name || !entry->coordinate) {
+            return diag_no_memory(diag, "the index of a checkpoint");
+        }
+        take_runs(entry, runs);
+        entry->ranks = runs;
+        entry->rank_count = count;
+    }
+    return 0;
+}
+
 /* Reads a page. The index is kept only for those who want it: it may be as large as all parts. */
 static int read_page(struct reader *reader, uint32_t number, bool with_index, struct diag *diag)
 {
@@ -135,11 +173,21 @@ static int read_page(struct reader *reader, uint32_t number, bool with_index, st
     struct page page;
     bool kept = ref->kind == PAGE_PARTS || with_index;
     scratch_init(&passing, READER_SCRATCH_MAX);
-    struct scratch *scratch = kept ? &reader->scratch : &passing;
+    bool is_short = ref->kind == PAGE_INDEX && kept && reader->source->short_index;
+    struct scratch *scratch = kept && !is_short ? &reader->scratch : &passing;
     int status = get(reader->source, &document, scratch, &bytes, diag);
     if (status == 0) {
         status =
             undecoded(&document, page_decode(bytes.bytes, bytes.data, scratch, &page, diag), diag);
+    }
+    if (status == 0 && (page.kind != ref->kind || page.entry_count != ref->entry_count)) {
+        status = undecoded(
+            &document,
+            diag_set(diag, CAIRN_E_DAMAGED, "the page holds other entries than the manifest says"),
+            diag);
+    }
+    if (status == 0 && is_short) {
+        status = shorten(reader, &page, diag);
     }
     if (status == 0 && kept) {
         status = add_entries(reader, &page, diag);
@@ -228,10 +276,21 @@ static int disagree(const struct reader *reader, size_t at, const struct index_e
                     entry->coordinate[0] != '\0' ? " of " : "", entry->coordinate, what);
 }
 
-static bool has_rank(const struct index_entry *entry, uint32_t rank)
+static int compare_ranks(const void *a, const void *b)
 {
-    for (uint32_t i = 0; i < entry->rank_count; i++) {
-        if (entry->ranks[i] == rank) {
+    uint32_t first = *(const uint32_t *)a, second = *(const uint32_t *)b;
+    return first < second ? -1 : first > second;
+}
+
+static bool has_rank(const struct reader *reader, const struct index_entry *entry, uint32_t rank)
+{
+    const uint32_t *ranks = entry->ranks;
+    if (!reader->source->short_index) {
+        return entry->rank_count > 0 &&
+               bsearch(&rank, ranks, entry->rank_count, sizeof(*ranks), compare_ranks) != NULL;
+    }
+    for (uint32_t i = 0; i < entry->rank_count; i += 2) {
+        if (rank >= ranks[i] && rank - ranks[i] < ranks[i + 1]) {
             return true;
         }
     }
@@ -240,13 +299,14 @@ static bool has_rank(const struct index_entry *entry, uint32_t rank)
 
 /* Returns what an entry says wrongly of the part of a rank, in words, or NULL. `own` is the part's
  * own entry, or NULL if it has no such tensor or blob. */
-static const char *difference(const struct index_entry *entry, const struct index_entry *own,
-                              uint32_t rank)
+static const char *difference(const struct reader *reader, const struct index_entry *entry,
+                              const struct index_entry *own, uint32_t rank)
 {
     if (!own) {
-        return has_rank(entry, rank) ? "is not in the part of a rank that the page names" : NULL;
+        return has_rank(reader, entry, rank) ? "is not in the part of a rank that the page names"
+                                             : NULL;
     }
-    if (has_rank(entry, rank) != (own->rank_count > 0)) {
+    if (has_rank(reader, entry, rank) != (own->rank_count > 0)) {
         return "has chunks of other ranks than the page names";
     }
     bool same = entry->placement == own->placement && entry->plain_bytes == own->plain_bytes;
@@ -273,7 +333,7 @@ static int compare_index(struct reader *reader, const struct page *own, uint32_t
             mine = &own->index[next++];
             reader->held[i] = true;
         }
-        const char *what = difference(entry, mine, rank);
+        const char *what = difference(reader, entry, mine, rank);
         if (what) {
             return disagree(reader, i, entry, what, diag);
         }

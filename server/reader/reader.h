@@ -74,6 +74,9 @@ struct reader_source {
      * one at a time. */
     void (*begin)(struct reader_source *source, const struct reader_range *range);
     unsigned depth; /* with begin: 1 to READER_DEPTH_MAX */
+    /* The index is for reader_agrees() alone: its entries have runs for ranks, pairs of the first
+     * rank and their number, as the pages have them. A rank for each part may be gigabytes. */
+    bool short_index;
     struct reader_room rooms[READER_DEPTH_MAX];
 };
 

@@ -92,4 +92,5 @@ void store_source_init(struct store_source *source)
     source->reader.fetch = store_source_fetch;
     source->reader.fetch_range = fetch_range;
     source->reader.read = read_range;
+    source->reader.short_index = true;
 }

@@ -232,9 +232,8 @@ static void test_a_good_checkpoint_is_read_whole(void **state)
 }
 
 /* Goal: pages that say otherwise than the parts are named, whatever they say. */
-static void test_an_index_that_does_not_agree_is_named(void **state)
+static void index_is_compared(struct bench *bench)
 {
-    struct bench *bench = *state;
     take_parts(bench);
     struct reader *reader = &bench->reader;
     for (size_t number = 0; number < 2; number++) {
@@ -277,6 +276,20 @@ static void test_an_index_that_does_not_agree_is_named(void **state)
         reader->index_count = count;
         reader->parts[0] = ref;
     }
+}
+
+static void test_an_index_that_does_not_agree_is_named(void **state) { index_is_compared(*state); }
+
+/* Goal: an index that is kept in the form that needs little memory is compared as well. */
+static void test_a_short_index_is_compared(void **state)
+{
+    struct bench *bench = *state;
+    bench->source.short_index = true;
+    index_is_compared(bench);
+    const struct index_entry *first = &bench->reader.index[0];
+    assert_int_equal(first->rank_count, 2); /* one run */
+    assert_int_equal(first->ranks[0], 0);
+    assert_int_equal(first->ranks[1], 2);
 }
 
 static void test_a_wrong_byte_is_named(void **state)
@@ -411,6 +424,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         TEST(test_a_good_checkpoint_is_read_whole),
         TEST(test_an_index_that_does_not_agree_is_named),
+        TEST(test_a_short_index_is_compared),
         TEST(test_a_wrong_byte_is_named),
         TEST(test_a_transfer_that_is_wrong_once_is_no_damage),
         TEST(test_an_error_of_the_store_is_no_damage),
