@@ -14,8 +14,11 @@ struct py_block {
 
 PyObject *py_raise_code(int code, const char *text)
 {
-    struct py_state *state = py_state_get();
-    PyObject *error = PyObject_CallFunction(state->from_code, "is", code, text);
+    /* Not at import: cairn.errors itself reads the table of errors from this module. */
+    PyObject *errors = PyImport_ImportModule("cairn.errors");
+    PyObject *error =
+        errors != NULL ? PyObject_CallMethod(errors, "from_code", "is", code, text) : NULL;
+    Py_XDECREF(errors);
     if (error != NULL) {
         PyErr_SetObject((PyObject *)Py_TYPE(error), error);
         Py_DECREF(error);

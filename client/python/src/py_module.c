@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The module cairn._cairn: functions without a handle, tables for the tests, the two types. One
+ * The module cairn._cairn: functions without a handle, tables, the two types. One
  * interpreter per process; the state is made at import and never freed.
  */
 #include "py_private.h"
@@ -86,15 +86,9 @@ static PyMethodDef functions[] = {
 
 static int fill(PyObject *module)
 {
-    PyObject *errors = PyImport_ImportModule("cairn.errors");
-    if (errors == NULL) {
-        return -1;
-    }
-    state.from_code = PyObject_GetAttrString(errors, "from_code");
-    Py_DECREF(errors);
     state.handle_type = (PyTypeObject *)PyType_FromSpec(&py_handle_spec);
     state.op_type = (PyTypeObject *)PyType_FromSpec(&py_op_spec);
-    if (state.from_code == NULL || state.handle_type == NULL || state.op_type == NULL ||
+    if (state.handle_type == NULL || state.op_type == NULL ||
         PyModule_AddType(module, state.handle_type) != 0 ||
         PyModule_AddType(module, state.op_type) != 0) {
         return -1;

@@ -38,7 +38,6 @@ extern PyType_Spec py_handle_spec, py_op_spec;
 
 struct py_state {
     PyTypeObject *handle_type, *op_type;
-    PyObject *from_code; /* cairn.errors.from_code */
 };
 
 /* The module's state, made at import. */
