@@ -458,7 +458,10 @@ static int finish(struct trainer *trainer)
     if (trainer->outcome == EXIT_FENCED) {
         return EXIT_FENCED;
     }
-    state_digest(&trainer->state, digest);
+    if (state_digest(&trainer->state, digest) != 0) {
+        fprintf(stderr, "cairn-trainer: there is no memory for the digest of the state\n");
+        return EXIT_BROKEN;
+    }
     printf("step %" PRIu64 "  rank %d digest %s\n", trainer->state.step, trainer->options.rank,
            digest);
     if (trainer->options.digest != NULL && write_digest(trainer, digest) != 0) {

@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The state as tensors and blobs of cairn.h. The typed tree is written byte by byte, as FORMAT.md
- * describes it, because this program uses only Cairn's header. One thread.
+ * describes it, because this program uses only the header of libcairn. One thread.
  */
 #include "trainer_state.h"
 
-#include "trainer_sha256.h"
-
+#include <openssl/evp.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -263,20 +262,30 @@ int state_restored(struct state *state, cairn_op_t *op, struct cairn_error *err)
     return 0;
 }
 
-void state_digest(const struct state *state, char ret[65])
+static int update(EVP_MD_CTX *sha, const struct state *state)
 {
-    struct trainer_sha256 sha;
-    trainer_sha256_init(&sha);
+    int ok = EVP_DigestInit_ex(sha, EVP_sha256(), NULL);
     for (int i = 0; i < PARAM_COUNT; i++) {
         const struct param *param = &state->model.params[i];
-        trainer_sha256_add(&sha, param->count * sizeof(float), param->value);
-        trainer_sha256_add(&sha, param->count * sizeof(float), param->moment1);
-        trainer_sha256_add(&sha, param->count * sizeof(float), param->moment2);
+        ok &= EVP_DigestUpdate(sha, param->value, param->count * sizeof(float));
+        ok &= EVP_DigestUpdate(sha, param->moment1, param->count * sizeof(float));
+        ok &= EVP_DigestUpdate(sha, param->moment2, param->count * sizeof(float));
     }
-    trainer_sha256_add(&sha, sizeof state->data_rng, &state->data_rng);
-    trainer_sha256_add(&sha, sizeof state->local_rng, &state->local_rng);
-    trainer_sha256_add(&sha, sizeof state->drawn, &state->drawn);
-    trainer_sha256_add(&sha, sizeof state->step, &state->step);
-    trainer_sha256_add(&sha, sizeof state->rate, &state->rate);
-    trainer_sha256_end(&sha, ret);
+    ok &= EVP_DigestUpdate(sha, &state->data_rng, sizeof state->data_rng);
+    ok &= EVP_DigestUpdate(sha, &state->local_rng, sizeof state->local_rng);
+    ok &= EVP_DigestUpdate(sha, &state->drawn, sizeof state->drawn);
+    ok &= EVP_DigestUpdate(sha, &state->step, sizeof state->step);
+    return ok & EVP_DigestUpdate(sha, &state->rate, sizeof state->rate);
+}
+
+int state_digest(const struct state *state, char ret[65])
+{
+    unsigned char digest[32];
+    EVP_MD_CTX *sha = EVP_MD_CTX_new();
+    int ok = sha != NULL && update(sha, state) == 1 && EVP_DigestFinal_ex(sha, digest, NULL) == 1;
+    EVP_MD_CTX_free(sha);
+    for (size_t i = 0; ok && i < sizeof digest; i++) {
+        snprintf(ret + 2 * i, 3, "%02x", digest[i]);
+    }
+    return ok ? 0 : -1;
 }

@@ -35,7 +35,7 @@ int state_register(struct state *state, cairn_t *cairn, enum state_use use,
 int state_restored(struct state *state, cairn_op_t *op, struct cairn_error *err);
 
 /* Writes the SHA-256 of everything above as 64 hex digits. Two runs agree in every bit, or their
- * digests differ. */
-void state_digest(const struct state *state, char ret[65]);
+ * digests differ. Returns 0, or -1 if there is no memory. */
+int state_digest(const struct state *state, char ret[65]);
 
 #endif
