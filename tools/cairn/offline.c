@@ -6,7 +6,7 @@
 
 #include "repair/repair.h"
 #include "session/server.h"
-#include "store/open/store_open.h"
+#include "system/offline_store.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -17,63 +17,18 @@
 enum { BUFFER_BYTES = 32 << 20, NEVER_MS = 1 << 30 };
 
 struct offline {
-    struct loop *loop;
+    struct offline_store at;
     struct net *net;
-    struct work_pool *pool, *store_pool;
-    struct store *store;
-    struct catalog *catalog;
     struct server *server;
     struct repair *repair;
     const char *repair_from;
-    bool ready, closed;
-    int status;
-    struct diag diag;
 };
-
-static void on_ready(void *user, int status, const struct diag *diag)
-{
-    struct offline *offline = user;
-    offline->ready = true;
-    offline->status = status;
-    if (status != 0) {
-        err_ignore(diag_copy(&offline->diag, diag)); /* returned by offline_new */
-    }
-    loop_uv_stop(offline->loop);
-}
-
-static int open_store(struct offline *offline, const struct offline_options *how, struct diag *diag)
-{
-    const char *store = how->store;
-    int status = store_url_check(store, diag);
-    if (status == 0) {
-        status = work_threads_new(offline->loop, store_url_threads_min(store) + 1, "cairn-store",
-                                  &offline->store_pool, diag);
-    }
-    struct store_open_options options = {.loop = offline->loop,
-                                         .pool = offline->store_pool,
-                                         .url = store,
-                                         .read_only = !how->writable};
-    return status != 0 ? status : store_open(&options, &offline->store, diag);
-}
-
-static int open_catalog(struct offline *offline, struct diag *diag)
-{
-    struct catalog_options options = {.pool = offline->pool, .ready = on_ready, .user = offline};
-    int status = catalog_new(offline->loop, offline->store, &options, &offline->catalog);
-    while (status == 0 && !offline->ready) {
-        loop_uv_run(offline->loop);
-    }
-    if (status == 0 && offline->status != 0) {
-        status = diag_set(diag, offline->status, "%s", diag_text(&offline->diag, offline->status));
-    }
-    return status;
-}
 
 static int open_server(struct offline *offline, struct diag *diag)
 {
-    struct server_options options = {.loop = offline->loop,
-                                     .catalog = offline->catalog,
-                                     .verify_pool = offline->pool,
+    struct server_options options = {.loop = offline->at.loop,
+                                     .catalog = offline->at.catalog,
+                                     .verify_pool = offline->at.pool,
                                      .buffer_bytes_total = BUFFER_BYTES,
                                      .sessions_max = 4,
                                      .heartbeat_ms = NEVER_MS,
@@ -105,8 +60,8 @@ static int open_repair(struct offline *offline, struct diag *diag)
     if (status != 0) {
         return status;
     }
-    struct repair_options options = {.loop = offline->loop,
-                                     .catalog = offline->catalog,
+    struct repair_options options = {.loop = offline->at.loop,
+                                     .catalog = offline->at.catalog,
                                      .open_mirror = from ? open_mirror : NULL,
                                      .mirror_threads = from ? store_url_threads_min(from) + 1 : 0,
                                      .mirror_first = true,
@@ -125,9 +80,10 @@ int offline_new(const struct offline_options *options, struct offline **ret, str
     if (!offline) {
         return diag_no_memory(diag, "reading the store");
     }
-    *offline = (struct offline){.loop = options->loop, .net = options->net, .pool = options->pool};
-    int status = open_store(offline, options, diag);
-    status = status != 0 ? status : open_catalog(offline, diag);
+    *offline =
+        (struct offline){.at = {.loop = options->loop, .pool = options->pool}, .net = options->net};
+    struct store_open_options open = {.url = options->store, .read_only = !options->writable};
+    int status = offline_store_open(&offline->at, &open, diag);
     status = status != 0 ? status : open_server(offline, diag);
     if (status == 0 && options->repairs) {
         offline->repair_from = options->repair_from;
@@ -141,21 +97,6 @@ int offline_new(const struct offline_options *options, struct offline **ret, str
     return 0;
 }
 
-static void on_closed(void *user)
-{
-    struct offline *offline = user;
-    offline->closed = true;
-    loop_uv_stop(offline->loop);
-}
-
-static void wait_closed(struct offline *offline)
-{
-    while (!offline->closed) {
-        loop_uv_run(offline->loop);
-    }
-    offline->closed = false;
-}
-
 void offline_free(struct offline *offline)
 {
     if (!offline) {
@@ -163,23 +104,15 @@ void offline_free(struct offline *offline)
     }
     if (offline->repair) {
         server_set_repair(offline->server, NULL);
-        repair_close(offline->repair, on_closed, offline);
-        wait_closed(offline);
+        repair_close(offline->repair, offline_store_wake, &offline->at);
+        offline_store_wait(&offline->at);
     }
     if (offline->server) {
-        server_stop(offline->server, 0, on_closed, offline);
-        wait_closed(offline);
+        server_stop(offline->server, 0, offline_store_wake, &offline->at);
+        offline_store_wait(&offline->at);
         server_free(offline->server);
     }
-    if (offline->catalog) {
-        catalog_close(offline->catalog, on_closed, offline);
-        wait_closed(offline);
-    }
-    if (offline->store) {
-        store_close(offline->store, on_closed, offline);
-        wait_closed(offline);
-    }
-    work_threads_free(offline->store_pool);
+    offline_store_close(&offline->at);
     free(offline);
 }
 
@@ -210,24 +143,13 @@ struct looking {
     struct store_req req;
     struct run_snapshot_req snapshot;
     struct offline *offline;
-    bool done;
     int status;
     struct diag diag;
 };
 
 static void on_record(struct store_req *req)
 {
-    struct looking *looking = container_of(req, struct looking, req);
-    looking->done = true;
-    loop_uv_stop(looking->offline->loop);
-}
-
-static void wait_looked(struct looking *looking)
-{
-    while (!looking->done) {
-        loop_uv_run(looking->offline->loop);
-    }
-    looking->done = false;
+    offline_store_wake(&container_of(req, struct looking, req)->offline->at);
 }
 
 static void on_state(struct run_snapshot_req *req)
@@ -235,20 +157,19 @@ static void on_state(struct run_snapshot_req *req)
     struct looking *looking = container_of(req, struct looking, snapshot);
     looking->status = req->status == 0 ? state_unrecorded_check(req->state, &looking->diag) : 0;
     req->run = NULL; /* answered; a record that cannot be read is told by joining the run */
-    looking->done = true;
-    loop_uv_stop(looking->offline->loop);
+    offline_store_wake(&looking->offline->at);
 }
 
 /* Is all that is stored of the run told of by its record? */
 static int check_beside(struct looking *looking, const struct run_name *name, struct diag *diag)
 {
-    struct run *run = catalog_run(looking->offline->catalog, name);
+    struct run *run = catalog_run(looking->offline->at.catalog, name);
     if (!run) {
         return diag_set(diag, CAIRN_E_NO_MEMORY, "no memory to read the run's record");
     }
     looking->snapshot = (struct run_snapshot_req){.done = on_state};
     run_snapshot(run, &looking->snapshot);
-    wait_looked(looking);
+    offline_store_wait(&looking->offline->at);
     catalog_release(run);
     return looking->status != 0 ? diag_set(diag, looking->status, "%s", looking->diag.text) : 0;
 }
@@ -262,8 +183,8 @@ int offline_check_record(struct offline *offline, const struct run_name *run, bo
     if (run) {
         looking.req.run = *run;
     }
-    store_submit(offline->store, &looking.req);
-    wait_looked(&looking);
+    store_submit(offline->at.store, &looking.req);
+    offline_store_wait(&offline->at);
     record_free(looking.req.ret_record);
     int status = looking.req.status;
     bool lost = looking.req.ret_lost_from != 0;

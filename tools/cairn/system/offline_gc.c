@@ -5,102 +5,42 @@
  */
 #include "offline_gc.h"
 
-#include "store/open/store_open.h"
+#include "offline_store.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 struct collecting {
-    struct loop *loop;
-    struct work_pool *store_pool, *pool, *thread;
-    struct store *store;
-    struct catalog *catalog;
+    struct offline_store at;
+    struct work_pool *thread;
     struct gc *gc;
-    bool done;
-    int status;
-    struct diag diag;
 };
-
-static void wake(void *user)
-{
-    struct collecting *c = user;
-    c->done = true;
-    loop_uv_stop(c->loop);
-}
-
-static void wait_done(struct collecting *c)
-{
-    while (!c->done) {
-        loop_uv_run(c->loop);
-    }
-    c->done = false;
-}
-
-static void on_ready(void *user, int status, const struct diag *diag)
-{
-    struct collecting *c = user;
-    c->status = status;
-    if (status != 0) {
-        err_ignore(diag_copy(&c->diag, diag)); /* returned by start */
-    }
-    wake(c);
-}
 
 static int start(struct collecting *c, const struct offline_gc_options *options, struct diag *diag)
 {
-    int status = store_url_check(options->store, diag);
-    status = status != 0 ? status : loop_uv_new(&c->loop, diag);
-    if (status == 0) {
-        status = work_threads_new(c->loop, store_url_threads_min(options->store) + 2, "cairn-store",
-                                  &c->store_pool, diag);
-    }
-    if (status == 0) {
-        status = work_threads_new(c->loop, 1, "cairn-work", &c->pool, diag);
-    }
-    status = status != 0 ? status : work_threads_new(c->loop, 1, "cairn-gc", &c->thread, diag);
-    struct store_open_options open = {.loop = c->loop,
-                                      .pool = c->store_pool,
-                                      .url = options->store,
-                                      .read_only = options->dry_run};
-    status = status != 0 ? status : store_open(&open, &c->store, diag);
-    struct catalog_options catalog = {.pool = c->pool, .ready = on_ready, .user = c};
-    status = status != 0 ? status : catalog_new(c->loop, c->store, &catalog, &c->catalog);
-    if (status == 0) {
-        wait_done(c);
-        status = c->status != 0 ? diag_set(diag, c->status, "%s", c->diag.text) : 0;
-    }
-    struct gc_options gc = {.loop = c->loop,
-                            .catalog = c->catalog,
+    struct store_open_options open = {.url = options->store, .read_only = options->dry_run};
+    int status = offline_store_open(&c->at, &open, diag);
+    status = status != 0 ? status : work_threads_new(c->at.loop, 1, "cairn-gc", &c->thread, diag);
+    struct gc_options gc = {.loop = c->at.loop,
+                            .catalog = c->at.catalog,
                             .thread = c->thread,
                             .keep_cycles = options->keep_cycles,
                             .actor = "cairn gc --store",
                             .dry_twice = true,
-                            .ended = wake,
-                            .user = c};
+                            .ended = offline_store_wake,
+                            .user = &c->at};
     return status != 0 ? status : gc_new(&gc, &c->gc);
 }
 
 static void stop(struct collecting *c)
 {
     if (c->gc) {
-        gc_close(c->gc, wake, c);
-        wait_done(c);
-    }
-    if (c->catalog) {
-        catalog_close(c->catalog, wake, c);
-        wait_done(c);
-    }
-    if (c->store) {
-        store_close(c->store, wake, c);
-        wait_done(c);
+        gc_close(c->gc, offline_store_wake, &c->at);
+        offline_store_wait(&c->at);
     }
     work_threads_free(c->thread);
-    work_threads_free(c->pool);
-    work_threads_free(c->store_pool);
-    if (c->loop) {
-        loop_uv_free(c->loop);
-    }
+    offline_store_close(&c->at);
 }
 
 /* Adds a pass to the totals. Keeps the last error, or the first one that reports damage. */
@@ -129,7 +69,7 @@ static int check_runs(struct collecting *c, const struct offline_gc_options *opt
 {
     struct run_name *names = NULL;
     size_t count = 0;
-    int status = catalog_names(c->catalog, &names, &count);
+    int status = catalog_names(c->at.catalog, &names, &count);
     for (size_t i = 0; status == 0 && i < options->run_count; i++) {
         bool found = false;
         for (size_t j = 0; j < count && !found; j++) {
@@ -162,7 +102,7 @@ static int begin(struct collecting *c, const struct offline_gc_options *options,
 int offline_gc(const struct offline_gc_options *options, struct gc_info *ret,
                char text[GC_TEXT_MAX], struct diag *diag)
 {
-    struct collecting c = {.done = false};
+    struct collecting c = {.gc = NULL};
     struct gc_info info = {.text = text};
     struct gc_status status;
     text[0] = '\0';
@@ -175,7 +115,7 @@ int offline_gc(const struct offline_gc_options *options, struct gc_info *ret,
             rc = diag_set(diag, rc, "garbage collection of %s could not begin", options->store);
             break;
         }
-        wait_done(&c);
+        offline_store_wait(&c.at);
         gc_status(c.gc, &status);
         add(&status, &info, text);
     }

@@ -6,7 +6,7 @@
 #include "offline_salvage.h"
 
 #include "env/timer.h"
-#include "store/open/store_open.h"
+#include "offline_store.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,50 +16,19 @@ enum { TICK_MS = 200 };
 
 struct salvager {
     const struct offline_salvage_options *options;
-    struct loop *loop;
-    struct work_pool *store_pool, *pool;
-    struct store *store;
-    struct catalog *catalog;
+    struct offline_store at;
     struct repair *repair;
-    bool done;
-    int status;
-    struct diag diag;
     struct repair_status ended;
     struct timer tick;
     struct salvaged_run *runs;
     size_t count;
 };
 
-static void wake(void *user)
-{
-    struct salvager *s = user;
-    s->done = true;
-    loop_uv_stop(s->loop);
-}
-
-static void wait_done(struct salvager *s)
-{
-    while (!s->done) {
-        loop_uv_run(s->loop);
-    }
-    s->done = false;
-}
-
-static void on_ready(void *user, int status, const struct diag *diag)
-{
-    struct salvager *s = user;
-    s->status = status;
-    if (status != 0) {
-        err_ignore(diag_copy(&s->diag, diag)); /* returned by start */
-    }
-    wake(s);
-}
-
 static void on_ended(void *user, const struct repair_status *status)
 {
     struct salvager *s = user;
     s->ended = *status;
-    wake(s);
+    offline_store_wake(&s->at);
 }
 
 static int open_from(void *user, struct loop *loop, struct work_pool *pool, struct store **ret,
@@ -87,32 +56,14 @@ static void on_tick(struct timer *timer)
 static int start(struct salvager *s, struct diag *diag)
 {
     const char *from = s->options->from;
-    const char *url = s->options->store;
-    int status = store_url_check(url, diag);
-    status = status != 0 ? status : loop_uv_new(&s->loop, diag);
-    if (status == 0) {
-        status = work_threads_new(s->loop, store_url_threads_min(url) + 2, "cairn-store",
-                                  &s->store_pool, diag);
-    }
-    if (status == 0) {
-        status = work_threads_new(s->loop, 1, "cairn-work", &s->pool, diag);
-    }
-    struct store_open_options open = {.loop = s->loop,
-                                      .pool = s->store_pool,
-                                      .url = url,
+    struct store_open_options open = {.url = s->options->store,
                                       .read_only = !s->options->how.yes && !from,
                                       .expected_uuid = s->options->uuid,
                                       .salvaged = s->options->store_lost};
-    status = status != 0 ? status : store_open(&open, &s->store, diag);
-    struct catalog_options catalog = {.pool = s->pool, .ready = on_ready, .user = s};
-    status = status != 0 ? status : catalog_new(s->loop, s->store, &catalog, &s->catalog);
-    if (status == 0) {
-        wait_done(s);
-        status = s->status != 0 ? diag_set(diag, s->status, "%s", s->diag.text) : 0;
-    }
+    int status = offline_store_open(&s->at, &open, diag);
     status = status == 0 && from ? store_url_check(from, diag) : status;
-    struct repair_options repair = {.loop = s->loop,
-                                    .catalog = s->catalog,
+    struct repair_options repair = {.loop = s->at.loop,
+                                    .catalog = s->at.catalog,
                                     .open_mirror = from ? open_from : NULL,
                                     .mirror_threads = from ? store_url_threads_min(from) + 1 : 0,
                                     .mirror_first = true,
@@ -125,22 +76,10 @@ static int start(struct salvager *s, struct diag *diag)
 static void stop(struct salvager *s)
 {
     if (s->repair) {
-        repair_close(s->repair, wake, s);
-        wait_done(s);
+        repair_close(s->repair, offline_store_wake, &s->at);
+        offline_store_wait(&s->at);
     }
-    if (s->catalog) {
-        catalog_close(s->catalog, wake, s);
-        wait_done(s);
-    }
-    if (s->store) {
-        store_close(s->store, wake, s);
-        wait_done(s);
-    }
-    work_threads_free(s->pool);
-    work_threads_free(s->store_pool);
-    if (s->loop) {
-        loop_uv_free(s->loop);
-    }
+    offline_store_close(&s->at);
 }
 
 static int one_run(struct salvager *s, const struct run_name *name, struct diag *diag)
@@ -157,11 +96,11 @@ static int one_run(struct salvager *s, const struct run_name *name, struct diag 
                      ? copy_begin(s->repair, name, &options->how, options->actor, diag)
                      : salvage_begin(s->repair, name, &options->how, options->actor, diag);
     if (status == 0) {
-        timer_init(&s->tick, s->loop, on_tick);
+        timer_init(&s->tick, s->at.loop, on_tick);
         if (options->tick) {
             timer_start(&s->tick, TICK_MS);
         }
-        wait_done(s);
+        offline_store_wait(&s->at);
         timer_stop(&s->tick);
         salvage_take(s->repair, &run->items, &run->count);
         run->code = s->ended.code;
@@ -186,7 +125,7 @@ static int all_runs(struct salvager *s, struct diag *diag)
     struct run_name *names = NULL;
     size_t count = 0;
     bool found = false;
-    int status = catalog_names(s->catalog, &names, &count);
+    int status = catalog_names(s->at.catalog, &names, &count);
     if (status != 0) {
         return diag_set(diag, status, "there is not enough memory for the names of all runs");
     }

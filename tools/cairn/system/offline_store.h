@@ -1,0 +1,34 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * offline_store: a store with its catalogue in this process, and nothing on top of them yet. On the
+ * loop's thread; every call runs the loop.
+ */
+#ifndef CAIRN_TOOLS_OFFLINE_STORE_H
+#define CAIRN_TOOLS_OFFLINE_STORE_H
+
+#include "env/work.h"
+#include "run/run.h"
+#include "store/open/store_open.h"
+
+struct offline_store {
+    struct loop *loop;      /* made unless it is given */
+    struct work_pool *pool; /* of the catalogue: made unless it is given */
+    struct work_pool *store_pool;
+    struct store *store;
+    struct catalog *catalog;
+    bool owns_loop, owns_pool, done;
+    int status;
+    struct diag diag;
+};
+
+/* Opens the store of options->url; loop and pool of the options are filled in here. What is open
+ * after a failure is closed with offline_store_close(). NO_STORE, STORE_FEATURES, DAMAGED, DENIED
+ * ... */
+int MUST_USE offline_store_open(struct offline_store *store, struct store_open_options *options,
+                                struct diag *diag);
+void offline_store_close(struct offline_store *store);
+/* Runs the loop until offline_store_wake(store) is called, which is a callback of closings. */
+void offline_store_wait(struct offline_store *store);
+void offline_store_wake(void *store);
+
+#endif
