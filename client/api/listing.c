@@ -167,24 +167,10 @@ static int list_page(struct cairn *cairn, struct cairn_list *list, uint64_t dead
         return rc;
     }
     const struct msg_list_reply *reply = &request.call.reply.u.list_reply;
-    uint64_t least = *io_before;
     for (uint32_t i = 0; i < reply->count && rc == 0; i++) {
-        const struct ckpt_info *info = &reply->entries[i];
-        rc = list_append(list, info, diag);
-        if (info->state == CKPT_COMMITTED) {
-            least = info->seq;
-        }
+        rc = list_append(list, &reply->entries[i], diag);
     }
-    /* The place of the next page is 0 after the last page, and after a page that brings nothing
-     * new, which would be asked for again without end. */
-    bool goes_on = reply->more && least > 1 && (*io_before == 0 || least < *io_before);
-    if (rc == 0 && reply->more && !goes_on) {
-        rc = diag_set(diag, CAIRN_E_PROTOCOL,
-                      "the server sent the same part of its list of checkpoints again (below "
-                      "sequence %llu); upgrade the server",
-                      (unsigned long long)*io_before);
-    }
-    *io_before = goes_on ? least : 0;
+    rc = rc != 0 ? rc : msg_list_next(reply, io_before, diag);
     engine_call_fini(&request.call);
     return rc;
 }

@@ -114,3 +114,23 @@ int msg_decode(uint32_t type, size_t bytes, const uint8_t *data, struct scratch 
     scratch_fini(&budget.scratch);
     return status;
 }
+
+int msg_list_next(const struct msg_list_reply *reply, uint64_t *io_before, struct diag *diag)
+{
+    CHECK(reply->count == 0 || reply->entries != NULL);
+    uint64_t before = *io_before, least = 0;
+    for (uint32_t i = 0; i < reply->count; i++) {
+        const struct ckpt_info *info = &reply->entries[i];
+        if (info->state == CKPT_COMMITTED || info->state == CKPT_FORGOTTEN) {
+            least = info->seq;
+        }
+    }
+    *io_before = reply->more ? least : 0;
+    if (reply->more && (least <= 1 || (before != 0 && least >= before))) {
+        return diag_set(diag, CAIRN_E_PROTOCOL,
+                        "the server sent the same part of its list of checkpoints again (below "
+                        "sequence %llu); upgrade the server",
+                        (unsigned long long)before);
+    }
+    return 0;
+}

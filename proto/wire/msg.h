@@ -182,6 +182,11 @@ int MUST_USE msg_check(const struct msg *msg, struct diag *diag);
  * comes from scratch, and protobuf's own is bounded by a budget. */
 int MUST_USE msg_decode(uint32_t type, size_t bytes, const uint8_t *data, struct scratch *scratch,
                         struct msg *ret, struct diag *diag);
+/* Moves *io_before, the before_seq of a LIST, to what asks for the page after this answer, or to 0
+ * after the last page. PROTOCOL if the page brings nothing new although more is said to follow: it
+ * would be asked for again without end. */
+int MUST_USE msg_list_next(const struct msg_list_reply *reply, uint64_t *io_before,
+                           struct diag *diag);
 /* Compares what the message says about its payload (length, envelopes in order and inside) with the
  * frame. PROTOCOL. */
 int MUST_USE msg_check_payload(const struct msg *msg, uint32_t payload_bytes, struct diag *diag);

@@ -270,9 +270,8 @@ int cli_list(struct cli *cli, struct scratch *scratch, struct cli_list *io, stru
         if (status == 0) {
             const struct msg_list_reply *reply = &request.call.reply.u.list_reply;
             status = keep_page(&listing, reply, scratch, diag);
-            more = reply->more && reply->count > 0 && (io->limit == 0 || listing.count < io->limit);
-            before = reply->count > 0 ? reply->entries[reply->count - 1].seq : 0;
-            more = more && before > 0;
+            status = status != 0 ? status : msg_list_next(reply, &before, diag);
+            more = before != 0 && (io->limit == 0 || listing.count < io->limit);
             io->mark = scratch_string(scratch, strlen(reply->mark), reply->mark);
         }
         engine_call_fini(&request.call);

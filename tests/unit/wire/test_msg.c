@@ -140,12 +140,36 @@ static void test_lack_of_memory_is_an_error(void **state)
     }
 }
 
+/* A page as a server has it: open checkpoints, which have no place in the order, and others. */
+static void test_a_repeated_page_of_a_list_is_refused(void **state)
+{
+    struct ckpt_info entries[] = {{.state = CKPT_OPEN, .seq = 9},
+                                  {.state = CKPT_COMMITTED, .seq = 5},
+                                  {.state = CKPT_FORGOTTEN, .seq = 4}};
+    struct msg_list_reply page = {.entries = entries, .count = 3, .more = true};
+    uint64_t before = 0;
+    assert_int_equal(msg_list_next(&page, &before, NULL), 0);
+    assert_int_equal(before, 4);
+    assert_int_equal(msg_list_next(&page, &before, NULL), CAIRN_E_PROTOCOL);
+    before = 5;
+    assert_int_equal(msg_list_next(&page, &before, NULL), 0);
+    page.more = false;
+    assert_int_equal(msg_list_next(&page, &before, NULL), 0);
+    assert_int_equal(before, 0);
+    page = (struct msg_list_reply){.entries = entries, .count = 1, .more = true};
+    assert_int_equal(msg_list_next(&page, &before, NULL), CAIRN_E_PROTOCOL);
+    page.count = 0;
+    before = 7;
+    assert_int_equal(msg_list_next(&page, &before, NULL), CAIRN_E_PROTOCOL);
+}
+
 static const struct CMUnitTest tests[] = {
     cmocka_unit_test(test_random_messages_come_back),
     cmocka_unit_test(test_every_known_type_has_a_sample),
     cmocka_unit_test(test_error_text_survives_odd_bytes_and_length),
     cmocka_unit_test(test_encoding_reports_a_full_buffer),
     cmocka_unit_test(test_lack_of_memory_is_an_error),
+    cmocka_unit_test(test_a_repeated_page_of_a_list_is_refused),
 };
 
 UNIT_TEST_MAIN(tests)
