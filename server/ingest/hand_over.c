@@ -288,6 +288,7 @@ static void enter_base(struct sm *sm)
     hand->fetch = (struct fetch_req){.id = hand->options.base,
                                      .kind = STORE_PART,
                                      .number = hand->writer->key.rank,
+                                     .any_age = true, /* the save's opening claims it */
                                      .done = fetched};
     run_fetch(hand->writer->key.run, &hand->fetch);
 }
