@@ -98,6 +98,22 @@ void rados_list_leave_small(struct rados_store *store, const struct store_name *
 int rados_op_list_ckpts(struct rados_store *store, struct store_req *req);
 int rados_op_list_small(struct rados_store *store, struct store_req *req);
 
+/* --- rados_sweep.c --- */
+struct rados_sweep { /* the sweep of one object of the cluster: a shard of an index, or a list */
+    struct rados_store *store;
+    struct store_req *req;
+    struct rados_shard shard;
+    const char *what; /* cannot be done, for errors */
+    int (*entry)(struct rados_sweep *sweep, const struct cluster_pair *pair);
+    bool has_smalls;   /* it is the list of small things */
+    bool is_used;      /* it holds something that stays */
+    bool has_given_up; /* something was given up in this sweep: its w/ or x/ is for the next one */
+    struct rados_mark mark; /* b, as it was read */
+};
+/* Sweeps every key but b, and removes the object if nothing is left in it. */
+int MUST_USE rados_sweep_walk(struct rados_sweep *sweep);
+int rados_sweep_failed(const struct rados_sweep *sweep, int rc);
+
 /* --- rados_sweep_small.c --- */
 /* Removes the tails that nothing needs, and the list if it holds nothing any more; *io_used is set
  * if it does. Adds to req->ret_count. */

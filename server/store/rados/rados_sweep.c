@@ -20,29 +20,14 @@
 
 enum { NAMED_MAX = LIMIT_OBJECT_BYTES / LIMIT_ALIGN_BYTES };
 
-struct sweep { /* the sweep of one index object */
-    struct rados_store *store;
-    struct store_req *req;
-    struct rados_shard shard;
-    bool is_used;      /* it holds something that stays */
-    bool has_given_up; /* an object was given up in this sweep: its w/ is for the next one */
-    size_t mark_bytes; /* of b, as it was read */
-    uint8_t mark[16];
-};
-
-static int failed(const struct sweep *sweep, int rc)
-{
-    return rados_error(rc, true, "cannot remove a checkpoint's leftovers", &sweep->req->diag);
-}
-
-static int not_proper(const struct sweep *sweep, const char *key)
+static int not_proper(const struct rados_sweep *sweep, const char *key)
 {
     return diag_set(&sweep->req->diag, CAIRN_E_DAMAGED,
                     "the index holds '%s', which is not an entry", key);
 }
 
 /* Removes pieces 0 to count - 1 of an object, as if it had been sealed. */
-static int remove_numbers(struct sweep *sweep, const struct object_id *id, uint64_t epoch,
+static int remove_numbers(struct rados_sweep *sweep, const struct object_id *id, uint64_t epoch,
                           uint32_t count)
 {
     struct piece_table *table = calloc(1, sizeof(*table) + count * sizeof(table->pieces[0]));
@@ -60,7 +45,7 @@ static int remove_numbers(struct sweep *sweep, const struct object_id *id, uint6
 }
 
 /* Sweeps an entry u/ or w/. */
-static int sweep_begun(struct sweep *sweep, const struct cluster_pair *pair)
+static int sweep_begun(struct rados_sweep *sweep, const struct cluster_pair *pair)
 {
     char swept[RADOS_KEY_MAX];
     struct object_id id;
@@ -85,20 +70,20 @@ static int sweep_begun(struct sweep *sweep, const struct cluster_pair *pair)
         sweep->is_used = true;
         return 0;
     }
-    rc = rc != 0 ? failed(sweep, rc) : remove_numbers(sweep, &id, epoch, named);
+    rc = rc != 0 ? rados_sweep_failed(sweep, rc) : remove_numbers(sweep, &id, epoch, named);
     if (rc == 0 && is_first) {
         sweep->is_used = true;
         sweep->has_given_up = true;
     } else if (rc == 0) {
         rc = rados_shard_call(sweep->store, &sweep->shard, 2, steps); /* removes w/ */
-        rc = rc == 0 || rc == -ECANCELED || rc == -ENOENT ? 0 : failed(sweep, rc);
+        rc = rc == 0 || rc == -ECANCELED || rc == -ENOENT ? 0 : rados_sweep_failed(sweep, rc);
     }
     sweep->req->ret_count += rc == 0;
     return rc;
 }
 
 /* Finishes the removal of an object that was under way: its pieces, and then its key. */
-static int sweep_dying(struct sweep *sweep, const struct cluster_pair *pair)
+static int sweep_dying(struct rados_sweep *sweep, const struct cluster_pair *pair)
 {
     struct piece_table *table;
     if (!rados_key_parse(pair->key, sweep->req->id, &sweep->req->object)) {
@@ -113,20 +98,15 @@ static int sweep_dying(struct sweep *sweep, const struct cluster_pair *pair)
     if (rc == 0) {
         struct cluster_step step = {.kind = STEP_KEY_REMOVE, .key = pair->key};
         rc = rados_shard_call(sweep->store, &sweep->shard, 1, &step);
-        rc = rc == 0 ? 0 : failed(sweep, rc);
+        rc = rc == 0 ? 0 : rados_sweep_failed(sweep, rc);
     }
     sweep->req->ret_count += rc == 0;
     return rc;
 }
 
 /* Sweeps what one key of the index stands for. A sealed object stays, and so does the index. */
-static int sweep_entry(struct sweep *sweep, const struct cluster_pair *pair)
+static int sweep_entry(struct rados_sweep *sweep, const struct cluster_pair *pair)
 {
-    if (strcmp(pair->key, "b") == 0 && pair->bytes <= sizeof(sweep->mark)) {
-        sweep->mark_bytes = pair->bytes;
-        memcpy(sweep->mark, pair->data, pair->bytes);
-        return 0;
-    }
     if (strncmp(pair->key, "u/", 2) == 0 || strncmp(pair->key, "w/", 2) == 0) {
         return sweep_begun(sweep, pair);
     }
@@ -137,20 +117,39 @@ static int sweep_entry(struct sweep *sweep, const struct cluster_pair *pair)
     return strncmp(pair->key, "s/", 2) == 0 ? 0 : not_proper(sweep, pair->key);
 }
 
-/* Removes the index object itself, unless something was begun since it was read. b sorts before all
- * other keys, so anything that was begun while these were read has changed it. */
-static int remove_index(struct sweep *sweep)
+/* --- one walk for the shards of the index and for the list of small things --- */
+
+int rados_sweep_failed(const struct rados_sweep *sweep, int rc)
 {
-    struct cluster_step steps[] = {
-        {.kind = STEP_KEY_IS, .key = "b", .data = sweep->mark, .bytes = sweep->mark_bytes},
-        {.kind = STEP_REMOVE}};
-    int rc = rados_shard_call(sweep->store, &sweep->shard, 2, steps);
-    sweep->is_used = rc == -ECANCELED;
-    return rc == 0 || rc == -ECANCELED || rc == -ENOENT ? 0 : failed(sweep, rc);
+    return rados_error(rc, true, sweep->what, &sweep->req->diag);
 }
 
-/* Sweeps one shard of the index, and removes the shard if nothing is left in it. */
-static int sweep_shard(struct sweep *sweep)
+/* Removes the swept object itself, unless something was begun since it was read. b sorts before all
+ * other keys, so anything that was begun while these were read has changed it. */
+static int remove_swept(struct rados_sweep *sweep)
+{
+    struct cluster_step steps[] = {
+        {.kind = STEP_KEY_IS, .key = "b", .data = sweep->mark.data, .bytes = sweep->mark.bytes},
+        {.kind = STEP_REMOVE}};
+    if (sweep->has_smalls) {
+        rados_known_drop(sweep->store, &sweep->req->run, sweep->req->id);
+    }
+    int rc = rados_shard_call(sweep->store, &sweep->shard, 2, steps);
+    sweep->is_used = rc == -ECANCELED;
+    return rc == 0 || rc == -ECANCELED || rc == -ENOENT ? 0 : rados_sweep_failed(sweep, rc);
+}
+
+static int walk_entry(struct rados_sweep *sweep, const struct cluster_pair *pair)
+{
+    if (strcmp(pair->key, "b") != 0 || pair->bytes > sizeof(sweep->mark.data)) {
+        return sweep->entry(sweep, pair);
+    }
+    sweep->mark.bytes = pair->bytes;
+    memcpy(sweep->mark.data, pair->data, pair->bytes);
+    return 0;
+}
+
+int rados_sweep_walk(struct rados_sweep *sweep)
 {
     char after[RADOS_KEY_MAX] = "";
     bool more = true;
@@ -159,11 +158,11 @@ static int sweep_shard(struct sweep *sweep)
         struct cluster_step step = {.kind = STEP_KEYS, .after = after};
         rc = rados_shard_call(sweep->store, &sweep->shard, 1, &step);
         if (rc != 0) {
-            return rc == -ENOENT ? 0 : failed(sweep, rc);
+            return rc == -ENOENT ? 0 : rados_sweep_failed(sweep, rc);
         }
         const struct cluster_map *map = &step.ret_map;
         for (size_t i = 0; rc == 0 && i < map->count; i++) {
-            rc = sweep_entry(sweep, &map->pairs[i]);
+            rc = walk_entry(sweep, &map->pairs[i]);
         }
         more = map->more && map->count > 0;
         if (more) {
@@ -171,7 +170,7 @@ static int sweep_shard(struct sweep *sweep)
         }
         cluster_map_fini(&step.ret_map);
     }
-    return rc != 0 || sweep->is_used ? rc : remove_index(sweep);
+    return rc != 0 || sweep->is_used ? rc : remove_swept(sweep);
 }
 
 /* Sweeps a checkpoint. If nobody will write to it any more and it holds nothing, it is also removed
@@ -185,9 +184,12 @@ int rados_op_sweep(struct rados_store *store, struct store_req *req)
     req->ret_count = 0;
     int rc = req->for_good ? rados_list_look(store, req, &entry, &req->diag) : 0;
     for (unsigned i = 0; rc == 0 && i < RADOS_INDEX_SHARDS; i++) {
-        struct sweep sweep = {.store = store, .req = req};
+        struct rados_sweep sweep = {.store = store,
+                                    .req = req,
+                                    .what = "cannot remove a checkpoint's leftovers",
+                                    .entry = sweep_entry};
         rados_shard_of(store, &req->run, &id, i, &sweep.shard);
-        rc = sweep_shard(&sweep);
+        rc = rados_sweep_walk(&sweep);
         is_used = is_used || sweep.is_used;
     }
     rc = rc != 0 ? rc : rados_sweep_smalls(store, req, &is_used);

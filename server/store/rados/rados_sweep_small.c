@@ -26,33 +26,18 @@
 
 enum { TAILS_MAX = LIMIT_PART_BYTES / (1 << 20) };
 
-struct sweep {
-    struct rados_store *store;
-    struct store_req *req;
-    struct rados_shard list;
-    bool is_used;      /* it holds something that stays */
-    bool has_given_up; /* tails were given up in this sweep: their x/ is for the next one */
-    struct rados_mark mark;
-};
-
-static int failed(const struct sweep *sweep, int rc)
-{
-    return rados_error(rc, true, "cannot remove the leftovers of a checkpoint's small documents",
-                       &sweep->req->diag);
-}
-
 /* Removes an entry. Returns 0 even if it is gone already. */
-static int forget(struct sweep *sweep, const struct cluster_pair *pair)
+static int forget(struct rados_sweep *sweep, const struct cluster_pair *pair)
 {
     struct cluster_step steps[] = {
         {.kind = STEP_KEY_IS, .key = pair->key, .data = pair->data, .bytes = pair->bytes},
         {.kind = STEP_KEY_REMOVE, .key = pair->key}};
-    int rc = rados_shard_call(sweep->store, &sweep->list, 2, steps);
-    return rc == 0 || rc == -ECANCELED || rc == -ENOENT ? 0 : failed(sweep, rc);
+    int rc = rados_shard_call(sweep->store, &sweep->shard, 2, steps);
+    return rc == 0 || rc == -ECANCELED || rc == -ENOENT ? 0 : rados_sweep_failed(sweep, rc);
 }
 
 /* Gives up tails that no head names. The next sweep removes them once more. */
-static int give_up(struct sweep *sweep, const struct cluster_pair *pair,
+static int give_up(struct rados_sweep *sweep, const struct cluster_pair *pair,
                    const struct store_name *name, const struct rados_tails *tails)
 {
     char swept[RADOS_KEY_MAX];
@@ -65,10 +50,10 @@ static int give_up(struct sweep *sweep, const struct cluster_pair *pair,
     if (rc != 0) {
         return rc; /* the stone stays, and the next sweep goes on */
     }
-    rc = rados_shard_call(sweep->store, &sweep->list, 3, steps);
+    rc = rados_shard_call(sweep->store, &sweep->shard, 3, steps);
     /* Another sweep has given them up meanwhile. */
     if (rc != 0 && rc != -ECANCELED && rc != -ENOENT) {
-        return failed(sweep, rc);
+        return rados_sweep_failed(sweep, rc);
     }
     sweep->is_used = true;
     sweep->has_given_up = true;
@@ -77,7 +62,8 @@ static int give_up(struct sweep *sweep, const struct cluster_pair *pair,
 
 /* Keeps the tails of a thing that exists. The thing is entered in the list again, because it may
  * have been removed from the list while its head was still to come. */
-static int keep(struct sweep *sweep, const struct cluster_pair *pair, const struct store_name *name)
+static int keep(struct rados_sweep *sweep, const struct cluster_pair *pair,
+                const struct store_name *name)
 {
     char key[RADOS_KEY_MAX];
     rados_key_small(name, key);
@@ -85,12 +71,12 @@ static int keep(struct sweep *sweep, const struct cluster_pair *pair, const stru
         {.kind = STEP_KEY_IS, .key = pair->key, .data = pair->data, .bytes = pair->bytes},
         {.kind = STEP_KEY_REMOVE, .key = pair->key},
         {.kind = STEP_KEY_SET, .key = key, .data = "", .bytes = 0}};
-    int rc = rados_shard_call(sweep->store, &sweep->list, 3, steps);
+    int rc = rados_shard_call(sweep->store, &sweep->shard, 3, steps);
     sweep->is_used = true;
-    return rc == 0 || rc == -ECANCELED || rc == -ENOENT ? 0 : failed(sweep, rc);
+    return rc == 0 || rc == -ECANCELED || rc == -ENOENT ? 0 : rados_sweep_failed(sweep, rc);
 }
 
-static int sweep_made(struct sweep *sweep, const struct cluster_pair *pair,
+static int sweep_made(struct rados_sweep *sweep, const struct cluster_pair *pair,
                       const struct store_name *name, const struct rados_tails *tails)
 {
     enum rados_burial burial;
@@ -105,7 +91,7 @@ static int sweep_made(struct sweep *sweep, const struct cluster_pair *pair,
 }
 
 /* Sweeps an entry t/, x/ or d/. */
-static int sweep_tails(struct sweep *sweep, const struct cluster_pair *pair)
+static int sweep_tails(struct rados_sweep *sweep, const struct cluster_pair *pair)
 {
     struct store_name name = {.run = sweep->req->run, .id = sweep->req->id};
     struct rados_tails tails = {.count = pair->bytes == 4 ? load_u32(pair->data) : 0};
@@ -132,13 +118,8 @@ static int sweep_tails(struct sweep *sweep, const struct cluster_pair *pair)
     return rc;
 }
 
-static int sweep_entry(struct sweep *sweep, const struct cluster_pair *pair)
+static int sweep_entry(struct rados_sweep *sweep, const struct cluster_pair *pair)
 {
-    if (strcmp(pair->key, "b") == 0 && pair->bytes <= sizeof(sweep->mark.data)) {
-        sweep->mark.bytes = pair->bytes;
-        memcpy(sweep->mark.data, pair->data, pair->bytes);
-        return 0;
-    }
     if (strchr("txd", pair->key[0]) != NULL && pair->key[1] == '/') {
         return sweep_tails(sweep, pair);
     }
@@ -146,43 +127,16 @@ static int sweep_entry(struct sweep *sweep, const struct cluster_pair *pair)
     return 0;
 }
 
-/* Removes the list itself, unless something was entered since it was read. b sorts before all other
- * keys, so anything that was entered while these were read has changed it. */
-static int remove_list(struct sweep *sweep)
-{
-    struct cluster_step steps[] = {
-        {.kind = STEP_KEY_IS, .key = "b", .data = sweep->mark.data, .bytes = sweep->mark.bytes},
-        {.kind = STEP_REMOVE}};
-    rados_known_drop(sweep->store, &sweep->req->run, sweep->req->id);
-    int rc = rados_shard_call(sweep->store, &sweep->list, 2, steps);
-    sweep->is_used = rc == -ECANCELED;
-    return rc == 0 || rc == -ECANCELED || rc == -ENOENT ? 0 : failed(sweep, rc);
-}
-
 int rados_sweep_smalls(struct rados_store *store, struct store_req *req, bool *io_used)
 {
-    struct sweep sweep = {.store = store, .req = req};
-    char after[RADOS_KEY_MAX] = "";
-    bool more = true;
-    int rc = 0;
-    rados_list_smalls(store, &req->run, req->id, &sweep.list);
-    while (rc == 0 && more) {
-        struct cluster_step step = {.kind = STEP_KEYS, .after = after};
-        rc = rados_shard_call(store, &sweep.list, 1, &step);
-        if (rc != 0) {
-            return rc == -ENOENT ? 0 : failed(&sweep, rc);
-        }
-        const struct cluster_map *map = &step.ret_map;
-        for (size_t i = 0; rc == 0 && i < map->count; i++) {
-            rc = sweep_entry(&sweep, &map->pairs[i]);
-        }
-        more = map->more && map->count > 0;
-        if (more) {
-            snprintf(after, sizeof(after), "%s", map->pairs[map->count - 1].key);
-        }
-        cluster_map_fini(&step.ret_map);
-    }
-    rc = rc != 0 || sweep.is_used ? rc : remove_list(&sweep);
+    struct rados_sweep sweep = {.store = store,
+                                .req = req,
+                                .what =
+                                    "cannot remove the leftovers of a checkpoint's small documents",
+                                .entry = sweep_entry,
+                                .has_smalls = true};
+    rados_list_smalls(store, &req->run, req->id, &sweep.shard);
+    int rc = rados_sweep_walk(&sweep);
     *io_used = *io_used || sweep.is_used;
     return rc;
 }
