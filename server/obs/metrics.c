@@ -250,61 +250,34 @@ static void write_retention(const struct metrics_source *source, const struct ru
             "Runs to which a retention policy could not be applied.", status.errors);
 }
 
-/* Returns the name of an operation, as a label. */
-static const char *op_name(enum store_op op)
-{
-    switch (op) {
-    case STORE_ENTER:
-        return "enter";
-    case STORE_CREATE:
-        return "create";
-    case STORE_WRITE:
-        return "write";
-    case STORE_SEAL:
-        return "seal";
-    case STORE_ABORT:
-        return "abort";
-    case STORE_READ:
-        return "read";
-    case STORE_STAT:
-        return "stat";
-    case STORE_LIST_OBJECTS:
-        return "list_objects";
-    case STORE_DELETE_OBJECT:
-        return "delete_object";
-    case STORE_PUBLISH:
-        return "publish";
-    case STORE_FETCH:
-        return "fetch";
-    case STORE_DELETE_SMALL:
-        return "delete_small";
-    case STORE_EXCHANGE:
-        return "exchange";
-    case STORE_LIST_SMALL:
-        return "list_small";
-    case STORE_LIST_CKPTS:
-        return "list_checkpoints";
-    case STORE_LIST_RUNS:
-        return "list_runs";
-    case STORE_RECORD_GET:
-        return "record_get";
-    case STORE_RECORD_UPDATE:
-        return "record_update";
-    case STORE_RECORD_FILE:
-        return "record_file";
-    case STORE_RECORD_MEND:
-        return "record_mend";
-    case STORE_RECORD_CUT:
-        return "record_cut";
-    case STORE_USAGE:
-        return "usage";
-    case STORE_PROBE:
-        return "probe";
-    case STORE_SWEEP:
-        return "sweep";
-    }
-    return "unknown";
-}
+/* The label of each operation. */
+static const char *const op_names[] = {
+    [STORE_ENTER] = "enter",
+    [STORE_CREATE] = "create",
+    [STORE_WRITE] = "write",
+    [STORE_SEAL] = "seal",
+    [STORE_ABORT] = "abort",
+    [STORE_READ] = "read",
+    [STORE_STAT] = "stat",
+    [STORE_LIST_OBJECTS] = "list_objects",
+    [STORE_DELETE_OBJECT] = "delete_object",
+    [STORE_PUBLISH] = "publish",
+    [STORE_FETCH] = "fetch",
+    [STORE_DELETE_SMALL] = "delete_small",
+    [STORE_EXCHANGE] = "exchange",
+    [STORE_LIST_SMALL] = "list_small",
+    [STORE_LIST_CKPTS] = "list_checkpoints",
+    [STORE_LIST_RUNS] = "list_runs",
+    [STORE_RECORD_GET] = "record_get",
+    [STORE_RECORD_UPDATE] = "record_update",
+    [STORE_RECORD_FILE] = "record_file",
+    [STORE_RECORD_MEND] = "record_mend",
+    [STORE_RECORD_CUT] = "record_cut",
+    [STORE_USAGE] = "usage",
+    [STORE_PROBE] = "probe",
+    [STORE_SWEEP] = "sweep",
+};
+_Static_assert(ARRAY_LEN(op_names) == STORE_OP_COUNT, "every operation has a label");
 
 /* Writes the families about the store: bytes, errors, and the durations of each operation. */
 static void write_store(const struct metrics_source *source, struct expose *expose)
@@ -321,7 +294,7 @@ static void write_store(const struct metrics_source *source, struct expose *expo
           "Time of store operations, including those that failed.");
     for (size_t op = 0; op < STORE_OP_COUNT; op++) {
         expose_label(expose, "backend", backend);
-        expose_label(expose, "op", op_name((enum store_op)op));
+        expose_label(expose, "op", op_names[op]);
         expose_histogram(expose, &counts->durations[op]);
     }
 }
