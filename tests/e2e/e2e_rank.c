@@ -8,6 +8,7 @@
 #include "state.h"
 
 #include <inttypes.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -79,6 +80,16 @@ static void answer(int status, const struct cairn_error *err)
     }
 }
 
+/* wrong: what is, or NULL. */
+static void answer_wrong(int code, const char *wrong)
+{
+    if (wrong) {
+        refuse(code, wrong);
+    } else {
+        answer(0, NULL);
+    }
+}
+
 static void print_result(cairn_op_t *op)
 {
     struct cairn_result result = CAIRN_RESULT_INIT;
@@ -105,21 +116,17 @@ static void print_result(cairn_op_t *op)
 
 /* --- commands -------------------------------------------------------------------------------- */
 
-/* open URL RANK WORLD TOKEN|- [read_only] [ca cert key|-], with deadlines short for tests */
-static void command_open(struct program *program, int count, char **words)
+/* With deadlines short for tests. */
+static void command_open(struct program *program, char **words)
 {
     struct cairn_options options = program->options;
     struct cairn_error err = {0};
-    if (count < 5) {
-        refuse(CAIRN_E_INVALID, "open URL RANK WORLD TOKEN [viewer|rank] [IO_MS] [CA CERT KEY]");
-        return;
-    }
     options.rank = (int32_t)strtol(words[2], NULL, 10);
     options.world_size = (int32_t)strtol(words[3], NULL, 10);
     options.attempt = strcmp(words[4], "-") == 0 ? NULL : words[4];
-    options.read_only = count > 5 && strcmp(words[5], "viewer") == 0;
-    options.io_deadline_ms = count > 6 ? strtoll(words[6], NULL, 10) : 0;
-    if (count > 9) {
+    options.read_only = words[5] != NULL && strcmp(words[5], "viewer") == 0;
+    options.io_deadline_ms = words[6] ? strtoll(words[6], NULL, 10) : 0;
+    if (words[9] != NULL) {
         options.ca_file = words[7];
         options.cert_file = strcmp(words[8], "-") == 0 ? NULL : words[8];
         options.key_file = strcmp(words[9], "-") == 0 ? NULL : words[9];
@@ -134,14 +141,9 @@ static int placement_of(const char *word)
                                           : CAIRN_REPLICATED;
 }
 
-/* tensor NAME DTYPE SHAPE PLACEMENT [COORDINATE|- [OFFSET LENGTH]] */
-static void command_tensor(struct program *program, int count, char **words)
+static void command_tensor(struct program *program, char **words)
 {
     struct state_tensor wish = {.dtype = CAIRN_DTYPE_NONE};
-    if (count < 5) {
-        refuse(CAIRN_E_INVALID, "tensor NAME DTYPE SHAPE PLACEMENT [COORDINATE [OFFSET LENGTH]]");
-        return;
-    }
     snprintf(wish.name, sizeof(wish.name), "%s", words[1]);
     for (int dtype = CAIRN_BOOL; dtype <= CAIRN_F4_E2M1FN_X2; dtype++) {
         if (strcmp(cairn_dtype_name(dtype), words[2]) == 0) {
@@ -149,38 +151,25 @@ static void command_tensor(struct program *program, int count, char **words)
         }
     }
     wish.placement = placement_of(words[4]);
-    if (count > 5 && strcmp(words[5], "-") != 0) {
+    if (words[5] != NULL && strcmp(words[5], "-") != 0) {
         snprintf(wish.coordinate, sizeof(wish.coordinate), "%s", words[5]);
     }
     const char *wrong = state_add_tensor(&program->state, &wish, words[3],
-                                         count > 7 ? words[6] : NULL, count > 7 ? words[7] : NULL);
-    if (wrong) {
-        refuse(CAIRN_E_INVALID, wrong);
-    } else {
-        answer(0, NULL);
-    }
+                                         words[7] ? words[6] : NULL, words[7] ? words[7] : NULL);
+    answer_wrong(CAIRN_E_INVALID, wrong);
 }
 
-/* blob NAME bytes|tree PLACEMENT HEX [COORDINATE] */
-static void command_blob(struct program *program, int count, char **words)
+static void command_blob(struct program *program, char **words)
 {
     struct state_blob wish = {.kind = CAIRN_BYTES};
-    if (count < 5) {
-        refuse(CAIRN_E_INVALID, "blob NAME bytes|tree PLACEMENT HEX [COORDINATE]");
-        return;
-    }
     snprintf(wish.name, sizeof(wish.name), "%s", words[1]);
     wish.kind = strcmp(words[2], "tree") == 0 ? CAIRN_TREE : CAIRN_BYTES;
     wish.placement = placement_of(words[3]);
-    if (count > 5) {
+    if (words[5] != NULL) {
         snprintf(wish.coordinate, sizeof(wish.coordinate), "%s", words[5]);
     }
     const char *wrong = state_add_blob(&program->state, &wish, words[4]);
-    if (wrong) {
-        refuse(CAIRN_E_INVALID, wrong);
-    } else {
-        answer(0, NULL);
-    }
+    answer_wrong(CAIRN_E_INVALID, wrong);
 }
 
 static void answer_op(struct program *program, int status, cairn_op_t *op,
@@ -190,23 +179,23 @@ static void answer_op(struct program *program, int status, cairn_op_t *op,
         refuse(status, err->text);
         return;
     }
+    if (program->op_count == OPS) {
+        cairn_op_free(op);
+        refuse(CAIRN_E_TOO_LARGE, "too many operations");
+        return;
+    }
     program->ops[program->op_count] = op;
     printf("{\"ok\":true,\"op\":%zu}\n", program->op_count++);
 }
 
-/* save STEP [DEADLINE_MS] */
-static void command_save(struct program *program, int count, char **words)
+static void command_save(struct program *program, char **words)
 {
     struct cairn_save_options options = program->how;
     struct cairn_error err = {0};
     cairn_op_t *op = NULL;
     static const char *const tags[] = {"e2e"};
     const struct cairn_metric metric = {.name = "loss", .value = 0.5};
-    if (count < 2 || program->op_count == OPS) {
-        refuse(CAIRN_E_INVALID, "save STEP [DEADLINE_MS]");
-        return;
-    }
-    options.deadline_ms = count > 2 ? strtoll(words[2], NULL, 10) : 0;
+    options.deadline_ms = words[2] ? strtoll(words[2], NULL, 10) : 0;
     options.tags = tags;
     options.tag_count = 1;
     options.metrics = &metric;
@@ -215,66 +204,46 @@ static void command_save(struct program *program, int count, char **words)
     answer_op(program, status, op, &err);
 }
 
-/* restore latest|STEP [TERM [ALLOW_OLDER [STRICT [DEADLINE_MS]]]] */
-static void command_restore(struct program *program, int count, char **words)
+static void command_restore(struct program *program, char **words)
 {
     struct cairn_restore_options options = CAIRN_RESTORE_OPTIONS_INIT;
     struct cairn_error err = {0};
     cairn_op_t *op = NULL;
-    if (count < 2 || program->op_count == OPS) {
-        refuse(CAIRN_E_INVALID, "restore latest|STEP [TERM [ALLOW_OLDER [STRICT [DEADLINE_MS]]]]");
-        return;
-    }
     if (strcmp(words[1], "latest") != 0) {
         options.step = strtoull(words[1], NULL, 10);
     }
-    options.term = count > 2 ? strtoull(words[2], NULL, 10) : 0;
-    options.allow_older = count > 3 ? (int)strtol(words[3], NULL, 10) : -1;
-    options.strict = count > 4 ? (int)strtol(words[4], NULL, 10) : 1;
-    options.deadline_ms = count > 5 ? strtoll(words[5], NULL, 10) : 0;
+    options.term = words[2] ? strtoull(words[2], NULL, 10) : 0;
+    options.allow_older = words[3] ? (int)strtol(words[3], NULL, 10) : -1;
+    options.strict = words[4] ? (int)strtol(words[4], NULL, 10) : 1;
+    options.deadline_ms = words[5] ? strtoll(words[5], NULL, 10) : 0;
     int status = cairn_restore(program->cairn, &options, &op, &err);
     answer_op(program, status, op, &err);
 }
 
-/* wait OP DEADLINE_MS */
-static void command_wait(struct program *program, int count, char **words)
+/* wait, released, handed: of an operation whose number was told. */
+static void command_wait(struct program *program, char **words)
 {
     struct cairn_error err = {0};
-    size_t op = count > 2 ? strtoul(words[1], NULL, 10) : OPS;
+    size_t op = strtoul(words[1], NULL, 10);
     if (op >= program->op_count) {
-        refuse(CAIRN_E_INVALID, "wait OP DEADLINE_MS");
+        refuse(CAIRN_E_INVALID, "there is no such operation");
         return;
     }
-    int status = cairn_op_wait(program->ops[op], CAIRN_DONE, strtoll(words[2], NULL, 10), &err);
-    if (status != 0) {
-        refuse(status, err.text);
-    } else {
+    enum cairn_stage stage = strcmp(words[0], "handed") == 0     ? CAIRN_HANDED_OVER
+                             : strcmp(words[0], "released") == 0 ? CAIRN_RELEASED
+                                                                 : CAIRN_DONE;
+    int status = cairn_op_wait(program->ops[op], stage, strtoll(words[2], NULL, 10), &err);
+    if (status == 0 && stage == CAIRN_DONE) {
         print_result(program->ops[op]);
+    } else {
+        answer(status, &err);
     }
 }
 
-/* released OP DEADLINE_MS, handed OP DEADLINE_MS */
-static void command_stage(struct program *program, int count, char **words)
-{
-    struct cairn_error err = {0};
-    size_t op = count > 2 ? strtoul(words[1], NULL, 10) : OPS;
-    if (op >= program->op_count) {
-        refuse(CAIRN_E_INVALID, "released OP DEADLINE_MS, handed OP DEADLINE_MS");
-        return;
-    }
-    enum cairn_stage stage = strcmp(words[0], "handed") == 0 ? CAIRN_HANDED_OVER : CAIRN_RELEASED;
-    answer(cairn_op_wait(program->ops[op], stage, strtoll(words[2], NULL, 10), &err), &err);
-}
-
-/* annotate STEP TERM NAME VALUE */
-static void command_annotate(struct program *program, int count, char **words)
+static void command_annotate(struct program *program, char **words)
 {
     struct cairn_annotation annotation = CAIRN_ANNOTATION_INIT;
     struct cairn_error err = {0};
-    if (count < 5) {
-        refuse(CAIRN_E_INVALID, "annotate STEP TERM NAME VALUE");
-        return;
-    }
     const struct cairn_metric metric = {.name = words[3], .value = strtod(words[4], NULL)};
     uint64_t step = strtoull(words[1], NULL, 10);
     annotation.term = strtoull(words[2], NULL, 10);
@@ -284,14 +253,13 @@ static void command_annotate(struct program *program, int count, char **words)
     answer(cairn_annotate(program->cairn, step, &annotation, &err), &err);
 }
 
-/* status STEP TERM */
-static void command_status(struct program *program, int count, char **words)
+static void command_status(struct program *program, char **words)
 {
     static const char *const states[] = {"none", "open", "committed", "aborted", "forgotten"};
     struct cairn_checkpoint checkpoint = CAIRN_CHECKPOINT_INIT;
     struct cairn_error err = {0};
-    checkpoint.step = count > 1 ? strtoull(words[1], NULL, 10) : 0;
-    checkpoint.term = count > 2 ? strtoull(words[2], NULL, 10) : 0;
+    checkpoint.step = words[1] ? strtoull(words[1], NULL, 10) : 0;
+    checkpoint.term = words[2] ? strtoull(words[2], NULL, 10) : 0;
     int status = cairn_status(program->cairn, 10000, &checkpoint, &err);
     if (status != 0) {
         refuse(status, err.text);
@@ -300,8 +268,9 @@ static void command_status(struct program *program, int count, char **words)
     }
 }
 
-static void command_list(struct program *program)
+static void command_list(struct program *program, char **words)
 {
+    (void)words;
     struct cairn_error err = {0};
     cairn_list_t *list = NULL;
     int status = cairn_list(program->cairn, 10000, &list, &err);
@@ -320,8 +289,9 @@ static void command_list(struct program *program)
 }
 
 /* A child that holds everything open that fork() gave it; it ends by itself. */
-static void command_fork(void)
+static void command_fork(struct program *program, char **words)
 {
+    (void)program, (void)words;
     fflush(stdout);
     pid_t pid = fork();
     if (pid == 0) {
@@ -362,17 +332,13 @@ static int finish_save(cairn_op_t **io_op, uint64_t step, uint64_t digest)
     return status;
 }
 
-/* train FIRST LAST EVERY [TOLERANT]: a save every so many steps, one in flight behind the training.
+/* A save every so many steps, one in flight behind the training.
  * A save that failed ends it, with its error, unless tolerant. */
-static void command_train(struct program *program, int count, char **words)
+static void command_train(struct program *program, char **words)
 {
-    if (count < 4) {
-        refuse(CAIRN_E_INVALID, "train FIRST LAST EVERY [TOLERANT]");
-        return;
-    }
     uint64_t first = strtoull(words[1], NULL, 10), last = strtoull(words[2], NULL, 10);
     uint64_t every = strtoull(words[3], NULL, 10), saved = 0, digest = 0;
-    int tolerant = count > 4;
+    int tolerant = words[4] != NULL;
     struct cairn_error err = {0};
     cairn_op_t *op = NULL;
     int status = 0;
@@ -397,10 +363,10 @@ static void command_train(struct program *program, int count, char **words)
     }
 }
 
-/* expect LAST: from the state as it is, the digests after each step from 1 on, without saving. */
-static void command_expect(struct program *program, int count, char **words)
+/* From the state as it is, the digests after each step from 1 on, without saving. */
+static void command_expect(struct program *program, char **words)
 {
-    uint64_t last = count > 1 ? strtoull(words[1], NULL, 10) : 0;
+    uint64_t last = strtoull(words[1], NULL, 10);
     printf("{\"ok\":true,\"digests\":[");
     for (uint64_t step = 1; step <= last; step++) {
         state_train(&program->state, step);
@@ -411,10 +377,10 @@ static void command_expect(struct program *program, int count, char **words)
 
 /* --- the loop -------------------------------------------------------------------------------- */
 
-static void command_close(struct program *program, int count, char **words)
+static void command_close(struct program *program, char **words)
 {
     struct cairn_error err = {0};
-    int64_t deadline_ms = count > 1 ? strtoll(words[1], NULL, 10) : 10000;
+    int64_t deadline_ms = words[1] ? strtoll(words[1], NULL, 10) : 10000;
     for (size_t i = 0; i < program->op_count; i++) {
         cairn_op_free(program->ops[i]);
     }
@@ -424,106 +390,110 @@ static void command_close(struct program *program, int count, char **words)
     answer(status, &err);
 }
 
-static void command_check(struct program *program, int count, char **words)
+static void command_check(struct program *program, char **words)
 {
-    const char *name = state_check(&program->state, count > 1 ? strtoull(words[1], NULL, 10) : 0);
-    if (name) {
-        refuse(CAIRN_E_DIGEST_MISMATCH, name);
-    } else {
-        answer(0, NULL);
-    }
+    uint64_t seed = words[1] ? strtoull(words[1], NULL, 10) : 0;
+    answer_wrong(CAIRN_E_DIGEST_MISMATCH, state_check(&program->state, seed));
 }
 
-/* option NAME NUMBER: of the next open, or of every save from now on */
-static void command_option(struct program *program, int count, char **words)
+/* Of the next open, or of every save from now on. */
+static void command_option(struct program *program, char **words)
 {
-    int *at = count > 2 ? option_of(program, words[1]) : NULL;
+    int *at = option_of(program, words[1]);
     if (at) {
         *at = (int)strtol(words[2], NULL, 10);
-    } else if (count > 2 && strcmp(words[1], "arena_bytes") == 0) {
+    } else if (strcmp(words[1], "arena_bytes") == 0) {
         program->options.arena_bytes = strtoull(words[2], NULL, 10);
     } else {
-        refuse(CAIRN_E_INVALID, "option NAME NUMBER");
+        refuse(CAIRN_E_INVALID, "there is no such option");
         return;
     }
     answer(0, NULL);
 }
 
-/* paint|holds NAME COORDINATE|- SEED[,SEED..]: a seed for each of equal parts of the whole tensor
- */
-static void command_paint(struct program *program, int count, char **words)
+/* A seed for each of equal parts of the whole tensor. */
+static void command_paint(struct program *program, char **words)
 {
-    const char *wrong = count < 4 ? "paint|holds NAME COORDINATE|- SEED[,SEED..]"
-                                  : state_paint(&program->state, words[1],
-                                                strcmp(words[2], "-") == 0 ? "" : words[2],
-                                                words[3], strcmp(words[0], "holds") == 0);
-    if (wrong) {
-        refuse(CAIRN_E_DIGEST_MISMATCH, wrong);
-    } else {
-        answer(0, NULL);
-    }
+    const char *coordinate = strcmp(words[2], "-") == 0 ? "" : words[2];
+    answer_wrong(CAIRN_E_DIGEST_MISMATCH, state_paint(&program->state, words[1], coordinate,
+                                                      words[3], strcmp(words[0], "holds") == 0));
 }
 
-/* Commands on the state alone; 0: it was none of them. */
-static int run_on_state(struct program *program, int count, char **words)
+static void command_clear(struct program *program, char **words)
 {
-    if (strcmp(words[0], "tensor") == 0) {
-        command_tensor(program, count, words);
-    } else if (strcmp(words[0], "blob") == 0) {
-        command_blob(program, count, words);
-    } else if (strcmp(words[0], "clear") == 0) {
-        state_clear(&program->state);
-        answer(0, NULL);
-    } else if (strcmp(words[0], "fill") == 0) {
-        state_fill(&program->state, count > 1 ? strtoull(words[1], NULL, 10) : 0);
-        answer(0, NULL);
-    } else if (strcmp(words[0], "check") == 0) {
-        command_check(program, count, words);
-    } else if (strcmp(words[0], "digest") == 0) {
-        printf("{\"ok\":true,\"digest\":\"%016" PRIx64 "\"}\n", state_digest(&program->state));
-    } else if (strcmp(words[0], "expect") == 0) {
-        command_expect(program, count, words);
-    } else if (strcmp(words[0], "paint") == 0 || strcmp(words[0], "holds") == 0) {
-        command_paint(program, count, words);
-    } else if (strcmp(words[0], "option") == 0) {
-        command_option(program, count, words);
-    } else if (strcmp(words[0], "open") == 0) {
-        command_open(program, count, words);
-    } else {
-        return 0;
-    }
-    return 1;
+    (void)words;
+    state_clear(&program->state);
+    answer(0, NULL);
 }
 
-static void run_on_handle(struct program *program, int count, char **words)
+static void command_fill(struct program *program, char **words)
 {
+    state_fill(&program->state, words[1] ? strtoull(words[1], NULL, 10) : 0);
+    answer(0, NULL);
+}
+
+static void command_digest(struct program *program, char **words)
+{
+    (void)words;
+    printf("{\"ok\":true,\"digest\":\"%016" PRIx64 "\"}\n", state_digest(&program->state));
+}
+
+static void command_set(struct program *program, char **words)
+{
+    (void)words;
     struct cairn_error err = {0};
-    if (!program->cairn) {
-        refuse(CAIRN_E_CLOSED, "open first");
-    } else if (strcmp(words[0], "set") == 0) {
-        answer(state_register(&program->state, program->cairn, &err), &err);
-    } else if (strcmp(words[0], "save") == 0) {
-        command_save(program, count, words);
-    } else if (strcmp(words[0], "restore") == 0) {
-        command_restore(program, count, words);
-    } else if (strcmp(words[0], "wait") == 0) {
-        command_wait(program, count, words);
-    } else if (strcmp(words[0], "released") == 0 || strcmp(words[0], "handed") == 0) {
-        command_stage(program, count, words);
-    } else if (strcmp(words[0], "annotate") == 0) {
-        command_annotate(program, count, words);
-    } else if (strcmp(words[0], "train") == 0) {
-        command_train(program, count, words);
-    } else if (strcmp(words[0], "status") == 0) {
-        command_status(program, count, words);
-    } else if (strcmp(words[0], "list") == 0) {
-        command_list(program);
-    } else if (strcmp(words[0], "fork") == 0) {
-        command_fork();
-    } else if (strcmp(words[0], "close") == 0) {
-        command_close(program, count, words);
-    } else {
+    answer(state_register(&program->state, program->cairn, &err), &err);
+}
+
+static const struct command {
+    const char *name;
+    int words; /* with the name, at least */
+    bool on_handle;
+    const char *usage;
+    void (*run)(struct program *program, char **words);
+} commands[] = {
+    {"tensor", 5, false, "NAME DTYPE SHAPE PLACEMENT [COORDINATE|- [OFFSET LENGTH]]",
+     command_tensor},
+    {"blob", 5, false, "NAME bytes|tree PLACEMENT HEX [COORDINATE]", command_blob},
+    {"clear", 1, false, "", command_clear},
+    {"fill", 1, false, "[SEED]", command_fill},
+    {"check", 1, false, "[SEED]", command_check},
+    {"digest", 1, false, "", command_digest},
+    {"expect", 2, false, "LAST", command_expect},
+    {"paint", 4, false, "NAME COORDINATE|- SEED[,SEED..]", command_paint},
+    {"holds", 4, false, "NAME COORDINATE|- SEED[,SEED..]", command_paint},
+    {"option", 3, false, "NAME NUMBER", command_option},
+    {"open", 5, false, "URL RANK WORLD TOKEN|- [viewer|rank] [IO_MS] [CA CERT|- KEY|-]",
+     command_open},
+    {"set", 1, true, "", command_set},
+    {"save", 2, true, "STEP [DEADLINE_MS]", command_save},
+    {"restore", 2, true, "latest|STEP [TERM [ALLOW_OLDER [STRICT [DEADLINE_MS]]]]",
+     command_restore},
+    {"wait", 3, true, "OP DEADLINE_MS", command_wait},
+    {"released", 3, true, "OP DEADLINE_MS", command_wait},
+    {"handed", 3, true, "OP DEADLINE_MS", command_wait},
+    {"annotate", 5, true, "STEP TERM NAME VALUE", command_annotate},
+    {"train", 4, true, "FIRST LAST EVERY [TOLERANT]", command_train},
+    {"status", 1, true, "[STEP [TERM]]", command_status},
+    {"list", 1, true, "", command_list},
+    {"fork", 1, true, "", command_fork},
+    {"close", 1, true, "[DEADLINE_MS]", command_close},
+};
+
+static void run(struct program *program, int count, char **words)
+{
+    const struct command *command = NULL;
+    for (size_t i = 0; i < sizeof(commands) / sizeof(commands[0]); i++) {
+        command = strcmp(words[0], commands[i].name) == 0 ? &commands[i] : command;
+    }
+    if (!command) {
         refuse(CAIRN_E_INVALID, "unknown command");
+    } else if (command->on_handle && !program->cairn) {
+        refuse(CAIRN_E_CLOSED, "open first");
+    } else if (count < command->words) {
+        refuse(CAIRN_E_INVALID, command->usage);
+    } else {
+        command->run(program, words);
     }
 }
 
@@ -533,14 +503,14 @@ int main(void)
     char line[65536];
     setvbuf(stdout, NULL, _IOLBF, 0);
     while (fgets(line, sizeof(line), stdin)) {
-        char *words[WORDS], *save = NULL;
+        char *words[WORDS + 1] = {NULL}, *save = NULL; /* NULL ends them */
         int count = 0;
         for (char *word = strtok_r(line, " \n", &save); word && count < WORDS;
              word = strtok_r(NULL, " \n", &save)) {
             words[count++] = word;
         }
-        if (count > 0 && !run_on_state(&program, count, words)) {
-            run_on_handle(&program, count, words);
+        if (count > 0) {
+            run(&program, count, words);
         }
     }
     for (size_t i = 0; i < program.op_count; i++) {
