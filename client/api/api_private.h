@@ -67,7 +67,7 @@ struct cairn {
     pthread_cond_t cond;
     /* is_ready: cairn_open has an answer. is_closing: cairn_close was called. is_buried: the
      * handle's thread has ended all futures after a broken CHECK. */
-    bool is_ready, is_closing, is_buried;
+    bool is_ready, is_closing, is_buried, is_cut;
     int ready_status;
     struct diag ready_diag;
     struct registered *set; /* never NULL; not replaced while borrow_count > 0 */

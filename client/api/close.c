@@ -72,16 +72,16 @@ static int close_handle(void *arg, struct diag *diag)
 {
     const struct close_call *call = arg;
     struct cairn *cairn = call->cairn;
+    int64_t deadline_ms = call->deadline_ms == CAIRN_CUT ? 0 : call->deadline_ms;
     int rc = guard_check_may_block(cairn, diag);
     if (rc != 0 && rc != CAIRN_E_INTERNAL) {
         return rc; /* in a child after fork, or in a callback: the handle must not be touched */
     }
     pthread_mutex_lock(&cairn->lock);
     cairn->is_closing = true;
-    drain(cairn, call->deadline_ms, false);
-    drain(cairn,
-          call->deadline_ms < API_REFUSAL_GRACE_MS ? call->deadline_ms : API_REFUSAL_GRACE_MS,
-          true);
+    cairn->is_cut = call->deadline_ms == CAIRN_CUT;
+    drain(cairn, deadline_ms, false);
+    drain(cairn, deadline_ms < API_REFUSAL_GRACE_MS ? deadline_ms : API_REFUSAL_GRACE_MS, true);
     if (!list_is_empty(&cairn->ops)) {
         list_each (node, &cairn->ops) {
             op_abort(list_item(node, struct cairn_op, link));

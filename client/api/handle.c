@@ -121,6 +121,9 @@ static void on_closed(void *user)
 static void on_close_post(struct post *post)
 {
     struct cairn *cairn = container_of(post, struct cairn, close_post);
+    if (cairn->engine != NULL && cairn->is_cut) {
+        engine_cut(cairn->engine);
+    }
     if (cairn->engine != NULL) {
         engine_close(cairn->engine, on_closed, cairn);
     } else {

@@ -90,6 +90,7 @@ static struct cairn_checkpoint convert(const struct ckpt_info *info)
     to.health = (int)info->health;
     to.superseded = info->state == CKPT_COMMITTED && !info->on_lineage;
     to.latest = info->is_latest;
+    to.planned = info->planned;
     return to;
 }
 

@@ -266,6 +266,8 @@ void engine_op_gone(struct engine *engine)
     engine_prepare_wake(engine);
 }
 
+void engine_cut(struct engine *engine) { engine->link.cut = true; }
+
 void engine_close(struct engine *engine, void (*done)(void *user), void *user)
 {
     struct diag diag = DIAG_INIT;

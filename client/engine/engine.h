@@ -80,6 +80,8 @@ int MUST_USE engine_new(const struct engine_options *options,
 /* Ends everything in flight at once with CLOSED, frees the engine, then calls done. A caller that
  * wants an orderly end waits for its operations first. */
 void engine_close(struct engine *engine, void (*done)(void *user), void *user);
+/* The close will not tell the server that the job ends in order. */
+void engine_cut(struct engine *engine);
 
 /* Makes room in the arena for saves of this set, in the background; a save that starts in the
  * meantime waits for it. May be repeated, and then the newest set counts. */

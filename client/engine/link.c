@@ -124,7 +124,7 @@ void link_stop(struct link *link)
         return;
     }
     link->stopped = true;
-    if (link->conn && sm_is(&link->sm, LINK_UP)) {
+    if (link->conn && sm_is(&link->sm, LINK_UP) && !link->cut) {
         struct msg bye = {.type = MSG_BYE};
         conn_send_always(link->conn, 0, &bye);
     }

@@ -58,8 +58,8 @@ struct link {
     uint64_t turned_ms; /* when the connection came or went last; began_ms before the first */
     struct timer timer; /* of the present state: the attempt, or the back-off */
     /* joined_once: a JOIN has succeeded. answered: engine_on_final was called. stopped: link_stop
-     * was called. */
-    bool joined_once, answered, stopped;
+     * was called. cut: it is not to say BYE, which means an orderly end. */
+    bool joined_once, answered, stopped, cut;
     /* gathered: link_gather has asked to be at the first server. moving: this connection is being
      * left for another server on purpose. */
     bool gathered, moving;

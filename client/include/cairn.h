@@ -157,6 +157,7 @@ CAIRN_API int cairn_dtype_bits(int dtype);         /* 0 if the type is unknown *
 
 #define CAIRN_LATEST  UINT64_MAX /* a step: that of the latest checkpoint */
 #define CAIRN_FOREVER INT64_MAX
+#define CAIRN_CUT     (-1) /* of cairn_close */
 
 typedef struct cairn cairn_t;
 typedef struct cairn_op cairn_op_t; /* one save or restore */
@@ -224,8 +225,8 @@ CAIRN_API int CAIRN_MUST_USE cairn_open(const char *url, const struct cairn_opti
                                         cairn_t **ret, struct cairn_error *err);
 /* Waits for what is in flight until the deadline, then aborts it, which takes 2 s more at most and
  * which the ops report. Always frees the handle; returns 0 if every save in flight became durable,
- * else the first failure. Ops must still be freed, before or after. Called from a callback it
- * closes nothing and returns INVALID. NULL is allowed. */
+ * else the first failure. Ops must still be freed. In a callback it only returns INVALID. NULL is
+ * allowed. CAIRN_CUT waits for nothing: the job failed, and `cairn advise` counts its restart. */
 CAIRN_API int cairn_close(cairn_t *cairn, int64_t deadline_ms, struct cairn_error *err);
 
 /* --- what is saved --------------------------------------------------------------------------- */
@@ -506,12 +507,12 @@ struct cairn_checkpoint {
     uint64_t parent_term, parent_step; /* term 0 means none */
     int64_t commit_time_ns;            /* since 1970 UTC; for display only */
     int32_t world_size;
-    int state, health;      /* enum cairn_state, enum cairn_health */
-    int superseded, latest; /* not on the lineage; the one that CAIRN_LATEST restores */
+    int state, health;               /* enum cairn_state, enum cairn_health */
+    int superseded, latest, planned; /* off the lineage; is CAIRN_LATEST; after an orderly close */
 };
-#define CAIRN_CHECKPOINT_INIT                                                  \
-    {                                                                          \
-        sizeof(struct cairn_checkpoint), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 \
+#define CAIRN_CHECKPOINT_INIT                                                     \
+    {                                                                             \
+        sizeof(struct cairn_checkpoint), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 \
     }
 
 /* Lists the committed checkpoints of the run, newest first; a run that does not exist has none. */
@@ -580,5 +581,4 @@ CAIRN_API int CAIRN_MUST_USE cairn_interval(struct cairn_interval *io, struct ca
 #ifdef __cplusplus
 }
 #endif
-
 #endif

@@ -177,20 +177,27 @@ static const char *reason(const struct interval_advice *advice)
 static void explain_failures(const struct interval_input *input,
                              const struct interval_advice *advice, size_t size, char *ret)
 {
-    char seen[32] = "none seen";
+    char seen[32] = "none seen", of[40] = "", planned[40] = "";
     if (input->failures > 0) {
         snprintf(seen, sizeof seen, "%llu seen", (unsigned long long)input->failures);
     }
-    snprintf(ret, size,
-             "failures: one in %s is expected (%s in %s of training; before that, one in %s)",
-             span_of(advice->mtbf_s).text, seen, span_of(input->observed_s).text,
+    if (input->observed_s > 0) {
+        snprintf(of, sizeof of, " in %s of training", span_of(input->observed_s).text);
+    }
+    if (input->planned > 0) {
+        snprintf(planned, sizeof planned, ", %llu planned restart%s",
+                 (unsigned long long)input->planned, input->planned == 1 ? "" : "s");
+    }
+    snprintf(ret, size, "failures: one in %s is expected (%s%s%s; before that, one in %s)",
+             span_of(advice->mtbf_s).text,
+             input->failures == 0 && of[0] == '\0' ? "no training was seen yet" : seen, of, planned,
              span_of(prior_mtbf_s(input)).text);
 }
 
 void interval_explain(const struct interval_input *input, const struct interval_advice *advice,
                       char ret[INTERVAL_TEXT_BYTES])
 {
-    char failures[192], total[64] = "hardly any time is left for training";
+    char failures[232], total[64] = "hardly any time is left for training";
     explain_failures(input, advice, sizeof failures, failures);
     if (advice->waste < 0.995) {
         snprintf(total, sizeof total, "%s of the time for both, with restarts",

@@ -24,6 +24,7 @@ struct interval_input {
     double restart_s;    /* from a failure until training goes on, with the restore */
     double observed_s;   /* training that was watched for failures */
     uint64_t failures;   /* failures that were seen in it */
+    uint64_t planned;    /* restarts that were none; only told */
     double prior_mtbf_s; /* what to expect before that; 0 means the figure above, for `ranks` */
     double prior_weight; /* failures that the prior counts as; 0 means 1 */
     uint32_t ranks;      /* 0 means 1 */

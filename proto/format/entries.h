@@ -11,6 +11,7 @@
  *                                        reclaim, pin, unpin
  *   term/<term>                          token, ordinal, world size, parent
  *   owner/<term>                         who was granted the term, for `cairn log`
+ *   left/<term>                          its attempt ended in order, for `cairn advise`
  *   open/<term>/<step>                   a save in progress
  *   seal/<term>/<step>/<rank>            a rank's part is durable
  *   dead/<term>/<step>                   the last save of this step in this term was aborted, and
@@ -37,7 +38,8 @@ enum {
 };
 
 /* The structs of entries.def: entry_info, entry_head, entry_gc, entry_term, entry_seal, entry_dead,
- * entry_health, entry_day, entry_restore, entry_report, entry_ended, entry_owner, entry_use. */
+ * entry_health, entry_day, entry_restore, entry_report, entry_ended, entry_owner, entry_use,
+ * entry_left. */
 #define ENTRY(name, version, newest) struct entry_##name {
 #define U32(f)                       uint32_t f;
 #define S32(f)                       int32_t f;
@@ -113,6 +115,7 @@ void key_use(char ret[ENTRY_KEY_MAX]);
 void key_chain(uint64_t seq, char ret[ENTRY_KEY_MAX]);
 void key_term(uint64_t term, char ret[ENTRY_KEY_MAX]);
 void key_owner(uint64_t term, char ret[ENTRY_KEY_MAX]);
+void key_left(uint64_t term, char ret[ENTRY_KEY_MAX]);
 void key_open(struct ckpt_id id, char ret[ENTRY_KEY_MAX]);
 void key_seal(struct ckpt_id id, uint32_t rank, char ret[ENTRY_KEY_MAX]);
 void key_dead(struct ckpt_id id, char ret[ENTRY_KEY_MAX]);
@@ -144,11 +147,12 @@ enum entry_kind {
     ENTRY_PAST,
     ENTRY_ENDED,
     ENTRY_OWNER,
+    ENTRY_LEFT,
     ENTRY_UNKNOWN
 };
 struct entry_key { /* a parsed key */
     enum entry_kind kind;
-    struct ckpt_id id; /* only the term for ENTRY_TERM and ENTRY_OWNER */
+    struct ckpt_id id; /* only the term for ENTRY_TERM, ENTRY_OWNER and ENTRY_LEFT */
     /* In ENTRY_DAY the day, in ENTRY_PAST the opening, in ENTRY_ENDED the number. */
     uint64_t seq;
     uint32_t rank, ordinal;

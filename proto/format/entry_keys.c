@@ -44,6 +44,8 @@ void key_owner(uint64_t term, char ret[ENTRY_KEY_MAX])
     key_printf(ret, "owner/%016" PRIx64, term);
 }
 
+void key_left(uint64_t term, char ret[ENTRY_KEY_MAX]) { key_printf(ret, "left/%016" PRIx64, term); }
+
 void key_ended(uint64_t number, char ret[ENTRY_KEY_MAX])
 {
     key_printf(ret, "ended/%016" PRIx64, number);
@@ -129,7 +131,7 @@ static const struct key_family key_families[] = {
     {"dead", ENTRY_DEAD}, {"health", ENTRY_HEALTH}, {"restore", ENTRY_RESTORE},
     {"note", ENTRY_NOTE}, {"day", ENTRY_DAY},       {"gc", ENTRY_GC},
     {"past", ENTRY_PAST}, {"ended", ENTRY_ENDED},   {"owner", ENTRY_OWNER},
-    {"use", ENTRY_USE},
+    {"use", ENTRY_USE},   {"left", ENTRY_LEFT},
 };
 
 static enum entry_kind key_family_of(size_t bytes, const char *key)
@@ -161,6 +163,7 @@ static bool key_rest(struct entry_key *key, const char **at)
         return key_u64(at, &key->seq);
     case ENTRY_TERM:
     case ENTRY_OWNER:
+    case ENTRY_LEFT:
         return key_u64(at, &key->id.term) && key->id.term > 0;
     case ENTRY_OPEN:
     case ENTRY_DEAD:

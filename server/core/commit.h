@@ -21,6 +21,8 @@ struct state_term {
     struct entry_term entry;
     bool entered; /* the term has a commit, forgotten or not */
     bool on_lineage;
+    bool left; /* its attempt ended in order */
+    int64_t left_wall_ns;
 };
 struct state_open { /* void if its term is not the newest: a grant came first */
     struct ckpt_id id;
@@ -165,6 +167,9 @@ const struct state_term *state_term_find(const struct run_state *state, const st
                                          uint32_t ordinal);
 const struct state_restore *state_restore_find(const struct run_state *state,
                                                const struct token *token, uint32_t ordinal);
+/* Returns whether the attempt that had the term before ended in order, so that this term followed a
+ * planned restart and no failure. */
+bool state_term_is_planned(const struct run_state *state, uint64_t term);
 /* Appends the ranks that have not sealed, in the form "ranks 1, 3 and 5 of 8", to the string in
  * ret. Names at most 16 ranks. */
 void state_missing_ranks(const struct run_state *state, struct ckpt_id id, size_t bytes, char *ret);

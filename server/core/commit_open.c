@@ -171,6 +171,25 @@ static void put_owner(struct step *step, uint64_t term)
     step_put(step, key, &buf); /* guarded with the term, whose key is of this update, too */
 }
 
+void on_leave(struct step *step)
+{
+    const struct run_state *state = step->state;
+    const struct state_term *term = term_of(state, state->newest_term);
+    if (term == NULL || state->removed || term->left ||
+        !token_equal(&term->entry.token, &step->event->u.leave)) {
+        return;
+    }
+    struct entry_left entry = {.wall_ns = step->event->wall_ns};
+    char key[ENTRY_KEY_MAX];
+    struct buf buf;
+    key_left(term->term, key);
+    buf_init(&buf, LIMIT_RECORD_VALUE_BYTES);
+    entry_left_encode(&entry, &buf);
+    step_guard_newest(step);
+    step_guard_absent(step, key);
+    step_put(step, key, &buf);
+}
+
 /* Grants a term: adds the missing terms up to the high-water mark and the new one, and ends
  * everything that is open in older terms. Returns the new term. */
 static uint64_t grant(struct step *step)

@@ -144,6 +144,7 @@ struct event {
         struct event_adopt adopt; /* the largest member is the first one: {0} sets all of it */
         struct entry_info create;
         struct event_open open;
+        struct token leave;
         struct event_seals seal;
         struct event_commit commit;
         struct event_abort abort;

@@ -34,6 +34,13 @@ const struct state_term *term_of(const struct run_state *state, uint64_t term)
     return term >= 1 && term <= state->term_count ? &state->terms[term - 1] : NULL;
 }
 
+bool state_term_is_planned(const struct run_state *state, uint64_t term)
+{
+    const struct state_term *now = term_of(state, term), *before = term_of(state, term - 1);
+    return now != NULL && before != NULL && before->left &&
+           !token_equal(&now->entry.token, &before->entry.token);
+}
+
 struct state_commit *commit_any(const struct run_state *state, struct ckpt_id id)
 {
     size_t at = by_id_bound(state, id);

@@ -26,6 +26,11 @@ struct note_mark {
     struct record_value raw;
 };
 
+struct left_mark {
+    uint64_t term;
+    struct entry_left entry;
+};
+
 struct loader {
     struct scratch *scratch;
     struct diag *diag;
@@ -33,10 +38,11 @@ struct loader {
     bool has_head;
     uint64_t chain_seq;
     struct sha256 chain_sha256; /* hash of the preceding chain entry */
-    size_t mark_count, health_count, note_count;
+    size_t mark_count, health_count, note_count, left_count;
     struct entry_chain *marks; /* the chain entries that are about commits */
     struct health_mark *healths;
     struct note_mark *notes;
+    struct left_mark *lefts;
 };
 
 static int no_memory(struct loader *loader)
@@ -82,11 +88,13 @@ static int load_count(struct loader *loader, const struct record *record)
     loader->marks = scratch_array(scratch, counts[ENTRY_CHAIN] + 1, sizeof(*loader->marks));
     loader->healths = scratch_array(scratch, counts[ENTRY_HEALTH] + 1, sizeof(*loader->healths));
     loader->notes = scratch_array(scratch, counts[ENTRY_NOTE] + 1, sizeof(*loader->notes));
+    loader->lefts = scratch_array(scratch, counts[ENTRY_LEFT] + 1, sizeof(*loader->lefts));
     bool whole = state->terms != NULL && state->opens != NULL && state->seals != NULL &&
                  state->commits != NULL && state->by_id != NULL && state->deads != NULL &&
                  state->pasts != NULL && state->restores != NULL && state->reports != NULL &&
                  state->days != NULL && state->ended != NULL && state->owners != NULL &&
-                 loader->marks != NULL && loader->healths != NULL && loader->notes != NULL;
+                 loader->marks != NULL && loader->healths != NULL && loader->notes != NULL &&
+                 loader->lefts != NULL;
     return whole ? 0 : no_memory(loader);
 }
 
@@ -278,6 +286,10 @@ static int load_entry(struct loader *loader, const char *key_text, struct record
     case ENTRY_ENDED:
     case ENTRY_OWNER:
         return load_other_entry(loader, &key, value);
+    case ENTRY_LEFT:
+        loader->lefts[loader->left_count].term = key.id.term;
+        return entry_left_decode(value, loader->scratch, &loader->lefts[loader->left_count++].entry,
+                                 loader->diag);
     case ENTRY_PAST:
         loader->state.pasts[loader->state.past_count++] =
             (struct state_past){.id = key.id, .open_id = key.seq};
@@ -481,6 +493,14 @@ static int check_terms(struct loader *loader)
         }
     }
     state->newest_term = state->term_count;
+    for (size_t i = 0; i < loader->left_count; i++) {
+        const struct left_mark *left = &loader->lefts[i];
+        if (left->term > state->term_count) {
+            return damaged(loader, "an attempt has left a term that was never granted", left->term);
+        }
+        state->terms[left->term - 1].left = true;
+        state->terms[left->term - 1].left_wall_ns = left->entry.wall_ns;
+    }
     for (size_t i = 0; i < state->commit_count; i++) {
         const struct entry_chain *commit = &state->commits[i].entry;
         const struct state_term *term = term_of(state, commit->id.term);

@@ -58,6 +58,11 @@ void usage_of_run(const struct run_state *state, struct usage_window window, str
     for (size_t i = 0; i < state->commit_count; i++) {
         add_commit(&state->commits[i], window, ret);
     }
+    for (size_t i = 1; i < state->term_count; i++) {
+        const struct state_term *term = &state->terms[i];
+        ret->planned += term->entered && state_term_is_planned(state, term->term) &&
+                        is_within(state->terms[i - 1].left_wall_ns, window);
+    }
     for (size_t i = 0; i < state->day_count; i++) {
         const struct state_day *day = &state->days[i];
         if (day->day >= day_of(window.since_ns) && day->day <= day_of(window.until_ns)) {
@@ -77,6 +82,7 @@ void usage_add(struct usage *io, const struct usage *more)
     io->saves_aborted += more->saves_aborted;
     io->restores += more->restores;
     io->restores_failed += more->restores_failed;
+    io->planned += more->planned;
     io->timed_saves += more->timed_saves;
     io->blocked_ms += more->blocked_ms;
     io->persist_ms += more->persist_ms;

@@ -16,7 +16,7 @@ struct usage_window {
 
 struct usage {
     /* Within the window: */
-    uint64_t saves, saves_aborted, restores, restores_failed;
+    uint64_t saves, saves_aborted, restores, restores_failed, planned;
     /* Saves that reported their durations, and the sums. */
     uint64_t timed_saves, blocked_ms, persist_ms;
     uint64_t written_bytes; /* stored by the commits of the window */

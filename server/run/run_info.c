@@ -63,6 +63,7 @@ static struct ckpt_info commit_info(const struct run_state *state,
         .on_lineage = commit->on_lineage,
         .is_latest = commit == latest,
         .pinned = commit->pinned,
+        .planned = state_term_is_planned(state, entry->id.term),
         .forgotten_wall_ns = commit->forgotten && commit->mark ? commit->mark->wall_ns : 0,
         .text = ""};
     if (note) { /* borrowed from the state while the reply is made */

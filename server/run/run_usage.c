@@ -100,6 +100,7 @@ static struct msg_usage_row row_of(const struct run_state *state, const struct u
                                   .saves_aborted = usage->saves_aborted,
                                   .restores = usage->restores,
                                   .restores_failed = usage->restores_failed,
+                                  .planned = usage->planned,
                                   .written_bytes = usage->written_bytes,
                                   .byte_hours = usage->byte_hours,
                                   .checkpoints = usage->checkpoints,

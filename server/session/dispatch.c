@@ -116,6 +116,7 @@ static int on_message(void *user, const struct frame *frame, const struct msg *m
     struct session *session = user;
     const struct rule *rule = find_rule(msg->type);
     if (msg->type == MSG_BYE) {
+        session_leave(session);
         return diag_set(diag, CAIRN_E_ENDED, "the client ended the connection");
     }
     int status = check_rule(session, rule, msg, diag);

@@ -314,3 +314,24 @@ int session_on_join(struct session *session, uint32_t stream, const struct msg *
     catalog_refresh(catalog, &request->u.look);
     return 0;
 }
+
+/* --- BYE -------------------------------------------------------------------------------------- */
+
+static void on_left(struct run_req *req)
+{
+    request_free(container_of(req, struct request, step)); /* it was for advice only */
+}
+
+void session_leave(struct session *session)
+{
+    if (session->state != SESSION_JOINED || session->viewer || session->join.rank != 0) {
+        return;
+    }
+    struct request *request = request_new(session, 0, NULL);
+    if (request) {
+        request->step = (struct run_req){.done = on_left};
+        request->step.event = (struct event){.kind = EVENT_LEAVE, .u.leave = session->join.token};
+        run_submit(session->run, &request->step);
+        request_orphan(request);
+    }
+}

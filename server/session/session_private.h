@@ -232,4 +232,7 @@ void absent_left(struct session *session);
 void absent_joined(struct session *session);
 void absent_end(struct server *server); /* no rank counts as missing any more */
 
+/* session_join.c: notes that rank 0 of an attempt has ended in order. */
+void session_leave(struct session *session);
+
 #endif

@@ -97,6 +97,27 @@ class Advice(Case):
         cairn("advise", "demo/none", *server, check=4)
         cairn("advise", "demo/run", *server, "--overhead-max", "100", check=2)
 
+    def test_a_planned_restart_is_no_failure(self):
+        """What is counted as a failure: a job that is killed, and not one whose rank 0 closes its run."""
+        daemon = self.daemon()
+        server = ("--server", f"unix:{daemon.socket}")
+        counted = lambda: tuple(cairn_json("advise", "demo/run", *server, "--persist", "3")[what] for what in ("failures", "planned"))
+        group = self.group(daemon)
+        group.save(1)
+        for step, ends in enumerate(("end", "kill", "end", "kill"), 2):
+            getattr(group, ends)()
+            group = self.group(daemon)
+            group.restore()
+            group.save(step)
+        self.assertEqual(counted(), (2, 2))
+        again = self.group(daemon)  # its predecessor has not ended
+        again.restore()
+        self.assertEqual(counted(), (3, 2))
+        again.end()  # it has no term, so it says nothing of the others
+        self.assertEqual(counted(), (3, 2))
+        _, text, _ = cairn("advise", "demo/run", *server, "--persist", "3", check=0)
+        self.assertRegex(text, r"3 seen in .* of training, 2 planned restarts")
+
 
 class Quotas(Case):
     def limited(self, text):

@@ -3,6 +3,7 @@
 
 import logging
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -105,6 +106,8 @@ def test_restarts_are_counted_from_the_record():
     found = [row(1, 1, 100), row(1, 2, 400), row(3, 3, 1000), row(3, 5, 1600), row(2, 3, 700)]
     assert pace.failures_of(found) == (2, 900.0)
     assert pace.failures_of([]) == (0, 0)
+    calm = [row(1, 1, 100), replace(row(2, 3, 700), planned=True), replace(row(2, 4, 800), planned=True), row(3, 3, 1000)]
+    assert pace.failures_of(calm)[0] == 1  # the second attempt followed an orderly end
     clock, often = make("auto", mtbf=1e6)
     often.seen(found)
     one_save(clock, often, 2, 3)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import operator
 import os
+import sys
 import time
 import warnings
 import weakref
@@ -134,6 +135,7 @@ class Checkpoint:
         health: "verified", "suspect" or "damaged"; None if it is not committed.
         superseded: True if it is not on the lineage.
         latest: True if it is the one that LATEST restores.
+        planned: True if its attempt followed one that was closed in order, and not one that failed.
         tags: The tags of the save and those annotated since; None from ``Client.status``.
         metrics: The metrics of the save and those annotated since; None from ``Client.status``.
     """
@@ -150,18 +152,19 @@ class Checkpoint:
     health: Optional[str]
     superseded: bool
     latest: bool
+    planned: bool = False
     tags: Optional[tuple] = field(default=None, compare=False)
     metrics: Optional[Mapping[str, float]] = field(default=None, compare=False)
 
 
 def _checkpoint(row: Sequence, tags: Optional[Sequence] = None, metrics: Optional[Sequence] = None) -> Checkpoint:
     (term, step, sequence, plain, stored, parent_term, parent_step, time_ns, world, state, health, superseded,
-     latest) = row
+     latest, planned) = row
     known = _STATES[state] if 0 <= state < len(_STATES) else "unknown"
     verdict = _HEALTH[health] if 0 <= health < len(_HEALTH) else "unknown"
     return Checkpoint(term, step, sequence, plain, stored,
                       (parent_term, parent_step) if parent_term else None, time_ns / 1e9, world, known,
-                      verdict if known == "committed" else None, bool(superseded), bool(latest),
+                      verdict if known == "committed" else None, bool(superseded), bool(latest), bool(planned),
                       None if tags is None else tuple(tags), None if metrics is None else dict(metrics))
 
 
@@ -307,6 +310,11 @@ class Operation:
     def abort(self) -> None:
         """Asks the operation to end. ``wait`` tells what came of it."""
         self._op.abort()
+
+
+def _is_failing() -> bool:
+    """Whether the program is ending by an error: one that is being handled, or one that nobody has caught."""
+    return isinstance(sys.exc_info()[1] or getattr(sys, "last_value", None), Exception)
 
 
 class Client:
@@ -561,7 +569,9 @@ class Client:
     def close(self, timeout: Optional[float] = None) -> None:
         """Waits for operations in flight, aborts what is left, and frees everything.
 
-        May be repeated; does nothing in a forked child. Ctrl-C ends the wait, aborts, and is raised.
+        May be repeated; does nothing in a forked child. Ctrl-C ends the wait, aborts, and is raised. While an exception is
+        handled, or after one that nobody has caught, the job counts as failed: its restart is no planned one for
+        ``cairn advise`` and ``interval="auto"``.
 
         Args:
             timeout: Seconds to wait; None is the save deadline.
@@ -581,10 +591,10 @@ class Client:
                     error = error or failure
         except BaseException:
             try:
-                self._handle.close(0)
+                self._handle.close(0, _is_failing())
             except CairnError:
                 pass  # the interrupt says more
             raise
-        self._handle.close(max(0.0, until - time.monotonic()))
+        self._handle.close(max(0.0, until - time.monotonic()), _is_failing())
         if error is not None:
             raise error

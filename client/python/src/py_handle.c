@@ -159,8 +159,8 @@ static PyObject *handle_close(PyObject *self, PyObject *args)
     struct py_handle *handle = (struct py_handle *)self;
     struct cairn_error err;
     PyObject *seconds = Py_None;
-    int rc;
-    if (!PyArg_ParseTuple(args, "|O:close", &seconds)) {
+    int rc, cut = 0;
+    if (!PyArg_ParseTuple(args, "|Op:close", &seconds, &cut)) {
         return NULL;
     }
     int64_t deadline_ms = py_deadline_ms(seconds);
@@ -177,7 +177,7 @@ static PyObject *handle_close(PyObject *self, PyObject *args)
     }
     cairn_t *cairn = handle->cairn;
     handle->cairn = NULL;
-    Py_BEGIN_ALLOW_THREADS rc = cairn_close(cairn, deadline_ms, &err);
+    Py_BEGIN_ALLOW_THREADS rc = cairn_close(cairn, cut ? CAIRN_CUT : deadline_ms, &err);
     Py_END_ALLOW_THREADS Py_CLEAR(handle->keepalive);
     if (rc != 0) {
         return py_raise(&err);
@@ -362,11 +362,12 @@ static PyObject *handle_forget(PyObject *self, PyObject *args)
 
 static PyObject *checkpoint_tuple(const struct cairn_checkpoint *c)
 {
-    return Py_BuildValue("KKKKKKKLiiiii", (unsigned long long)c->term, (unsigned long long)c->step,
+    return Py_BuildValue("KKKKKKKLiiiiii", (unsigned long long)c->term, (unsigned long long)c->step,
                          (unsigned long long)c->sequence, (unsigned long long)c->plain_bytes,
                          (unsigned long long)c->stored_bytes, (unsigned long long)c->parent_term,
                          (unsigned long long)c->parent_step, (long long)c->commit_time_ns,
-                         (int)c->world_size, c->state, c->health, c->superseded, c->latest);
+                         (int)c->world_size, c->state, c->health, c->superseded, c->latest,
+                         c->planned);
 }
 
 /* (checkpoint, (tag, ...), ((metric, value), ...)) */

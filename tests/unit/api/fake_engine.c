@@ -174,6 +174,8 @@ static void on_closed(struct post *post)
     cb(user);
 }
 
+void engine_cut(struct engine *engine) { (void)engine; }
+
 void engine_close(struct engine *engine, void (*done)(void *user), void *user)
 {
     set_waiting(NULL);

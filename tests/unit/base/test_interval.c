@@ -210,15 +210,20 @@ static void test_the_text_is_a_persons(void **state)
     assert_int_equal(interval_advise(&one, &advice, NULL), 0);
     interval_explain(&one, &advice, text);
     print_message("%s", text);
-    assert_non_null(strstr(text, "one in 5.8 years is expected (none seen in 0 s"));
+    assert_non_null(
+        strstr(text, "one in 5.8 years is expected (no training was seen yet; before that"));
     assert_non_null(strstr(text, "stands still for 3.4 ms, durable after 1.5 s"));
     assert_non_null(strstr(text, "less than 0.01 % of the time for saves"));
-    struct interval_input bad = {
-        .blocked_s = 100, .persist_s = 4000, .restart_s = 300, .failures = 9, .observed_s = 900};
+    struct interval_input bad = {.blocked_s = 100,
+                                 .persist_s = 4000,
+                                 .restart_s = 300,
+                                 .failures = 9,
+                                 .observed_s = 900,
+                                 .planned = 2};
     assert_int_equal(interval_advise(&bad, &advice, NULL), 0);
     interval_explain(&bad, &advice, text);
     print_message("%s", text);
-    assert_non_null(strstr(text, "9 seen in 15 min of training"));
+    assert_non_null(strstr(text, "9 seen in 15 min of training, 2 planned restarts; before"));
     assert_non_null(strstr(text, "hardly any time is left for training"));
 }
 

@@ -5,6 +5,7 @@
  */
 #include "core_fixture.h"
 
+#include "core/usage.h"
 #include "support/unit_test.h"
 
 static const struct actor first = {.token = 1, .world_size = 2};
@@ -55,6 +56,46 @@ static void several_saves_in_flight(void **ret)
     assert_int_equal(core_commit(f, ID(1, 10), 77), 0);
     assert_int_equal(verdict_save(&f->verdict)->seq, 2);
     assert_ckpt(state_latest(&f->state, ID(0, 0))->entry.id, 1, 20);
+}
+
+/* Goal: an attempt that ended in order makes the next term a planned one, an attempt that was cut
+ * does not; nobody speaks for another, and a grant that comes first wins. */
+static void an_orderly_end_is_noted(void **ret)
+{
+    struct core_fixture *f = *ret;
+    struct actor actors[] = {{.token = 1, .world_size = 1},
+                             {.token = 2, .world_size = 1},
+                             {.token = 3, .world_size = 1}};
+    struct event leave = {.kind = EVENT_LEAVE, .wall_ns = 50};
+    struct stale stale;
+    for (unsigned i = 0; i < 3; i++) {
+        memset(&leave.u.leave, i == 1 ? 9 : (int)i + 1, sizeof(leave.u.leave));
+        actors[i].newest_seen = i;
+        core_save(f, &actors[i], 10 + i);
+        if (i != 1) {
+            stale_init(&stale, f, &leave);
+        }
+        assert_int_equal(core_run(f, &leave), 0);
+        uint64_t version = record_version(f->record);
+        assert_int_equal(core_run(f, &leave), 0); /* again: nothing new */
+        assert_int_equal(record_version(f->record), version);
+        if (i != 1) {
+            assert_int_equal(stale_apply(&stale, f), CAIRN_E_CONFLICT);
+        }
+    }
+    assert_false(state_term_is_planned(&f->state, 1));
+    assert_true(state_term_is_planned(&f->state, 2));
+    assert_false(state_term_is_planned(&f->state, 3)); /* only somebody else has left */
+    struct usage usage;
+    usage_of_run(&f->state, (struct usage_window){.since_ns = 0, .until_ns = 100}, &usage);
+    assert_int_equal(usage.planned, 1);
+    struct actor last = {.token = 4, .world_size = 1, .newest_seen = 3};
+    memset(&leave.u.leave, 4, sizeof(leave.u.leave));
+    core_save(f, &last, 20);
+    stale_init(&stale, f, &leave);
+    last.token = 5, last.newest_seen = 4;
+    assert_int_equal(core_open(f, &last, 30, 7), 0);
+    assert_int_equal(stale_apply(&stale, f), CAIRN_E_CONFLICT);
 }
 
 /* Goal (I5): a grant ends what older terms have open, and nothing of them takes effect afterwards.
@@ -302,6 +343,7 @@ static const struct CMUnitTest tests[] = {
     TEST(first_open_creates_run_and_term),
     TEST(repeated_open_is_idempotent),
     TEST(several_saves_in_flight),
+    TEST(an_orderly_end_is_noted),
     TEST(grant_fences_older_terms),
     TEST(stalled_attempt_is_fenced),
     TEST(new_term_after_own_restore),

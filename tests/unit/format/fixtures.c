@@ -525,6 +525,7 @@ static const struct entry_ended ended_entry = {81,       82,  83,     {84, 85},
                                                {86, 87}, -88, "disk", "ada@login1"};
 static const struct entry_owner owner_entry = {91, "ada@login1"};
 static const struct entry_use use_entry = {92, 93};
+static const struct entry_left left_entry = {94};
 static const struct entry_day day_times_entry = {71, 72, 73, 74, 75, 76};
 static const struct entry_open open_entry = {
     60, 61, {62, 63}, 3, 2, 1, (const uint8_t *)"m\0d", open_tags, open_names, open_values};
@@ -568,6 +569,7 @@ ENTRY_FIXTURE(note, note)
 ENTRY_FIXTURE(day, day)
 ENTRY_FIXTURE(ended, ended)
 ENTRY_FIXTURE(owner, owner)
+ENTRY_FIXTURE(left, left)
 ENTRY_FIXTURE(use, use)
 ENTRY_FIXTURE(day_times, day)
 
@@ -653,6 +655,7 @@ const struct fixture fixtures[] = {
     {"entry_day", false, encode_entry_day, recode_entry_day},
     {"entry_owner", false, encode_entry_owner, recode_entry_owner},
     {"entry_use", false, encode_entry_use, recode_entry_use},
+    {"entry_left", false, encode_entry_left, recode_entry_left},
     {"entry_ended", false, encode_entry_ended, recode_entry_ended},
     {"entry_day_times", false, encode_entry_day_times, recode_entry_day_times},
 };

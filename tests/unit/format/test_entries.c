@@ -50,6 +50,10 @@ static void test_keys_are_read_back(void **state)
     assert_string_equal(text, "owner/000000000000000b");
     assert_parses(text, ENTRY_OWNER, &key);
     assert_int_equal(key.id.term, 11);
+    key_left(12, text);
+    assert_string_equal(text, "left/000000000000000c");
+    assert_parses(text, ENTRY_LEFT, &key);
+    assert_int_equal(key.id.term, 12);
     key_ended(10, text);
     assert_string_equal(text, "ended/000000000000000a");
     assert_parses(text, ENTRY_ENDED, &key);

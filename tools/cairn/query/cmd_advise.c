@@ -123,7 +123,9 @@ static int fill(const struct advise_options *own, const struct msg_usage_row *ro
     io->restart_s = own->restart_s;
     io->overhead_max = own->overhead_percent / 100;
     io->prior_mtbf_s = own->mtbf_h * 3600;
-    io->failures = row->restores + row->restores_failed;
+    uint64_t restarts = row->restores + row->restores_failed;
+    io->planned = min_u64(row->planned, restarts);
+    io->failures = restarts - io->planned;
     if (io->blocked_s == 0 && io->persist_s > 0) {
         io->blocked_s = 1e-3; /* measured in ms: it was less than one */
     }
@@ -159,6 +161,7 @@ static int print(const struct cli *cli, const struct interval_input *input,
     json_f64(&json, "persist_s", input->persist_s);
     json_f64(&json, "observed_s", input->observed_s);
     json_u64(&json, "failures", input->failures);
+    json_u64(&json, "planned", input->planned);
     json_u64(&json, "timed_saves", row->timed_saves);
     json_u64(&json, "ranks", input->ranks);
     return json_end(&json);
@@ -199,14 +202,16 @@ const struct command command_advise = {
     .name = "advise",
     .group = GROUP_LOOK,
     .summary = "how often to save a run, computed from measurements",
-    .details = "The command prints three lines: the failures to expect, the cost of a save, and "
-               "the interval that follows from both. It uses Young's rule in Daly's form, within a "
-               "cap on the time that saves may take, and never advises saving faster than saves "
-               "become durable.\n\nThese values are measured: the time that a save blocked "
-               "training and the time until it was durable (rank 0 reports them with the next "
-               "save), the restores (each counts as a failure), and the time between the first and "
-               "the last listed save, without long pauses. Where no failure was seen, the number "
-               "of ranks gives the expectation: one stop in 50,700 hours of an accelerator.",
+    .details =
+        "The command prints three lines: the failures to expect, the cost of a save, and "
+        "the interval that follows from both. It uses Young's rule in Daly's form, within a "
+        "cap on the time that saves may take, and never advises saving faster than saves "
+        "become durable.\n\nThese values are measured: the time that a save blocked "
+        "training and the time until it was durable (rank 0 reports them with the next "
+        "save), the restores (each counts as a failure, unless the attempt before was closed "
+        "in order and the next one has saved), and the time between the first and the last "
+        "listed save, without long pauses. Where no failure was seen, the number "
+        "of ranks gives the expectation: one stop in 50,700 hours of an accelerator.",
     .example = "cairn advise vision/resnet --restart 120",
     .arguments = arguments,
     .options = options,

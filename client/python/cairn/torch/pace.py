@@ -46,13 +46,14 @@ class Advice:
 
 
 def failures_of(checkpoints: list) -> tuple:
-    """Returns (failures, seconds observed) from a run's checkpoints. Every term after the first counts as a failure, also a planned
-    restart, which the record does not tell apart. A term is observed from its first to its last commit."""
+    """Returns (failures, seconds observed) from a run's checkpoints. Every term after the first counts as a failure unless it
+    followed an orderly end. A term is observed from its first to its last commit."""
     spans: dict = {}
+    planned = {item.term for item in checkpoints if item.planned}
     for item in checkpoints:
         first, last = spans.get(item.term, (item.commit_time, item.commit_time))
         spans[item.term] = (min(first, item.commit_time), max(last, item.commit_time))
-    return max(0, max(spans, default=1) - 1), sum(last - first for first, last in spans.values())
+    return max(0, max(spans, default=1) - 1 - len(planned)), sum(last - first for first, last in spans.values())
 
 
 class Pacer:
