@@ -29,6 +29,8 @@ static void tell_scrub(struct scrub *scrub, struct scratch *scratch, struct scru
 #define TAKE(number, kind, type, name) ret->name = status.name;
     SCRUB_INFO_FIELDS(TAKE)
 #undef TAKE
+    const char *holder;
+    ret->waiting = !scrub_is_ours(scrub, &holder); /* now, and not when it looked last */
     ret->run = status.run;
     ret->id = status.id;
     ret->recent = scratch_array(scratch, status.recent_count + 1, sizeof(*ret->recent));
@@ -50,6 +52,8 @@ static void tell_gc(struct gc *gc, struct gc_status *status, struct gc_info *ret
     GC_INFO_FIELDS(TAKE)
     GC_INFO_MORE_FIELDS(TAKE)
 #undef TAKE
+    const char *holder;
+    ret->waiting = !gc_is_ours(gc, &holder);
     ret->run = status->run;
     ret->code = status->code;
     ret->text = status->text;
@@ -281,12 +285,16 @@ void server_health(struct server *server, const struct store_usage *usage, struc
     health_of(&facts, ret);
 }
 
-/* Fills in the daemons of the store. Their texts are those of the list, so it is to be sent at
+/* Fills in the daemons of the store. What the store's record said of this one's duties is up to
+ * 10 s old, and this one knows better. The texts are those of the list, so it is to be sent at
  * once. */
 static void tell_peers(const struct server *server, struct scratch *scratch,
                        struct msg_server_status *ret)
 {
     int64_t wall_ms = loop_wall_ns(server->options.loop) / 1000000;
+    const char *holder;
+    bool scrubs = server->scrub && scrub_is_ours(server->scrub, &holder);
+    bool collects = server->gc && gc_is_ours(server->gc, &holder);
     ret->daemons = scratch_array(scratch, server->peer_count + 1, sizeof(*ret->daemons));
     for (size_t i = 0; ret->daemons && i < server->peer_count; i++) {
         const struct server_peer *peer = &server->peers[i];
@@ -295,8 +303,8 @@ static void tell_peers(const struct server *server, struct scratch *scratch,
             (struct daemon_info){.name = peer->name,
                                  .addresses = peer->addresses,
                                  .seen_ms = is_past ? (uint64_t)(wall_ms - peer->seen_wall_ms) : 0,
-                                 .scrubs = peer->scrubs,
-                                 .collects = peer->collects,
+                                 .scrubs = peer->is_self ? scrubs : peer->scrubs && !scrubs,
+                                 .collects = peer->is_self ? collects : peer->collects && !collects,
                                  .is_self = peer->is_self};
     }
 }

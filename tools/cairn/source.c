@@ -192,7 +192,9 @@ static int use(struct source *source, const struct run_name *run, struct diag *d
                                      .tls = source->tls,
                                      .url = source->url,
                                      .viewer = true,
-                                     .io_deadline_ms = source->options.deadline_ms,
+                                     .io_deadline_ms = source->options.connect_ms != 0
+                                                           ? source->options.connect_ms
+                                                           : source->options.deadline_ms,
                                      .refused_ms = REFUSED_MS,
                                      .label = "cairn"};
     options.url.has_run = run != NULL;
@@ -259,6 +261,8 @@ int source_call(struct source *source, struct source_request *request, struct di
 {
     request->source = source;
     request->call.done = on_call;
+    request->call.deadline_ms =
+        request->call.deadline_ms != 0 ? request->call.deadline_ms : source->options.deadline_ms;
     engine_call_start(source->engine, &request->call);
     if (source_await(source, &request->call, &request->done, diag) != 0) {
         return CAIRN_E_CANCELLED;

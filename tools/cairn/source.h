@@ -16,8 +16,9 @@ struct source_options {
     const char *store; /* "dir:/path"; then url is not used */
     const char *cert_file, *key_file, *ca_file;
     uint64_t deadline_ms;
-    bool writable; /* the store, under its lock; else it is only read */
-    bool repairs;  /* the store: offline.h */
+    uint64_t connect_ms; /* for the connection alone; 0 means deadline_ms */
+    bool writable;       /* the store, under its lock; else it is only read */
+    bool repairs;        /* the store: offline.h */
     const char *repair_from;
 };
 

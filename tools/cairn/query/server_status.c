@@ -13,9 +13,6 @@
 
 #include <inttypes.h>
 
-/* A daemon gives a sign of life every 10 s, and loses its duties after 40. */
-enum { DAEMON_SILENT_MS = 40000 };
-
 static void show_health(const struct msg_server_status *status)
 {
     struct shown room;
@@ -40,8 +37,8 @@ static void show_daemons(const struct msg_server_status *status)
                daemon->is_self ? ", this one" : "", daemon->scrubs ? ", scrubs" : "",
                daemon->collects ? ", collects garbage" : "",
                daemon->scrubs || daemon->collects || daemon->is_self ? "" : ", stands by");
-        if (daemon->seen_ms > DAEMON_SILENT_MS) {
-            printf("; silent for %" PRIu64 " s", daemon->seen_ms / 1000);
+        if (!daemon->is_self && daemon->seen_ms > 0) {
+            printf("; last seen %" PRIu64 " s ago", daemon->seen_ms / 1000);
         }
         printf("\n");
     }

@@ -39,9 +39,7 @@ static int ask(struct cli *cli, const struct msg_scrub *scrub, struct source_req
                struct diag *diag)
 {
     struct msg msg = {.type = MSG_SCRUB, .u.scrub = *scrub};
-    *request = (struct source_request){.call.request = msg};
-    return scrub->begin ? maintenance_begin(cli, &msg, request, diag)
-                        : source_call(cli->connection, request, diag);
+    return maintenance_ask(cli, &msg, request, diag);
 }
 
 /* asked: a pass will begin, of which info says nothing yet. */

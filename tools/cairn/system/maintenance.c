@@ -10,7 +10,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { SLEEP_MS = 500, FOLLOWS_MAX = 3 };
+enum { SLEEP_MS = 500, FOLLOWS_MAX = 3, ADDRESSES_MAX = 8 };
 
 static void where_text(const struct run_name *run, struct ckpt_id id, size_t size, char *ret)
 {
@@ -41,7 +41,9 @@ void maintenance_show_scrub(const struct scrub_info *info)
     format_bytes(info->bytes, sizeof(bytes), bytes);
     format_bytes(info->rate, sizeof(rate), rate);
     if (info->waiting) {
-        printf("scrub      another daemon of this store runs it\n");
+        printf(
+            "scrub      not this daemon's duty: another daemon of the store runs it, or takes it "
+            "within a minute\n");
         return;
     }
     if (info->running) {
@@ -88,7 +90,9 @@ void maintenance_waits_text(int64_t first_wall_ns, int64_t last_wall_ns, size_t 
 {
     char first[48], last[48];
     if (last_wall_ns == 0) {
-        snprintf(ret, size, "%s", "until a cycle of garbage collection begins");
+        snprintf(ret, size, "%s",
+                 "until as many cycles of garbage collection have begun as [gc] keep-cycles says "
+                 "(24, if it does not)");
         return;
     }
     format_time(first_wall_ns, sizeof(first), first);
@@ -150,7 +154,9 @@ void maintenance_show_gc(const struct gc_info *info, bool tells_why)
     format_bytes(info->bytes, sizeof(bytes), bytes);
     format_bytes(info->bytes_read, sizeof(read), read);
     if (info->waiting) {
-        printf("gc         another daemon of this store runs it\n");
+        printf(
+            "gc         not this daemon's duty: another daemon of the store runs it, or takes it "
+            "within a minute\n");
         return;
     }
     if (info->pass == 0 && !info->running) {
@@ -235,28 +241,35 @@ void maintenance_json_gc(struct json *json, const char *name, const struct gc_in
 
 /* --- the daemon on duty ----------------------------------------------------------------------- */
 
-/* Connects to one of the addresses, those of this host first. */
+/* Connects to one of the addresses, those of this host first. All of them together have the time
+ * of one: a daemon that stands still takes connections and answers none. */
 static int go_to(struct cli *cli, const struct daemon_info *daemon, struct diag *diag)
 {
     char host[64] = "", texts[512], *save = NULL;
+    const char *addresses[ADDRESSES_MAX];
+    unsigned count = 0;
     size_t bytes = gethostname(host, sizeof(host) - 1) == 0 ? strlen(host) : 0;
     bool is_here = strncmp(daemon->name, host, bytes) == 0 && daemon->name[bytes] == ':';
     int status = diag_set(diag, CAIRN_E_BUSY, "it did not say where it can be reached");
     snprintf(texts, sizeof(texts), "%s", daemon->addresses);
-    for (char *text = strtok_r(texts, " ", &save); text && status != 0;
+    for (char *text = strtok_r(texts, " ", &save); text && count < ADDRESSES_MAX;
          text = strtok_r(NULL, " ", &save)) {
-        bool is_unix = strncmp(text, "unix:", 5) == 0;
-        if (is_unix && !is_here) {
-            continue;
+        if (is_here || strncmp(text, "unix:", 5) != 0) {
+            addresses[count++] = strncmp(text, "tcp:", 4) == 0 ? text + 4 : text;
         }
-        diag_clear(diag);
-        status = cli_reconnect(cli, strncmp(text, "tcp:", 4) == 0 ? text + 4 : text, diag);
     }
+    for (unsigned i = 0; i < count && status != 0; i++) {
+        diag_clear(diag);
+        cli->source.connect_ms = max_u64(cli->source.deadline_ms / count, 1);
+        status = cli_reconnect(cli, addresses[i], diag);
+    }
+    cli->source.connect_ms = 0;
     return status;
 }
 
-/* Goes over to the daemon that has the duty, if it is another one. *ret_went says whether. */
-static int follow(struct cli *cli, bool scrub, bool *ret_went, struct diag *diag)
+/* Goes over to the daemon that has the duty, if it is another one. *ret_went says whether. Without
+ * `must`, it is no error that nobody is known to have the duty. */
+static int follow(struct cli *cli, bool scrub, bool must, bool *ret_went, struct diag *diag)
 {
     struct source_request request = {.call.request = {.type = MSG_SERVER}};
     struct diag why = DIAG_INIT;
@@ -274,17 +287,19 @@ static int follow(struct cli *cli, bool scrub, bool *ret_went, struct diag *diag
         status = go_to(cli, on_duty, &why);
         *ret_went = status == 0;
         if (status != 0 && status != CAIRN_E_CANCELLED) {
-            diag_set(diag, CAIRN_E_BUSY,
-                     "%s of this store is the duty of another daemon, %s (%s), which cannot be "
-                     "reached from here: %.200s; ask that daemon on its host",
-                     scrub ? "the scrub" : "garbage collection", on_duty->name, on_duty->addresses,
-                     diag_text(&why, status));
+            diag_set(
+                diag, CAIRN_E_BUSY,
+                "%s of this store is the duty of another daemon, %s (%s; last seen %" PRIu64
+                " s ago), which cannot be reached from here: %.200s; ask it on its host; if it "
+                "has died, another one takes the duty within a minute of its last sign",
+                scrub ? "the scrub" : "garbage collection", on_duty->name, on_duty->addresses,
+                on_duty->seen_ms / 1000, diag_text(&why, status));
             status = CAIRN_E_BUSY;
         } else if (status == 0 && !cli->quiet) {
             fprintf(stderr, "cairn: daemon %s has this duty, and is asked\n",
                     shown(&room, on_duty->name));
         }
-    } else if (waits) {
+    } else if (waits && must) {
         status = diag_set(diag, CAIRN_E_BUSY,
                           "%s of this store is the duty of another daemon, which is not known yet; "
                           "ask again in a minute",
@@ -294,11 +309,34 @@ static int follow(struct cli *cli, bool scrub, bool *ret_went, struct diag *diag
     return status;
 }
 
-int maintenance_begin(struct cli *cli, const struct msg *msg, struct source_request *ret,
-                      struct diag *diag)
+/* Asks for the state. A daemon that is off duty knows nothing of passes. */
+static int ask_state(struct cli *cli, const struct msg *msg, struct source_request *ret,
+                     struct diag *diag)
 {
-    bool went = true;
+    bool went = true, scrub = msg->type == MSG_SCRUB;
+    int status = 0;
+    for (unsigned i = 0; i < FOLLOWS_MAX && status == 0 && went; i++) {
+        engine_call_fini(&ret->call);
+        *ret = (struct source_request){.call.request = *msg};
+        status = source_call(cli->connection, ret, diag);
+        const struct msg *reply = &ret->call.reply;
+        went = status == 0 &&
+               (scrub ? reply->u.scrub_status.info.waiting : reply->u.gc_report.info.waiting);
+        if (went) {
+            status = follow(cli, scrub, false, &went, diag);
+        }
+    }
+    return status;
+}
+
+int maintenance_ask(struct cli *cli, const struct msg *msg, struct source_request *ret,
+                    struct diag *diag)
+{
+    bool went = true, begins = msg->type == MSG_SCRUB ? msg->u.scrub.begin : msg->u.gc.begin;
     int status = CAIRN_E_BUSY;
+    if (!begins) {
+        return ask_state(cli, msg, ret, diag);
+    }
     for (unsigned i = 0; i < FOLLOWS_MAX && status == CAIRN_E_BUSY && went; i++) {
         struct diag why = DIAG_INIT;
         *ret = (struct source_request){.call = {.request = *msg, .busy_ends = true}};
@@ -308,7 +346,7 @@ int maintenance_begin(struct cli *cli, const struct msg *msg, struct source_requ
         }
         engine_call_fini(&ret->call);
         *ret = (struct source_request){.done = false};
-        int followed = follow(cli, msg->type == MSG_SCRUB, &went, diag);
+        int followed = follow(cli, msg->type == MSG_SCRUB, true, &went, diag);
         if (followed != 0) {
             return followed;
         }

@@ -13,15 +13,16 @@ void maintenance_tell_damage(const struct scrub_info *info);
 /* Prints garbage collection's state, and with `tells_why` the text of its last error. */
 void maintenance_show_gc(const struct gc_info *info, bool tells_why);
 /* Writes until when forgotten checkpoints wait to be reclaimed: "until TIME", or "the first until
- * TIME, the last until TIME". If last_wall_ns is 0, they wait for a cycle of garbage collection. */
+ * TIME, the last until TIME". If last_wall_ns is 0, nobody counts cycles at
+ * present. */
 void maintenance_waits_text(int64_t first_wall_ns, int64_t last_wall_ns, size_t size, char *ret);
 void maintenance_json_scrub(struct json *json, const char *name, const struct scrub_info *info);
 void maintenance_json_gc(struct json *json, const char *name, const struct gc_info *info);
-/* Sends a request of SCRUB or GC that begins a pass. If another daemon of the store has the duty,
- * the connection goes over to that daemon, stderr says so, and the request is sent again. Returns
- * BUSY, with its name, if that daemon cannot be reached. */
-int MUST_USE maintenance_begin(struct cli *cli, const struct msg *msg, struct source_request *ret,
-                               struct diag *diag);
+/* Sends a request of SCRUB or GC. If another daemon of the store has the duty, the connection goes
+ * over to that daemon, stderr says so, and the request is sent again. Returns BUSY, with its name,
+ * if that daemon cannot be reached. */
+int MUST_USE maintenance_ask(struct cli *cli, const struct msg *msg, struct source_request *ret,
+                             struct diag *diag);
 /* Sleeps half a second in the source's loop. CANCELLED by an interrupt. */
 int MUST_USE maintenance_sleep(struct cli *cli, struct diag *diag);
 

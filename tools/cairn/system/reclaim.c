@@ -14,9 +14,7 @@ static int ask(struct cli *cli, const struct msg_gc *gc, struct source_request *
                struct diag *diag)
 {
     struct msg msg = {.type = MSG_GC, .u.gc = *gc};
-    *request = (struct source_request){.call.request = msg};
-    return gc->begin ? maintenance_begin(cli, &msg, request, diag)
-                     : source_call(cli->connection, request, diag);
+    return maintenance_ask(cli, &msg, request, diag);
 }
 
 int reclaim_ask(struct cli *cli, const struct msg_gc *asked, struct gc_info *ret,
