@@ -91,7 +91,7 @@ class Top(Case):
     """Saves on their way: one that is stuck stays visible until it is aborted."""
 
     def look(self, *words):
-        _, out, _ = cairn("top", "--count", 1, *words, "--server", f"unix:{self.server.socket}", check=0)
+        _, out, _ = cairn("top", "--count", 1, "--json", *words, "--server", f"unix:{self.server.socket}", check=0)
         return json.loads(out)["saves"]
 
     def test_ranks_that_save_and_one_that_does_not(self):
@@ -117,8 +117,10 @@ class Top(Case):
     def test_looks_follow_each_other(self):
         self.server = self.daemon()
         where = ("--server", f"unix:{self.server.socket}")
-        _, out, _ = cairn("top", "--count", 3, "--every", "100ms", *where, check=0)
+        _, out, _ = cairn("top", "--count", 3, "--every", "100ms", "--json", *where, check=0)
         self.assertEqual([json.loads(line)["message_type"] for line in out.splitlines()], ["top"] * 3)
+        _, out, _ = cairn("top", "--count", 1, *where, check=0)
+        self.assertEqual(out, "0 ranks are saving, 0 hold the others up\n\n")  # a plain table for a pipe
         primary, secondary = pty.openpty()
         done = subprocess.run([BIN / "cairn", "top", "--count", "1", *where], stdout=secondary, timeout=30,
                               stdin=subprocess.DEVNULL, check=False)

@@ -222,7 +222,8 @@ static int print_screen(const struct sample *look)
     static const char *const titles[] = {"RUN",      "CHECKPOINT", ">RANK", ">RECEIVED", ">PER S",
                                          ">DURABLE", ">PER S",     ">AGE",  ""};
     struct table *table = table_new(ARRAY_LEN(titles), titles);
-    size_t room = screen_rows() - HEAD_ROWS, shown = 0, stragglers = 0;
+    bool terminal = cli_stdout_is_terminal();
+    size_t room = terminal ? screen_rows() - HEAD_ROWS : SIZE_MAX, shown = 0, stragglers = 0;
     for (size_t i = 0; i < look->count; i++) {
         stragglers += look->rows[i].straggles;
     }
@@ -234,8 +235,8 @@ static int print_screen(const struct sample *look)
             }
         }
     }
-    printf("\033[H\033[J%zu rank%s saving, %zu hold%s the others up\n\n", look->count,
-           look->count == 1 ? " is" : "s are", stragglers, stragglers == 1 ? "s" : "");
+    printf("%s%zu rank%s saving, %zu hold%s the others up\n\n", terminal ? "\033[H\033[J" : "",
+           look->count, look->count == 1 ? " is" : "s are", stragglers, stragglers == 1 ? "s" : "");
     if (table && look->count > 0) {
         table_print(table, stdout);
     }
@@ -257,7 +258,7 @@ static int show(const struct cli *cli, struct sample *look, struct diag *diag)
     if (status != 0) {
         return status;
     }
-    return cli_stdout_is_terminal() && !cli->json ? print_screen(look) : print_json(look);
+    return cli->json ? print_json(look) : print_screen(look);
 }
 
 static int run(struct cli *cli, void *values, struct diag *diag)
@@ -296,9 +297,9 @@ const struct command command_top = {
         "cluster, each shows only what goes through it. Bytes are stored bytes. A rank is SLOW if "
         "it has less than half as many durable bytes as the median rank, or if nothing came from "
         "it for 5 seconds. It is GONE if its connection is, and the server cannot finish its part "
-        "alone. If the output is not a terminal, each update is one line with a JSON document. The "
-        "command ends with an interrupt (status 130), or after --count updates.",
-    .example = "cairn top lab/gpt\ncairn top --count 1 | jq .saves",
+        "alone. With --json each update is one line with a JSON document. The command ends with an "
+        "interrupt (status 130), or after --count updates.",
+    .example = "cairn top lab/gpt\ncairn top --count 1 --json | jq .saves",
     .arguments = arguments,
     .options = options,
     .options_bytes = sizeof(struct top_options),
