@@ -186,7 +186,8 @@ class FullDisk(Case):
         self.assert_whole(daemon, {(2, 1), (3, 1), (4, 1)})
 
     def test_not_a_byte_is_free(self):
-        """Other files take all: status, the refusal, the start and the doctor say to remove them first; restores work, and then so does forget."""
+        """Other files take all: status, the refusal and the doctor say to remove them first. A daemon starts, red, and restores;
+        with room again it forgets and saves."""
         point = self.mount("small", 64)
         daemon = self.daemon(path=point / "store", store_reserve="2MiB", gc_pressure="0", scrub_every="0s")
         rank = Rank(self.bed)
@@ -215,9 +216,13 @@ class FullDisk(Case):
         _, _, err = cairn(*forget, "--server", f"unix:{daemon.socket}", check=1)
         self.assertRegex(err, f"NO_SPACE: .*{first}")
         daemon.kill()
-        daemon.launch()
-        self.assertEqual(daemon.process.wait(60), 1)
-        self.assertRegex(daemon.log(), f"NO_SPACE: open the store .*{first}.*restores work meanwhile, with --store")
+        daemon.start()
+        self.assertEqual(self.status(daemon)["epoch"], status["epoch"])  # the record that counts the starts has no room
+        self.assertEqual(wait_until("it has looked", lambda: (now := self.status(daemon))["health"] == "red" and now)["health_error"], "NO_SPACE")
+        cairn("restore", "demo/run", "latest", "--to", self.bed.path / "served", "--server", f"unix:{daemon.socket}", check=0)
+        _, _, err = cairn(*forget, "--server", f"unix:{daemon.socket}", check=1)
+        self.assertRegex(err, f"NO_SPACE: .*{first}")
+        daemon.kill()
         where = ("--store", f"dir:{daemon.store}")
         _, _, err = cairn(*forget, *where, check=1)
         self.assertRegex(err, f"NO_SPACE: .*{first}")
@@ -225,9 +230,13 @@ class FullDisk(Case):
         self.assertRegex(out, f"space: .*\n.*remedy: no save is accepted.*{first}.*then `cairn gc --now`")
         self.assertRegex(out, "fsync: .*\n.*remedy: remove other files from this file system")
         cairn("restore", "demo/run", "latest", "--to", self.bed.path / "out", *where, check=0)
+        daemon.start()
         (point / "other").unlink()
-        cairn(*forget, *where, check=0)
+        cairn(*forget, "--server", f"unix:{daemon.socket}", check=0)
         self.assertEqual({step for step, _ in listed(daemon)}, {2, 3})
+        again = self.group(daemon, world=1)
+        again.all("fill", 4)
+        again.save(4)
 
     # --- by the shipped configuration -------------------------------------------------------------------------------
 

@@ -264,14 +264,23 @@ static int check_record(struct dir_store *store, const struct uuid *expected, st
     return 0;
 }
 
-/* Raises the epoch, durably, before any name uses it. */
+/* Raises the epoch, durably, before any name uses it. A disk without a free byte is no reason not
+ * to start, because restores work there: only the names of temporaries have the epoch, and these
+ * have 64 random bits as well, so that the epoch of before serves. */
 static int raise_epoch(struct dir_store *store, uint64_t by, struct diag *diag)
 {
     struct store_record_update raise;
-    uint64_t version;
+    struct diag why = DIAG_INIT;
+    uint64_t version, before = store->base.caps.epoch;
     int rc =
-        store_record_raise(store->own->record.record, by, &raise, &store->base.caps.epoch, diag);
-    return rc ? rc : dir_record_update(store, store->own, &raise.update, &version, diag);
+        store_record_raise(store->own->record.record, by, &raise, &store->base.caps.epoch, &why);
+    rc = rc ? rc : dir_record_update(store, store->own, &raise.update, &version, &why);
+    if (rc == CAIRN_E_NO_SPACE && by == 1) {
+        store->base.caps.epoch = before;
+        dir_note(store, "the disk is full, so this start is not counted: %s", diag_text(&why, rc));
+        return 0;
+    }
+    return rc ? diag_copy(diag, &why) : 0;
 }
 
 /* Reads the store record for a reader, and mends nothing. */
