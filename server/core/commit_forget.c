@@ -322,8 +322,9 @@ static int use_check(const struct run_state *state, struct diag *diag)
             return diag_set(diag, CAIRN_E_DENIED,
                             "step %" PRIu64 " of term %" PRIu64
                             " is being saved, so the run is not removed; stop the job, wait for "
-                            "the save (`cairn flush RUN`), then try again",
-                            id->step, id->term);
+                            "the save (`cairn flush RUN`), then try again. The save of a job that "
+                            "has died is given up %" PRIu64 " s after it began",
+                            id->step, id->term, state->opens[i].entry.deadline_ms / 1000);
         }
     }
     for (size_t i = 0; i < state->restore_count; i++) {

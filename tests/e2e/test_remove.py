@@ -7,7 +7,7 @@ import os
 import pty
 import subprocess
 
-from harness import BIN, Case, Group, cairn, cairn_json, main, rng, wait_until
+from harness import BIN, Case, Failure, Group, cairn, cairn_json, main, rng, wait_until
 
 
 def at(daemon):
@@ -63,6 +63,8 @@ class Remove(Case):
         self.assertEqual(again.restore(), (30, 1, False))
         again.end()
         self.removed(daemon, "--yes")
+        self.assertRaisesRegex(Failure, "INVALID.*demo/run, which was removed.*open that one, which begins anew", Group, self.bed,
+                               daemon.url("demo/Run"))
         cairn("gc", "--now", "demo/run", *where, check=0)
         self.assertEqual(daemon.files("runs/demo/run/checkpoints/*/*"), [])
         cairn("undelete", "demo/run", "--all", *where, check=0)

@@ -134,6 +134,7 @@ static void test_what_is_used_or_pinned_is_not_removed(void **state)
     assert_int_equal(mark(f, EVENT_UNPIN, 1, &pinned), 0);
     assert_int_equal(core_open(f, &first, 60, 7), 0);
     assert_int_equal(remove_run(f), CAIRN_E_DENIED);
+    assert_non_null(strstr(f->verdict.diag.text, "given up 5 s after it began"));
     assert_int_equal(core_abort(f, ID(1, 60), 7), 0);
     struct actor other = {.token = 6, .world_size = 1, .newest_seen = 1};
     assert_int_equal(core_begin(f, &other, LATEST, true), 0);
