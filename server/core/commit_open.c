@@ -179,6 +179,7 @@ void on_leave(struct step *step)
         !token_equal(&term->entry.token, &step->event->u.leave)) {
         return;
     }
+    CHECK(term->term == state->newest_term);
     struct entry_left entry = {.wall_ns = step->event->wall_ns};
     char key[ENTRY_KEY_MAX];
     struct buf buf;

@@ -329,6 +329,7 @@ void session_leave(struct session *session)
     if (session->state != SESSION_JOINED || session->viewer || session->join.rank != 0) {
         return;
     }
+    CHECK(session->run != NULL);
     struct request *request = request_new(session, 0, NULL);
     if (request) {
         request->step = (struct run_req){.done = on_left};

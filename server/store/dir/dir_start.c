@@ -270,6 +270,7 @@ static int check_record(struct dir_store *store, const struct uuid *expected, st
 static int raise_epoch(struct dir_store *store, uint64_t by, struct diag *diag)
 {
     struct store_record_update raise;
+    CHECK(by > 0);
     struct diag why = DIAG_INIT;
     uint64_t version, before = store->base.caps.epoch;
     int rc =
