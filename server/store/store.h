@@ -229,7 +229,7 @@ struct store_caps {
     bool shared;      /* other daemons may write to the store at the same time */
     char name[16];    /* "dir", "memory" */
     struct uuid uuid; /* from the store record */
-    uint64_t epoch;   /* raised at every start of a daemon on the store */
+    uint64_t epoch;   /* raised at every start of a daemon, unless a directory's disk is full */
     bool read_only;
     /* "its file system is mounted read-only"; "" if the caller asked for it. */
     char read_only_why[64];
