@@ -473,6 +473,20 @@ static bool are_same_quotas(const struct quota_table *a, const struct quota_tabl
     return same;
 }
 
+static bool are_same_policies(const struct policy_table *a, const struct policy_table *b)
+{
+    bool same = a->count == b->count;
+    for (size_t i = 0; same && i < a->count; i++) {
+        const struct policy_row *x = &a->rows[i], *y = &b->rows[i];
+        same = strcmp(x->pattern, y->pattern) == 0 && x->option_count == y->option_count;
+        for (unsigned k = 0; same && k < x->option_count; k++) {
+            same = strcmp(x->options[k].name, y->options[k].name) == 0 &&
+                   strcmp(x->options[k].value, y->options[k].value) == 0;
+        }
+    }
+    return same;
+}
+
 void config_reload(struct config *config, const struct config *fresh,
                    void (*differs)(void *user, const char *section, const char *name,
                                    bool is_taken),
@@ -496,7 +510,7 @@ void config_reload(struct config *config, const struct config *fresh,
     if (!are_same_quotas(&config->quotas, &fresh->quotas)) {
         differs(user, "quota", "", true);
     }
-    if (memcmp(&config->retention, &fresh->retention, sizeof(config->retention)) != 0) {
+    if (!are_same_policies(&config->retention, &fresh->retention)) {
         differs(user, "retention", "", true);
     }
     config->quotas = fresh->quotas;

@@ -26,7 +26,7 @@ def ranks(daemon, tmp_path_factory):
          str(folder / f"result{rank}.json")], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
         env=dict(os.environ, OMP_NUM_THREADS="1", GLOO_SOCKET_IFNAME="lo")) for rank in range(2)]
     try:
-        outputs = [process.communicate(timeout=240)[0] for process in processes]
+        outputs = [process.communicate(timeout=600)[0] for process in processes]
     finally:
         for process in processes:
             process.kill()

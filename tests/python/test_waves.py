@@ -36,7 +36,7 @@ def test_a_daemon_killed_in_the_middle_of_waves(own_daemon, after):
     url = own_daemon.url("waves")
     most = 0
     before = arena_bytes()  # of what other tests keep open
-    with Checkpointer(url, state, on_error="raise", arena_bytes=ARENA) as ck:
+    with Checkpointer(url, state, on_error="raise", arena_bytes=ARENA, when_down="wait") as ck:
         handles = []
         saving = threading.Thread(target=lambda: handles.append(ck.save(1)), daemon=True)
         saving.start()
