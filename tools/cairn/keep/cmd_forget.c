@@ -117,6 +117,11 @@ static int prepare(struct job *job, struct diag *diag)
     }
     job->mark.by_policy = job->mark.option_count == 0 && job->mark.selector_count == 0;
     bool many = own->project != NULL || own->runs.count > 0 || own->all;
+    if (status == 0 && own->now && job->mark.by_policy && !many) {
+        return diag_set(diag, CAIRN_E_INVALID,
+                        "--now frees for good, and neither a checkpoint nor a rule is given; give "
+                        "one, or reclaim what is forgotten already with `cairn gc --now RUN`");
+    }
     if (status == 0 && job->cli->run_text == NULL && !many) {
         status = diag_set(diag, CAIRN_E_INVALID,
                           "no run is named: give RUN, --project NAME, --run PATTERN or --all");
@@ -215,11 +220,12 @@ static void show_waiting(const struct job *job, const char *name, const struct m
 {
     char waiting[32], until[160];
     bool one = marked->forgotten == 1;
-    if (marked->forgotten == 0 || (job->own->now && !job->own->dry_run)) {
+    bool now = job->own->now && !marked->removed;
+    if (marked->forgotten == 0 || (now && !job->own->dry_run)) {
         return; /* with --now the report of garbage collection says it */
     }
     format_bytes(marked->forgotten_bytes, sizeof(waiting), waiting);
-    if (job->own->now) { /* the dry run of garbage collection finds nothing newly forgotten */
+    if (now) { /* the dry run of garbage collection finds nothing newly forgotten */
         printf("%s: %s of %" PRIu64 " forgotten checkpoint%s, with those above, would be reclaimed "
                "at once and be gone for good, unless an open save or a restore uses %s\n",
                name, waiting, marked->forgotten, plural(marked->forgotten), one ? "it" : "them");
@@ -279,7 +285,8 @@ static bool forget_in(struct job *job, const struct run_name *name)
         job->failed_count++;
     } else {
         job->refused_count += marked->refused_count;
-        if (!by_name(job) || marked->refused_count == 0) { /* refused: nothing of it is done */
+        /* Refused: nothing of it is done. A run that its policy removes can be brought back. */
+        if (by_name(job) ? marked->refused_count == 0 : !marked->removed) {
             job->names[job->name_count++] = *name;
         }
         if (by_name(job)) { /* what a policy spares is what it is for: the table says why */

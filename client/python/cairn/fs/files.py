@@ -15,7 +15,7 @@ import os
 import sys
 import threading
 import weakref
-from typing import Any, Callable, Iterable, Optional
+from typing import Any, Callable, Optional
 
 from ..errors import BusyError, ExistsError, InvalidError
 
@@ -30,7 +30,6 @@ class WriteFile(io.FileIO):
     def __init__(self, name: str, on_close: Callable[["WriteFile", bool], None]) -> None:
         super().__init__(os.memfd_create("cairn-file", os.MFD_CLOEXEC), "w+b")
         self.path, self._on_close = name, on_close
-        self.on_end: Optional[Callable[[bool], None]] = None  # in a transaction: its end, and whether that commits
         self._outer = sys.exc_info()[1]
         self._discard = False
 
@@ -38,8 +37,6 @@ class WriteFile(io.FileIO):
         """Closes it; nothing of it stays."""
         self._discard = True
         self.close()
-        if self.on_end is not None:
-            self.on_end(False)
 
     def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
         self._discard = self._discard or kind is not None
@@ -60,10 +57,7 @@ class WriteFile(io.FileIO):
         self._on_close(self, keep)
 
     def commit(self) -> None:
-        """The end of an fsspec transaction; elsewhere ``close`` has done it."""
-        self.close()
-        if self.on_end is not None:
-            self.on_end(True)
+        """For fsspec's transactions; ``close`` has done it."""
 
 
 class Content:
@@ -73,12 +67,6 @@ class Content:
         self.fd, self.size = fd, os.fstat(fd).st_size
         self._map: Optional[mmap.mmap] = None
         self._view: Any = None
-
-    @classmethod
-    def of_size(cls, size: int) -> "Content":
-        fd = os.memfd_create("cairn-file", os.MFD_CLOEXEC)
-        os.ftruncate(fd, size)
-        return cls(fd)
 
     def address(self) -> int:
         if self.size == 0:
@@ -105,12 +93,6 @@ class Content:
             self.fd = -1
 
 
-def say(text: str) -> None:
-    """On stderr, which may be None, or closed."""
-    with contextlib.suppress(AttributeError, OSError, ValueError):
-        print("cairn: " + text, file=sys.stderr, flush=True)
-
-
 class WriteTree:
     """The files of a checkpoint that is not committed yet. ``state``: "open", "sealing", "done"."""
 
@@ -119,22 +101,17 @@ class WriteTree:
         self.lock = threading.RLock()
         self.files: dict = {}  # inner path -> Content
         self.writing: Any = weakref.WeakValueDictionary()  # inner path -> WriteFile; dropping one discards it
-        self.base: Any = None  # what is committed under this name: a remote.Entry; its files stay, unless ...
-        self.removed: set = set()  # ... they are written anew or are among these
-        self.torn: set = set()  # files that an exception discarded, and that were not written again
+        self.folders: set = set()
         self.meeting: Any = None  # of several ranks that write it (ranks.py)
         self.is_sealed_elsewhere = False  # another rank has asked for it: until the end nobody here may use it
-        self.commit: Any = None  # by the file system that began it
-        self.is_warned = False
         self._is_told = False
-        self._names: list = []  # of what was in it when it was closed
         self.ended = threading.Event()
 
     def open(self, inner: str, exclusive: bool, on_close: Callable) -> WriteFile:
         with self.lock:
             if self.state != "open":
                 raise ExistsError.of(f"{self.name}: the checkpoint is being committed, so no file can be added; write files before the marker")
-            if inner in self.writing or (exclusive and inner in self.listing()):
+            if inner in self.writing or (exclusive and inner in self.files):
                 raise FileExistsError(f"{self.name}/{inner} is " + ("already open for writing" if inner in self.writing
                                                                     else "already there"))
             file = self.writing[inner] = WriteFile(inner, on_close)
@@ -145,24 +122,10 @@ class WriteTree:
             if self.writing.get(file.path) is file:
                 del self.writing[file.path]
             if keep and self.state == "open":
-                if (old := self.files.pop(file.path, None)) is not None:
-                    old.close()
+                self.remove(file.path)
                 self.files[file.path] = Content(file.kept_fd)
-                self.torn.discard(file.path)
             elif keep:
                 os.close(file.kept_fd)
-            else:
-                self.torn.add(file.path)
-
-    def listing(self) -> dict:
-        """path -> size, with what is committed and stays."""
-        with self.lock:
-            return {**self.carried(self.files), **self.sizes()}
-
-    def carried(self, written: Iterable) -> dict:
-        """path -> size of the committed files that stay beside those that are written."""
-        files = self.base.files if self.base is not None else {}
-        return {inner: size for inner, size in files.items() if inner not in self.removed and inner not in written}
 
     def must_be_idle(self) -> None:
         """Files that are being committed stay: libcairn reads their memory, and must not find another mapping there."""
@@ -173,24 +136,19 @@ class WriteTree:
     def remove(self, inner: str) -> bool:
         with self.lock:
             self.must_be_idle()
-            known = inner in self.listing()
             content = self.files.pop(inner, None)
             if content is not None:
                 content.close()
-            self.removed.add(inner)
-            self.torn.discard(inner)
-            return known
+            return content is not None
 
-    def rename(self, old: str, new: str) -> bool:
-        """False: it is not among the files that were written here."""
+    def rename(self, old: str, new: str) -> None:
         with self.lock:
             self.must_be_idle()
             if old not in self.files:
-                return False
+                raise FileNotFoundError(f"{self.name}/{old}")
             content = self.files.pop(old)
             self.remove(new)
             self.files[new] = content
-            return True
 
     def seal_elsewhere(self) -> dict:
         """Another rank seals: path -> size. Even when that fails, the tree is dropped when all have been told."""
@@ -216,20 +174,21 @@ class WriteTree:
         """Says on stderr, once, which files of this process go with the tree, and what would have kept them. For a loss that
         no exception tells of; a ResourceWarning would be hidden, since Python shows none unless it is asked to."""
         with self.lock:
-            names, is_told = sorted({*self.files, *self.writing}) or self._names, self._is_told
+            names, is_told = sorted({*self.files, *self.writing}), self._is_told
             self._is_told = True
         if not names or is_told:
             return
         shown = ", ".join(map(repr, names[:_NAMES_SHOWN]))
         more = f" and {len(names) - _NAMES_SHOWN} more" if len(names) > _NAMES_SHOWN else ""
-        text = (f"{self.name} was not committed: {why}. {len(names)} {'file is' if len(names) == 1 else 'files are'} "
+        text = (f"cairn: {self.name} was not committed: {why}. {len(names)} {'file is' if len(names) == 1 else 'files are'} "
                 f"lost: {shown}{more}. Write the folder again and, before the process ends, close its marker (.metadata, "
-                f"model.safetensors.index.json, trainer_state.json, a name given by markers=) or call cairn.fs.seal({self.name!r}).")
-        say(text)
+                f"model.safetensors.index.json, a name given by markers=) or call cairn.fs.seal({self.name!r}).")
+        with contextlib.suppress(AttributeError, OSError, ValueError):  # stderr may be None, or closed
+            print(text, file=sys.stderr, flush=True)
 
     def close(self) -> None:
         with self.lock:
-            self.state, self._names = "done", sorted({*self.files, *self.writing})
+            self.state = "done"
             for inner in list(self.files):
                 self.remove(inner)
         self.ended.set()

@@ -1,49 +1,63 @@
 # SPDX-License-Identifier: Apache-2.0
 """CairnFileSystem: a run of Cairn as a tree of files, for fsspec and whatever takes its URLs.
 
-A folder whose name holds a step is a checkpoint of kind files. What is written into it stays in this process, in memory,
-until a marker is closed or renamed into place (``.metadata``, ``seal``, the end of a transaction and others) or the process
-ends; then it is committed as a whole, and closing the marker waits for that. Before, only the process that writes sees it.
-A file that stands where the folder would (``epoch=3-step=500.ckpt``) is a checkpoint by itself, and so is, in a run of
-their own, all that lies in no such folder (``last.ckpt``). Writing what is committed begins its next version.
+A folder ``step-100`` is a checkpoint of kind files. What is written into it stays in this process, in memory, until a
+marker is closed or renamed into place (``.metadata``, ``model.safetensors.index.json``, or ``seal``); then it is
+committed as a whole, and closing the marker waits for that. Before, only the process that writes sees it; afterwards
+nothing of it changes. A file that stands where the folder would (``epoch=3-step=500.ckpt``) is a checkpoint by itself.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextvars
+import atexit
 import errno
 import io
+import multiprocessing
+import multiprocessing.util
 import os
+import threading
 from typing import Any, Iterable, Optional
 
 from fsspec.asyn import AsyncFileSystem
 from fsspec.spec import AbstractBufferedFile
 
-from ..errors import CairnError, UnsupportedError
-from .commits import of_this_process, readers, run_of
+from ..client import Result
+from ..errors import CairnError, ExistsError, InvalidError, UnsupportedError
 from .files import WriteFile, WriteTree
 from .paths import Place, place_of, place_to_read, strip
-from .ranks import meeting_of
-from .remote import Entry, Reader
+from .ranks import Deal, meeting_of
+from .remote import Committer, Reader
 
-MARKERS = frozenset((".metadata", "model.safetensors.index.json", "trainer_state.json"))
-_LATE = "meta.pt"  # Lightning's, written behind DCP's .metadata
+MARKERS = frozenset((".metadata", "model.safetensors.index.json"))
 
-_bulk: contextvars.ContextVar = contextvars.ContextVar("cairn_fs_bulk", default=None)  # trees to commit at a call's end
+_lock = threading.Lock()
+_trees: dict = {}  # (run URL, step) -> WriteTree; shared by all instances of a process
+_committers: dict = {}
+_readers: dict = {}
+_done: dict = {}  # (process, run URL) -> steps that it committed
+_children: set = set()  # processes that multiprocessing has started, where _leave is registered
+
+
+def _of_this_process(table: dict, key: Any, make: Any) -> Any:
+    """The entry, made anew in a forked child."""
+    with _lock:
+        if key not in table or table[key].pid != os.getpid():
+            table[key] = make()
+        return table[key]
 
 
 class ReadFile(AbstractBufferedFile):
     """A committed file, read by ranges, always of the same (term, step)."""
 
-    def __init__(self, fs: "CairnFileSystem", path: str, place: Place, entry: Entry, **kwargs: Any) -> None:
-        self._place, self._entry = place, entry
-        super().__init__(fs, path, "rb", size=entry.files[place.inner], **kwargs)
+    def __init__(self, fs: "CairnFileSystem", path: str, place: Place, term: int, size: int, **kwargs: Any) -> None:
+        self._place, self._term, self._length = place, term, size
+        super().__init__(fs, path, "rb", size=size, **kwargs)
 
     def _fetch_range(self, start: int, end: int) -> bytes:
-        inner, size = self._place.inner, self._entry.files[self._place.inner]
-        return self.fs._reader(self._place.run_url).read(self._entry.step, self._entry.term,
-                                                         [(inner, size, start, min(end, size))])[0]
+        end = min(end, self._length)
+        return self.fs._reader(self._place).read(self._place.step, self._term,
+                                                 [(self._place.inner, self._length, start, end)])[0]
 
 
 class _Text(io.TextIOWrapper):
@@ -58,7 +72,8 @@ class _Text(io.TextIOWrapper):
 class CairnFileSystem(AsyncFileSystem):
     """Runs of Cairn as an fsspec file system, for URLs that begin with ``cairn://`` or ``cairn+unix://``.
 
-    Errors are FileNotFoundError and the like where Python's files have them, else CairnError by name.
+    Errors are FileNotFoundError and the like where Python's files have them, else CairnError by name. Committed files
+    cannot be written, renamed or removed.
 
     Args:
         *args: As for fsspec.AsyncFileSystem.
@@ -92,130 +107,99 @@ class CairnFileSystem(AsyncFileSystem):
 
     # --- where things are -----------------------------------------------------------------------------
 
-    def _reader(self, run_url: str) -> Reader:
-        key = (run_url, tuple(sorted(self._options.items())))
-        return of_this_process(readers, key, lambda: Reader(run_url, self._options))
+    def _reader(self, place: Place) -> Reader:
+        key = (place.run_url, tuple(sorted(self._options.items())))
+        return _of_this_process(_readers, key, lambda: Reader(place.run_url, self._options))
+
+    def _committer(self, place: Place, deal: Optional[Deal]) -> Committer:
+        share = (deal.token, deal.rank, deal.world_size) if deal is not None else ()
+        key = (place.run_url, share, tuple(sorted(self._options.items())))
+        return _of_this_process(_committers, key, lambda: Committer(place.run_url, self._options, *share))
 
     def _tree(self, place: Place) -> Optional[WriteTree]:
         """The tree that this process is writing at the place. While another rank seals it, this waits for the end: the
         sealer may know that all is committed, and go on, before this process does."""
         while True:
-            tree = run_of(place.run_url).trees.get(place.name or place.inner)
-            if tree is None or not tree.is_sealed_elsewhere:
+            with _lock:
+                tree = _trees.get((place.run_url, place.step))
+            if tree is None or tree.pid != os.getpid():
+                return None
+            if not tree.is_sealed_elsewhere:
                 return tree
             tree.ended.wait()
 
     def _tree_to_write(self, place: Place) -> WriteTree:
-        run = run_of(place.run_url)
         self._tree(place)  # for the end of an earlier one
-
-        def make() -> WriteTree:
-            tree = WriteTree(f"cairn://{place.root}/{place.name or place.inner}")
-            tree.commit = lambda: self._commit(place, tree)
-            if not place.is_loose:
-                tree.base = self._reader(place.run_url).find(place.name, place.step)
-                tree.meeting = meeting_of(place.run_url, place.name)
-            if tree.meeting is not None:
-                tree.meeting.watch(tree.seal_elsewhere,
-                                   lambda deal, why="": run.commit_share(place, tree, self._options, deal, why))
+        if place.step in _done.get((os.getpid(), place.run_url), ()):
+            raise ExistsError.of(f"cairn://{place.root}/{place.name} was already committed by this process; a step can be "
+                                 "written once")
+        with _lock:
+            tree = _trees.get((place.run_url, place.step))
+            if tree is None or tree.pid != os.getpid():
+                _leave_with_the_child()
+                tree = WriteTree(f"cairn://{place.root}/{place.name}")
+                tree.meeting = meeting_of(place.run_url, place.step)
+                _trees[place.run_url, place.step] = tree
+                if tree.meeting is not None:
+                    tree.meeting.watch(tree.seal_elsewhere, lambda deal, why="": self._commit_share(place, tree, deal, why))
             return tree
 
-        return run.tree(place.name or place.inner, make)
-
-    def _look(self, place: Place) -> tuple:
-        """(tree, entry, path -> size or None) of the checkpoint at a place: what is being written here, else what is
-        committed, the base of the tree."""
-        tree, reader = self._tree(place), self._reader(place.run_url)
-        if place.is_loose:
-            return tree, *self._loose(place.run_url)
+    def _listing(self, place: Place) -> Optional[tuple]:
+        """(term or None, path -> size) of a checkpoint: what is being written here, else what is committed."""
+        tree = self._tree(place)
         if tree is not None:
-            return tree, tree.base, tree.listing()
-        entry = reader.find(place.name, place.step) if place.step is not None else None
-        return None, entry, entry.files if entry is not None else None
-
-    def _loose(self, loose_url: str) -> tuple:
-        """(entry, path -> size) of the loose files of a run."""
-        entry = self._reader(loose_url).newest()
-        files = dict(entry.files) if entry is not None else {}
-        for item in list(run_of(loose_url).trees.values()):
-            files.update(item.sizes())
-        return entry, files
+            with tree.lock:
+                return None, {inner: content.size for inner, content in tree.files.items()}
+        return self._reader(place).index(place.step)
 
     # --- looking --------------------------------------------------------------------------------------
 
     def _info_now(self, path: str) -> dict:
         place = place_to_read(path)
-        folder = {"name": place.path, "size": 0, "type": "directory"}
-        if not place.below:
-            return folder
-        files = self._look(place)[2]
-        if place.inner in (files or {}):
-            return {"name": place.path, "size": files[place.inner], "type": "file"}
-        head = place.inner + "/" if place.inner else ""
-        if files is not None and (any(name.startswith(head) for name in files) if head else True):
-            return folder
-        if self._is_made(place) or (place.is_loose and self._names_below(place)):
-            return folder
-        raise FileNotFoundError(f"cairn://{place.path}")
-
-    def _is_made(self, place: Place) -> bool:
-        """By mkdir."""
-        return any(folder == place.below or folder.startswith(place.below + "/") for folder in run_of(place.main_url).folders)
-
-    def _names_below(self, place: Place) -> dict:
-        """The rest of each checkpoint's name -> what is committed there, or None of what is being written, of the run or a
-        folder above checkpoints."""
-        head = place.inner + "/" if place.inner else ""
-        names: dict = dict.fromkeys(run_of(place.main_url).trees)
-        names.update(self._reader(place.main_url).names())
-        return {name[len(head):]: item for name, item in names.items() if name.startswith(head)}
+        if place.step is None:
+            return {"name": place.root, "size": 0, "type": "directory"}
+        full = f"{place.root}/{place.name}" + (f"/{place.inner}" if place.inner else "")
+        listing = self._listing(place)
+        if listing is None:
+            raise FileNotFoundError(f"cairn://{full}")
+        files, tree = listing[1], self._tree(place)
+        if place.inner in files:
+            return {"name": full, "size": files[place.inner], "type": "file"}
+        if (not place.inner or any(name.startswith(place.inner + "/") for name in files)
+                or (tree is not None and place.inner in tree.folders)):
+            return {"name": full, "size": 0, "type": "directory"}
+        raise FileNotFoundError(f"cairn://{full}")
 
     def _ls_now(self, path: str) -> list:
         place = place_to_read(path)
+        if place.step is None:
+            return self._ls_run(place)
         info = self._info_now(path)
         if info["type"] == "file":
             return [info]
-        found: dict = {}
-        files = (self._look(place)[2] or {}) if place.below else self._loose(place.loose_url)[1]
+        listing = self._listing(place)
         head = place.inner + "/" if place.inner else ""
-        for name, size in files.items():
+        found: dict = {}
+        for name, size in (listing[1] if listing else {}).items():
             if name.startswith(head) and name:
                 first, slash, _ = name[len(head):].partition("/")
                 found[first] = {"name": f"{info['name']}/{first}", "size": 0 if slash else size,
                                 "type": "directory" if slash else "file"}
-        if place.step is None:
-            for name, item in self._names_below(place).items():
-                first, slash, _ = name.partition("/")
-                row = {} if slash else self._row(place.main_url, item, head + name)
-                found[first] = {"size": 0, "type": "directory", **row, "name": f"{info['name']}/{first}"}
-        within = place.below + "/" if place.below else ""
-        for folder in run_of(place.main_url).folders:
-            if folder.startswith(within):
-                first = folder[len(within):].partition("/")[0]
-                found.setdefault(first, {"name": f"{info['name']}/{first}", "size": 0, "type": "directory"})
         return [found[name] for name in sorted(found)]
 
-    def _row(self, run_url: str, item: Any, name: str) -> dict:
-        """What ``ls`` says of a checkpoint."""
-        if item is None:
-            files = run_of(run_url).trees[name].listing()
-            return {"size": files[""], "type": "file"} if "" in files else {}
-        row = {"term": item.term, "step": item.step, "created": item.commit_time, "bytes": item.plain_bytes}
-        if any(tag.startswith("file") for tag in item.tags or ()):
-            entry = self._reader(run_url).entry(item)
-            row.update({"size": entry.files.get("", 0) if entry is not None else 0, "type": "file"})
-        return row
+    def _ls_run(self, place: Place) -> list:
+        """Checkpoints as step-N, whatever they were called when they were written; a name is only a way to say N."""
+        rows = {item.step: {"name": f"{place.root}/step-{item.step}", "size": 0, "type": "directory",
+                            "term": item.term, "created": item.commit_time, "bytes": item.plain_bytes}
+                for item in reversed(self._reader(place).steps())}
+        with _lock:
+            mine = [key[1] for key, tree in _trees.items() if key[0] == place.run_url and tree.pid == os.getpid()]
+        for step in mine:
+            rows.setdefault(step, {"name": f"{place.root}/step-{step}", "size": 0, "type": "directory"})
+        return [rows[step] for step in sorted(rows)]
 
     async def _info(self, path: str, **_: Any) -> dict:
         return await asyncio.to_thread(self._info_now, self._strip_protocol(path))
-
-    async def _exists(self, path: str, **_: Any) -> bool:
-        """An error of the server's is raised: it says nothing about the file."""
-        try:
-            await self._info(path)
-            return True
-        except FileNotFoundError:
-            return False
 
     async def _ls(self, path: str, detail: bool = True, **_: Any) -> list:
         rows = await asyncio.to_thread(self._ls_now, self._strip_protocol(path))
@@ -233,23 +217,22 @@ class CairnFileSystem(AsyncFileSystem):
             except FileNotFoundError as error:
                 results[idx] = error
                 continue
-            key = place.inner if place.is_loose else ""
-            groups.setdefault((place.run_url, place.name, key), (place, []))[1].append((idx, place.inner, start, end))
+            groups.setdefault((place.run_url, place.step), (place, []))[1].append((idx, place.inner, start, end))
         for place, items in groups.values():
-            tree, entry, files = self._look(place)
-            reads: list = []
+            tree, listing = self._tree(place), self._listing(place) if place.step is not None else None
+            files, reads = (listing[1] if listing is not None else {}), []
             for idx, inner, start, end in items:
-                if inner not in (files or {}):
+                if inner not in files:
                     results[idx] = FileNotFoundError(f"cairn://{wanted[idx][0]}")
                     continue
                 a, b = _clip(start, end, files[inner])
-                if tree is not None and inner in tree.files:
+                if tree is not None:
                     results[idx] = tree.files[inner].read(a, b)
                 else:
                     reads.append((idx, (inner, files[inner], a, b)))
             if reads:
                 try:
-                    data = self._reader(place.run_url).read(entry.step, entry.term, [read for _, read in reads])
+                    data = self._reader(place).read(place.step, listing[0], [read for _, read in reads])
                 except CairnError as error:
                     data = [error] * len(reads)
                 for (idx, _), part in zip(reads, data):
@@ -292,106 +275,88 @@ class CairnFileSystem(AsyncFileSystem):
              compression: Any = None, **kwargs: Any) -> Any:
         if "b" not in mode and compression is None and set(mode) & set("wx"):
             text = {key: kwargs.pop(key) for key in ("encoding", "errors", "newline") if key in kwargs}
-            return _Text(io.BufferedWriter(self._create(path, mode.replace("t", "") + "b")), **text)
+            return _Text(io.BufferedWriter(self._open(self._strip_protocol(path), mode.replace("t", "") + "b")), **text)
         return super().open(path, mode, block_size=block_size, cache_options=cache_options, compression=compression,
                             **kwargs)
-
-    def _create(self, path: str, mode: str = "wb") -> WriteFile:
-        """As ``open`` does."""
-        file = self._open(self._strip_protocol(path), mode, autocommit=not self._intrans)
-        if self._intrans:
-            self.transaction.files.append(file)
-        return file
 
     def _open(self, path: str, mode: str = "rb", block_size: Any = None, autocommit: bool = True,
               cache_options: Any = None, **kwargs: Any) -> Any:
         place = place_to_read(path) if mode == "rb" else place_of(path)
-        if not place.below:
+        if place.step is None:
             raise IsADirectoryError(f"cairn://{path}")
         if mode in ("wb", "xb", "w+b", "wb+"):
-            if mode == "xb" and place.is_loose and place.inner in self._look(place)[2]:
-                raise FileExistsError(f"cairn://{path} is already there")
-            tree = self._tree_to_write(place)
-            file = tree.open(place.inner, mode == "xb", lambda file, keep: self._closed(place, tree, file, keep))
             if not autocommit:
-                file.on_end = lambda commits: self._end_of_transaction(place, tree, commits)
-            return file
+                raise UnsupportedError.of("fsspec's transactions are not supported: close the marker, or call seal")
+            tree = self._tree_to_write(place)
+            return tree.open(place.inner, mode == "xb", lambda file, keep: self._closed(place, tree, file, keep))
         if mode != "rb":
             raise UnsupportedError.of(f"cairn://{path}: mode {mode!r}; files can only be read (rb) or written as new files (wb, xb)")
-        tree, entry, files = self._look(place)
-        if place.inner not in (files or {}):
+        tree, listing = self._tree(place), self._listing(place)
+        if listing is None or place.inner not in listing[1]:
             raise FileNotFoundError(f"cairn://{path}")
-        if tree is not None and place.inner in tree.files:
+        if tree is not None:
             return tree.files[place.inner].reader()
-        return ReadFile(self, path, place, entry, block_size=block_size or "default", cache_options=cache_options)
+        return ReadFile(self, path, place, listing[0], listing[1][place.inner], block_size=block_size or "default",
+                        cache_options=cache_options)
 
     def _closed(self, place: Place, tree: WriteTree, file: WriteFile, keep: bool) -> None:
         tree.closed(file, keep)
-        if keep and self._is_marker(place, tree) and file.on_end is None:
-            self._commit_at_the_end(place, tree)
-        elif not keep:
-            self._forget_if_empty(place, tree)
-
-    def _is_marker(self, place: Place, tree: WriteTree) -> bool:
-        return (place.is_loose or not place.inner or place.inner in self._markers
-                or (place.inner == _LATE and ".metadata" in tree.carried(())))
-
-    def _forget_if_empty(self, place: Place, tree: WriteTree) -> None:
-        if not tree.files and not tree.writing and not tree.removed:
-            run_of(place.run_url).forget(tree)
-
-    def _end_of_transaction(self, place: Place, tree: WriteTree, commits: bool) -> None:
-        """All folders of it are complete, and are committed by the first of their files."""
-        if tree.state != "open":
-            return
-        if commits:
+        if keep and self._is_marker(place):
             self._commit(place, tree)
-        else:
-            tree.remove(place.inner)
-            tree.removed.discard(place.inner)
-            self._forget_if_empty(place, tree)
+        elif not keep and not tree.files and not tree.writing and not tree.folders:
+            self._forget(place, tree)
+
+    def _is_marker(self, place: Place) -> bool:
+        return place.inner in self._markers or not place.inner
+
+    def _forget(self, place: Place, tree: WriteTree) -> None:
+        with _lock:
+            if _trees.get((place.run_url, place.step)) is tree:
+                del _trees[place.run_url, place.step]
+        if tree.meeting is not None:
+            tree.meeting.leave()
+
+    def _drop(self, place: Place, tree: WriteTree) -> None:
+        try:
+            self._forget(place, tree)
+        finally:
+            tree.close()
 
     def _commit(self, place: Place, tree: WriteTree) -> None:
-        run, reader = run_of(place.run_url), self._reader(place.run_url)
-        if not place.is_loose:
-            run.commit(place, tree, reader, self._options)
-            return
+        """All or nothing: after an error the files are gone, and may be written again."""
         tree.start_sealing()
         try:
-            run.commit_loose(tree.files, reader, self._options)
+            index = tree.sizes()
+            deal = tree.meeting.seal(index) if tree.meeting is not None else None
+            index = deal.index if deal is not None else index
+            if "" in index and len(index) > 1:
+                raise InvalidError.of(f"{tree.name} was written both as a file and as a folder")
+            committer = self._committer(place, deal)
+            op = committer.start(place.step, tree.files, index)
+            if deal is not None:
+                tree.meeting.wait(op)
+            self._committed(place, committer.finish(op))
         finally:
-            run.drop(tree)
+            self._drop(place, tree)
 
-    def _commit_at_the_end(self, place: Place, tree: WriteTree) -> None:
-        """Of a call that writes many files; else now."""
-        bulk = _bulk.get()
-        if bulk is None:
-            self._commit(place, tree)
-        else:
-            bulk.append((place, tree))
-
-    async def _many(self, call: Any) -> Any:
-        """Awaits a call that writes many files; then commits the folders whose markers were among them."""
-        trees: list = []
-        token = _bulk.set(trees)
+    def _commit_share(self, place: Place, tree: WriteTree, deal: Optional[Deal], why: str) -> None:
+        """Commits this process's part of a tree that another rank seals, or drops it where ``deal`` is None. Nobody waits for
+        this in this process, so stderr hears of a loss and its reason."""
         try:
-            result = await call
+            if deal is None:
+                tree.tell_lost(why)
+            else:
+                committer = self._committer(place, deal)
+                self._committed(place, committer.finish(committer.start(place.step, tree.files, None)))
+        except CairnError as error:
+            tree.tell_lost(str(error))
+            raise
         finally:
-            _bulk.reset(token)
-            for place, tree in trees:
-                if tree.state == "open":
-                    await asyncio.to_thread(self._commit, place, tree)
-        return result
+            self._drop(place, tree)
 
-    async def _put(self, *args: Any, **kwargs: Any) -> Any:
-        return await self._many(super()._put(*args, **kwargs))
-
-    async def _pipe(self, *args: Any, **kwargs: Any) -> Any:
-        return await self._many(super()._pipe(*args, **kwargs))
-
-    async def _copy(self, path1: Any, path2: Any, **kwargs: Any) -> None:
-        """The URL of a Unix socket has a question mark, which fsspec takes for a pattern."""
-        await self._many(super()._copy(_bare(path1), _bare(path2), **kwargs))
+    def _committed(self, place: Place, result: Result) -> None:
+        with _lock:
+            _done.setdefault((os.getpid(), place.run_url), set()).add(result.step)
 
     def seal(self, path: str) -> None:
         """Commits what was written into a folder, and returns when it is durable.
@@ -409,73 +374,61 @@ class CairnFileSystem(AsyncFileSystem):
         self._commit(place, tree)
 
     def mv(self, path1: str, path2: str, recursive: bool = False, maxdepth: Any = None, **_: Any) -> None:
-        """A marker that gets its name commits, and so does a folder that is renamed."""
+        """Inside what is being written. A marker that gets its name commits; so does a folder that is renamed to another
+        name of the same step."""
         old, new = place_of(path1), place_of(path2)
-        run, tree = run_of(old.run_url), self._tree(old)
-        same = (old.run_url, old.name) == (new.run_url, new.name) and not old.is_loose
-        if same and tree is not None and tree.rename(old.inner, new.inner):
-            if self._is_marker(new, tree):
-                self._commit(new, tree)
-        elif old.path != new.path:
-            self.copy(path1, path2, recursive=recursive or not old.inner)
-            if new.step is not None and not new.inner and (made := self._tree(new)) is not None:
-                self._commit(new, made)
-            self._rm_now(path1, True)
-
-    def _rm_now(self, path: str, recursive: bool) -> None:
-        """What is committed is forgotten, through retention's guard; of a folder that goes on there is a version without it."""
-        place = place_of(path)
-        if not place.below:
-            raise UnsupportedError.of(f"cairn://{place.path}: a run cannot be removed by its path; use `cairn rm`")
-        info = self._info_now(path)  # FileNotFoundError where there is nothing
-        folders = run_of(place.main_url).folders
-        folders -= {folder for folder in folders if folder == place.below or folder.startswith(place.below + "/")}
-        tree, entry, files = self._look(place)
-        gone = [name for name in files or {} if name == place.inner or name.startswith(place.inner + "/") or not place.inner]
-        if place.is_loose:
-            if gone:
-                run_of(place.run_url).commit_loose(dict.fromkeys(gone), self._reader(place.run_url), self._options)
-            for name in self._names_below(place) if info["type"] == "directory" else ():
-                self._rm_now(f"{place.path}/{name}", True)
-        elif tree is not None:
-            with tree.lock:  # between the two nobody begins to commit it
-                tree.must_be_idle()
-                for name in gone:
-                    tree.remove(name)
-                if not place.inner:
-                    tree.close()
-            if not place.inner:
-                run_of(place.run_url).forget(tree)
-        if entry is not None and not place.is_loose and not place.inner:
-            self._reader(place.run_url).forget(entry.term, entry.step)
-        elif entry is not None and not place.is_loose and tree is None and gone:
-            if len(gone) == len(entry.files):
-                self._reader(place.run_url).forget(entry.term, entry.step)
-                return
-            tree = self._tree_to_write(place)
-            for name in gone:
-                tree.remove(name)
-            self._commit(place, tree)
+        tree = self._tree(old)
+        if (old.run_url, old.step) != (new.run_url, new.step):
+            raise UnsupportedError.of(f"cannot move {old.name} to {new.name}: files cannot leave their checkpoint")
+        if not old.inner and not new.inner:
+            if tree is not None and old.name != new.name:
+                self._commit(old, tree)
+            elif tree is None and self._reader(old).index(old.step) is None:
+                raise FileNotFoundError(f"cairn://{strip(path1)}")
+            return  # committed: it has no name but its step
+        if tree is None:
+            raise UnsupportedError.of(f"cairn://{strip(path1)}: a committed checkpoint cannot be renamed")
+        tree.rename(old.inner, new.inner)
+        if self._is_marker(new):
+            self._commit(new, tree)
 
     async def _rm_file(self, path: str, **_: Any) -> None:
-        await asyncio.to_thread(self._rm_now, self._strip_protocol(path), False)
+        place = place_of(path)
+        tree = await asyncio.to_thread(self._tree, place)
+        if tree is not None and not place.inner:
+            with tree.lock:  # between the two nobody begins to commit it
+                tree.must_be_idle()
+                tree.close()
+            self._forget(place, tree)
+        elif tree is not None:
+            with tree.lock:
+                gone = [name for name in tree.files if name.startswith(place.inner + "/")]
+                known = tree.remove(place.inner) or gone or place.inner in tree.folders
+                tree.folders.discard(place.inner)
+                for name in gone:
+                    tree.remove(name)
+            if not known:
+                raise FileNotFoundError(f"cairn://{path}")
+        else:
+            await self._info(path)  # FileNotFoundError where there is nothing
+            raise UnsupportedError.of(f"cairn://{path}: a committed checkpoint cannot be removed by its path; use `cairn forget`")
 
     async def _rm(self, path: Any, recursive: bool = False, **_: Any) -> None:
         for item in [path] if isinstance(path, str) else path:
-            await asyncio.to_thread(self._rm_now, self._strip_protocol(item), recursive)
+            await self._rm_file(self._strip_protocol(item))
 
     async def _makedirs(self, path: str, exist_ok: bool = False) -> None:
         await self._mkdir(path)
 
     async def _mkdir(self, path: str, create_parents: bool = True, **_: Any) -> None:
-        """A folder without files is remembered until this process ends."""
         place = place_of(path)
-        if place.below:
-            run_of(place.main_url).folders.add(place.below)
+        tree = await asyncio.to_thread(self._tree, place) if place.step is not None else None
+        if tree is not None and place.inner:
+            tree.folders.add(place.inner)
 
     async def _pipe_file(self, path: str, value: bytes, mode: str = "overwrite", **_: Any) -> None:
         def write() -> None:
-            with self._create(path, "xb" if mode == "create" else "wb") as file:
+            with self._open(self._strip_protocol(path), "xb" if mode == "create" else "wb") as file:
                 file.write(value)
         await asyncio.to_thread(write)
 
@@ -483,27 +436,29 @@ class CairnFileSystem(AsyncFileSystem):
         def write() -> None:
             if os.path.isdir(lpath):
                 return
-            with open(lpath, "rb") as source, self._create(rpath) as file:
+            with open(lpath, "rb") as source, self._open(self._strip_protocol(rpath), "wb") as file:
                 while data := source.read(16 << 20):
                     file.write(data)
-        if os.path.isdir(lpath):
-            await self._mkdir(self._strip_protocol(rpath))
         await asyncio.to_thread(write)
 
     def rmdir(self, path: str) -> None:
-        """Of an empty folder. OSError: it holds something."""
+        """Of an empty folder in what is being written. OSError: it holds something; UnsupportedError: it is committed."""
         place = place_of(path)
-        if self._info_now(path)["type"] != "directory":
-            raise NotADirectoryError(f"cairn://{strip(path)}")
-        if self._ls_now(path):
-            raise OSError(errno.ENOTEMPTY, os.strerror(errno.ENOTEMPTY), f"cairn://{strip(path)}")
-        run_of(place.main_url).folders.discard(place.below)
+        tree = self._tree(place) if place.step is not None else None
+        if tree is None:
+            self._info_now(path)  # FileNotFoundError where there is nothing
+            raise UnsupportedError.of(f"cairn://{strip(path)}: a committed checkpoint cannot be removed by its path; use `cairn forget`")
+        with tree.lock:
+            if self._ls_now(path):
+                raise OSError(errno.ENOTEMPTY, os.strerror(errno.ENOTEMPTY), f"cairn://{strip(path)}")
+            tree.folders.discard(place.inner)
+
+    async def _copy(self, path1: Any, path2: Any, **kwargs: Any) -> None:
+        """The URL of a Unix socket has a question mark, which fsspec takes for a pattern."""
+        await super()._copy(_bare(path1), _bare(path2), **kwargs)
 
     async def _cp_file(self, path1: str, path2: str, **_: Any) -> None:
-        if (await self._info(path1))["type"] == "directory":
-            await self._mkdir(self._strip_protocol(path2))
-        else:
-            await self._pipe_file(path2, await self._cat_file(path1))
+        await self._pipe_file(path2, await self._cat_file(path1))
 
 
 def _bare(path: Any) -> Any:
@@ -532,3 +487,22 @@ def seal(url: str, **options: Any) -> None:
         CairnError: Nothing of the folder was kept.
     """
     CairnFileSystem(**options).seal(url)
+
+
+@atexit.register
+def _leave() -> None:
+    """The end of the process. May be called twice."""
+    with _lock:
+        lost = [_trees.pop(key) for key, tree in list(_trees.items()) if tree.pid == os.getpid()]
+        ends = [item for table in (_committers, _readers) for item in table.values() if item.pid == os.getpid()]
+    for tree in lost:
+        tree.tell_lost("this process ended before the folder's marker was closed")
+    for item in ends:
+        item.close()
+
+
+def _leave_with_the_child() -> None:
+    """A child that multiprocessing has forked ends without atexit's functions; it has a list of its own."""
+    if multiprocessing.parent_process() is not None and os.getpid() not in _children:
+        _children.add(os.getpid())
+        multiprocessing.util.Finalize(None, _leave, exitpriority=0)

@@ -18,10 +18,12 @@ import threading
 import time
 from typing import Any, Callable, Optional
 
+from ..client import new_attempt
 from ..errors import CairnError, InvalidError, MissingRanksError
 
 _LOOK_S = 0.05
 _ANSWER_S = 60.0
+_tokens: dict = {}  # (run URL, ranks) -> token: the same ranks stay one attempt
 
 
 def _store() -> tuple:
@@ -45,19 +47,18 @@ def _store() -> tuple:
 
 
 class Deal:
-    """What the sealer hands out: the attempt, this process's rank in it, which ranks those are, and the files of all (rank
-    0 only)."""
+    """What the sealer hands out: the attempt, this process's rank in it, and the files of all (rank 0 only)."""
 
-    def __init__(self, token: str, rank: int, order: tuple, index: Optional[dict]) -> None:
-        self.token, self.rank, self.order, self.index = token, rank, order, index
+    def __init__(self, token: str, rank: int, world_size: int, index: Optional[dict]) -> None:
+        self.token, self.rank, self.world_size, self.index = token, rank, world_size, index
 
 
 class Meeting:
     """See the top of the file."""
 
-    def __init__(self, store: Any, rank: int, world: int, run_url: str, name: str) -> None:
-        self._store, self._rank, self._world, self._name = store, rank, world, name
-        base = "cairn.fs/" + hashlib.sha256(f"{run_url} {name}".encode()).hexdigest()[:24]
+    def __init__(self, store: Any, rank: int, world: int, run_url: str, step: int) -> None:
+        self._store, self._rank, self._world, self._run_url, self._step = store, rank, world, run_url, step
+        base = "cairn.fs/" + hashlib.sha256(f"{run_url} {step}".encode()).hexdigest()[:24]
         self._round = base + "/round"
         self._base = f"{base}/{store.add(self._round, 0)}"
         self._over = threading.Event()
@@ -80,7 +81,7 @@ class Meeting:
         until = time.monotonic() + _ANSWER_S
         while (value := self._get(*parts)) is None:
             if time.monotonic() > until:
-                raise MissingRanksError.of(f"{self._name}: {who} {what} within {_ANSWER_S:.0f} s; check that it is alive")
+                raise MissingRanksError.of(f"step {self._step}: {who} {what} within {_ANSWER_S:.0f} s; check that it is alive")
             time.sleep(_LOOK_S)
         return value
 
@@ -89,19 +90,14 @@ class Meeting:
         self._over.set()
         self._store.delete_key(self._key("here", self._rank))
 
-    def others(self) -> list:
-        """The other ranks that write it now."""
-        return [rank for rank in range(self._world)
-                if rank != self._rank and self._store.check([self._key("here", rank)])]
-
     # --- the sealer -----------------------------------------------------------------------------------
 
-    def seal(self, files: dict, token_of: Callable[[tuple], str]) -> Optional[Deal]:
-        """By the process that closes the marker. None: nobody else wrote. CairnError: not all is well; all drop it.
-        ``token_of(ranks)`` is the attempt by which these ranks save."""
+    def seal(self, files: dict) -> Optional[Deal]:
+        """By the process that closes the marker. None: nobody else wrote. CairnError: not all is well; all drop it."""
         self._is_sealer = True
         self._over.set()
-        others = self.others()
+        others = [rank for rank in range(self._world)
+                  if rank != self._rank and self._store.check([self._key("here", rank)])]
         if not others:
             self._finish()
             return None
@@ -122,9 +118,9 @@ class Meeting:
             self._put({"error": str(error)}, "go")
             self._next_round()
             raise
-        token = token_of(tuple(self._order))
+        token = _tokens.setdefault((self._run_url, tuple(self._order)), new_attempt())
         self._put({"token": token, "order": self._order}, "go")
-        return Deal(token, 0, tuple(self._order), index)
+        return Deal(token, 0, len(self._order), index)
 
     def wait(self, op: Any) -> None:
         """The sealer's wait for its save, which ends when another rank says that it failed."""
@@ -174,7 +170,7 @@ class Meeting:
                 if "error" in go:
                     on_go(None, f"the rank that commits it failed: {go['error']}")
                 else:
-                    on_go(Deal(go["token"], go["order"].index(self._rank), tuple(go["order"]), None))
+                    on_go(Deal(go["token"], go["order"].index(self._rank), len(go["order"]), None))
                 self._put({}, "end", self._rank)
             except CairnError as error:
                 on_go(None, str(error))
@@ -186,8 +182,8 @@ class Meeting:
             raise
 
 
-def meeting_of(run_url: str, name: str) -> Optional[Meeting]:
+def meeting_of(run_url: str, step: int) -> Optional[Meeting]:
     """The Meeting of the ranks that write this tree; None for a process by itself."""
     store, rank, world = _store()
-    return None if store is None else Meeting(store, rank, world, run_url, name)
+    return None if store is None else Meeting(store, rank, world, run_url, step)
 
