@@ -159,7 +159,8 @@ class Forget(Case):
         group.end()
         self.assertEqual(daemon.stop(), 0)
         store = ("--store", f"dir:{daemon.store}")
-        for words in (("forget", "demo/run", "--now"), ("gc", "demo/run"), ("gc", "--now", "--cycle"), ("gc", "--now", "a/b", "--project", "a")):
+        for words in (("forget", "demo/run", "--now"), ("gc", "demo/run"), ("gc", "--now", "--cycle"),
+                      ("gc", "--now", "a/b", "--project", "a")):
             self.assertEqual(cairn(*words, *store)[0], 2)
         cairn("forget", "demo/run", "30", *store, check=0)
         self.assertEqual(cairn_json("gc", "--now", "-n", "--project", "demo", *store)["gc"]["reclaimed"], 1)
