@@ -14,6 +14,7 @@
 #include "base/digits.h"
 #include "base/glob.h"
 #include "hash/hash.h"
+#include "store/store_record.h"
 
 enum { POLICY_VERSION = 1, SCRATCH_BYTES = 64 << 10, CRC_BYTES = 4 };
 static const char PREFIX[] = "policy/";
@@ -220,6 +221,40 @@ const char *policy_next(const struct record *record, size_t *io_at, struct recor
     return key != NULL && strncmp(key, PREFIX, sizeof(PREFIX) - 1) == 0 ? key : NULL;
 }
 
+/* Returns why changes of policies may be lost of the record, or NULL if it has all of them. */
+static const char *doubt_of(const struct record *record)
+{
+    struct record_value value;
+    size_t at = 0;
+    if (record_get(record, STORE_RECORD_LOST, &value)) {
+        return "the store's own record was damaged, and its newest entries are lost";
+    }
+    if (!record_get(record, COUNT_KEY, &value)) {
+        return policy_next(record, &at, &value) == NULL ? NULL : "their count is missing";
+    }
+    if (value.bytes != sizeof(uint64_t)) {
+        return "their count is broken";
+    }
+    char last[sizeof(PREFIX) + 17];
+    int bytes = snprintf(last, sizeof(last), "%s%016" PRIx64 "/", PREFIX, load_u64(value.data));
+    const char *key = record_at(record, record_lower_bound(record, last), &value);
+    CHECK(bytes == sizeof(last) - 1);
+    return key != NULL && strncmp(key, last, sizeof(last) - 1) == 0 ? NULL
+                                                                    : "the last one is missing";
+}
+
+int policy_check_whole(const struct record *record, struct diag *diag)
+{
+    const char *doubt = doubt_of(record);
+    return doubt == NULL ? 0
+                         : diag_set(diag, CAIRN_E_DAMAGED,
+                                    "changes of the stored policies may be lost: %s; look at "
+                                    "`cairn policy show`, and set what is missing with `cairn "
+                                    "policy set` (or remove what is too much with `cairn policy "
+                                    "remove`): the first such change confirms all the others",
+                                    doubt);
+}
+
 bool policy_is_last(const struct record *record, const char *key)
 {
     struct record_value value;
@@ -273,6 +308,11 @@ int policy_choose(const struct record *record, const struct policy_table *table,
     size_t at = 0;
     run_name_format(run, name);
     memset(ret, 0, sizeof(*ret));
+    int whole = policy_check_whole(record, diag);
+    if (whole != 0) {
+        diag_add(diag, "nothing is forgotten in %s", name);
+        return whole;
+    }
     while ((key = policy_next(record, &at, &value)) != NULL) {
         uint64_t number = 0;
         const char *pattern = key_pattern(key, &number);
@@ -376,7 +416,8 @@ int policy_update_make(const struct record *record, struct policy_entry *io,
     struct record_value count = {0};
     memset(ret, 0, sizeof(*ret));
     buf_init(&ret->buf, LIMIT_RECORD_VALUE_BYTES);
-    if (io->change == POLICY_REMOVE && !census.has_pattern) {
+    bool certain = census.broken == 0 && policy_check_whole(record, NULL) == 0;
+    if (io->change == POLICY_REMOVE && !census.has_pattern && certain) {
         return diag_set(diag, CAIRN_E_NOT_FOUND,
                         "no policy is stored for '%s'; `cairn policy show` lists those that are",
                         io->row.pattern);

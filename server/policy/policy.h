@@ -66,6 +66,11 @@ void policy_entry_encode(const struct policy_entry *entry, struct buf *buf);
 int MUST_USE policy_entry_decode(const char *key, struct record_value value,
                                  struct policy_entry *ret, struct diag *diag);
 
+/* Returns whether it is certain that the record has all changes of policies. Returns DAMAGED if the
+ * record was made again or lost its end, or if its last change is missing: then a newer policy may
+ * be lost, and nothing may be forgotten before the next change, by which an operator confirms what
+ * is there. */
+int MUST_USE policy_check_whole(const struct record *record, struct diag *diag);
 /* Steps through the changes in the store's record, from the oldest on. Returns the key of the next
  * one, or NULL at the end. *io_at is 0 before the first one. */
 const char *policy_next(const struct record *record, size_t *io_at, struct record_value *ret);
@@ -83,8 +88,8 @@ struct policy_choice {
 /* Gives the policy that holds for a run. A stored one goes before the configuration. Of several
  * stored ones it is the one that is the run's name, else that with the longest pattern, and of
  * equally long patterns that which strcmp() puts first. Returns the error of a stored policy that
- * cannot be read and might be the one; then nothing may be forgotten. Its text says how to go on.
- */
+ * cannot be read, or may be lost, and might be the one; then nothing may be forgotten. Its text
+ * says how to go on. */
 int MUST_USE policy_choose(const struct record *record, const struct policy_table *table,
                            const struct run_name *run, struct policy_choice *ret,
                            struct diag *diag);
@@ -102,7 +107,7 @@ struct policy_update {
 /* Makes the update that enters `io` as the next change, and gives it its number. It also removes
  * the oldest of more than POLICY_PAST_MAX changes that hold no more, and entries whose keys name no
  * pattern. The end frees it: buf_fini(&ret->buf), also after an error. Returns NOT_FOUND for a
- * removal of what is not there, TOO_LARGE, or NO_MEMORY. */
+ * removal of what is not there, unless it may be lost; TOO_LARGE, or NO_MEMORY. */
 int MUST_USE policy_update_make(const struct record *record, struct policy_entry *io,
                                 struct policy_update *ret, struct diag *diag);
 

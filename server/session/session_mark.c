@@ -12,6 +12,7 @@
 #include "gc/gc.h"
 #include "run/run_retain.h"
 #include "session/handlers.h"
+#include "store/store_record.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -462,6 +463,19 @@ static int show_row(struct scratch *scratch, const struct policy_row *row,
     return room ? 0 : CAIRN_E_NO_MEMORY;
 }
 
+/* Adds a row that says that changes of the stored policies may be lost. */
+static int show_doubt(struct showing *showing, int code, const struct diag *why)
+{
+    struct scratch *scratch = &showing->request->scratch;
+    struct msg_policy_row row = {
+        .source = POLICY_STORED, .change = POLICY_SET, .code = code, .actor = ""};
+    row.text = scratch_string(scratch, strlen(why->text), why->text);
+    int status = show_row(scratch, &(struct policy_row){.option_count = 0}, &row);
+    CHECK(showing->reply->count < showing->cap);
+    showing->reply->rows[showing->reply->count++] = row;
+    return status;
+}
+
 /* Adds a change of the store. */
 static int show_stored(struct showing *showing, const char *key, struct record_value value)
 {
@@ -514,18 +528,23 @@ static int show_all(struct showing *showing)
     const struct policy_table *table = showing->request->server->options.policies;
     struct msg_policy_reply *reply = showing->reply;
     struct record_value value;
+    struct diag why = DIAG_INIT;
     const char *key;
     size_t at = 0;
-    int status = 0;
-    showing->cap = (table ? table->count : 0) + 1;
+    int doubt = policy_check_whole(showing->record, &why), status = 0;
+    showing->cap = (table ? table->count : 0) + 2;
     while (policy_next(showing->record, &at, &value) != NULL) {
         showing->cap++;
     }
     reply->rows = scratch_array(&showing->request->scratch, showing->cap, sizeof(*reply->rows));
     status = reply->rows ? 0 : CAIRN_E_NO_MEMORY;
     at = 0;
+    if (status == 0 && doubt != 0) {
+        status = show_doubt(showing, doubt, &why);
+    }
     while (status == 0 && (key = policy_next(showing->record, &at, &value)) != NULL) {
-        status = show_stored(showing, key, value);
+        bool says_lost = strcmp(key, STORE_RECORD_LOST) == 0; /* show_doubt() has said so */
+        status = says_lost ? 0 : show_stored(showing, key, value);
     }
     for (size_t i = 0; status == 0 && table && i < table->count; i++) {
         struct msg_policy_row row = {.source = POLICY_CONFIGURED, .actor = "", .text = ""};

@@ -55,6 +55,14 @@ void store_record_also(struct store_record_update *io_first, const char *key,
         (struct record_change){.key = key, .value = value};
 }
 
+void store_record_add_lost(struct store_record_update *io, int64_t wall_ns)
+{
+    uint8_t *when = io->bytes[ARRAY_LEN(io->bytes) - 1];
+    store_u64(when, (uint64_t)wall_ns);
+    io->update.changes = io->changes;
+    store_record_also(io, STORE_RECORD_LOST, (struct record_value){.bytes = 8, .data = when});
+}
+
 int store_record_raise(const struct record *record, uint64_t by, struct store_record_update *ret,
                        uint64_t *ret_epoch, struct diag *diag)
 {

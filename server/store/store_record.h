@@ -15,8 +15,8 @@
 struct store_record_update {
     struct record_update update;
     struct record_guard guard;
-    struct record_change changes[7];
-    uint8_t bytes[6][16];
+    struct record_change changes[8];
+    uint8_t bytes[7][16];
 };
 
 /* Makes the update that creates the record of a new store. It fails with CONFLICT if another
@@ -29,6 +29,12 @@ void store_record_go_on(struct store_record_update *io_first, uint64_t epoch);
  * borrowed. */
 void store_record_also(struct store_record_update *io_first, const char *key,
                        struct record_value value);
+/* The key that says that entries of the store record may be lost, with the wall time in ns at which
+ * that was found (u64). It lies among the policies, where each reader that does not know it finds a
+ * policy that it cannot read, and forgets nothing (server/policy). */
+#define STORE_RECORD_LOST "policy/lost"
+/* Adds that key to an update: of a record that is made again, or that goes on without its end. */
+void store_record_add_lost(struct store_record_update *io, int64_t wall_ns);
 /* Makes the update that raises the epoch in `record` by `by` (usually 1), and gives the new epoch.
  * Returns FORMAT for a record without one. */
 int MUST_USE store_record_raise(const struct record *record, uint64_t by,

@@ -4,6 +4,7 @@ holds for a run; a wrong one is refused by name and changes nothing; it outlives
 told of it too; the log says who set it."""
 
 import os
+import shutil
 
 from harness import Case, Group, cairn, cairn_json, listed, main, wait_until
 
@@ -113,6 +114,50 @@ class Policy(Case):
                                    "keep-last 2"})
         cairn("policy", "set", "demo/run", "--keep-last", 3, *where, check=0)  # the running daemon takes it
         wait_until("the new policy was applied", lambda: steps(daemon) == ALL[2:])
+
+    def test_a_policy_that_may_be_lost_is_not_followed_by_an_older_one(self):
+        """The newest update of the store's record is damaged, and then all of it is gone: an older policy, or the
+        configuration, would forget what the lost one keeps."""
+        config = self.bed.path / "retention.conf"
+        config.write_text("[retention]\ninterval = 50ms\nkeep-last = 2\n")
+        daemon = self.saved(("demo/run",))
+        where = at(daemon)
+        cairn("policy", "set", "*", "--keep-last", 3, *where, check=0)
+        cairn("policy", "set", "demo/*", "--keep-last", 5, *where, check=0)
+        self.assertEqual(daemon.stop(), 0)
+        for place in ("store", "copy/store"):
+            newest = max(int(path.name[:16], 16) for path in (daemon.store / place).iterdir())
+            for path in (daemon.store / place).glob(f"{newest:016x}.*"):
+                path.chmod(0o600)
+                path.write_bytes(b"garbage")
+
+        def nothing_is_forgotten(kept):
+            code, _, err = cairn("forget", "demo/run", *where)
+            self.assertEqual(code, 6, err)
+            self.assertIn("nothing is forgotten in demo/run: changes of the stored policies may be lost", err)
+            self.assertIn("`cairn policy set`", err)
+            wait_until("the daemon was refused, too", lambda: daemon.log().count("nothing is forgotten in demo/run") > 1)
+            self.assertEqual(steps(daemon), kept)
+            code, out, _ = cairn("policy", "show", *where)
+            self.assertEqual(code, 3, out)
+            self.assertIn("cannot be used: DAMAGED: changes of the stored policies may be lost", out)
+            code, out, _ = cairn("policy", "show", "demo/run", *where)
+            self.assertEqual(code, 6, out)
+            self.assertIn("demo/run: the stored policies cannot be used", out)
+
+        daemon.start(config=config)
+        nothing_is_forgotten(ALL)
+        cairn("policy", "set", "demo/*", "--keep-last", 4, *where, check=0)  # by which the others are confirmed
+        self.assertEqual(holds("demo/run", *where), ("stored", "demo/*", "keep-last 4"))
+        wait_until("it is followed", lambda: steps(daemon) == ALL[1:])
+        self.assertEqual(daemon.stop(), 0)
+        for place in ("store", "copy/store"):
+            shutil.rmtree(daemon.store / place)
+        cairn("salvage", "--yes", "--store", f"dir:{daemon.store}", check=0)
+        daemon.start(config=config)
+        nothing_is_forgotten(ALL[1:])
+        cairn("policy", "remove", "*", *where, check=0)  # nothing is stored, and that is right
+        wait_until("the configuration is followed", lambda: steps(daemon) == ALL[3:])
 
     def test_the_log_says_who(self):
         daemon = self.saved()

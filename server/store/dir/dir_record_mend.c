@@ -10,6 +10,7 @@
 #include "dir_record_private.h"
 
 #include "base/failpoint.h"
+#include "store/store_record.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -384,6 +385,15 @@ static void quarantine_behind(struct dir_store *store, const struct dir_record_p
     }
 }
 
+/* Says in the store's own record that entries of it may be lost. The snapshot that follows makes
+ * the mark durable together with the cut. */
+static int mark_lost(const struct dir_store *store, struct dir_record *rec, struct diag *diag)
+{
+    struct store_record_update mark = {.update.change_count = 0};
+    store_record_add_lost(&mark, loop_wall_ns(store->loop));
+    return record_apply(rec->record, &mark.update, diag);
+}
+
 /* Cuts a lost end off. The record goes on beyond every number that existed, so that no number is
  * used twice, and a file that comes back after a crash means nothing. The snapshot is written
  * first, and from then on it covers all the rest. */
@@ -407,7 +417,8 @@ static int cut(struct dir_store *store, struct dir_run *run, struct dir_view *vi
     rec->is_unhealed = false;
     rec->snapshots[0] = rec->snapshots[1] = 0; /* nothing is pruned because of the new one */
     atomic_store(&run->copying.to, 0);
-    int rc = dir_record_move_on(store, run, version, diag);
+    int rc = run == store->own ? mark_lost(store, rec, diag) : 0;
+    rc = rc ? rc : dir_record_move_on(store, run, version, diag);
     for (int i = 0; rc == 0 && i < DIR_PLACES; i++) {
         quarantine_behind(store, &view->places[i], from, version);
     }

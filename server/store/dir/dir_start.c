@@ -317,6 +317,7 @@ static int remake(struct dir_store *store, const struct store_dir_options *optio
     uuid = expected != NULL ? *expected : uuid;
     store_record_first(DIR_FORMAT_VERSION, &uuid, &first);
     store_record_go_on(&first, (uint64_t)loop_wall_ns(store->loop) / 1000000000u);
+    store_record_add_lost(&first, loop_wall_ns(store->loop));
     if (expected != NULL && memcmp(expected, first.bytes[5], sizeof(uuid)) != 0) {
         return diag_set(diag, CAIRN_E_INVALID,
                         "the requested UUID is not one that a store can have");
@@ -337,10 +338,11 @@ static int remake(struct dir_store *store, const struct store_dir_options *optio
     return rc;
 }
 
-/* Loads the store record. Only the holders of duties, the position of the scrub and epochs can be
- * lost with its end, and none of these is worth a store that does not open. The identity and the
- * features are in its first update and in every snapshot; if none of these is left, only an
- * operator's word helps. */
+/* Loads the store record. A lost end of it does not keep the store from opening: it may have held
+ * duties, the position of the scrub, epochs and retention policies. The epoch is raised beyond all
+ * that may have been given, and the cut marks the policies as in doubt, so that nothing is
+ * forgotten by an older one. The identity and the features are in the first update and in every
+ * snapshot; if none of these is left, only an operator's word helps. */
 static int load_record(struct dir_store *store, bool remakes, uint64_t *ret_raise,
                        struct diag *diag)
 {

@@ -200,6 +200,7 @@ static int fill_again(struct rados_store *store, const struct store_rados_option
     store_u64(epoch, (uint64_t)loop_wall_ns(store->loop) / 1000000000);
     store_record_first(RADOS_FORMAT_VERSION, &uuid, &first);
     store_record_also(&first, DATA_POOL, pool);
+    store_record_add_lost(&first, loop_wall_ns(store->loop));
     int rc;
     if (store->read_only) { /* in memory only; nobody else sees it */
         rados_record_drop(record);

@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Which policy holds for a run is the same for everybody, a stored policy that cannot be read
- * forgets nothing, and what is dropped of old changes never brings a removed policy back. Method:
- * the golden file both ways, each of its bytes changed, and changes applied to a record.
+ * Which policy holds for a run is the same for everybody, a stored policy that cannot be read, or
+ * that may be lost, forgets nothing, and what is dropped of old changes never brings a removed
+ * policy back. Method: the golden file both ways, each of its bytes changed, and changes applied to
+ * a record.
  */
 #include "policy/policy.h"
 
 #include "base/check.h"
+#include "store/store_record.h"
 #include "support/golden_file.h"
 #include "support/unit_test.h"
 
@@ -210,6 +212,50 @@ static void test_what_cannot_be_read_forgets_nothing(void **state)
     record_free(record);
 }
 
+static void test_a_policy_that_may_be_lost_forgets_nothing(void **state)
+{
+    static const char *const keys[] = {STORE_RECORD_LOST, "policies", "policies",
+                                       "policy/0000000000000003/lab/g*"};
+    static const struct policy_table table = {
+        .count = 1, .rows = {{.option_count = 1, .options = {{"keep-last", "1"}}}}};
+    for (size_t i = 0; i < 2 * ARRAY_LEN(keys); i++) {
+        const char *key = keys[i / 2];
+        struct record *record = NULL;
+        struct diag diag = DIAG_INIT;
+        uint8_t bytes[8] = {3};
+        assert_int_equal(record_new(&record), 0);
+        assert_int_equal(change(record, POLICY_SET, "*", "1"), 0);
+        assert_int_equal(change(record, POLICY_SET, "lab/*", "3"), 0);
+        assert_int_equal(change(record, POLICY_SET, "lab/g*", "9"), 0);
+        assert_holds(record, &table, "lab/gpt", "lab/g* 9");
+        struct record_change hit = {
+            .key = key, .remove = i >= 4, .value = {i / 2 == 1 ? 7 : 8, bytes}};
+        struct record_update update = {.change_count = 1, .changes = &hit};
+        assert_int_equal(record_apply(record, &update, NULL), 0);
+        assert_int_equal(choose(record, "lab/gpt", &diag), CAIRN_E_DAMAGED);
+        assert_non_null(strstr(diag.text, "nothing is forgotten in lab/gpt"));
+        assert_non_null(strstr(diag.text, "`cairn policy set`"));
+        assert_int_equal(choose(record, "vis/gpt", NULL), CAIRN_E_DAMAGED);
+        if (i % 2 == 0) {
+            assert_int_equal(change(record, POLICY_SET, "lab/g*", "7"), 0);
+            assert_holds(record, &table, "lab/gpt", "lab/g* 7");
+        } else { /* what may be lost can be removed, too */
+            assert_int_equal(change(record, POLICY_REMOVE, "not/here", ""), 0);
+            assert_holds(record, &table, "vis/gpt", "* 1");
+        }
+        assert_int_equal(change(record, POLICY_REMOVE, "not/there", ""), CAIRN_E_NOT_FOUND);
+        record_free(record);
+    }
+    struct record *empty = NULL; /* made again: the configuration does not hold either */
+    assert_int_equal(record_new(&empty), 0);
+    assert_holds(empty, &table, "lab/gpt", "configured");
+    plant(empty, STORE_RECORD_LOST, 8, "12345678");
+    assert_int_equal(choose(empty, "lab/gpt", NULL), CAIRN_E_DAMAGED);
+    assert_int_equal(change(empty, POLICY_REMOVE, "*", ""), 0);
+    assert_holds(empty, &table, "lab/gpt", "configured");
+    record_free(empty);
+}
+
 static void test_old_changes_are_dropped_in_their_order(void **state)
 {
     struct record *record = NULL;
@@ -244,6 +290,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(test_bad_rows_are_refused_by_name),
     cmocka_unit_test(test_one_policy_holds),
     cmocka_unit_test(test_what_cannot_be_read_forgets_nothing),
+    cmocka_unit_test(test_a_policy_that_may_be_lost_forgets_nothing),
     cmocka_unit_test(test_old_changes_are_dropped_in_their_order)};
 
 UNIT_TEST_MAIN(tests)

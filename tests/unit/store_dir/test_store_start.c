@@ -10,6 +10,7 @@
 #include "base/check.h"
 #include "hash/hash.h"
 #include "store/dir/dir_private.h"
+#include "store/store_record.h"
 
 #include <fcntl.h>
 #include <stdio.h>
@@ -166,16 +167,29 @@ static void unknown_features_are_heeded(void **state)
     expect_refused(bed, false, true, CAIRN_E_STORE_FEATURES);
 }
 
+/* Returns whether the store's record says that entries of it may be lost. */
+static bool says_lost(struct bed *bed)
+{
+    struct store_req get = {.op = STORE_RECORD_GET};
+    struct record_value value;
+    assert_int_equal(bed_do(bed, &get), 0);
+    bool says = record_get(get.ret_record, STORE_RECORD_LOST, &value);
+    record_free(get.ret_record);
+    return says;
+}
+
 /* Goal: an end of the store's record that is lost costs neither the store nor an epoch that is
- * given twice; what lay there is kept. */
+ * given twice; what lay there is kept, and the record says that entries may be lost. */
 static void a_lost_end_of_the_store_record_is_gone_on_from(void **state)
 {
     struct bed *bed = *state;
     bed_open_ok(bed);
     struct store_caps before = bed->store->caps;
+    assert_false(says_lost(bed));
     bed_close(bed);
     write_file(bed, "store/0000000000000009.update", "garbage", 7);
     bed_open_ok(bed);
+    assert_true(says_lost(bed));
     assert_memory_equal(&bed->store->caps.uuid, &before.uuid, sizeof(before.uuid));
     assert_true(bed->store->caps.epoch >
                 before.epoch + 1000); /* some of them may have been given */
@@ -183,6 +197,7 @@ static void a_lost_end_of_the_store_record_is_gone_on_from(void **state)
     before = bed->store->caps;
     bed_reopen(bed);
     assert_int_equal(bed->store->caps.epoch, before.epoch + 1);
+    assert_true(says_lost(bed));
 }
 
 /* Goal: where neither place has anything whole nothing is made up, and the way out is said. */

@@ -9,6 +9,7 @@
 #include "store/store_bed.h"
 
 #include "base/check.h"
+#include "store/store_record.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -24,6 +25,7 @@ struct trial {
     enum fake_damage damage;
     size_t at;
     bool failed, remedy_failed;
+    bool is_remade; /* the store's own record was refused, so the salvage makes it again */
 };
 
 static void beyond(struct trial *trial, const char *what, const char *text)
@@ -254,6 +256,7 @@ static void open_damaged(struct trial *trial)
                    !strstr(diag.text, "`cairn salvage --yes --store URL`")) {
             beyond(trial, "the store does not open", diag.text);
         }
+        trial->is_remade |= rc != 0 && !read_only;
     }
     trial->bed.salvaged = &note;
     struct diag diag = DIAG_INIT;
@@ -279,6 +282,13 @@ static void go(struct trial *trial, const struct uuid *uuid, uint64_t epoch)
         beyond(trial, "it does not open after the remedy", diag.text);
         return;
     }
+    struct store_req get = {.op = STORE_RECORD_GET};
+    struct record_value value;
+    int rc = bed_do(&trial->bed, &get);
+    if (rc != 0 || record_get(get.ret_record, STORE_RECORD_LOST, &value) != trial->is_remade) {
+        beyond(trial, "the record does not say whether entries of it are lost", get.diag.text);
+    }
+    record_free(get.ret_record);
     if (memcmp(&trial->bed.store->caps.uuid, uuid, sizeof(*uuid)) != 0 ||
         trial->bed.store->caps.epoch <= epoch) {
         beyond(trial, "another store", "");

@@ -121,6 +121,10 @@ static void show_run(const char *run, const struct msg_policy_reply *reply)
     }
     const struct msg_policy_row *row = &reply->rows[reply->chosen - 1];
     row_text(row, text);
+    if (row->code != 0 && row->pattern[0] == '\0') { /* of any runs, or it may be lost */
+        printf("%s: the stored policies %s\n", run, shown(&policy, text));
+        return;
+    }
     format_time(row->wall_ns, sizeof(time), time);
     printf("%s: the %s policy %s holds: %s\n", run, policy_source_name(row->source),
            row->pattern[0] != '\0' ? shown(&pattern, row->pattern) : "for all other runs",
