@@ -416,37 +416,51 @@ struct forget_call {
     const char *reason;
 };
 
-/* Asks the server to forget one checkpoint by name. */
-static int run_forget(void *arg, struct diag *diag)
+/* Asks the server to forget the checkpoint, or which one it would forget. Then that one is selected
+ * exactly. */
+static int ask_forget(struct forget_call *call, bool dry_run, struct diag *diag)
 {
-    struct forget_call *call = arg;
-    int rc = guard_check_may_block(call->cairn, diag);
-    if (rc != 0) {
-        return rc;
-    }
     struct request request = {.cairn = call->cairn};
     request.call.deadline_ms = call->cairn->io_deadline_ms;
     request.call.request.type = MSG_MARK;
     request.call.request.u.mark =
         (struct msg_mark){.kind = MSG_MARK_FORGET,
+                          .dry_run = dry_run,
                           .selectors = &call->selector,
                           .selector_count = 1,
                           .actor = "",
                           .reason = call->reason != NULL ? call->reason : ""};
-    rc = ask(&request, diag);
+    int rc = ask(&request, diag);
     unsigned long long step = call->selector.id.step;
-    if (rc == 0) {
-        bool refused = request.call.reply.u.marked.refused_count > 0;
-        engine_call_fini(&request.call);
-        return !refused ? 0
-                        : diag_set(diag, CAIRN_E_DENIED,
-                                   "step %llu stays: it is pinned, in use, the newest or one of "
-                                   "the last good ones, or was never committed; `cairn forget RUN "
-                                   "%llu --dry-run` says which",
-                                   step, step);
+    if (rc != 0) {
+        diag_add(diag, "cannot forget step %llu", step);
+        return rc;
     }
-    diag_add(diag, "cannot forget step %llu", step);
+    const struct msg_marked *marked = &request.call.reply.u.marked;
+    if (marked->refused_count > 0) {
+        rc = diag_set(diag, CAIRN_E_DENIED,
+                      "step %llu stays: it is pinned, in use, the newest or one of the last good "
+                      "ones, or was never committed; `cairn forget RUN %llu --dry-run` says which",
+                      step, step);
+    } else if (marked->record_count != 1) {
+        rc = diag_set(diag, CAIRN_E_PROTOCOL,
+                      "cannot forget step %llu: the server answers with %u checkpoints", step,
+                      marked->record_count);
+    } else {
+        call->selector = (struct selector){SELECT_EXACT, marked->records[0].id};
+    }
+    engine_call_fini(&request.call);
     return rc;
+}
+
+/* Forgets one checkpoint by name. A step is first resolved to its newest version: a request whose
+ * answer is lost is sent again, and the step would then mean the version before. */
+static int run_forget(void *arg, struct diag *diag)
+{
+    struct forget_call *call = arg;
+    int rc = guard_check_may_block(call->cairn, diag);
+    rc = rc != 0 || call->selector.kind == SELECT_EXACT ? rc : ask_forget(call, true, diag);
+    return rc != 0 ? rc : ask_forget(call, false, diag);
 }
 
 int cairn_forget(cairn_t *cairn, uint64_t step, uint64_t term, const char *reason,

@@ -550,7 +550,7 @@ struct cairn_annotation {
 CAIRN_API int CAIRN_MUST_USE cairn_annotate(cairn_t *cairn, uint64_t step,
                                             const struct cairn_annotation *annotation,
                                             struct cairn_error *err);
-/* Forgets a checkpoint (term 0: any); a read_only handle may, too. DENIED: retention keeps it. */
+/* Forgets a checkpoint (term 0: the newest); a read_only handle may. DENIED: retention keeps it. */
 CAIRN_API int CAIRN_MUST_USE cairn_forget(cairn_t *cairn, uint64_t step, uint64_t term,
                                           const char *reason, struct cairn_error *err);
 

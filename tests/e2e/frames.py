@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Frames as PROTOCOL.md 2 has them, and a relay between client and server that makes a server look older (what it takes
-from HELLO the two ends never agree on), lets it go after a number of connections, or asks it for another checkpoint."""
+from HELLO the two ends never agree on), lets it go after a number of connections, asks it for another checkpoint, or loses an answer of it."""
 
 import socket
 import struct
 import threading
 
 HEADER_BYTES = 32
-HELLO, JOIN, LIST, RESTORE, REPAIR = 1, 10, 42, 60, 106
+HELLO, JOIN, LIST, RESTORE, MARKED, REPAIR = 1, 10, 42, 60, 91, 106
 HELLO_FEATURES, RESTORE_SELECTOR, REPAIR_RUN = 3, 2, 4
 SELECT_STEP = 1
 FEATURE_RECORD = 1 << 5
@@ -71,10 +71,12 @@ def message_of(found):
 
 class Relay:
     """A port of its own; behind it the server at `port`, without the features `lacks`; none is left after so many connections.
-    step: whatever a RESTORE asks for, the server is asked for this step. repairs: the fields of each REPAIR that clients sent."""
+    step: whatever a RESTORE asks for, the server is asked for this step. loses: numbers of MARKED answers, from 1 on, in whose
+    place the connection ends. repairs: the fields of each REPAIR that clients sent."""
 
-    def __init__(self, port, lacks=0, connections=None, step=None):
-        self.port_behind, self.lacks, self.connections, self.step = port, lacks, connections, step
+    def __init__(self, port, lacks=0, connections=None, step=None, loses=()):
+        self.port_behind, self.lacks, self.connections, self.step, self.loses = port, lacks, connections, step, loses
+        self.marked = 0
         self.accepted = 0
         self.repairs = []
         self.failed = None
@@ -107,8 +109,14 @@ class Relay:
 
     def to_client(self, client, server):
         try:
-            while data := server.recv(1 << 16):
-                client.sendall(data)
+            with server.makefile("rb") as source:
+                while len(head := source.read(HEADER_BYTES)) == HEADER_BYTES:
+                    _, _, kind, _, message, _, payload = struct.unpack("<BBHIIQI", head[4:28])
+                    self.marked += kind == MARKED
+                    if kind == MARKED and self.marked in self.loses:
+                        server.shutdown(socket.SHUT_RDWR)
+                        break
+                    client.sendall(head + source.read(message + payload))
             client.shutdown(socket.SHUT_WR)
         except OSError:
             pass  # an end has gone, which the other one sees by itself

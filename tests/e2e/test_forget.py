@@ -321,6 +321,27 @@ class Forget(Case):
         daemon.start()
         self.assertEqual(self.group(daemon).restore(), (50, 1, False))
 
+    def test_a_lost_answer_costs_one_version_of_a_step(self):
+        """The request is sent again, and by then its step alone means the version before."""
+        daemon, group = self.saved(ALL[:3], listen_tcp="127.0.0.1:0")
+        group.end()
+        group = self.group(daemon)
+        group.restore()
+        for step in ALL[1:5]:
+            group.save(step)
+        relay = Relay(daemon.port(), loses=(1, 3))
+        self.addCleanup(relay.close)
+        cairn("forget", "demo/run", "20", "--server", f"127.0.0.1:{relay.port}", check=0)
+        self.assertEqual(relay.marked, 4)
+        there = {(step, term) for step, term in listed(daemon, how="server")}
+        self.assertEqual((there & {(20, 1), (20, 2)}), {(20, 1)})
+        cairn("forget", "demo/run", "20", *at(daemon), check=0)
+        relay = Relay(daemon.port(), loses=(1, 3))
+        self.addCleanup(relay.close)
+        cairn("undelete", "demo/run", "20", "--server", f"127.0.0.1:{relay.port}", check=0)
+        there = {(step, term) for step, term in listed(daemon, how="server")}
+        self.assertEqual((there & {(20, 1), (20, 2)}), {(20, 2)})
+
     def test_a_server_that_goes_away_is_waited_for_once(self):
         """Of a thousand runs not each waits out its time."""
         daemon = self.daemon(listen_tcp="127.0.0.1:0")

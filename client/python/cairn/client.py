@@ -535,7 +535,8 @@ class Client:
     def forget(self, step: int, *, term: int = 0, reason: str = "") -> None:
         """Forgets a committed checkpoint, as ``cairn forget RUN STEP`` does; ``cairn undelete`` brings it back for a while.
 
-        Any client may, a read-only one too. The same call again changes nothing.
+        Any client may, a read-only one too. With a term, the same call again changes nothing; without one, it forgets the
+        version before.
 
         Args:
             step: Its step.

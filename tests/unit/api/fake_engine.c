@@ -335,6 +335,22 @@ static void answer_list(struct engine_call *user)
     reply->more = seq > 0;
 }
 
+/* A MARK is done, of a step in term 7. */
+static void answer_mark(struct engine_call *user)
+{
+    const struct msg_mark *mark = &user->request.u.mark;
+    const struct selector *selector = &mark->selectors[0];
+    struct msg_marked *reply = &user->reply.u.marked;
+    CHECK(mark->selector_count == 1);
+    fake_seen.marks++;
+    fake_seen.dry_marks += mark->dry_run;
+    fake_seen.mark_term = selector->kind == SELECT_EXACT ? selector->id.term : 0;
+    reply->records = scratch_array(&user->scratch, 1, sizeof *reply->records);
+    CHECK(reply->records != NULL);
+    reply->records[reply->record_count++] =
+        (struct msg_mark_record){.id = {.term = 7, .step = selector->id.step}};
+}
+
 static void on_call_done(struct post *post)
 {
     struct call *call = container_of(post, struct call, done);
@@ -342,6 +358,8 @@ static void on_call_done(struct post *post)
     scratch_init(&user->scratch, MIB(1));
     if (user->request.type == MSG_LIST) {
         answer_list(user);
+    } else if (user->request.type == MSG_MARK) {
+        answer_mark(user);
     } else {
         user->reply.u.status_reply.info = info_of(3);
         user->reply.u.status_reply.info.health = HEALTH_DAMAGED;

@@ -31,7 +31,9 @@ struct fake_seen { /* of the newest save; encoding: of the newest engine */
     int watch, when_full;
     unsigned check_replicas;
     void *after;
-    bool all_local; /* of the newest restore */
+    bool all_local;               /* of the newest restore */
+    unsigned marks, dry_marks;    /* MARKs, and those of them that were dry runs */
+    unsigned long long mark_term; /* of the newest one; 0 if it named a step alone */
 };
 extern struct fake_seen fake_seen;
 

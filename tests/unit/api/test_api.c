@@ -509,6 +509,21 @@ static void test_a_list_has_the_committed_ones_of_all_pages(void **state)
     close_well(cairn);
 }
 
+/* A request is sent again where its answer is lost, and a step alone would then mean the version
+ * before: only the question which one it is may name the step alone. */
+static void test_one_version_of_a_step_is_forgotten(void **state)
+{
+    cairn_t *cairn = open_default();
+    assert_int_equal(cairn_forget(cairn, 30, 0, NULL, NULL), 0);
+    assert_int_equal(fake_seen.marks, 2);
+    assert_int_equal(fake_seen.dry_marks, 1);
+    assert_int_equal(fake_seen.mark_term, 7);
+    assert_int_equal(cairn_forget(cairn, 30, 4, "a reason", NULL), 0);
+    assert_int_equal(fake_seen.marks, 3);
+    assert_int_equal(fake_seen.mark_term, 4);
+    close_well(cairn);
+}
+
 static void test_status_tells_what_the_server_knows(void **state)
 {
     struct cairn_checkpoint item = CAIRN_CHECKPOINT_INIT;
@@ -736,6 +751,7 @@ int main(void)
         TEST(test_a_term_without_a_step_is_refused),
         TEST(test_a_viewer_cannot_save),
         TEST(test_a_list_has_the_committed_ones_of_all_pages),
+        TEST(test_one_version_of_a_step_is_forgotten),
         TEST(test_status_tells_what_the_server_knows),
         TEST(test_close_aborts_what_is_left_and_says_so),
         TEST(test_close_ends_what_cannot_be_aborted),

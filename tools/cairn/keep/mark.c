@@ -4,6 +4,7 @@
  */
 #include "mark.h"
 
+#include "base/check.h"
 #include "core/retention.h"
 
 #include <inttypes.h>
@@ -33,11 +34,54 @@ int mark_connect(struct cli *cli, bool writes, struct diag *diag)
     return cli_connect(cli, false, diag);
 }
 
-int mark_call(struct cli *cli, const struct msg_mark *mark, struct source_request *request,
-              struct diag *diag)
+static int ask(struct cli *cli, const struct msg_mark *mark, struct source_request *request,
+               struct diag *diag)
 {
     *request = (struct source_request){.call.request = {.type = MSG_MARK, .u.mark = *mark}};
     return source_call(cli->connection, request, diag);
+}
+
+/* Resolves the names of checkpoints to what they mean now. */
+static int resolve(struct cli *cli, const struct msg_mark *mark, struct selector *ret,
+                   uint32_t *ret_count, struct diag *diag)
+{
+    struct source_request request;
+    struct msg_mark dry = *mark;
+    dry.dry_run = true;
+    int status = ask(cli, &dry, &request, diag);
+    const struct msg_marked *marked = &request.call.reply.u.marked;
+    if (status == 0 && marked->record_count > mark->selector_count) {
+        status = diag_set(diag, CAIRN_E_PROTOCOL,
+                          "%u checkpoints were named, and the server answers with %u",
+                          mark->selector_count, marked->record_count);
+    }
+    *ret_count = status == 0 ? marked->record_count : 0;
+    for (uint32_t i = 0; i < *ret_count; i++) {
+        ret[i] = (struct selector){SELECT_EXACT, marked->records[i].id};
+    }
+    engine_call_fini(&request.call);
+    return status;
+}
+
+int mark_call(struct cli *cli, const struct msg_mark *mark, struct source_request *request,
+              struct diag *diag)
+{
+    struct selector exact[OPTION_TEXTS_MAX + 1];
+    struct msg_mark asked = *mark;
+    bool by_name = false;
+    CHECK(mark->selector_count <= ARRAY_LEN(exact));
+    for (uint32_t i = 0; i < mark->selector_count; i++) {
+        by_name = by_name || mark->selectors[i].kind != SELECT_EXACT;
+    }
+    *request = (struct source_request){.source = NULL};
+    if (by_name && !mark->dry_run) {
+        int status = resolve(cli, mark, exact, &asked.selector_count, diag);
+        asked.selectors = exact;
+        if (status != 0) {
+            return status;
+        }
+    }
+    return ask(cli, &asked, request, diag);
 }
 
 const char *mark_action(const struct msg_mark_record *record, const char *done)

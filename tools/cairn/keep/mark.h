@@ -15,7 +15,9 @@ void mark_actor(char ret[MARK_ACTOR_BYTES]);
 /* Connects, for writing where --store is given: under the store's lock. STORE_LOCKED: a daemon has
  * it. */
 int MUST_USE mark_connect(struct cli *cli, bool writes, struct diag *diag);
-/* Ends with engine_call_fini(&request->call). */
+/* Sends a MARK. Names such as a step are resolved first, by a dry run: a request whose answer is
+ * lost is sent again, and the step of a forgotten checkpoint then means the version before. The end
+ * frees the answer with engine_call_fini(&request->call), also after an error. */
 int MUST_USE mark_call(struct cli *cli, const struct msg_mark *mark, struct source_request *request,
                        struct diag *diag);
 /* "forget", "keep", "refused", "unchanged" for what became of one; done: the word for what is done.
