@@ -28,7 +28,7 @@ struct note_mark {
 
 struct left_mark {
     uint64_t term;
-    struct entry_left entry;
+    int64_t wall_ns; /* 0 if the entry cannot be read */
 };
 
 struct loader {
@@ -255,6 +255,17 @@ static int load_other_entry(struct loader *loader, const struct entry_key *key,
     return entry_report_decode(value, scratch, &report->entry, diag);
 }
 
+/* Notes that the attempt of a term ended in order. This only says what the next start is called, so
+ * an entry that cannot be read loses its time and nothing else. */
+static void load_left(struct loader *loader, uint64_t term, struct record_value value)
+{
+    struct left_mark *left = &loader->lefts[loader->left_count++];
+    struct entry_left entry;
+    left->term = term;
+    left->wall_ns =
+        entry_left_decode(value, loader->scratch, &entry, NULL) == 0 ? entry.wall_ns : 0;
+}
+
 /* Loads one entry of the record by the kind of its key. */
 static int load_entry(struct loader *loader, const char *key_text, struct record_value value)
 {
@@ -287,9 +298,8 @@ static int load_entry(struct loader *loader, const char *key_text, struct record
     case ENTRY_OWNER:
         return load_other_entry(loader, &key, value);
     case ENTRY_LEFT:
-        loader->lefts[loader->left_count].term = key.id.term;
-        return entry_left_decode(value, loader->scratch, &loader->lefts[loader->left_count++].entry,
-                                 loader->diag);
+        load_left(loader, key.id.term, value);
+        return 0;
     case ENTRY_PAST:
         loader->state.pasts[loader->state.past_count++] =
             (struct state_past){.id = key.id, .open_id = key.seq};
@@ -495,11 +505,10 @@ static int check_terms(struct loader *loader)
     state->newest_term = state->term_count;
     for (size_t i = 0; i < loader->left_count; i++) {
         const struct left_mark *left = &loader->lefts[i];
-        if (left->term > state->term_count) {
-            return damaged(loader, "an attempt has left a term that was never granted", left->term);
+        if (left->term >= 1 && left->term <= state->term_count) { /* others mean nothing */
+            state->terms[left->term - 1].left = true;
+            state->terms[left->term - 1].left_wall_ns = left->wall_ns;
         }
-        state->terms[left->term - 1].left = true;
-        state->terms[left->term - 1].left_wall_ns = left->entry.wall_ns;
     }
     for (size_t i = 0; i < state->commit_count; i++) {
         const struct entry_chain *commit = &state->commits[i].entry;

@@ -5,6 +5,7 @@
  */
 #include "core_fixture.h"
 
+#include "base/check.h"
 #include "core/usage.h"
 #include "support/unit_test.h"
 
@@ -96,6 +97,30 @@ static void an_orderly_end_is_noted(void **ret)
     last.token = 5, last.newest_seen = 4;
     assert_int_equal(core_open(f, &last, 30, 7), 0);
     assert_int_equal(stale_apply(&stale, f), CAIRN_E_CONFLICT);
+}
+
+/* Goal: that an attempt ended in order is only told to people, so an entry of it that is damaged,
+ * or of a term that there is not, costs a time and never the run. */
+static void a_damaged_end_costs_nothing_else(void **ret)
+{
+    struct core_fixture *f = *ret;
+    struct actor one = {.token = 1, .world_size = 1}, two = {.token = 2, .world_size = 1};
+    static const char *const keys[] = {"left/0000000000000001", "left/0000000000000009"};
+    struct record_change broken[ARRAY_LEN(keys)];
+    struct record_update update = {.change_count = ARRAY_LEN(keys), .changes = broken};
+    core_save(f, &one, 10);
+    for (size_t i = 0; i < ARRAY_LEN(keys); i++) {
+        broken[i] = (struct record_change){.key = keys[i], .value = {3, (const uint8_t *)"abc"}};
+    }
+    assert_int_equal(record_apply(f->record, &update, NULL), 0);
+    core_save(f, &one, 15);
+    struct event leave = {.kind = EVENT_LEAVE, .wall_ns = 50};
+    memset(&leave.u.leave, 1, sizeof(leave.u.leave));
+    assert_int_equal(core_run(f, &leave), 0); /* it has left already */
+    two.newest_seen = 1;
+    core_save(f, &two, 20);
+    assert_true(state_term_is_planned(&f->state, 2));
+    assert_int_equal(f->state.terms[0].left_wall_ns, 0);
 }
 
 /* Goal (I5): a grant ends what older terms have open, and nothing of them takes effect afterwards.
@@ -344,6 +369,7 @@ static const struct CMUnitTest tests[] = {
     TEST(repeated_open_is_idempotent),
     TEST(several_saves_in_flight),
     TEST(an_orderly_end_is_noted),
+    TEST(a_damaged_end_costs_nothing_else),
     TEST(grant_fences_older_terms),
     TEST(stalled_attempt_is_fenced),
     TEST(new_term_after_own_restore),
