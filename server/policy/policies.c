@@ -8,7 +8,8 @@
  *     UPDATE     after it, whatever its outcome, the record says what holds
  *
  * Each update is guarded by the number of the last change, so one whose outcome was unknown comes
- * too late once a later try has been made. It outlives its request, but not the store.
+ * too late once a later try has been made. A call outlives a request that is cancelled; drop()
+ * tells the owner of the store that the call has ended.
  */
 #include "policy/policies.h"
 
@@ -21,7 +22,9 @@ enum { DEADLINE_MS = 30000, TRIES_MAX = 32 };
 
 struct policies_call {
     struct store *store;
-    struct policies_req *req; /* NULL: it was cancelled */
+    struct policies_req *req; /* NULL after policies_cancel() */
+    void (*drop)(void *holder);
+    void *holder;
     bool changes;
     struct policy_entry change;
     struct store_req op;
@@ -34,6 +37,8 @@ struct policies_call {
 static void end(struct policies_call *call, int status, struct record *record)
 {
     struct policies_req *req = call->req;
+    void (*drop)(void *holder) = call->drop;
+    void *holder = call->holder;
     if (call->has_update) {
         buf_fini(&call->update.buf);
     }
@@ -49,6 +54,9 @@ static void end(struct policies_call *call, int status, struct record *record)
     }
     record_free(record);
     free(call);
+    if (drop != NULL) {
+        drop(holder);
+    }
 }
 
 static void on_answered(struct store_req *op);
@@ -122,6 +130,8 @@ int policies_submit(struct policies_req *req, struct diag *diag)
     }
     call->store = req->store;
     call->req = req;
+    call->drop = req->drop;
+    call->holder = req->holder;
     call->changes = req->change != NULL;
     if (call->changes) {
         call->change = *req->change;

@@ -5,8 +5,9 @@
  */
 #include "run/run_retain.h"
 
+#include "run_private.h"
+
 #include "base/check.h"
-#include "policy/policies.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -49,6 +50,20 @@ int retain_event(const struct policy_choice *choice, struct scratch *scratch,
         status = ret->reason != NULL ? 0 : diag_no_memory(diag, "a policy");
     }
     ret->forget.policy = policy;
+    return status;
+}
+
+static void drop_catalog(void *catalog) { catalog_drop(catalog); }
+
+int retain_ask(struct catalog *catalog, struct policies_req *req, struct diag *diag)
+{
+    req->store = catalog_store(catalog);
+    req->drop = drop_catalog;
+    req->holder = catalog;
+    int status = policies_submit(req, diag);
+    if (status == 0) {
+        catalog_hold(catalog);
+    }
     return status;
 }
 
@@ -135,9 +150,8 @@ static void begin_run(struct retain *retain)
 {
     struct diag diag = DIAG_INIT;
     CHECK(retain->at < retain->name_count);
-    retain->policies =
-        (struct policies_req){.store = catalog_store(retain->options.catalog), .done = on_policies};
-    int status = policies_submit(&retain->policies, &diag);
+    retain->policies = (struct policies_req){.done = on_policies};
+    int status = retain_ask(retain->options.catalog, &retain->policies, &diag);
     if (status != 0) {
         report(retain, &retain->names[retain->at], status, &diag, NULL);
         next_run(retain);

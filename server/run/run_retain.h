@@ -2,15 +2,14 @@
  *
  * retain: runs the retention policies, stored ones and those of the configuration. Every interval,
  * each run that a policy applies to is decided once, one run after another, by the policy that the
- * store has at that moment. A checkpoint that a policy forgets can be
- * undeleted like any other. Two daemons of a store that do the same are harmless, because the
- * second one finds nothing to forget. Rounds are left out while the wall clock is not trusted
- * (catalog_clock_jump_s). Loop's thread.
+ * store has at that moment. A checkpoint that a policy forgets can be undeleted like any other. Two
+ * daemons of a store that do the same are harmless, because the second one finds nothing to forget.
+ * Rounds are left out while the wall clock is not trusted (catalog_clock_jump_s). Loop's thread.
  */
 #ifndef CAIRN_RUN_RUN_RETAIN_H
 #define CAIRN_RUN_RUN_RETAIN_H
 
-#include "policy/policy.h"
+#include "policy/policies.h"
 #include "run/run.h"
 
 struct retain_options {
@@ -29,11 +28,15 @@ struct retain_options {
 };
 struct retain;
 
-/* Puts a policy into the event that forgets by it. What is stored says in the chain which one it
- * is. Returns INVALID for a policy that cannot be used here, such as one with a zone that this host
- * does not know. */
+/* Puts a policy into the event that forgets by it. The reason of the event, which the chain keeps,
+ * names a policy that is stored. Returns INVALID for a policy that cannot be used here, such as one
+ * with a zone that this host does not know. */
 int MUST_USE retain_event(const struct policy_choice *choice, struct scratch *scratch,
                           struct event_mark *ret, struct diag *diag);
+
+/* Submits a request for the stored policies of the catalogue's store. The catalogue does not close
+ * before the store has answered, even if the request is cancelled meanwhile. Returns NO_MEMORY. */
+int MUST_USE retain_ask(struct catalog *catalog, struct policies_req *req, struct diag *diag);
 
 struct retain_status {
     uint64_t rounds,

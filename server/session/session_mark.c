@@ -247,9 +247,8 @@ const char *session_actor_copy(struct request *request, const char *claimed)
 static int read_policies(struct request *request, struct policy_entry *change,
                          void (*done)(struct policies_req *req), struct diag *diag)
 {
-    request->u.policies = (struct policies_req){
-        .store = catalog_store(request->server->options.catalog), .change = change, .done = done};
-    return policies_submit(&request->u.policies, diag);
+    request->u.policies = (struct policies_req){.change = change, .done = done};
+    return retain_ask(request->server->options.catalog, &request->u.policies, diag);
 }
 
 /* Checks that the message makes sense: forgetting needs either a policy or names, and every other
@@ -280,8 +279,8 @@ static int check(const struct msg_mark *mark, struct diag *diag)
     return 0;
 }
 
-/* Submits the event of a MARK, when its policy is known. */
-static void submit_mark(struct request *request, struct event_mark *mark)
+/* Submits the event of a MARK, when its policy is known. Returns NO_MEMORY. */
+static int submit_mark(struct request *request, struct event_mark *mark, struct diag *diag)
 {
     static const enum event_kind kinds[] = {[MSG_MARK_FORGET] = EVENT_FORGET,
                                             [MSG_MARK_UNDELETE] = EVENT_UNDELETE,
@@ -290,6 +289,10 @@ static void submit_mark(struct request *request, struct event_mark *mark)
     const struct msg_mark *asked = &request->msg.u.mark;
     struct session *session = request->session;
     CHECK(asked->kind < ARRAY_LEN(kinds)); /* the codec has compared it */
+    mark->actor = session_actor_copy(request, asked->actor);
+    if (!mark->actor) {
+        return diag_no_memory(diag, "the name of the caller");
+    }
     request->step = (struct run_req){.done = on_marked, .dry_run = asked->dry_run};
     if (asked->kind == MSG_MARK_FORGET) {
         mark->forget.keep_least = asked->keep_least;
@@ -298,6 +301,7 @@ static void submit_mark(struct request *request, struct event_mark *mark)
     request->step.event = (struct event){.kind = kinds[asked->kind], .u.mark = *mark};
     request->info = (struct run_snapshot_req){.done = on_state};
     run_snapshot(session->run, &request->info);
+    return 0;
 }
 
 /* Puts the policy that holds for the run into the event. Sets *ret_none if it has none. */
@@ -336,19 +340,16 @@ static void on_policies(struct policies_req *read)
                         .u.marked = {.why = "", .policy_pattern = "", .policy = ""}};
     bool none = false;
     int status = read->status;
-    mark.actor = session_actor_copy(request, asked->actor);
     status = status != 0 ? status : take_choice(request, &mark, &none, &read->diag);
-    if (status == 0 && !mark.actor) {
-        status = diag_no_memory(&read->diag, "the name of the caller");
-    }
-    if (status != 0) {
-        fail(request, status, &read->diag);
-    } else if (none) {
+    if (status == 0 && none) {
         request_reply(request, &reply);
         request_free(request);
-    } else {
-        mark.reason = asked->reason && asked->reason[0] != '\0' ? asked->reason : mark.reason;
-        submit_mark(request, &mark);
+        return;
+    }
+    mark.reason = asked->reason && asked->reason[0] != '\0' ? asked->reason : mark.reason;
+    status = status != 0 ? status : submit_mark(request, &mark, &read->diag);
+    if (status != 0) {
+        fail(request, status, &read->diag);
     }
 }
 
@@ -370,13 +371,7 @@ int session_on_mark(struct session *session, uint32_t stream, const struct msg *
         status = read_policies(request, NULL, on_policies, &why);
     } else {
         status = status != 0 ? status : take_policy(request, &mark.forget.policy, &why);
-        mark.actor = session_actor_copy(request, asked->actor);
-        if (status == 0 && !mark.actor) {
-            status = diag_no_memory(&why, "the name of the caller");
-        }
-        if (status == 0) {
-            submit_mark(request, &mark);
-        }
+        status = status != 0 ? status : submit_mark(request, &mark, &why);
     }
     if (status != 0) {
         fail(request, status, &why);
@@ -590,6 +585,7 @@ static int take_change(struct request *request, struct policy_entry *ret, struct
     }
     if (status == 0 && ret->change == POLICY_SET) {
         status = policy_make(&ret->row, &request->scratch, &policy, diag);
+        diag_add(diag, "the policy for '%s' is not stored", ret->row.pattern);
     } else if (status == 0 && asked->option_count > 0) {
         status = diag_set(diag, CAIRN_E_INVALID, "a policy is removed whole, without options");
     }

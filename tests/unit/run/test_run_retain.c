@@ -8,7 +8,6 @@
  */
 #include "run_rig.h"
 
-#include "policy/policies.h"
 #include "run/run_counts.h"
 #include "run/run_retain.h"
 #include "support/unit_test.h"
@@ -325,10 +324,33 @@ static void test_what_a_lost_answer_marked_is_told(void **state)
     rig_fini(&rig);
 }
 
+static void never(struct policies_req *req) { fail_msg("a cancelled request was answered"); }
+
+static void on_closed(void *user) { *(bool *)user = true; }
+
+/* A daemon that stops cancels what it has asked, and then closes the store. */
+static void test_a_store_stays_open_for_a_cancelled_question(void **state)
+{
+    struct rig *rig = *state;
+    struct policies_req req = {.done = never};
+    struct store_fault_rule hold = {.kind = FAULT_HOLD, .op = STORE_RECORD_GET};
+    struct catalog *catalog = rig_catalog_new(rig);
+    bool closed = false;
+    assert_int_equal(store_fault_add(rig->store, &hold), 0);
+    assert_int_equal(retain_ask(catalog, &req, NULL), 0);
+    policies_cancel(&req);
+    catalog_close(catalog, on_closed, &closed);
+    sim_run_for(rig->sim, 1000);
+    assert_false(closed);
+    assert_int_equal(store_fault_release(rig->store), 1);
+    rig_until(rig, &closed);
+}
+
 static const struct CMUnitTest tests[] = {
     cmocka_unit_test(test_what_a_lost_answer_marked_is_told),
     cmocka_unit_test(test_a_clock_that_was_set),
     RIG_TEST(test_a_stored_policy_goes_before_the_configuration),
+    RIG_TEST(test_a_store_stays_open_for_a_cancelled_question),
     cmocka_unit_test(test_no_rule_of_time_by_a_clock_that_was_set)};
 
 UNIT_TEST_MAIN(tests)
