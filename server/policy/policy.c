@@ -16,7 +16,8 @@
 #include "hash/hash.h"
 #include "store/store_record.h"
 
-enum { POLICY_VERSION = 1, SCRATCH_BYTES = 64 << 10, CRC_BYTES = 4 };
+/* Of version 1 the crc does not cover the key; it is only read. */
+enum { POLICY_VERSION = 2, SCRATCH_BYTES = 64 << 10, CRC_BYTES = 4 };
 static const char PREFIX[] = "policy/";
 static const char COUNT_KEY[] = "policies"; /* the number of the last change */
 
@@ -134,9 +135,18 @@ void policy_entry_key(const struct policy_entry *entry, char ret[ENTRY_KEY_MAX])
     snprintf(ret, ENTRY_KEY_MAX, "%s%016" PRIx64 "/%s", PREFIX, entry->number, entry->row.pattern);
 }
 
+/* Returns the crc of an entry, which covers its key too: the key holds the number and the pattern,
+ * so an entry that lies under another key would be another policy. */
+static uint32_t crc_of(uint8_t version, const char *key, size_t bytes, const uint8_t *data)
+{
+    return crc32c(version == 1 ? 0 : crc32c(0, strlen(key), key), bytes, data);
+}
+
 void policy_entry_encode(const struct policy_entry *entry, struct buf *buf)
 {
     size_t start = buf->bytes;
+    char key[ENTRY_KEY_MAX];
+    policy_entry_key(entry, key);
     CHECK(entry->change == POLICY_SET || entry->row.option_count == 0);
     buf_put_u8(buf, POLICY_VERSION);
     buf_put_u32(buf, entry->change);
@@ -148,7 +158,7 @@ void policy_entry_encode(const struct policy_entry *entry, struct buf *buf)
         put_text(buf, entry->row.options[i].value);
     }
     if (buf_status(buf) == 0) {
-        buf_put_u32(buf, crc32c(0, buf->bytes - start, buf->data + start));
+        buf_put_u32(buf, crc_of(POLICY_VERSION, key, buf->bytes - start, buf->data + start));
     }
 }
 
@@ -191,10 +201,13 @@ int policy_entry_decode(const char *key, struct record_value value, struct polic
     CHECK(status == 0); /* key_pattern() has looked */
     cur_init(&cur, value.bytes >= CRC_BYTES ? value.bytes - CRC_BYTES : 0, value.data);
     uint8_t version = cur_u8(&cur);
-    if (cur.status != 0 || crc32c(0, cur.bytes, value.data) != load_u32(value.data + cur.bytes)) {
-        return diag_set(diag, CAIRN_E_DAMAGED, "its %zu bytes contradict their crc", value.bytes);
+    if (cur.status != 0 ||
+        crc_of(version, key, cur.bytes, value.data) != load_u32(value.data + cur.bytes)) {
+        return diag_set(diag, CAIRN_E_DAMAGED,
+                        "its %zu bytes contradict their crc, or it lies under a wrong key",
+                        value.bytes);
     }
-    if (version != POLICY_VERSION) {
+    if (version < 1 || version > POLICY_VERSION) {
         return diag_set(diag, CAIRN_E_UNSUPPORTED, "it has version %u; this program reads %d",
                         version, POLICY_VERSION);
     }
@@ -273,9 +286,12 @@ bool policy_is_last(const struct record *record, const char *key)
 /* Returns whether the pattern of `a` goes before that of `b` for a run that matches both. */
 static bool goes_before(const char *a, const char *b, const char *run)
 {
+    static const char wild[] = "*?[";
     bool a_is_run = strcmp(a, run) == 0, b_is_run = strcmp(b, run) == 0;
+    size_t a_plain = strcspn(a, wild), b_plain = strcspn(b, wild);
     size_t a_bytes = strlen(a), b_bytes = strlen(b);
     return a_is_run != b_is_run ? a_is_run
+           : a_plain != b_plain ? a_plain > b_plain
            : a_bytes != b_bytes ? a_bytes > b_bytes
                                 : strcmp(a, b) < 0;
 }

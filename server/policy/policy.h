@@ -86,10 +86,10 @@ struct policy_choice {
     struct policy_entry entry; /* of a configured one only the row */
 };
 /* Gives the policy that holds for a run. A stored one goes before the configuration. Of several
- * stored ones it is the one that is the run's name, else that with the longest pattern, and of
- * equally long patterns that which strcmp() puts first. Returns the error of a stored policy that
- * cannot be read, or may be lost, and might be the one; then nothing may be forgotten. Its text
- * says how to go on. */
+ * stored ones it is the one that is the run's name, else the pattern with the most characters
+ * before its first wildcard, then the longest one, then the one that strcmp() puts first. Returns
+ * the error of a stored policy that cannot be read, or may be lost, and might be the one; then
+ * nothing may be forgotten. Its text says how to go on. */
 int MUST_USE policy_choose(const struct record *record, const struct policy_table *table,
                            const struct run_name *run, struct policy_choice *ret,
                            struct diag *diag);

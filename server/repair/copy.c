@@ -266,8 +266,9 @@ static int check_copy(struct copying *c, const struct commit_fact *fact, struct 
 }
 
 /* Looks once more whether the store is ours alone, now that the manifest is there, and enters the
- * checkpoint. Who has opened the store before that look is seen in it; who opens it later finds the
- * manifest, and removes nothing of a run that has one which its record does not know. */
+ * checkpoint. A process that opened the store before that look is seen by it. One that opens the
+ * store later finds the manifest, and removes nothing of a run that has a manifest which its record
+ * does not know. */
 static int enter_last(struct copying *c, const struct store_name *manifest,
                       const struct event *event, struct diag *diag)
 {

@@ -61,7 +61,9 @@ class Policy(Case):
         self.assertEqual((code, out, err), (0, "", ""))
         self.assertEqual((steps(daemon), steps(daemon, "demo/other"), steps(daemon, "lab/gpt")), ([40, 50], ALL[2:], ALL))
         self.assertRegex(cairn("status", "demo/run", "10@1", *where)[1], r"stored policy demo/run: keep-last 2, keep-every")
-        cairn("policy", "remove", "demo/run", *where, check=0)
+        removed = cairn("policy", "remove", "demo/run", *where, check=0)[1]
+        self.assertRegex(removed, r"^demo/run: the policy is removed\ndemo/run: the stored policy demo/\* holds: keep-last 3\nset ")
+        self.assertNotIn("this cairnd", removed)
         self.assertEqual(holds("demo/run", *where), ("stored", "demo/*", "keep-last 3"))
         cairn("forget", "demo/other", "--keep-last", 1, "--keep-least", 1, *where, check=0)  # rules go before it
         self.assertEqual(steps(daemon, "demo/other"), [50])
@@ -73,8 +75,8 @@ class Policy(Case):
         before = cairn_json("policy", "show", *where)
         for words, code, fragment in ((("set", "lab/*", "--keep-last", "x"), 2, 'keep-last "x"'),
                                       (("set", "lab/*", "--keep-lots", "1"), 2, "keep-lots"),
-                                      (("set", "lab/*", "--keep-last", "0"), 2, "no policy is given"),
-                                      (("set", "lab/*"), 2, "no policy is given"),
+                                      (("set", "lab/*", "--keep-last", "0"), 2, "the policy for 'lab/*' is not stored: no policy"),
+                                      (("set", "lab/*"), 2, "`cairn policy set` needs the rules of the policy"),
                                       (("set", "lab/*", "--keep-daily", "1", "--time-zone", "Mars/Olympus"), 2, "Mars/Olympus"),
                                       (("set", "lab/*", "--keep-best", "1"), 2, "needs a metric"),
                                       (("set", "lab", "--keep-last", "1"), 2, 'did you mean "lab/*"'),
@@ -165,7 +167,8 @@ class Policy(Case):
         cairn("policy", "set", "demo/*", "--keep-last", 3, *where, check=0)
         cairn("policy", "set", "lab/*", "--keep-last", 7, *where, check=0)
         cairn("policy", "set", "demo/*", "--keep-last", 4, *where, check=0)
-        cairn("policy", "remove", "demo/*", *where, check=0)
+        removed = cairn("policy", "remove", "demo/*", *where, check=0)[1]
+        self.assertEqual(removed, "demo/*: the policy is removed\ndemo/run: no policy holds; everything is kept\n")
         mine = [e for e in cairn_json("log", "demo/run", *where)["entries"] if "policy" in e["action"]]
         self.assertEqual([(e["action"], e["run"], e["reason"]) for e in mine],
                          [("remove policy", "demo/*", None), ("set policy", "demo/*", "keep-last 4"),

@@ -30,7 +30,7 @@ static struct policy_entry sample(void)
 
 static void test_golden(void **state)
 {
-    struct buf golden = golden_read(CAIRN_GOLDEN, "entry_policy.bin"), buf;
+    struct buf golden = golden_read(CAIRN_GOLDEN, "entry_policy_keyed.bin"), buf;
     struct policy_entry entry = sample(), read;
     char key[ENTRY_KEY_MAX];
     buf_init(&buf, 4096);
@@ -45,6 +45,11 @@ static void test_golden(void **state)
     assert_memory_equal(&read, &entry, sizeof(entry));
     buf_fini(&golden);
     buf_fini(&buf);
+    golden = golden_read(CAIRN_GOLDEN, "entry_policy.bin"); /* version 1 is still read */
+    value = (struct record_value){golden.bytes, golden.data};
+    assert_int_equal(policy_entry_decode(key, value, &read, NULL), 0);
+    assert_memory_equal(&read, &entry, sizeof(entry));
+    buf_fini(&golden);
 }
 
 static void test_every_changed_byte_is_refused(void **state)
@@ -66,6 +71,13 @@ static void test_every_changed_byte_is_refused(void **state)
             assert_int_equal(policy_entry_decode(key, value, &read, NULL), CAIRN_E_DAMAGED);
             buf.data[i] ^= (uint8_t)(1u << bit);
         }
+    }
+    static const char *const others[] = {"policy/0000000000000005/lab/*",
+                                         "policy/0000000000000005/lab/gpt-**",
+                                         "policy/0000000000000004/lab/gpt-*"};
+    for (size_t i = 0; i < ARRAY_LEN(others); i++) { /* it was moved */
+        struct record_value value = {buf.bytes, buf.data};
+        assert_int_equal(policy_entry_decode(others[i], value, &read, NULL), CAIRN_E_DAMAGED);
     }
     static const char *const keys[] = {"policy/5/a/b", "policy/0000000000000000/a/b",
                                        "policy/0000000000000005/", "policy/0000000000000005/ab"};
@@ -165,11 +177,18 @@ static void test_one_policy_holds(void **state)
     assert_int_equal(change(record, POLICY_SET, "lab/gpt", "5"), 0);
     assert_holds(record, &table, "vis/a", "* 1");            /* before the configuration */
     assert_holds(record, &table, "lab/gpt", "lab/gpt 5");    /* the name itself */
-    assert_holds(record, &table, "lab/gxt", "lab/[a-z]* 4"); /* the longest */
+    assert_holds(record, &table, "lab/gxt", "lab/g* 2");     /* the most plain characters */
+    assert_holds(record, &table, "lab/xxt", "lab/[a-z]* 4"); /* then the longest */
+    assert_int_equal(change(record, POLICY_SET, "*/gxt-with-a-long-name", "6"), 0);
+    assert_holds(record, &table, "lab/gxt-with-a-long-name", "lab/g* 2");
+    assert_holds(record, &table, "vis/gxt-with-a-long-name", "*/gxt-with-a-long-name 6");
     assert_int_equal(change(record, POLICY_REMOVE, "lab/[a-z]*", ""), 0);
-    assert_holds(record, &table, "lab/gxt", "lab/*t 3"); /* '*' is before 'g' */
+    assert_int_equal(change(record, POLICY_SET, "lab/*x", "7"), 0);
+    assert_holds(record, &table, "lab/xxt", "lab/*t 3");
+    assert_int_equal(change(record, POLICY_SET, "lab/?*", "8"), 0);
+    assert_holds(record, &table, "lab/xxt", "lab/*t 3"); /* '*' is before '?' */
     assert_int_equal(change(record, POLICY_SET, "lab/*t", "30"), 0);
-    assert_holds(record, &table, "lab/gxt", "lab/*t 30");
+    assert_holds(record, &table, "lab/xxt", "lab/*t 30");
     assert_int_equal(change(record, POLICY_REMOVE, "lab/[a-z]*", ""), CAIRN_E_NOT_FOUND);
     record_free(record);
 }

@@ -9,9 +9,11 @@
 #include "exit_status.h"
 
 #include "base/digits.h"
+#include "base/glob.h"
 #include "policy/policy.h"
 
 #include <inttypes.h>
+#include <stdlib.h>
 #include <string.h>
 
 struct policy_options {
@@ -148,8 +150,40 @@ static int show(const struct cli *cli, const struct policy_options *own,
         printf("%s: the policy is %s\n", shown(&pattern, own->what),
                strcmp(own->verb, "set") == 0 ? "stored" : "removed");
     }
-    show_interval(cli, reply);
+    if (strcmp(own->verb, "remove") != 0) {
+        show_interval(cli, reply);
+    }
     return out_flush();
+}
+
+/* Says which policy holds now for the runs whose policy was removed. */
+static int show_heirs(struct cli *cli, const char *pattern, struct diag *diag)
+{
+    enum { HEIRS_MAX = 10 };
+    struct run_name *names = NULL;
+    size_t count = 0, matching = 0;
+    int status = source_runs(cli->connection, false, &names, &count, diag);
+    for (size_t i = 0; status == 0 && i < count; i++) {
+        char name[RUN_NAME_TEXT_MAX];
+        run_name_format(&names[i], name);
+        if (!glob_matches(pattern, name) || ++matching > HEIRS_MAX) {
+            continue;
+        }
+        struct source_request request = {
+            .call.request = {.type = MSG_POLICY,
+                             .u.policy = {.kind = MSG_POLICY_SHOW, .run = names[i]}}};
+        status = source_call(cli->connection, &request, diag);
+        if (status == 0) {
+            show_run(name, &request.call.reply.u.policy_reply);
+        }
+        engine_call_fini(&request.call);
+    }
+    if (matching > HEIRS_MAX) {
+        printf("%zu more run%s; `cairn policy show RUN` names the policy of one\n",
+               matching - HEIRS_MAX, plural(matching - HEIRS_MAX));
+    }
+    free(names);
+    return status != 0 ? status : out_flush();
 }
 
 /* A policy that cannot be used is an answer, but no good one. */
@@ -177,6 +211,11 @@ static int prepare(const struct policy_options *own, struct msg_policy *ret, str
         return diag_set(diag, CAIRN_E_INVALID,
                         "no runs are named: give a pattern of project/run, such as 'lab/*'; '*' "
                         "means all runs");
+    }
+    if (sets && ret->option_count == 0) {
+        return diag_set(diag, CAIRN_E_INVALID,
+                        "`cairn policy set` needs the rules of the policy, and none is given: give "
+                        "at least one, such as --keep-last 3, or --remove-idle 90d");
     }
     if (!sets && ret->option_count > 0) {
         return diag_set(diag, CAIRN_E_INVALID,
@@ -212,6 +251,9 @@ static int run(struct cli *cli, void *values, struct diag *diag)
         status = status != 0 || asked.kind != MSG_POLICY_SHOW ? status : exit_status(own, reply);
     }
     engine_call_fini(&request.call);
+    if (status == 0 && asked.kind == MSG_POLICY_REMOVE && !cli->json && !cli->quiet) {
+        status = show_heirs(cli, own->what, diag);
+    }
     return status;
 }
 
@@ -223,13 +265,18 @@ const struct command command_policy = {
         "A policy is stored once, for the runs that match PATTERN (lab/gpt, lab/*, *), with the "
         "options of `cairn forget`. `cairn forget RUN` and `cairn forget --all` without rules "
         "apply it, and so does every daemon of the store whose [retention] interval is set.\n\nOne "
-        "policy holds for a run, whole: the stored one whose PATTERN is the run's name; otherwise "
-        "the stored one with the longest pattern that matches, and of equally long ones the first "
-        "by the order of their bytes; otherwise a section of the daemon's configuration. A run "
+        "policy holds for a run, whole: the stored one whose PATTERN is the run's name; otherwise, "
+        "of the stored ones that match, the one with the most characters before its first `*`, `?` "
+        "or `[` (lab/gpt-* goes before lab/*, and both before */gpt-large; of equal ones the "
+        "longest, then the first by the order of their bytes); otherwise a section of the daemon's "
+        "configuration. A run "
         "without any keeps everything. `show RUN` names the policy of a run and where it is from; "
         "`cairn forget RUN --dry-run` shows what it would do.\n\n`set` replaces the policy of the "
         "same pattern and begins nothing by itself. What is no policy is refused, and nothing is "
-        "changed. A stored policy that cannot be read forgets nothing until it is set again. Who "
+        "changed. A stored policy that cannot be read forgets nothing until it is set again, and "
+        "where "
+        "one may be lost with a damaged record of the store, none is followed until the next `set` "
+        "or `remove`. Who "
         "set or removed a policy is in `cairn log`. Whoever may forget may set a policy.\n\nWith "
         "--store the command opens the store itself and knows no configuration; `set` and `remove` "
         "do it under the store's lock, and end with status 11 while a daemon is using it.",
