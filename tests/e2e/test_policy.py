@@ -143,6 +143,7 @@ class Policy(Case):
             code, out, _ = cairn("policy", "show", *where)
             self.assertEqual(code, 3, out)
             self.assertIn("cannot be used: DAMAGED: changes of the stored policies may be lost", out)
+            self.assertTrue(all(e["run"] for e in cairn_json("log", *where)["entries"]))
             code, out, _ = cairn("policy", "show", "demo/run", *where)
             self.assertEqual(code, 6, out)
             self.assertIn("demo/run: the stored policies cannot be used", out)

@@ -127,7 +127,8 @@ static int ask_policies(struct cli *cli, struct log *log, struct diag *diag)
                                   .actor = policy->actor,
                                   .code = policy->code,
                                   .reason = policy->code != 0 ? policy->text : policy->policy};
-        if (policy->source != POLICY_STORED || row.wall_ns < log->since_ns ||
+        /* A row without a number says what is wrong now, and no change. */
+        if (policy->source != POLICY_STORED || row.seq == 0 || row.wall_ns < log->since_ns ||
             (cli->has_run && !glob_matches(policy->pattern, name))) {
             continue;
         }
