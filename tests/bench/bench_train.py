@@ -18,8 +18,8 @@ from benchlib import (GIB, HERE, Daemon, Group, Place, common_options, finish_op
                       memory_bytes, python_env, say, table, write_json)
 
 WAYS = ("none", "cairn copy", "cairn lazy", "dcp.async_save thread", "dcp.async_save process",
-        "dcp.async_save cached stager", "dcp.async_save async staging", "cairn.dcp.Writer cached stager",
-        "cairn.dcp.async_save", "torch.save", "dcp.save")
+        "dcp.async_save cached stager", "dcp.async_save async staging", "cairn.dcp.Writer",
+        "cairn.dcp.async_save", "cairn.dcp.Writer cached stager", "torch.save", "dcp.save")
 BEST_OF = [way for way in WAYS if way.startswith("dcp.async_save")]
 
 
@@ -73,6 +73,8 @@ def run(options):
         for way in ways:
             samples[way.name]["turns"].append(way.turn(options.steps))
         say(f"round {turn + 1} of {options.repeat}: {time.monotonic() - begin:.0f} s")
+    for way in ways:
+        samples[way.name]["rss_peak"] = max(row["rss_peak"] for row in way.group.tell("usage"))
     losses = {way.name: way.group.tell("loss")[0] for way in ways}
     for way in ways:
         way.close()
@@ -90,7 +92,7 @@ def summary(result, steps):
                       "overrun_s": median([turn["overrun_s"] for turn in turns]),
                       "busy_steps": median([turn["busy_steps"] for turn in turns]),
                       "step_s": median([turn["step_s"] for turn in turns]),
-                      "first_blocked_s": samples["first"]["blocked_s"]}
+                      "first_blocked_s": samples["first"]["blocked_s"], "rss_peak_gib": samples["rss_peak"] / GIB}
     best = min((rows[name]["lost_s_per_save"] for name in BEST_OF if name in rows), default=None)
     ratios = {f"{name} lost / best dcp.async_save": row["lost_s_per_save"] / best for name, row in rows.items()
               if name.startswith("cairn ") and best and best > 0}
@@ -134,7 +136,7 @@ def main():
                   repeat=options.repeat, steps=options.steps)
     print(f"{result['date']}, {json.dumps(result['machine'])}, {result['state_bytes'] / GIB:.2f} GiB, {options.ranks} "
           f"processes, a step of {result['step_s']:.3f} s, a save every {options.steps}, medians of {options.repeat}")
-    for key in ("lost_s_per_save", "slowdown", "blocked_s", "overrun_s", "busy_steps", "step_s", "first_blocked_s"):
+    for key in ("lost_s_per_save", "slowdown", "blocked_s", "overrun_s", "busy_steps", "step_s", "first_blocked_s", "rss_peak_gib"):
         table(key, "", {name: row[key] for name, row in result["ways"].items()})
     table("Ratios", "", result["ratios"])
     if not result["same_loss"]:

@@ -158,7 +158,7 @@ class DcpWay(Nothing):
 
 
 class CairnDcpWay(DcpWay):
-    """dcp.async_save as it is, storing in Cairn."""
+    """dcp.async_save as it is, storing in Cairn: with the Writer as its stager, or PyTorch's; and cairn.dcp's own."""
 
     def __init__(self, job, mode):
         target, job.target = job.target, os.environ["BENCH_FOLDER"]
@@ -205,6 +205,7 @@ WAYS = {"none": Nothing, "torch.save": TorchWay, "dcp.save": lambda job: DcpWay(
         "dcp.async_save cached stager": lambda job: DcpWay(job, "cached stager"),
         "dcp.async_save async staging": lambda job: DcpWay(job, "async staging"),
         "cairn.dcp.Writer cached stager": lambda job: CairnDcpWay(job, "cached stager"),
+        "cairn.dcp.Writer": lambda job: CairnDcpWay(job, "thread"),
         "cairn.dcp.async_save": lambda job: CairnDcpWay(job, "arena"),
         "cairn copy": lambda job: CairnWay(job, "copy"), "cairn lazy": lambda job: CairnWay(job, "lazy")}
 
@@ -265,9 +266,8 @@ class Job:
                 "lost_s": blocked - begin + sum(busy) - len(busy) * usual + (over - end), "busy_steps": len(busy)}
 
     def usage(self):
-        """Of this process and of those that it has started and waited for."""
-        usages = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
-        return {"cpu_s": sum(u.ru_utime + u.ru_stime for u in usages)}
+        """The greatest resident size of this process: arena and what a stager shares with others are in it."""
+        return {"rss_peak": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024}
 
 
 def main():

@@ -21,7 +21,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
 
 import cairn
-from cairn.dcp import Reader, Writer
+from cairn.dcp import Reader, Writer, stager
 
 logging.disable(logging.WARNING)
 
@@ -192,7 +192,10 @@ class Scenarios:
         return out
 
     def async_thread(self):
+        """One copy, by DCP's own async_save: what would make another is out of order. A rank that fails keeps no caller waiting."""
         state, writer = tensors(self.mesh), self.writer("thread")
+        patience, stager.PATIENCE_S = stager.PATIENCE_S, 600.0
+        staging, stager.Staging = stager.Staging, None
         for step in (1, 2):
             future = dcp.async_save(state, checkpoint_id=f"step-{step}", storage_writer=writer,
                                     process_group=self.group)
@@ -200,8 +203,32 @@ class Scenarios:
                 if isinstance(value, torch.Tensor):
                     value.add_(1)  # the trainer goes on; the checkpoint must not see it
             future.result()
+        odd = {**tensors(self.mesh), f"odd{self.rank}": object() if self.rank == 1 else 1}
+        text = raised(dcp.async_save(odd, checkpoint_id="step-3", storage_writer=writer, process_group=self.group).result)
+        writer.should_synchronize_after_execute = False
+        future = dcp.async_save(state, checkpoint_id="step-4", storage_writer=writer, process_group=self.group)
+        writer.synchronize_staging()
+        fourth = {key: value.clone() if isinstance(value, torch.Tensor) else value for key, value in state.items()}
+        for value in state.values():
+            if isinstance(value, torch.Tensor):
+                value.add_(1)
+        future.result()
+        stager.PATIENCE_S, stager.Staging = patience, staging
         back = self.load(emptied(state), 1, "thread")
-        return {"same": same(back, tensors(self.mesh)), "listed": listed(self.url("thread"))}
+        return {"same": same(back, tensors(self.mesh)) and same(self.load(emptied(state), 4, "thread"), fourth), "text": text,
+                "listed": listed(self.url("thread"))}
+
+    def async_waves(self):
+        """A state four times its arena: the copy ends long after the opening, which waits for no copy."""
+        state = {f"t{i}": distribute_tensor(torch.full((1024, 1024), float(i)), self.mesh, [Shard(0)]) for i in range(32)}
+        writer = Writer(self.url("waves"), process_group=self.group, arena_bytes=16 << 20)
+        future = dcp.async_save(state, checkpoint_id="step-1", storage_writer=writer, process_group=self.group)
+        for value in state.values():
+            value.mul_(0)
+        future.result()
+        back = self.load(state, 1, "waves")
+        writer.close()
+        return {"same": all(bool((value.to_local() == i).all()) for i, value in enumerate(back.values()))}
 
     def async_arena(self):
         """One copy, into the arena: the trainer goes on, and a rank that cannot collect its state stops all."""

@@ -17,7 +17,7 @@ from cairn.dcp import Reader
 
 WORKER = pathlib.Path(__file__).with_name("dcp_worker.py")
 TWO = ("round_trip", "partial", "fsdp_save", "failing_rank", "unsupported_value", "server_fails", "caching",
-       "async_thread", "async_arena", "async_process", "no_dist", "lineage", "mismatch")
+       "async_thread", "async_waves", "async_arena", "async_process", "no_dist", "lineage", "mismatch")
 
 
 def launch(folder, prefix, world, scenarios):
@@ -97,7 +97,9 @@ def test_torch_15_no_dist_with_a_shared_id_is_refused(ranks):
 
 def test_torch_17_async_save_in_thread_mode(ranks):
     for row in both(ranks, "async_thread"):
-        assert row["same"] and row["listed"] == [[1, 2], [1, 1]]
+        assert row["same"] and row["listed"] == [[1, 4], [1, 2], [1, 1]]
+        assert "rank 1: UnsupportedValueError" in row["text"] and "odd1" in row["text"]
+    assert all(row["same"] for row in both(ranks, "async_waves"))
 
 
 def test_async_save_with_one_copy(ranks):

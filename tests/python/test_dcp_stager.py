@@ -1,17 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The Writer of cairn.dcp stages a true copy for async_save, with ties and views kept, that crosses processes uncopied."""
+"""The Writer of cairn.dcp gives async_save the state itself in a thread, and waits until it is copied; what another process needs is a
+true copy, with ties and views kept, that crosses uncopied."""
 
 import collections
+import pickle
+import threading
+from multiprocessing.reduction import ForkingPickler
 
 import pytest
 import torch
 import torch.distributed.checkpoint as dcp
+from torch.distributed.checkpoint import CheckpointException
+from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
 from torch.distributed.checkpoint.staging import AsyncStager
 
 import cairn
 from bed import assert_same
 from cairn.dcp import Reader, Writer
-from cairn.dcp.stager import Staging
+from cairn.dcp import stager
+from cairn.dcp.stager import Handed, Staging
 
 
 def state():
@@ -82,6 +89,93 @@ def test_torch_17_writer_is_the_stager(url):
     dcp.save({"x": tensor}, checkpoint_id="step-2", storage_writer=writer)  # connects again
     dcp.load(back, checkpoint_id="latest", storage_reader=Reader(url))
     assert back["x"].all()
+
+
+@pytest.fixture
+def no_copy(monkeypatch):
+    """No copy is made but libcairn's, however slow threads are to start."""
+    monkeypatch.setattr(stager, "PATIENCE_S", 600.0)
+    monkeypatch.setattr(stager, "Staging", None)
+
+
+def test_rule_03_async_save_reads_the_state_itself_and_waits_until_it_is_copied(url, no_copy):
+    writer, saved = Writer(url), {"x": torch.rand(2_000_000), "strided": torch.rand(300, 400).t(), "list": [1, {"y": torch.ones(3)}]}
+    before = {"x": saved["x"].clone(), "strided": saved["strided"].clone(), "list": [1, {"y": torch.ones(3)}]}
+    for step in (1, 2):
+        future = dcp.async_save(saved, checkpoint_id=f"step-{step}", storage_writer=writer, no_dist=True)
+        for tensor in (saved["x"], saved["strided"], saved["list"][1]["y"]):
+            tensor.fill_(9)
+        saved["list"].append("later")
+        future.result()
+    back = {"x": torch.zeros(2_000_000), "strided": torch.zeros(400, 300), "list": [0, {"y": torch.zeros(3)}]}
+    dcp.load(back, checkpoint_id="step-1", storage_reader=Reader(url))
+    assert_same(back, before)
+
+
+def test_async_save_returns_at_once_if_the_caller_synchronizes_later(url, no_copy):
+    writer, tensor, planning = Writer(url), torch.zeros(1000), threading.Event()
+    writer.should_synchronize_after_execute = False
+
+    class Slow(DefaultSavePlanner):
+        def create_local_plan(self):
+            assert planning.wait(60)
+            return super().create_local_plan()
+
+    future = dcp.async_save({"x": tensor}, checkpoint_id="step-1", storage_writer=writer, planner=Slow(), no_dist=True)
+    assert not future.done()
+    planning.set()
+    writer.synchronize_staging()
+    tensor.fill_(1)
+    future.result()
+    back = {"x": torch.ones(1000)}
+    dcp.load(back, checkpoint_id="step-1", storage_reader=Reader(url))
+    assert not back["x"].any()
+
+
+def test_rule_05_a_save_that_fails_keeps_no_caller_of_async_save_waiting(url, no_copy):
+    class Failing(DefaultSavePlanner):
+        def create_local_plan(self):
+            raise OSError("no plan today")
+
+    writer = Writer(url)
+    future = dcp.async_save({"x": torch.ones(3)}, checkpoint_id="step-1", storage_writer=writer, planner=Failing(), no_dist=True)
+    with pytest.raises(CheckpointException, match="no plan today"):
+        future.result()
+    future = dcp.async_save({"x": object()}, checkpoint_id="step-2", storage_writer=writer, no_dist=True)
+    with pytest.raises(CheckpointException, match="UnsupportedValueError"):
+        future.result()
+    dcp.async_save({"x": torch.ones(3)}, checkpoint_id="step-3", storage_writer=writer, no_dist=True).result()
+
+
+def test_torch_17_what_is_pickled_for_another_process_is_a_copy():
+    tensor, read = torch.zeros(1000), []
+    handed = Handed({"x": tensor, "tied": tensor}, read.append)
+    sent = bytes(ForkingPickler.dumps(handed))
+    handed.wait()
+    tensor.fill_(1)
+    assert not tensor.is_shared() and not read  # the training's memory is as it was
+    there = pickle.loads(sent)
+    assert type(there) is dict and not there["x"].any() and there["tied"].data_ptr() == there["x"].data_ptr()
+
+
+def test_a_state_that_nobody_fetches_in_time_is_copied(monkeypatch):
+    """A helper process takes seconds to start, for which training does not wait."""
+    monkeypatch.setattr(stager, "PATIENCE_S", 0.0)
+    tensor, read = torch.zeros(1000), []
+    handed = Handed({"x": tensor}, read.append)
+    handed.wait()
+    tensor.fill_(1)
+    assert not dict(handed)["x"].any() and not read
+
+
+def test_a_state_that_could_not_be_copied_in_time_is_not_read_later(monkeypatch):
+    monkeypatch.setattr(stager, "PATIENCE_S", 0.0)
+    gone = torch.ones(4)
+    gone.untyped_storage().resize_(0)
+    handed = Handed({"x": gone}, lambda handed: None)
+    for use in (handed.wait, lambda: dict(handed), lambda: ForkingPickler.dumps(handed)):
+        with pytest.raises(cairn.UnsupportedValueError, match="has no memory"):
+            use()
 
 
 def test_state_of_an_optimizer_round_trips(url):

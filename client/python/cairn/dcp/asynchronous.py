@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """async_save: DCP's plan at once, one copy into the arena, and the rest behind the training.
 
-torch.distributed.checkpoint.async_save copies the state first and plans in a thread, so libcairn has to copy the copy. Here the
-ranks plan before they copy, which costs milliseconds, and libcairn copies the state itself.
+torch.distributed.checkpoint.async_save plans in a thread, while its caller waits for the copy (stager.py). Here the caller itself
+plans and copies, nobody needs a thread, and what comes back is a future of Cairn's.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ import hashlib
 import os
 import threading
 import time
-from typing import Any, Optional
+from typing import Any, Callable, Optional
 
 import torch.distributed as dist
 
@@ -145,12 +145,13 @@ class Session:
             return frozenset([(self._term, step)] if there else [])
         return frozenset((item.term, item.step) for item in client.list() if item.step == step)
 
-    def save_all(self, step: int, tensors: list, blobs: list, **options: Any) -> Any:
-        """Rank 0: saves, and waits until the checkpoint of all ranks is committed; its Result."""
+    def save_all(self, step: int, tensors: list, blobs: list, begun: Callable[[Operation], None], **options: Any) -> Any:
+        """Rank 0: saves, tells ``begun`` so, and waits until the checkpoint of all ranks is committed; its Result."""
         with self._mutex:
             try:
                 op = self.save(step, tensors, blobs, **options)
                 self._op = None
+                begun(op)
                 result = op.result()
             finally:
                 if self.transient:

@@ -1,10 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Staging for async_save: a copy of a state in one memfd, made before ``stage`` returns.
+"""Staging for DCP's async_save: the live state for a thread of this process, a copy in one memfd for another process.
 
-CPU tensors are copied too, storages once, so that views and ties stay what they are; a small view of a large storage is
-copied alone. Each call has memory of its own: what an earlier save still reads is never written again. A memfd crosses
-into the helper process of async_save's process mode without a copy (and without /dev/shm); where this PyTorch has no
-such storage, ordinary memory is used, and that is logged once. libcairn's own copy comes later, in the background.
+``Handed`` goes to whatever saves the state. A thread gets the live tensors, and the caller of async_save waits until
+libcairn has copied them into the arena; what is pickled for the helper process of the process mode is a copy.
+
+``Staging`` makes that copy. CPU tensors are copied too, storages once, so that views and ties stay what they are; a small
+view of a large storage is copied alone. Each call has memory of its own: what an earlier save still reads is never written
+again. A memfd crosses into the helper process without a copy (and without /dev/shm); where this PyTorch has no such
+storage, ordinary memory is used, and that is logged once.
 """
 
 from __future__ import annotations
@@ -12,14 +15,19 @@ from __future__ import annotations
 import copy
 import logging
 import os
-from typing import Any, Callable
+import threading
+from collections.abc import Iterator, Mapping
+from typing import Any, Callable, Optional
 
 import torch
 from torch.distributed.tensor import DTensor
 
-from ..errors import UnsupportedValueError
+from ..client import RELEASED, Operation
+from ..errors import CairnError, UnsupportedValueError
 from ..torch.arrays import has_memory
 
+PATIENCE_S = 0.2  # until a state that nobody fetches is copied: a helper process takes seconds to start
+_LOOK_S = 0.05  # between two looks whether the thread that saves has ended
 _ALIGN = 64
 _log = logging.getLogger("cairn.dcp")
 _told = False
@@ -147,6 +155,102 @@ def _same_kind(like: dict, items: dict) -> Any:
     return made
 
 
-def stage(state: Any) -> Any:
-    """The staged copy of a state; see the top of the file."""
-    return Staging(state).state
+class Handed(Mapping):
+    """A state between the caller of async_save and what saves it. Whoever comes first decides what is given away: a thread that reads
+    it gets the live state, and ``wait`` waits for its save; what pickles it, or a caller whose patience ends, makes the copy.
+
+    Any thread. ``wait`` is the caller's.
+    """
+
+    def __init__(self, state: Mapping, taken: Callable[["Handed"], None]) -> None:
+        self._state, self._taken = state, taken
+        self._changed = threading.Condition()
+        self._thread: Optional[threading.Thread] = None  # reads the live state
+        self._op: Optional[Operation] = None
+        self._copy: Any = None
+        self._error: Optional[Exception] = None  # of the copy
+        _settle(state)
+
+    # --- what saves -----------------------------------------------------------------------------------
+
+    def _given(self) -> Any:
+        with self._changed:
+            if self._error is not None:
+                raise self._error
+            if self._copy is not None:
+                return self._copy
+            if self._thread is None:
+                self._thread = threading.current_thread()
+                self._taken(self)
+                self._changed.notify_all()
+            return self._state
+
+    def __getitem__(self, key: Any) -> Any:
+        return self._given()[key]
+
+    def __iter__(self) -> Iterator:
+        return iter(self._given())
+
+    def __len__(self) -> int:
+        return len(self._given())
+
+    def __reduce__(self) -> tuple:
+        with self._changed:
+            self._make_copy()
+            return dict, (self._copy,)
+
+    def begun(self, op: Operation) -> None:
+        """Notes the save that copies the state."""
+        with self._changed:
+            self._op = op
+            self._changed.notify_all()
+
+    # --- the caller -----------------------------------------------------------------------------------
+
+    def _make_copy(self) -> None:
+        if self._copy is None and self._error is None:
+            try:
+                self._copy = Staging(self._state).state
+            except Exception as error:
+                self._error = error  # also of whoever comes later: the caller has not waited for it
+            self._changed.notify_all()
+        if self._error is not None:
+            raise self._error
+
+    def wait(self) -> None:
+        """Returns when the state may change: it is copied, or its save has failed, which the save's future tells."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._thread or self._copy is not None or self._error, PATIENCE_S)
+            if self._thread is None:
+                self._make_copy()
+                return
+        while not self.is_over():
+            with self._changed:
+                op = self._op if self._changed.wait_for(lambda: self._op is not None, _LOOK_S) else None
+            try:
+                if op is not None and op.wait(RELEASED, _LOOK_S):
+                    return
+            except CairnError:
+                return
+
+    def is_over(self) -> bool:
+        """Returns whether nobody will read the live state any more."""
+        thread, op = self._thread, self._op
+        if thread is None:
+            return self._copy is not None or self._error is not None
+        return not thread.is_alive() or thread is threading.current_thread() or (op is not None and op.done())
+
+
+def _settle(state: Any) -> None:
+    """Waits for what this thread has asked of the devices that hold the state: the thread that saves has other streams."""
+    devices: set = set()
+
+    def note(value: Any) -> Any:
+        if isinstance(value, torch.Tensor) and value.device.type not in ("cpu", "meta"):
+            devices.add(value.device)
+        return value
+
+    _walk(state, note, note)
+    for device in devices:
+        module = torch.get_device_module(device)
+        (module.current_stream(device) if hasattr(module, "current_stream") else module).synchronize()

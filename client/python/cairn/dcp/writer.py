@@ -26,7 +26,7 @@ from ..torch.futures import Future
 from . import metadata as codec
 from . import session as sessions
 from .items import METADATA_BLOB, Collected
-from .stager import stage
+from .stager import Handed, Staging
 from ..names import is_url, parse_id, split_url
 
 
@@ -77,7 +77,8 @@ class Writer(StorageWriter):
         self.last: Optional[Result] = None  # of the last save, on rank 0
         self._transient = False
         self._pending: Optional[Saving] = None  # of async_save
-        self._mine = threading.local()  # of the save that runs in a thread: id, target, what rank 0 holds
+        self._mine = threading.local()  # of the save that runs in a thread: id, target, what rank 0 holds, the Handed
+        self._handed: dict = {}  # what DCP's async_save has staged and may still read, by id()
         self.rank, self.world_size, self._attempt = sessions.attempt_of(process_group, rank, world_size, attempt)
         if self._given_id is not None and self._step is None:
             self._target()
@@ -119,7 +120,7 @@ class Writer(StorageWriter):
         if checkpoint_id is not None:
             given = str(checkpoint_id) if isinstance(checkpoint_id, int) else os.fspath(checkpoint_id)
             self._mine.given_id = self._given_id = given
-        self._mine.held = None
+        self._mine.held = self._mine.handed = None
 
     def storage_meta(self) -> StorageMeta:
         return StorageMeta(checkpoint_id=self.checkpoint_id)
@@ -164,7 +165,7 @@ class Writer(StorageWriter):
         if self.rank == 0:
             self._mine.held = collected
         else:
-            self._session(run_url).save(step, collected.rows(), collected.blobs, cuda_event=collected.event())
+            self._begun(self._session(run_url).save(step, collected.rows(), collected.blobs, cuda_event=collected.event()))
         future: torch.futures.Future = torch.futures.Future()
         future.set_result(collected.results)
         return future
@@ -175,7 +176,12 @@ class Writer(StorageWriter):
         if held is None:
             raise InvalidError.of("finish was called without write_data in this thread; make all calls of one save in one thread")
         blobs = held.blobs + [self._entry(metadata, results)]
-        self.last = self._session(run_url).save_all(step, held.rows(), blobs, cuda_event=held.event(), **self._notes())
+        self.last = self._session(run_url).save_all(step, held.rows(), blobs, self._begun, cuda_event=held.event(), **self._notes())
+
+    def _begun(self, op: Operation) -> None:
+        """The copy of this thread's save has begun: tells who waits for it in ``synchronize_staging``."""
+        if getattr(self._mine, "handed", None) is not None:
+            self._mine.handed.begun(op)
 
     def _entry(self, metadata: Metadata, results: list) -> tuple:
         _, step, save = self._mine.save
@@ -223,15 +229,31 @@ class Writer(StorageWriter):
 
     # --- AsyncStager: async_save takes a writer that has these as its stager -------------------------
 
-    _synchronize_after_execute = False  # the protocol is checked by its members' names, this one among them
-    should_synchronize_after_execute = False
+    _synchronize_after_execute = True  # the protocol is checked by its members' names, this one among them
+
+    #: False lets async_save return at once. Call ``synchronize_staging`` then before the state changes.
+    should_synchronize_after_execute = True
 
     def stage(self, state_dict: Any) -> Any:
-        """A copy in memory of its own; the state may change when this returns."""
-        return stage(state_dict)
+        """What async_save may read of the state: the state itself, which must stay as it is until ``synchronize_staging`` returns; a
+        copy, where another save of this Writer is in flight that it would have to wait for."""
+        for key, handed in list(self._handed.items()):
+            if handed.is_over():
+                self._handed.pop(key, None)
+        if self._handed and self.world_size == 1:
+            return Staging(state_dict).state
+        handed = Handed(state_dict, self._take)
+        self._handed[id(handed)] = handed
+        return handed
+
+    def _take(self, handed: Handed) -> None:
+        self._mine.handed = handed
 
     def synchronize_staging(self) -> None:
-        """``stage`` has waited."""
+        """Returns when the state that was staged is copied and may change. Where the save has failed before, its future tells."""
+        for key, handed in list(self._handed.items()):
+            handed.wait()
+            self._handed.pop(key, None)
 
     # --- the end -------------------------------------------------------------------------------------
 
@@ -243,7 +265,7 @@ class Writer(StorageWriter):
 
     def __getstate__(self) -> dict:
         sessions.close_sessions(self._attempt)  # the process that gets this Writer takes the rank's place
-        state = {key: value for key, value in self.__dict__.items() if key not in ("_mine", "_pending")}
+        state = {key: value for key, value in self.__dict__.items() if key not in ("_mine", "_pending", "_handed")}
         return {**state, "_given_id": self.checkpoint_id, "_loads": sessions.loads()}
 
     def __setstate__(self, state: dict) -> None:
@@ -252,3 +274,4 @@ class Writer(StorageWriter):
         self._transient = True
         self._pending = None
         self._mine = threading.local()
+        self._handed = {}
