@@ -251,6 +251,12 @@ def test_tensors_made_of_others_are_stored_in_values(url):
     low = torch.arange(6, dtype=torch.uint8).view(torch.uint4)
     with pytest.raises(CheckpointException, match=r"v\.x\[1\]: the tensor has the element type torch.uint4"):
         dcp.save({"v": {"x": (1, low)}}, checkpoint_id="step-2", storage_writer=Writer(url))
+    with pytest.raises(CheckpointException, match=r"UnsupportedValueError.* m\.low: .* torch.uint4, .* view\(torch.uint8\)"):
+        dcp.save({"m": {"low": low}}, checkpoint_id="step-2", storage_writer=Writer(url))
+    dcp.save({"m": {"low": low.view(torch.uint8)}}, checkpoint_id="step-2", storage_writer=Writer(url))  # the remedy
+    bits = {"m": {"low": torch.zeros(6, dtype=torch.uint8)}}
+    dcp.load(bits, checkpoint_id="step-2", storage_reader=Reader(url))
+    assert torch.equal(bits["m"]["low"].view(torch.uint4).view(torch.uint8), low.view(torch.uint8))
     with pytest.raises(CheckpointException, match="q: the tensor is quantized"):
         dcp.save({"q": per_tensor}, checkpoint_id="step-3", storage_writer=Writer(url))
 

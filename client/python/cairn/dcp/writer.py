@@ -21,8 +21,9 @@ from torch.distributed.checkpoint.storage import StorageWriter
 
 from .. import tree
 from ..client import DURABLE, SHARDED, TREE, Operation, Result
-from ..errors import CairnError, InvalidError
+from ..errors import CairnError, InvalidError, UnsupportedValueError
 from ..torch.futures import Future
+from ..torch.special import BITS_TYPES
 from . import metadata as codec
 from . import session as sessions
 from .items import METADATA_BLOB, Collected
@@ -151,6 +152,13 @@ class Writer(StorageWriter):
                                "shall save for itself, a run of its own with Writer(..., rank=0, world_size=1)")
 
     def prepare_local_plan(self, plan: SavePlan) -> SavePlan:
+        """Refuses by name what DCP's global plan, which comes next, cannot size."""
+        for item in plan.items:
+            if item.tensor_data is not None and item.tensor_data.properties.dtype in BITS_TYPES:
+                raise UnsupportedValueError.of(
+                    f"{item.index.fqn}: the tensor has the element type {item.tensor_data.properties.dtype}, of which "
+                    "torch.distributed.checkpoint does not know the size: save its bytes, view(torch.uint8) or "
+                    "view(torch.int16), and view them back after the load, or save it by cairn.torch.Checkpointer")
         return plan
 
     def prepare_global_plan(self, plans: list) -> list:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from .plan import Plan
 
 SPARSE, SUBCLASS, BITS, QUANTIZED = tree.SPARSE_TAG, tree.SUBCLASS_TAG, tree.BITS_TAG, tree.QUANTIZED_TAG
-_BITS = frozenset(getattr(torch, name) for name in (
+BITS_TYPES = frozenset(getattr(torch, name) for name in (
     "bits8", "bits16", "bits1x8", "bits2x4", "bits4x2", *(f"{sign}int{bits}" for sign in ("", "u") for bits in range(1, 8)))
     if isinstance(getattr(torch, name, None), torch.dtype))
 _PACKED = frozenset(getattr(torch, name) for name in ("quint4x2", "quint2x4") if hasattr(torch, name))
@@ -64,12 +64,12 @@ def is_special(value: Any) -> bool:
         return False
     if value.layout in _LAYOUTS.values() or _is_flattenable(type(value)):
         return True
-    return type(value) in (torch.Tensor, torch.nn.Parameter) and (value.dtype in _BITS or value.is_quantized)
+    return type(value) in (torch.Tensor, torch.nn.Parameter) and (value.dtype in BITS_TYPES or value.is_quantized)
 
 
 def is_bits(value: torch.Tensor) -> bool:
     """Returns whether it has a type below a byte, or one of plain bits."""
-    return value.dtype in _BITS
+    return value.dtype in BITS_TYPES
 
 
 def _as_plain(value: torch.Tensor) -> torch.Tensor:
@@ -112,7 +112,7 @@ def components(path: str, value: torch.Tensor) -> Deferred:
                                    "inner": {name: At(f"{path}.{name}", getattr(value, name)) for name in names}})
     if value.is_quantized:
         return _quantized(path, value)
-    if value.dtype in _BITS:
+    if value.dtype in BITS_TYPES:
         return Deferred(BITS, {"dtype": value.dtype, "shape": tuple(value.shape), "bytes": _as_plain(value)})
     value = value.detach()
     child: dict = {"layout": str(value.layout)[len("torch."):], "shape": tuple(value.shape)}
@@ -222,7 +222,7 @@ class Planned:
         """Raises DigestMismatchError if a live component differs from the restored one."""
         if self.stored.tag in (SUBCLASS, BITS):
             for path, ref, target in self.pairs:
-                plan.check_live(path, ref, _as_plain(target) if target.dtype in _BITS else target)
+                plan.check_live(path, ref, _as_plain(target) if target.dtype in BITS_TYPES else target)
             return
         live = components(self.path, self.live).child
         for key, value in self.stored.child.items():
