@@ -237,6 +237,15 @@ static int take_loaded(struct run *run, struct store_req *req)
     return state_rebuild(run, &req->diag);
 }
 
+/* Tells the start-up of the catalogue that the run's record was read, or cannot be. */
+static void end_sweep(struct run *run)
+{
+    if (run->sweeping) {
+        run->sweeping = false;
+        catalog_swept(run->catalog);
+    }
+}
+
 /* Called when the record was read, or could not be. After an error all requests fail, and a later
  * try is started if it can succeed. */
 static void on_loaded(struct store_req *req)
@@ -265,10 +274,7 @@ static void on_loaded(struct store_req *req)
         }
         fail_all(run, status, &req->diag);
     }
-    if (run->sweeping) {
-        run->sweeping = false;
-        catalog_swept(catalog);
-    }
+    end_sweep(run);
     run_kick(run);
     catalog_drop(catalog);
 }
@@ -470,6 +476,7 @@ static void turn(struct run *run)
         return;
     }
     run->want_load = false;
+    end_sweep(run); /* a session that came before the start-up has had the record read */
     if (run->wake) {
         run->wake = false;
         wait_wake(run);

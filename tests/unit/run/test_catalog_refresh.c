@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * A catalogue finds the runs that another daemon of a shared store has made: at once when somebody
- * asks, and by itself after a while.
+ * asks, and by itself after a while. It does so once its start-up has read all records.
  */
 #include "run_rig.h"
 
@@ -98,11 +98,43 @@ static void given_up_and_closed(void **state)
     assert_int_equal(late.status, CAIRN_E_SHUTTING_DOWN);
 }
 
+struct reading {
+    struct run_snapshot_req req;
+    bool done;
+};
+
+static void on_read(struct run_snapshot_req *req)
+{
+    container_of(req, struct reading, req)->done = true;
+}
+
+/* Trainers connect again as soon as the daemon is back, before its start-up has come to their run.
+ */
+static void a_session_may_come_before_the_start_up(void **state)
+{
+    struct rig *rig = *state;
+    struct store_fault_rule late = {
+        .kind = FAULT_DELAY, .op = STORE_LIST_RUNS, .count = 1, .delay_ms = 1000};
+    save(rig, 10);
+    rig_stop(rig);
+    assert_int_equal(store_fault_add(rig->store, &late), 0);
+    rig->ready = false;
+    assert_int_equal(catalog_new(sim_loop(rig->host), rig->store, &rig->options, &rig->catalog), 0);
+    struct reading reading = {.req.done = on_read};
+    rig->run = catalog_run(rig->catalog, &rig->name);
+    run_snapshot(rig->run, &reading.req);
+    rig_until(rig, &reading.done);
+    assert_false(rig->ready);
+    rig_until(rig, &rig->ready);
+    assert_int_equal(look(rig, rig->catalog), 0); /* waits for the start-up to end */
+}
+
 static const struct CMUnitTest tests[] = {
     cmocka_unit_test_setup_teardown(a_look_finds_what_another_daemon_made, setup, rig_teardown),
     cmocka_unit_test_setup_teardown(it_is_found_after_a_while, setup, rig_teardown),
     cmocka_unit_test_setup_teardown(a_store_that_does_not_answer_is_named, setup, rig_teardown),
     cmocka_unit_test_setup_teardown(given_up_and_closed, setup, rig_teardown),
+    cmocka_unit_test_setup_teardown(a_session_may_come_before_the_start_up, setup, rig_teardown),
 };
 
 UNIT_TEST_MAIN(tests)
