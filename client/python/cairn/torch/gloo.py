@@ -34,7 +34,7 @@ try:
 except ImportError:  # a PyTorch built without it
     dist = None  # type: ignore[assignment]
 
-_ROLL_S = 2.0  # how long a roll call waits for answers
+_ROLL_S = 4.0  # how long a roll call waits for answers: a live rank on a busy machine must not be called missing
 _NOTE_S = 1.0  # between two notes of calls that come with every training step
 _NAMED_MAX = 8
 _HOST = socket.gethostname()
@@ -163,6 +163,8 @@ class Gloo:
         began = time.monotonic()
         try:
             if self._lost is None:
+                if not work.is_completed():  # the note of its begin may be an older one
+                    self.notes.leave(what, self.name, self._calls)
                 work.wait()
         except RuntimeError as error:
             self._lose(what, seconds, error, began)
