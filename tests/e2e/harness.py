@@ -188,7 +188,8 @@ class Daemon:
         return sorted(path for path in self.store.glob(pattern) if path.is_file())
 
     def copied(self, run="demo/run"):
-        """The second place of a run's record has all of it, which comes up to a second after the last update."""
+        """The second place of a run's record has all of it, which comes up to a second after the last update, or ten after a copy that
+        took long."""
         newest = lambda pattern: self.files(f"{pattern}/{run}/record/*")[-1:]
         wait_until("the record is copied", lambda: [path.stem for path in newest("copy/runs")] >= [path.stem for path in newest("runs")])
 

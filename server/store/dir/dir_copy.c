@@ -14,8 +14,9 @@
 #include <string.h>
 
 enum {
-    PAUSE_MS = 1000,     /* between two copies of one record */
-    PAUSE_FOR_EACH = 50, /* and at least this many times as long as the last copy took: 2 % */
+    PAUSE_MS = 1000,      /* between two copies of one record */
+    PAUSE_FOR_EACH = 50,  /* and at least this many times as long as the last copy took: 2 % */
+    PAUSE_MAX_MS = 10000, /* but no longer, since a copy may take seconds on a busy disk */
     COPIES_KEPT = 2
 };
 
@@ -228,9 +229,9 @@ static void on_copied(struct work *work)
 {
     struct dir_store *store = container_of(work, struct dir_store, copy_work);
     uint64_t now = loop_now_ns(store->loop);
-    uint64_t took_ns = now - store->copy_begin_ns;
-    store->copy_now->copying.due_ns =
-        now + max_u64(PAUSE_MS * UINT64_C(1000000), took_ns * PAUSE_FOR_EACH);
+    uint64_t took_ms = (now - store->copy_begin_ns) / 1000000;
+    uint64_t pause_ms = min_u64(max_u64(PAUSE_MS, took_ms * PAUSE_FOR_EACH), PAUSE_MAX_MS);
+    store->copy_now->copying.due_ns = now + pause_ms * UINT64_C(1000000);
     store->copy_now = NULL;
     dir_count_failures(store);
     dir_copy_turn(store);
