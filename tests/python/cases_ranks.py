@@ -77,10 +77,10 @@ def absent(rank, world, url, where, how):
         ck.should_stop(3)
         ck.save(4).released.result(60)
         leave(how)
+    ck._group.seconds = ck._restore_s = WAIT_S  # also of what this begins: the last rank may leave before it has sent its part
     ck.should_stop(3)
     ck.save(4)
     together(url, world - 1)
-    ck._group.seconds = ck._restore_s = WAIT_S
     first = told(calls[where])
     return [*first, *told(lambda: ck.should_stop(20))]
 
