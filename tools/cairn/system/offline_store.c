@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * See offline_store.h. What was made first is freed last.
+ * See offline_store.h. The parts are freed in the reverse order of their making.
  */
 #include "offline_store.h"
 

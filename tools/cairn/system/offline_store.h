@@ -21,9 +21,9 @@ struct offline_store {
     struct diag diag;
 };
 
-/* Opens the store of options->url; loop and pool of the options are filled in here. What is open
- * after a failure is closed with offline_store_close(). NO_STORE, STORE_FEATURES, DAMAGED, DENIED
- * ... */
+/* Opens the store of options->url, and fills in the loop and the pool of the options. After a
+ * failure, too, the caller calls offline_store_close(). Returns NO_STORE, STORE_FEATURES, DAMAGED,
+ * DENIED and other errors of opening a store. */
 int MUST_USE offline_store_open(struct offline_store *store, struct store_open_options *options,
                                 struct diag *diag);
 void offline_store_close(struct offline_store *store);
