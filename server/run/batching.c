@@ -61,7 +61,7 @@ static size_t count_left(const struct run *run, const struct event *event)
  * longer would gain nothing. */
 static bool is_last_batch(const struct run *run, const struct run_req *first)
 {
-    size_t left = run->loaded ? count_left(run, &first->event) : 0, count = 0;
+    size_t left = run_is_fresh(run) ? count_left(run, &first->event) : 0, count = 0;
     list_each (node, &run->queue) {
         const struct event *event = &list_item(node, struct run_req, link)->event;
         count += batch_is_same(event, &first->event) ? size_of(event) : 0;

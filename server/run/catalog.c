@@ -185,7 +185,8 @@ bool catalog_run_is_removed(struct catalog *catalog, const struct run_name *name
 {
     size_t at = lower_bound(catalog, name);
     const struct run *run = at < catalog->run_count ? catalog->runs[at] : NULL;
-    return run && name_compare(&run->name, name) == 0 && run->decoded && run->state.removed;
+    return run && name_compare(&run->name, name) == 0 && run->copy != COPY_NONE &&
+           run->state.removed;
 }
 
 bool catalog_hold_run(struct catalog *catalog, const struct run_name *name, bool load)
@@ -247,12 +248,16 @@ static void sweep(struct catalog *catalog)
     CHECK(catalog->sweep_next < catalog->sweep_count);
     run = run_find_or_add(catalog, &catalog->sweep_names[catalog->sweep_next++]);
     CHECK(run); /* on_listed() has added it */
+    CHECK(!run->sweeping);
     run->sweeping = true;
-    run->want_load = true;
     run_kick(run);
 }
 
-void catalog_swept(struct catalog *catalog) { sweep(catalog); }
+void catalog_swept(struct catalog *catalog)
+{
+    CHECK(!catalog->swept);
+    sweep(catalog);
+}
 
 void catalog_close(struct catalog *catalog, void (*done)(void *user), void *user)
 {

@@ -10,9 +10,9 @@
  *        |         |  +--- CONFLICT, OUTCOME_UNKNOWN: read the record again, same event again
  *        |         +-- RECORD_UPDATE (waits for the store) --> applied to the own copy --> answer
  *
- * Invariants: one load or update at a time is at the store (busy). An answer is given only from a
- * state that the store has confirmed. After any failed update the copy is not trusted and is read
- * again. Loop's thread.
+ * Invariants: one load, list or update at a time is at the store (at_store). An answer is given
+ * only from a state that the store has confirmed. After any failed update the copy is not trusted
+ * and is read again. Loop's thread.
  */
 #include "run_private.h"
 
@@ -70,22 +70,37 @@ static void fail_all(struct run *run, int status, const struct diag *diag)
     run->wake = run->tell = false;
 }
 
-/* Checks what is true of a run between two turns of its driver. */
-static void check_invariants(const struct run *run)
+/* Each operation ends before the next one begins. A probe is an empty update, which tests whether
+ * the record takes any.
+ *
+ *      idle --> loading | listing | updating | probing --> idle
+ */
+static const struct sm_state at_store_table[] = {
+    [RUN_IDLE] = {.name = "idle",
+                  .next = SM_TO(RUN_LOADING) | SM_TO(RUN_LISTING) | SM_TO(RUN_UPDATING) |
+                          SM_TO(RUN_PROBING)},
+    [RUN_LOADING] = {.name = "loading", .next = SM_TO(RUN_IDLE)},
+    [RUN_LISTING] = {.name = "listing", .next = SM_TO(RUN_IDLE)},
+    [RUN_UPDATING] = {.name = "updating", .next = SM_TO(RUN_IDLE)},
+    [RUN_PROBING] = {.name = "probing", .next = SM_TO(RUN_IDLE)},
+};
+
+/* Checks what is true of a run at each move, and between two turns of its driver. */
+static void check_invariants(const struct sm *sm)
 {
+    const struct run *run = container_of(sm, const struct run, at_store);
     const struct run_unrecorded *unrecorded = &run->unrecorded;
 
-    if (run->loaded) {
-        CHECK(run->decoded);
-    }
-    if (run->decoded) {
+    if (run->copy != COPY_NONE) {
         CHECK(run->record != NULL);
     }
-    if (run->busy || run->posted) {
+    if (!run_is_idle(run) || run->posted) {
         CHECK(run->catalog->pending > 0); /* so the catalogue outlives what is under way */
     }
-    if (run->probing) {
-        CHECK(run->busy);
+    if (!run_is_idle(run) && !sm_is(sm, RUN_LOADING)) {
+        CHECK(run_is_fresh(run)); /* only a copy that is fresh is changed or compared */
+    }
+    if (sm_is(sm, RUN_PROBING)) {
         CHECK(list_is_empty(&run->current));
     }
     CHECK(run->ops.copy <= run->ops.started);
@@ -95,9 +110,16 @@ static void check_invariants(const struct run *run)
     CHECK(unrecorded->at <= unrecorded->ckpt_count);
 }
 
+void run_copy_ages(struct run *run)
+{
+    if (run->copy == COPY_FRESH) {
+        run->copy = COPY_OLD;
+    }
+}
+
 void run_free(struct run *run)
 {
-    CHECK(!run->busy);
+    CHECK(run_is_idle(run));
     CHECK(!run->posted);
     CHECK(list_is_empty(&run->tracks));
     CHECK(list_is_empty(&run->queue));
@@ -118,7 +140,7 @@ void run_free(struct run *run)
 
 bool run_is_unused(const struct run *run)
 {
-    return run->users == 0 && !run->held && !run->busy && !run->posted && !run->sweeping &&
+    return run->users == 0 && !run->held && run_is_idle(run) && !run->posted && !run->sweeping &&
            list_is_empty(&run->queue) && list_is_empty(&run->current) &&
            list_is_empty(&run->waiting) && list_is_empty(&run->tracks) &&
            list_is_empty(&run->watches) && list_is_empty(&run->snapshots) &&
@@ -133,7 +155,7 @@ static void on_post(struct post *post)
     struct catalog *catalog = run->catalog;
 
     run->posted = false;
-    if (run->catalog->closing && !run->busy) {
+    if (run->catalog->closing && run_is_idle(run)) {
         run_shut(run);
     } else {
         turn(run);
@@ -158,7 +180,9 @@ static void on_poll(struct timer *timer)
     struct run *run = container_of(timer, struct run, poll.timer);
 
     run->poll.next_ms = min_u64(2 * run->poll.next_ms, run->catalog->options.poll_ms);
-    run->loaded = run->loaded && run->busy; /* an update under way reads its own outcome */
+    if (run_is_idle(run)) { /* an update under way reads its own outcome */
+        run_copy_ages(run);
+    }
     run->want_load = true;
     run_kick(run);
 }
@@ -173,16 +197,16 @@ void run_cache_part(struct run *run, const struct store_name *name, size_t bytes
 /* Reads the record. If it has not changed, the store does not send it again. */
 static void load(struct run *run)
 {
-    CHECK(!run->busy);
-    run->busy = true;
+    catalog_hold(run->catalog);
+    sm_move(&run->at_store, RUN_LOADING);
     run->ops.started++;
     run->req = (struct store_req){.op = STORE_RECORD_GET,
                                   .run = run->name,
-                                  .known_version = run->decoded ? record_version(run->record) : 0,
+                                  .known_version =
+                                      run->copy == COPY_NONE ? 0 : record_version(run->record),
                                   .take_prefix = true,
                                   .deadline_ms = RUN_STORE_DEADLINE_MS,
                                   .done = on_loaded};
-    catalog_hold(run->catalog);
     store_submit(run->catalog->store, &run->req);
 }
 
@@ -206,7 +230,7 @@ static int state_rebuild(struct run *run, struct diag *diag)
         run_name_format(&run->name, name);
         diag_add(diag, "the record of run %s", name);
     }
-    run->loaded = run->decoded = status == 0;
+    run->copy = status == 0 ? COPY_FRESH : COPY_NONE;
     if (status == 0) {
         unrecorded_sync(run);
         counts_update(run);
@@ -219,6 +243,7 @@ static int state_rebuild(struct run *run, struct diag *diag)
  * long record decodes nothing. */
 static int take_loaded(struct run *run, struct store_req *req)
 {
+    CHECK(req->op == STORE_RECORD_GET);
     run->ops.copy = run->ops.started;
     run->lost_from = req->ret_lost_from;
     diag_clear(&run->lost);
@@ -226,8 +251,8 @@ static int take_loaded(struct run *run, struct store_req *req)
         err_ignore(diag_copy(&run->lost, &req->diag)); /* the list of the run shows it */
     }
     if (!req->ret_record) {
-        CHECK(run->decoded); /* only then known_version was given */
-        run->loaded = true;
+        CHECK(run->copy != COPY_NONE); /* only then known_version was given */
+        run->copy = COPY_FRESH;
         unrecorded_sync(run);
         return 0;
     }
@@ -235,15 +260,6 @@ static int take_loaded(struct run *run, struct store_req *req)
     run->record = req->ret_record;
     run->held = run->held || record_version(run->record) > 0;
     return state_rebuild(run, &req->diag);
-}
-
-/* Tells the start-up of the catalogue that the run's record was read, or cannot be. */
-static void end_sweep(struct run *run)
-{
-    if (run->sweeping) {
-        run->sweeping = false;
-        catalog_swept(run->catalog);
-    }
 }
 
 /* Called when the record was read, or could not be. After an error all requests fail, and a later
@@ -254,8 +270,8 @@ static void on_loaded(struct store_req *req)
     struct catalog *catalog = run->catalog;
     int status = req->status;
 
-    CHECK(run->busy);
-    run->busy = false;
+    CHECK(sm_is(&run->at_store, RUN_LOADING));
+    sm_move(&run->at_store, RUN_IDLE);
     run->want_load = false;
     if (status == 0) {
         status = take_loaded(run, req);
@@ -274,39 +290,44 @@ static void on_loaded(struct store_req *req)
         }
         fail_all(run, status, &req->diag);
     }
-    end_sweep(run);
+    if (run->sweeping) { /* the start-up goes on, whether the record could be read or not */
+        run->sweeping = false;
+        catalog_swept(catalog);
+    }
     run_kick(run);
     catalog_drop(catalog);
 }
 
-static void submit_update(struct run *run, const struct record_update *update)
+static void submit_update(struct run *run, unsigned state, const struct record_update *update)
 {
-    CHECK(!run->busy);
-    CHECK(run->loaded);
-    run->busy = true;
+    catalog_hold(run->catalog);
+    sm_move(&run->at_store, state);
     run->ops.started++;
     run->req = (struct store_req){.op = STORE_RECORD_UPDATE,
                                   .run = run->name,
                                   .update = update,
                                   .deadline_ms = RUN_STORE_DEADLINE_MS,
                                   .done = on_updated};
-    catalog_hold(run->catalog);
     store_submit(run->catalog->store, &run->req);
 }
 
-static void apply(struct run *run) { submit_update(run, &run->verdict.update); }
+static void apply(struct run *run)
+{
+    CHECK(run->verdict.code == 0);
+    CHECK(run->verdict.update.change_count > 0);
+    CHECK(!list_is_empty(&run->current));
+    submit_update(run, RUN_UPDATING, &run->verdict.update);
+}
 
 /* Sends an update that changes nothing, to learn whether the record takes updates again. */
 static void probe(struct run *run)
 {
     static const struct record_update nothing;
 
-    CHECK(list_is_empty(&run->current));
     scratch_fini(&run->step_scratch);
     scratch_init(&run->step_scratch, 0);
     memset(&run->verdict, 0, sizeof run->verdict);
-    run->probing = true;
-    submit_update(run, &nothing);
+    submit_update(run, RUN_PROBING, &nothing);
 }
 
 /* Applies the update that the store has made to this daemon's copy. If that fails, the copy is read
@@ -315,11 +336,12 @@ static void apply_own(struct run *run, uint64_t version)
 {
     struct diag diag = DIAG_INIT;
 
+    CHECK(run_is_idle(run));
     CHECK(run->record != NULL);
     run->held = true;
     if (record_apply(run->record, &run->verdict.update, &diag) != 0 ||
         record_version(run->record) != version || state_rebuild(run, &diag) != 0) {
-        run->loaded = run->decoded = false;
+        run->copy = COPY_NONE;
         run->wake = run->tell = true;
     }
     run->ops.copy = run->ops.started;
@@ -330,6 +352,8 @@ static void apply_own(struct run *run, uint64_t version)
 static void keep(struct run *run)
 {
     struct diag diag = DIAG_INIT;
+    CHECK(run_is_fresh(run));
+    CHECK(!list_is_empty(&run->current));
     int status = keep_update(run, &diag);
 
     if (status == 0) {
@@ -349,7 +373,9 @@ static void try_again(struct run *run, int status, const struct diag *diag)
 {
     struct list given_up;
 
-    run->loaded = false;
+    CHECK(status != 0);
+    CHECK(run_is_idle(run));
+    run_copy_ages(run);
     list_init(&given_up);
     list_each_safe (node, &run->current) {
         struct run_req *req = list_item(node, struct run_req, link);
@@ -367,12 +393,13 @@ static void on_updated(struct store_req *req)
 {
     struct run *run = container_of(req, struct run, req);
     struct catalog *catalog = run->catalog;
+    bool probed = sm_is(&run->at_store, RUN_PROBING);
 
-    CHECK(run->busy);
-    run->busy = false;
+    CHECK(probed || sm_is(&run->at_store, RUN_UPDATING));
+    sm_move(&run->at_store, RUN_IDLE);
     switch (req->status) {
     case 0:
-        if (!run->probing) {
+        if (!probed) {
             counts_applied(run);
         }
         refusal_end(run);
@@ -395,14 +422,13 @@ static void on_updated(struct store_req *req)
     default:
         catalog->counts.update_errors++;
         refusal_note(run, req);
-        if (keep_is_due_after(run, req->status)) {
+        if (!probed && keep_is_due_after(run, req->status)) {
             keep(run);
         } else {
             fail_current(run, req->status, &run->refusal.diag);
         }
-        run->loaded = false;
+        run_copy_ages(run);
     }
-    run->probing = false;
     run_kick(run);
     catalog_drop(catalog);
 }
@@ -411,8 +437,9 @@ static void on_updated(struct store_req *req)
 
 static bool has_work(struct run *run)
 {
-    return run->want_load || run->wake || (run->tell && !list_is_empty(&run->watches)) ||
-           batch_choose(run) || !list_is_empty(&run->current) || !list_is_empty(&run->snapshots);
+    return run->want_load || run->sweeping || run->wake ||
+           (run->tell && !list_is_empty(&run->watches)) || batch_choose(run) ||
+           !list_is_empty(&run->current) || !list_is_empty(&run->snapshots);
 }
 
 /* Starts the timer that looks for changes of other daemons, if anybody waits for one. The pauses
@@ -459,15 +486,16 @@ static bool looks_at_others(const struct run *run)
  * record, wakes the waiting requests, answers snapshots and runs events. */
 static void turn(struct run *run)
 {
-    check_invariants(run);
-    if (run->busy) {
+    check_invariants(&run->at_store);
+    if (!run_is_idle(run)) {
         return;
     }
     if (!has_work(run)) {
         poll_arm(run); /* a poll that found nothing new is followed by others */
         return;
     }
-    if (!run->loaded || (looks_at_others(run) && is_stale(run, run->ops.look))) {
+    if (!run_is_fresh(run) || run->sweeping ||
+        (looks_at_others(run) && is_stale(run, run->ops.look))) {
         load(run);
         return;
     }
@@ -476,7 +504,6 @@ static void turn(struct run *run)
         return;
     }
     run->want_load = false;
-    end_sweep(run); /* a session that came before the start-up has had the record read */
     if (run->wake) {
         run->wake = false;
         wait_wake(run);
@@ -487,7 +514,7 @@ static void turn(struct run *run)
         watches_tell(run);
     }
     snapshots_tell(run, 0, NULL);
-    for (unsigned n = 0; n < RUN_TURN_MAX && run->loaded && !run->busy; n++) {
+    for (unsigned n = 0; n < RUN_TURN_MAX && run_is_fresh(run) && run_is_idle(run); n++) {
         if (list_is_empty(&run->current)) {
             if (!batch_choose(run)) {
                 break;
@@ -496,13 +523,13 @@ static void turn(struct run *run)
         }
         step(run);
     }
-    if (!run->busy && run->loaded) {
+    if (run_is_idle(run) && run_is_fresh(run)) {
         CHECK(list_is_empty(&run->current)); /* each one was answered, waits, or is at the store */
     }
-    if (!run->busy && run->loaded && list_is_empty(&run->current) && refusal_is_to_be_probed(run)) {
+    if (run_is_idle(run) && run_is_fresh(run) && refusal_is_to_be_probed(run)) {
         probe(run);
     }
-    if (!run->busy && has_work(run)) {
+    if (run_is_idle(run) && has_work(run)) {
         run_kick(run);
     }
     poll_arm(run);
@@ -524,8 +551,8 @@ static void step(struct run *run)
 {
     struct run_req *head = list_item(run->current.next, struct run_req, link);
     CHECK(!list_is_empty(&run->current));
-    CHECK(!run->busy);
-    CHECK(run->loaded);
+    CHECK(run_is_idle(run));
+    CHECK(run_is_fresh(run));
     struct event event = head->event;
 
     if (wait_drain_is_needed(run, head)) {
@@ -555,7 +582,7 @@ static void step(struct run *run)
             apply(run);
         }
     } else if (!run->verdict.proven && is_stale(run, current_op(run))) {
-        run->loaded = false; /* current stays, and the same event runs again on a fresh copy */
+        run_copy_ages(run); /* current stays, and the same event runs again on a fresh copy */
     } else {
         conclude(run, &run->verdict);
     }
@@ -598,7 +625,7 @@ static void conclude(struct run *run, const struct verdict *verdict)
 void run_shut(struct run *run)
 {
     CHECK(run->catalog->closing);
-    CHECK(!run->busy);
+    CHECK(run_is_idle(run));
     struct diag diag = DIAG_INIT;
 
     diag_set(&diag, CAIRN_E_SHUTTING_DOWN,
@@ -620,6 +647,8 @@ int run_new(struct catalog *catalog, const struct run_name *name, struct run **r
     run->catalog = catalog;
     run->name = *name;
     run->post.cb = on_post;
+    sm_init(&run->at_store, at_store_table, RUN_IDLE, "run", 0);
+    run->at_store.invariant = check_invariants;
     timer_init(&run->retry, catalog->loop, on_retry);
     timer_init(&run->poll.timer, catalog->loop, on_poll);
     timer_init(&run->gap.timer, catalog->loop, on_gap);

@@ -173,7 +173,7 @@ void catalog_totals(const struct catalog *catalog, struct catalog_totals *ret)
         const struct run *run = catalog->runs[i];
         ret->runs += run->held;
         ret->runs_unreadable += run->held && run->unreadable;
-        if (run->decoded && state_is_marked(&run->state)) {
+        if (run->copy != COPY_NONE && state_is_marked(&run->state)) {
             ret->marked = ret->runs_marked++ == 0 ? &run->name : ret->marked;
         }
         for (size_t health = 0; health < ARRAY_LEN(ret->checkpoints); health++) {

@@ -8,6 +8,7 @@
 #ifndef CAIRN_RUN_RUN_PRIVATE_H
 #define CAIRN_RUN_RUN_PRIVATE_H
 
+#include "base/sm.h"
 #include "docs.h"
 #include "run.h"
 #include "run_counts.h"
@@ -104,23 +105,32 @@ struct run_gap {
     uint64_t batched_at_ms; /* start of the last update with such events */
 };
 
+/* What this daemon's copy of the record is worth. */
+enum run_copy {
+    COPY_NONE,  /* nothing is decoded: the store has to send the record, whatever its version */
+    COPY_OLD,   /* decoded, but the record may have changed: it is read again before it is used */
+    COPY_FRESH, /* equal to the store's record, as far as this daemon knows */
+};
+
+/* What a run has under way at the store; one thing at a time. The table is in run.c. */
+enum { RUN_IDLE, RUN_LOADING, RUN_LISTING, RUN_UPDATING, RUN_PROBING };
+
 struct run {
     struct catalog *catalog;
     struct run_name name;
+    struct sm at_store;
+    enum run_copy copy;
     struct record *record; /* NULL until it was read */
     /* run_unrecorded.c: updates of restores that were made in memory only; NULL if none. */
     struct record *kept;
     struct record *view;    /* record and kept merged; NULL if nothing is kept */
     struct scratch scratch; /* memory of state */
     struct run_state state; /* decoded from view, or from record, each time it is loaded */
-    bool decoded;           /* state is decoded from record, however old that is */
-    bool loaded;            /* record and state equal those of the store, as far as known */
-    bool busy;              /* a load or an update is at the store */
     bool posted;
     bool wake;          /* the state may have changed: waiting requests have to be stepped again */
     bool tell;          /* watches have to be checked */
     bool want_load;     /* load even if no request needs it (at start-up, or by the poll timer) */
-    bool sweeping;      /* the start-up of the catalogue waits for this load */
+    bool sweeping;      /* the start-up of the catalogue waits for a load */
     bool held;          /* the store has a record of it */
     bool unreadable;    /* the last try to read it failed */
     uint64_t lost_from; /* first update of the record that is lost for good; 0 if none is */
@@ -144,10 +154,11 @@ struct run {
     struct run_refusal refusal;
     /* The first unknown outcome since an update succeeded; its code is 0 if none. */
     struct diag unknown;
-    /* The update at the store is an empty one, which tests whether the record takes any. */
-    bool probing;
     struct run_unrecorded unrecorded;
 };
+
+static inline bool run_is_idle(const struct run *run) { return sm_is(&run->at_store, RUN_IDLE); }
+static inline bool run_is_fresh(const struct run *run) { return run->copy == COPY_FRESH; }
 
 struct catalog {
     struct loop *loop;
@@ -204,6 +215,7 @@ void catalog_refresh_close(struct catalog *catalog);
 void catalog_swept(struct catalog *catalog);
 
 /* run.c */
+void run_copy_ages(struct run *run); /* the record may have changed, or is to be read again */
 int MUST_USE run_new(struct catalog *catalog, const struct run_name *name, struct run **ret);
 void run_free(struct run *run);
 bool run_is_unused(const struct run *run); /* no user and not in the store */

@@ -68,9 +68,8 @@ static void end(struct run *run, int status, const struct diag *diag)
     struct run_unrecorded *unrecorded = &run->unrecorded;
     struct catalog *catalog = run->catalog;
 
-    CHECK(run->busy);
-    CHECK(unrecorded->checked <= unrecorded->found_count);
-    run->busy = false;
+    CHECK(sm_is(&run->at_store, RUN_LISTING));
+    sm_move(&run->at_store, RUN_IDLE);
     unrecorded->looked = true;
     diag_clear(&unrecorded->diag);
     free(unrecorded->ckpts);
@@ -84,7 +83,9 @@ static void end(struct run *run, int status, const struct diag *diag)
         unrecorded->again_ms = loop_now_ms(catalog->loop) + RUN_RETRY_MS;
     }
     unrecorded_sync(run);
-    run->loaded = run->loaded && run->state.unrecorded.unknown_count == 0;
+    if (run->state.unrecorded.unknown_count > 0) {
+        run_copy_ages(run);
+    }
     run->wake = run->tell = true;
     run_kick(run);
     catalog_drop(catalog);
@@ -133,7 +134,7 @@ static void on_smalls(struct store_req *req)
     struct ckpt_id id = req->id;
     bool is_noted = true;
 
-    CHECK(run->busy);
+    CHECK(sm_is(&run->at_store, RUN_LISTING));
     if (is_for_now(req->status)) {
         end(run, req->status, &req->diag);
         return;
@@ -249,15 +250,13 @@ static void on_ckpts(struct store_req *req)
 
 void unrecorded_list(struct run *run)
 {
-    CHECK(!run->busy);
-    CHECK(run->loaded);
     run_name_format(&run->name, run->unrecorded.run_text);
-    run->busy = true;
+    catalog_hold(run->catalog);
+    sm_move(&run->at_store, RUN_LISTING);
     run->req = (struct store_req){.op = STORE_LIST_CKPTS,
                                   .run = run->name,
                                   .deadline_ms = RUN_STORE_DEADLINE_MS,
                                   .done = on_ckpts};
-    catalog_hold(run->catalog);
     store_submit(run->catalog->store, &run->req);
 }
 
@@ -298,7 +297,7 @@ bool keep_is_due(const struct run *run, const struct event *event)
 
 bool keep_is_due_after(const struct run *run, int refusal)
 {
-    return !run->probing && is_restore(run->applying.kind) && run->state.exists &&
+    return is_restore(run->applying.kind) && run->state.exists &&
            (refusal == CAIRN_E_READ_ONLY || refusal == CAIRN_E_NO_SPACE ||
             refusal == CAIRN_E_DENIED || refusal == CAIRN_E_DAMAGED);
 }
@@ -373,7 +372,7 @@ void keep_conflict(struct run *run)
         if (record_get(run->kept, update->guards[i].key, &value)) {
             record_free(run->kept);
             run->kept = NULL;
-            run->decoded = false; /* read it anew, whatever its version */
+            run->copy = COPY_NONE; /* read it anew, whatever its version */
         }
     }
 }

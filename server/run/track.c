@@ -78,7 +78,7 @@ void tracks_sync(struct run *run)
     bool short_of_memory = false;
     size_t kept = 0;
 
-    CHECK(run->loaded);
+    CHECK(run_is_fresh(run));
     list_each (node, &run->tracks) {
         list_item(node, struct open_track, link)->seen = false;
     }
@@ -128,8 +128,9 @@ static void on_deadline(struct timer *timer)
 {
     struct open_track *track = container_of(timer, struct open_track, timer);
     struct run *run = track->run;
-    const struct state_open *open = run->loaded ? state_open_find(&run->state, track->id) : NULL;
-    const struct state_term *term = run->loaded ? term_at(&run->state, track->id.term) : NULL;
+    const struct state_open *open =
+        run_is_fresh(run) ? state_open_find(&run->state, track->id) : NULL;
+    const struct state_term *term = run_is_fresh(run) ? term_at(&run->state, track->id.term) : NULL;
     char missing[192] = "";
 
     if (track->abort.submitted) {

@@ -168,7 +168,7 @@ static bool is_settled(const struct run_state *state, const struct event *event)
 
 void wait_wake(struct run *run)
 {
-    CHECK(run->loaded);
+    CHECK(run_is_fresh(run));
     const struct event *last = NULL; /* most reports are like the one before */
     bool settled = false;
 
@@ -348,7 +348,7 @@ void watches_tell(struct run *run)
     struct list mine;
     struct list *node;
 
-    CHECK(run->loaded);
+    CHECK(run_is_fresh(run));
     list_init(&mine); /* a callback may watch again, or end other watches */
     while ((node = list_pop(&run->watches))) {
         list_add_tail(&mine, node);
@@ -392,7 +392,7 @@ void snapshots_tell(struct run *run, int status, const struct diag *diag)
     struct list mine;
     struct list *node;
 
-    CHECK(status != 0 || run->loaded);
+    CHECK(status != 0 || run_is_fresh(run));
     list_init(&mine);
     while ((node = list_pop(&run->snapshots))) {
         list_add_tail(&mine, node);
