@@ -231,6 +231,7 @@ static void tell_store(const struct server *server, const struct store_req *req,
         ret->total_bytes = req->ret_usage.total_bytes;
         ret->free_bytes = req->ret_usage.free_bytes;
         ret->reserve_bytes = req->ret_usage.reserve_bytes;
+        ret->records_free_bytes = max_u64(1, req->ret_usage.records_free_bytes);
         ret->read_only = req->ret_usage.read_only;
     } else if (req) {
         ret->detail = diag_text(&req->diag, req->status);

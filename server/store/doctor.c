@@ -76,12 +76,12 @@ void doctor_remedy_of(struct doctor *doctor, int code, const char *url)
     }
 }
 
-/* Tells what helps a store without room for a save. Where free_bytes leaves out a reserve, this
- * cannot know what is left of it. */
+/* Tells what helps a store without room for a save. An older server does not tell what is
+ * left for records. */
 static void tell_full(struct doctor *doctor, const struct doctor_room *room)
 {
-    bool is_known = !room->beyond || room->reserve_bytes == 0;
-    bool is_starved = is_known && room->free_bytes < STORE_RECORDS_NEED_BYTES;
+    bool is_known = room->records_free_bytes > 0;
+    bool is_starved = is_known && room->records_free_bytes < STORE_RECORDS_NEED_BYTES;
     doctor_remedy(doctor,
                   "no save is accepted until there is room: %s" FREES_ROOM ", or add space%s",
                   is_starved ? STORE_STARVED_REMEDY : "",

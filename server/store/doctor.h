@@ -52,8 +52,9 @@ void doctor_remedy_of(struct doctor *doctor, int code, const char *url);
 
 struct doctor_room {
     uint64_t free_bytes, total_bytes;
-    uint64_t reserve_bytes; /* space that saves may not use; 0 if none, or not known */
-    bool beyond;            /* free_bytes does not include the reserve */
+    uint64_t reserve_bytes;      /* space that saves may not use; 0 if none, or not known */
+    bool beyond;                 /* free_bytes does not include the reserve */
+    uint64_t records_free_bytes; /* for records and deletion, at least 1; 0 if it is not known */
 };
 void doctor_space(struct doctor *doctor, const char *check, const struct doctor_room *room);
 /* Another clock, which was read between before_ns and after_ns of ours (ns since 1970). */

@@ -211,7 +211,7 @@ class FullDisk(Case):
         self.assertEqual((status["health"], status["health_error"], status["free_bytes"]), ("red", "NO_SPACE", 0))
         self.assertRegex(status["health_remedy"], f"{first}.*then `cairn forget demo/run --keep-last 2 --now`")
         _, out, _ = cairn("doctor", "--server", f"unix:{daemon.socket}", check=1)
-        self.assertRegex(out, "remedy: no save is accepted.*if these fail with NO_SPACE, remove other files")
+        self.assertRegex(out, f"remedy: no save is accepted.*: forgetting needs room as well: {first}")
         forget = ("forget", "demo/run", "--keep-last", 2, "--keep-least", 1, "--now")
         _, _, err = cairn(*forget, "--server", f"unix:{daemon.socket}", check=1)
         self.assertRegex(err, f"NO_SPACE: .*{first}")

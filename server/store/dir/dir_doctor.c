@@ -73,7 +73,8 @@ static void check_space(struct checking *checking)
     check_file_system(checking, &space);
     struct doctor_room room = {.free_bytes = space.free_bytes,
                                .total_bytes = space.total_bytes,
-                               .reserve_bytes = checking->options->reserve_bytes};
+                               .reserve_bytes = checking->options->reserve_bytes,
+                               .records_free_bytes = max_u64(1, space.free_bytes)};
     doctor_space(checking->doctor, "space", &room);
     /* Btrfs does not count inodes. */
     if (space.total_inodes > 0 && space.free_inodes < INODES_MIN) {

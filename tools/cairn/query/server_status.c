@@ -92,6 +92,7 @@ static int show_json(const struct msg_server_status *status)
     json_u64(&json, "total_bytes", status->total_bytes);
     json_u64(&json, "free_bytes", status->free_bytes);
     json_u64(&json, "reserve_bytes", status->reserve_bytes);
+    json_u64(&json, "records_free_bytes", status->records_free_bytes);
     json_bool(&json, "read_only", status->read_only);
     json_str(&json, "detail", status->detail[0] != '\0' ? status->detail : NULL);
     json_str(&json, "health", server_health_name(status->health));

@@ -340,7 +340,8 @@ static void judge_room(const struct msg_server_status *status, struct doctor *do
     struct doctor_room room = {.free_bytes = status->free_bytes,
                                .total_bytes = status->total_bytes,
                                .reserve_bytes = status->reserve_bytes,
-                               .beyond = true};
+                               .beyond = true,
+                               .records_free_bytes = status->records_free_bytes};
     if (status->total_bytes > 0) {
         doctor_space(doctor, "space", &room);
     }
