@@ -20,6 +20,7 @@ ROOTS = ("proto", "server", "client", "client/include", "tests")  # as the build
 # The places that know another folder's inside: one plants bugs inside a pass of gc and looks over its shoulder, one sees in
 # which order a restore is about to read.
 INSIDERS = {("tests/sim/sim_plant.c", "server/gc/gc_private.h"),
+            ("tests/sim/sim_plant.c", "server/run/run_private.h"),
             ("tests/unit/engine/test_restore_plan.c", "client/engine/restore_private.h"),
             ("tests/unit/engine/test_save_send.c", "client/save/save_private.h"),
             ("tests/unit/store_dir/test_store_start.c", "server/store/dir/dir_private.h")}

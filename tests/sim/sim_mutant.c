@@ -22,6 +22,7 @@ static const struct sim_mutant mutants[MUTANT_COUNT] = {
     {MUTANT_LATE_CHANGE, "late-change", false},
     {MUTANT_NO_VERDICT, "no-verdict", false},
     {MUTANT_ANY_REFERENCE, "any-reference", false},
+    {MUTANT_LOST_SWEEP, "lost-sweep", false},
     {MUTANT_NO_CLAIMS, "no-claims", false},
     {MUTANT_NO_LEASES, "no-leases", false},
     {MUTANT_EARLY_RECLAIM, "early-reclaim", false},
@@ -132,6 +133,7 @@ void mutant_on_host(const struct sim_mutant *mutant, struct sim_host *host)
     case MUTANT_COMMIT_UNGUARDED:
     case MUTANT_LATE_COMMIT:
     case MUTANT_ABORT_BY_READING:
+    case MUTANT_LOST_SWEEP:
     case MUTANT_NO_CLAIMS:
     case MUTANT_NO_LEASES:
     case MUTANT_EARLY_RECLAIM:

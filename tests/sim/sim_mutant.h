@@ -21,6 +21,7 @@ enum mutant {
     MUTANT_LATE_CHANGE,   /* the trainer changes its state before it is staged */
     MUTANT_NO_VERDICT,    /* ranks with other lists do not wait for the verdict */
     MUTANT_ANY_REFERENCE, /* a part may refer to whatever it likes: sim_plant.c */
+    MUTANT_LOST_SWEEP,    /* start-up is not told of a run that a job came to first: sim_plant.c */
     /* of retention and garbage collection: sim_plant.c */
     MUTANT_NO_CLAIMS,     /* forget and reclaim do not know the bases of open saves */
     MUTANT_NO_LEASES,     /* nor what is being restored */

@@ -13,10 +13,12 @@
 #include "core/retention.h"
 #include "gc/gc_private.h"
 #include "run/part_refs.h"
+#include "run/run_private.h"
 #include "sim_scene.h"
 
 struct first_seen { /* a pass found something of this one dead, for the first time */
     const struct gc *gc;
+    struct run_name run;
     struct ckpt_id id;
     uint64_t mark, pass;
 };
@@ -100,6 +102,23 @@ void __wrap_part_encode(const struct part *part, struct buf *buf)
     __real_part_encode(&told, buf);
     free(told.objects);
     free(told.chunks);
+}
+
+/* --- start-up --------------------------------------------------------------------- */
+
+void __real_catalog_swept(struct catalog *catalog);
+void __wrap_catalog_swept(struct catalog *catalog);
+
+void __wrap_catalog_swept(struct catalog *catalog)
+{
+    const struct run_name *name = &catalog->sweep_names[catalog->sweep_next - 1];
+    for (size_t i = 0; i < catalog->run_count; i++) {
+        const struct run *run = catalog->runs[i];
+        if (is(MUTANT_LOST_SWEEP) && run->users > 0 && run_name_equal(&run->name, name)) {
+            return;
+        }
+    }
+    __real_catalog_swept(catalog);
 }
 
 /* --- the core --------------------------------------------------------------------- */
@@ -224,7 +243,9 @@ bool __wrap_mark_plan(struct gc *gc, const struct mark_user *user, bool any_may_
 static struct first_seen *first_seen_of(const struct gc *gc, const struct batch_ckpt *ckpt)
 {
     for (size_t i = 0; i < first_seen_count; i++) {
-        if (first_seens[i].gc == gc && ckpt_id_equal(first_seens[i].id, ckpt->id)) {
+        const struct first_seen *seen = &first_seens[i];
+        if (seen->gc == gc && run_name_equal(&seen->run, gc->visit.name) &&
+            ckpt_id_equal(seen->id, ckpt->id)) {
             return &first_seens[i];
         }
     }
@@ -233,7 +254,8 @@ static struct first_seen *first_seen_of(const struct gc *gc, const struct batch_
         first_seens = realloc(first_seens, first_seen_cap * sizeof *first_seens);
         CHECK(first_seens);
     }
-    first_seens[first_seen_count] = (struct first_seen){.gc = gc, .id = ckpt->id};
+    first_seens[first_seen_count] =
+        (struct first_seen){.gc = gc, .run = *gc->visit.name, .id = ckpt->id};
     return &first_seens[first_seen_count++];
 }
 

@@ -372,28 +372,6 @@ static void on_ready(void *user, int status, const struct diag *diag)
     }
 }
 
-static int parse_url(const struct scene *scene, struct url *ret, struct diag *diag)
-{
-    if (!scene->shared) {
-        const char *url =
-            scene->local ? "cairn+unix:///server?run=sim/run" : "cairn://server:7421/sim/run";
-        return url_parse(url, NULL, false, ret, diag);
-    }
-    char text[128] = "cairn://";
-    for (unsigned i = 0; i < scene->seat_count; i++) {
-        size_t at = strlen(text);
-        snprintf(text + at, sizeof text - at, "%s%s:%d", i > 0 ? "," : "", scene->seats[i].name,
-                 SCENE_PORT);
-    }
-    strncat(text, "/sim/run", sizeof text - strlen(text) - 1);
-    int status = url_parse(text, NULL, false, ret, diag);
-    /* The first server is on the ranks' machine: what is handed over to it may go on at another. */
-    for (unsigned i = 0; status == 0 && scene->local && i < 1; i++) {
-        snprintf(ret->servers[i], sizeof ret->servers[i], "unix:/%s", scene->seats[i].name);
-    }
-    return status;
-}
-
 struct sim_rank *rank_new(struct scene *scene, unsigned job, uint32_t idx,
                           const struct token *token)
 {
@@ -430,7 +408,7 @@ struct sim_rank *rank_new(struct scene *scene, unsigned job, uint32_t idx,
     /* The bug: it does not wait for what the server says of the lists. */
     options.agree_wait_ms = mutant_is(scene->mutant, MUTANT_NO_VERDICT) ? 1 : 0;
     if (status == 0) {
-        status = parse_url(scene, &options.url, &diag);
+        status = scene_url(scene, "run", &options.url, &diag);
     }
     if (status == 0) {
         status = engine_new(&options, on_ready, rank, &rank->engine, &diag);

@@ -8,12 +8,14 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
 #include "base/check.h"
 #include "sim_daemon.h"
 #include "sim_job.h"
 #include "sim_mutant.h"
+#include "sim_neighbour.h"
 #include "sim_operator.h"
 #include "sim_plant.h"
 
@@ -67,6 +69,7 @@ static void on_tick(void *user)
     if (scene->ticking) {
         daemon_tick(scene);
         jobs_tick(scene);
+        neighbours_tick(scene);
         sim_at(scene->sim, SCENE_TICK_MS, on_tick, scene);
     }
 }
@@ -118,11 +121,39 @@ struct scene *scene_new(uint64_t seed, const struct scene_options *options)
     scene->liar =
         seed % 4 == 0 || (mutant_is(scene->mutant, MUTANT_ANY_REFERENCE) && !scene->local);
     plant(scene, scene->mutant);
+    if ((seed / 8) % 2 == 1) {
+        scene->sessions_max += SCENE_NEIGHBOURS_MAX;
+        for (uint64_t n = 1 + sim_below(scene->sim, SCENE_NEIGHBOURS_MAX - 1); n > 0; n--) {
+            neighbour_add(scene);
+        }
+    }
     list_init(&scene->daemons_ending);
     list_init(&scene->jobs_ending);
     scene->ticking = true;
     sim_at(scene->sim, 0, on_tick, scene);
     return scene;
+}
+
+int scene_url(const struct scene *scene, const char *run, struct url *ret, struct diag *diag)
+{
+    char text[160] = "cairn://";
+    if (!scene->shared && scene->local) {
+        snprintf(text, sizeof text, "cairn+unix:///server?run=sim/%s", run);
+        return url_parse(text, NULL, false, ret, diag);
+    }
+    for (unsigned i = 0; i < scene->seat_count; i++) {
+        size_t at = strlen(text);
+        snprintf(text + at, sizeof text - at, "%s%s:%d", i > 0 ? "," : "", scene->seats[i].name,
+                 SCENE_PORT);
+    }
+    size_t at = strlen(text);
+    snprintf(text + at, sizeof text - at, "/sim/%s", run);
+    int status = url_parse(text, NULL, false, ret, diag);
+    /* The first server is on the ranks' machine: what is handed over to it may go on at another. */
+    if (status == 0 && scene->local) {
+        snprintf(ret->servers[0], sizeof ret->servers[0], "unix:/%s", scene->seats[0].name);
+    }
+    return status;
 }
 
 struct waits {
@@ -165,6 +196,7 @@ void scene_free(struct scene *scene)
     check_hosts(scene);
     sim_free(scene->sim);
     operator_free(scene->op);
+    neighbours_free(scene);
     plant_fini();
     fake_medium_free(scene->cluster);
     oracle_fini(&scene->oracle);

@@ -22,11 +22,13 @@ enum {
     SCENE_FAULTS_MAX = 20,
     SCENE_TICK_MS = 10,
     SCENE_DAEMONS_MAX = 3,
+    SCENE_NEIGHBOURS_MAX = 4,
 };
 
 struct sim_daemon;
 struct sim_job;
 struct sim_mutant;
+struct sim_neighbour;
 struct sim_operator;
 
 struct scene_fault {
@@ -70,6 +72,8 @@ struct scene {
     unsigned job_count;
     uint64_t job_start_ms, job_end_ms, zombie_end_ms; /* 0: not planned */
     bool next_job_rewinds;
+    struct sim_neighbour *neighbours[SCENE_NEIGHBOURS_MAX]; /* in every second eight seeds */
+    unsigned neighbour_count;
     bool ticking, healed, over;
     /* retention, garbage collection, scrub: every second seed, and where a mutant needs them */
     bool tended;
@@ -94,6 +98,9 @@ struct scene_options {
 };
 struct scene *scene_new(uint64_t seed, const struct scene_options *options);
 void scene_free(struct scene *scene);
+/* The address of a run of project sim, at all daemons. */
+int MUST_USE scene_url(const struct scene *scene, const char *run, struct url *ret,
+                       struct diag *diag);
 struct sim_host *scene_host(struct scene *scene, const char *name, struct sim_disk *disk);
 void scene_keep_host(struct scene *scene, struct sim_host *host);
 uint64_t scene_now_ms(const struct scene *scene);

@@ -20,6 +20,7 @@
 #include "sim_daemon.h"
 #include "sim_job.h"
 #include "sim_mutant.h"
+#include "sim_neighbour.h"
 #include "sim_operator.h"
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
@@ -228,6 +229,11 @@ static void check_damage(struct scene *scene)
     end_checker(scene);
 }
 
+static bool is_empty(struct scene *scene)
+{
+    return jobs_are_gone(scene) && neighbours_are_gone(scene);
+}
+
 static void end_world(struct scene *scene)
 {
     /* The ranks die as they are, the machine loses its power, and all that is left is the disk. */
@@ -236,13 +242,15 @@ static void end_world(struct scene *scene)
         job_close(scene->job);
         scene->job = NULL;
     }
-    scene_await(scene, jobs_are_gone, 10000, "the end of the jobs");
+    neighbours_end(scene);
+    scene_await(scene, is_empty, 10000, "the end of the jobs");
     scene->calm = true;
     scene->power_loss = scene->lose_all = true;
     daemon_kill_all(scene);
     scene_await(scene, is_silent, 20000, "the end of the dead daemons");
     start_checker(scene);
     check_all(scene);
+    neighbours_check(scene);
     end_checker(scene);
     if (sim_chance(scene->sim, 3)) {
         check_damage(scene);
@@ -264,7 +272,12 @@ static struct outcome run_seed(uint64_t seed, const struct scene_options *option
     }
     sim_run_for(scene->sim, harm_ms);
     faults_heal(scene);
+    if (scene->neighbour_count > 0) {
+        neighbours_expect(scene);
+        neighbour_add(scene); /* a new run opens, whatever the daemon's last start met */
+    }
     scene_await(scene, is_healed, HEAL_MS, "I7: a save after the end of all faults");
+    scene_await(scene, neighbours_have_saved, HEAL_MS, "I7: the same of all other runs");
     end_world(scene);
     struct outcome outcome = {sim_trace_hash(scene->sim), sim_steps(scene->sim), scene->oracle.acks,
                               scene->oracle.restores, scene->oracle.failures};
