@@ -352,8 +352,7 @@ static void apply_own(struct run *run, uint64_t version)
 static void keep(struct run *run)
 {
     struct diag diag = DIAG_INIT;
-    CHECK(run_is_fresh(run));
-    CHECK(!list_is_empty(&run->current));
+    CHECK(run_is_fresh(run)); /* the requests may have been cancelled meanwhile */
     int status = keep_update(run, &diag);
 
     if (status == 0) {
