@@ -193,6 +193,27 @@ def test_one_file_as_a_checkpoint(url):
             look(f"{url}/last.ckpt")
 
 
+def test_a_name_that_was_never_written_is_not_there(url):
+    """Lightning looks for a free name, `while fs.exists(f"{name}-v{n}.ckpt")`; every name with the step in it was taken."""
+    fs = fsspec.filesystem("cairn")
+    for name in ("epoch=1-step=4.ckpt", "step-7/weights.bin"):
+        with fsspec.open(f"{url}/{name}", "wb") as file:
+            file.write(b"weights")
+        if name.startswith("step-7"):
+            assert fs.exists(f"{url}/step-7") and not fs.exists(f"{url}/checkpoint-7")  # before its end
+            fs.seal(f"{url}/step-7")
+    for child in (fs, cairn.fs.CairnFileSystem(skip_instance_cache=True)):
+        assert child.exists(f"{url}/epoch=1-step=4.ckpt") and child.exists(f"{url}/step-4")  # what it is, and what ls says
+        assert not child.exists(f"{url}/epoch=1-step=4-v1.ckpt") and not child.exists(f"{url}/foo-step=4.bin")
+        assert child.isdir(f"{url}/step-7") and not child.exists(f"{url}/checkpoint-7")
+    with pytest.raises(FileNotFoundError):
+        fs.cat(f"{url}/foo-step=4.bin")
+    with pytest.raises(FileNotFoundError):
+        fs.mv(f"{url}/foo-step=4.bin", f"{url}/step-4")
+    with pytest.raises(cairn.UnsupportedError, match="renamed"):
+        fs.mv(f"{url}/step-7", f"{url}/checkpoint-7")
+
+
 def test_copies_and_folders(url):
     fs = fsspec.filesystem("cairn")
     write(f"{url}/step-1/a.csv", b"1")
@@ -321,14 +342,14 @@ def test_what_is_being_committed_is_neither_removed_nor_renamed(url, monkeypatch
     write(f"{step}/a.bin", b"abc")
     start = cairn.fs.remote.Committer.start
 
-    def meet_another(self, step_number, files, index):
+    def meet_another(self, step_number, files, index, name):
         addresses = [content.address() for content in files.values()]
         for change in (lambda: fs.rm(step, recursive=True), lambda: fs.rm(f"{step}/a.bin"),
                        lambda: fs.mv(f"{step}/a.bin", f"{step}/b.bin")):
             with pytest.raises(cairn.BusyError, match="being committed"):
                 change()
         assert addresses == [content.address() for content in files.values()]
-        return start(self, step_number, files, index)
+        return start(self, step_number, files, index, name)
 
     monkeypatch.setattr(cairn.fs.remote.Committer, "start", meet_another)
     fs.seal(step)

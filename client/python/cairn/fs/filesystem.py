@@ -142,15 +142,20 @@ class CairnFileSystem(AsyncFileSystem):
                 _trees[place.run_url, place.step] = tree
                 if tree.meeting is not None:
                     tree.meeting.watch(tree.seal_elsewhere, lambda deal, why="": self._commit_share(place, tree, deal, why))
+            tree.names.add(place.name)
             return tree
 
     def _listing(self, place: Place) -> Optional[tuple]:
-        """(term or None, path -> size) of a checkpoint: what is being written here, else what is committed."""
+        """(term or None, path -> size) of a checkpoint: what is being written here, else what is committed. None: there is
+        nothing of that name, though the step may be there under another one."""
         tree = self._tree(place)
         if tree is not None:
             with tree.lock:
-                return None, {inner: content.size for inner, content in tree.files.items()}
-        return self._reader(place).index(place.step)
+                if any(map(place.is_named, tree.names)):
+                    return None, {inner: content.size for inner, content in tree.files.items()}
+            return None
+        found = self._reader(place).index(place.step)
+        return found[:2] if found is not None and place.is_named(found[2]) else None
 
     # --- looking --------------------------------------------------------------------------------------
 
@@ -332,7 +337,7 @@ class CairnFileSystem(AsyncFileSystem):
             if "" in index and len(index) > 1:
                 raise InvalidError.of(f"{tree.name} was written both as a file and as a folder")
             committer = self._committer(place, deal)
-            op = committer.start(place.step, tree.files, index)
+            op = committer.start(place.step, tree.files, index, place.name)
             if deal is not None:
                 tree.meeting.wait(op)
             self._committed(place, committer.finish(op))
@@ -347,7 +352,7 @@ class CairnFileSystem(AsyncFileSystem):
                 tree.tell_lost(why)
             else:
                 committer = self._committer(place, deal)
-                self._committed(place, committer.finish(committer.start(place.step, tree.files, None)))
+                self._committed(place, committer.finish(committer.start(place.step, tree.files, None, place.name)))
         except CairnError as error:
             tree.tell_lost(str(error))
             raise
@@ -382,10 +387,12 @@ class CairnFileSystem(AsyncFileSystem):
             raise UnsupportedError.of(f"cannot move {old.name} to {new.name}: files cannot leave their checkpoint")
         if not old.inner and not new.inner:
             if tree is not None and old.name != new.name:
-                self._commit(old, tree)
-            elif tree is None and self._reader(old).index(old.step) is None:
-                raise FileNotFoundError(f"cairn://{strip(path1)}")
-            return  # committed: it has no name but its step
+                self._commit(new, tree)
+            elif tree is None and old.name != new.name:
+                if self._listing(old) is None:
+                    raise FileNotFoundError(f"cairn://{strip(path1)}")
+                raise UnsupportedError.of(f"cairn://{strip(path1)}: a committed checkpoint cannot be renamed")
+            return
         if tree is None:
             raise UnsupportedError.of(f"cairn://{strip(path1)}: a committed checkpoint cannot be renamed")
         tree.rename(old.inner, new.inner)

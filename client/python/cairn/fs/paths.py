@@ -28,6 +28,11 @@ class Place:
     step: Optional[int]
     inner: str
 
+    def is_named(self, written: Optional[str]) -> bool:
+        """Whether this is a name of the checkpoint that was written as ``written``: that name, and ``step-N``, as lists show
+        it. None: nobody knows what it was called, so every name with its step will do."""
+        return written is None or self.name in (written, f"step-{self.step}")
+
 
 def strip(path: str) -> str:
     """A URL or path in the form that this file works with."""

@@ -50,7 +50,8 @@ class Reader:
             return [item for item in self._live().list() if item.state == "committed" and not item.superseded]
 
     def index(self, step: int) -> Optional[tuple]:
-        """(term, path -> size) of a committed step; None when there is no such step; no files: not made by paths."""
+        """(term, path -> size, name as written) of a committed step; None when there is no such step. No files: it was not
+        made by paths; no name: that, or by an older version."""
         with self._lock:
             try:
                 op = self._restore(step, 0, [], [(INDEX_BLOB, BYTES, b"", SHARDED, None)])
@@ -59,10 +60,10 @@ class Reader:
             try:
                 root = tree.decode(op.blob(INDEX_BLOB))
             except NotFoundError:
-                return op.result().term, {}
+                return op.result().term, {}, None
             if not isinstance(root, dict) or root.get("version") != VERSION or not isinstance(root.get("files"), dict):
                 raise FormatError.of(f"{self._run_url}: step {step} has a list of files in an unknown form; install a newer Cairn")
-            return op.result().term, root["files"]
+            return op.result().term, root["files"], root.get("name")
 
     def read(self, step: int, term: int, wanted: list) -> list:
         """The bytes of (path, size, start, end) each, in one restore."""
@@ -106,8 +107,8 @@ class Committer:
         self._lock = threading.Lock()
         self.pid = os.getpid()
 
-    def start(self, step: int, files: dict, index: Optional[dict]) -> Any:
-        """Begins the save; ``index`` of all ranks: rank 0's. The operation; ``files`` must live until it is staged,
+    def start(self, step: int, files: dict, index: Optional[dict], name: str) -> Any:
+        """Begins the save; ``index`` of all ranks, and the name of the folder: rank 0's. The operation; ``files`` must live until it is staged,
         which it is when this returns."""
         with self._lock:
             if self._client is None:
@@ -121,7 +122,8 @@ class Committer:
             client.set_tensors([_row(path, content) for path, content in files.items()])
             blobs = []
             if index is not None:
-                blobs = [(INDEX_BLOB, TREE, tree.encode({"version": VERSION, "files": index}, "files"), SHARDED, None)]
+                blobs = [(INDEX_BLOB, TREE, 
+                      tree.encode({"version": VERSION, "files": index, "name": name}, "files"), SHARDED, None)]
             client.set_blobs(blobs)
             note = tree.encode({"framework": "files"})
             return client.save(step, metadata=note)
