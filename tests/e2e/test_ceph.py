@@ -11,6 +11,7 @@ import time
 
 from cases_ceph_commit import *  # noqa: F403
 from cases_ceph_objects import *  # noqa: F403
+from cases_ceph_policy import *  # noqa: F403
 from cases_ceph_refused import *  # noqa: F403
 from ceph_bed import OnCeph
 from harness import BIN, BUILD, FULL, SOURCE, Daemon, Group, cairn, cairn_json, flip, main, wait_until
