@@ -10,8 +10,8 @@
  * FILLING waits for the first write. CREATING, SEALING and ABORTING wait for the store, and WRITING
  * for the end of the object and until each payload is verified. Writes run side by side, the footer
  * beside the last ones, because for a small save on a cluster the trip takes longer than the data;
- * FOOTER waits for all of them. FAILED waits until nobody works for the object any more. DURABLE
- * and GONE free it.
+ * FOOTER waits for all of them. What is small and known by then is one write with its footer.
+ * FAILED waits until nobody works for the object any more. DURABLE and GONE free it.
  *
  * Its payloads come one of two ways (struct in_way): by the socket (in_socket.c), or as
  * descriptions of an arena (in_mapped.c). Invariant: an object is sealed only when every chunk in
@@ -24,6 +24,9 @@
 
 #include <stdlib.h>
 #include <string.h>
+
+/* A payload up to here is copied, so that its footer can be in the same write. */
+enum { WHOLE_BYTES_MAX = KIB(128) };
 
 static struct in_object *of_sm(const struct sm *sm)
 {
@@ -168,7 +171,7 @@ static void on_written(struct store_req *req)
     write->object->way->end_write(write, req->status, &diag);
 }
 
-void in_write_submit(struct in_write *write)
+static void submit_write(struct in_write *write, uint64_t bytes, void *data)
 {
     struct in_object *object = write->object;
     CHECK(sm_is(&object->sm, IN_WRITING));
@@ -178,9 +181,14 @@ void in_write_submit(struct in_write *write)
                                     .run = object->writer->run,
                                     .object = object->id,
                                     .offset = write->offset,
-                                    .bytes = round_up_u64(write->payload_bytes, LIMIT_ALIGN_BYTES),
-                                    .data = write->payload};
+                                    .bytes = bytes,
+                                    .data = data};
     store_submit(object->writer->ingest->store, &write->req);
+}
+
+void in_write_submit(struct in_write *write)
+{
+    submit_write(write, round_up_u64(write->payload_bytes, LIMIT_ALIGN_BYTES), write->payload);
 }
 
 void in_write_known(struct in_write *write)
@@ -356,15 +364,6 @@ static enum sm_result on_answer(struct sm *sm)
     return SM_AGAIN;
 }
 
-/* Called on entering WRITING: submits the payloads that wait for it. */
-static void enter_writing(struct sm *sm)
-{
-    struct list *node;
-    while ((node = list_pop(&of_sm(sm)->ready))) {
-        in_write_submit(list_item(node, struct in_write, link));
-    }
-}
-
 /* Makes the footer of an object that has ended. Returns NO_MEMORY if there is no memory. */
 static int make_footer(struct in_object *object)
 {
@@ -386,6 +385,48 @@ static int make_footer(struct in_object *object)
     return made ? 0 : CAIRN_E_NO_MEMORY;
 }
 
+/* Submits the one payload of a small object together with the footer: two writes at the same moment
+ * take longer than one, where each of them is an operation of a cluster. Returns false if the
+ * object is no such one, or if memory is short. */
+static bool submit_whole(struct in_object *object)
+{
+    if (!object->ended || object->pending != 1 || object->known != 1 ||
+        list_is_empty(&object->ready) || object->stored_bytes > WHOLE_BYTES_MAX) {
+        return false;
+    }
+    struct in_write *write = list_item(object->ready.next, struct in_write, link);
+    uint64_t at = round_up_u64(write->payload_bytes, LIMIT_ALIGN_BYTES);
+    uint64_t footer_bytes = object_footer_bytes(object->envelope_count);
+    if (write->offset != 0 || at != object->stored_bytes || make_footer(object) != 0) {
+        return false;
+    }
+    uint8_t *whole = aligned_alloc(POOL_ALIGN, at + footer_bytes);
+    if (!whole) {
+        return false;
+    }
+    memcpy(whole, write->payload, at);
+    memcpy(whole + at, object->footer, footer_bytes);
+    free(object->footer);
+    object->footer = whole;
+    object->whole = true;
+    list_remove(&write->link);
+    submit_write(write, at + footer_bytes, whole);
+    return true;
+}
+
+/* Called on entering WRITING: submits the payloads that wait for it. */
+static void enter_writing(struct sm *sm)
+{
+    struct in_object *object = of_sm(sm);
+    struct list *node;
+    if (submit_whole(object)) {
+        return;
+    }
+    while ((node = list_pop(&object->ready))) {
+        in_write_submit(list_item(node, struct in_write, link));
+    }
+}
+
 /* The state WRITING: waits for the end of the object, and until its footer is known. */
 static enum sm_result on_writing(struct sm *sm)
 {
@@ -393,7 +434,7 @@ static enum sm_result on_writing(struct sm *sm)
     if (object->pending > object->known || !object->ended) {
         return SM_WAIT;
     }
-    int status = make_footer(object);
+    int status = object->footer ? 0 : make_footer(object);
     if (status != 0) {
         in_object_fail(object, status, "no memory for an object's footer");
     } else {
@@ -402,10 +443,14 @@ static enum sm_result on_writing(struct sm *sm)
     return SM_AGAIN;
 }
 
-/* Called on entering FOOTER: writes it behind the data. */
+/* Called on entering FOOTER: writes it behind the data, unless it is in the write of the payload.
+ */
 static void enter_footer(struct sm *sm)
 {
     struct in_object *object = of_sm(sm);
+    if (object->whole) {
+        return;
+    }
     submit(object, (struct store_req){.op = STORE_WRITE,
                                       .offset = object->stored_bytes,
                                       .bytes = object_footer_bytes(object->envelope_count),

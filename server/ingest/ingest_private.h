@@ -138,6 +138,7 @@ struct in_object {
     bool ended;               /* the client has sent its last payload */
     bool quiet;               /* its session is gone: no event is sent */
     bool busy;                /* req is at the store */
+    bool whole;               /* its only payload and the footer are one write */
     uint32_t pending;         /* writes whose payload has come and is not on the disk yet */
     uint32_t known;           /* of these, verified and placed: only the disk is waited for */
     uint32_t stream;          /* stream of the newest frame */

@@ -67,7 +67,7 @@ enum { DOC_BUCKETS = 256 };
 struct docs {
     struct list buckets[DOC_BUCKETS];
     struct list lru;     /* least recently used first */
-    struct list uploads; /* bytes of parts that were just published, oldest first */
+    struct list uploads; /* bytes of what was just published, oldest first */
     uint64_t bytes, bytes_max, upload_bytes, upload_bytes_max;
 };
 
@@ -79,7 +79,8 @@ int MUST_USE docs_get(struct catalog *catalog, struct doc_req *req);
 /* Cancels a pending request, or gives the reference to the document back. Safe for an idle (zeroed)
  * request. */
 void doc_release(struct doc_req *req);
-/* Keeps a copy of the bytes of a part that was just published, as run_cache_part() does. */
+/* Keeps a copy of the bytes of a document that was just published: a hint, which the next request
+ * for it checks. */
 void docs_add_upload(struct docs *docs, const struct store_name *name, size_t bytes,
                      const void *data);
 /* Writes a name such as "part 1 of checkpoint 20@1 of project/run". */

@@ -496,6 +496,22 @@ static void event_submit(struct finish *finish, enum event_kind kind)
     run_submit(finish->run, &finish->event);
 }
 
+/* Keeps what the next save of the run asks for of its base: the manifest, and the pages that name
+ * the parts. Like the bytes of an uploaded part they are checked against their hashes. */
+static void keep_for_next(struct finish *finish)
+{
+    struct docs *docs = &finish->catalog->docs;
+    const struct build *build = &finish->build;
+
+    for (size_t i = 0; i < build->page_count; i++) {
+        if (build->manifest.pages[i].kind == PAGE_PARTS) {
+            docs_add_upload(docs, &finish->puts[i].req.name, build->pages[i].bytes,
+                            build->pages[i].data);
+        }
+    }
+    docs_add_upload(docs, &finish->put_manifest.req.name, build->bytes.bytes, build->bytes.data);
+}
+
 /* Sends the commit. Only the record says how the save ended; if the commit was refused (fenced, or
  * aborted by a deadline), tracks_sync() has seen that already. A failure of the store leads to an
  * abort, which is guarded and cannot undo a commit. */
@@ -514,6 +530,8 @@ static enum sm_result on_commit(struct sm *sm)
     status = finish->event.status;
     if (status) {
         finish_fail(finish, status, &finish->event.diag);
+    } else {
+        keep_for_next(finish);
     }
     sm_move(sm, status ? FIN_ABORT : FIN_DONE);
     return SM_AGAIN;

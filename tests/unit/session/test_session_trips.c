@@ -4,7 +4,7 @@
  * so that its cost cannot grow unseen. Method: a client against the server, whose store is a fake
  * cluster on which each change takes TRIP_MS of the simulated clock, a read nothing, and the
  * network next to nothing: the time from OPEN to the outcome is the number of changes that waited
- * for one another.
+ * for one another. What it would read of its base is counted: nothing.
  */
 #include "session_rig.h"
 
@@ -23,7 +23,7 @@ struct slow { /* a cluster some way off */
     struct cluster base;
     struct cluster *inner;
     struct sim *sim;
-    unsigned changes;
+    unsigned changes, pieces, documents_read;
 };
 
 static struct slow *slow_of(struct cluster *cluster) { return (struct slow *)cluster; }
@@ -39,9 +39,13 @@ static int slow_wait(struct cluster *cluster, struct cluster_call *call)
     uint64_t begun_us = (uintptr_t)call->impl - 1, now_us = sim_now_ns(slow->sim) / 1000;
     if (call->steps[0].kind < STEP_STAT) {
         slow->changes++;
+        slow->pieces += strncmp(call->object, "piece/", 6) == 0;
         if (sim_this_thread() && now_us < begun_us + TRIP_MS * 1000) {
             sim_sleep_us(begun_us + TRIP_MS * 1000 - now_us);
         }
+    }
+    if (call->steps[0].kind == STEP_READ && strncmp(call->object, "small/", 6) == 0) {
+        slow->documents_read++;
     }
     return cluster_do(slow->inner, call);
 }
@@ -126,11 +130,13 @@ static void test_a_small_save_waits_for_few_trips(void **state)
     save(1); /* makes the run as well */
     for (uint32_t step = 2; step < 2 + STEPS; step++) {
         sim_run_for(rig.sim, FORGOTTEN_MS); /* nothing that the store knew of the last one helps */
-        unsigned changes = the_slow->changes;
+        unsigned changes = the_slow->changes, pieces = the_slow->pieces;
         uint64_t begun_ms = now_ms();
         save(step);
         assert_in_range((now_ms() - begun_ms) / TRIP_MS, 5, TRIPS_MOST);
         assert_in_range(the_slow->changes - changes, 5, 14); /* those that went beside, too */
+        assert_int_equal(the_slow->pieces - pieces, 1);      /* the payload with its footer */
+        assert_int_equal(the_slow->documents_read, 0);       /* the base is known from its save */
     }
 }
 
