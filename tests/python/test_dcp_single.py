@@ -39,6 +39,22 @@ def test_round_trip(url):
     assert_same(back, state())
 
 
+@pytest.mark.parametrize("save", [dcp.save, lambda *args, **how: dcp.async_save(*args, **how).result()], ids=["save", "async"])
+def test_files_in_memory_are_values(url, save):
+    """DCP's own trainer tests keep one beside the tensors."""
+    kept = io.BytesIO(b"bytes of a loader")
+    kept.seek(6)
+    save({"loader": kept, "deep": {"x": [io.BytesIO()]}, "w": torch.arange(3.)}, checkpoint_id="step-1", storage_writer=Writer(url))
+    kept.write(b"on")
+    back = {"loader": io.BytesIO(), "deep": {"x": [None]}, "w": torch.zeros(3)}
+    dcp.load(back, checkpoint_id="step-1", storage_reader=Reader(url))
+    assert (back["loader"].getvalue(), back["loader"].tell()) == (b"bytes of a loader", 6)
+    assert back["deep"]["x"][0].getvalue() == b"" and torch.equal(back["w"], torch.arange(3.))
+    kept.close()
+    assert "loader: the io.BytesIO is closed" in str(failures(lambda: dcp.save({"loader": kept}, checkpoint_id="step-2",
+                                                                               storage_writer=Writer(url)))[0])
+
+
 def zeros_of(checkpoint):
     return {key: torch.zeros_like(value) if isinstance(value, torch.Tensor) else None
             for key, value in checkpoint.items()}

@@ -2,6 +2,7 @@
 """A typed tree comes back with the same values, types and bits; its bytes are FORMAT.md's; damage is an error."""
 
 import collections
+import io
 import math
 import random
 import struct
@@ -29,6 +30,8 @@ def bits(value):
         return (type(value), [(bits(key), bits(item)) for key, item in value.items()])
     if isinstance(value, (set, frozenset)):
         return (type(value), sorted(map(repr, value)))
+    if isinstance(value, io.BytesIO):
+        return (type(value), value.getvalue(), value.tell())
     if isinstance(value, numpy.generic):
         return (type(value), value.dtype.str, value.tobytes())
     return (type(value), value)
@@ -36,13 +39,16 @@ def bits(value):
 
 NAN_PAYLOAD = struct.unpack("<d", b"\x01\x02\x03\x04\x05\x06\xf8\x7f")[0]
 
+READ = io.BytesIO(b"\0abc")
+READ.seek(2)
+
 VALUES = [
     None, True, False, 0, 1, -1, 127, 128, -128, -129, 2**31, 2**53 + 1, 2**63, 2**64 - 1, 2**127 - 1, -2**127, 10**50,
     0.0, -0.0, 1.5, math.inf, -math.inf, math.nan, NAN_PAYLOAD, 5e-324, 1 + 2j, complex(-0.0, math.nan),
     "", "k\u00e9y \U0001f600", "a\0b", b"", b"\x00\xff", [], (), {}, [1, [2, [3]]], (1, (2,), []),
     {1: "a", "1": "b", (1, "x", (None,)): 2, 2.5: 3, None: 4, False: 5}, {"z": 1, "a": 2},
     collections.OrderedDict([("b", 1), ("a", 2)]), collections.Counter({30: 1, 80: 2}), collections.Counter({"a": -1}),
-    set(), {1, 2, 3}, {"x", "y", "z"}, frozenset({(1, 2), "a"}),
+    READ, io.BytesIO(), set(), {1, 2, 3}, {"x", "y", "z"}, frozenset({(1, 2), "a"}),
     torch.float32, torch.bfloat16, torch.float8_e4m3fn, torch.device("cpu"), torch.device("cuda:1"), torch.Size([2, 3]),
     torch.Size([]), numpy.float32(1.25), numpy.int8(-3), numpy.bool_(True), numpy.float64("nan"), numpy.str_("abc"),
     numpy.complex64(1 - 2j), numpy.datetime64("2020-01-01"), numpy.dtype("float32"), numpy.dtype(">i4"), numpy.dtype("<U5"),

@@ -3,7 +3,7 @@
 
 ``encode(value)`` gives bytes, ``decode(data)`` the value, of the same types and the same bits: None,
 bool, int of any size, float (NaN payloads too), complex, str, bytes, list, tuple, dict (in order; keys
-None, bool, int, float, str or tuples of these), OrderedDict, Counter, set, frozenset, torch.dtype,
+None, bool, int, float, str or tuples of these), OrderedDict, Counter, set, frozenset, io.BytesIO, torch.dtype,
 torch.device, torch.Size, NumPy scalars and dtypes, and ``Ref``: the place of a stored tensor. Other
 types join by ``register_type``. Types are matched exactly: a subclass is refused, not flattened.
 
@@ -14,6 +14,7 @@ begins with its path: ``optim.state[3].foo: ...``. Pure Python, any thread.
 from __future__ import annotations
 
 import collections
+import io
 import struct
 import sys
 from typing import Any, Callable, Optional
@@ -130,7 +131,7 @@ _by_tag: dict = {}
 # Tensors that are made of others, or of plain bytes; cairn.torch.special
 SPARSE_TAG, SUBCLASS_TAG, BITS_TAG, QUANTIZED_TAG = "torch.sparse", "torch.subclass", "torch.bits", "torch.quantized"
 TENSOR_TAGS = frozenset((SPARSE_TAG, SUBCLASS_TAG, BITS_TAG, QUANTIZED_TAG))
-_BUILTIN_TAGS = frozenset(("OrderedDict", "Counter", "set", "frozenset", "torch.dtype", "torch.device",
+_BUILTIN_TAGS = frozenset(("OrderedDict", "Counter", "set", "frozenset", "io.BytesIO", "torch.dtype", "torch.device",
                            "torch.Size", "numpy.scalar", "numpy.dtype", "ref", *TENSOR_TAGS))
 
 
@@ -310,6 +311,11 @@ class Encoder:
         self._put_value(at.value, depth)
         self._path.pop()
 
+    def _put_file(self, value: io.BytesIO, depth: int) -> None:
+        if value.closed:
+            raise self._refuse("the io.BytesIO is closed, so its bytes are gone")
+        self._put_tagged("io.BytesIO", (value.getvalue(), value.tell()), depth)
+
     def _put_other(self, value: Any, depth: int) -> None:
         """Types that are not Python's own: registered ones, torch's, NumPy's, tensors."""
         entry = _by_class.get(type(value))
@@ -378,6 +384,7 @@ _PUT: dict = {
     collections.Counter: lambda self, value, depth: self._put_tagged("Counter", dict(value), depth),
     set: Encoder._put_set,
     frozenset: Encoder._put_set,
+    io.BytesIO: Encoder._put_file,
     Ref: Encoder._put_ref,
     At: Encoder._put_at,
     Fragment: Encoder._put_fragment,
@@ -576,11 +583,19 @@ def _counter(child: Any) -> collections.Counter:
     return result
 
 
+def _bytes_io(child: tuple) -> io.BytesIO:
+    data, at = child
+    result = io.BytesIO(data)
+    result.seek(at)
+    return result
+
+
 _UNTAG: dict = {
     "OrderedDict": lambda child: collections.OrderedDict(_as_dict(child)),
     "Counter": _counter,
     "set": lambda child: _as_set(set, child),
     "frozenset": lambda child: _as_set(frozenset, child),
+    "io.BytesIO": _bytes_io,
     "torch.dtype": _torch_dtype,
     "torch.device": _torch_device,
     "torch.Size": _torch_size,
