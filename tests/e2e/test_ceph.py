@@ -434,7 +434,7 @@ class Contract(OnCeph):
         self.conformance(CAIRN_CEPH_POOL="cairn", CAIRN_CEPH_DATA_POOL="cairn-ec")
 
     def test_behind_decorators(self):
-        for front in ("retry", "limit", "fault") if FULL else ("fault",):
+        for front in ("retry", "limit", "fault"):
             self.conformance(f"{front}:ceph", CAIRN_CEPH_POOL="cairn")
 
 
