@@ -193,6 +193,29 @@ def test_one_file_as_a_checkpoint(url):
             look(f"{url}/last.ckpt")
 
 
+def test_a_transaction_commits_at_its_end_or_discards_all(url):
+    """Lightning's save of one file, and a folder with its marker."""
+    fs, data = fsspec.filesystem("cairn"), os.urandom(100_000)
+    with fs.transaction, fs.open(f"{url}/epoch=0-step=3.ckpt", "wb") as file:
+        file.write(data)
+    assert fs.cat(f"{url}/step-3") == data and not cairn.fs.filesystem._trees
+    with pytest.raises(KeyError):
+        with fs.transaction:
+            with fs.open(f"{url}/epoch=0-step=4.ckpt", "wb") as file:
+                file.write(data)
+            write(f"{url}/step-5/.metadata", b"m")  # the same instance, so it is in the transaction
+            assert not fs.isfile(f"{url}/step-4") and not fs.exists(f"{url}/step-5/.metadata")
+            raise KeyError("the training's")
+    assert not fs.exists(f"{url}/step-4") and not fs.exists(f"{url}/step-5") and not cairn.fs.filesystem._trees
+    with fs.transaction:
+        with fs.open(f"{url}/step-4/words.txt", "w", encoding="utf-8") as file:
+            file.write("käse")
+        with fs.open(f"{url}/step-4/.metadata", "wb") as file:
+            file.write(b"m")
+        assert elsewhere(f"print(fsspec.filesystem('cairn').exists({url!r} + '/step-4'))") == "False"
+    assert elsewhere(f"print(fsspec.filesystem('cairn').cat({url!r} + '/step-4/words.txt').decode())") == "käse"
+
+
 def test_a_name_that_was_never_written_is_not_there(url):
     """Lightning looks for a free name, `while fs.exists(f"{name}-v{n}.ckpt")`; every name with the step in it was taken."""
     fs = fsspec.filesystem("cairn")

@@ -25,11 +25,13 @@ _NAMES_SHOWN = 8
 class WriteFile(io.FileIO):
     """A file open for writing. ``fileno()`` is its memfd, so that fsync costs nothing; ``close`` hands it to the
     tree and, where it is a marker, waits until the checkpoint is durable. Discarded instead: when the ``with`` block
-    raises, when it is closed in an exception that was not there when it was opened, when it is only dropped."""
+    raises, when it is closed in an exception that was not there when it was opened, when it is only dropped. In a
+    transaction of fsspec (``autocommit`` False) ``close`` only keeps it, and ``commit`` or ``discard`` follows."""
 
-    def __init__(self, name: str, on_close: Callable[["WriteFile", bool], None]) -> None:
+    def __init__(self, name: str, on_close: Callable[["WriteFile", bool], None], autocommit: bool = True) -> None:
         super().__init__(os.memfd_create("cairn-file", os.MFD_CLOEXEC), "w+b")
-        self.path, self._on_close = name, on_close
+        self.path, self._on_close, self._autocommit = name, on_close, autocommit
+        self.kept_fd, self._waits = -1, False
         self._outer = sys.exc_info()[1]
         self._discard = False
 
@@ -37,13 +39,17 @@ class WriteFile(io.FileIO):
         """Closes it; nothing of it stays."""
         self._discard = True
         self.close()
+        if self._waits:
+            self._waits = False
+            os.close(self.kept_fd)
+            self._on_close(self, False)
 
     def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
         self._discard = self._discard or kind is not None
         self.close()
 
     def __del__(self) -> None:
-        if not self.closed:
+        if not self.closed or self._waits:
             self.discard()
 
     def close(self) -> None:
@@ -54,10 +60,15 @@ class WriteFile(io.FileIO):
         fd = os.dup(self.fileno()) if keep else -1
         super().close()
         self.kept_fd = fd
-        self._on_close(self, keep)
+        self._waits = keep and not self._autocommit
+        if not self._waits:
+            self._on_close(self, keep)
 
     def commit(self) -> None:
-        """For fsspec's transactions; ``close`` has done it."""
+        """At the end of fsspec's transaction: it counts as closed now."""
+        if self._waits:
+            self._waits = False
+            self._on_close(self, True)
 
 
 class Content:
@@ -108,14 +119,14 @@ class WriteTree:
         self._is_told = False
         self.ended = threading.Event()
 
-    def open(self, inner: str, exclusive: bool, on_close: Callable) -> WriteFile:
+    def open(self, inner: str, exclusive: bool, on_close: Callable, autocommit: bool = True) -> WriteFile:
         with self.lock:
             if self.state != "open":
                 raise ExistsError.of(f"{self.name}: the checkpoint is being committed, so no file can be added; write files before the marker")
             if inner in self.writing or (exclusive and inner in self.files):
                 raise FileExistsError(f"{self.name}/{inner} is " + ("already open for writing" if inner in self.writing
                                                                     else "already there"))
-            file = self.writing[inner] = WriteFile(inner, on_close)
+            file = self.writing[inner] = WriteFile(inner, on_close, autocommit)
             return file
 
     def closed(self, file: WriteFile, keep: bool) -> None:

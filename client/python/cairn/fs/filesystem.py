@@ -280,7 +280,10 @@ class CairnFileSystem(AsyncFileSystem):
              compression: Any = None, **kwargs: Any) -> Any:
         if "b" not in mode and compression is None and set(mode) & set("wx"):
             text = {key: kwargs.pop(key) for key in ("encoding", "errors", "newline") if key in kwargs}
-            return _Text(io.BufferedWriter(self._open(self._strip_protocol(path), mode.replace("t", "") + "b")), **text)
+            file = self._open(self._strip_protocol(path), mode.replace("t", "") + "b", autocommit=not self._intrans)
+            if self._intrans:
+                self.transaction.files.append(file)
+            return _Text(io.BufferedWriter(file), **text)
         return super().open(path, mode, block_size=block_size, cache_options=cache_options, compression=compression,
                             **kwargs)
 
@@ -290,10 +293,8 @@ class CairnFileSystem(AsyncFileSystem):
         if place.step is None:
             raise IsADirectoryError(f"cairn://{path}")
         if mode in ("wb", "xb", "w+b", "wb+"):
-            if not autocommit:
-                raise UnsupportedError.of("fsspec's transactions are not supported: close the marker, or call seal")
             tree = self._tree_to_write(place)
-            return tree.open(place.inner, mode == "xb", lambda file, keep: self._closed(place, tree, file, keep))
+            return tree.open(place.inner, mode == "xb", lambda file, keep: self._closed(place, tree, file, keep), autocommit)
         if mode != "rb":
             raise UnsupportedError.of(f"cairn://{path}: mode {mode!r}; files can only be read (rb) or written as new files (wb, xb)")
         tree, listing = self._tree(place), self._listing(place)
