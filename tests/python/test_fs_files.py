@@ -51,7 +51,7 @@ def test_torch_16_open_until_the_marker_is_closed(url):
     assert sorted(name.split("step-7/")[1] for name in fs.find(f"{url}/step-7")) == [".metadata", "a.bin", "sub/b.bin"]
     with pytest.raises(cairn.ExistsError, match="committed"):
         write(f"{url}/step-7/c.bin", b"too late")
-    with pytest.raises(cairn.UnsupportedError, match="cannot be removed by its path"):
+    with pytest.raises(cairn.UnsupportedError, match="only a whole checkpoint can be removed"):
         fs.rm(f"{url}/step-7/a.bin")
     with pytest.raises(FileNotFoundError):
         fs.rm(f"{url}/step-99/a.bin")
@@ -193,6 +193,31 @@ def test_one_file_as_a_checkpoint(url):
             look(f"{url}/last.ckpt")
 
 
+def test_a_checkpoint_is_removed_through_retention_s_guard(url, cli, capfd):
+    """Lightning keeps one (save_top_k=1): it removes the one before when the next is there, and cannot do without either."""
+    fs, other = fsspec.filesystem("cairn"), "print(*(int(item['name'].rsplit('-', 1)[1]) for item in fsspec.filesystem('cairn').ls({!r})))"
+    for step in range(1, 6):
+        write(f"{url}/epoch=0-step={step}.ckpt", b"%d" % step)
+        if step > 1:
+            fs.rm(f"{url}/epoch=0-step={step - 1}.ckpt", recursive=True)
+            assert not fs.exists(f"{url}/epoch=0-step={step - 1}.ckpt")
+    assert [item["name"].rsplit("/", 1)[1] for item in fs.ls(url)] == ["step-5"] and fs.cat(f"{url}/step-5") == b"5"
+    assert elsewhere(other.format(url)) == "4 5"  # the guard keeps two; the one before goes when step 6 is there
+    with pytest.raises(cairn.DeniedError, match="newest"):
+        fs.rm(f"{url}/step-5")
+    write(f"{url}/step-6/a", b"1")
+    cairn.fs.seal(f"{url}/step-6")
+    assert elsewhere(other.format(url)) == "5 6"
+    for step in (7, 8):
+        write(f"{url}/step-{step}/a", b"1")
+        cairn.fs.seal(f"{url}/step-{step}")
+    with pytest.raises(IsADirectoryError):
+        fs.rm(f"{url}/step-6")
+    cli("pin", url.partition("run=")[2], 6, "--reason", "a test")
+    fs.rm(f"{url}/step-6", recursive=True)
+    assert fs.exists(f"{url}/step-6") and "step 6 was not removed: " in capfd.readouterr().err  # an operator wants it
+
+
 def test_a_transaction_commits_at_its_end_or_discards_all(url):
     """Lightning's save of one file, and a folder with its marker."""
     fs, data = fsspec.filesystem("cairn"), os.urandom(100_000)
@@ -229,6 +254,11 @@ def test_a_name_that_was_never_written_is_not_there(url):
         assert child.exists(f"{url}/epoch=1-step=4.ckpt") and child.exists(f"{url}/step-4")  # what it is, and what ls says
         assert not child.exists(f"{url}/epoch=1-step=4-v1.ckpt") and not child.exists(f"{url}/foo-step=4.bin")
         assert child.isdir(f"{url}/step-7") and not child.exists(f"{url}/checkpoint-7")
+    elsewhere(f"""
+        with fsspec.open({url!r} + "/epoch=1-step=4-v1.ckpt", "wb") as file:
+            file.write(b"again")""")
+    assert fs.cat(f"{url}/epoch=1-step=4-v1.ckpt") == fs.cat(f"{url}/step-4") == b"again"
+    assert fs.cat(f"{url}/epoch=1-step=4.ckpt") == b"weights"  # the older version of the step, under its own name
     with pytest.raises(FileNotFoundError):
         fs.cat(f"{url}/foo-step=4.bin")
     with pytest.raises(FileNotFoundError):

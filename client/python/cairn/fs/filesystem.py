@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import atexit
+import contextlib
 import errno
 import io
 import multiprocessing
@@ -73,7 +74,7 @@ class CairnFileSystem(AsyncFileSystem):
     """Runs of Cairn as an fsspec file system, for URLs that begin with ``cairn://`` or ``cairn+unix://``.
 
     Errors are FileNotFoundError and the like where Python's files have them, else CairnError by name. Committed files
-    cannot be written, renamed or removed.
+    cannot be written or renamed, and a checkpoint is removed as a whole, as ``cairn forget`` does it.
 
     Args:
         *args: As for fsspec.AsyncFileSystem.
@@ -154,8 +155,7 @@ class CairnFileSystem(AsyncFileSystem):
                 if any(map(place.is_named, tree.names)):
                     return None, {inner: content.size for inner, content in tree.files.items()}
             return None
-        found = self._reader(place).index(place.step)
-        return found[:2] if found is not None and place.is_named(found[2]) else None
+        return self._reader(place).find(place.step, place.is_named)
 
     # --- looking --------------------------------------------------------------------------------------
 
@@ -363,6 +363,8 @@ class CairnFileSystem(AsyncFileSystem):
     def _committed(self, place: Place, result: Result) -> None:
         with _lock:
             _done.setdefault((os.getpid(), place.run_url), set()).add(result.step)
+        with contextlib.suppress(CairnError):  # the next commit tries again
+            self._reader(place).settle()
 
     def seal(self, path: str) -> None:
         """Commits what was written into a folder, and returns when it is durable.
@@ -400,7 +402,7 @@ class CairnFileSystem(AsyncFileSystem):
         if self._is_marker(new):
             self._commit(new, tree)
 
-    async def _rm_file(self, path: str, **_: Any) -> None:
+    async def _rm_file(self, path: str, recursive: bool = False, **_: Any) -> None:
         place = place_of(path)
         tree = await asyncio.to_thread(self._tree, place)
         if tree is not None and not place.inner:
@@ -418,12 +420,22 @@ class CairnFileSystem(AsyncFileSystem):
             if not known:
                 raise FileNotFoundError(f"cairn://{path}")
         else:
-            await self._info(path)  # FileNotFoundError where there is nothing
-            raise UnsupportedError.of(f"cairn://{path}: a committed checkpoint cannot be removed by its path; use `cairn forget`")
+            await asyncio.to_thread(self._remove, path, place, recursive)
+
+    def _remove(self, path: str, place: Place, recursive: bool) -> None:
+        """A committed checkpoint, as a whole."""
+        is_folder = self._info_now(path)["type"] == "directory"  # FileNotFoundError where there is nothing
+        if place.step is None or place.inner:
+            raise UnsupportedError.of(f"cairn://{path}: only a whole checkpoint can be removed by its path; `cairn rm` removes a run")
+        if is_folder and not recursive:
+            raise IsADirectoryError(errno.EISDIR, "a folder goes with recursive=True only", f"cairn://{path}")
+        listing = self._listing(place)
+        if listing is not None:
+            self._reader(place).remove(place.step, listing[0])
 
     async def _rm(self, path: Any, recursive: bool = False, **_: Any) -> None:
         for item in [path] if isinstance(path, str) else path:
-            await self._rm_file(self._strip_protocol(item))
+            await self._rm_file(self._strip_protocol(item), recursive)
 
     async def _makedirs(self, path: str, exist_ok: bool = False) -> None:
         await self._mkdir(path)

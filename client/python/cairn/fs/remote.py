@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import ctypes
 import os
+import sys
 import threading
-from typing import Any, Optional
+from typing import Any, Callable, Optional
 
 from .. import tree
 from ..client import BYTES, DTYPES, SHARDED, TREE, Client, Result, new_attempt
-from ..errors import CairnError, FormatError, NotFoundError
+from ..errors import CairnError, DeniedError, FormatError, NotFoundError
 from .files import Content
 
 INDEX_BLOB = "cairn.files"
@@ -28,7 +29,8 @@ class Reader:
     def __init__(self, run_url: str, options: dict) -> None:
         self._run_url, self._options = run_url, options
         self._client: Optional[Client] = None
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
+        self._leaving: set = set()  # (step, term): removed here; the guard keeps it until there is something newer
         self.pid = os.getpid()
 
     def _live(self) -> Client:
@@ -46,24 +48,66 @@ class Reader:
 
     def steps(self) -> list:
         """Committed checkpoints on the lineage, newest first."""
+        return [item for item in self._all() if (item.step, item.term) not in self._leaving]
+
+    def _all(self) -> list:
         with self._lock:
             return [item for item in self._live().list() if item.state == "committed" and not item.superseded]
 
-    def index(self, step: int) -> Optional[tuple]:
-        """(term, path -> size, name as written) of a committed step; None when there is no such step. No files: it was not
-        made by paths; no name: that, or by an older version."""
+    def find(self, step: int, is_named: Callable[[Optional[str]], bool]) -> Optional[tuple]:
+        """(term, path -> size) of the newest committed version of a step that was written under the name; None when there is
+        none. No files: it was not made by paths."""
         with self._lock:
-            try:
-                op = self._restore(step, 0, [], [(INDEX_BLOB, BYTES, b"", SHARDED, None)])
-            except NotFoundError:
+            newest = self._index(step, 0)
+            if newest is None:
                 return None
-            try:
-                root = tree.decode(op.blob(INDEX_BLOB))
-            except NotFoundError:
-                return op.result().term, {}, None
-            if not isinstance(root, dict) or root.get("version") != VERSION or not isinstance(root.get("files"), dict):
-                raise FormatError.of(f"{self._run_url}: step {step} has a list of files in an unknown form; install a newer Cairn")
-            return op.result().term, root["files"], root.get("name")
+            if is_named(newest[2]) and (step, newest[0]) not in self._leaving:
+                return newest[:2]
+            for row in self.steps():  # an older attempt may have written it
+                if row.step == step and row.term < newest[0]:
+                    older = self._index(step, row.term)
+                    if older is not None and is_named(older[2]):
+                        return older[:2]
+            return None
+
+    def _index(self, step: int, term: int) -> Optional[tuple]:
+        """(term, path -> size, name as written). No name: not made by paths, or by an older version."""
+        try:
+            op = self._restore(step, term, [], [(INDEX_BLOB, BYTES, b"", SHARDED, None)])
+        except NotFoundError:
+            return None
+        try:
+            root = tree.decode(op.blob(INDEX_BLOB))
+        except NotFoundError:
+            return op.result().term, {}, None
+        if not isinstance(root, dict) or root.get("version") != VERSION or not isinstance(root.get("files"), dict):
+            raise FormatError.of(f"{self._run_url}: step {step} has a list of files in an unknown form; install a newer Cairn")
+        return op.result().term, root["files"], root.get("name")
+
+    def remove(self, step: int, term: int) -> None:
+        """Forgets a committed step, or notes that it is to go. Retention's guard keeps the last two good ones, so a program that
+        keeps one (``save_top_k=1``) removes what cannot go yet: it is gone for this process, and forgotten after a later
+        commit. DeniedError: it is the newest."""
+        with self._lock:
+            if any((row.step, row.term) == (step, term) for row in self._all()[:1]):
+                raise DeniedError.of(f"{self._run_url}: step {step} stays: it is the newest checkpoint; `cairn rm` removes a whole run")
+            self._leaving.add((step, term))
+            self.settle()
+
+    def settle(self) -> None:
+        """Forgets what is to go and may go by now. What is kept for another reason than for being one of the last two is told
+        on stderr, once, and is there again."""
+        with self._lock:
+            for step, term in sorted(self._leaving):
+                try:
+                    self._live().forget(step, term=term, reason="removed by its path")
+                except NotFoundError:
+                    pass  # somebody else has forgotten it
+                except DeniedError as error:
+                    if any((row.step, row.term) == (step, term) for row in self._all()[:2]):
+                        continue
+                    print(f"cairn: {self._run_url}: step {step} was not removed: {error.text}", file=sys.stderr, flush=True)
+                self._leaving.discard((step, term))
 
     def read(self, step: int, term: int, wanted: list) -> list:
         """The bytes of (path, size, start, end) each, in one restore."""
