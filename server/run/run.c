@@ -262,6 +262,15 @@ static int take_loaded(struct run *run, struct store_req *req)
     return state_rebuild(run, &req->diag);
 }
 
+/* Tells the start-up of the catalogue that the record was read, by whomever, or cannot be. */
+static void end_sweep(struct run *run)
+{
+    if (run->sweeping) {
+        run->sweeping = false;
+        catalog_swept(run->catalog);
+    }
+}
+
 /* Called when the record was read, or could not be. After an error all requests fail, and a later
  * try is started if it can succeed. */
 static void on_loaded(struct store_req *req)
@@ -289,10 +298,7 @@ static void on_loaded(struct store_req *req)
                         RUN_RETRY_MS);
         }
         fail_all(run, status, &req->diag);
-    }
-    if (run->sweeping) { /* the start-up goes on, whether the record could be read or not */
-        run->sweeping = false;
-        catalog_swept(catalog);
+        end_sweep(run);
     }
     run_kick(run);
     catalog_drop(catalog);
@@ -493,11 +499,11 @@ static void turn(struct run *run)
         poll_arm(run); /* a poll that found nothing new is followed by others */
         return;
     }
-    if (!run_is_fresh(run) || run->sweeping ||
-        (looks_at_others(run) && is_stale(run, run->ops.look))) {
+    if (!run_is_fresh(run) || (looks_at_others(run) && is_stale(run, run->ops.look))) {
         load(run);
         return;
     }
+    end_sweep(run);
     if (unrecorded_is_needed(run)) {
         unrecorded_list(run);
         return;

@@ -130,7 +130,7 @@ struct run {
     bool wake;          /* the state may have changed: waiting requests have to be stepped again */
     bool tell;          /* watches have to be checked */
     bool want_load;     /* load even if no request needs it (at start-up, or by the poll timer) */
-    bool sweeping;      /* the start-up of the catalogue waits for a load */
+    bool sweeping;      /* the start-up of the catalogue waits for the record */
     bool held;          /* the store has a record of it */
     bool unreadable;    /* the last try to read it failed */
     uint64_t lost_from; /* first update of the record that is lost for good; 0 if none is */
