@@ -213,6 +213,12 @@ def test_a_checkpoint_is_removed_through_retention_s_guard(url, cli, capfd):
         cairn.fs.seal(f"{url}/step-{step}")
     with pytest.raises(IsADirectoryError):
         fs.rm(f"{url}/step-6")
+    with cairn.Client(url) as client:  # not by paths: no path removes it, whatever it is called
+        client.restore().result(30)
+        for step in (20, 21, 22):
+            client.save(step).result(30)
+    with pytest.raises(cairn.UnsupportedError, match="was not written by paths"):
+        fs.rm(f"{url}/foo-step=20.ckpt", recursive=True)
     cli("pin", url.partition("run=")[2], 6, "--reason", "a test")
     fs.rm(f"{url}/step-6", recursive=True)
     assert fs.exists(f"{url}/step-6") and "step 6 was not removed: " in capfd.readouterr().err  # an operator wants it

@@ -147,13 +147,13 @@ class CairnFileSystem(AsyncFileSystem):
             return tree
 
     def _listing(self, place: Place) -> Optional[tuple]:
-        """(term or None, path -> size) of a checkpoint: what is being written here, else what is committed. None: there is
-        nothing of that name, though the step may be there under another one."""
+        """(term or None, path -> size, name or None) of a checkpoint: what is being written here, else what is committed. None:
+        there is nothing of that name, though the step may be there under another one."""
         tree = self._tree(place)
         if tree is not None:
             with tree.lock:
                 if any(map(place.is_named, tree.names)):
-                    return None, {inner: content.size for inner, content in tree.files.items()}
+                    return None, {inner: content.size for inner, content in tree.files.items()}, None
             return None
         return self._reader(place).find(place.step, place.is_named)
 
@@ -430,6 +430,10 @@ class CairnFileSystem(AsyncFileSystem):
         if is_folder and not recursive:
             raise IsADirectoryError(errno.EISDIR, "a folder goes with recursive=True only", f"cairn://{path}")
         listing = self._listing(place)
+        if listing is not None and not listing[1]:
+            raise UnsupportedError.of(f"cairn://{path}: this checkpoint was not written by paths; use `cairn forget`")
+        if listing is not None and listing[2] is None and place.name != f"step-{place.step}":
+            raise FileNotFoundError(f"cairn://{path}: nobody knows what the checkpoint was called; it is step-{place.step}")
         if listing is not None:
             self._reader(place).remove(place.step, listing[0])
 

@@ -55,23 +55,22 @@ class Reader:
             return [item for item in self._live().list() if item.state == "committed" and not item.superseded]
 
     def find(self, step: int, is_named: Callable[[Optional[str]], bool]) -> Optional[tuple]:
-        """(term, path -> size) of the newest committed version of a step that was written under the name; None when there is
-        none. No files: it was not made by paths."""
+        """(term, path -> size, name as written) of the newest committed version of a step that was written under the name; None
+        when there is none. No files: it was not made by paths; no name: that, or by an older version."""
         with self._lock:
             newest = self._index(step, 0)
             if newest is None:
                 return None
             if is_named(newest[2]) and (step, newest[0]) not in self._leaving:
-                return newest[:2]
+                return newest
             for row in self.steps():  # an older attempt may have written it
                 if row.step == step and row.term < newest[0]:
                     older = self._index(step, row.term)
                     if older is not None and is_named(older[2]):
-                        return older[:2]
+                        return older
             return None
 
     def _index(self, step: int, term: int) -> Optional[tuple]:
-        """(term, path -> size, name as written). No name: not made by paths, or by an older version."""
         try:
             op = self._restore(step, term, [], [(INDEX_BLOB, BYTES, b"", SHARDED, None)])
         except NotFoundError:
