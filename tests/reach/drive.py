@@ -14,10 +14,9 @@ import threading
 
 import numpy
 import torch
-from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from cairn.training import Run
-from pages import program_of
+from frameworks import FRAMEWORKS, program_of
 
 
 def note(name, text):
@@ -38,7 +37,7 @@ def watch_restores():
     Run.restore = noted
 
 
-def arm():
+def arm(framework):
     """Starts the clock of a kill at its step. A rank kills itself; rank 0 kills the whole job or the daemon."""
     plan = os.environ.get("REACH_KILL")
     if not plan:
@@ -55,37 +54,25 @@ def arm():
             os.killpg(os.getpgrp(), signal.SIGKILL)
         os.kill(int(os.environ["REACH_DAEMON"]) if target == "daemon" else os.getpid(), signal.SIGKILL)
 
-    def stepped(*_):
+    def stepped():
         nonlocal count
         count += 1
         if count == int(at):
             threading.Timer(float(seconds), kill).start()
 
-    register_optimizer_step_post_hook(stepped)
-
-
-def final_state(framework, names):
-    """Returns (model, optimizer, scheduler) of the program that has run."""
-    if framework == "lightning":
-        trainer = names["trainer"]
-        return trainer.lightning_module, trainer.optimizers[0], trainer.lr_scheduler_configs[0].scheduler
-    if framework == "transformers":
-        trainer = names["trainer"]
-        return trainer.model, trainer.optimizer, trainer.lr_scheduler
-    return names["accelerator"].unwrap_model(names["model"]), names["optimizer"], names["scheduler"]
+    FRAMEWORKS[framework].after_step(stepped)
 
 
 def main():
     framework, result = sys.argv[1:3]
     torch.set_num_threads(1)
     watch_restores()
-    arm()
+    arm(framework)
     sys.argv = sys.argv[:1]
     names = {"__name__": "__main__"}
     exec(compile(program_of(framework), f"docs/{framework}.md", "exec"), names)  # the page's own program
-    model, optimizer, scheduler = final_state(framework, names)
     path = f"{result}.{os.environ.get('RANK', '0')}"
-    state = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "scheduler": scheduler.state_dict(),
+    state = {**FRAMEWORKS[framework].final(names),
              "rng": [torch.get_rng_state(), random.getstate(), numpy.random.get_state(legacy=False)]}
     torch.save(state, path + ".tmp")
     os.rename(path + ".tmp", path)

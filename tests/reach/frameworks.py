@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the harness knows of each framework: a row of FRAMEWORKS. The program is the one whole program of its page in docs/,
+whose fence says that tests/reach runs it.
+"""
+
+import dataclasses
+import pathlib
+import re
+from typing import Any, Callable
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+_PROGRAM = re.compile(r"^```python no-run tests/reach [^\n]*\n(.*?)^```$", re.M | re.S)
+
+
+def after_torch_step(call: Callable) -> None:
+    """Lets ``call`` be called after each step of an optimizer of PyTorch."""
+    from torch.optim.optimizer import register_optimizer_step_post_hook
+
+    register_optimizer_step_post_hook(lambda *_: call())
+
+
+@dataclasses.dataclass(frozen=True)
+class Framework:
+    """One framework.
+
+    Attributes:
+        kept: How many checkpoints of an undisturbed training have the tag "kept" at its end.
+        final: Returns what must be the same at the end, given the names of the program that has run. It imports what it needs.
+        ranks: Numbers of ranks to train on.
+        after_step: Takes a function, which the framework's optimizer then calls after each step.
+        is_refused: Whether one rank refuses what two have saved within an epoch.
+    """
+
+    kept: int
+    final: Callable[[dict], dict]
+    ranks: tuple = (1, 2)
+    after_step: Callable[[Callable[[], Any]], None] = after_torch_step
+    is_refused: bool = True
+
+
+def _torch_state(model: Any, optimizer: Any, scheduler: Any) -> dict:
+    return {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "scheduler": scheduler.state_dict()}
+
+
+def _lightning(names: dict) -> dict:
+    trainer = names["trainer"]
+    return _torch_state(trainer.lightning_module, trainer.optimizers[0], trainer.lr_scheduler_configs[0].scheduler)
+
+
+def _transformers(names: dict) -> dict:
+    trainer = names["trainer"]
+    return _torch_state(trainer.model, trainer.optimizer, trainer.lr_scheduler)
+
+
+def _accelerate(names: dict) -> dict:
+    return _torch_state(names["accelerator"].unwrap_model(names["model"]), names["optimizer"], names["scheduler"])
+
+
+FRAMEWORKS = {
+    "lightning": Framework(3, _lightning),
+    "transformers": Framework(2, _transformers),
+    "accelerate": Framework(9, _accelerate),
+}
+
+
+def program_of(framework: str) -> str:
+    """Returns the text of the framework's program."""
+    program, = _PROGRAM.findall((ROOT / "docs" / f"{framework}.md").read_text(encoding="utf-8"))
+    return program
