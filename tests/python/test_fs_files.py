@@ -321,6 +321,45 @@ def test_torch_16_dcp_by_url_alone(url):
         assert [(item.term, item.step) for item in client.list()] == [(1, 2), (1, 1)]
 
 
+def test_a_step_is_overwritten_as_a_whole(url):
+    """dcp.save does so by default; a training that goes back to an earlier checkpoint does, too."""
+    for step in (1, 2):
+        dcp.save({"w": torch.full((100,), float(step))}, checkpoint_id=f"{url}/step-{step}")
+    for step in (2, 1):  # the newest, and one before it
+        dcp.save({"w": torch.full((100,), step + 10.0)}, checkpoint_id=f"{url}/step-{step}")
+        for reads in (fsspec.filesystem("cairn"), cairn.fs.CairnFileSystem(skip_instance_cache=True)):
+            assert reads.exists(f"{url}/step-{step}/.metadata")
+        back = {"w": torch.zeros(100)}
+        dcp.load(back, checkpoint_id=f"{url}/step-{step}")
+        assert back["w"].unique().tolist() == [step + 10.0]
+    with cairn.Client(url, read_only=True) as client:
+        assert [(item.term, item.step) for item in client.list()] == [(3, 1), (2, 2), (1, 2), (1, 1)]
+    with pytest.raises(FileExistsError):
+        with fsspec.open(f"{url}/step-1/.metadata", "xb"):
+            pass
+    with pytest.raises(cairn.ExistsError, match="no file can be added"):
+        write(f"{url}/step-1/more", b"more")
+    assert fsspec.filesystem("cairn").exists(f"{url}/step-1/.metadata")
+
+
+def test_a_folder_that_mkdir_made_is_there_until_it_is_removed(url):
+    fs = fsspec.filesystem("cairn")
+    fs.makedirs(f"{url}/step-1/a/b", exist_ok=True)
+    assert fs.isdir(f"{url}/step-1") and fs.isdir(f"{url}/step-1/a") and fs.isdir(f"{url}/step-1/a/b")
+    assert [row["name"].rsplit("/", 1)[1] for row in fs.ls(f"{url}/step-1")] == ["a"] and fs.ls(f"{url}/step-1/a/b") == []
+    with pytest.raises(OSError, match="not empty"):
+        fs.rmdir(f"{url}/step-1/a")
+    fs.rmdir(f"{url}/step-1/a/b")
+    assert not fs.exists(f"{url}/step-1")
+    fs.mkdir(f"{url}/step-1/a")
+    fs.rm(f"{url}/step-1", recursive=True)
+    assert not fs.exists(f"{url}/step-1/a")
+    fs.mkdir(f"{url}/step-1/empty")
+    write(f"{url}/step-1/file", b"x")
+    fs.seal(f"{url}/step-1")
+    assert [row["name"].rsplit("/", 1)[1] for row in fs.ls(f"{url}/step-1")] == ["file"]  # a checkpoint consists of files
+
+
 def test_a_new_process_goes_on_in_the_lineage(url):
     write(f"{url}/step-1/data", b"1")
     cairn.fs.seal(f"{url}/step-1")

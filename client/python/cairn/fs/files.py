@@ -112,7 +112,6 @@ class WriteTree:
         self.lock = threading.RLock()
         self.files: dict = {}  # inner path -> Content
         self.writing: Any = weakref.WeakValueDictionary()  # inner path -> WriteFile; dropping one discards it
-        self.folders: set = set()
         self.names: set = set()  # of its folder, as it was opened
         self.meeting: Any = None  # of several ranks that write it (ranks.py)
         self.is_sealed_elsewhere = False  # another rank has asked for it: until the end nobody here may use it

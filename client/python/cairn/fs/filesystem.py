@@ -27,7 +27,7 @@ from ..client import Result
 from ..errors import CairnError, ExistsError, InvalidError, UnsupportedError
 from .files import WriteFile, WriteTree
 from .paths import Place, place_of, place_to_read, strip
-from .ranks import Deal, meeting_of
+from .ranks import Deal, forget_tokens, meeting_of
 from .remote import Committer, Reader
 
 MARKERS = frozenset((".metadata", "model.safetensors.index.json"))
@@ -37,6 +37,7 @@ _trees: dict = {}  # (run URL, step) -> WriteTree; shared by all instances of a 
 _committers: dict = {}
 _readers: dict = {}
 _done: dict = {}  # (process, run URL) -> steps that it committed
+_made: set = set()  # paths of folders that mkdir has made in this process; a folder with files needs none
 _children: set = set()  # processes that multiprocessing has started, where _leave is registered
 
 
@@ -46,6 +47,18 @@ def _of_this_process(table: dict, key: Any, make: Any) -> Any:
         if key not in table or table[key].pid != os.getpid():
             table[key] = make()
         return table[key]
+
+
+def _is_made(path: str) -> bool:
+    """Whether mkdir has made the folder, or one below it, and nobody has removed it since."""
+    return any(made == path or made.startswith(path + "/") for made in list(_made))
+
+
+def _unmake(path: str) -> bool:
+    """Forgets the folder and those below it. Returns whether mkdir had made one."""
+    gone = {made for made in list(_made) if made == path or made.startswith(path + "/")}
+    _made.difference_update(gone)
+    return bool(gone)
 
 
 class ReadFile(AbstractBufferedFile):
@@ -130,10 +143,12 @@ class CairnFileSystem(AsyncFileSystem):
             tree.ended.wait()
 
     def _tree_to_write(self, place: Place) -> WriteTree:
-        self._tree(place)  # for the end of an earlier one
-        if place.step in _done.get((os.getpid(), place.run_url), ()):
-            raise ExistsError.of(f"cairn://{place.root}/{place.name} was already committed by this process; a step can be "
-                                 "written once")
+        if self._tree(place) is None and place.step in _done.get((os.getpid(), place.run_url), ()):
+            listing = self._listing(place)
+            if listing is None or place.inner not in listing[1]:
+                raise ExistsError.of(f"cairn://{place.root}/{place.name} was already committed by this process, so no file can be added "
+                                     "to it; who writes one of its files again begins a newer version of the whole step")
+            self._begin_again(place.run_url)
         with _lock:
             tree = _trees.get((place.run_url, place.step))
             if tree is None or tree.pid != os.getpid():
@@ -145,6 +160,20 @@ class CairnFileSystem(AsyncFileSystem):
                     tree.meeting.watch(tree.seal_elsewhere, lambda deal, why="": self._commit_share(place, tree, deal, why))
             tree.names.add(place.name)
             return tree
+
+    @staticmethod
+    def _begin_again(run_url: str) -> None:
+        """Called when this process overwrites a step that it has committed, as DCP does by default. An attempt saves a step once,
+        so what is committed from now on belongs to a new attempt, and the step has a newer version."""
+        with _lock:
+            sealing = [tree for key, tree in _trees.items() if key[0] == run_url and tree.pid == os.getpid() and tree.state == "sealing"]
+        for tree in sealing:
+            tree.ended.wait()  # the new attempt would fence what the old one is committing
+        with _lock:
+            former = [_committers.pop(key) for key in list(_committers) if key[0] == run_url]
+        for committer in former:
+            committer.close()
+        forget_tokens(run_url)
 
     def _listing(self, place: Place) -> Optional[tuple]:
         """(term or None, path -> size, name or None) of a checkpoint: what is being written here, else what is committed. None:
@@ -163,15 +192,14 @@ class CairnFileSystem(AsyncFileSystem):
         place = place_to_read(path)
         if place.step is None:
             return {"name": place.root, "size": 0, "type": "directory"}
-        full = f"{place.root}/{place.name}" + (f"/{place.inner}" if place.inner else "")
+        full = place.path
         listing = self._listing(place)
-        if listing is None:
+        if listing is None and not _is_made(full):
             raise FileNotFoundError(f"cairn://{full}")
-        files, tree = listing[1], self._tree(place)
+        files = listing[1] if listing is not None else {}
         if place.inner in files:
             return {"name": full, "size": files[place.inner], "type": "file"}
-        if (not place.inner or any(name.startswith(place.inner + "/") for name in files)
-                or (tree is not None and place.inner in tree.folders)):
+        if not place.inner or any(name.startswith(place.inner + "/") for name in files) or _is_made(full):
             return {"name": full, "size": 0, "type": "directory"}
         raise FileNotFoundError(f"cairn://{full}")
 
@@ -190,6 +218,10 @@ class CairnFileSystem(AsyncFileSystem):
                 first, slash, _ = name[len(head):].partition("/")
                 found[first] = {"name": f"{info['name']}/{first}", "size": 0 if slash else size,
                                 "type": "directory" if slash else "file"}
+        for made in list(_made):
+            if made.startswith(info["name"] + "/"):
+                first = made[len(info["name"]) + 1:].partition("/")[0]
+                found.setdefault(first, {"name": f"{info['name']}/{first}", "size": 0, "type": "directory"})
         return [found[name] for name in sorted(found)]
 
     def _ls_run(self, place: Place) -> list:
@@ -293,6 +325,8 @@ class CairnFileSystem(AsyncFileSystem):
         if place.step is None:
             raise IsADirectoryError(f"cairn://{path}")
         if mode in ("wb", "xb", "w+b", "wb+"):
+            if mode == "xb" and place.inner in (self._listing(place) or ((), {}))[1]:
+                raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), f"cairn://{path}")
             tree = self._tree_to_write(place)
             return tree.open(place.inner, mode == "xb", lambda file, keep: self._closed(place, tree, file, keep), autocommit)
         if mode != "rb":
@@ -309,7 +343,7 @@ class CairnFileSystem(AsyncFileSystem):
         tree.closed(file, keep)
         if keep and self._is_marker(place):
             self._commit(place, tree)
-        elif not keep and not tree.files and not tree.writing and not tree.folders:
+        elif not keep and not tree.files and not tree.writing:
             self._forget(place, tree)
 
     def _is_marker(self, place: Place) -> bool:
@@ -319,6 +353,8 @@ class CairnFileSystem(AsyncFileSystem):
         with _lock:
             if _trees.get((place.run_url, place.step)) is tree:
                 del _trees[place.run_url, place.step]
+        for name in tree.names:
+            _unmake(f"{place.root}/{name}")
         if tree.meeting is not None:
             tree.meeting.leave()
 
@@ -413,13 +449,14 @@ class CairnFileSystem(AsyncFileSystem):
         elif tree is not None:
             with tree.lock:
                 gone = [name for name in tree.files if name.startswith(place.inner + "/")]
-                known = tree.remove(place.inner) or gone or place.inner in tree.folders
-                tree.folders.discard(place.inner)
+                known = _unmake(place.path) | tree.remove(place.inner) or gone
                 for name in gone:
                     tree.remove(name)
+                if known and "/" in place.inner:
+                    _made.add(place.path.rpartition("/")[0])  # its folder stays, until it is removed itself
             if not known:
                 raise FileNotFoundError(f"cairn://{path}")
-        else:
+        elif not _unmake(place.path):
             await asyncio.to_thread(self._remove, path, place, recursive)
 
     def _remove(self, path: str, place: Place, recursive: bool) -> None:
@@ -445,10 +482,10 @@ class CairnFileSystem(AsyncFileSystem):
         await self._mkdir(path)
 
     async def _mkdir(self, path: str, create_parents: bool = True, **_: Any) -> None:
+        """A folder without files is there for this process only: a checkpoint consists of files."""
         place = place_of(path)
-        tree = await asyncio.to_thread(self._tree, place) if place.step is not None else None
-        if tree is not None and place.inner:
-            tree.folders.add(place.inner)
+        if place.step is not None:
+            _made.add(place.path)
 
     async def _pipe_file(self, path: str, value: bytes, mode: str = "overwrite", **_: Any) -> None:
         def write() -> None:
@@ -468,14 +505,12 @@ class CairnFileSystem(AsyncFileSystem):
     def rmdir(self, path: str) -> None:
         """Of an empty folder in what is being written. OSError: it holds something; UnsupportedError: it is committed."""
         place = place_of(path)
-        tree = self._tree(place) if place.step is not None else None
-        if tree is None:
-            self._info_now(path)  # FileNotFoundError where there is nothing
+        rows = self._ls_now(path)  # FileNotFoundError where there is nothing
+        if self._tree(place) is None and not _is_made(place.path):
             raise UnsupportedError.of(f"cairn://{strip(path)}: a committed checkpoint cannot be removed by its path; use `cairn forget`")
-        with tree.lock:
-            if self._ls_now(path):
-                raise OSError(errno.ENOTEMPTY, os.strerror(errno.ENOTEMPTY), f"cairn://{strip(path)}")
-            tree.folders.discard(place.inner)
+        if rows:
+            raise OSError(errno.ENOTEMPTY, os.strerror(errno.ENOTEMPTY), f"cairn://{strip(path)}")
+        _unmake(place.path)
 
     async def _copy(self, path1: Any, path2: Any, **kwargs: Any) -> None:
         """The URL of a Unix socket has a question mark, which fsspec takes for a pattern."""

@@ -28,6 +28,11 @@ class Place:
     step: Optional[int]
     inner: str
 
+    @property
+    def path(self) -> str:
+        """The path itself."""
+        return "/".join(part for part in (self.root, self.name, self.inner) if part)
+
     def is_named(self, written: Optional[str]) -> bool:
         """Whether this is a name of the checkpoint that was written as ``written``: that name, and ``step-N``, as lists show
         it. None: nobody knows what it was called, so every name with its step will do."""

@@ -187,3 +187,8 @@ def meeting_of(run_url: str, step: int) -> Optional[Meeting]:
     store, rank, world = _store()
     return None if store is None else Meeting(store, rank, world, run_url, step)
 
+
+def forget_tokens(run_url: str) -> None:
+    """Lets the next commit of a run be a new attempt."""
+    for key in [key for key in _tokens if key[0] == run_url]:
+        del _tokens[key]
