@@ -79,6 +79,9 @@ def scenarios(rank, world, url):
     except CheckpointException as failure:
         out["failed"] = str(failure)
     out["after"] = listed(url)
+    dcp.save({**state, "lr": 0.5}, checkpoint_id=f"{url}/step-2", process_group=group)  # all ranks have committed it before
+    dcp.load(back, checkpoint_id=f"{url}/step-2", process_group=group)
+    out["overwritten"] = [back["lr"], listed(url)[0]]
     fs.pipe(f"{url}/step-7/of-rank-{rank}", b"x")  # and no marker
     return out
 

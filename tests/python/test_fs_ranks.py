@@ -43,6 +43,11 @@ def test_torch_16_dcp_by_url_alone_is_one_checkpoint_of_all_ranks(ranks):
         assert row["listed"] == [[2, 3, 1], [1, 2, 2], [1, 1, 2]]  # term, step, world size: 3 was written by one rank
 
 
+def test_a_step_that_all_ranks_have_committed_is_overwritten_by_all(ranks):
+    for row in ranks:
+        assert row["overwritten"] == [0.5, [4, 2, 2]]  # a new term, since an attempt saves a step once
+
+
 def test_ranks_that_disagree_commit_nothing(ranks):
     assert "'same' was written by rank 1 and by another rank" in ranks[0]["same_name"]
     assert "rank 1" in ranks[0]["still_open"] and "still open for writing" in ranks[0]["still_open"]
