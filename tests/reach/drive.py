@@ -6,16 +6,14 @@ REACH_KILL is "TARGET STEP SECONDS", where TARGET is all, daemon, or the number 
 optimizer has stepped so often in this process, the target is killed.
 """
 
+import importlib
 import os
-import random
 import signal
 import sys
 import threading
 
-import numpy
 import torch
 
-from cairn.training import Run
 from frameworks import FRAMEWORKS, program_of
 
 
@@ -25,16 +23,18 @@ def note(name, text):
         print(text, file=file)
 
 
-def watch_restores():
-    """Notes the step of each restore that the framework makes by itself."""
-    restore = Run.restore
+def watch_restores(framework):
+    """Notes the step of each restore that the framework's restart makes."""
+    module, name = FRAMEWORKS[framework].restores
+    owner = getattr(importlib.import_module(module), name)
+    restore = owner.restore
 
     def noted(*args, **kwargs):
         restored = restore(*args, **kwargs)
         note("restored", "nothing" if restored is None else restored.step)
         return restored
 
-    Run.restore = noted
+    owner.restore = noted
 
 
 def arm(framework):
@@ -66,15 +66,13 @@ def arm(framework):
 def main():
     framework, result = sys.argv[1:3]
     torch.set_num_threads(1)
-    watch_restores()
+    watch_restores(framework)
     arm(framework)
     sys.argv = sys.argv[:1]
     names = {"__name__": "__main__"}
     exec(compile(program_of(framework), f"docs/{framework}.md", "exec"), names)  # the page's own program
     path = f"{result}.{os.environ.get('RANK', '0')}"
-    state = {**FRAMEWORKS[framework].final(names),
-             "rng": [torch.get_rng_state(), random.getstate(), numpy.random.get_state(legacy=False)]}
-    torch.save(state, path + ".tmp")
+    torch.save(FRAMEWORKS[framework].final(names), path + ".tmp")
     os.rename(path + ".tmp", path)
 
 

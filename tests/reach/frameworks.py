@@ -5,8 +5,9 @@ whose fence says that tests/reach runs it.
 
 import dataclasses
 import pathlib
+import random
 import re
-from typing import Any, Callable
+from typing import Any, Callable, Optional
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 _PROGRAM = re.compile(r"^```python no-run tests/reach [^\n]*\n(.*?)^```$", re.M | re.S)
@@ -19,27 +20,53 @@ def after_torch_step(call: Callable) -> None:
     register_optimizer_step_post_hook(lambda *_: call())
 
 
+def after_jitted_call(call: Callable) -> None:
+    """Lets ``call`` be called after each call of what the program gives to ``jax.jit``."""
+    import jax
+
+    jit = jax.jit
+
+    def noted(*args: Any, **kwargs: Any) -> Callable:
+        compiled = jit(*args, **kwargs)
+
+        def run(*values: Any) -> Any:
+            result = compiled(*values)
+            call()
+            return result
+
+        return run
+
+    jax.jit = noted
+
+
 @dataclasses.dataclass(frozen=True)
 class Framework:
     """One framework.
 
     Attributes:
-        kept: How many checkpoints of an undisturbed training have the tag "kept" at its end.
+        kept: How many checkpoints of an undisturbed training have the tag "kept" at its end; None where the framework says nothing
+            of retention.
         final: Returns what must be the same at the end, given the names of the program that has run. It imports what it needs.
         ranks: Numbers of ranks to train on.
         after_step: Takes a function, which the framework's optimizer then calls after each step.
         is_refused: Whether one rank refuses what two have saved within an epoch.
+        restores: The module and the class whose ``restore`` the framework's restart calls.
     """
 
-    kept: int
+    kept: Optional[int]
     final: Callable[[dict], dict]
     ranks: tuple = (1, 2)
     after_step: Callable[[Callable[[], Any]], None] = after_torch_step
     is_refused: bool = True
+    restores: tuple = ("cairn.training", "Run")
 
 
 def _torch_state(model: Any, optimizer: Any, scheduler: Any) -> dict:
-    return {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "scheduler": scheduler.state_dict()}
+    import numpy
+    import torch
+
+    return {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "scheduler": scheduler.state_dict(),
+            "rng": [torch.get_rng_state(), random.getstate(), numpy.random.get_state(legacy=False)]}
 
 
 def _lightning(names: dict) -> dict:
@@ -56,10 +83,19 @@ def _accelerate(names: dict) -> dict:
     return _torch_state(names["accelerator"].unwrap_model(names["model"]), names["optimizer"], names["scheduler"])
 
 
+def _jax(names: dict) -> dict:
+    import jax
+    import numpy
+
+    leaves = jax.tree.leaves({**names["state"], "key": jax.random.key_data(names["state"]["key"])})
+    return {"state": [numpy.asarray(shard.data) for leaf in leaves for shard in leaf.addressable_shards]}
+
+
 FRAMEWORKS = {
     "lightning": Framework(3, _lightning),
     "transformers": Framework(2, _transformers),
     "accelerate": Framework(9, _accelerate),
+    "jax": Framework(None, _jax, after_step=after_jitted_call, is_refused=False, restores=("cairn.jax", "Checkpointer")),
 }
 
 

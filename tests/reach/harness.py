@@ -13,6 +13,7 @@ import os
 import pathlib
 import random
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -32,6 +33,13 @@ STEPS = 48  # of each program
 ATTEMPT_S = 300
 
 
+def free_address():
+    """Returns an address of this machine that nobody listens on."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return "127.0.0.1:%d" % free.getsockname()[1]
+
+
 class Job:
     """One training, in a folder and a run of its own."""
 
@@ -49,7 +57,8 @@ class Job:
             words[:1] = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(self.ranks)]
         with open(self.folder / "log", "ab") as log:
             process = subprocess.Popen(words, cwd=self.folder, stdout=log, stderr=log, start_new_session=True,
-                                       env={**self.environment, "REACH_KILL": kill, "REACH_DAEMON": str(self.daemon.process.pid)})
+                                       env={**self.environment, "REACH_KILL": kill, "REACH_DAEMON": str(self.daemon.process.pid),
+                                            "COORDINATOR": free_address() if self.ranks > 1 else ""})
             try:
                 status = self._watch(process)
             finally:
@@ -108,8 +117,9 @@ def undisturbed(daemon, framework, ranks):
     job.finish()
     with cairn.Client(daemon.url(job.name), read_only=True) as client:
         steps = {item.step: item.tags for item in client.list()}
-    kept = [step for step, tags in steps.items() if "kept" in tags]
-    assert len(kept) == FRAMEWORKS[framework].kept and max(steps) in kept, f"{framework}: of {sorted(steps)} it keeps {sorted(kept)}"
+    kept, wanted = [step for step, tags in steps.items() if "kept" in tags], FRAMEWORKS[framework].kept
+    if wanted is not None:
+        assert len(kept) == wanted and max(steps) in kept, f"{framework}: of {sorted(steps)} it keeps {sorted(kept)}"
     return job.results()
 
 
