@@ -39,6 +39,19 @@ def after_jitted_call(call: Callable) -> None:
     jax.jit = noted
 
 
+def after_keras_batch(call: Callable) -> None:
+    """Lets ``call`` be called after each batch of a ``fit``."""
+    import keras
+
+    end = keras.callbacks.CallbackList.on_train_batch_end
+
+    def noted(*args: Any, **kwargs: Any) -> None:
+        end(*args, **kwargs)
+        call()
+
+    keras.callbacks.CallbackList.on_train_batch_end = noted
+
+
 @dataclasses.dataclass(frozen=True)
 class Framework:
     """One framework.
@@ -91,11 +104,20 @@ def _jax(names: dict) -> dict:
     return {"state": [numpy.asarray(shard.data) for leaf in leaves for shard in leaf.addressable_shards]}
 
 
+def _keras(names: dict) -> dict:
+    import numpy
+
+    model = names["model"]
+    return {"variables": [numpy.asarray(item.value) for item in (*model.variables, *model.optimizer.variables)],
+            "rng": [random.getstate(), numpy.random.get_state(legacy=False)]}
+
+
 FRAMEWORKS = {
     "lightning": Framework(3, _lightning),
     "transformers": Framework(2, _transformers),
     "accelerate": Framework(9, _accelerate),
     "jax": Framework(None, _jax, after_step=after_jitted_call, is_refused=False, restores=("cairn.jax", "Checkpointer")),
+    "keras": Framework(None, _keras, ranks=(1,), after_step=after_keras_batch, is_refused=False, restores=("cairn.jax", "Checkpointer")),
 }
 
 

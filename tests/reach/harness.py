@@ -48,7 +48,7 @@ class Job:
         self.folder = daemon.folder / name
         self.folder.mkdir()
         self.environment = {**os.environ, "CAIRN_SERVER": f"unix:{daemon.socket}", "REACH_RUN": f"cairn:///py/{name}",
-                            "TMPDIR": str(self.folder), "HF_HUB_OFFLINE": "1", "TRANSFORMERS_VERBOSITY": "error"}
+                            "TMPDIR": str(self.folder), "HF_HUB_OFFLINE": "1", "KERAS_BACKEND": "jax", "TRANSFORMERS_VERBOSITY": "error"}
 
     def attempt(self, kill=""):
         """Starts the program once. Returns its exit status."""
