@@ -109,6 +109,20 @@ def test_what_cannot_be_stored_is_named(url, leaf):
         checkpointer.save(1, {"even": 1})
 
 
+def test_another_door_is_named(url):
+    """A checkpoint that cairn.Client has saved has no pytree. A step that is none is not taken for the newest."""
+    ones = numpy.ones(3, "float32")
+    with cairn.Client(url) as client:
+        client.set_tensors([("x", cairn.client.DTYPES["float32"], (3,), ones.ctypes.data, None, ones, cairn.client.REPLICATED, None, None, None)])
+        client.save(1).result()
+        for call in (client.restore, client.annotate):
+            with pytest.raises(cairn.InvalidError, match="-1"):
+                call(-1)
+    with cairn.jax.Checkpointer(url) as checkpointer:
+        with pytest.raises(cairn.UnsupportedError, match="cairn.jax"):
+            checkpointer.restore({"x": jax.numpy.zeros(3)})
+
+
 def test_doubles_need_their_switch(url):
     """JAX without jax_enable_x64 would make floats of stored doubles: that is an error."""
     with pytest.raises(cairn.UnsupportedError, match="jax_enable_x64"):

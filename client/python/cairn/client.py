@@ -60,14 +60,19 @@ def _choice(what: str, table: dict, value: Optional[str]) -> int:
     return table[value]
 
 
-def _step(value: Any) -> int:
+def _step(what: str, value: Any) -> int:
     try:
         step = operator.index(value)
     except TypeError:
-        raise InvalidError.of(f"save: the step must be an integer, but it is {value!r}") from None
+        raise InvalidError.of(f"{what}: the step must be an integer, but it is {value!r}") from None
     if not 0 <= step < LATEST:
-        raise InvalidError.of(f"save: the step must be 0 to {LATEST - 1}, but it is {step}")
+        raise InvalidError.of(f"{what}: the step must be 0 to {LATEST - 1}, but it is {step}")
     return step
+
+
+def _step_or_latest(what: str, value: Any) -> int:
+    """The extension would take -1 for LATEST."""
+    return LATEST if value == LATEST else _step(what, value)
 
 
 def _metrics(what: str, metrics: Optional[Mapping[str, float]]) -> tuple:
@@ -452,7 +457,7 @@ class Client:
             BusyError: There was no room, and ``when_full`` is "fail"; or a restore or a save of this step runs.
             FencedError: A newer attempt has taken over the run.
         """
-        step = _step(step)
+        step = _step("save", step)
         if isinstance(tags, str):
             raise InvalidError.of("save: tags must be a sequence of texts, not one text")
         rows = _metrics("save", metrics)
@@ -475,7 +480,7 @@ class Client:
         Returns:
             The refusal in flight, which ends with the error. Nobody has to wait for it.
         """
-        return Operation(self._handle.save(_step(step), (), (), b"", _ms("deadline", deadline), 1, 0, 0, 0, 0, 0, reason, code))
+        return Operation(self._handle.save(_step("refuse", step), (), (), b"", _ms("deadline", deadline), 1, 0, 0, 0, 0, 0, reason, code))
 
     def restore(self, step: int = LATEST, *, term: int = 0, allow_older: Optional[bool] = None,
                 strict: bool = True, deadline: Optional[float] = None, only: Sequence[str] = (),
@@ -501,7 +506,7 @@ class Client:
         allow = -1 if allow_older is None else int(allow_older)
         if isinstance(only, str):
             raise InvalidError.of("restore: only must be a sequence of patterns, not one text")
-        op = Operation(self._handle.restore(step, term, allow, int(strict), _ms("deadline", deadline), tuple(only),
+        op = Operation(self._handle.restore(_step_or_latest("restore", step), term, allow, int(strict), _ms("deadline", deadline), tuple(only),
                                             int(bool(all_local))))
         self._ops.add(op)
         return op
@@ -529,7 +534,7 @@ class Client:
         if isinstance(tags, str) or isinstance(remove_tags, str):
             raise InvalidError.of("annotate: tags must be a sequence of texts, not one text")
         rows = _metrics("annotate", metrics)
-        self._handle.annotate(step, term, rows, tuple(str(tag) for tag in tags),
+        self._handle.annotate(_step_or_latest("annotate", step), term, rows, tuple(str(tag) for tag in tags),
                               tuple(str(tag) for tag in remove_tags), _ms("timeout", timeout))
 
     def forget(self, step: int, *, term: int = 0, reason: str = "") -> None:
@@ -547,7 +552,7 @@ class Client:
             NotFoundError: No checkpoint of the lineage has the step.
             DeniedError: Retention's guard keeps it: it is pinned, in use, the newest, or one of the last two good ones.
         """
-        self._handle.forget(_step(step), term, reason)
+        self._handle.forget(_step("forget", step), term, reason)
 
     def list(self, timeout: Optional[float] = None) -> list:
         """Returns the committed checkpoints of the run, newest first.
@@ -565,7 +570,7 @@ class Client:
             step: Its step.
             timeout: Seconds to wait; None is the client's io_deadline.
         """
-        return _checkpoint(self._handle.status(term, step, _ms("timeout", timeout)))
+        return _checkpoint(self._handle.status(term, _step("status", step), _ms("timeout", timeout)))
 
     def close(self, timeout: Optional[float] = None) -> None:
         """Waits for operations in flight, aborts what is left, and frees everything.

@@ -238,11 +238,11 @@ class Checkpointer:
             arrays, values, _, _ = _flatten(state)
             blob = tree.encode({"values": values, "keys": {name: leaf.key for name, leaf in arrays.items() if leaf.key}})
             rows = [(leaf, *_pieces(leaf.value)) for leaf in arrays.values()]
+            self._client.set_tensors([_row(leaf, pieces, ranks) for leaf, pieces, ranks in rows if pieces])
         except Exception as error:
             if self._world > 1:  # the others must not wait for this process
                 self._client.refuse(step, f"rank {self._client.rank} cannot save: {error}".encode()[:_REASON_BYTES].decode(errors="ignore"))
             raise
-        self._client.set_tensors([_row(leaf, pieces, ranks) for leaf, pieces, ranks in rows if pieces])
         self._client.set_blobs([(_BLOB, TREE, blob, REPLICATED, None)])
         operation = self._client.save(step, metrics=metrics, tags=tags)
         self._saves.append((step, operation))
@@ -262,6 +262,7 @@ class Checkpointer:
 
         Raises:
             InvalidError: The checkpoint holds more than the state, or a random key of another kind.
+            UnsupportedError: Another door than this one has saved the checkpoint.
             MissingTensorError: The checkpoint holds less than the state.
             CairnError: What Client.restore raises.
         """
@@ -278,7 +279,11 @@ class Checkpointer:
             raise
         finally:
             self._client.set_tensors([])
-        stored = tree.decode(operation.blob(_BLOB))
+        try:
+            stored = tree.decode(operation.blob(_BLOB))
+        except NotFoundError:
+            raise UnsupportedError.of(f"restore: step {result.step} was not saved by cairn.jax; read it by the door that saved it, or by "
+                                      "cairn.Client") from None
         self._check_names(operation, stored["values"], set(arrays), set(values))
         made = {name: target.make(stored["keys"].get(name, "")) for name, target in targets.items()}
         leaves = [made[name] if name in made else stored["values"][name] for name in names]
