@@ -125,8 +125,8 @@ def measure(options):
 def parse_options():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     common_options(parser)
-    parser.add_argument("--bytes", type=int, default=GIB // 2, help="of the state")
-    parser.add_argument("--steps", type=int, default=60, help="of the training, after each save")
+    parser.add_argument("--bytes", type=int, default=GIB // 8, help="of the state")
+    parser.add_argument("--steps", type=int, default=20, help="of the training, after each save")
     options = finish_options(parser.parse_args())
     if options.smoke:
         options.bytes, options.steps = 16 * MIB, 5
