@@ -29,6 +29,16 @@ def make(mesh, start):
             "same": put(whole((3,), start), mesh), "count": jax.numpy.asarray(start, "int32"), "name": "run"}
 
 
+class Failed:
+    """A save that has ended with an error."""
+
+    def done(self):
+        return True
+
+    def result(self):
+        raise cairn.UnsupportedError.of("rows: an earlier save failed")
+
+
 def main():
     url, rank, world, port, action = sys.argv[1], *map(int, sys.argv[2:5]), sys.argv[5]
     if world > 1:
@@ -39,9 +49,11 @@ def main():
             assert checkpointer.restore(make(mesh, 0)) is None
             checkpointer.save(3, make(mesh, 100))
             return
-        if action == "refuse":
+        if action in ("refuse", "late"):
             state = make(mesh, 100)
-            if rank == 1:
+            if rank == 1 and action == "late":  # this process alone has seen that an earlier save failed
+                checkpointer._saves.append((3, Failed()))
+            elif rank == 1:
                 state["rows"] = jax.numpy.zeros(3, "int4")
             try:
                 checkpointer.save(4, state)

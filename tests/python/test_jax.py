@@ -163,9 +163,10 @@ def test_other_numbers_of_processes(url):
     launch(url, 1, "restore")
 
 
-def test_a_rank_that_cannot_save_fails_all(url):
-    """The other ranks hear the reason at once; nothing is committed."""
-    first, second = launch(url, 2, "refuse")
+@pytest.mark.parametrize("why", ["refuse", "late"])
+def test_a_rank_that_cannot_save_fails_all(url, why):
+    """The other ranks hear the reason at once, also where it is an earlier save's error; nothing is committed."""
+    first, second = launch(url, 2, why)
     assert "rank 1 cannot save: UNSUPPORTED: rows" in first and "UnsupportedError: " in second
     with cairn.Client(url, read_only=True) as client:
         assert client.list() == []

@@ -322,6 +322,17 @@ def _is_failing() -> bool:
     return isinstance(sys.exc_info()[1] or getattr(sys, "last_value", None), Exception)
 
 
+def numbers(metrics: Mapping[str, Any]) -> dict:
+    """Returns those of a framework's metrics that are one number, also as a tensor or an array."""
+    found = {}
+    for name, value in metrics.items():
+        try:
+            found[str(name)] = float(value)
+        except (TypeError, ValueError, RuntimeError):
+            continue
+    return found
+
+
 class Client:
     """A connection of one rank to one run.
 

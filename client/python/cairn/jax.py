@@ -114,8 +114,8 @@ def _memory(value: Any) -> numpy.ndarray:
 
 
 def _owned(array: jax.Array) -> dict:
-    """Returns, by box, the shards that this process stores of an array whose parts lie on several processes. Those who hold a box
-    take turns."""
+    """Returns, by box, the shards that this process stores of an array whose parts lie on several processes. The processes
+    that hold a box take turns."""
     holders: dict = {}
     for device, index in array.sharding.devices_indices_map(array.shape).items():
         holders.setdefault(_box(index, array.shape), set()).add(device.process_index)
@@ -233,21 +233,30 @@ class Checkpointer:
             UnsupportedValueError: A leaf is no array, and no value of the typed tree.
             CairnError: What Client.save raises, or an earlier save has ended with.
         """
-        self._settle()
         try:
+            self._settle()
             arrays, values, _, _ = _flatten(state)
             blob = tree.encode({"values": values, "keys": {name: leaf.key for name, leaf in arrays.items() if leaf.key}})
             rows = [(leaf, *_pieces(leaf.value)) for leaf in arrays.values()]
             self._client.set_tensors([_row(leaf, pieces, ranks) for leaf, pieces, ranks in rows if pieces])
         except Exception as error:
-            if self._world > 1:  # the others must not wait for this process
-                self._client.refuse(step, f"rank {self._client.rank} cannot save: {error}".encode()[:_REASON_BYTES].decode(errors="ignore"))
+            self._refuse(step, error)
             raise
         self._client.set_blobs([(_BLOB, TREE, blob, REPLICATED, None)])
         operation = self._client.save(step, metrics=metrics, tags=tags)
         self._saves.append((step, operation))
         self._client.set_tensors([])  # so that the arrays can be donated
         return operation
+
+    def _refuse(self, step: int, error: Exception) -> None:
+        """Lets a save fail on all processes, so that the others do not wait for this one."""
+        if self._world == 1:
+            return
+        reason = f"rank {self._client.rank} cannot save: {error}".encode()[:_REASON_BYTES].decode(errors="ignore")
+        try:
+            self._client.refuse(step, reason)
+        except CairnError as refused:
+            log.warning("step %s: the other processes wait for this one until the deadline, since it cannot be told to them: %s", step, refused)
 
     def restore(self, state: Any, step: Optional[int] = None) -> Optional[Restored]:
         """Restores a pytree. Every process calls it.

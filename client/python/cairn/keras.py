@@ -3,8 +3,8 @@
 
     model.fit(x, y, epochs=100, callbacks=[cairn.keras.BackupAndRestore("cairn:///lab/run")])
 
-Keras' own callback overwrites one file in place and deletes it at the end; here each epoch is a checkpoint, with what fit had
-to log as its metrics. A checkpoint's step is the number of epochs behind it, since fit can begin only at the beginning of one.
+Keras' own callback overwrites one file in place and deletes it at the end; here each epoch is a checkpoint, with the numbers
+that fit logs as its metrics. A checkpoint's step is the number of epochs behind it, since fit can begin only at the beginning of one.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import keras
 import numpy
 
 from . import tree
+from .client import numbers
 from .errors import InvalidError, UnsupportedError
 from .jax import Checkpointer
 
@@ -41,7 +42,7 @@ class BackupAndRestore(keras.callbacks.Callback):
 
     Args:
         url: The URL of the run.
-        every_epochs: How many epochs lie between two saves. The last epoch of a ``fit`` is always saved.
+        every_epochs: How many epochs lie between two saves. The last one before ``fit`` ends is saved as well.
         **options: As for cairn.Client.
 
     Raises:
@@ -59,6 +60,7 @@ class BackupAndRestore(keras.callbacks.Callback):
             raise UnsupportedError.of("cairn.keras: one process is supported, with all of its devices; use cairn.jax for several")
         self._url, self._every, self._options = url, every_epochs, options
         self._checkpointer: Optional[Checkpointer] = None
+        self._unsaved: Optional[tuple] = None  # (epochs behind it, logs) of the newest epoch
 
     def _variables(self) -> dict:
         found = (*self.model.variables, *self.model.optimizer.variables)
@@ -85,13 +87,22 @@ class BackupAndRestore(keras.callbacks.Callback):
 
     def on_epoch_end(self, epoch: int, logs: Optional[dict] = None) -> None:
         """Saves, and returns when all is copied. Keras calls it."""
-        if (epoch + 1) % self._every == 0 or epoch + 1 == self.params.get("epochs"):
+        self._unsaved = epoch + 1, numbers(logs or {})
+        if (epoch + 1) % self._every == 0:
+            self._save()
+
+    def _save(self) -> None:
+        if self._unsaved is not None:
             assert self._checkpointer is not None
-            self._checkpointer.save(epoch + 1, self._state(), metrics={name: float(value) for name, value in (logs or {}).items()})
+            step, metrics = self._unsaved
+            self._checkpointer.save(step, self._state(), metrics=metrics)
+            self._unsaved = None
 
     def on_train_end(self, logs: Optional[dict] = None) -> None:
-        """Waits until all is durable. Keras calls it."""
+        """Saves the last epoch, if it is not, and waits until all is durable. Keras calls it."""
+        self._save()
         self.close()
+        self.model._initial_epoch = None  # or the model's next fit would begin there, whatever its run
 
     def close(self) -> None:
         """Waits for the saves in flight and leaves the run. May be repeated.

@@ -12,7 +12,7 @@ from __future__ import annotations
 import operator
 from typing import Any, Iterable, Mapping, Optional, Union
 
-from .client import LATEST
+from .client import LATEST, numbers
 from .errors import CairnError, InvalidError, NotFoundError, UnsupportedError
 from .names import parse_id, split_url
 from .torch import Checkpointer, PerRank, Restored, SaveHandle, per_rank
@@ -88,7 +88,7 @@ class Run:
         """
         checkpointer = self._open(state)
         self._settle()
-        return checkpointer.save(operator.index(step), metrics=dict(_numbers(metrics or {})), tags=[KEPT])
+        return checkpointer.save(operator.index(step), metrics=numbers(metrics or {}), tags=[KEPT])
 
     def restore(self, state: dict, step: Union[int, str] = "latest", only: Optional[Iterable[str]] = None) -> Optional[Restored]:
         """Fills the state, as ``Checkpointer.restore`` does. Every rank calls it.
@@ -189,12 +189,3 @@ def _between_epochs(states: list, _: int, world: int) -> dict:
         raise UnsupportedError.of(f"the checkpoint is within an epoch of {len(states)} ranks, whose data loaders' states cannot be given to "
                                   f"{world}; start with {len(states)} ranks, or resume from a checkpoint at the end of an epoch")
     return Loaders().state_dict()
-
-
-def _numbers(metrics: Mapping[str, Any]) -> Iterable[tuple]:
-    """Yields (name, number) of what is one number."""
-    for name, value in metrics.items():
-        try:
-            yield str(name), float(value)
-        except (TypeError, ValueError, RuntimeError):
-            continue
