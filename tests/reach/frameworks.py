@@ -63,6 +63,8 @@ class Framework:
         ranks: Numbers of ranks to train on.
         after_step: Takes a function, which the framework's optimizer then calls after each step.
         is_refused: Whether one rank refuses what two have saved within an epoch.
+        is_launched: Whether one rank is started by torchrun as well.
+        matrix: A program beside this one that proves resumes on other ranks; "" where there is none.
         restores: The module and the class whose ``restore`` the framework's restart calls.
     """
 
@@ -71,6 +73,8 @@ class Framework:
     ranks: tuple = (1, 2)
     after_step: Callable[[Callable[[], Any]], None] = after_torch_step
     is_refused: bool = True
+    is_launched: bool = False
+    matrix: str = ""
     restores: tuple = ("cairn.training", "Run")
 
 
@@ -96,6 +100,13 @@ def _accelerate(names: dict) -> dict:
     return _torch_state(names["accelerator"].unwrap_model(names["model"]), names["optimizer"], names["scheduler"])
 
 
+def _deepspeed(names: dict) -> dict:
+    engine = names["engine"]
+    zero = engine.optimizer
+    return {**_torch_state(engine.module, zero.optimizer, engine.lr_scheduler), "master": zero.single_partition_of_fp32_groups,
+            "counters": [engine.global_steps, engine.global_samples, engine.skipped_steps]}
+
+
 def _jax(names: dict) -> dict:
     import jax
     import numpy
@@ -116,6 +127,7 @@ FRAMEWORKS = {
     "lightning": Framework(3, _lightning),
     "transformers": Framework(2, _transformers),
     "accelerate": Framework(9, _accelerate),
+    "deepspeed": Framework(9, _deepspeed, is_refused=False, is_launched=True, matrix="matrix_deepspeed.py"),
     "jax": Framework(None, _jax, after_step=after_jitted_call, is_refused=False, restores=("cairn.jax", "Checkpointer")),
     "keras": Framework(None, _keras, ranks=(1,), after_step=after_keras_batch, is_refused=False, restores=("cairn.jax", "Checkpointer")),
 }

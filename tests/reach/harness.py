@@ -53,7 +53,7 @@ class Job:
     def attempt(self, kill=""):
         """Starts the program once. Returns its exit status."""
         words = [sys.executable, str(ROOT / "tests" / "reach" / "drive.py"), self.framework, str(self.folder / "result")]
-        if self.ranks > 1:
+        if self.ranks > 1 or FRAMEWORKS[self.framework].is_launched:
             words[:1] = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(self.ranks)]
         with open(self.folder / "log", "ab") as log:
             process = subprocess.Popen(words, cwd=self.folder, stdout=log, stderr=log, start_new_session=True,
@@ -208,6 +208,8 @@ def main():
             except (AssertionError, RuntimeError) as error:
                 failed += 1
                 print(f"FAILED  {framework}, {ranks} ranks: {error}", flush=True)
+        if FRAMEWORKS[framework].matrix:
+            failed += subprocess.call([sys.executable, str(ROOT / "tests" / "reach" / FRAMEWORKS[framework].matrix)])
     return 1 if failed else 0
 
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the adapters for training frameworks share: the run behind a framework's checkpoints.
 
-An adapter (cairn.lightning, cairn.transformers, cairn.accelerate) says what the state is and when it is saved. This
+An adapter (cairn.lightning, cairn.transformers, cairn.accelerate, cairn.deepspeed) says what the state is and when it is saved. This
 file opens one Checkpointer for it, keeps the random number generators of a restore for the moment when the framework
 continues, and takes back the mark of a checkpoint that the framework no longer wants, after its successor is durable.
 One thread uses a Run. It imports no framework.

@@ -13,6 +13,7 @@ from typing import Any, Optional
 import torch
 
 from . import fsdp
+from .pieces import Pieces
 from .sharded import Layouts, is_dtensor
 
 TRANSPARENT = ("_orig_mod", "_checkpoint_wrapped_module", "_fsdp_wrapped_module")
@@ -46,7 +47,7 @@ class Walk:
     """The tensors of one module. Raises UnsupportedValueError if FSDP hides the parameters.
 
     Attributes:
-        tensors: Tensors by canonical name; a Sharded for a piece of FSDP1's.
+        tensors: Tensors by canonical name; a Sharded for a piece of FSDP1's, or of Pieces.
         buffers: Canonical names of the persistent buffers.
         aliases: Canonical names by other name.
         names: Lists of all names by id(tensor).
@@ -59,14 +60,15 @@ class Walk:
     def __init__(self, key: str, module: torch.nn.Module, layouts: Layouts) -> None:
         self.key = key
         fsdp.reshard(module)
-        self.flat = {id(item.param): item for item in fsdp.flat_params(key, module, layouts)}
+        self.flat = {id(item.param): item for item in (module.flat_params(key, layouts) if isinstance(module, Pieces)
+                                              else fsdp.flat_params(key, module, layouts))}
         self.tensors: dict = {}
         self.buffers: set = set()
         self.aliases: dict = {}
         self.names: dict = {}
         self.transient: dict = {}
         self.extra_modules: dict = {}
-        self.synced: dict = {}
+        self.synced: dict = dict(module.first_ranks) if isinstance(module, Pieces) else {}
         self._by_memory: dict = {}
         self._walk(module, "")
 
