@@ -25,16 +25,16 @@ def note(name, text):
 
 def watch_restores(framework):
     """Notes the step of each restore that the framework's restart makes."""
-    module, name = FRAMEWORKS[framework].restores
+    module, name, method = FRAMEWORKS[framework].restores
     owner = getattr(importlib.import_module(module), name)
-    restore = owner.restore
+    restore = getattr(owner, method)
 
     def noted(*args, **kwargs):
         restored = restore(*args, **kwargs)
-        note("restored", "nothing" if restored is None else restored.step)
+        note("restored", "nothing" if restored in (None, -1) else getattr(restored, "step", restored))
         return restored
 
-    owner.restore = noted
+    setattr(owner, method, noted)
 
 
 def arm(framework):

@@ -65,7 +65,7 @@ class Framework:
         is_refused: Whether one rank refuses what two have saved within an epoch.
         is_launched: Whether one rank is started by torchrun as well.
         matrix: A program beside this one that proves resumes on other ranks; "" where there is none.
-        restores: The module and the class whose ``restore`` the framework's restart calls.
+        restores: The module, the class and the method that the framework's restart calls; its result is a step, or has one.
     """
 
     kept: Optional[int]
@@ -75,7 +75,7 @@ class Framework:
     is_refused: bool = True
     is_launched: bool = False
     matrix: str = ""
-    restores: tuple = ("cairn.training", "Run")
+    restores: tuple = ("cairn.training", "Run", "restore")
 
 
 def _torch_state(model: Any, optimizer: Any, scheduler: Any) -> dict:
@@ -107,6 +107,13 @@ def _deepspeed(names: dict) -> dict:
             "counters": [engine.global_steps, engine.global_samples, engine.skipped_steps]}
 
 
+def _torchtitan(names: dict) -> dict:
+    optimizer = names["optimizer"]
+    params = [param.to_local() for param in names["model"].parameters()]
+    states = [{key: getattr(value, "to_local", lambda value=value: value)() for key, value in state.items()} for state in optimizer.state.values()]
+    return {"model": params, "optimizer": states, "step": names["progress"].step}
+
+
 def _jax(names: dict) -> dict:
     import jax
     import numpy
@@ -128,8 +135,10 @@ FRAMEWORKS = {
     "transformers": Framework(2, _transformers),
     "accelerate": Framework(9, _accelerate),
     "deepspeed": Framework(9, _deepspeed, is_refused=False, is_launched=True, matrix="matrix_deepspeed.py"),
-    "jax": Framework(None, _jax, after_step=after_jitted_call, is_refused=False, restores=("cairn.jax", "Checkpointer")),
-    "keras": Framework(None, _keras, ranks=(1,), after_step=after_keras_batch, is_refused=False, restores=("cairn.jax", "Checkpointer")),
+    "torchtitan": Framework(None, _torchtitan, is_refused=False, is_launched=True,
+                            restores=("torchtitan.components.checkpointer.dcp", "CheckpointManager", "_find_load_step")),
+    "jax": Framework(None, _jax, after_step=after_jitted_call, is_refused=False, restores=("cairn.jax", "Checkpointer", "restore")),
+    "keras": Framework(None, _keras, ranks=(1,), after_step=after_keras_batch, is_refused=False, restores=("cairn.jax", "Checkpointer", "restore")),
 }
 
 
