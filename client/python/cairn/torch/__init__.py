@@ -12,10 +12,11 @@
 from __future__ import annotations
 
 from .checkpointer import Checkpointer, warm_ddp
+from .commits import Commit
 from .futures import Future, Outage, Restored, SaveHandle
 from .local import PerRank, per_rank
 from .part import CairnWarning
 from .special import register_subclass
 
-__all__ = ["CairnWarning", "Checkpointer", "Future", "Outage", "PerRank", "Restored", "SaveHandle", "per_rank",
+__all__ = ["CairnWarning", "Checkpointer", "Commit", "Future", "Outage", "PerRank", "Restored", "SaveHandle", "per_rank",
            "register_subclass", "warm_ddp"]

@@ -18,6 +18,7 @@ from ..client import DONE, LATEST, Checkpoint, Client
 from ..errors import (ArenaTooSmallError, BusyError, CairnError, ClosedError, FencedError, ForkedError, InternalError, InvalidError, NoMemoryError,
                       NotFoundError, ReadOnlyError, SkippedError, TimedOutError, UnreachableError, UnsupportedError, UnsupportedValueError)
 from . import exits
+from .commits import Commit, Commits
 from .futures import Failures, Outage, Restored, SaveHandle, log
 from .group import Group, text_of
 from .device import Loan, is_capturing
@@ -109,6 +110,8 @@ class Checkpointer:
             this run.
         overhead_max: The share of the time that saves take at most, for "auto".
         mtbf: Seconds between failures to expect before any was seen, for "auto"; None is 50,700 hours / ranks.
+        on_commit: A function that the first rank calls with a Commit for each of its saves that is durable, from the next ``save``,
+            ``wait`` or ``close``. What it raises is logged. cairn.trackers has some.
         **options: ``arena_bytes``, ``snapshots``, ``when_full``, ``threads``, ``io_deadline``, ``save_deadline``,
             ``cert_file``, ``key_file``, ``ca_file``, ``label`` and ``encoding``, as for cairn.Client.
 
@@ -124,8 +127,9 @@ class Checkpointer:
                  max_age: Optional[float] = 1800.0, restore_deadline: Optional[float] = None, ranks_deadline: Optional[float] = None,
                  snapshot: str = "copy", verify_staged: Optional[str] = "auto", check_replicas: Optional[str] = None, stop_signals: Sequence[int] = (signal.SIGTERM,),
                  interval: Union[None, str, float] = None, overhead_max: float = 0.05, mtbf: Optional[float] = None,
-                 when_down: str = "skip", **options: Any) -> None:
+                 when_down: str = "skip", on_commit: Optional[Callable[[Commit], Any]] = None, **options: Any) -> None:
         self._pid = os.getpid()
+        self._commits = Commits(on_commit, url)
         self._refusal: Optional[tuple] = None  # (step, operation)
         self._failures = Failures(on_error, max_failures, max_age)
         self._restore_deadline, self._read_only = restore_deadline, read_only
@@ -241,7 +245,7 @@ class Checkpointer:
             UnsupportedValueError: Something cannot be stored; the text has its path. The save has not started.
             FencedError: A newer attempt has taken over: stop.
         """
-        client = self._live()
+        client, start = self._live(), time.monotonic()
         if self._read_only:
             raise ReadOnlyError.of("this Checkpointer was created with read_only=True, so it cannot save")
         self._group.begin()
@@ -285,6 +289,8 @@ class Checkpointer:
             loan.end()
         handle = SaveHandle(step, op)
         self._inflight.append(handle)
+        if self._group.rank == 0:
+            self._commits.began(handle, start)
         if operator.index(step) in self._saved:
             warnings.warn(f"step {step} is already saved and stays as it was, without later changes; save the state as another "
                           "step", CairnWarning, stacklevel=2)
@@ -360,6 +366,7 @@ class Checkpointer:
         """Takes note of saves that have ended."""
         for handle in [handle for handle in self._inflight if handle.durable.done() or handle.refused()]:
             self._inflight.remove(handle)
+            self._commits.ended(handle)
             told = handle.told
             refused = handle.refused()
             try:
