@@ -513,3 +513,33 @@ def test_fsspec_finds_it_by_its_entry_point():
         print(fsspec.get_filesystem_class("cairn").__name__, fsspec.get_filesystem_class("cairn+unix").__name__,
               "torch" in sys.modules)
         """) == "CairnFileSystem CairnFileSystem False"
+
+
+def test_folders_before_the_step(url):
+    """A folder between the run and the checkpoints, as Ray and Lightning's loggers make one."""
+    fs = fsspec.filesystem("cairn")
+    assert not fs.exists(f"{url}/exp") and fs.exists(url)
+    fs.makedirs(f"{url}/exp/trial")
+    assert fs.isdir(f"{url}/exp/trial") and fs.ls(f"{url}/exp", detail=False) == [f"{fs._strip_protocol(url)}/exp/trial"]
+    fs.rmdir(f"{url}/exp/trial")
+    fs.pipe(f"{url}/exp/trial/epoch=1-step=5.ckpt", b"five")
+    with fs.open(f"{url}/exp/step-6/model.pt", "wb") as file:
+        file.write(b"six")
+    assert fs.exists(f"{url}/exp/step-6/model.pt") and not fs.exists(f"{url}/step-6")  # not committed yet
+    fs.seal(f"{url}/exp/step-6")
+    fs.pipe(f"{url}/step=7.ckpt", b"seven")
+    for look in (fs, cairn.fs.CairnFileSystem(skip_instance_cache=True)):  # the second knows what the server says alone
+        root = look._strip_protocol(url)
+        assert look.ls(url, detail=False) == [f"{root}/exp", f"{root}/step-7"]
+        assert look.ls(f"{url}/exp", detail=False) == [f"{root}/exp/trial", f"{root}/exp/step-6"]
+        assert look.cat(f"{url}/exp/trial/epoch=1-step=5.ckpt") == b"five" == look.cat(f"{url}/exp/trial/step-5")
+        assert look.cat(f"{url}/exp/step-6/model.pt") == b"six"
+        for absent in ("step-5", "exp/step-5", "exp/epoch=1-step=5.ckpt", "exp/trial/step-6", "other", "exp/other", "exp/step-7"):
+            assert not look.exists(f"{url}/{absent}"), absent
+        assert sorted(look.find(url)) == [f"{root}/exp/step-6/model.pt", f"{root}/exp/trial/step-5", f"{root}/step-7"]
+    with pytest.raises(cairn.UnsupportedError, match="whole checkpoint"):
+        fs.rm(f"{url}/exp", recursive=True)
+    fs.rm(f"{url}/exp/trial/epoch=1-step=5.ckpt")
+    assert not fs.exists(f"{url}/exp/trial")
+    with pytest.raises(cairn.InvalidError, match="'exp/last.ckpt' has no step"):
+        fs.pipe(f"{url}/exp/last.ckpt", b"")

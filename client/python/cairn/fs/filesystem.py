@@ -26,7 +26,7 @@ from fsspec.spec import AbstractBufferedFile
 from ..client import Result
 from ..errors import CairnError, ExistsError, InvalidError, UnsupportedError
 from .files import WriteFile, WriteTree
-from .paths import Place, place_of, place_to_read, strip
+from .paths import Place, folder_of, joined, place_of, place_to_read, strip
 from .ranks import Deal, forget_tokens, meeting_of
 from .remote import Committer, Reader
 
@@ -190,9 +190,11 @@ class CairnFileSystem(AsyncFileSystem):
 
     def _info_now(self, path: str) -> dict:
         place = place_to_read(path)
-        if place.step is None:
-            return {"name": place.root, "size": 0, "type": "directory"}
         full = place.path
+        if place.step is None:
+            if not place.name or _is_made(full) or self._ls_run(place):
+                return {"name": full, "size": 0, "type": "directory"}
+            raise FileNotFoundError(place.unknown)
         listing = self._listing(place)
         if listing is None and not _is_made(full):
             raise FileNotFoundError(f"cairn://{full}")
@@ -206,7 +208,10 @@ class CairnFileSystem(AsyncFileSystem):
     def _ls_now(self, path: str) -> list:
         place = place_to_read(path)
         if place.step is None:
-            return self._ls_run(place)
+            rows = self._ls_run(place)
+            if place.name and not rows and not _is_made(place.path):
+                raise FileNotFoundError(place.unknown)
+            return rows
         info = self._info_now(path)
         if info["type"] == "file":
             return [info]
@@ -225,15 +230,30 @@ class CairnFileSystem(AsyncFileSystem):
         return [found[name] for name in sorted(found)]
 
     def _ls_run(self, place: Place) -> list:
-        """Checkpoints as step-N, whatever they were called when they were written; a name is only a way to say N."""
-        rows = {item.step: {"name": f"{place.root}/step-{item.step}", "size": 0, "type": "directory",
-                            "term": item.term, "created": item.commit_time, "bytes": item.plain_bytes}
-                for item in reversed(self._reader(place).steps())}
+        """The folders of a run, or of a folder in it (``place.name``), and after them its checkpoints as step-N, whatever they were
+        called when they were written; a name is only a way to say N."""
+        head = place.name + "/" if place.name else ""
+        steps: dict = {}
+        folders: set = set()
+
+        def take(step: int, folder: str, **known: Any) -> None:
+            if folder == place.name:
+                steps.setdefault(step, {"name": joined(place.path, f"step-{step}"), "size": 0, "type": "directory", **known})
+            elif folder.startswith(head):
+                folders.add(folder[len(head):].partition("/")[0])
+
+        for item in self._reader(place).steps():
+            take(item.step, Reader.folder(item), term=item.term, created=item.commit_time, bytes=item.plain_bytes)
         with _lock:
-            mine = [key[1] for key, tree in _trees.items() if key[0] == place.run_url and tree.pid == os.getpid()]
-        for step in mine:
-            rows.setdefault(step, {"name": f"{place.root}/step-{step}", "size": 0, "type": "directory"})
-        return [rows[step] for step in sorted(rows)]
+            mine = [(key[1], folder_of(name)) for key, tree in _trees.items() if key[0] == place.run_url and tree.pid == os.getpid()
+                    for name in tree.names]
+        for step, folder in mine:
+            take(step, folder)
+        for made in list(_made):
+            if made.startswith(f"{place.path}/") and place_to_read(made).step is None:
+                folders.add(made[len(place.path) + 1:].partition("/")[0])
+        return [{"name": joined(place.path, name), "size": 0, "type": "directory"} for name in sorted(folders)] + [
+            steps[step] for step in sorted(steps)]
 
     async def _info(self, path: str, **_: Any) -> dict:
         return await asyncio.to_thread(self._info_now, self._strip_protocol(path))
@@ -249,18 +269,14 @@ class CairnFileSystem(AsyncFileSystem):
         results: list = [None] * len(wanted)
         groups: dict = {}
         for idx, (path, start, end) in enumerate(wanted):
-            try:
-                place = place_to_read(path)
-            except FileNotFoundError as error:
-                results[idx] = error
-                continue
+            place = place_to_read(path)
             groups.setdefault((place.run_url, place.step), (place, []))[1].append((idx, place.inner, start, end))
         for place, items in groups.values():
             tree, listing = self._tree(place), self._listing(place) if place.step is not None else None
             files, reads = (listing[1] if listing is not None else {}), []
             for idx, inner, start, end in items:
                 if inner not in files:
-                    results[idx] = FileNotFoundError(f"cairn://{wanted[idx][0]}")
+                    results[idx] = FileNotFoundError(place.unknown)
                     continue
                 a, b = _clip(start, end, files[inner])
                 if tree is not None:
@@ -323,6 +339,7 @@ class CairnFileSystem(AsyncFileSystem):
               cache_options: Any = None, **kwargs: Any) -> Any:
         place = place_to_read(path) if mode == "rb" else place_of(path)
         if place.step is None:
+            self._info_now(path)  # FileNotFoundError where there is nothing
             raise IsADirectoryError(f"cairn://{path}")
         if mode in ("wb", "xb", "w+b", "wb+"):
             if mode == "xb" and place.inner in (self._listing(place) or ((), {}))[1]:
@@ -439,7 +456,7 @@ class CairnFileSystem(AsyncFileSystem):
             self._commit(new, tree)
 
     async def _rm_file(self, path: str, recursive: bool = False, **_: Any) -> None:
-        place = place_of(path)
+        place = place_to_read(path)
         tree = await asyncio.to_thread(self._tree, place)
         if tree is not None and not place.inner:
             with tree.lock:  # between the two nobody begins to commit it
@@ -483,8 +500,8 @@ class CairnFileSystem(AsyncFileSystem):
 
     async def _mkdir(self, path: str, create_parents: bool = True, **_: Any) -> None:
         """A folder without files is there for this process only: a checkpoint consists of files."""
-        place = place_of(path)
-        if place.step is not None:
+        place = place_to_read(path)
+        if place.name:
             _made.add(place.path)
 
     async def _pipe_file(self, path: str, value: bytes, mode: str = "overwrite", **_: Any) -> None:
@@ -504,7 +521,7 @@ class CairnFileSystem(AsyncFileSystem):
 
     def rmdir(self, path: str) -> None:
         """Of an empty folder in what is being written. OSError: it holds something; UnsupportedError: it is committed."""
-        place = place_of(path)
+        place = place_to_read(path)
         rows = self._ls_now(path)  # FileNotFoundError where there is nothing
         if self._tree(place) is None and not _is_made(place.path):
             raise UnsupportedError.of(f"cairn://{strip(path)}: a committed checkpoint cannot be removed by its path; use `cairn forget`")

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Paths of the file system: which run, which step, which file.
 
-A path is ``authority/project/run/id/inner``: the URL without its scheme. ``authority`` is host:port[,...], empty for
+A path is ``authority/project/run/[folders/]id/inner``: the URL without its scheme. ``authority`` is host:port[,...], empty for
 CAIRN_SERVER, or ``unix%3A`` and the percent-encoded path of a socket, which is what ``cairn+unix:///sock?run=...``
-becomes (a question mark would be taken for a wildcard). ``id`` holds the step (cairn.names). Pure.
+becomes (a question mark would be taken for a wildcard). ``id`` is the first part that holds a step (cairn.names); folders before
+it belong to the name under which the checkpoint is known. Pure.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ _UNIX = "unix%3A"
 
 @dataclass(frozen=True)
 class Place:
-    """What a path names. ``step`` None: the run itself (``name`` is then empty); ``inner`` "": the checkpoint itself."""
+    """What a path names. ``name`` is the id with the folders before it. ``step`` None: the run itself, or a folder in it (``name``)
+    that holds no step; ``inner`` "": the checkpoint itself."""
 
     run_url: str
     root: str  # the run as a path
@@ -33,10 +35,27 @@ class Place:
         """The path itself."""
         return "/".join(part for part in (self.root, self.name, self.inner) if part)
 
+    @property
+    def unknown(self) -> str:
+        """What to say where nothing is there."""
+        why = f": {self.name!r} has no step, and holds no checkpoint" if self.name and self.step is None else ""
+        return f"cairn://{self.path}{why}"
+
     def is_named(self, written: Optional[str]) -> bool:
-        """Whether this is a name of the checkpoint that was written as ``written``: that name, and ``step-N``, as lists show
-        it. None: nobody knows what it was called, so every name with its step will do."""
-        return written is None or self.name in (written, f"step-{self.step}")
+        """Whether this is a name of the checkpoint that was written as ``written``: that name, and ``step-N`` in the same folder, as
+        lists show it. None: nobody knows what it was called, so every name with its step will do, but for one in a folder."""
+        if written is None:
+            return not folder_of(self.name)
+        return self.name == written or self.name == joined(folder_of(written), f"step-{self.step}")
+
+
+def folder_of(name: str) -> str:
+    """The folders of a checkpoint's name, "" where it is in the run itself."""
+    return name.rpartition("/")[0]
+
+
+def joined(folder: str, name: str) -> str:
+    return f"{folder}/{name}" if folder else name
 
 
 def strip(path: str) -> str:
@@ -49,8 +68,8 @@ def strip(path: str) -> str:
     return path.rstrip("/")
 
 
-def place_of(path: str) -> Place:
-    """InvalidError: the path names no run, or its id no step, or leads out of the checkpoint."""
+def place_to_read(path: str) -> Place:
+    """InvalidError: the path names no run, or leads out of the checkpoint."""
     path = strip(path)
     authority, *parts = path.split("/")
     parts = [part for part in parts if part]
@@ -63,20 +82,19 @@ def place_of(path: str) -> Place:
         run_url = f"cairn://{authority}/{run}"
     if len(parts) == 2:
         return Place(run_url, f"{authority}/{run}", "", None, "")
-    step = parse_step(parts[2])
-    if step is None:
-        raise InvalidError.of(f"cairn://{path}: {parts[2]!r} has no step; after the run comes a checkpoint, such as "
-                              "step-100, iter_0000100 or epoch=3-step=500.ckpt")
-    if "." in parts[3:] or ".." in parts[3:]:
+    if "." in parts[2:] or ".." in parts[2:]:
         raise InvalidError.of(f"cairn://{path}: '.' and '..' cannot be names of files")
-    return Place(run_url, f"{authority}/{run}", parts[2], step, "/".join(parts[3:]))
+    for at, part in enumerate(parts[2:], 3):
+        step = parse_step(part)
+        if step is not None:
+            return Place(run_url, f"{authority}/{run}", "/".join(parts[2:at]), step, "/".join(parts[at:]))
+    return Place(run_url, f"{authority}/{run}", "/".join(parts[2:]), None, "")
 
 
-def place_to_read(path: str) -> Place:
-    """FileNotFoundError where the id holds no step: nothing can be there. InvalidError: the path names no run."""
-    try:
-        return place_of(path)
-    except InvalidError as error:
-        if len([part for part in strip(path).split("/")[1:] if part]) < 2:
-            raise
-        raise FileNotFoundError(error.text) from None
+def place_of(path: str) -> Place:
+    """The run, or a place within a checkpoint. InvalidError: as ``place_to_read``, or no part of the path has a step."""
+    place = place_to_read(path)
+    if place.name and place.step is None:
+        raise InvalidError.of(f"cairn://{strip(path)}: {place.name!r} has no step; after the run comes a checkpoint, such as "
+                              "step-100, iter_0000100 or epoch=3-step=500.ckpt, or a folder that holds some")
+    return place

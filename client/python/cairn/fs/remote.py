@@ -17,9 +17,11 @@ from .. import tree
 from ..client import BYTES, DTYPES, SHARDED, TREE, Client, Result, new_attempt
 from ..errors import CairnError, DeniedError, FormatError, NotFoundError
 from .files import Content
+from .paths import folder_of
 
 INDEX_BLOB = "cairn.files"
 PREFIX = "file:"
+FOLDER = "folder:"  # begins the tag of a checkpoint that is not in the run itself; lists show tags, and names they do not
 VERSION = 1
 
 
@@ -53,6 +55,11 @@ class Reader:
     def _all(self) -> list:
         with self._lock:
             return [item for item in self._live().list() if item.state == "committed" and not item.superseded]
+
+    @staticmethod
+    def folder(item: Any) -> str:
+        """The folder of a listed checkpoint, "" where it is in the run itself."""
+        return next((tag[len(FOLDER):] for tag in item.tags or () if tag.startswith(FOLDER)), "")
 
     def find(self, step: int, is_named: Callable[[Optional[str]], bool]) -> Optional[tuple]:
         """(term, path -> size, name as written) of the newest committed version of a step that was written under the name; None
@@ -169,7 +176,8 @@ class Committer:
                       tree.encode({"version": VERSION, "files": index, "name": name}, "files"), SHARDED, None)]
             client.set_blobs(blobs)
             note = tree.encode({"framework": "files"})
-            return client.save(step, metadata=note)
+            folder = folder_of(name)
+            return client.save(step, metadata=note, tags=[FOLDER + folder] if folder else [])
 
     def finish(self, op: Any) -> Result:
         return op.result()
