@@ -27,7 +27,7 @@ from ..client import Result
 from ..errors import CairnError, ExistsError, InvalidError, UnsupportedError
 from .files import WriteFile, WriteTree
 from .paths import Place, folder_of, joined, place_of, place_to_read, strip
-from .ranks import Deal, forget_tokens, meeting_of
+from .ranks import Deal, end_watches, forget_tokens, meeting_of
 from .remote import Committer, Reader
 
 MARKERS = frozenset((".metadata", "model.safetensors.index.json"))
@@ -568,6 +568,7 @@ def seal(url: str, **options: Any) -> None:
 @atexit.register
 def _leave() -> None:
     """The end of the process. May be called twice."""
+    end_watches()
     with _lock:
         lost = [_trees.pop(key) for key, tree in list(_trees.items()) if tree.pid == os.getpid()]
         ends = [item for table in (_committers, _readers) for item in table.values() if item.pid == os.getpid()]

@@ -16,6 +16,7 @@ import os
 import sys
 import threading
 import time
+import weakref
 from typing import Any, Callable, Optional
 
 from ..client import new_attempt
@@ -24,6 +25,8 @@ from ..errors import CairnError, InvalidError, MissingRanksError
 _LOOK_S = 0.05
 _ANSWER_S = 60.0
 _tokens: dict = {}  # (run URL, ranks) -> token: the same ranks stay one attempt
+_watches: weakref.WeakSet = weakref.WeakSet()  # threads
+_ending = threading.Event()  # the process ends
 
 
 def _store() -> tuple:
@@ -152,12 +155,14 @@ class Meeting:
     def watch(self, on_seal: Callable[[], dict], on_go: Callable[..., None]) -> None:
         """Starts the thread. ``on_seal`` gives this process's files (CairnError: it cannot); ``on_go(deal)`` commits them,
         ``on_go(None, why)`` drops them."""
-        threading.Thread(target=self._watch, args=(on_seal, on_go), name="cairn-fs-ranks", daemon=True).start()
+        thread = threading.Thread(target=self._watch, args=(on_seal, on_go), name="cairn-fs-ranks", daemon=True)
+        _watches.add(thread)
+        thread.start()
 
     def _watch(self, on_seal: Callable[[], dict], on_go: Callable[..., None]) -> None:
         try:
             while not self._store.check([self._key("seal")]):
-                if self._over.wait(_LOOK_S):
+                if self._over.wait(_LOOK_S) or _ending.is_set():
                     return
             if self._is_sealer:
                 return  # it has seen its own word
@@ -180,6 +185,15 @@ class Meeting:
         except BaseException as error:
             on_go(None, f"{type(error).__name__}: {error}")  # whatever it was, nobody waits for this tree
             raise
+
+
+def end_watches() -> None:
+    """At the end of the process: lets the threads end, after what they are committing. Python ends a thread that comes out of
+    PyTorch's store after that by unwinding its stack, and C++ then aborts the process."""
+    _ending.set()
+    until = time.monotonic() + _ANSWER_S
+    for thread in list(_watches):
+        thread.join(max(0.0, until - time.monotonic()))
 
 
 def meeting_of(run_url: str, step: int) -> Optional[Meeting]:
