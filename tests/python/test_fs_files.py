@@ -5,6 +5,7 @@ or never."""
 import concurrent.futures
 import io
 import os
+import resource
 import subprocess
 import sys
 import textwrap
@@ -543,3 +544,16 @@ def test_folders_before_the_step(url):
     assert not fs.exists(f"{url}/exp/trial")
     with pytest.raises(cairn.InvalidError, match="'exp/last.ckpt' has no step"):
         fs.pipe(f"{url}/exp/last.ckpt", b"")
+
+
+def test_a_write_of_the_system_that_is_short_is_gone_on_with(url):
+    """As one of more than 2 GiB is: torch.save does not look how much was written. Here a limit makes one short."""
+    file = fsspec.filesystem("cairn").open(f"{url}/step-1/big", "wb")
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, limits[1]))
+    try:
+        with pytest.raises(OSError, match="too large"):
+            file.write(bytes(3 << 20))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        file.discard()

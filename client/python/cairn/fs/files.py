@@ -35,6 +35,14 @@ class WriteFile(io.FileIO):
         self._outer = sys.exc_info()[1]
         self._discard = False
 
+    def write(self, data: Any) -> int:
+        """Writes all of it. One call of the system writes 2 GiB at most, and torch.save does not look how much was written."""
+        with memoryview(data).cast("B") as view:
+            done = 0
+            while done < len(view):
+                done += super().write(view[done:])
+            return done
+
     def discard(self) -> None:
         """Closes it; nothing of it stays."""
         self._discard = True
