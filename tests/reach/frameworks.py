@@ -86,6 +86,12 @@ def _torch_state(model: Any, optimizer: Any, scheduler: Any) -> dict:
             "rng": [torch.get_rng_state(), random.getstate(), numpy.random.get_state(legacy=False)]}
 
 
+def _torch_rng() -> Any:
+    import torch
+
+    return torch.get_rng_state()
+
+
 def _lightning(names: dict) -> dict:
     trainer = names["trainer"]
     return _torch_state(trainer.lightning_module, trainer.optimizers[0], trainer.lr_scheduler_configs[0].scheduler)
@@ -114,6 +120,10 @@ def _torchtitan(names: dict) -> dict:
     return {"model": params, "optimizer": states, "step": names["progress"].step}
 
 
+def _torch_checkpointing(names: dict) -> dict:
+    return {**_torch_state(names["model"], names["optimizer"], names["scheduler"]), "rng": _torch_rng()}
+
+
 def _jax(names: dict) -> dict:
     import jax
     import numpy
@@ -137,6 +147,8 @@ FRAMEWORKS = {
     "deepspeed": Framework(9, _deepspeed, is_refused=False, is_launched=True, matrix="matrix_deepspeed.py"),
     "torchtitan": Framework(None, _torchtitan, is_refused=False, is_launched=True,
                             restores=("torchtitan.components.checkpointer.dcp", "CheckpointManager", "_find_load_step")),
+    "torch-checkpointing": Framework(None, _torch_checkpointing, is_refused=False, is_launched=True,
+                                     restores=("cairn.torch_checkpointing", "StorageConfig", "latest")),
     "jax": Framework(None, _jax, after_step=after_jitted_call, is_refused=False, restores=("cairn.jax", "Checkpointer", "restore")),
     "keras": Framework(None, _keras, ranks=(1,), after_step=after_keras_batch, is_refused=False, restores=("cairn.jax", "Checkpointer", "restore")),
 }

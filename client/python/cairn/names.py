@@ -78,6 +78,15 @@ def split_url(url: str) -> tuple:
     return head + "/".join(parts[:2]), "/".join(parts[2:])
 
 
+def run_of(url: str) -> str:
+    """Returns the URL of a run as it is kept. InvalidError: it names no run, or something in a run."""
+    run_url, rest = split_url(str(url))
+    if rest:
+        raise InvalidError.of(f"{url!r} names something in a run; give the run alone, {run_url}, and let the framework name the "
+                              "checkpoints in it")
+    return run_url
+
+
 def parse_step(name: str) -> Optional[int]:
     """The step in a name, None when there is none. InvalidError when it has two."""
     stem = _SUFFIX.sub("", name.rstrip("/").rsplit("/", 1)[-1])

@@ -262,6 +262,43 @@ class CairnFileSystem(AsyncFileSystem):
         rows = await asyncio.to_thread(self._ls_now, self._strip_protocol(path))
         return rows if detail else [row["name"] for row in rows]
 
+    def steps(self, url: str) -> list:
+        """Returns (step, folder) of each committed checkpoint of a run, newest first."""
+        return [(item.step, Reader.folder(item)) for item in self._reader(place_to_read(url)).steps()]
+
+    @staticmethod
+    def is_checkpoint(path: str) -> bool:
+        """Returns whether a path names a checkpoint as a whole, be it there or not."""
+        place = place_to_read(path)
+        return place.step is not None and not place.inner
+
+    def is_taken(self, path: str) -> bool:
+        """Returns whether a checkpoint is committed, or was begun here under just this name: what is being written as tmp_step-5 is
+        listed as step-5 as well, and does not count."""
+        place = place_to_read(path)
+        tree = self._tree(place)
+        return (tree is not None and place.name in tree.names) or self._reader(place).find(place.step, place.is_named) is not None
+
+    def wait_for_ranks(self, path: str) -> None:
+        """Called by a rank that has written its files of a checkpoint which another rank commits. Returns when all is durable.
+
+        Args:
+            path: The folder of the checkpoint.
+
+        Raises:
+            MissingRanksError: No other rank has begun the commit.
+            InvalidError: It was not committed; stderr says why.
+        """
+        place = place_to_read(path)
+        with _lock:
+            tree = _trees.get((place.run_url, place.step))
+        if tree is None or tree.pid != os.getpid() or tree.meeting is None or tree.meeting.rank == 0:
+            return
+        tree.meeting.await_seal()
+        tree.ended.wait()
+        if place.step not in _done.get((os.getpid(), place.run_url), ()):
+            raise InvalidError.of(f"{tree.name} was not committed, as the rank that commits it says as well; stderr says why")
+
     # --- reading --------------------------------------------------------------------------------------
 
     def _cat_now(self, wanted: list) -> list:

@@ -17,20 +17,54 @@ import sys
 import threading
 import time
 import weakref
+from datetime import timedelta
 from typing import Any, Callable, Optional
 
 from ..client import new_attempt
-from ..errors import CairnError, InvalidError, MissingRanksError
+from ..errors import CairnError, InvalidError, MissingRanksError, UnsupportedError
 
 _LOOK_S = 0.05
 _ANSWER_S = 60.0
 _tokens: dict = {}  # (run URL, ranks) -> token: the same ranks stay one attempt
 _watches: weakref.WeakSet = weakref.WeakSet()  # threads
 _ending = threading.Event()  # the process ends
+_given: Optional[tuple] = None  # (store, rank, world size) in a process without a process group, after meet_at
 
 
-def _store() -> tuple:
-    """(store, rank, world size), or Nones."""
+def meeting_point() -> Optional[tuple]:
+    """Where the ranks meet, in values that can be pickled, for ``meet_at`` in a process that one of them starts. None for a
+    process by itself. UnsupportedError: no other process can get at the group's store."""
+    store, rank, world = store_of_ranks()
+    if store is None:
+        return None
+    import torch.distributed as dist
+
+    while isinstance(store, dist.PrefixStore):
+        store = store.underlying_store
+    if isinstance(store, dist.TCPStore):
+        return "tcp", (store.host, store.port), rank, world
+    if isinstance(store, dist.FileStore):
+        return "file", (store.path,), rank, world
+    raise UnsupportedError.of(f"rank {rank}: processes of the ranks cannot meet in torch.distributed's {type(store).__name__}; call "
+                              "init_process_group with a TCPStore or a FileStore, as torchrun does")
+
+
+def meet_at(point: tuple) -> None:
+    """Lets this process take a rank's place where the ranks meet."""
+    global _given
+    import torch.distributed as dist
+
+    kind, address, rank, world = point
+    store = dist.FileStore(*address) if kind == "file" else dist.TCPStore(
+        *address, is_master=False, wait_for_workers=False, timeout=timedelta(seconds=_ANSWER_S))
+    # torchrun's agent keeps one store, where the keys of workers lie that it has started before.
+    _given = dist.PrefixStore(f"cairn.fs/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store), rank, world
+
+
+def store_of_ranks() -> tuple:
+    """(store, rank, world size); (None, 0, 1) for a process by itself."""
+    if _given is not None:
+        return _connection(_given[0]), *_given[1:]
     torch = sys.modules.get("torch")
     dist = getattr(torch, "distributed", None) if torch is not None else None
     if dist is None or not dist.is_available() or not dist.is_initialized():
@@ -41,12 +75,15 @@ def _store() -> tuple:
         return None, 0, 1
     if dist.get_world_size() == 1:
         return None, 0, 1
-    store = dist.distributed_c10d._get_default_store()
+    return _connection(dist.distributed_c10d._get_default_store()), dist.get_rank(), dist.get_world_size()
+
+
+def _connection(store: Any) -> Any:
+    """A connection of its own: a wait of the trainer's does not hold ours up."""
     try:
-        store = store.clone()  # a connection of its own: a wait of the trainer's does not hold ours up
+        return store.clone()
     except (AttributeError, RuntimeError, NotImplementedError):
-        pass
-    return store, dist.get_rank(), dist.get_world_size()
+        return store
 
 
 class Deal:
@@ -92,6 +129,15 @@ class Meeting:
         """This process has nothing in the tree any more."""
         self._over.set()
         self._store.delete_key(self._key("here", self._rank))
+
+    @property
+    def rank(self) -> int:
+        return self._rank
+
+    def await_seal(self) -> None:
+        """Waits until another rank has begun to commit. MissingRanksError: none does."""
+        if not self._over.is_set():
+            self._await("no rank", "has begun to commit", "seal")
 
     # --- the sealer -----------------------------------------------------------------------------------
 
@@ -198,7 +244,7 @@ def end_watches() -> None:
 
 def meeting_of(run_url: str, step: int) -> Optional[Meeting]:
     """The Meeting of the ranks that write this tree; None for a process by itself."""
-    store, rank, world = _store()
+    store, rank, world = store_of_ranks()
     return None if store is None else Meeting(store, rank, world, run_url, step)
 
 

@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One rank of test_torch_checkpointing.py, started by torchrun: tc_worker.py URL ACTION [FILE TO MEET IN]. It saves and loads with
+torch_checkpointing's own CheckpointManager, whose files are written by a process that the manager starts."""
+
+import os
+import signal
+import sys
+
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import Shard, distribute_tensor
+from torch_checkpointing import CheckpointManager, ItemSpec
+from torch_checkpointing.config import AsyncCheckpointSaverConfig
+from torch_checkpointing.default_resharder import DefaultResharder
+from torch_checkpointing.metadata_manager import DefaultMetadataManager
+from torch_checkpointing.staging import CheckpointStagerConfig
+
+from cairn.torch_checkpointing import StorageConfig
+
+ROWS = 12
+
+
+def gather(_, data, process_group=None):
+    """The package gathers what it knows of shards over CUDA devices only."""
+    found = [None] * dist.get_world_size()
+    dist.all_gather_object(found, data, group=process_group)
+    return dict(enumerate(found))
+
+
+DefaultMetadataManager._all_gather_pickled_data = gather
+
+
+def whole(step):
+    return torch.arange(ROWS * 3, dtype=torch.float32).reshape(ROWS, 3) + step
+
+
+def state(step):
+    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+    return {"model": {"w": distribute_tensor(whole(step), mesh, [Shard(0)])}}
+
+
+def manager_of(storage):
+    return CheckpointManager(CheckpointManager.Config(
+        items={"model": ItemSpec(resharder=DefaultResharder())}, storage_config=storage,
+        save=AsyncCheckpointSaverConfig(staging_config=CheckpointStagerConfig(use_pinned_memory=False, use_non_blocking_copy=False))))
+
+
+def break_rank(manager):
+    """Kills the process that writes for this rank, as the kernel does when memory is short."""
+    process = manager._saver._checkpoint_process
+    process.wait_for_init()
+    os.kill(process.process.processes[0].pid, signal.SIGKILL)
+
+
+def main():
+    url, action = sys.argv[1:3]
+    meet = {"init_method": f"file://{sys.argv[3]}", "rank": int(os.environ["RANK"]), "world_size": 2} if action == "file" else {}
+    dist.init_process_group("gloo", **meet)
+    storage = StorageConfig(url)
+    name = storage.latest()
+    manager = manager_of(storage)
+    step = int(name.rpartition("-")[2]) if name else 0
+    if name:
+        found = manager.load(name, into=state(0))
+        assert torch.equal(found["model"]["w"].full_tensor(), whole(step)), name
+    if action == "break":
+        if dist.get_rank() == 1:
+            break_rank(manager)
+        try:
+            manager.save(f"step-{step + 1}", state(step + 1)).result()
+        except RuntimeError:
+            os._exit(7)  # as a training that dies; the other rank's process waits at the barrier
+    else:
+        for added in (1, 2):
+            manager.save(f"step-{step + added}", state(step + added)).result()
+            assert storage.latest() == f"step-{step + added}"
+    manager.close()
+    print(f"rank {dist.get_rank()} of {dist.get_world_size()} resumed from {name}", flush=True)
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()
