@@ -258,13 +258,14 @@ class Checkpointer:
         except CairnError as refused:
             log.warning("step %s: the other processes wait for this one until the deadline, since it cannot be told to them: %s", step, refused)
 
-    def restore(self, state: Any, step: Optional[int] = None) -> Optional[Restored]:
+    def restore(self, state: Any, step: Optional[int] = None, *, term: int = 0) -> Optional[Restored]:
         """Restores a pytree. Every process calls it.
 
         Args:
             state: A pytree of the stored structure. Of its arrays (jax.Array, jax.ShapeDtypeStruct or numpy.ndarray), shape, type
                 and sharding count. Nothing of it is changed.
             step: A step; None takes the newest good checkpoint, the same on all processes.
+            term: The term of the step; 0 is the newest one that has it.
 
         Returns:
             What was restored; None only if ``step`` is None and the run is proven to be empty.
@@ -279,7 +280,7 @@ class Checkpointer:
         targets = {name: _Target(leaf) for name, leaf in arrays.items()}
         self._client.set_tensors([target.row() for target in targets.values() if target.pieces])
         self._client.set_blobs([(_BLOB, TREE, tree.encode(None), REPLICATED, None)])
-        operation = self._client.restore(LATEST if step is None else step)
+        operation = self._client.restore(LATEST if step is None else step, term=term)
         try:
             result = operation.result()
         except NotFoundError:

@@ -1,0 +1,183 @@
+# SPDX-License-Identifier: Apache-2.0
+"""cairn.orbax: a handler for Orbax's CheckpointManager, which stores the pytree in a run of Cairn.
+
+    manager = ocp.CheckpointManager(folder, item_handlers=cairn.orbax.CheckpointHandler("cairn:///lab/run"))
+    manager.save(step, args=cairn.orbax.Save(state))
+    state = manager.restore(step, args=cairn.orbax.Restore(state))
+
+Orbax keeps its folder, its list of steps and its retention. In the folder of a step lies one small file, which names the checkpoint
+in the run. It is written when that checkpoint is committed, and Orbax lists the step after that: a step that Orbax lists is one
+that Cairn has.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import logging
+from typing import Any, Optional
+
+import jax
+import orbax.checkpoint as ocp
+from etils import epath
+
+from .client import Client, Operation
+from .errors import CairnError, DeniedError, FormatError, InvalidError, NotFoundError
+from .jax import Checkpointer
+from .names import parse_step, run_of
+
+log = logging.getLogger("cairn")
+
+STUB = "cairn.json"
+_TEMPORARY = ".orbax-checkpoint-tmp"  # follows the step in the name of a folder that Orbax has not renamed yet
+
+
+def _step_of(directory: epath.Path) -> int:
+    """Returns the step of the folder that Orbax gives for an item, which lies in the folder of the step."""
+    step = parse_step(directory.parent.name.split(_TEMPORARY)[0])
+    if step is None:
+        raise InvalidError.of(f"{directory.parent.name!r}: the folder of the step holds no step that Cairn can read; use a name_format that "
+                              "ends in the step, as ocp.step.standard_name_format(step_prefix='step') does")
+    return step
+
+
+def _read(stub: epath.Path) -> tuple:
+    """Returns (step, term) of a stub."""
+    try:
+        said = json.loads(stub.read_text())
+        return int(said["step"]), int(said["term"])
+    except FileNotFoundError:
+        raise NotFoundError.of(f"{stub.parent} holds no {STUB}: the step was not saved by cairn.orbax, or its folder is damaged; "
+                               "`cairn ls` shows what the run has, and cairn.jax restores it") from None
+    except (ValueError, KeyError, TypeError) as error:
+        raise FormatError.of(f"{stub} is damaged ({error}); the checkpoint itself is in the run: `cairn ls` shows it, and cairn.jax "
+                             "restores it") from None
+
+
+class CheckpointHandler(ocp.AsyncCheckpointHandler):
+    """Stores one item of a CheckpointManager, a pytree, in a run. Each process of a job makes one.
+
+    Args:
+        url: The URL of the run. A run belongs to one CheckpointManager and one item.
+        **options: As for cairn.jax.Checkpointer.
+
+    Raises:
+        CairnError: The URL names no run, or what opening a Client raises.
+    """
+
+    def __init__(self, url: str, **options: Any) -> None:
+        self._url, self._options = run_of(url), options
+        self._checkpointer = Checkpointer(url, **options)
+        self._seen: dict = {}  # stub of a step that Orbax has listed -> (step, term)
+
+    async def async_save(self, directory: epath.Path, args: "Save") -> list:
+        """Begins a save, and returns when all is copied. Orbax calls it.
+
+        Args:
+            directory: The item's folder.
+            args: The state.
+
+        Returns:
+            A future that ends when the checkpoint is committed and the stub is written.
+        """
+        operation = self._begin(directory, args)
+
+        async def commit() -> None:
+            self._finish(operation, directory)
+
+        return [ocp.future.CommitFutureAwaitingContractedSignals(commit(), name="cairn_save")]
+
+    def _begin(self, directory: epath.Path, args: "Save") -> Operation:
+        self._forget_removed(directory)
+        operation = self._checkpointer.save(_step_of(directory), args.item, metrics=args.metrics)
+        self._checkpointer._saves.clear()  # _finish raises what becomes of it
+        return operation
+
+    def _finish(self, operation: Operation, directory: epath.Path) -> None:
+        result = operation.result()
+        if jax.process_index() == 0:
+            said = {"run": self._url, "step": result.step, "term": result.term}
+            (directory / STUB).write_text(json.dumps(said))
+
+    def save(self, directory: epath.Path, args: "Save") -> None:
+        """Saves, and returns when it is committed. Orbax calls it where it saves synchronously."""
+        self._finish(self._begin(directory, args), directory)
+
+    def restore(self, directory: epath.Path, args: "Restore") -> Any:
+        """Restores the checkpoint that the stub names. Orbax calls it.
+
+        Args:
+            directory: The item's folder.
+            args: A pytree of the stored structure.
+
+        Returns:
+            A pytree of the structure that ``args`` has.
+
+        Raises:
+            NotFoundError: There is no stub, or the run has not got that checkpoint.
+            FormatError: The stub is damaged.
+            CairnError: What cairn.jax.Checkpointer.restore raises.
+        """
+        step, term = _read(directory / STUB)
+        restored = self._checkpointer.restore(args.item, step, term=term)
+        assert restored is not None  # a step was given
+        return restored.state
+
+    def _forget_removed(self, directory: Optional[epath.Path] = None) -> None:
+        """Forgets the checkpoints of steps that Orbax has listed and removed since, through the guard of retention, which keeps
+        the last two good ones; those come up again at the next save."""
+        if jax.process_index() != 0:
+            return
+        if directory is not None:
+            for folder in directory.parent.parent.iterdir():
+                stub = folder / directory.name.split(_TEMPORARY)[0] / STUB
+                if _TEMPORARY not in folder.name and stub not in self._seen and stub.exists():
+                    self._seen[stub] = _read(stub)
+        gone = [stub for stub in self._seen if not stub.exists() and not stub.parent.parent.exists()]
+        if not gone:
+            return
+        with Client(self._url, read_only=True, **self._options) as client:
+            for stub in gone:
+                step, term = self._seen[stub]
+                try:
+                    client.forget(step, term=term, reason="removed by Orbax")
+                except DeniedError:
+                    continue
+                except NotFoundError:
+                    pass  # somebody else has forgotten it
+                del self._seen[stub]
+
+    def close(self) -> None:
+        """Leaves the run. Orbax calls it, after its saves have ended."""
+        try:
+            self._forget_removed()
+        except CairnError as error:
+            log.warning("%s: what Orbax has removed is still there: %s", self._url, error)
+        finally:
+            self._checkpointer.close()
+
+
+@ocp.args.register_with_handler(CheckpointHandler, for_save=True)
+@dataclasses.dataclass
+class Save(ocp.args.CheckpointArgs):
+    """What to save.
+
+    Attributes:
+        item: A pytree, as for cairn.jax.Checkpointer.save.
+        metrics: Numbers by name, for Cairn's lists.
+    """
+
+    item: Any
+    metrics: Optional[dict] = None
+
+
+@ocp.args.register_with_handler(CheckpointHandler, for_restore=True)
+@dataclasses.dataclass
+class Restore(ocp.args.CheckpointArgs):
+    """What to restore into.
+
+    Attributes:
+        item: A pytree of the stored structure, as for cairn.jax.Checkpointer.restore; nothing of it is changed.
+    """
+
+    item: Any
