@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A few cases written like PyTorch's storage tests, for a folder and with PyTorch's file writers. test_dcp_theirs.py runs them
-where PyTorch's source is not at hand. pytest does not collect this file: theirs.py must be imported before it."""
+"""A few cases written like PyTorch's storage tests, for a folder and with PyTorch's file writers. test_theirs.py runs them where
+PyTorch's source is not at hand, as suites.py would PyTorch's own."""
 
+import os
 import tempfile
 import unittest
 
@@ -45,7 +46,6 @@ class TestFolder(unittest.TestCase):
             load({"x": torch.zeros(4)}, checkpoint_id=self.path)
 
     def test_they_are_not_files(self):
-        self.assertTrue(FileSystemWriter.__module__.startswith("theirs"))
+        self.assertIn(FileSystemWriter.__module__, ("dcp_writer", "dcp_paths"))
         save({"x": torch.zeros(4)}, checkpoint_id=self.path)
-        with tempfile.TemporaryDirectory() as other:
-            self.assertNotEqual(FileSystemReader(other).__dict__["_run_url"], FileSystemReader(self.path).__dict__["_run_url"])
+        self.assertEqual(os.listdir(self.path), [])

@@ -6,23 +6,15 @@ A path becomes a run of its own, each save of it the next step, a load reads the
 holds what was written last. Options of the file writers (threads, files, extensions) mean nothing here and are left out.
 """
 
-import hashlib
 import os
 
 import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint import _storage_utils, filesystem
 
 from cairn.dcp import Reader, Writer
+from dcp_names import is_path, run_of
 
 _saves = {}  # path -> saves of this process; the ranks save together, so all count alike
-
-
-def run_of(path):
-    return os.environ["CAIRN_THEIRS_URL"] + hashlib.sha256(os.fspath(path).encode()).hexdigest()[:16]
-
-
-def is_path(checkpoint_id):
-    return "://" not in os.fspath(checkpoint_id)
 
 
 class FileSystemWriter(Writer):
