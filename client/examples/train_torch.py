@@ -16,6 +16,7 @@ import hashlib
 import os
 import pathlib
 import random
+import signal
 import sys
 import time
 
@@ -96,17 +97,18 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--text", default="/usr/share/common-licenses")
     parser.add_argument("--width", type=int, default=256)
     parser.add_argument("--layers", type=int, default=4)
-    parser.add_argument("--rendezvous", help="a file that the ranks meet at; needed when WORLD_SIZE is above 1")
+    parser.add_argument("--rendezvous", help="a file that the ranks meet at; without it, MASTER_ADDR and MASTER_PORT say where")
     parser.add_argument("--digest", help="write the final digests of all ranks to this file")
     return parser.parse_args()
 
 
-def main() -> None:
+def main() -> int:
     args = parse()
     rank, world = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
     torch.set_num_threads(1)  # the order of sums, and so the last bits, must not depend on the machine's load
     if world > 1:
-        dist.init_process_group("gloo", init_method=f"file://{args.rendezvous}", rank=rank, world_size=world)
+        where = f"file://{args.rendezvous}" if args.rendezvous else "env://"  # MASTER_ADDR and MASTER_PORT, as torchrun sets them
+        dist.init_process_group("gloo", init_method=where, rank=rank, world_size=world)
     torch.manual_seed(0)  # equal weights everywhere ...
     model = Model(args.width, args.layers)
     ddp = nn.parallel.DistributedDataParallel(model) if world > 1 else model
@@ -116,11 +118,13 @@ def main() -> None:
     random.seed(1000 + rank)
     text = read_text(args.text)
 
-    ck = cairn.torch.Checkpointer(args.url, state={"model": ddp, "optim": optim, "sched": sched})  # Cairn
+    ck = cairn.torch.Checkpointer(args.url, state={"model": ddp, "optim": optim, "sched": sched},  # Cairn
+                                  stop_signals=(signal.SIGTERM, signal.SIGUSR1))
     restored = ck.restore()  # Cairn: the newest good checkpoint, the same on all ranks; None for an empty run
     first = restored.step + 1 if restored else 1
     if rank == 0:
         print(f"starting at step {first}" + (f", restored {restored.step}@{restored.term}" if restored else ""), flush=True)
+    stopped = False
     for step in range(first, args.steps + 1):
         x, y = batch_of(text, 8)
         loss = nn.functional.cross_entropy(ddp(x).flatten(0, 1), y.flatten())
@@ -133,6 +137,11 @@ def main() -> None:
             ck.save(step, metrics={"loss": value})  # Cairn: returns when copied; the rest runs beside training
             if rank == 0:
                 print(f"step {step} loss {value:.4f} saving ({1000 * (time.monotonic() - begin):.0f} ms blocked)", flush=True)
+        if step < args.steps and ck.should_stop(step):  # Cairn: true on all ranks at one step after a signal
+            if step % args.save_every:
+                ck.save(step)
+            stopped = True
+            break
     ck.wait()  # Cairn
     ck.close()  # Cairn
     digests = [digest(model, optim)]
@@ -140,13 +149,16 @@ def main() -> None:
         gathered: list[str] = [""] * world
         dist.all_gather_object(gathered, digests[0])
         digests = gathered
-    if rank == 0:
+    if rank == 0 and stopped:
+        print(f"stopped at step {step}", flush=True)
+    elif rank == 0:
         if args.digest:
             pathlib.Path(args.digest).write_text("".join(f"rank {r} {d}\n" for r, d in enumerate(digests)))
         print(f"finished at step {args.steps}", flush=True)
     if world > 1:
         del ck, ddp  # first: a group that DDP frees after this call is freed under the GIL, where PyTorch can hang
         dist.destroy_process_group()
+    return os.EX_TEMPFAIL if stopped else 0  # a scheduler may start it again
 
 
 if __name__ == "__main__":

@@ -144,8 +144,8 @@ class Shipped(Case):
                 for job in re.findall(r"^[0-9*/]+ \S+ \S+ \S+ \S+ cairn (cairn .*)$", SHIPPED.read_text(), re.M)]
         units = [shlex.split(re.search(r"^ExecStart=/usr/local/bin/(.*)$", path.read_text(), re.M).group(1))
                  for path in sorted((SOURCE / "deploy").glob("cairn-*.service"))]
-        pods = [json.loads(words) for words in
-                re.findall(r"^ +command: (\[.*\])$", (SOURCE / "deploy/kubernetes/cronjobs.yaml").read_text(), re.M)]
+        pods = [shlex.split(words) for words in
+                re.findall(r'\(list ((?:"[^"]+" ?)+)\)', (SOURCE / "deploy/kubernetes/chart/templates/jobs.yaml").read_text())]
         self.assertEqual(len(cron), 3)
         self.assertEqual(sorted(units), sorted(cron))
         self.assertEqual(sorted(pods), sorted(cron))
