@@ -282,6 +282,27 @@ def test_torch_07_a_loader_per_rank(url, ranks2):
             ck.restore()
 
 
+def test_torch_07_a_restore_does_not_begin_the_iterator_of_a_loader(url):
+    """torchdata's loader makes its first iterator when it is asked for its state. The sampler does not know its epoch yet."""
+    class Loader(torch.utils.data.DataLoader):
+        begun_with: list = []
+
+        def state_dict(self):
+            self.begun_with.append(self.sampler.epoch)
+            return {"batches": 3}
+
+        def load_state_dict(self, state):
+            self.begun_with.clear()
+
+    def make():
+        return Loader(range(8), sampler=torch.utils.data.DistributedSampler(range(8), 1, 0))
+
+    save(url, {"loader": make()})
+    loader = make()
+    restore(url, {"loader": loader})
+    assert loader.begun_with == []
+
+
 def test_torch_10_ties_and_tables_under_fsdp(url, ranks2, tmp_path):
     """A tied pair is stored once from FSDP2 and from plain, comes back tied, and warns where it is not tied; a garbage
     RoPE table warns; a model on the meta device is told about to_empty, then restores."""

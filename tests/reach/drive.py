@@ -8,6 +8,7 @@ optimizer has stepped so often in this process, the target is killed.
 
 import importlib
 import os
+import pathlib
 import signal
 import sys
 import threading
@@ -16,10 +17,12 @@ import torch
 
 from frameworks import FRAMEWORKS, program_of
 
+FOLDER = pathlib.Path(os.environ["TMPDIR"])
+
 
 def note(name, text):
-    """Adds a line to a file of this rank, for the harness."""
-    with open(f"{name}.{os.environ.get('RANK', '0')}", "a", encoding="utf-8") as file:
+    """Adds a line to a file of this rank in the job's folder, for the harness."""
+    with open(FOLDER / f"{name}.{os.environ.get('RANK', '0')}", "a", encoding="utf-8") as file:
         print(text, file=file)
 
 
@@ -38,9 +41,10 @@ def watch_restores(framework):
 
 
 def arm(framework):
-    """Starts the clock of a kill at its step. A rank kills itself; rank 0 kills the whole job or the daemon."""
+    """Starts the clock of a kill at its step. A rank kills itself; rank 0 kills the whole job or the daemon. An attempt has one kill,
+    also where the framework starts the ranks again."""
     plan = os.environ.get("REACH_KILL")
-    if not plan:
+    if not plan or any(FOLDER.glob("killed.*")):
         return
     target, at, seconds = plan.split()
     rank = os.environ.get("RANK", "0")
@@ -51,7 +55,7 @@ def arm(framework):
     def kill():
         note("killed", plan)
         if target == "all":
-            os.killpg(os.getpgrp(), signal.SIGKILL)
+            os.killpg(int(os.environ["REACH_GROUP"]), signal.SIGKILL)
         os.kill(int(os.environ["REACH_DAEMON"]) if target == "daemon" else os.getpid(), signal.SIGKILL)
 
     def stepped():
@@ -63,17 +67,32 @@ def arm(framework):
     FRAMEWORKS[framework].after_step(stepped)
 
 
-def main():
-    framework, result = sys.argv[1:3]
+def begin(framework):
+    """Makes this process ready to be a rank."""
     torch.set_num_threads(1)
     watch_restores(framework)
     arm(framework)
-    sys.argv = sys.argv[:1]
-    names = {"__name__": "__main__"}
-    exec(compile(program_of(framework), f"docs/{framework}.md", "exec"), names)  # the page's own program
+
+
+def end(framework, names, result):
+    """Writes the final state of this rank."""
     path = f"{result}.{os.environ.get('RANK', '0')}"
     torch.save(FRAMEWORKS[framework].final(names), path + ".tmp")
     os.rename(path + ".tmp", path)
+
+
+def main():
+    framework, result = sys.argv[1:3]
+    os.environ["REACH_GROUP"] = str(os.getpgrp())
+    in_workers, names = FRAMEWORKS[framework].in_workers, {"__name__": "__main__"}
+    if in_workers is None:
+        begin(framework)
+    else:
+        in_workers(lambda: begin(framework), lambda names: end(framework, names, result))
+    sys.argv = sys.argv[:1]
+    exec(compile(program_of(framework), f"docs/{framework}.md", "exec"), names)  # the page's own program
+    if in_workers is None:
+        end(framework, names, result)
 
 
 if __name__ == "__main__":

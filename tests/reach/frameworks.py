@@ -52,6 +52,33 @@ def after_keras_batch(call: Callable) -> None:
     keras.callbacks.CallbackList.on_train_batch_end = noted
 
 
+def in_ray_workers(begin: Callable, end: Callable) -> None:
+    """Lets ``begin`` be called in each worker of Ray before the training function, and ``end`` behind it with the state that the
+    training's Checkpointer held last."""
+    import ray.train.torch
+
+    class Trainer(ray.train.torch.TorchTrainer):
+        def __init__(self, train: Callable, **options: Any) -> None:
+            def run(config: dict) -> None:
+                import cairn.ray
+
+                names: dict = {}
+                close = cairn.ray.Checkpointer.close
+
+                def noted(checkpointer: Any, *args: Any) -> None:
+                    names.update(checkpointer.state)
+                    close(checkpointer, *args)
+
+                cairn.ray.Checkpointer.close = noted
+                begin()
+                train(config)
+                end(names)
+
+            super().__init__(run, **options)
+
+    ray.train.torch.TorchTrainer = Trainer
+
+
 @dataclasses.dataclass(frozen=True)
 class Framework:
     """One framework.
@@ -64,6 +91,8 @@ class Framework:
         after_step: Takes a function, which the framework's optimizer then calls after each step.
         is_refused: Whether one rank refuses what two have saved within an epoch.
         is_launched: Whether one rank is started by torchrun as well.
+        in_workers: Where the program starts its ranks by itself, in other processes, and starts them again after one is killed: takes
+            what is to be called in each of them before and behind the training.
         matrix: A program beside this one that proves resumes on other ranks; "" where there is none.
         restores: The module, the class and the method that the framework's restart calls; its result is a step, or has one.
     """
@@ -74,6 +103,7 @@ class Framework:
     after_step: Callable[[Callable[[], Any]], None] = after_torch_step
     is_refused: bool = True
     is_launched: bool = False
+    in_workers: Optional[Callable] = None
     matrix: str = ""
     restores: tuple = ("cairn.training", "Run", "restore")
 
@@ -124,6 +154,10 @@ def _torch_checkpointing(names: dict) -> dict:
     return {**_torch_state(names["model"], names["optimizer"], names["scheduler"]), "rng": _torch_rng()}
 
 
+def _ray(names: dict) -> dict:
+    return _torch_state(names["model"], names["optim"], names["sched"])
+
+
 def _jax(names: dict) -> dict:
     import jax
     import numpy
@@ -149,6 +183,7 @@ FRAMEWORKS = {
                             restores=("torchtitan.components.checkpointer.dcp", "CheckpointManager", "_find_load_step")),
     "torch-checkpointing": Framework(None, _torch_checkpointing, is_refused=False, is_launched=True,
                                      restores=("cairn.torch_checkpointing", "StorageConfig", "latest")),
+    "ray": Framework(None, _ray, in_workers=in_ray_workers, restores=("cairn.ray", "Checkpointer", "restore")),
     "jax": Framework(None, _jax, after_step=after_jitted_call, is_refused=False, restores=("cairn.jax", "Checkpointer", "restore")),
     "keras": Framework(None, _keras, ranks=(1,), after_step=after_keras_batch, is_refused=False, restores=("cairn.jax", "Checkpointer", "restore")),
 }

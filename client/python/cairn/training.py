@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the adapters for training frameworks share: the run behind a framework's checkpoints.
 
-An adapter (cairn.lightning, cairn.transformers, cairn.accelerate, cairn.deepspeed) says what the state is and when it is saved. This
+An adapter (cairn.lightning, cairn.transformers, cairn.accelerate, cairn.deepspeed, cairn.ray) says what the state is and when it is saved. This
 file opens one Checkpointer for it, keeps the random number generators of a restore for the moment when the framework
 continues, and takes back the mark of a checkpoint that the framework no longer wants, after its successor is durable.
 One thread uses a Run. It imports no framework.
@@ -177,11 +177,11 @@ class Loaders:
 
     def for_state(self) -> PerRank:
         """Returns this object as a value of a state."""
-        return per_rank(self, _between_epochs)
+        return per_rank(self, between_epochs)
 
 
-def _between_epochs(states: list, _: int, world: int) -> dict:
-    """Returns where the loaders of a rank begin when the ranks have changed."""
+def between_epochs(states: list, _: int, world: int) -> dict:
+    """Returns where the loaders of a rank begin when the ranks have changed. ``states`` are what Loaders.state_dict has returned."""
     if any(state["is_inside"] for state in states):
         raise UnsupportedError.of(f"the checkpoint is within an epoch of {len(states)} ranks, whose data loaders' states cannot be given to "
                                   f"{world}; start with {len(states)} ranks, or resume from a checkpoint at the end of an epoch")

@@ -96,5 +96,6 @@ def place_of(path: str) -> Place:
     place = place_to_read(path)
     if place.name and place.step is None:
         raise InvalidError.of(f"cairn://{strip(path)}: {place.name!r} has no step; after the run comes a checkpoint, such as "
-                              "step-100, iter_0000100 or epoch=3-step=500.ckpt, or a folder that holds some")
+                              "step-100, iter_0000100 or epoch=3-step=500.ckpt, or a folder that holds some; files that belong to no "
+                              "checkpoint, as in a storage_path of Ray, need a folder on a disk")
     return place
