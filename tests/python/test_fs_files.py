@@ -186,7 +186,7 @@ def test_one_file_as_a_checkpoint(url):
     fs = fsspec.filesystem("cairn")
     assert fs.isfile(path) and [row["name"].rsplit("/", 1)[1] for row in fs.ls(url)] == ["step-500"]
     with pytest.raises(cairn.InvalidError, match="has no step"):
-        write(f"{url}/last.ckpt", b"x")
+        write(f"{url}/last.ckpt/weights", b"x")
     assert not fs.exists(f"{url}/last.ckpt") and not fs.isdir(f"{url}/last.ckpt") and not fs.isfile(f"{url}/last.ckpt")
     for look in (fs.info, fs.ls, fs.open, fs.cat_file):
         with pytest.raises(FileNotFoundError, match="'last.ckpt' has no step"):

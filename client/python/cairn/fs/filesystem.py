@@ -4,7 +4,8 @@
 A folder ``step-100`` is a checkpoint of kind files. What is written into it stays in this process, in memory, until a
 marker is closed or renamed into place (``.metadata``, ``model.safetensors.index.json``, or ``seal``); then it is
 committed as a whole, and closing the marker waits for that. Before, only the process that writes sees it; afterwards
-nothing of it changes. A file that stands where the folder would (``epoch=3-step=500.ckpt``) is a checkpoint by itself.
+nothing of it changes. A file that stands where the folder would (``epoch=3-step=500.ckpt``) is a checkpoint by itself, and
+so is a file without a step (``last.ckpt``), in a run of its own.
 """
 
 from __future__ import annotations
@@ -12,19 +13,22 @@ from __future__ import annotations
 import asyncio
 import atexit
 import contextlib
+import datetime
 import errno
 import io
 import multiprocessing
 import multiprocessing.util
 import os
 import threading
+import time
 from typing import Any, Iterable, Optional
 
-from fsspec.asyn import AsyncFileSystem
+from fsspec.asyn import AsyncFileSystem, sync
 from fsspec.spec import AbstractBufferedFile
 
 from ..client import Result
 from ..errors import CairnError, ExistsError, InvalidError, UnsupportedError
+from . import unnumbered
 from .files import WriteFile, WriteTree
 from .paths import Place, folder_of, joined, place_of, place_to_read, strip
 from .ranks import Deal, end_watches, forget_tokens, meeting_of
@@ -108,6 +112,8 @@ class CairnFileSystem(AsyncFileSystem):
                  batch_size: Optional[int] = None, skip_instance_cache: bool = False, use_listings_cache: bool = False,
                  **options: Any) -> None:
         super().__init__(*args, asynchronous=asynchronous, loop=loop, batch_size=batch_size)
+        for name in ("fo", "target_protocol", "target_options"):  # of fsspec's chains: what it takes `cairn::` for
+            options.pop(name, None)
         self._markers, self._options = MARKERS | frozenset(markers), options
 
     @classmethod
@@ -129,6 +135,10 @@ class CairnFileSystem(AsyncFileSystem):
         share = (deal.token, deal.rank, deal.world_size) if deal is not None else ()
         key = (place.run_url, share, tuple(sorted(self._options.items())))
         return _of_this_process(_committers, key, lambda: Committer(place.run_url, self._options, *share))
+
+    def _place(self, path: str) -> Place:
+        """What a path names, for somebody who reads."""
+        return unnumbered.to_read(self, place_to_read(path))
 
     def _tree(self, place: Place) -> Optional[WriteTree]:
         """The tree that this process is writing at the place. While another rank seals it, this waits for the end: the
@@ -189,7 +199,7 @@ class CairnFileSystem(AsyncFileSystem):
     # --- looking --------------------------------------------------------------------------------------
 
     def _info_now(self, path: str) -> dict:
-        place = place_to_read(path)
+        place = self._place(path)
         full = place.path
         if place.step is None:
             if not place.name or _is_made(full) or self._ls_run(place):
@@ -206,9 +216,9 @@ class CairnFileSystem(AsyncFileSystem):
         raise FileNotFoundError(f"cairn://{full}")
 
     def _ls_now(self, path: str) -> list:
-        place = place_to_read(path)
+        place = self._place(path)
         if place.step is None:
-            rows = self._ls_run(place)
+            rows = self._ls_run(place) + (unnumbered.rows(self, place) if not place.name else [])
             if place.name and not rows and not _is_made(place.path):
                 raise FileNotFoundError(place.unknown)
             return rows
@@ -255,6 +265,26 @@ class CairnFileSystem(AsyncFileSystem):
         return [{"name": joined(place.path, name), "size": 0, "type": "directory"} for name in sorted(folders)] + [
             steps[step] for step in sorted(steps)]
 
+    def ls(self, path: str, detail: bool = True, **kwargs: Any) -> list:
+        """As fsspec's. The names alone of files without a step come as ``cairn::`` URLs: Lightning looks for ``last.ckpt`` by what
+        os.path.normpath leaves of a listed name, and would take it for a path on its own disk."""
+        rows = sync(self.loop, self._ls, path, **kwargs)
+        if detail:
+            return rows
+        return [f"cairn::{row['name']}" if place_to_read(row["name"]).may_be_unnumbered and row["type"] == "file" else row["name"]
+                for row in rows]
+
+    def modified(self, path: str) -> datetime.datetime:
+        """When the version of the checkpoint at the path was committed; now, where it is not yet."""
+        place = self._place(path)
+        listing = self._listing(place) if place.step is not None else None
+        if listing is None:
+            raise FileNotFoundError(place.unknown)
+        seconds = time.time() if listing[0] is None else self._reader(place).commit_time(place.step, listing[0])
+        if seconds is None:  # it was forgotten in between
+            raise FileNotFoundError(place.unknown)
+        return datetime.datetime.fromtimestamp(seconds, datetime.timezone.utc)
+
     async def _info(self, path: str, **_: Any) -> dict:
         return await asyncio.to_thread(self._info_now, self._strip_protocol(path))
 
@@ -269,7 +299,7 @@ class CairnFileSystem(AsyncFileSystem):
         results: list = [None] * len(wanted)
         groups: dict = {}
         for idx, (path, start, end) in enumerate(wanted):
-            place = place_to_read(path)
+            place = self._place(path)
             groups.setdefault((place.run_url, place.step), (place, []))[1].append((idx, place.inner, start, end))
         for place, items in groups.values():
             tree, listing = self._tree(place), self._listing(place) if place.step is not None else None
@@ -337,17 +367,14 @@ class CairnFileSystem(AsyncFileSystem):
 
     def _open(self, path: str, mode: str = "rb", block_size: Any = None, autocommit: bool = True,
               cache_options: Any = None, **kwargs: Any) -> Any:
-        place = place_to_read(path) if mode == "rb" else place_of(path)
+        if mode in ("wb", "xb", "w+b", "wb+"):
+            return self._open_to_write(path, mode == "xb", autocommit)
+        if mode != "rb":
+            raise UnsupportedError.of(f"cairn://{path}: mode {mode!r}; files can only be read (rb) or written as new files (wb, xb)")
+        place = self._place(path)
         if place.step is None:
             self._info_now(path)  # FileNotFoundError where there is nothing
             raise IsADirectoryError(f"cairn://{path}")
-        if mode in ("wb", "xb", "w+b", "wb+"):
-            if mode == "xb" and place.inner in (self._listing(place) or ((), {}))[1]:
-                raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), f"cairn://{path}")
-            tree = self._tree_to_write(place)
-            return tree.open(place.inner, mode == "xb", lambda file, keep: self._closed(place, tree, file, keep), autocommit)
-        if mode != "rb":
-            raise UnsupportedError.of(f"cairn://{path}: mode {mode!r}; files can only be read (rb) or written as new files (wb, xb)")
         tree, listing = self._tree(place), self._listing(place)
         if listing is None or place.inner not in listing[1]:
             raise FileNotFoundError(f"cairn://{path}")
@@ -355,6 +382,17 @@ class CairnFileSystem(AsyncFileSystem):
             return tree.files[place.inner].reader()
         return ReadFile(self, path, place, listing[0], listing[1][place.inner], block_size=block_size or "default",
                         cache_options=cache_options)
+
+    def _open_to_write(self, path: str, exclusive: bool, autocommit: bool) -> WriteFile:
+        place = self._place(path)  # of what is there
+        if exclusive and place.step is not None and place.inner in (self._listing(place) or ((), {}))[1]:
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), f"cairn://{path}")
+        if place.names_url or place.may_be_unnumbered:
+            place = unnumbered.to_write(self, place_to_read(path))
+        elif place_of(path).step is None:
+            raise IsADirectoryError(f"cairn://{path}")
+        tree = self._tree_to_write(place)
+        return tree.open(place.inner, exclusive, lambda file, keep: self._closed(place, tree, file, keep), autocommit)
 
     def _closed(self, place: Place, tree: WriteTree, file: WriteFile, keep: bool) -> None:
         tree.closed(file, keep)
@@ -390,6 +428,8 @@ class CairnFileSystem(AsyncFileSystem):
             index = deal.index if deal is not None else index
             if "" in index and len(index) > 1:
                 raise InvalidError.of(f"{tree.name} was written both as a file and as a folder")
+            if place.names_url:
+                unnumbered.note(self, place)
             committer = self._committer(place, deal)
             op = committer.start(place.step, tree.files, index, place.name)
             if deal is not None:
@@ -437,6 +477,10 @@ class CairnFileSystem(AsyncFileSystem):
     def mv(self, path1: str, path2: str, recursive: bool = False, maxdepth: Any = None, **_: Any) -> None:
         """Inside what is being written. A marker that gets its name commits; so does a folder that is renamed to another
         name of the same step."""
+        if place_to_read(path1).may_be_unnumbered and place_to_read(path2).may_be_unnumbered:
+            self.cp_file(path1, path2)
+            self.rm_file(path1)
+            return
         old, new = place_of(path1), place_of(path2)
         tree = self._tree(old)
         if (old.run_url, old.step) != (new.run_url, new.step):
@@ -456,7 +500,7 @@ class CairnFileSystem(AsyncFileSystem):
             self._commit(new, tree)
 
     async def _rm_file(self, path: str, recursive: bool = False, **_: Any) -> None:
-        place = place_to_read(path)
+        place = await asyncio.to_thread(self._place, path)
         tree = await asyncio.to_thread(self._tree, place)
         if tree is not None and not place.inner:
             with tree.lock:  # between the two nobody begins to commit it
@@ -479,6 +523,9 @@ class CairnFileSystem(AsyncFileSystem):
     def _remove(self, path: str, place: Place, recursive: bool) -> None:
         """A committed checkpoint, as a whole."""
         is_folder = self._info_now(path)["type"] == "directory"  # FileNotFoundError where there is nothing
+        if place.names_url:
+            unnumbered.remove(self, place)
+            return
         if place.step is None or place.inner:
             raise UnsupportedError.of(f"cairn://{path}: only a whole checkpoint can be removed by its path; `cairn rm` removes a run")
         if is_folder and not recursive:
