@@ -19,6 +19,7 @@ import io
 import multiprocessing
 import multiprocessing.util
 import os
+import sys
 import threading
 import time
 from typing import Any, Iterable, Optional
@@ -26,6 +27,7 @@ from typing import Any, Iterable, Optional
 from fsspec.asyn import AsyncFileSystem, sync
 from fsspec.spec import AbstractBufferedFile
 
+from .. import _cairn
 from ..client import Result
 from ..errors import CairnError, ExistsError, InvalidError, UnsupportedError
 from . import unnumbered
@@ -167,7 +169,7 @@ class CairnFileSystem(AsyncFileSystem):
                 tree.meeting = meeting_of(place.run_url, place.step)
                 _trees[place.run_url, place.step] = tree
                 if tree.meeting is not None:
-                    tree.meeting.watch(tree.seal_elsewhere, lambda deal, why="": self._commit_share(place, tree, deal, why))
+                    tree.meeting.watch(tree.seal_elsewhere, lambda deal, why="", is_raised=True: self._commit_share(place, tree, deal, why, is_raised))
             tree.names.add(place.name)
             return tree
 
@@ -438,12 +440,13 @@ class CairnFileSystem(AsyncFileSystem):
         finally:
             self._drop(place, tree)
 
-    def _commit_share(self, place: Place, tree: WriteTree, deal: Optional[Deal], why: str) -> None:
+    def _commit_share(self, place: Place, tree: WriteTree, deal: Optional[Deal], why: str, is_raised: bool) -> None:
         """Commits this process's part of a tree that another rank seals, or drops it where ``deal`` is None. Nobody waits for
         this in this process, so stderr hears of a loss and its reason."""
         try:
             if deal is None:
-                tree.tell_lost(why)
+                if tree.tell_lost(why) and not is_raised:
+                    _cairn.fail_exit()
             else:
                 committer = self._committer(place, deal)
                 self._committed(place, committer.finish(committer.start(place.step, tree.files, None, place.name)))
@@ -619,10 +622,21 @@ def _leave() -> None:
     with _lock:
         lost = [_trees.pop(key) for key, tree in list(_trees.items()) if tree.pid == os.getpid()]
         ends = [item for table in (_committers, _readers) for item in table.values() if item.pid == os.getpid()]
-    for tree in lost:
-        tree.tell_lost("this process ended before the folder's marker was closed")
+    told = [tree.tell_lost("this process ended before the folder's marker was closed") for tree in lost]
     for item in ends:
         item.close()
+    if any(told):
+        _cairn.fail_exit()
+        if os.getpid() in _children:
+            multiprocessing.util.Finalize(None, _fail_the_child, exitpriority=-100)  # after all others
+
+
+def _fail_the_child() -> None:
+    """multiprocessing ends a forked child by os._exit, with a status that it has chosen already."""
+    for stream in sys.stdout, sys.stderr:
+        with contextlib.suppress(AttributeError, OSError, ValueError):
+            stream.flush()
+    os._exit(1)
 
 
 def _leave_with_the_child() -> None:
