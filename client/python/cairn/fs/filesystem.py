@@ -30,6 +30,7 @@ from fsspec.spec import AbstractBufferedFile
 from .. import _cairn
 from ..client import Result
 from ..errors import CairnError, ExistsError, InvalidError, UnsupportedError
+from ..names import warn_of_local_folder
 from . import unnumbered
 from .files import WriteFile, WriteTree
 from .paths import Place, folder_of, joined, place_of, place_to_read, strip
@@ -117,6 +118,7 @@ class CairnFileSystem(AsyncFileSystem):
         for name in ("fo", "target_protocol", "target_options"):  # of fsspec's chains: what it takes `cairn::` for
             options.pop(name, None)
         self._markers, self._options = MARKERS | frozenset(markers), options
+        warn_of_local_folder()
 
     @classmethod
     def _strip_protocol(cls, path: Any) -> Any:
