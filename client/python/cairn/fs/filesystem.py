@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import atexit
 import contextlib
+import contextvars
 import datetime
 import errno
 import io
@@ -45,6 +46,7 @@ _committers: dict = {}
 _readers: dict = {}
 _done: dict = {}  # (process, run URL) -> steps that it committed
 _made: set = set()  # paths of folders that mkdir has made in this process; a folder with files needs none
+_bulk: contextvars.ContextVar = contextvars.ContextVar("cairn_fs_bulk", default=None)  # (place, tree) to commit at a call's end
 _children: set = set()  # processes that multiprocessing has started, where _leave is registered
 
 
@@ -360,7 +362,7 @@ class CairnFileSystem(AsyncFileSystem):
 
     def open(self, path: str, mode: str = "rb", block_size: Any = None, cache_options: Any = None,
              compression: Any = None, **kwargs: Any) -> Any:
-        if "b" not in mode and compression is None and set(mode) & set("wx"):
+        if "b" not in mode and compression is None and set(mode) & set("wxa"):
             text = {key: kwargs.pop(key) for key in ("encoding", "errors", "newline") if key in kwargs}
             file = self._open(self._strip_protocol(path), mode.replace("t", "") + "b", autocommit=not self._intrans)
             if self._intrans:
@@ -373,8 +375,10 @@ class CairnFileSystem(AsyncFileSystem):
               cache_options: Any = None, **kwargs: Any) -> Any:
         if mode in ("wb", "xb", "w+b", "wb+"):
             return self._open_to_write(path, mode == "xb", autocommit)
+        if mode == "ab":
+            return self._open_to_append(path, autocommit)
         if mode != "rb":
-            raise UnsupportedError.of(f"cairn://{path}: mode {mode!r}; files can only be read (rb) or written as new files (wb, xb)")
+            raise UnsupportedError.of(f"cairn://{path}: mode {mode!r}; files can only be read (rb), written as new files (wb, xb) or appended to (ab)")
         place = self._place(path)
         if place.step is None:
             self._info_now(path)  # FileNotFoundError where there is nothing
@@ -398,9 +402,27 @@ class CairnFileSystem(AsyncFileSystem):
         tree = self._tree_to_write(place)
         return tree.open(place.inner, exclusive, lambda file, keep: self._closed(place, tree, file, keep), autocommit)
 
+    def _open_to_append(self, path: str, autocommit: bool) -> WriteFile:
+        """A file that begins with what is there: what is not committed yet, or a file without a step, as TensorBoard writes it."""
+        place = self._place(path)
+        listing = self._listing(place) if place.step is not None else None
+        if listing is not None and listing[0] is not None and not place.names_url:
+            raise UnsupportedError.of(f"cairn://{path}: what is committed is not changed, so nothing can be appended to it")
+        data = b""
+        if listing is not None and place.inner in listing[1]:
+            data, = self._cat_now([(path, None, None)])
+            if isinstance(data, Exception):
+                raise data
+        file = self._open_to_write(path, False, autocommit)
+        file.write(data)
+        return file
+
     def _closed(self, place: Place, tree: WriteTree, file: WriteFile, keep: bool) -> None:
         tree.closed(file, keep)
-        if keep and self._is_marker(place):
+        bulk = _bulk.get()
+        if keep and place.inner and self._is_marker(place) and bulk is not None:
+            bulk.append((place, tree))
+        elif keep and self._is_marker(place):
             self._commit(place, tree)
         elif not keep and not tree.files and not tree.writing:
             self._forget(place, tree)
@@ -581,9 +603,27 @@ class CairnFileSystem(AsyncFileSystem):
             raise OSError(errno.ENOTEMPTY, os.strerror(errno.ENOTEMPTY), f"cairn://{strip(path)}")
         _unmake(place.path)
 
+    async def _with_markers_last(self, call: Any) -> None:
+        """Awaits a call that writes many files at the same time, and then commits the folders whose markers were among them: a marker
+        may be closed before other files are begun. If the call fails, none of them is committed."""
+        token = _bulk.set([])
+        try:
+            await call
+            pending = _bulk.get()
+        finally:
+            _bulk.reset(token)
+        for place, tree in pending:
+            await asyncio.to_thread(self._commit, place, tree)
+
+    async def _put(self, lpath: Any, rpath: Any, *args: Any, **kwargs: Any) -> None:
+        await self._with_markers_last(super()._put(lpath, rpath, *args, **kwargs))
+
+    async def _pipe(self, path: Any, value: Any = None, **kwargs: Any) -> None:
+        await self._with_markers_last(super()._pipe(path, value, **kwargs))
+
     async def _copy(self, path1: Any, path2: Any, **kwargs: Any) -> None:
         """The URL of a Unix socket has a question mark, which fsspec takes for a pattern."""
-        await super()._copy(_bare(path1), _bare(path2), **kwargs)
+        await self._with_markers_last(super()._copy(_bare(path1), _bare(path2), **kwargs))
 
     async def _cp_file(self, path1: str, path2: str, **_: Any) -> None:
         await self._pipe_file(path2, await self._cat_file(path1))
