@@ -39,6 +39,8 @@ for name in sys.argv[2].split():
         importlib.import_module(name)
     except ModuleNotFoundError:
         head, _, leaf = name.rpartition(".")
+        if not head:
+            raise
         getattr(importlib.import_module(head), leaf)
 begin = time.perf_counter()
 importlib.import_module(sys.argv[1])
