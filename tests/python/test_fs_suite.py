@@ -18,7 +18,10 @@ class Fixtures(AbstractFixtures):
 
     @pytest.fixture
     def fs_path(self, url):
-        return fsspec.filesystem("cairn")._strip_protocol(f"{url}/step-1")
+        fs = fsspec.filesystem("cairn")
+        yield fs._strip_protocol(f"{url}/step-1")
+        if fs.exists(f"{url}/step-1"):
+            fs.rm(f"{url}/step-1", recursive=True)  # what is left unsealed fails the process
 
 
 class TestCopy(AbstractCopyTests, Fixtures):

@@ -34,7 +34,7 @@ def watch_restores(framework):
 
     def noted(*args, **kwargs):
         restored = restore(*args, **kwargs)
-        note("restored", "nothing" if restored in (None, -1) else getattr(restored, "step", restored))
+        note("restored", "nothing" if restored in (None, -1) else os.path.basename(str(getattr(restored, "step", restored))))
         return restored
 
     setattr(owner, method, noted)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the harness knows of each framework: a row of FRAMEWORKS. The program is the one whole program of its page in docs/,
-whose fence says that tests/reach runs it.
+whose fence says that tests/reach runs it. A row whose name has a dash (lightning-paths) is a further program of the page.
 """
 
 import dataclasses
@@ -10,7 +10,6 @@ import re
 from typing import Any, Callable, Optional
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-_PROGRAM = re.compile(r"^```python no-run tests/reach [^\n]*\n(.*?)^```$", re.M | re.S)
 
 
 def after_torch_step(call: Callable) -> None:
@@ -127,6 +126,12 @@ def _lightning(names: dict) -> dict:
     return _torch_state(trainer.lightning_module, trainer.optimizers[0], trainer.lr_scheduler_configs[0].scheduler)
 
 
+def _lightning_paths(names: dict) -> dict:
+    state = _lightning(names)
+    del state["rng"]  # Lightning's own files hold no generators
+    return state
+
+
 def _transformers(names: dict) -> dict:
     trainer = names["trainer"]
     return _torch_state(trainer.model, trainer.optimizer, trainer.lr_scheduler)
@@ -176,6 +181,8 @@ def _keras(names: dict) -> dict:
 
 FRAMEWORKS = {
     "lightning": Framework(3, _lightning),
+    "lightning-paths": Framework(None, _lightning_paths, ranks=(1,), is_refused=False, restores=(
+        "lightning.pytorch.trainer.connectors.checkpoint_connector", "_CheckpointConnector", "_parse_ckpt_path")),
     "transformers": Framework(2, _transformers),
     "accelerate": Framework(9, _accelerate),
     "deepspeed": Framework(9, _deepspeed, is_refused=False, is_launched=True, matrix="matrix_deepspeed.py"),
@@ -191,5 +198,8 @@ FRAMEWORKS = {
 
 def program_of(framework: str) -> str:
     """Returns the text of the framework's program."""
-    program, = _PROGRAM.findall((ROOT / "docs" / f"{framework}.md").read_text(encoding="utf-8"))
+    page, dash, _ = framework.partition("-")
+    fence = f"as {framework}" if dash else "with"
+    program, = re.findall(rf"^```python no-run tests/reach runs it,? {fence}[^\n]*\n(.*?)^```$",
+                          (ROOT / "docs" / f"{page}.md").read_text(encoding="utf-8"), re.M | re.S)
     return program

@@ -17,7 +17,7 @@ from accelerate import Accelerator
 from accelerate.utils import DistributedType
 
 from .errors import InvalidError, UnsupportedError
-from .names import parse_step
+from .names import is_url, parse_step
 from .torch import Restored, SaveHandle
 from .training import Loaders, Run
 
@@ -54,6 +54,8 @@ class _Attached:
 
     def _step(self, output_dir: Any) -> int:
         config = self.accelerator.project_configuration
+        if output_dir is not None and is_url(str(output_dir)):
+            self.run.step_of(output_dir)  # InvalidError for another run
         step = config.iteration if config.automatic_checkpoint_naming else parse_step(str(output_dir)) if output_dir is not None else None
         if step is None:
             raise InvalidError.of(f'save_state({output_dir!r}): the name has no step in it; write save_state(f"step_{{step}}"), or use '
@@ -150,6 +152,11 @@ def attach(accelerator: Accelerator, url: str, **options: Any) -> Accelerator:
     """
     if accelerator.distributed_type not in _WHERE:
         raise UnsupportedError.of(f"cairn.accelerate: {accelerator.distributed_type} saves shards in its own way; one process and DDP are supported")
+    config = accelerator.project_configuration
+    for name in ("project_dir", "logging_dir"):
+        if is_url(str(getattr(config, name))):
+            raise UnsupportedError.of(f"cairn.accelerate: {name}={getattr(config, name)!r} is a URL, and Accelerate knows folders only: it would "
+                                      f"write to a local folder `cairn:`; give {name} a local folder, and the URL to attach")
     attached = _Attached(accelerator, Run(url, **options))
     for name in ("save_state", "load_state", "end_training"):
         setattr(accelerator, name, getattr(attached, name))

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import os
 import re
+import warnings
 from dataclasses import dataclass
 from typing import Any, Optional
 from urllib.parse import parse_qsl
@@ -85,6 +86,15 @@ def run_of(url: str) -> str:
         raise InvalidError.of(f"{url!r} names something in a run; give the run alone, {run_url}, and let the framework name the "
                               "checkpoints in it")
     return run_url
+
+
+def warn_of_local_folder() -> None:
+    """Warns of a folder ``cairn:`` in the working directory: a program that knows folders only has taken a URL for a path, and what
+    it saved there is no checkpoint."""
+    if os.path.isdir("cairn:"):
+        warnings.warn(f"{os.path.abspath('cairn:')} is a local folder: a program has taken a cairn:// URL for a path, and what it wrote there "
+                      "is not in Cairn. Accelerate and the Hugging Face Trainer do so: use cairn.accelerate.attach or "
+                      "cairn.transformers.attach with a local output_dir, then remove the folder", UserWarning, stacklevel=3)
 
 
 def parse_step(name: str) -> Optional[int]:

@@ -14,7 +14,7 @@ from typing import Any, Iterable, Mapping, Optional, Union
 
 from .client import LATEST, numbers
 from .errors import CairnError, InvalidError, NotFoundError, UnsupportedError
-from .names import parse_id, run_of
+from .names import parse_id, run_of, warn_of_local_folder
 from .torch import Checkpointer, PerRank, Restored, SaveHandle, per_rank
 from .torch import rng
 from .torch.futures import log
@@ -34,6 +34,7 @@ class Run:
     """
 
     def __init__(self, url: str, **options: Any) -> None:
+        warn_of_local_folder()
         self.url = run_of(url)
         self._options = options
         self._checkpointer: Optional[Checkpointer] = None

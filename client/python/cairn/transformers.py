@@ -204,6 +204,11 @@ def attach(trainer: Trainer, url: str, **options: Any) -> Trainer:
     if trainer.args.push_to_hub:
         raise UnsupportedError.of("cairn.transformers: push_to_hub pushes files of a checkpoint, and Cairn writes none; push the model after "
                                   "the training")
+    for name in ("output_dir", "logging_dir"):
+        folder = getattr(trainer.args, name, None)
+        if is_url(str(folder)):
+            raise UnsupportedError.of(f"cairn.transformers: {name}={folder!r} is a URL, and the Trainer knows folders only: it would write to a "
+                                      f"local folder `cairn:`; give {name} a local folder, and the URL to attach")
     attached = _Attached(trainer, Run(url, **options))
     for name, method in (("train", attached.train), ("_save_checkpoint", attached.save), ("_load_from_checkpoint", attached.load_model),
                          ("_load_optimizer_and_scheduler", attached.load_optimizer), ("_load_scaler", attached.load_scaler),

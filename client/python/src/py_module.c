@@ -5,6 +5,10 @@
  */
 #include "py_private.h"
 
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
 static struct py_state state;
 
 struct py_state *py_state_get(void) { return &state; }
@@ -74,7 +78,26 @@ static PyObject *interval(PyObject *Py_UNUSED(self), PyObject *args)
                          io.text);
 }
 
+/* Runs after the interpreter's end, as the first of libc's own handlers. A status that says of a
+ * failure already stays as it is. */
+static void end_as_failed(int status, void *Py_UNUSED(arg))
+{
+    if (status == 0) {
+        fflush(NULL);
+        _exit(EXIT_FAILURE);
+    }
+}
+
+static PyObject *fail_exit(PyObject *Py_UNUSED(self), PyObject *Py_UNUSED(args))
+{
+    if (on_exit(end_as_failed, NULL) != 0) {
+        return PyErr_NoMemory();
+    }
+    Py_RETURN_NONE;
+}
+
 static PyMethodDef functions[] = {
+    {"fail_exit", fail_exit, METH_NOARGS, "Lets this process end with status 1 instead of 0."},
     {"interval", interval, METH_VARARGS,
      "interval(...) -> (mtbf, staged, durable, overhead, lost, text)"},
     {"new_attempt", new_attempt, METH_NOARGS, "A fresh attempt token: 32 hex digits."},

@@ -189,14 +189,15 @@ class WriteTree:
                 raise ExistsError.of(f"{self.name}: the checkpoint is already being committed")
             self.state = "sealing"
 
-    def tell_lost(self, why: str) -> None:
-        """Says on stderr, once, which files of this process go with the tree, and what would have kept them. For a loss that
-        no exception tells of; a ResourceWarning would be hidden, since Python shows none unless it is asked to."""
+    def tell_lost(self, why: str) -> bool:
+        """Says on stderr, once, which files of this process go with the tree, and what would have kept them. Returns whether it
+        did. For a loss that no exception tells of; a ResourceWarning would be hidden, since Python shows none unless it is asked
+        to."""
         with self.lock:
             names, is_told = sorted({*self.files, *self.writing}), self._is_told
             self._is_told = True
         if not names or is_told:
-            return
+            return False
         shown = ", ".join(map(repr, names[:_NAMES_SHOWN]))
         more = f" and {len(names) - _NAMES_SHOWN} more" if len(names) > _NAMES_SHOWN else ""
         text = (f"cairn: {self.name} was not committed: {why}. {len(names)} {'file is' if len(names) == 1 else 'files are'} "
@@ -204,6 +205,7 @@ class WriteTree:
                 f"model.safetensors.index.json, a name given by markers=) or call cairn.fs.seal({self.name!r}).")
         with contextlib.suppress(AttributeError, OSError, ValueError):  # stderr may be None, or closed
             print(text, file=sys.stderr, flush=True)
+        return True
 
     def close(self) -> None:
         with self.lock:

@@ -4,7 +4,8 @@
 A folder ``step-100`` is a checkpoint of kind files. What is written into it stays in this process, in memory, until a
 marker is closed or renamed into place (``.metadata``, ``model.safetensors.index.json``, or ``seal``); then it is
 committed as a whole, and closing the marker waits for that. Before, only the process that writes sees it; afterwards
-nothing of it changes. A file that stands where the folder would (``epoch=3-step=500.ckpt``) is a checkpoint by itself.
+nothing of it changes. A file that stands where the folder would (``epoch=3-step=500.ckpt``) is a checkpoint by itself, and
+so is a file without a step (``last.ckpt``), in a run of its own.
 """
 
 from __future__ import annotations
@@ -12,19 +13,26 @@ from __future__ import annotations
 import asyncio
 import atexit
 import contextlib
+import contextvars
+import datetime
 import errno
 import io
 import multiprocessing
 import multiprocessing.util
 import os
+import sys
 import threading
+import time
 from typing import Any, Iterable, Optional
 
-from fsspec.asyn import AsyncFileSystem
+from fsspec.asyn import AsyncFileSystem, sync
 from fsspec.spec import AbstractBufferedFile
 
+from .. import _cairn
 from ..client import Result
 from ..errors import CairnError, ExistsError, InvalidError, UnsupportedError
+from ..names import warn_of_local_folder
+from . import unnumbered
 from .files import WriteFile, WriteTree
 from .paths import Place, folder_of, joined, place_of, place_to_read, strip
 from .ranks import Deal, end_watches, forget_tokens, meeting_of
@@ -38,6 +46,7 @@ _committers: dict = {}
 _readers: dict = {}
 _done: dict = {}  # (process, run URL) -> steps that it committed
 _made: set = set()  # paths of folders that mkdir has made in this process; a folder with files needs none
+_bulk: contextvars.ContextVar = contextvars.ContextVar("cairn_fs_bulk", default=None)  # (place, tree) to commit at a call's end
 _children: set = set()  # processes that multiprocessing has started, where _leave is registered
 
 
@@ -108,7 +117,10 @@ class CairnFileSystem(AsyncFileSystem):
                  batch_size: Optional[int] = None, skip_instance_cache: bool = False, use_listings_cache: bool = False,
                  **options: Any) -> None:
         super().__init__(*args, asynchronous=asynchronous, loop=loop, batch_size=batch_size)
+        for name in ("fo", "target_protocol", "target_options"):  # of fsspec's chains: what it takes `cairn::` for
+            options.pop(name, None)
         self._markers, self._options = MARKERS | frozenset(markers), options
+        warn_of_local_folder()
 
     @classmethod
     def _strip_protocol(cls, path: Any) -> Any:
@@ -129,6 +141,10 @@ class CairnFileSystem(AsyncFileSystem):
         share = (deal.token, deal.rank, deal.world_size) if deal is not None else ()
         key = (place.run_url, share, tuple(sorted(self._options.items())))
         return _of_this_process(_committers, key, lambda: Committer(place.run_url, self._options, *share))
+
+    def _place(self, path: str) -> Place:
+        """What a path names, for somebody who reads."""
+        return unnumbered.to_read(self, place_to_read(path))
 
     def _tree(self, place: Place) -> Optional[WriteTree]:
         """The tree that this process is writing at the place. While another rank seals it, this waits for the end: the
@@ -157,7 +173,7 @@ class CairnFileSystem(AsyncFileSystem):
                 tree.meeting = meeting_of(place.run_url, place.step)
                 _trees[place.run_url, place.step] = tree
                 if tree.meeting is not None:
-                    tree.meeting.watch(tree.seal_elsewhere, lambda deal, why="": self._commit_share(place, tree, deal, why))
+                    tree.meeting.watch(tree.seal_elsewhere, lambda deal, why="", is_raised=True: self._commit_share(place, tree, deal, why, is_raised))
             tree.names.add(place.name)
             return tree
 
@@ -189,7 +205,7 @@ class CairnFileSystem(AsyncFileSystem):
     # --- looking --------------------------------------------------------------------------------------
 
     def _info_now(self, path: str) -> dict:
-        place = place_to_read(path)
+        place = self._place(path)
         full = place.path
         if place.step is None:
             if not place.name or _is_made(full) or self._ls_run(place):
@@ -206,9 +222,9 @@ class CairnFileSystem(AsyncFileSystem):
         raise FileNotFoundError(f"cairn://{full}")
 
     def _ls_now(self, path: str) -> list:
-        place = place_to_read(path)
+        place = self._place(path)
         if place.step is None:
-            rows = self._ls_run(place)
+            rows = self._ls_run(place) + (unnumbered.rows(self, place) if not place.name else [])
             if place.name and not rows and not _is_made(place.path):
                 raise FileNotFoundError(place.unknown)
             return rows
@@ -254,6 +270,26 @@ class CairnFileSystem(AsyncFileSystem):
                 folders.add(made[len(place.path) + 1:].partition("/")[0])
         return [{"name": joined(place.path, name), "size": 0, "type": "directory"} for name in sorted(folders)] + [
             steps[step] for step in sorted(steps)]
+
+    def ls(self, path: str, detail: bool = True, **kwargs: Any) -> list:
+        """As fsspec's. The names alone of files without a step come as ``cairn::`` URLs: Lightning looks for ``last.ckpt`` by what
+        os.path.normpath leaves of a listed name, and would take it for a path on its own disk."""
+        rows = sync(self.loop, self._ls, path, **kwargs)
+        if detail:
+            return rows
+        return [f"cairn::{row['name']}" if place_to_read(row["name"]).may_be_unnumbered and row["type"] == "file" else row["name"]
+                for row in rows]
+
+    def modified(self, path: str) -> datetime.datetime:
+        """When the version of the checkpoint at the path was committed; now, where it is not yet."""
+        place = self._place(path)
+        listing = self._listing(place) if place.step is not None else None
+        if listing is None:
+            raise FileNotFoundError(place.unknown)
+        seconds = time.time() if listing[0] is None else self._reader(place).commit_time(place.step, listing[0])
+        if seconds is None:  # it was forgotten in between
+            raise FileNotFoundError(place.unknown)
+        return datetime.datetime.fromtimestamp(seconds, datetime.timezone.utc)
 
     async def _info(self, path: str, **_: Any) -> dict:
         return await asyncio.to_thread(self._info_now, self._strip_protocol(path))
@@ -306,7 +342,7 @@ class CairnFileSystem(AsyncFileSystem):
         results: list = [None] * len(wanted)
         groups: dict = {}
         for idx, (path, start, end) in enumerate(wanted):
-            place = place_to_read(path)
+            place = self._place(path)
             groups.setdefault((place.run_url, place.step), (place, []))[1].append((idx, place.inner, start, end))
         for place, items in groups.values():
             tree, listing = self._tree(place), self._listing(place) if place.step is not None else None
@@ -363,7 +399,7 @@ class CairnFileSystem(AsyncFileSystem):
 
     def open(self, path: str, mode: str = "rb", block_size: Any = None, cache_options: Any = None,
              compression: Any = None, **kwargs: Any) -> Any:
-        if "b" not in mode and compression is None and set(mode) & set("wx"):
+        if "b" not in mode and compression is None and set(mode) & set("wxa"):
             text = {key: kwargs.pop(key) for key in ("encoding", "errors", "newline") if key in kwargs}
             file = self._open(self._strip_protocol(path), mode.replace("t", "") + "b", autocommit=not self._intrans)
             if self._intrans:
@@ -374,17 +410,16 @@ class CairnFileSystem(AsyncFileSystem):
 
     def _open(self, path: str, mode: str = "rb", block_size: Any = None, autocommit: bool = True,
               cache_options: Any = None, **kwargs: Any) -> Any:
-        place = place_to_read(path) if mode == "rb" else place_of(path)
+        if mode in ("wb", "xb", "w+b", "wb+"):
+            return self._open_to_write(path, mode == "xb", autocommit)
+        if mode == "ab":
+            return self._open_to_append(path, autocommit)
+        if mode != "rb":
+            raise UnsupportedError.of(f"cairn://{path}: mode {mode!r}; files can only be read (rb), written as new files (wb, xb) or appended to (ab)")
+        place = self._place(path)
         if place.step is None:
             self._info_now(path)  # FileNotFoundError where there is nothing
             raise IsADirectoryError(f"cairn://{path}")
-        if mode in ("wb", "xb", "w+b", "wb+"):
-            if mode == "xb" and place.inner in (self._listing(place) or ((), {}))[1]:
-                raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), f"cairn://{path}")
-            tree = self._tree_to_write(place)
-            return tree.open(place.inner, mode == "xb", lambda file, keep: self._closed(place, tree, file, keep), autocommit)
-        if mode != "rb":
-            raise UnsupportedError.of(f"cairn://{path}: mode {mode!r}; files can only be read (rb) or written as new files (wb, xb)")
         tree, listing = self._tree(place), self._listing(place)
         if listing is None or place.inner not in listing[1]:
             raise FileNotFoundError(f"cairn://{path}")
@@ -393,9 +428,38 @@ class CairnFileSystem(AsyncFileSystem):
         return ReadFile(self, path, place, listing[0], listing[1][place.inner], block_size=block_size or "default",
                         cache_options=cache_options)
 
+    def _open_to_write(self, path: str, exclusive: bool, autocommit: bool) -> WriteFile:
+        place = self._place(path)  # of what is there
+        if exclusive and place.step is not None and place.inner in (self._listing(place) or ((), {}))[1]:
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), f"cairn://{path}")
+        if place.names_url or place.may_be_unnumbered:
+            place = unnumbered.to_write(self, place_to_read(path))
+        elif place_of(path).step is None:
+            raise IsADirectoryError(f"cairn://{path}")
+        tree = self._tree_to_write(place)
+        return tree.open(place.inner, exclusive, lambda file, keep: self._closed(place, tree, file, keep), autocommit)
+
+    def _open_to_append(self, path: str, autocommit: bool) -> WriteFile:
+        """A file that begins with what is there: what is not committed yet, or a file without a step, as TensorBoard writes it."""
+        place = self._place(path)
+        listing = self._listing(place) if place.step is not None else None
+        if listing is not None and listing[0] is not None and not place.names_url:
+            raise UnsupportedError.of(f"cairn://{path}: what is committed is not changed, so nothing can be appended to it")
+        data = b""
+        if listing is not None and place.inner in listing[1]:
+            data, = self._cat_now([(path, None, None)])
+            if isinstance(data, Exception):
+                raise data
+        file = self._open_to_write(path, False, autocommit)
+        file.write(data)
+        return file
+
     def _closed(self, place: Place, tree: WriteTree, file: WriteFile, keep: bool) -> None:
         tree.closed(file, keep)
-        if keep and self._is_marker(place):
+        bulk = _bulk.get()
+        if keep and place.inner and self._is_marker(place) and bulk is not None:
+            bulk.append((place, tree))
+        elif keep and self._is_marker(place):
             self._commit(place, tree)
         elif not keep and not tree.files and not tree.writing:
             self._forget(place, tree)
@@ -427,6 +491,8 @@ class CairnFileSystem(AsyncFileSystem):
             index = deal.index if deal is not None else index
             if "" in index and len(index) > 1:
                 raise InvalidError.of(f"{tree.name} was written both as a file and as a folder")
+            if place.names_url:
+                unnumbered.note(self, place)
             committer = self._committer(place, deal)
             op = committer.start(place.step, tree.files, index, place.name)
             if deal is not None:
@@ -435,12 +501,13 @@ class CairnFileSystem(AsyncFileSystem):
         finally:
             self._drop(place, tree)
 
-    def _commit_share(self, place: Place, tree: WriteTree, deal: Optional[Deal], why: str) -> None:
+    def _commit_share(self, place: Place, tree: WriteTree, deal: Optional[Deal], why: str, is_raised: bool) -> None:
         """Commits this process's part of a tree that another rank seals, or drops it where ``deal`` is None. Nobody waits for
         this in this process, so stderr hears of a loss and its reason."""
         try:
             if deal is None:
-                tree.tell_lost(why)
+                if tree.tell_lost(why) and not is_raised:
+                    _cairn.fail_exit()
             else:
                 committer = self._committer(place, deal)
                 self._committed(place, committer.finish(committer.start(place.step, tree.files, None, place.name)))
@@ -474,6 +541,10 @@ class CairnFileSystem(AsyncFileSystem):
     def mv(self, path1: str, path2: str, recursive: bool = False, maxdepth: Any = None, **_: Any) -> None:
         """Inside what is being written. A marker that gets its name commits; so does a folder that is renamed to another
         name of the same step."""
+        if place_to_read(path1).may_be_unnumbered and place_to_read(path2).may_be_unnumbered:
+            self.cp_file(path1, path2)
+            self.rm_file(path1)
+            return
         old, new = place_of(path1), place_of(path2)
         tree = self._tree(old)
         if (old.run_url, old.step) != (new.run_url, new.step):
@@ -493,7 +564,7 @@ class CairnFileSystem(AsyncFileSystem):
             self._commit(new, tree)
 
     async def _rm_file(self, path: str, recursive: bool = False, **_: Any) -> None:
-        place = place_to_read(path)
+        place = await asyncio.to_thread(self._place, path)
         tree = await asyncio.to_thread(self._tree, place)
         if tree is not None and not place.inner:
             with tree.lock:  # between the two nobody begins to commit it
@@ -516,6 +587,9 @@ class CairnFileSystem(AsyncFileSystem):
     def _remove(self, path: str, place: Place, recursive: bool) -> None:
         """A committed checkpoint, as a whole."""
         is_folder = self._info_now(path)["type"] == "directory"  # FileNotFoundError where there is nothing
+        if place.names_url:
+            unnumbered.remove(self, place)
+            return
         if place.step is None or place.inner:
             raise UnsupportedError.of(f"cairn://{path}: only a whole checkpoint can be removed by its path; `cairn rm` removes a run")
         if is_folder and not recursive:
@@ -566,9 +640,27 @@ class CairnFileSystem(AsyncFileSystem):
             raise OSError(errno.ENOTEMPTY, os.strerror(errno.ENOTEMPTY), f"cairn://{strip(path)}")
         _unmake(place.path)
 
+    async def _with_markers_last(self, call: Any) -> None:
+        """Awaits a call that writes many files at the same time, and then commits the folders whose markers were among them: a marker
+        may be closed before other files are begun. If the call fails, none of them is committed."""
+        token = _bulk.set([])
+        try:
+            await call
+            pending = _bulk.get()
+        finally:
+            _bulk.reset(token)
+        for place, tree in pending:
+            await asyncio.to_thread(self._commit, place, tree)
+
+    async def _put(self, lpath: Any, rpath: Any, *args: Any, **kwargs: Any) -> None:
+        await self._with_markers_last(super()._put(lpath, rpath, *args, **kwargs))
+
+    async def _pipe(self, path: Any, value: Any = None, **kwargs: Any) -> None:
+        await self._with_markers_last(super()._pipe(path, value, **kwargs))
+
     async def _copy(self, path1: Any, path2: Any, **kwargs: Any) -> None:
         """The URL of a Unix socket has a question mark, which fsspec takes for a pattern."""
-        await super()._copy(_bare(path1), _bare(path2), **kwargs)
+        await self._with_markers_last(super()._copy(_bare(path1), _bare(path2), **kwargs))
 
     async def _cp_file(self, path1: str, path2: str, **_: Any) -> None:
         await self._pipe_file(path2, await self._cat_file(path1))
@@ -609,10 +701,21 @@ def _leave() -> None:
     with _lock:
         lost = [_trees.pop(key) for key, tree in list(_trees.items()) if tree.pid == os.getpid()]
         ends = [item for table in (_committers, _readers) for item in table.values() if item.pid == os.getpid()]
-    for tree in lost:
-        tree.tell_lost("this process ended before the folder's marker was closed")
+    told = [tree.tell_lost("this process ended before the folder's marker was closed") for tree in lost]
     for item in ends:
         item.close()
+    if any(told):
+        _cairn.fail_exit()
+        if os.getpid() in _children:
+            multiprocessing.util.Finalize(None, _fail_the_child, exitpriority=-100)  # after all others
+
+
+def _fail_the_child() -> None:
+    """multiprocessing ends a forked child by os._exit, with a status that it has chosen already."""
+    for stream in sys.stdout, sys.stderr:
+        with contextlib.suppress(AttributeError, OSError, ValueError):
+            stream.flush()
+    os._exit(1)
 
 
 def _leave_with_the_child() -> None:

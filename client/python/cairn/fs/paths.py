@@ -4,19 +4,24 @@
 A path is ``authority/project/run/[folders/]id/inner``: the URL without its scheme. ``authority`` is host:port[,...], empty for
 CAIRN_SERVER, or ``unix%3A`` and the percent-encoded path of a socket, which is what ``cairn+unix:///sock?run=...``
 becomes (a question mark would be taken for a wildcard). ``id`` is the first part that holds a step (cairn.names); folders before
-it belong to the name under which the checkpoint is known. Pure.
+it belong to the name under which the checkpoint is known. A file in the run itself whose name holds no step (``last.ckpt``) is
+*unnumbered*: its versions are the checkpoints of a run of its own, beside this one. Pure.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import hashlib
+import re
+from dataclasses import dataclass, replace
 from typing import Optional
-from urllib.parse import parse_qsl, quote, unquote
+from urllib.parse import quote, unquote
 
 from ..errors import InvalidError
 from ..names import parse_step
 
 _UNIX = "unix%3A"
+_RUN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+_NAMES = "names"  # ends the name of the run that lists the unnumbered files of a run
 
 
 @dataclass(frozen=True)
@@ -29,6 +34,7 @@ class Place:
     name: str
     step: Optional[int]
     inner: str
+    names_url: str = ""  # of an unnumbered file: the run that lists such files; ``run_url`` is the run of its versions
 
     @property
     def path(self) -> str:
@@ -40,6 +46,20 @@ class Place:
         """What to say where nothing is there."""
         why = f": {self.name!r} has no step, and holds no checkpoint" if self.name and self.step is None else ""
         return f"cairn://{self.path}{why}"
+
+    @property
+    def may_be_unnumbered(self) -> bool:
+        """Whether a file can stand here whose name holds no step."""
+        return self.step is None and self.name != "" and not folder_of(self.name)
+
+    def version(self, step: int) -> "Place":
+        """A version of an unnumbered file."""
+        return replace(self, run_url=_beside(self.run_url, self.name), step=step, names_url=self.names)
+
+    @property
+    def names(self) -> str:
+        """The URL of the run that lists the unnumbered files of this run."""
+        return _beside(self.run_url, _NAMES, is_list=True)
 
     def is_named(self, written: Optional[str]) -> bool:
         """Whether this is a name of the checkpoint that was written as ``written``: that name, and ``step-N`` in the same folder, as
@@ -58,13 +78,23 @@ def joined(folder: str, name: str) -> str:
     return f"{folder}/{name}" if folder else name
 
 
+def _beside(run_url: str, name: str, is_list: bool = False) -> str:
+    """The URL of the run for a name beside a run: ``run.name``, or a digest of it where a run cannot be called so."""
+    head, _, run = run_url.rpartition("/")
+    beside = f"{run}.{name}"
+    if not _RUN.fullmatch(beside) or (name == _NAMES and not is_list):
+        digest = hashlib.sha256(f"{run}{'.' if is_list else '/'}{name}".encode()).hexdigest()
+        beside = f"{run[:46]}.{digest[:16]}"
+    return f"{head}/{beside}"
+
+
 def strip(path: str) -> str:
     """A URL or path in the form that this file works with."""
     if path.startswith("cairn+unix://"):
         socket, _, query = path[len("cairn+unix://"):].partition("?")
-        path = f"{_UNIX}{quote(socket, safe='')}/{dict(parse_qsl(query)).get('run', '')}"
-    elif path.startswith("cairn://"):
-        path = path[len("cairn://"):]
+        path = f"{_UNIX}{quote(socket, safe='')}/{query.removeprefix('run=')}"  # as it stands: names of files may have & and +
+    elif path.startswith(("cairn://", "cairn::")):  # fsspec takes both; the second one survives os.path.normpath
+        path = path.removeprefix("cairn::").removeprefix("cairn://")
     return path.rstrip("/")
 
 
@@ -96,6 +126,7 @@ def place_of(path: str) -> Place:
     place = place_to_read(path)
     if place.name and place.step is None:
         raise InvalidError.of(f"cairn://{strip(path)}: {place.name!r} has no step; after the run comes a checkpoint, such as "
-                              "step-100, iter_0000100 or epoch=3-step=500.ckpt, or a folder that holds some; files that belong to no "
-                              "checkpoint, as in a storage_path of Ray, need a folder on a disk")
+                              "step-100, iter_0000100 or epoch=3-step=500.ckpt, or a folder that holds some. A file without a step, "
+                              "such as last.ckpt, stands in the run itself; files that belong to no checkpoint, as in a storage_path of "
+                              "Ray, need a folder on a disk")
     return place

@@ -227,7 +227,7 @@ class Meeting:
                 on_go(None, str(error))
                 self._put({"error": str(error)}, "end", self._rank)
         except RuntimeError:  # the store is gone: so is the group, and whoever would seal
-            on_go(None, "torch.distributed's process group ended before any rank closed the folder's marker")
+            on_go(None, "torch.distributed's process group ended before any rank closed the folder's marker", False)
         except BaseException as error:
             on_go(None, f"{type(error).__name__}: {error}")  # whatever it was, nobody waits for this tree
             raise

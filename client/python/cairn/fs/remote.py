@@ -56,6 +56,31 @@ class Reader:
         with self._lock:
             return [item for item in self._live().list() if item.state == "committed" and not item.superseded]
 
+    def newest(self) -> Optional[tuple]:
+        """(listed row, path -> size) of the newest checkpoint on the lineage; None where the run has none."""
+        with self._lock:
+            for row in self._all():
+                index = self._index(row.step, row.term)
+                if index is not None:  # else it was forgotten in between
+                    return row, index[1]
+            return None
+
+    def commit_time(self, step: int, term: int) -> Optional[float]:
+        """When a version was committed, in seconds since 1970 UTC; None where it is not there."""
+        with self._lock:
+            return next((row.commit_time for row in self._live().list() if (row.step, row.term) == (step, term)), None)
+
+    def every_index(self) -> list:
+        """path -> size of each committed checkpoint, superseded ones too, newest first."""
+        with self._lock:
+            found = [self._index(row.step, row.term) for row in self._live().list() if row.state == "committed"]
+            return [index[1] for index in found if index is not None]
+
+    def next_step(self) -> int:
+        """A step that nobody has saved."""
+        with self._lock:
+            return max((row.step for row in self._live().list()), default=0) + 1
+
     @staticmethod
     def folder(item: Any) -> str:
         """The folder of a listed checkpoint, "" where it is in the run itself."""

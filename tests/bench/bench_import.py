@@ -1,0 +1,96 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Measures what an import costs: of cairn, and of each adapter beyond its framework.
+
+Each import runs in a process of its own, after the modules that the adapter's framework brings. Medians; the limits are 50 ms for
+cairn and 20 ms for an adapter, cairn's own 50 ms included only in the first row. An adapter whose framework the interpreter lacks
+is skipped, and named.
+"""
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+LIMITS_MS = {"cairn": 50.0}
+ADAPTER_MS = 20.0
+# What a program has imported already when it imports the adapter: its framework.
+ADAPTERS = {
+    "cairn": "",
+    "cairn.fs": "cairn fsspec fsspec.asyn",
+    "cairn.torch": "cairn torch torch.distributed numpy",
+    "cairn.dcp": "cairn torch torch.distributed.checkpoint cairn.torch",
+    "cairn.lightning": "cairn.torch lightning.pytorch",
+    "cairn.transformers": "cairn.torch transformers.Trainer",
+    "cairn.accelerate": "cairn.torch accelerate",
+    "cairn.deepspeed": "cairn.torch deepspeed",
+    "cairn.jax": "cairn jax jax.numpy",
+    "cairn.keras": "cairn.jax keras",
+    "cairn.trackers": "cairn",
+}
+WORKER = """
+import importlib, sys, time
+for name in sys.argv[2].split():
+    try:
+        importlib.import_module(name)
+    except ModuleNotFoundError:
+        head, _, leaf = name.rpartition(".")
+        if not head:
+            raise
+        getattr(importlib.import_module(head), leaf)
+begin = time.perf_counter()
+importlib.import_module(sys.argv[1])
+print(time.perf_counter() - begin)
+"""
+
+
+def samples_of(python, environment, module, before, repeat):
+    """Returns milliseconds, or the line that says why there are none."""
+    found = []
+    for number in range(repeat + 1):
+        done = subprocess.run([python, "-c", WORKER, module, before], env=environment, text=True, capture_output=True, check=False)
+        if done.returncode != 0:
+            words = done.stderr.strip().splitlines()[-1]
+            if "ModuleNotFoundError" not in words and "ImportError" not in words and "must be installed" not in words:
+                raise SystemExit(f"bench_import: {module} after {before!r}: {done.stderr}")
+            return words
+        if number > 0:  # the first one fills the disk's cache
+            found.append(float(done.stdout.strip().splitlines()[-1]) * 1000)
+    return found
+
+
+def main():
+    from benchlib import common_options, finish_options, install_package, machine, python_env, write_json
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    common_options(parser, repeat=5)
+    parser.add_argument("--python", required=True, help="an interpreter with the frameworks, such as BUILD/reach/bin/python")
+    parser.add_argument("--no-install", action="store_true", help="BUILD/bench-python has the package already")
+    parser.add_argument("--only", help="modules, separated by commas")
+    options = finish_options(parser.parse_args())
+    if options.smoke:
+        options.repeat, options.only = 1, "cairn"
+    if not options.no_install:
+        install_package(options.python, options.build)
+    environment = {**os.environ, **python_env(options.build), "KERAS_BACKEND": "jax", "DS_BUILD_OPS": "0"}
+    names = options.only.split(",") if options.only else list(ADAPTERS)
+    rows = {name: samples_of(options.python, environment, name, ADAPTERS[name], options.repeat) for name in names}
+    print(f"{time.strftime('%Y-%m-%d')}, {json.dumps(machine())}, medians of {options.repeat}")
+    medians = {name: statistics.median(row) for name, row in rows.items() if isinstance(row, list)}
+    for name, row in rows.items():
+        limit = LIMITS_MS.get(name, ADAPTER_MS)
+        if name not in medians:
+            print(f"{name:20} skipped: {row}")
+        else:
+            print(f"{name:20} {medians[name]:8.1f} ms   limit {limit:.0f} ms{'   OVER' if medians[name] > limit else ''}")
+    write_json(options.json, {"date": time.strftime("%Y-%m-%d"), "machine": machine(), "repeat": options.repeat, "medians_ms": medians,
+                              "samples_ms": {name: rows[name] for name in medians},
+                              "skipped": {name: row for name, row in rows.items() if name not in medians}})
+
+
+if __name__ == "__main__":
+    sys.path.insert(0, str(Path(__file__).resolve().parent))
+    main()
