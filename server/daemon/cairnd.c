@@ -3,6 +3,7 @@
  * cairnd: command line, configuration and log, then daemon_run(). Exit statuses are those of the
  * error table.
  */
+#include "base/build_id.h"
 #include "base/check.h"
 #include "base/log.h"
 #include "base/plain.h"
@@ -155,7 +156,7 @@ int main(int argc, char **argv)
         usage(stdout);
         return 0;
     case ACTION_VERSION:
-        printf("cairnd %s\n", CAIRN_VERSION);
+        printf("cairnd %s (build %s)\n", CAIRN_VERSION, build_id);
         return 0;
     case ACTION_PRINT:
         config_print(&config, stdout);

@@ -431,6 +431,12 @@ class Commands(Case):
         self.assert_whole(daemon, {(1, 1)})
         group.end()
 
+    def test_the_build_names_its_sources(self):
+        build = cairn_json("version")["build"]
+        self.assertRegex(build, r"^([0-9a-f]{40}(-dirty)?|content-[0-9a-f]{40})$")
+        said = subprocess.run([BIN / "cairnd", "--version"], stdout=subprocess.PIPE, text=True, check=True).stdout
+        self.assertIn(f"(build {build})", said)
+
     def test_exit_statuses(self):
         store = ("--store", f"dir:{self.server.store}")
         for status, words in (
