@@ -368,7 +368,7 @@ def install_package(python, build):
     say(f"installing the Python package into {site}")
     pip = [python, "-m", "pip", "install", "-q", "--no-deps", "--upgrade", "--target", site]
     done = subprocess.run([*pip, "--no-build-isolation", "--config-settings", f"build-dir={build / 'bench-python-build'}",
-                           SOURCE / "client/python"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+                           SOURCE], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     if done.returncode != 0:
         raise SystemExit(f"bench: the package did not build (it needs scikit-build-core in {python}):\n"
                          + done.stdout[-3000:])

@@ -38,7 +38,9 @@ endif()
 # PIE by CMAKE_POSITION_INDEPENDENT_CODE. nodlopen is for programs only (cairn_program): libcairn is
 # loaded with dlopen by Python.
 if(CAIRN_HARDEN)
+    # Where the tree and the build folder lie does not show in what is shipped: the same sources give the same bytes.
     target_compile_options(cairn_abi INTERFACE
+        "-ffile-prefix-map=${PROJECT_BINARY_DIR}=build" "-ffile-prefix-map=${PROJECT_SOURCE_DIR}=cairn-${PROJECT_VERSION}"
         -U_FORTIFY_SOURCE -D_FORTIFY_SOURCE=3 -fstack-clash-protection -fstack-protector-strong
         -ftrivial-auto-var-init=zero
         $<$<STREQUAL:${CMAKE_SYSTEM_PROCESSOR},x86_64>:-fcf-protection=full>)

@@ -41,7 +41,7 @@ int convert_refuse(struct cli *cli, const char *what, struct diag *diag)
     buf_printf(
         &buf,
         "cairn itself reads and writes only safetensors; %s are converted by cairn-convert, which "
-        "is installed with the Python package (pip install ./client/python); run: cairn-convert %s",
+        "is installed with the Python package (see docs/install.md); run: cairn-convert %s",
         what, cli->command->name);
     for (int i = 1; i < cli->word_count; i++) {
         if (i != cli->command_at) {
