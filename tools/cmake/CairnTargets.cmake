@@ -83,7 +83,8 @@ function(cairn_layer name)
 endfunction()
 
 # cairn_program(NAME SOURCES a.c ... [LIBS cairn_x ...] [INSTALL bin|sbin])
-# An executable. INSTALL puts it into the package; without it the program is for tests and examples.
+# An executable. INSTALL puts it into a package (bin: the client's, sbin: the server's); without it the program is for tests
+# and examples.
 function(cairn_program name)
     cmake_parse_arguments(PARSE_ARGV 1 arg "" "INSTALL" "SOURCES;LIBS")
     if(arg_UNPARSED_ARGUMENTS)
@@ -99,9 +100,9 @@ function(cairn_program name)
         target_link_options(${name} PRIVATE -Wl,-z,nodlopen)
     endif()
     if(arg_INSTALL STREQUAL "bin")
-        install(TARGETS ${name} RUNTIME DESTINATION "${CMAKE_INSTALL_BINDIR}")
+        install(TARGETS ${name} RUNTIME DESTINATION "${CMAKE_INSTALL_BINDIR}" COMPONENT client)
     elseif(arg_INSTALL STREQUAL "sbin")
-        install(TARGETS ${name} RUNTIME DESTINATION "${CMAKE_INSTALL_SBINDIR}")
+        install(TARGETS ${name} RUNTIME DESTINATION "${CMAKE_INSTALL_SBINDIR}" COMPONENT server)
     elseif(arg_INSTALL)
         message(FATAL_ERROR "cairn_program(${name}): INSTALL is bin or sbin")
     endif()
