@@ -7,12 +7,16 @@ function(stage_package folder name)
     file(MAKE_DIRECTORY "${doc}")
     file(WRITE "${doc}/copyright"
         "Format: https://www.debian.org/doc/packaging-manuals/copyright-format/1.0/\nUpstream-Name: cairn\n\n"
-        "Files: *\nCopyright: the authors of Cairn\nLicense: Apache-2.0\n"
+        "Files: *\nCopyright: 2026 the authors of Cairn\nLicense: Apache-2.0\n"
         " On Debian systems the text of the license is in /usr/share/common-licenses/Apache-2.0.\n")
     cmake_path(GET CPACK_RESOURCE_FILE_LICENSE PARENT_PATH tree)
     file(COPY_FILE "${tree}/CHANGELOG.md" "${doc}/changelog")
+    string(TIMESTAMP date "%a, %d %b %Y %H:%M:%S +0000" UTC)
+    file(WRITE "${doc}/changelog.Debian"
+        "cairn (${CPACK_PACKAGE_VERSION}-${CPACK_DEBIAN_PACKAGE_RELEASE}) unstable; urgency=medium\n\n"
+        "  * See changelog.gz.\n\n -- ${CPACK_PACKAGE_CONTACT}  ${date}\n")
     file(GLOB_RECURSE plain "${folder}/usr/share/man/*")
-    execute_process(COMMAND gzip -9nf "${doc}/changelog" ${plain} COMMAND_ERROR_IS_FATAL ANY)
+    execute_process(COMMAND gzip -9nf "${doc}/changelog" "${doc}/changelog.Debian" ${plain} COMMAND_ERROR_IS_FATAL ANY)
     file(GLOB_RECURSE plain "${doc}/*" "${folder}/usr/share/man/*")
     file(CHMOD ${plain} FILE_PERMISSIONS OWNER_READ OWNER_WRITE GROUP_READ WORLD_READ)
 endfunction()
