@@ -14,6 +14,7 @@
 #include "daemon/upkeep.h"
 #include "env/prompt.h"
 #include "hash/hash.h"
+#include "net/stream.h"
 #include "obs/obs.h"
 #include "pipeline/encode_pool.h"
 #include "session/server.h"
@@ -306,6 +307,11 @@ static void show_obs(struct daemon *daemon, bool ready)
 {
     struct metrics_source source = {
         .loop = daemon->loop, .server = daemon->server, .begun_wall_ns = daemon->begun_wall_ns};
+    if (daemon->config->tls_cert[0] != '\0') {
+        /* The listeners have read it. If it has gone since, there is no such metric. */
+        err_ignore(
+            tls_certificate_ends(daemon->config->tls_cert, &source.certificate_ends_s, NULL));
+    }
     if (ready) {
         source.catalog = daemon->catalog;
         source.retain = daemon->retain;

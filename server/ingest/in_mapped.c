@@ -501,6 +501,7 @@ static int enter(struct in_object *object, const struct msg_describe *describe,
     write->parts_left = 1;
     list_init(&write->digest_link);
     in_object_enter(object, &write->base, data);
+    object->writer->ingest->bytes_mapped += describe->bytes;
     *ret = write;
     return 0;
 }

@@ -65,6 +65,8 @@ void ingest_progress(const struct ingest *ingest,
 
 uint64_t ingest_bytes_in(const struct ingest *ingest) { return ingest->bytes_in; }
 
+uint64_t ingest_bytes_mapped(const struct ingest *ingest) { return ingest->bytes_mapped; }
+
 /* --- life of a writer ----------------------------------------------------------------------- */
 
 static void drop_objects(struct writer *writer)

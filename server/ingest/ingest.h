@@ -42,6 +42,8 @@ int MUST_USE ingest_new(const struct ingest_options *options, struct ingest **re
 void ingest_close(struct ingest *ingest, void (*idle)(void *user), void *user);
 void ingest_free(struct ingest *ingest);
 uint64_t ingest_bytes_in(const struct ingest *ingest);
+/* The part of it that was read from arenas that clients handed over. */
+uint64_t ingest_bytes_mapped(const struct ingest *ingest);
 /* Progress of one writer of an open save, for people. */
 struct ingest_row {
     const struct run_name *run; /* borrowed during the call */

@@ -25,8 +25,8 @@ struct ingest {
     struct work_pool *pool;
     struct credit *credit;
     struct list writers;
-    uint32_t pending; /* writers and requests that exist */
-    uint64_t bytes_in;
+    uint32_t pending;                /* writers and requests that exist */
+    uint64_t bytes_in, bytes_mapped; /* bytes_mapped: the part of bytes_in that lay in arenas */
     struct loop *loop;
     /* of in_mapped.c: */
     uint32_t mapped_writes, mapped_digests; /* under way */

@@ -166,6 +166,37 @@ static void write_runs(const struct metrics_source *source, struct expose *expos
         run_name_format(runs[i].name, name);
         labelled(expose, "run", name, runs[i].commit_step);
     }
+    begin(expose, FAMILY_GAUGE, "cairn_run_ranks",
+          "Ranks of a live run that are connected to this server.");
+    for (size_t i = 0; i < count; i++) {
+        run_name_format(runs[i].name, name);
+        labelled(expose, "run", name, server_run_ranks(source->server, runs[i].name));
+    }
+}
+
+/* Writes what each project stores. Their number is bounded, so that the answer stays small. */
+static void write_projects(const struct metrics_source *source, struct expose *expose)
+{
+    struct project_totals projects[METRICS_PROJECTS_MAX];
+    size_t count = 0;
+    for (size_t at = 0; count < METRICS_PROJECTS_MAX; count++) {
+        if (!catalog_next_project(source->catalog, &at, &projects[count])) {
+            break;
+        }
+    }
+    begin(
+        expose, FAMILY_GAUGE, "cairn_project_stored_bytes",
+        "Bytes that the checkpoints of a project have added to the store, forgotten ones included; "
+        "at most 256 projects have series.");
+    for (size_t i = 0; i < count; i++) {
+        labelled(expose, "project", projects[i].project, projects[i].stored_bytes);
+    }
+    begin(expose, FAMILY_GAUGE, "cairn_project_forgotten_bytes",
+          "Upper bound of the bytes that garbage collection can reclaim from the forgotten "
+          "checkpoints of a project.");
+    for (size_t i = 0; i < count; i++) {
+        labelled(expose, "project", projects[i].project, projects[i].forgotten.bytes);
+    }
 }
 
 static void write_server(const struct server *server, struct expose *expose)
@@ -176,6 +207,10 @@ static void write_server(const struct server *server, struct expose *expose)
           stats.sessions);
     counter(expose, "cairn_ingest_bytes", "Bytes of payload that clients sent or handed over.",
             stats.bytes_in);
+    counter(
+        expose, "cairn_ingest_mapped_bytes",
+        "Bytes of that payload that were read from arenas which clients on this host handed over.",
+        stats.bytes_mapped);
     counter(expose, "cairn_restore_bytes", "Bytes of payload that clients read.", stats.bytes_out);
     gauge(expose, "cairn_buffers_free", "Bytes of payload buffers that are free.",
           stats.buffers_free);
@@ -338,6 +373,11 @@ void metrics_write(const struct metrics_source *source, const struct metrics_usa
            source->begun_wall_ns);
     counter(expose, "cairn_log_dropped_lines", "Lines of the log that could not be written.",
             log_dropped());
+    if (source->certificate_ends_s != 0) {
+        moment(expose, "cairn_certificate_expiry_timestamp_seconds",
+               "Time at which the server's certificate expires.",
+               source->certificate_ends_s * INT64_C(1000000000));
+    }
     write_health(usage, expose);
     if (!source->catalog) {
         write_usage(usage, expose);
@@ -349,6 +389,7 @@ void metrics_write(const struct metrics_source *source, const struct metrics_usa
     write_saves(counts, expose);
     write_totals(source, expose);
     write_runs(source, expose);
+    write_projects(source, expose);
     write_records(counts, expose);
     write_server(source->server, expose);
     if (source->scrub) {

@@ -15,7 +15,7 @@
 #include "session/server.h"
 #include "store/wrap/store_wrap.h"
 
-enum { METRICS_RUNS_MAX = 256, METRICS_RUN_HOURS = 48 };
+enum { METRICS_RUNS_MAX = 256, METRICS_RUN_HOURS = 48, METRICS_PROJECTS_MAX = 256 };
 
 /* The objects that metrics are read from. Borrowed; NULL if the daemon has no such object. */
 struct metrics_source {
@@ -27,6 +27,7 @@ struct metrics_source {
     const struct retain *retain;
     const struct store_counts *store; /* required with a catalog */
     int64_t begun_wall_ns;
+    int64_t certificate_ends_s; /* in seconds since 1970; 0 without TLS */
 };
 /* The facts that had to be asked of the store. */
 struct metrics_usage {

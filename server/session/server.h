@@ -99,8 +99,11 @@ void server_health(struct server *server, const struct store_usage *usage, struc
 struct server_stats {
     uint32_t sessions, saves_open;
     uint64_t buffers_free, buffers_total, bytes_in, bytes_out;
+    uint64_t bytes_mapped;  /* the part of bytes_in that was read from clients' arenas */
     uint64_t message_bytes; /* used bytes of message_bytes_total */
 };
 void server_stats(const struct server *server, struct server_stats *ret);
+/* Returns how many ranks are connected to a run. */
+uint32_t server_run_ranks(const struct server *server, const struct run_name *run);
 
 #endif

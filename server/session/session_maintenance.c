@@ -244,6 +244,8 @@ void server_stats(const struct server *server, struct server_stats *ret)
                                  .buffers_free = pool_free_count(server->credit.pool),
                                  .buffers_total = pool_count(server->credit.pool),
                                  .bytes_in = server->ingest ? ingest_bytes_in(server->ingest) : 0,
+                                 .bytes_mapped =
+                                     server->ingest ? ingest_bytes_mapped(server->ingest) : 0,
                                  .bytes_out = server->bytes_out,
                                  .message_bytes = server->message_bytes};
     list_each (node, &server->sessions) {
