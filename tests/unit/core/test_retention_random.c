@@ -443,7 +443,18 @@ static void compare(void)
     scratch_fini(&scratch);
 }
 
-static void random_histories(void **ret)
+static int after(void **ret)
+{
+    if (world.seed != 0) {
+        fprintf(stderr, "random histories: to replay, CAIRN_SEED=%" PRIu64 " and this test\n",
+                world.seed);
+    }
+    return 0;
+}
+
+#define SETUP_TEST(name) FIXTURE_TEST(name, NULL, after, void *unused)
+
+SETUP_TEST(random_histories)
 {
     const char *one = getenv("CAIRN_SEED");
     uint64_t first = one != NULL ? strtoull(one, NULL, 10) : 1;
@@ -459,16 +470,3 @@ static void random_histories(void **ret)
            errors);
     assert_true(count == 1 || (forgotten > count && errors > count / 100));
 }
-
-static int after(void **ret)
-{
-    if (world.seed != 0) {
-        fprintf(stderr, "random histories: to replay, CAIRN_SEED=%" PRIu64 " and this test\n",
-                world.seed);
-    }
-    return 0;
-}
-
-static const struct CMUnitTest tests[] = {cmocka_unit_test_teardown(random_histories, after)};
-
-UNIT_TEST_MAIN(tests)

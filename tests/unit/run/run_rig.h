@@ -59,7 +59,7 @@ void rig_fini(struct rig *rig);
 int rig_setup(void **state);
 int rig_setup_stopped(void **state);
 int rig_teardown(void **state);
-#define RIG_TEST(name) cmocka_unit_test_setup_teardown(name, rig_setup, rig_teardown)
+#define RIG_TEST(name) FIXTURE_TEST(name, rig_setup, rig_teardown, struct rig *rig)
 struct catalog *rig_catalog_new(struct rig *rig); /* a second one on the same store */
 void rig_catalog_close(struct rig *rig, struct catalog *catalog);
 void rig_until(struct rig *rig,

@@ -65,7 +65,9 @@ static int teardown(void **state)
     return 0;
 }
 
-static void test_too_small_a_budget_is_refused(void **state)
+#define SETUP_TEST(name) FIXTURE_TEST(name, setup, teardown, void *unused)
+
+TEST(test_too_small_a_budget_is_refused)
 {
     struct credit small;
     struct diag diag = DIAG_INIT;
@@ -73,7 +75,7 @@ static void test_too_small_a_budget_is_refused(void **state)
                      CAIRN_E_CONFIG);
 }
 
-static void test_everybody_gets_the_same(void **state)
+SETUP_TEST(test_everybody_gets_the_same)
 {
     for (unsigned i = 0; i < USERS; i++) {
         credit_want(&users[i].credit, 1000);
@@ -94,7 +96,7 @@ static void test_everybody_gets_the_same(void **state)
     }
 }
 
-static void test_alone_one_gets_no_more_than_its_share(void **state)
+SETUP_TEST(test_alone_one_gets_no_more_than_its_share)
 {
     credit_want(&users[0].credit, 1000);
     assert_int_equal(users[0].granted, BUFFERS / USERS);
@@ -108,19 +110,16 @@ static void test_alone_one_gets_no_more_than_its_share(void **state)
     assert_true(users[0].granted > BUFFERS / USERS);
 }
 
-static void test_want_inside_a_grant(void **state)
+SETUP_TEST(test_want_inside_a_grant)
 {
     users[0].use_again = &users[0];
     credit_want(&users[0].credit, 1);
     assert_int_equal(users[0].granted, 2);
 }
 
-static void test_nothing_granted_nothing_to_use(void **state)
-{
-    assert_null(credit_use(&users[0].credit));
-}
+SETUP_TEST(test_nothing_granted_nothing_to_use) { assert_null(credit_use(&users[0].credit)); }
 
-static void test_a_leaving_user_gives_back(void **state)
+SETUP_TEST(test_a_leaving_user_gives_back)
 {
     for (unsigned i = 0; i < USERS; i++) {
         credit_want(&users[i].credit, 2);
@@ -134,7 +133,7 @@ static void test_a_leaving_user_gives_back(void **state)
     credit_read_put(&credit, &users[0].credit, read.buffer);
 }
 
-static void test_reads_keep_to_the_share(void **state)
+SETUP_TEST(test_reads_keep_to_the_share)
 {
     struct read reads[16];
     for (unsigned i = 0; i < 16; i++) {
@@ -150,7 +149,7 @@ static void test_reads_keep_to_the_share(void **state)
     assert_int_equal(users[0].credit.reading, 0);
 }
 
-static void test_queued_reads_go_with_their_user(void **state)
+SETUP_TEST(test_queued_reads_go_with_their_user)
 {
     struct read reads[4];
     for (unsigned i = 0; i < 4; i++) {
@@ -166,16 +165,3 @@ static void test_queued_reads_go_with_their_user(void **state)
     }
     assert_int_equal(users[0].got, 2);
 }
-
-static const struct CMUnitTest tests[] = {
-    cmocka_unit_test(test_too_small_a_budget_is_refused),
-    cmocka_unit_test_setup_teardown(test_everybody_gets_the_same, setup, teardown),
-    cmocka_unit_test_setup_teardown(test_alone_one_gets_no_more_than_its_share, setup, teardown),
-    cmocka_unit_test_setup_teardown(test_want_inside_a_grant, setup, teardown),
-    cmocka_unit_test_setup_teardown(test_nothing_granted_nothing_to_use, setup, teardown),
-    cmocka_unit_test_setup_teardown(test_a_leaving_user_gives_back, setup, teardown),
-    cmocka_unit_test_setup_teardown(test_reads_keep_to_the_share, setup, teardown),
-    cmocka_unit_test_setup_teardown(test_queued_reads_go_with_their_user, setup, teardown),
-};
-
-UNIT_TEST_MAIN(tests)

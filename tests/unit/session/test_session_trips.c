@@ -124,7 +124,9 @@ static void save(uint32_t step)
     assert_int_equal(reply->msg.u.outcome.state, SAVE_COMMITTED);
 }
 
-static void test_a_small_save_waits_for_few_trips(void **state)
+#define SETUP_TEST(name) FIXTURE_TEST(name, setup, teardown, void *unused)
+
+SETUP_TEST(test_a_small_save_waits_for_few_trips)
 {
     assert_true(peer_login(&peer));
     save(1); /* makes the run as well */
@@ -139,9 +141,3 @@ static void test_a_small_save_waits_for_few_trips(void **state)
         assert_int_equal(the_slow->documents_read, 0);       /* the base is known from its save */
     }
 }
-
-static const struct CMUnitTest tests[] = {
-    cmocka_unit_test_setup_teardown(test_a_small_save_waits_for_few_trips, setup, teardown),
-};
-
-UNIT_TEST_MAIN(tests)

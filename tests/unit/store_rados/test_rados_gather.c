@@ -172,7 +172,9 @@ static int teardown(void **state)
     return 0;
 }
 
-static void test_small_writes_share_pieces(void **state)
+#define SETUP_TEST(name) FIXTURE_TEST(name, setup, teardown, void *unused)
+
+SETUP_TEST(test_small_writes_share_pieces)
 {
     submit_writes();
     await_gate(8);
@@ -193,7 +195,7 @@ static void test_small_writes_share_pieces(void **state)
     free(back);
 }
 
-static void test_a_failure_is_everybodys(void **state)
+SETUP_TEST(test_a_failure_is_everybodys)
 {
     submit_writes();
     await_gate(8);
@@ -211,7 +213,7 @@ static void test_a_failure_is_everybodys(void **state)
     assert_int_equal(run(&seal), CAIRN_E_IO);
 }
 
-static void test_an_object_goes_under_its_writers(void **state)
+SETUP_TEST(test_an_object_goes_under_its_writers)
 {
     submit_writes();
     await_gate(8);
@@ -227,11 +229,3 @@ static void test_an_object_goes_under_its_writers(void **state)
     struct store_req seal = {.op = STORE_SEAL};
     assert_int_equal(run(&seal), CAIRN_E_NOT_FOUND);
 }
-
-static const struct CMUnitTest tests[] = {
-    cmocka_unit_test_setup_teardown(test_small_writes_share_pieces, setup, teardown),
-    cmocka_unit_test_setup_teardown(test_a_failure_is_everybodys, setup, teardown),
-    cmocka_unit_test_setup_teardown(test_an_object_goes_under_its_writers, setup, teardown),
-};
-
-UNIT_TEST_MAIN(tests)
