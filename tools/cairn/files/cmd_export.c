@@ -11,7 +11,6 @@
 #include "base/digits.h"
 #include "base/glob.h"
 
-#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 

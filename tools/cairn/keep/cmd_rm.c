@@ -8,7 +8,6 @@
 #include "base/digits.h"
 #include "system/maintenance.h"
 
-#include <inttypes.h>
 #include <string.h>
 #include <unistd.h>
 

@@ -7,7 +7,6 @@
 #include "base/check.h"
 #include "core/retention.h"
 
-#include <inttypes.h>
 #include <pwd.h>
 #include <string.h>
 #include <unistd.h>

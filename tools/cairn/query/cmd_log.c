@@ -10,7 +10,6 @@
 #include "base/glob.h"
 #include "policy/policy.h"
 
-#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
