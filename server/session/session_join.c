@@ -227,8 +227,7 @@ static void read_record(struct request *request)
     if (!run) {
         session->joining = false;
         timer_stop(&session->patience);
-        request_error(request, CAIRN_E_NO_MEMORY, NULL);
-        request_free(request);
+        request_end(request, CAIRN_E_NO_MEMORY, NULL, NULL);
         return;
     }
     if (session->run) {
@@ -268,8 +267,7 @@ static void on_looked(struct catalog_refresh *look)
     session->joining = false;
     timer_stop(&session->patience);
     session_log(session, LOG_WARN, "join refused", diag_text(&diag, status));
-    request_error(request, status, &diag);
-    request_free(request);
+    request_end(request, status, NULL, &diag);
 }
 
 static void cancel_look(struct request *request)

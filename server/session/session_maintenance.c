@@ -374,16 +374,12 @@ static void cancel_server(struct request *request)
 
 /* Handles SERVER. The answer needs the store's usage, which is waited for no longer than
  * USAGE_PATIENCE_MS. */
-int session_on_server(struct session *session, uint32_t stream, const struct msg *msg,
-                      struct diag *diag)
+int session_ask_server(struct request *request, struct diag *why)
 {
+    (void)why;
+    struct session *session = request->session;
     struct server *server = session->server;
-    (void)diag;
     timer_stop(&session->login);
-    struct request *request = request_new(session, stream, msg);
-    if (!request) {
-        return 0;
-    }
     if (!server->options.catalog) {
         tell_server(request, NULL);
         request_free(request);
