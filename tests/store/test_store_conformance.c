@@ -10,22 +10,18 @@
 
 #include <stdio.h>
 
-static int setup(void **state)
+static void setup(struct bed *bed)
 {
-    struct bed *bed = calloc(1, sizeof(*bed));
-    assert_non_null(bed);
     enum bed_front front;
     enum bed_kind kind = bed_kind_parse(unit_test_argument(1), &front);
     bed_init(bed, kind, unit_test_argument(2), 1);
     bed->front = front;
     bed_open_ok(bed);
-    *state = bed;
-    return 0;
 }
 
 /* --- objects ---------------------------------------------------------------------------------- */
 
-#define BED_TEST(name) FIXTURE_TEST(name, setup, bed_teardown, struct bed *bed)
+#define BED_TEST(name) FIXTURE_TEST(name, setup, bed_fini, struct bed, bed)
 
 /* Goal: what is not sealed is seen by nobody. */
 BED_TEST(unsealed_objects_are_invisible)

@@ -15,6 +15,13 @@ const char *unit_test_argument(int number)
     return number < argument_count ? arguments[number] : "";
 }
 
+void *unit_test_fixture(size_t bytes)
+{
+    void *fixture = calloc(1, bytes);
+    assert_non_null(fixture);
+    return fixture;
+}
+
 void unit_test_add(struct unit_test *test)
 {
     struct unit_test **at = &first;

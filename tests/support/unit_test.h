@@ -24,21 +24,30 @@ struct unit_test {
 
 /* An argument of the program, from 1 on; "" if there is none. */
 const char *unit_test_argument(int number);
+void *unit_test_fixture(size_t bytes);
+static inline void unit_test_nothing(void) {}
 void unit_test_add(struct unit_test *test);
 void unit_test_group(CMFixtureFunction setup, CMFixtureFunction teardown);
 
-/* TEST(name) { ... } is a test that needs nothing. FIXTURE_TEST(name, setup, teardown, struct rig
- * *rig) { ... } is one between two functions, either of which may be NULL; it gets what the first
- * one left in *state. */
-#define TEST(name)                                                 \
-    static void name(void);                                        \
-    static void name##_run(void **state) { name(); }               \
-    UNIT_TEST_ROW(name##_row, #name, name##_run, NULL, NULL, NULL) \
+/* TEST(name) { ... } is a test that needs nothing. FIXTURE_TEST(name, setup, teardown, struct rig,
+ * rig) { ... } is one with a fixture of its own, which is zeroed memory between the two functions
+ * and lent to the test: void setup(struct rig *rig). SETUP_TEST(name, setup, teardown) { ... } is
+ * one whose fixture is in the file's own variables. */
+#define TEST(name) SETUP_TEST(name, unit_test_nothing, unit_test_nothing)
+#define SETUP_TEST(name, setup, teardown)            \
+    static void name(void);                          \
+    static void name##_run(void **state) { name(); } \
+    UNIT_TEST_ENDS(name, setup(), teardown())        \
     static void name(void)
-#define FIXTURE_TEST(name, setup, teardown, parameter)                  \
-    UNIT_TEST_BODY(name, parameter)                                     \
-    UNIT_TEST_ROW(name##_row, #name, name##_run, setup, teardown, NULL) \
-    static void name(parameter)
+#define FIXTURE_TEST(name, setup, teardown, type, variable)               \
+    UNIT_TEST_BODY(name, type *variable)                                  \
+    UNIT_TEST_ENDS(name, setup(*state = unit_test_fixture(sizeof(type))), \
+                   (teardown(*state), free(*state)))                      \
+    static void name(type *variable)
+#define UNIT_TEST_ENDS(name, begin, end)                       \
+    static int name##_begin(void **state) { return begin, 0; } \
+    static int name##_end(void **state) { return end, 0; }     \
+    UNIT_TEST_ROW(name##_row, #name, name##_run, name##_begin, name##_end, NULL)
 
 /* The two parts of a test that runs several times, each time from another initial *state. */
 #define UNIT_TEST_BODY(name, parameter) \

@@ -24,23 +24,21 @@ static void keep(void *user, enum log_level level, const char *line, size_t byte
     kept_level = level;
 }
 
-static int set_up(void **state)
+static void set_up(void)
 {
     kept[0] = '\0';
     log_set_sink(keep, kept);
-    return 0;
 }
 
-static int tear_down(void **state)
+static void tear_down(void)
 {
     log_set_sink(NULL, NULL);
     log_setup(LOG_INFO, LOG_TEXT);
-    return 0;
 }
 
-#define SETUP_TEST(name) FIXTURE_TEST(name, set_up, tear_down, void *unused)
+#define FIXED_TEST(name) SETUP_TEST(name, set_up, tear_down)
 
-SETUP_TEST(test_text_line)
+FIXED_TEST(test_text_line)
 {
     log_setup(LOG_INFO, LOG_TEXT);
     LOG(LOG_WARN, "commit", "checkpoint committed", ls("run", "p/r"), lu("step", 5),
@@ -54,7 +52,7 @@ SETUP_TEST(test_text_line)
                         "path=\"a b\\\"c\" empty=\"\"");
 }
 
-SETUP_TEST(test_json_line)
+FIXED_TEST(test_json_line)
 {
     log_setup(LOG_INFO, LOG_JSON);
     LOG(LOG_INFO, "c", "m", ls("s", "x\ty\n\x01"), lu("u", UINT64_MAX),
@@ -65,7 +63,7 @@ SETUP_TEST(test_json_line)
     assert_int_equal(kept[0], '{');
 }
 
-SETUP_TEST(test_level_is_obeyed)
+FIXED_TEST(test_level_is_obeyed)
 {
     log_setup(LOG_WARN, LOG_TEXT);
     LOG(LOG_INFO, "c", "not this");
@@ -75,7 +73,7 @@ SETUP_TEST(test_level_is_obeyed)
     assert_non_null(strstr(kept, "error c: this"));
 }
 
-SETUP_TEST(test_invalid_utf8_is_replaced)
+FIXED_TEST(test_invalid_utf8_is_replaced)
 {
     log_setup(LOG_INFO, LOG_JSON);
     /* a lone continuation, an overlong form, a surrogate, above U+10FFFF, a cut character */
@@ -90,7 +88,7 @@ SETUP_TEST(test_invalid_utf8_is_replaced)
 }
 
 /* For lengths around the capacity: the field is whole or absent, and the line ends as it must. */
-SETUP_TEST(test_long_value_leaves_the_line_whole)
+FIXED_TEST(test_long_value_leaves_the_line_whole)
 {
     log_setup(LOG_INFO, LOG_JSON);
     char *value = malloc(20001);
@@ -115,7 +113,7 @@ SETUP_TEST(test_long_value_leaves_the_line_whole)
     free(value);
 }
 
-SETUP_TEST(test_words_are_parsed)
+FIXED_TEST(test_words_are_parsed)
 {
     enum log_level level = LOG_INFO;
     enum log_format format = LOG_TEXT;
@@ -130,7 +128,7 @@ SETUP_TEST(test_words_are_parsed)
 
 /* A pipe in the place of stderr: whole lines, the priority under systemd, and a count of lost
  * lines. */
-SETUP_TEST(test_stderr)
+FIXED_TEST(test_stderr)
 {
     int ends[2];
     int saved = dup(STDERR_FILENO);

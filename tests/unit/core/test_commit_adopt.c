@@ -28,7 +28,8 @@ static struct event adopt_event(uint8_t token, struct ckpt_id id, struct ckpt_id
 
 static int adopt(struct core_fixture *f, struct event event) { return core_run(f, &event); }
 
-#define CORE_TEST(name) FIXTURE_TEST(name, core_setup, core_teardown, struct core_fixture *f)
+#define CORE_TEST(name) \
+    FIXTURE_TEST(name, core_fixture_init, core_fixture_fini, struct core_fixture, f)
 
 CORE_TEST(test_a_whole_record_is_made_again)
 {

@@ -11,12 +11,11 @@
 
 static const struct actor alone = {.token = 1, .world_size = 1};
 
-static int setup(void **ret)
+static void setup(struct core_fixture *f)
 {
-    core_setup(ret);
-    core_save(*ret, &alone, 10);
-    core_save(*ret, &alone, 20);
-    return 0;
+    core_fixture_init(f);
+    core_save(f, &alone, 10);
+    core_save(f, &alone, 20);
 }
 
 static struct event note_event(struct selector selector)
@@ -48,7 +47,7 @@ static const struct entry_note *note_of(const struct core_fixture *f, uint64_t s
     return state_commit_find(&f->state, ID(1, step))->note;
 }
 
-#define CORE_TEST(name) FIXTURE_TEST(name, setup, core_teardown, struct core_fixture *f)
+#define CORE_TEST(name) FIXTURE_TEST(name, setup, core_fixture_fini, struct core_fixture, f)
 
 /* Goal: metrics are set and replaced by name, tags added and removed; each change is a version, the
  * same again is none. */

@@ -42,7 +42,8 @@ static void save_based(struct core_fixture *f, const struct actor *actor, uint64
     assert_int_equal(core_commit(f, id, event.u.open.open_id), 0);
 }
 
-#define CORE_TEST(name) FIXTURE_TEST(name, core_setup, core_teardown, struct core_fixture *f)
+#define CORE_TEST(name) \
+    FIXTURE_TEST(name, core_fixture_init, core_fixture_fini, struct core_fixture, f)
 
 /* Goal: the first save is full, the next one refers to the newest of its own term; every rank hears
  * of it, and the commit remembers. */

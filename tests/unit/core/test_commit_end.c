@@ -8,14 +8,13 @@
 
 static const struct actor both = {.token = 1, .world_size = 2};
 
-static int setup(void **ret)
+static void setup(struct core_fixture *f)
 {
-    core_setup(ret);
-    assert_int_equal(core_open(*ret, &both, 10, 77), 0);
-    return 0;
+    core_fixture_init(f);
+    assert_int_equal(core_open(f, &both, 10, 77), 0);
 }
 
-#define CORE_TEST(name) FIXTURE_TEST(name, setup, core_teardown, struct core_fixture *f)
+#define CORE_TEST(name) FIXTURE_TEST(name, setup, core_fixture_fini, struct core_fixture, f)
 
 /* Goal (I3): the same seal again changes nothing; another content of the same rank is refused. */
 CORE_TEST(seal_once)

@@ -11,13 +11,12 @@
 static const struct actor alone = {.token = 1, .world_size = 1};
 
 /* Steps 10 to 50 in term 1, each built on the one before. */
-static int setup(void **ret)
+static void setup(struct core_fixture *f)
 {
-    core_setup(ret);
+    core_fixture_init(f);
     for (uint64_t step = 10; step <= 50; step += 10) {
-        core_save(*ret, &alone, step);
+        core_save(f, &alone, step);
     }
-    return 0;
 }
 
 static struct event mark_event(enum event_kind kind, size_t count, const struct ckpt_id *ids)
@@ -73,7 +72,7 @@ static const struct state_commit *known(const struct core_fixture *f, uint64_t s
     return state_commit_known(&f->state, ID(1, step));
 }
 
-#define CORE_TEST(name) FIXTURE_TEST(name, setup, core_teardown, struct core_fixture *f)
+#define CORE_TEST(name) FIXTURE_TEST(name, setup, core_fixture_fini, struct core_fixture, f)
 
 /* Goal: a batch does what it may in one chain entry, which says who and why; what it may not stays
  * and is named. */

@@ -11,7 +11,8 @@
 
 static const struct actor first = {.token = 1, .world_size = 2};
 
-#define CORE_TEST(name) FIXTURE_TEST(name, core_setup, core_teardown, struct core_fixture *f)
+#define CORE_TEST(name) \
+    FIXTURE_TEST(name, core_fixture_init, core_fixture_fini, struct core_fixture, f)
 
 /* Goal: the first open of a run makes info, term 1 and the opening in one update. */
 CORE_TEST(first_open_creates_run_and_term)

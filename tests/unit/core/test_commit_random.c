@@ -514,17 +514,16 @@ static void report_seed(void)
             sim.seed);
 }
 
-static int after(void **ret)
+static void after(void)
 {
     if (sim.seed != 0) {
         report_seed();
     }
-    return 0;
 }
 
-#define SETUP_TEST(name) FIXTURE_TEST(name, NULL, after, void *unused)
+#define FIXED_TEST(name) SETUP_TEST(name, unit_test_nothing, after)
 
-SETUP_TEST(random_event_orders)
+FIXED_TEST(random_event_orders)
 {
     const char *one = getenv("CAIRN_SEED"), *many = getenv("CAIRN_SEEDS");
     uint64_t first = one != NULL ? strtoull(one, NULL, 10) : 1;

@@ -13,13 +13,12 @@ static const struct actor first = {.token = 1, .world_size = 1};
 static const int64_t day_ns = INT64_C(86400000000000);
 
 /* Steps 10 to 50 in term 1, each built on the one before. */
-static int setup(void **ret)
+static void setup(struct core_fixture *f)
 {
-    core_setup(ret);
+    core_fixture_init(f);
     for (uint64_t step = 10; step <= 50; step += 10) {
-        core_save(*ret, &first, step);
+        core_save(f, &first, step);
     }
-    return 0;
 }
 
 static struct event remove_event(void)
@@ -50,8 +49,9 @@ static size_t kept_count(const struct core_fixture *f)
     return count;
 }
 
-#define CORE_TEST(name)       FIXTURE_TEST(name, setup, core_teardown, struct core_fixture *f)
-#define OTHER_CORE_TEST(name) FIXTURE_TEST(name, core_setup, core_teardown, struct core_fixture *f)
+#define CORE_TEST(name) FIXTURE_TEST(name, setup, core_fixture_fini, struct core_fixture, f)
+#define EMPTY_TEST(name) \
+    FIXTURE_TEST(name, core_fixture_init, core_fixture_fini, struct core_fixture, f)
 
 CORE_TEST(test_everything_is_forgotten_and_the_chain_says_who)
 {
@@ -174,7 +174,7 @@ CORE_TEST(test_a_save_on_an_old_copy_is_fenced)
     assert_int_equal(core_open(f, &first, 60, 7), CAIRN_E_FENCED);
 }
 
-OTHER_CORE_TEST(test_a_run_without_checkpoints)
+EMPTY_TEST(test_a_run_without_checkpoints)
 {
     assert_int_equal(remove_run(f), CAIRN_E_NOT_FOUND);
     assert_int_equal(core_open(f, &first, 10, 7), 0);

@@ -11,16 +11,16 @@ static const struct actor r0 = {.token = 5, .rank = 0, .world_size = 2};
 static const struct actor r1 = {.token = 5, .rank = 1, .world_size = 2};
 static const struct actor trainer = {.token = 1, .world_size = 1};
 
-static int setup_saved(void **ret)
+static void setup_saved(struct core_fixture *f)
 {
-    core_setup(ret);
+    core_fixture_init(f);
     for (uint64_t step = 10; step <= 30; step += 10) {
-        core_save(*ret, &trainer, step);
+        core_save(f, &trainer, step);
     }
-    return 0;
 }
 
-#define EMPTY_TEST(name) FIXTURE_TEST(name, core_setup, core_teardown, struct core_fixture *f)
+#define EMPTY_TEST(name) \
+    FIXTURE_TEST(name, core_fixture_init, core_fixture_fini, struct core_fixture, f)
 
 /* Goal: a run without a checkpoint is proven empty, for all ranks, also when one is saved in
  * between. */
@@ -39,7 +39,7 @@ EMPTY_TEST(empty_run)
     assert_ckpt(f->verdict.id, 1, 10);
 }
 
-#define CORE_TEST(name) FIXTURE_TEST(name, setup_saved, core_teardown, struct core_fixture *f)
+#define CORE_TEST(name) FIXTURE_TEST(name, setup_saved, core_fixture_fini, struct core_fixture, f)
 
 /* Goal: the first rank resolves, later ones get the same; done only when all have reported OK. */
 CORE_TEST(all_ranks_the_same)

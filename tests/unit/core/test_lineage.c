@@ -10,13 +10,12 @@
 static const struct actor trainer = {.token = 1, .world_size = 1};
 
 /* Term 1 saves 10 to 50. */
-static int setup(void **ret)
+static void setup(struct core_fixture *f)
 {
-    core_setup(ret);
+    core_fixture_init(f);
     for (uint64_t step = 10; step <= 50; step += 10) {
-        core_save(*ret, &trainer, step);
+        core_save(f, &trainer, step);
     }
-    return 0;
 }
 
 static bool on_lineage(const struct core_fixture *f, uint64_t term, uint64_t step)
@@ -24,7 +23,7 @@ static bool on_lineage(const struct core_fixture *f, uint64_t term, uint64_t ste
     return state_commit_find(&f->state, ID(term, step))->on_lineage;
 }
 
-#define CORE_TEST(name) FIXTURE_TEST(name, setup, core_teardown, struct core_fixture *f)
+#define CORE_TEST(name) FIXTURE_TEST(name, setup, core_fixture_fini, struct core_fixture, f)
 
 /* Goal: resuming from an older step and saving the same steps again conflicts with nothing; the old
  * branch is superseded as soon as the new one has a commit, not before. */

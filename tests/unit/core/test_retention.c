@@ -29,19 +29,13 @@ struct bed {
 
 static struct bed bed;
 
-static int setup(void **ret)
+static void setup(void)
 {
     memset(&bed, 0, sizeof(bed));
     scratch_init(&bed.scratch, MIB(1));
-    *ret = &bed;
-    return 0;
 }
 
-static int teardown(void **ret)
-{
-    scratch_fini(&bed.scratch);
-    return 0;
-}
+static void teardown(void) { scratch_fini(&bed.scratch); }
 
 static int64_t at(const char *text)
 {
@@ -132,10 +126,10 @@ static void two_years(void)
     add("2026-01-01 00:10");
 }
 
-#define SETUP_TEST(name) FIXTURE_TEST(name, setup, teardown, void *unused)
+#define FIXED_TEST(name) SETUP_TEST(name, setup, teardown)
 
 /* Goal: each counting rule for itself, with the oldest rule where counts are left. */
-SETUP_TEST(counting_rules)
+FIXED_TEST(counting_rules)
 {
     two_years();
     rule("keep-last", "2");
@@ -164,7 +158,7 @@ SETUP_TEST(counting_rules)
 
 /* Goal: spans look back from the newest one that is not in the future; a day that a month has not
  * runs over; what is in the future is kept. */
-SETUP_TEST(within_rules)
+FIXED_TEST(within_rules)
 {
     add("2026-03-02 12:00");
     add("2026-03-03 12:00");
@@ -185,7 +179,7 @@ SETUP_TEST(within_rules)
 }
 
 /* Goal: future ones never go by a within rule, and do not move where it begins. */
-SETUP_TEST(future_ones)
+FIXED_TEST(future_ones)
 {
     add("2026-01-01 12:00");
     add("2026-01-09 12:00");
@@ -207,7 +201,7 @@ SETUP_TEST(future_ones)
 
 /* Goal: one that was committed while a clock was ahead stops no rule once the newest is right
  * again, takes no place that a right one would have had in time, and goes like any other. */
-SETUP_TEST(future_ones_in_the_middle)
+FIXED_TEST(future_ones_in_the_middle)
 {
     add("2026-01-08 12:00");
     add("2026-01-09 12:00");
@@ -235,7 +229,7 @@ SETUP_TEST(future_ones_in_the_middle)
 }
 
 /* Goal: a clock that jumps moves nothing in the order. */
-SETUP_TEST(clock_jumps)
+FIXED_TEST(clock_jumps)
 {
     add("2026-01-05 12:00");
     add("1970-01-01 00:00");
@@ -249,7 +243,7 @@ SETUP_TEST(clock_jumps)
 }
 
 /* Goal: what was kept once by "every" stays kept, whatever went in between. */
-SETUP_TEST(every_rules)
+FIXED_TEST(every_rules)
 {
     add("2026-01-05 00:00");
     add("2026-01-05 05:00");
@@ -267,7 +261,7 @@ SETUP_TEST(every_rules)
 }
 
 /* Goal: NaN never wins, what has no metric is not judged, of equal ones the newer one stays. */
-SETUP_TEST(best_rules)
+FIXED_TEST(best_rules)
 {
     add("2026-01-01 00:00"), note(0.5, NULL);
     add("2026-01-01 01:00"), note(NAN, NULL);
@@ -292,7 +286,7 @@ SETUP_TEST(best_rules)
 
 /* Goal: lists are OR-ed, tags in a list AND-ed; the empty list means those without a tag; a policy
  * that keeps nothing is refused. */
-SETUP_TEST(tag_rules)
+FIXED_TEST(tag_rules)
 {
     add("2026-01-01 00:00"), note(0, "best");
     add("2026-01-01 01:00"), note(0, "keep");
@@ -317,7 +311,7 @@ SETUP_TEST(tag_rules)
 
 /* Goal: a comma and a backslash may be part of a tag, and the policy's text is read back as it is.
  */
-SETUP_TEST(tags_with_commas)
+FIXED_TEST(tags_with_commas)
 {
     char text[256];
     add("2026-01-01 00:00"), note(0, "lr=0,1");
@@ -336,7 +330,7 @@ SETUP_TEST(tags_with_commas)
 
 /* Goal: days, weeks and hours are those of the zone, also where summer time ends: that day has 25
  * hours, and the hour from 2 to 3 comes twice. */
-SETUP_TEST(days_of_a_zone)
+FIXED_TEST(days_of_a_zone)
 {
     add("2025-10-25 22:30"); /* Sunday the 26th, 0:30 in Berlin */
     add("2025-10-26 00:30"); /* 2:30, summer time */
@@ -364,7 +358,7 @@ SETUP_TEST(days_of_a_zone)
 }
 
 /* Goal: the day on which summer time begins has 23 hours. */
-SETUP_TEST(a_short_day)
+FIXED_TEST(a_short_day)
 {
     add("2025-03-29 22:30"); /* the 29th, 23:30 in Berlin */
     add("2025-03-29 23:30"); /* Sunday the 30th, 0:30 */
@@ -381,7 +375,7 @@ SETUP_TEST(a_short_day)
 }
 
 /* Goal: branches do not count; their ends stay for a time from when they were left behind. */
-SETUP_TEST(branches)
+FIXED_TEST(branches)
 {
     add("2026-01-01 00:00");
     struct retention_item *middle = add("2026-01-01 01:00"), *tip = add("2026-01-01 02:00");
@@ -410,7 +404,7 @@ SETUP_TEST(branches)
 
 /* Goal: a lineage that has just begun keeps the newest of the branch that it left, so that there
  * are two, and not all of it; what is suspect does not count. */
-SETUP_TEST(a_young_lineage)
+FIXED_TEST(a_young_lineage)
 {
     for (unsigned i = 0; i < 5; i++) {
         add("2026-01-01 00:00")->on_lineage = false;
@@ -443,7 +437,7 @@ SETUP_TEST(a_young_lineage)
 
 /* Goal: damaged ones take no place of a good one, go when good ones came after them, and a run that
  * has nothing good loses nothing. */
-SETUP_TEST(damage)
+FIXED_TEST(damage)
 {
     add("2026-01-01 00:00")->health = HEALTH_DAMAGED;
     add("2026-01-01 01:00");
@@ -461,7 +455,7 @@ SETUP_TEST(damage)
 }
 
 /* Goal: what is no policy, or could be meant in two ways, is refused by name. */
-SETUP_TEST(bad_policies)
+FIXED_TEST(bad_policies)
 {
     static const char *const bad[][2] = {{"keep-last", "-2"},
                                          {"keep-last", "3x"},
@@ -502,7 +496,7 @@ SETUP_TEST(bad_policies)
 }
 
 /* Goal: the text of a policy names its rules, and is cut at a whole one. */
-SETUP_TEST(policies_as_text)
+FIXED_TEST(policies_as_text)
 {
     char text[256];
     rule("keep-last", "3");

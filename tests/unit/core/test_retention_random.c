@@ -443,18 +443,17 @@ static void compare(void)
     scratch_fini(&scratch);
 }
 
-static int after(void **ret)
+static void after(void)
 {
     if (world.seed != 0) {
         fprintf(stderr, "random histories: to replay, CAIRN_SEED=%" PRIu64 " and this test\n",
                 world.seed);
     }
-    return 0;
 }
 
-#define SETUP_TEST(name) FIXTURE_TEST(name, NULL, after, void *unused)
+#define FIXED_TEST(name) SETUP_TEST(name, unit_test_nothing, after)
 
-SETUP_TEST(random_histories)
+FIXED_TEST(random_histories)
 {
     const char *one = getenv("CAIRN_SEED");
     uint64_t first = one != NULL ? strtoull(one, NULL, 10) : 1;

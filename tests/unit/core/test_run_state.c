@@ -9,10 +9,9 @@
 #include "support/unit_test.h"
 
 /* Two terms, a rewind, health, an open save with seals, an abort, two restores. */
-static int setup(void **ret)
+static void setup(struct core_fixture *f)
 {
-    core_setup(ret);
-    struct core_fixture *f = *ret;
+    core_fixture_init(f);
     const char *tag = "nightly", *metric = "loss";
     double value = 0.5;
     struct actor one = {.token = 1, .world_size = 1};
@@ -35,7 +34,6 @@ static int setup(void **ret)
     struct actor reader = {.token = 3, .world_size = 2};
     assert_int_equal(core_begin(f, &reader, LATEST, true), 0);
     assert_int_equal(core_report(f, &reader, ID(2, 20), 0), 0);
-    return 0;
 }
 
 /* What is listed and restored: identity, content, order; not health, which the record's own
@@ -82,7 +80,7 @@ static bool is_chain_or_head(const char *key)
     return strncmp(key, "chain/", 6) == 0 || strcmp(key, "head") == 0;
 }
 
-#define CORE_TEST(name) FIXTURE_TEST(name, setup, core_teardown, struct core_fixture *f)
+#define CORE_TEST(name) FIXTURE_TEST(name, setup, core_fixture_fini, struct core_fixture, f)
 
 CORE_TEST(every_byte_flipped)
 {

@@ -28,7 +28,8 @@ static void assert_says(const struct core_fixture *f, const char *text)
     }
 }
 
-#define CORE_TEST(name) FIXTURE_TEST(name, core_setup, core_teardown, struct core_fixture *f)
+#define CORE_TEST(name) \
+    FIXTURE_TEST(name, core_fixture_init, core_fixture_fini, struct core_fixture, f)
 
 /* Goal: without a record, and with anything beside it, the run is neither empty nor made anew: a
  * new record would have another uuid than what lies there. */

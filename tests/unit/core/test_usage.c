@@ -32,7 +32,8 @@ static void save_at(struct core_fixture *f, uint64_t step, int64_t wall_ns, uint
     assert_int_equal(core_run(f, &event), 0);
 }
 
-#define CORE_TEST(name) FIXTURE_TEST(name, core_setup, core_teardown, struct core_fixture *f)
+#define CORE_TEST(name) \
+    FIXTURE_TEST(name, core_fixture_init, core_fixture_fini, struct core_fixture, f)
 
 /* Goal: a checkpoint costs what it stored, for as long as it is there, and counts as written in the
  * window that it was committed in. */

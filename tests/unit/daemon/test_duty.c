@@ -61,10 +61,8 @@ static void stop(struct bench *bench, struct one *one)
     assert_true(sim_run_until(bench->sim, is_set, &one->stopped, 60000));
 }
 
-static int setup(void **state)
+static void setup(struct bench *bench)
 {
-    struct bench *bench = calloc(1, sizeof(*bench));
-    assert_non_null(bench);
     bench->sim = sim_new(7);
     bench->medium = fake_medium_new();
     for (size_t i = 0; i < DAEMONS; i++) {
@@ -79,13 +77,10 @@ static int setup(void **state)
         assert_int_equal(store_rados_new(&options, &store, &diag), 0);
         assert_int_equal(store_fault_new(sim_loop(one->host), store, &one->store), 0);
     }
-    *state = bench;
-    return 0;
 }
 
-static int teardown(void **state)
+static void teardown(struct bench *bench)
 {
-    struct bench *bench = *state;
     for (size_t i = 0; i < DAEMONS; i++) {
         bool closed = false;
         store_close(bench->daemons[i].store, on_closed, &closed);
@@ -93,8 +88,6 @@ static int teardown(void **state)
     }
     fake_medium_free(bench->medium);
     sim_free(bench->sim);
-    free(bench);
-    return 0;
 }
 
 /* How many believe to hold it now. */
@@ -122,7 +115,7 @@ static void fail_all_ops(struct one *one)
     assert_int_equal(store_fault_add(one->store, &rule), 0);
 }
 
-#define BENCH_TEST(name) FIXTURE_TEST(name, setup, teardown, struct bench *bench)
+#define BENCH_TEST(name) FIXTURE_TEST(name, setup, teardown, struct bench, bench)
 
 /* Goal: of three that start at once, one has it, keeps it, and the others know whose it is. */
 BENCH_TEST(one_of_three_has_it)

@@ -12,7 +12,7 @@
 
 #include <stdio.h>
 
-#define GC_TEST(name) FIXTURE_TEST(name, gc_rig_setup, gc_rig_teardown, struct gc_rig *g)
+#define GC_TEST(name) FIXTURE_TEST(name, gc_rig_setup, gc_rig_fini, struct gc_rig, g)
 
 /* Goal: what is forgotten stays for keep_cycles, can be read by nobody after, and goes as a whole.
  */

@@ -45,7 +45,7 @@ static void start_pressed(struct gc_rig *g, struct refusing *refusing,
     assert_int_equal(gc_new(&options, &g->gc), 0);
 }
 
-#define GC_TEST(name) FIXTURE_TEST(name, gc_rig_setup, gc_rig_teardown, struct gc_rig *g)
+#define GC_TEST(name) FIXTURE_TEST(name, gc_rig_setup, gc_rig_fini, struct gc_rig, g)
 
 /* Goal: without a refusal what is forgotten waits; each refusal takes what was forgotten first, and
  * no more than is wanted; what is not forgotten never goes. */

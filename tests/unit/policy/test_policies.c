@@ -50,7 +50,7 @@ static int ask(struct rig *rig, const char *pattern, const char *last, unsigned 
     return asked.req.status;
 }
 
-#define RIG_TEST(name) FIXTURE_TEST(name, rig_setup, rig_teardown, struct rig *rig)
+#define RIG_TEST(name) FIXTURE_TEST(name, rig_setup, rig_fini, struct rig, rig)
 
 RIG_TEST(test_an_answer_that_is_lost)
 {

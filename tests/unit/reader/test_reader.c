@@ -141,9 +141,8 @@ static int lost(struct reader_source *source, const struct doc_key *document, in
     return status;
 }
 
-static int setup(void **state)
+static void setup(struct bench *bench)
 {
-    struct bench *bench = calloc(1, sizeof(*bench));
     rig_init(&bench->rig);
     bench->rig.with_objects = true;
     rig_start(&bench->rig);
@@ -151,21 +150,16 @@ static int setup(void **state)
     bench->source = (struct reader_source){
         .fetch = fetch, .fetch_range = fetch_range, .lost = lost, .read = read};
     bench->visitor = (struct reader_visitor){.next = next, .sink.found = found, .done = done};
-    *state = bench;
-    return 0;
 }
 
-static int teardown(void **state)
+static void teardown(struct bench *bench)
 {
-    struct bench *bench = *state;
     assert_int_equal(bench->under_way, 0); /* each range that was begun was read */
     reader_source_fini(&bench->source);
     reader_fini(&bench->reader);
     scratch_fini(&bench->scratch);
     free(bench->pieces);
     rig_fini(&bench->rig);
-    free(bench);
-    return 0;
 }
 
 static int open_ckpt(struct bench *bench, struct diag *diag)
@@ -208,7 +202,7 @@ static int read_all(struct bench *bench, unsigned depth, struct diag *diag)
 
 static const unsigned depths[] = {1, 2, 3, READER_DEPTH_MAX};
 
-#define BENCH_TEST(name) FIXTURE_TEST(name, setup, teardown, struct bench *bench)
+#define BENCH_TEST(name) FIXTURE_TEST(name, setup, teardown, struct bench, bench)
 
 BENCH_TEST(test_a_good_checkpoint_is_read_whole)
 {

@@ -133,15 +133,10 @@ static void start(struct bench *bench, size_t ckpts, bool with_mirror)
     assert_int_equal(repair_new(&options, &bench->repair, NULL), 0);
 }
 
-static int setup(void **state)
-{
-    *state = calloc(1, sizeof(struct bench));
-    return *state ? 0 : -1;
-}
+static void setup(struct bench *bench) {} /* each test starts its own */
 
-static int teardown(void **state)
+static void teardown(struct bench *bench)
 {
-    struct bench *bench = *state;
     if (bench->repair) {
         repair_close(bench->repair, on_real_flag, bench);
         run_until_flag(bench);
@@ -157,8 +152,6 @@ static int teardown(void **state)
     if (bench->with_mirror) {
         unmake(&bench->mirror);
     }
-    free(bench);
-    return 0;
 }
 
 /* --- what is done and looked at --------------------------------------------------------------- */
@@ -277,7 +270,7 @@ static size_t others(struct bench *bench, struct ckpt_id id, struct object_id *r
 
 /* --- the tests -------------------------------------------------------------------------------- */
 
-#define BENCH_TEST(name) FIXTURE_TEST(name, setup, teardown, struct bench *bench)
+#define BENCH_TEST(name) FIXTURE_TEST(name, setup, teardown, struct bench, bench)
 
 /* Goal: from another object of the run, byte for byte; the damaged bytes have another name; every
  * byte that was moved waited for the pace. */
@@ -495,7 +488,7 @@ static struct sha256 manifest_sum(struct bench *bench)
 /* A salvage of a run without a record, in which `count` reads fail after `skip` have passed. */
 static enum salvage_outcome salvage_under_errors(unsigned skip, unsigned count)
 {
-    struct bench *bench = NULL;
+    struct bench *bench = unit_test_fixture(sizeof(*bench));
     struct salvage_options how = {.yes = true};
     struct store_fault_rule rule = {
         .kind = FAULT_FAIL, .op = STORE_FETCH, .code = CAIRN_E_IO, .skip = skip, .count = count};
@@ -503,7 +496,6 @@ static enum salvage_outcome salvage_under_errors(unsigned skip, unsigned count)
     size_t item_count = 0;
     enum salvage_outcome outcome = SALVAGE_LEFT;
 
-    assert_int_equal(setup((void **)&bench), 0);
     bench->loses_record = true;
     start(bench, 1, false);
     struct sha256 before = manifest_sum(bench);
@@ -518,7 +510,8 @@ static enum salvage_outcome salvage_under_errors(unsigned skip, unsigned count)
     store_fault_clear(bench->store);
     struct sha256 after = manifest_sum(bench);
     assert_memory_equal(&before, &after, sizeof(before));
-    teardown((void **)&bench);
+    teardown(bench);
+    free(bench);
     return outcome;
 }
 
@@ -537,11 +530,10 @@ TEST(test_a_passing_error_replaces_no_manifest)
 /* The first item of a salvage that may not accept a loss, of a record that ends early. */
 static struct salvage_item salvage_without_loss(bool is_unreadable)
 {
-    struct bench *bench = NULL;
+    struct bench *bench = unit_test_fixture(sizeof(*bench));
     struct salvage_options how = {.yes = true};
     struct salvage_item *items = NULL;
     size_t item_count = 0;
-    assert_int_equal(setup((void **)&bench), 0);
     start(bench, 1, false);
     struct memory_medium *medium = bench->rig.medium;
     memory_medium_set_record(medium, &bench->rig.name,
@@ -555,7 +547,8 @@ static struct salvage_item salvage_without_loss(bool is_unreadable)
     assert_true(item_count > 0);
     struct salvage_item first = items[0];
     free(items);
-    teardown((void **)&bench);
+    teardown(bench);
+    free(bench);
     return first;
 }
 

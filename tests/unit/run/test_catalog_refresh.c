@@ -7,13 +7,11 @@
 
 #include "support/unit_test.h"
 
-static int setup(void **state)
+static void setup(struct rig *rig)
 {
-    rig_setup_stopped(state);
-    struct rig *rig = *state;
+    rig_init(rig);
     rig->options.poll_ms = 50;
     rig_start(rig);
-    return 0;
 }
 
 static size_t names_of(struct catalog *catalog)
@@ -52,7 +50,7 @@ static void save(struct rig *rig, uint64_t step)
     assert_int_equal(rig_save(rig, step, 2, rig->lists).step, step);
 }
 
-#define REFRESH_TEST(name) FIXTURE_TEST(name, setup, rig_teardown, struct rig *rig)
+#define REFRESH_TEST(name) FIXTURE_TEST(name, setup, rig_fini, struct rig, rig)
 
 REFRESH_TEST(a_look_finds_what_another_daemon_made)
 {

@@ -37,7 +37,7 @@ static void look(struct rig *rig, struct listing *listing)
     rig_state(rig, take_state, listing);
 }
 
-#define INFO_TEST(name) FIXTURE_TEST(name, rig_setup_stopped, rig_teardown, struct rig *rig)
+#define INFO_TEST(name) FIXTURE_TEST(name, rig_init, rig_fini, struct rig, rig)
 
 /* Open ones lead, then the newest; a page ends where it is told to and the next goes on behind it.
  */

@@ -8,13 +8,11 @@
 #include "base/check.h"
 #include "support/unit_test.h"
 
-static int setup(void **state)
+static void setup(struct rig *rig)
 {
-    rig_setup_stopped(state);
-    struct rig *rig = *state;
+    rig_init(rig);
     rig->options.page_bytes = 600; /* two or three tensors a page */
     rig_start(rig);
-    return 0;
 }
 
 struct plan_call {
@@ -84,7 +82,7 @@ static void check_sorted(const struct plan_call *call)
     }
 }
 
-#define PLAN_TEST(name) FIXTURE_TEST(name, setup, rig_teardown, struct rig *rig)
+#define PLAN_TEST(name) FIXTURE_TEST(name, setup, rig_fini, struct rig, rig)
 
 /* The layout that was saved: every chunk once, and of the replicated tensor from both ranks. */
 PLAN_TEST(test_same_layout)

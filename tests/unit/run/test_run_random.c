@@ -191,17 +191,16 @@ static unsigned run_seed(uint64_t seed)
 
 static uint64_t current_seed;
 
-static int say_seed(void **state)
+static void say_seed(void)
 {
     if (current_seed <= SEEDS && !getenv("CAIRN_SEED")) {
         fprintf(stderr, "failed with CAIRN_SEED=%llu\n", (unsigned long long)current_seed);
     }
-    return 0;
 }
 
-#define SETUP_TEST(name) FIXTURE_TEST(name, NULL, say_seed, void *unused)
+#define FIXED_TEST(name) SETUP_TEST(name, unit_test_nothing, say_seed)
 
-SETUP_TEST(test_random_faults)
+FIXED_TEST(test_random_faults)
 {
     const char *one = getenv("CAIRN_SEED");
     unsigned committed = 0;

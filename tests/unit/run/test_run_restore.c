@@ -44,7 +44,7 @@ static void begin_all(struct rig *rig, struct ckpt_id expected)
     }
 }
 
-#define RIG_TEST(name) FIXTURE_TEST(name, rig_setup, rig_teardown, struct rig *rig)
+#define RIG_TEST(name) FIXTURE_TEST(name, rig_setup, rig_fini, struct rig, rig)
 
 /* A rank that reported waits until the other one did. */
 RIG_TEST(test_report_waits_for_the_others)

@@ -67,7 +67,7 @@ static void save_all(struct rig *rig)
     }
 }
 
-#define RIG_TEST(name) FIXTURE_TEST(name, rig_setup, rig_teardown, struct rig *rig)
+#define RIG_TEST(name) FIXTURE_TEST(name, rig_setup, rig_fini, struct rig, rig)
 
 TEST(test_a_clock_that_was_set)
 {

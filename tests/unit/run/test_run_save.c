@@ -12,7 +12,7 @@
 
 #include <stdio.h>
 
-#define RIG_TEST(name) FIXTURE_TEST(name, rig_setup, rig_teardown, struct rig *rig)
+#define RIG_TEST(name) FIXTURE_TEST(name, rig_setup, rig_fini, struct rig, rig)
 
 /* Two ranks open, seal and are told of the commit; the run is listed afterwards. */
 RIG_TEST(test_two_ranks_commit)

@@ -83,7 +83,7 @@ static struct ckpt_id save_as(struct rig *rig, uint8_t token, uint64_t step,
     return id;
 }
 
-#define RIG_TEST(name) FIXTURE_TEST(name, rig_setup, rig_teardown, struct rig *rig)
+#define RIG_TEST(name) FIXTURE_TEST(name, rig_setup, rig_fini, struct rig, rig)
 
 /* Goal: a record of yesterday: what it lacks is unknown, the run is marked, restores take what it
  * knows, and the next term is above all that is stored. */

@@ -37,24 +37,15 @@ static void on_healed(void *user, const struct run_name *run, struct ckpt_id id)
 static bool may_run(void *user) { return ((struct bench *)user)->duty; }
 static void on_closed(void *user) { *(bool *)user = true; }
 
-static int setup(void **state)
+static void setup(struct bench *bench)
 {
-    struct bench *bench = calloc(1, sizeof(*bench));
     rig_init(&bench->rig);
     bench->rig.with_objects = true;
     bench->duty = true;
     rig_start(&bench->rig);
-    *state = bench;
-    return 0;
 }
 
-static int teardown(void **state)
-{
-    struct bench *bench = *state;
-    rig_fini(&bench->rig);
-    free(bench);
-    return 0;
-}
+static void teardown(struct bench *bench) { rig_fini(&bench->rig); }
 
 static void start(struct bench *bench, uint64_t rate)
 {
@@ -109,7 +100,7 @@ static void flip_object(struct bench *bench, struct ckpt_id id, uint32_t rank, u
     assert_true(memory_medium_flip_object(bench->rig.medium, &bench->rig.name, &object, at));
 }
 
-#define BENCH_TEST(name) FIXTURE_TEST(name, setup, teardown, struct bench *bench)
+#define BENCH_TEST(name) FIXTURE_TEST(name, setup, teardown, struct bench, bench)
 
 /* Goal: a store without damage has none, and all of its bytes were read. */
 BENCH_TEST(test_good_stays_good)

@@ -26,9 +26,9 @@ static void assert_refused(int code, const char *text)
 /* --- saves --------------------------------------------------------------------------------------
  */
 
-#define SETUP_TEST(name) FIXTURE_TEST(name, hand_setup, hand_teardown, void *unused)
+#define FIXED_TEST(name) SETUP_TEST(name, hand_setup, hand_teardown)
 
-SETUP_TEST(test_a_save_by_hand_holds_the_bytes)
+FIXED_TEST(test_a_save_by_hand_holds_the_bytes)
 {
     fill_arena(1);
     hand_begin(10, 77);
@@ -54,7 +54,7 @@ SETUP_TEST(test_a_save_by_hand_holds_the_bytes)
     }
 }
 
-SETUP_TEST(test_what_was_handed_over_is_finished_alone)
+FIXED_TEST(test_what_was_handed_over_is_finished_alone)
 {
     fill_arena(2);
     hand_begin(10, 77);
@@ -67,7 +67,7 @@ SETUP_TEST(test_what_was_handed_over_is_finished_alone)
 }
 
 /* The same process comes back meanwhile: it waits for what it handed over, and seals once more. */
-SETUP_TEST(test_the_client_comes_back_meanwhile)
+FIXED_TEST(test_the_client_comes_back_meanwhile)
 {
     fill_arena(3);
     hand_begin(10, 77);
@@ -86,7 +86,7 @@ SETUP_TEST(test_the_client_comes_back_meanwhile)
     hand_assert_stored(0, memory, 6 * RIG_CHUNK);
 }
 
-SETUP_TEST(test_what_was_not_complete_is_dropped)
+FIXED_TEST(test_what_was_not_complete_is_dropped)
 {
     fill_arena(4);
     hand_begin(10, 77);
@@ -100,7 +100,7 @@ SETUP_TEST(test_what_was_not_complete_is_dropped)
 
 /* A reader of `latest` that comes at once waits for what needs no client any more, and for nothing
  * else. */
-SETUP_TEST(test_latest_waits_for_what_was_handed_over)
+FIXED_TEST(test_latest_waits_for_what_was_handed_over)
 {
     fill_arena(5);
     hand_begin(10, 77);
@@ -121,7 +121,7 @@ SETUP_TEST(test_latest_waits_for_what_was_handed_over)
 
 /* A client that gave up a save and reuses its memory: what is stored of the first is garbage, and
  * belongs to no checkpoint; the second has its own bytes. */
-SETUP_TEST(test_memory_reused_after_an_abort)
+FIXED_TEST(test_memory_reused_after_an_abort)
 {
     fill_arena(6);
     hand_begin(10, 77);
@@ -141,7 +141,7 @@ SETUP_TEST(test_memory_reused_after_an_abort)
 }
 
 /* COMPLETE on its way, and the abort wins: the same. */
-SETUP_TEST(test_an_abort_ends_what_was_handed_over)
+FIXED_TEST(test_an_abort_ends_what_was_handed_over)
 {
     fill_arena(8);
     hand_begin(10, 77);
@@ -162,7 +162,7 @@ SETUP_TEST(test_an_abort_ends_what_was_handed_over)
 }
 
 /* A store that does not answer is asked again, not without end; then the error says so. */
-SETUP_TEST(test_a_part_that_times_out_is_published_again)
+FIXED_TEST(test_a_part_that_times_out_is_published_again)
 {
     struct store_fault_rule rule = {
         .kind = FAULT_FAIL, .op = STORE_PUBLISH, .code = CAIRN_E_OUTCOME_UNKNOWN};
@@ -188,7 +188,7 @@ SETUP_TEST(test_a_part_that_times_out_is_published_again)
 
 /* The record takes no update when the part is published, the daemon is started anew, and the step
  * is saved again. Its part says the same with other objects, and the stored one counts. */
-SETUP_TEST(test_the_part_of_an_earlier_try_counts)
+FIXED_TEST(test_the_part_of_an_earlier_try_counts)
 {
     const struct store_fault_rule shut = {
         .kind = FAULT_FAIL, .op = STORE_RECORD_UPDATE, .count = 1000, .code = CAIRN_E_READ_ONLY};
@@ -223,7 +223,7 @@ static void on_published(struct store_req *req)
 
 /* The save ends while its part is being published, and there is one of that name: what counts is
  * that it has ended. */
-SETUP_TEST(test_an_abort_beside_another_part)
+FIXED_TEST(test_an_abort_beside_another_part)
 {
     const struct store_fault_rule hold = {.kind = FAULT_HOLD, .op = STORE_PUBLISH};
     uint8_t other_part[] = "another";
@@ -255,7 +255,7 @@ SETUP_TEST(test_an_abort_beside_another_part)
 }
 
 /* A client that breaks its promise spoils its own checkpoint, and readers find out. */
-SETUP_TEST(test_a_changed_padding_voids_the_object)
+FIXED_TEST(test_a_changed_padding_voids_the_object)
 {
     struct envelope envelope = hand_blank(100);
     hand_begin(10, 77);
@@ -282,7 +282,7 @@ static void refused_arena(int fd, uint64_t bytes, const char *why)
     }
 }
 
-SETUP_TEST(test_bad_arenas_are_refused_by_name)
+FIXED_TEST(test_bad_arenas_are_refused_by_name)
 {
     int ends[2];
     hand_begin(10, 77);
@@ -299,7 +299,7 @@ SETUP_TEST(test_bad_arenas_are_refused_by_name)
     assert_int_equal(hand_then(hand_complete())->type, MSG_SEALED);
 }
 
-SETUP_TEST(test_too_many_arenas_in_use)
+FIXED_TEST(test_too_many_arenas_in_use)
 {
     struct envelope envelope = hand_blank(RIG_CHUNK);
     uint32_t streams[8];
@@ -345,7 +345,7 @@ static void bad_description(uint64_t arena, uint64_t at, uint32_t bytes, const c
     assert_refused(CAIRN_E_PROTOCOL, why);
 }
 
-SETUP_TEST(test_descriptions_outside_the_arena)
+FIXED_TEST(test_descriptions_outside_the_arena)
 {
     bad_description(7, ARENA_BYTES, RIG_CHUNK, "are outside it");
     bad_description(7, ARENA_BYTES - RIG_CHUNK, RIG_CHUNK + 1, "are outside it");
@@ -360,7 +360,7 @@ SETUP_TEST(test_descriptions_outside_the_arena)
     bad_description(7, 4 * RIG_CHUNK, RIG_CHUNK, "never written"); /* whose memory would it be? */
 }
 
-SETUP_TEST(test_descriptions_that_contradict_themselves)
+FIXED_TEST(test_descriptions_that_contradict_themselves)
 {
     struct envelope two[2] = {hand_blank(3000), hand_blank(3000)};
     hand_begin(10, 77);
@@ -381,7 +381,7 @@ SETUP_TEST(test_descriptions_that_contradict_themselves)
     assert_refused(CAIRN_E_UNSUPPORTED, "encoding");
 }
 
-SETUP_TEST(test_bytes_and_descriptions_do_not_mix)
+FIXED_TEST(test_bytes_and_descriptions_do_not_mix)
 {
     fill_arena(1);
     hand_begin(10, 77);
@@ -399,7 +399,7 @@ SETUP_TEST(test_bytes_and_descriptions_do_not_mix)
     assert_refused(CAIRN_E_PROTOCOL, "then a description");
 }
 
-SETUP_TEST(test_nothing_of_it_without_the_feature)
+FIXED_TEST(test_nothing_of_it_without_the_feature)
 {
     struct envelope envelope = hand_blank(RIG_CHUNK);
     peer.features = 0;
@@ -421,14 +421,14 @@ SETUP_TEST(test_nothing_of_it_without_the_feature)
 /* --- COMPLETE that cannot be --------------------------------------------------------------------
  */
 
-SETUP_TEST(test_complete_before_the_part)
+FIXED_TEST(test_complete_before_the_part)
 {
     hand_begin(10, 77);
     peer_send(&peer, (struct msg){.type = MSG_COMPLETE, .u.complete = {peer.id, 77, 100}});
     assert_refused(CAIRN_E_PROTOCOL, "before the whole part");
 }
 
-SETUP_TEST(test_complete_without_an_object)
+FIXED_TEST(test_complete_without_an_object)
 {
     fill_arena(1);
     hand_begin(10, 77);
@@ -445,7 +445,7 @@ SETUP_TEST(test_complete_without_an_object)
     assert_true(chunks < peer.chunk_count);
 }
 
-SETUP_TEST(test_complete_with_another_chunk)
+FIXED_TEST(test_complete_with_another_chunk)
 {
     fill_arena(1);
     hand_begin(10, 77);
@@ -457,7 +457,7 @@ SETUP_TEST(test_complete_with_another_chunk)
     assert_non_null(strstr(reply->text, "holds another chunk"));
 }
 
-SETUP_TEST(test_a_stopping_server_finishes_what_it_has)
+FIXED_TEST(test_a_stopping_server_finishes_what_it_has)
 {
     fill_arena(3);
     hand_begin(10, 77);

@@ -12,7 +12,7 @@ static struct rig rig;
 static struct peer peers[2];
 static struct peer *const a = &peers[0], *const b = &peers[1];
 
-static int setup(void **state)
+static void setup(void)
 {
     rig_init(&rig, 13);
     rig_start(&rig);
@@ -20,15 +20,13 @@ static int setup(void **state)
     peer_init(&rig, b, 1, 2);
     assert_true(peer_login(a));
     assert_true(peer_open(a, 10, 77));
-    return 0;
 }
 
-static int teardown(void **state)
+static void teardown(void)
 {
     peer_fini(a);
     peer_fini(b);
     rig_fini(&rig);
-    return 0;
 }
 
 static void want(struct peer *peer, uint32_t buffers)
@@ -56,15 +54,15 @@ static void again(void)
     a->next_offset = 0;
 }
 
-#define SETUP_TEST(name) FIXTURE_TEST(name, setup, teardown, void *unused)
+#define FIXED_TEST(name) SETUP_TEST(name, setup, teardown)
 
-SETUP_TEST(test_data_without_grant)
+FIXED_TEST(test_data_without_grant)
 {
     peer_chunk(a, 0, false);
     assert_refused(a, CAIRN_E_PROTOCOL, "for which it had no grant");
 }
 
-SETUP_TEST(test_data_in_another_ones_name)
+FIXED_TEST(test_data_in_another_ones_name)
 {
     want(a, 1);
     a->writer++;
@@ -72,7 +70,7 @@ SETUP_TEST(test_data_in_another_ones_name)
     assert_refused(a, CAIRN_E_PROTOCOL, "does not belong to this session");
 }
 
-SETUP_TEST(test_data_out_of_place)
+FIXED_TEST(test_data_out_of_place)
 {
     want(a, 2);
     peer_chunk(a, 0, false);
@@ -81,7 +79,7 @@ SETUP_TEST(test_data_out_of_place)
     assert_refused(a, CAIRN_E_PROTOCOL, "was expected");
 }
 
-SETUP_TEST(test_data_behind_its_end)
+FIXED_TEST(test_data_behind_its_end)
 {
     want(a, 2);
     peer_chunk(a, 0, false);
@@ -91,7 +89,7 @@ SETUP_TEST(test_data_behind_its_end)
     assert_refused(a, CAIRN_E_PROTOCOL, "was expected");
 }
 
-SETUP_TEST(test_end_that_disagrees)
+FIXED_TEST(test_end_that_disagrees)
 {
     want(a, 1);
     peer_chunk(a, 0, false);
@@ -109,7 +107,7 @@ SETUP_TEST(test_end_that_disagrees)
 }
 
 /* A spoilt chunk voids its object only; all that still comes for it is dropped, end included. */
-SETUP_TEST(test_spoilt_chunk_voids_its_object)
+FIXED_TEST(test_spoilt_chunk_voids_its_object)
 {
     want(a, 2);
     uint32_t stream = a->next_stream;
@@ -132,7 +130,7 @@ SETUP_TEST(test_spoilt_chunk_voids_its_object)
 }
 
 /* object_bytes is what the store reserves: room for two chunks and their footer, and no more. */
-SETUP_TEST(test_object_beyond_its_word)
+FIXED_TEST(test_object_beyond_its_word)
 {
     a->object_bytes = 2 * RIG_CHUNK + object_footer_bytes(2);
     assert_true(peer_object(a, 0, 2));
@@ -143,7 +141,7 @@ SETUP_TEST(test_object_beyond_its_word)
     assert_refused(a, CAIRN_E_TOO_LARGE, "is larger than the");
 }
 
-SETUP_TEST(test_too_many_objects)
+FIXED_TEST(test_too_many_objects)
 {
     for (unsigned i = 0; i < 400 && a->conn; i++) {
         peer_send(a, (struct msg){.type = MSG_WANT, .u.want = {.buffers = 1}});
@@ -158,7 +156,7 @@ SETUP_TEST(test_too_many_objects)
 }
 
 /* Requests that wait are not read beyond a number; nothing of them is left when their peer goes. */
-SETUP_TEST(test_too_many_requests)
+FIXED_TEST(test_too_many_requests)
 {
     struct server_stats stats, more;
     for (unsigned i = 0; i < 300; i++) {
@@ -182,7 +180,7 @@ SETUP_TEST(test_too_many_requests)
 
 /* --- parts --- */
 
-SETUP_TEST(test_seal_before_the_part)
+FIXED_TEST(test_seal_before_the_part)
 {
     uint8_t byte = 0;
     assert_true(peer_object(a, 0, 1));
@@ -191,7 +189,7 @@ SETUP_TEST(test_seal_before_the_part)
     assert_refused(a, CAIRN_E_PROTOCOL, "SEAL before the whole part");
 }
 
-SETUP_TEST(test_seal_twice)
+FIXED_TEST(test_seal_twice)
 {
     assert_true(peer_object(a, 0, 1));
     size_t bytes;
@@ -203,7 +201,7 @@ SETUP_TEST(test_seal_twice)
     assert_refused(a, CAIRN_E_PROTOCOL, "SEAL before the whole part");
 }
 
-SETUP_TEST(test_part_out_of_order)
+FIXED_TEST(test_part_out_of_order)
 {
     uint8_t bytes[100] = {0};
     struct msg msg = {.type = MSG_PART};
@@ -212,7 +210,7 @@ SETUP_TEST(test_part_out_of_order)
     assert_refused(a, CAIRN_E_PROTOCOL, "was expected");
 }
 
-SETUP_TEST(test_part_of_nothing_is_thrown_away)
+FIXED_TEST(test_part_of_nothing_is_thrown_away)
 {
     uint8_t bytes[100] = {0};
     struct msg msg = {.type = MSG_PART};
@@ -236,7 +234,7 @@ static void refused_part(uint8_t *part, size_t bytes, int code, const char *text
     assert_non_null(a->conn); /* a refused part is not the end: the client may build it again */
 }
 
-SETUP_TEST(test_part_with_foreign_chunks)
+FIXED_TEST(test_part_with_foreign_chunks)
 {
     size_t bytes;
     assert_true(peer_object(a, 0, 2));
@@ -258,7 +256,7 @@ SETUP_TEST(test_part_with_foreign_chunks)
     assert_int_equal(peer_seal_all(a)->type, MSG_SEALED);
 }
 
-SETUP_TEST(test_part_whose_hash_differs)
+FIXED_TEST(test_part_whose_hash_differs)
 {
     size_t bytes;
     assert_true(peer_object(a, 0, 2));
@@ -270,7 +268,7 @@ SETUP_TEST(test_part_whose_hash_differs)
     assert_int_equal(reply->msg.u.error.code, CAIRN_E_DIGEST_MISMATCH);
 }
 
-SETUP_TEST(test_part_with_an_object_that_has_no_end)
+FIXED_TEST(test_part_with_an_object_that_has_no_end)
 {
     size_t bytes;
     want(a, 1);
@@ -281,7 +279,7 @@ SETUP_TEST(test_part_with_an_object_that_has_no_end)
 }
 
 /* The connection is writing into a part when its save goes: by the stop's look for open saves. */
-SETUP_TEST(test_save_ends_under_its_part)
+FIXED_TEST(test_save_ends_under_its_part)
 {
     size_t bytes = 1 << 20;
     uint8_t *data = calloc(1, bytes);
@@ -302,7 +300,7 @@ SETUP_TEST(test_save_ends_under_its_part)
 }
 
 /* The same, by an opening that takes the place of the dead one. */
-SETUP_TEST(test_new_opening_under_a_part)
+FIXED_TEST(test_new_opening_under_a_part)
 {
     size_t bytes = 1 << 20;
     uint8_t *data = calloc(1, bytes);
@@ -324,7 +322,7 @@ SETUP_TEST(test_new_opening_under_a_part)
 }
 
 /* HAVE is on its way to the store when the save that it asks for is dropped. */
-SETUP_TEST(test_have_of_a_save_that_goes)
+FIXED_TEST(test_have_of_a_save_that_goes)
 {
     struct msg abort = {.type = MSG_ABORT}, have = {.type = MSG_HAVE};
     abort.u.abort = (struct msg_abort){a->id, 77, CAIRN_E_ABORTED, "for a test"};

@@ -30,7 +30,7 @@ static int make_fd(uint64_t bytes, int seals)
     return fd;
 }
 
-static int setup(void **state)
+static void setup(void)
 {
     rig_init(&rig, 31);
     rig.local = true;
@@ -44,17 +44,15 @@ static int setup(void **state)
     memset(memory, 0xee, BYTES);
     assert_true(peer_save(&writer, 10, 77, CHUNKS));
     assert_int_equal(peer_outcome(&writer)->msg.u.outcome.state, SAVE_COMMITTED);
-    return 0;
 }
 
-static int teardown(void **state)
+static void teardown(void)
 {
     peer_fini(&writer);
     peer_fini(&reader);
     rig_fini(&rig);
     assert_int_equal(munmap(memory, BYTES), 0);
     assert_int_equal(close(landing_fd), 0);
-    return 0;
 }
 
 static const struct peer_reply *offer(int fd, uint64_t bytes)
@@ -108,9 +106,9 @@ static void assert_refused(const char *text)
 /* --- what is read ------------------------------------------------------------------------------
  */
 
-#define SETUP_TEST(name) FIXTURE_TEST(name, setup, teardown, void *unused)
+#define FIXED_TEST(name) SETUP_TEST(name, setup, teardown)
 
-SETUP_TEST(test_what_is_read_lies_where_it_was_asked_for)
+FIXED_TEST(test_what_is_read_lies_where_it_was_asked_for)
 {
     begin();
     const struct peer_reply *reply = peer_ask(&reader, read_msg(3, 2, 4 * RIG_CHUNK));
@@ -126,7 +124,7 @@ SETUP_TEST(test_what_is_read_lies_where_it_was_asked_for)
     assert_chunk(0, memory + BYTES - RIG_CHUNK);
 }
 
-SETUP_TEST(test_the_socket_still_works_beside_it)
+FIXED_TEST(test_the_socket_still_works_beside_it)
 {
     begin();
     struct msg msg = read_msg(2, 1, 0);
@@ -137,7 +135,7 @@ SETUP_TEST(test_the_socket_still_works_beside_it)
     assert_int_equal(memory[0], 0xee);
 }
 
-SETUP_TEST(test_what_cannot_be_read_is_an_error_of_that_read)
+FIXED_TEST(test_what_cannot_be_read_is_an_error_of_that_read)
 {
     begin();
     struct msg msg = read_msg(0, 1, 0);
@@ -148,7 +146,7 @@ SETUP_TEST(test_what_cannot_be_read_is_an_error_of_that_read)
     assert_chunk(1, memory);
 }
 
-SETUP_TEST(test_sixteen_reads_at_once)
+FIXED_TEST(test_sixteen_reads_at_once)
 {
     uint32_t streams[16];
     begin();
@@ -178,7 +176,7 @@ static void bad_read(struct msg msg, const char *text)
     }
 }
 
-SETUP_TEST(test_places_outside_the_landing)
+FIXED_TEST(test_places_outside_the_landing)
 {
     bad_read(read_msg(0, 1, BYTES), "is too short for it");
     bad_read(read_msg(0, 2, BYTES - RIG_CHUNK), "is too short for it");
@@ -207,7 +205,7 @@ static void refused_memory(int fd, uint64_t bytes, const char *why)
     }
 }
 
-SETUP_TEST(test_bad_memory_is_refused_by_name)
+FIXED_TEST(test_bad_memory_is_refused_by_name)
 {
     int ends[2];
     begin();
@@ -222,14 +220,14 @@ SETUP_TEST(test_bad_memory_is_refused_by_name)
     assert_chunk(1, memory);
 }
 
-SETUP_TEST(test_memory_that_cannot_be_written_is_refused)
+FIXED_TEST(test_memory_that_cannot_be_written_is_refused)
 {
     assert_true(peer_viewer(&reader));
     int fd = make_fd(BYTES, SEALS | F_SEAL_WRITE);
     assert_int_equal(offer(fd, BYTES)->type, MSG_ERROR);
 }
 
-SETUP_TEST(test_nothing_of_it_without_the_feature)
+FIXED_TEST(test_nothing_of_it_without_the_feature)
 {
     reader.features = 0;
     assert_true(peer_viewer(&reader));
@@ -305,7 +303,7 @@ static void assert_piece(uint32_t first, const uint8_t *data)
 }
 
 /* Each asks for the same pieces, to places of its own. */
-SETUP_TEST(test_what_several_ranks_want_is_read_once)
+FIXED_TEST(test_what_several_ranks_want_is_read_once)
 {
     uint32_t streams[SHARERS][8];
     begin_sharing();
@@ -329,7 +327,7 @@ SETUP_TEST(test_what_several_ranks_want_is_read_once)
 }
 
 /* Another range, another attempt, and a viewer: each is read for itself. */
-SETUP_TEST(test_others_share_nothing)
+FIXED_TEST(test_others_share_nothing)
 {
     begin();
     begin_sharing();
@@ -347,7 +345,7 @@ SETUP_TEST(test_others_share_nothing)
     end_sharing();
 }
 
-SETUP_TEST(test_what_fails_for_one_is_tried_for_each)
+FIXED_TEST(test_what_fails_for_one_is_tried_for_each)
 {
     uint32_t streams[SHARERS];
     begin_sharing();
@@ -366,7 +364,7 @@ SETUP_TEST(test_what_fails_for_one_is_tried_for_each)
 }
 
 /* Whoever goes, at whatever moment, the others get their bytes. */
-SETUP_TEST(test_one_of_them_goes_in_the_middle)
+FIXED_TEST(test_one_of_them_goes_in_the_middle)
 {
     for (unsigned step = 0; step < 24; step++) {
         uint32_t goes = step % SHARERS, streams[SHARERS];
@@ -392,7 +390,7 @@ SETUP_TEST(test_one_of_them_goes_in_the_middle)
 /* --- its end -----------------------------------------------------------------------------------
  */
 
-SETUP_TEST(test_taken_away_nothing_lands)
+FIXED_TEST(test_taken_away_nothing_lands)
 {
     begin();
     assert_int_equal(offer(-1, 0)->type, MSG_LANDING);
@@ -401,7 +399,7 @@ SETUP_TEST(test_taken_away_nothing_lands)
     assert_int_equal(memory[0], 0xee);
 }
 
-SETUP_TEST(test_a_client_that_goes_in_the_middle)
+FIXED_TEST(test_a_client_that_goes_in_the_middle)
 {
     for (unsigned ms = 0; ms < 8; ms++) {
         begin();

@@ -13,23 +13,21 @@ enum { MANY = 6 };
 static struct rig rig;
 static struct peer peers[MANY];
 
-static int setup(void **state)
+static void setup(void)
 {
     rig_init(&rig, 14);
     rig_start(&rig);
     for (uint32_t i = 0; i < MANY; i++) {
         peer_init(&rig, &peers[i], i, MANY);
     }
-    return 0;
 }
 
-static int teardown(void **state)
+static void teardown(void)
 {
     for (uint32_t i = 0; i < MANY; i++) {
         peer_fini(&peers[i]);
     }
     rig_fini(&rig);
-    return 0;
 }
 
 static void want(struct peer *peer, uint32_t buffers)
@@ -44,9 +42,9 @@ static uint64_t buffers_free(void)
     return stats.buffers_free;
 }
 
-#define SETUP_TEST(name) FIXTURE_TEST(name, setup, teardown, void *unused)
+#define FIXED_TEST(name) SETUP_TEST(name, setup, teardown)
 
-SETUP_TEST(test_grants_are_shared_out)
+FIXED_TEST(test_grants_are_shared_out)
 {
     for (unsigned i = 0; i < 4; i++) {
         assert_true(peer_login(&peers[i]));
@@ -65,7 +63,7 @@ SETUP_TEST(test_grants_are_shared_out)
     assert_int_equal(all, 8 - buffers_free());
 }
 
-SETUP_TEST(test_unused_grants_cost_the_connection)
+FIXED_TEST(test_unused_grants_cost_the_connection)
 {
     assert_true(peer_login(&peers[0]));
     assert_true(peer_login(&peers[1]));
@@ -81,7 +79,7 @@ SETUP_TEST(test_unused_grants_cost_the_connection)
 }
 
 /* Grants that are used, even just before the look, are no offence. */
-SETUP_TEST(test_used_grants_cost_nothing)
+FIXED_TEST(test_used_grants_cost_nothing)
 {
     assert_true(peer_login(&peers[0]));
     assert_true(peer_open(&peers[0], 10, 77));
@@ -108,7 +106,7 @@ static const struct peer_reply *begin_part(struct peer *peer, uint64_t total_byt
 
 /* A part for which there is no room is refused without the connection, and what follows of it is
  * dropped. Its client sends it again; starting over gives back what was taken. */
-SETUP_TEST(test_part_budget)
+FIXED_TEST(test_part_budget)
 {
     uint8_t byte = 0;
     struct peer *peer = &peers[1];
@@ -140,7 +138,7 @@ SETUP_TEST(test_part_budget)
 }
 
 /* A viewer that asks for everything and reads nothing does not keep the buffers. */
-SETUP_TEST(test_reader_that_does_not_read)
+FIXED_TEST(test_reader_that_does_not_read)
 {
     struct msg read = {.type = MSG_READ};
     peers[0].world = 1;
@@ -184,7 +182,7 @@ static void ask_without_reading(struct peer *peer, uint64_t bytes_max)
 }
 
 /* The server stops reading from a peer that does not take its replies, and in the end drops it. */
-SETUP_TEST(test_replies_that_nobody_takes)
+FIXED_TEST(test_replies_that_nobody_takes)
 {
     peers[0].world = 1;
     assert_true(peer_save(&peers[0], 10, 77, 4));
@@ -197,7 +195,7 @@ SETUP_TEST(test_replies_that_nobody_takes)
     assert_int_equal(peer_outcome(&peers[0])->msg.u.outcome.state, SAVE_COMMITTED);
 }
 
-static int setup_few_places(void **state)
+static void setup_few_places(void)
 {
     rig_init(&rig, 15);
     rig.options.sessions_max = 4;
@@ -206,10 +204,9 @@ static int setup_few_places(void **state)
     for (uint32_t i = 0; i < MANY; i++) {
         peer_init(&rig, &peers[i], i, MANY);
     }
-    return 0;
 }
 
-#define FEW_PLACES_TEST(name) FIXTURE_TEST(name, setup_few_places, teardown, void *unused)
+#define FEW_PLACES_TEST(name) SETUP_TEST(name, setup_few_places, teardown)
 
 /* Above the budget of all sessions the one that holds most goes, and nobody else. */
 FEW_PLACES_TEST(test_message_budget)
@@ -250,7 +247,7 @@ FEW_PLACES_TEST(test_silent_connections_make_room)
     assert_non_null(peers[4].conn);
 }
 
-SETUP_TEST(test_many_sessions_save_at_once)
+FIXED_TEST(test_many_sessions_save_at_once)
 {
     for (uint32_t i = 0; i < MANY; i++) {
         assert_true(peer_save(&peers[i], 10, 77, 3 + i));

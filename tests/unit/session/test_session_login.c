@@ -13,23 +13,21 @@
 static struct rig rig;
 static struct peer peers[3];
 
-static int setup(void **state)
+static void setup(void)
 {
     rig_init(&rig, 11);
     rig_start(&rig);
     for (uint32_t i = 0; i < 3; i++) {
         peer_init(&rig, &peers[i], i, 2);
     }
-    return 0;
 }
 
-static int teardown(void **state)
+static void teardown(void)
 {
     for (uint32_t i = 0; i < 3; i++) {
         peer_fini(&peers[i]);
     }
     rig_fini(&rig);
-    return 0;
 }
 
 static void assert_refused(struct peer *peer, int code)
@@ -39,9 +37,9 @@ static void assert_refused(struct peer *peer, int code)
     assert_int_equal(peer_last(peer)->msg.u.error.code, code);
 }
 
-#define SETUP_TEST(name) FIXTURE_TEST(name, setup, teardown, void *unused)
+#define FIXED_TEST(name) SETUP_TEST(name, setup, teardown)
 
-SETUP_TEST(test_order_is_kept)
+FIXED_TEST(test_order_is_kept)
 {
     struct peer *peer = &peers[0];
     struct msg list = {.type = MSG_LIST};
@@ -70,7 +68,7 @@ SETUP_TEST(test_order_is_kept)
     assert_non_null(strstr(peer_last(peer)->text, "GRANT, which a server does not serve"));
 }
 
-SETUP_TEST(test_silent_client_is_dropped)
+FIXED_TEST(test_silent_client_is_dropped)
 {
     peer_connect(&peers[0]);
     assert_refused(&peers[0], CAIRN_E_TIMED_OUT);
@@ -79,14 +77,14 @@ SETUP_TEST(test_silent_client_is_dropped)
     assert_refused(&peers[0], CAIRN_E_TIMED_OUT);
 }
 
-SETUP_TEST(test_goodbye_is_orderly)
+FIXED_TEST(test_goodbye_is_orderly)
 {
     assert_true(peer_login(&peers[0]));
     peer_send(&peers[0], (struct msg){.type = MSG_BYE});
     assert_true(peer_await_end(&peers[0]));
 }
 
-SETUP_TEST(test_world_must_agree)
+FIXED_TEST(test_world_must_agree)
 {
     assert_true(peer_login(&peers[0]));
     peers[1].world = 3;
@@ -105,7 +103,7 @@ SETUP_TEST(test_world_must_agree)
     assert_int_equal(peer_last(&peers[0])->msg.u.error.code, CAIRN_E_WORLD_MISMATCH);
 }
 
-SETUP_TEST(test_rank_is_in_its_world)
+FIXED_TEST(test_rank_is_in_its_world)
 {
     peers[0].rank = 2;
     peer_connect(&peers[0]);
@@ -115,7 +113,7 @@ SETUP_TEST(test_rank_is_in_its_world)
     assert_int_equal(peer_last(&peers[0])->type, MSG_ERROR);
 }
 
-SETUP_TEST(test_second_process_of_a_rank_is_refused)
+FIXED_TEST(test_second_process_of_a_rank_is_refused)
 {
     assert_true(peer_login(&peers[0]));
     peers[1].rank = 0;
@@ -130,7 +128,7 @@ SETUP_TEST(test_second_process_of_a_rank_is_refused)
     assert_non_null(peers[2].conn);
 }
 
-SETUP_TEST(test_viewer_only_looks)
+FIXED_TEST(test_viewer_only_looks)
 {
     struct peer *peer = &peers[0];
     struct msg forbidden[] = {
@@ -167,7 +165,7 @@ static const struct peer_reply *join_as(struct peer *peer, const char *name)
     return peer_ask(peer, join);
 }
 
-SETUP_TEST(test_capitals_make_no_other_run)
+FIXED_TEST(test_capitals_make_no_other_run)
 {
     static const char *const same[] = {"lab/GPT", "Lab/gpt", "Lab/other"};
     assert_true(peer_login(&peers[0])); /* lab/gpt, of which the store holds nothing yet */
@@ -189,7 +187,7 @@ SETUP_TEST(test_capitals_make_no_other_run)
     }
 }
 
-SETUP_TEST(test_old_client_is_not_told_of_capitals)
+FIXED_TEST(test_old_client_is_not_told_of_capitals)
 {
     const struct msg runs = {.type = MSG_RUNS, .u.runs = {.project = ""}};
     struct msg usage = {.type = MSG_USAGE, .u.usage = {.project = ""}};
@@ -211,7 +209,7 @@ SETUP_TEST(test_old_client_is_not_told_of_capitals)
     }
 }
 
-SETUP_TEST(test_full_server_says_busy)
+FIXED_TEST(test_full_server_says_busy)
 {
     rig_stop(&rig, 0);
     rig.options.sessions_max = 1;

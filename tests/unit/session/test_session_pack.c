@@ -116,7 +116,7 @@ static void assert_restores(const struct ckpt_id id, uint32_t chunks)
     }
 }
 
-#define PACK_TEST(name) FIXTURE_TEST(name, hand_setup, hand_teardown, void *unused)
+#define PACK_TEST(name) SETUP_TEST(name, hand_setup, hand_teardown)
 
 /* One of two objects is there as a whole, one chunk of the other changed. */
 PACK_TEST(test_what_the_base_has_is_not_stored_again)

@@ -12,7 +12,7 @@
 static struct rig rig;
 static struct peer peers[3]; /* two ranks and a viewer */
 
-static int setup(void **state)
+static void setup(void)
 {
     rig_init(&rig, 12);
     rig.faulty = true;
@@ -20,16 +20,14 @@ static int setup(void **state)
     for (uint32_t i = 0; i < 3; i++) {
         peer_init(&rig, &peers[i], i, 2);
     }
-    return 0;
 }
 
-static int teardown(void **state)
+static void teardown(void)
 {
     for (uint32_t i = 0; i < 3; i++) {
         peer_fini(&peers[i]);
     }
     rig_fini(&rig);
-    return 0;
 }
 
 static void assert_committed(struct peer *peer)
@@ -42,9 +40,9 @@ static void assert_committed(struct peer *peer)
     }
 }
 
-#define SETUP_TEST(name) FIXTURE_TEST(name, setup, teardown, void *unused)
+#define FIXED_TEST(name) SETUP_TEST(name, setup, teardown)
 
-SETUP_TEST(test_save_and_read_back)
+FIXED_TEST(test_save_and_read_back)
 {
     assert_true(peer_save(&peers[0], 10, 77, 5));
     assert_true(peer_save(&peers[1], 10, 0, 3));
@@ -80,7 +78,7 @@ SETUP_TEST(test_save_and_read_back)
 }
 
 /* What a reader finds damaged is known to all from then on. */
-SETUP_TEST(test_damage_that_was_read_is_recorded)
+FIXED_TEST(test_damage_that_was_read_is_recorded)
 {
     struct peer *viewer = &peers[2];
     struct msg fetch = {.type = MSG_FETCH};
@@ -107,7 +105,7 @@ SETUP_TEST(test_damage_that_was_read_is_recorded)
 }
 
 /* A store that does not answer is asked again, not without end; then the error says so. */
-SETUP_TEST(test_a_part_that_times_out_is_published_again)
+FIXED_TEST(test_a_part_that_times_out_is_published_again)
 {
     struct store_fault_rule rule = {
         .kind = FAULT_FAIL, .op = STORE_PUBLISH, .code = CAIRN_E_OUTCOME_UNKNOWN, .count = 3};
@@ -125,7 +123,7 @@ SETUP_TEST(test_a_part_that_times_out_is_published_again)
     assert_non_null(strstr(reply->text, "4 attempts timed out"));
 }
 
-SETUP_TEST(test_resume_on_another_connection)
+FIXED_TEST(test_resume_on_another_connection)
 {
     struct msg have = {.type = MSG_HAVE};
     assert_true(peer_login(&peers[0]));
@@ -152,7 +150,7 @@ SETUP_TEST(test_resume_on_another_connection)
 }
 
 /* A new process knows only what the store holds: footers of sealed objects. */
-SETUP_TEST(test_resume_after_a_restart)
+FIXED_TEST(test_resume_after_a_restart)
 {
     struct msg have = {.type = MSG_HAVE};
     assert_true(peer_login(&peers[0]));
@@ -175,7 +173,7 @@ SETUP_TEST(test_resume_after_a_restart)
 }
 
 /* The answer to SEAL was lost: the part is there already, and the same bytes are success. */
-SETUP_TEST(test_seal_may_be_repeated)
+FIXED_TEST(test_seal_may_be_repeated)
 {
     assert_true(peer_save(&peers[0], 10, 77, 2));
     peer_drop(&peers[0]);
@@ -211,7 +209,7 @@ static const struct peer_reply *seal_once_more(uint32_t chunks)
 }
 
 /* The part of an earlier try counts if it says the same: only its objects are others. */
-SETUP_TEST(test_the_part_of_an_earlier_try_counts)
+FIXED_TEST(test_the_part_of_an_earlier_try_counts)
 {
     assert_int_equal(seal_once_more(2)->type, MSG_SEALED);
     assert_true(peer_save(&peers[1], 10, 0, 1));
@@ -219,7 +217,7 @@ SETUP_TEST(test_the_part_of_an_earlier_try_counts)
 }
 
 /* If it says something else, it does not: what was saved last would be lost without a word. */
-SETUP_TEST(test_the_part_of_an_earlier_try_may_contradict)
+FIXED_TEST(test_the_part_of_an_earlier_try_may_contradict)
 {
     const struct peer_reply *reply = seal_once_more(3);
     assert_int_equal(reply->type, MSG_ERROR);
@@ -227,7 +225,7 @@ SETUP_TEST(test_the_part_of_an_earlier_try_may_contradict)
     assert_non_null(strstr(reply->text, "save the step again"));
 }
 
-SETUP_TEST(test_abort_tells_everybody)
+FIXED_TEST(test_abort_tells_everybody)
 {
     assert_true(peer_login(&peers[0]));
     assert_true(peer_login(&peers[1]));
@@ -256,7 +254,7 @@ SETUP_TEST(test_abort_tells_everybody)
     assert_true(reply->msg.u.opened.open_id == 78);
 }
 
-SETUP_TEST(test_stop_lets_open_saves_end)
+FIXED_TEST(test_stop_lets_open_saves_end)
 {
     assert_true(peer_login(&peers[0]));
     assert_true(peer_login(&peers[1]));
@@ -282,7 +280,7 @@ SETUP_TEST(test_stop_lets_open_saves_end)
 
 /* Goal: who has just come back when the server is told to stop goes on with the save that is open,
  * and begins no other. */
-SETUP_TEST(test_stop_lets_ranks_come_back)
+FIXED_TEST(test_stop_lets_ranks_come_back)
 {
     assert_true(peer_login(&peers[0]));
     assert_true(peer_login(&peers[1]));
@@ -308,7 +306,7 @@ SETUP_TEST(test_stop_lets_ranks_come_back)
     rig_stop_end(&rig);
 }
 
-SETUP_TEST(test_stop_ends_when_the_grace_does)
+FIXED_TEST(test_stop_ends_when_the_grace_does)
 {
     assert_true(peer_login(&peers[0]));
     assert_true(peer_open(&peers[0], 10, 77));

@@ -65,13 +65,13 @@ static void drop_disk(void)
 }
 
 /* After a failed test, whose store is still open. */
-static int clean_up(void **state)
+static void clean_up(void)
 {
     if (is_mounted) {
         is_mounted = false;
-        return COMMAND("umount", "-l", mounted) ? rmdir(mounted) | unlink(image) : -1;
+        assert_true(COMMAND("umount", "-l", mounted));
+        assert_int_equal(rmdir(mounted) | unlink(image), 0);
     }
-    return 0;
 }
 
 /* A store on the small disk. */
@@ -125,9 +125,9 @@ static void expect_done_or_full(int rc)
     }
 }
 
-#define SETUP_TEST(name) FIXTURE_TEST(name, NULL, clean_up, void *unused)
+#define FIXED_TEST(name) SETUP_TEST(name, unit_test_nothing, clean_up)
 
-SETUP_TEST(blocks_run_out_at_each_step)
+FIXED_TEST(blocks_run_out_at_each_step)
 {
     struct bed bed;
     unsigned full = 0, done = 0;
@@ -166,7 +166,7 @@ SETUP_TEST(blocks_run_out_at_each_step)
     end(&bed);
 }
 
-SETUP_TEST(inodes_run_out)
+FIXED_TEST(inodes_run_out)
 {
     struct bed bed;
     uint32_t made = 0;
@@ -191,7 +191,7 @@ SETUP_TEST(inodes_run_out)
 }
 
 /* Goal (L19): the reserve is refused to objects, not to what finishes a save. */
-SETUP_TEST(the_reserve_is_kept)
+FIXED_TEST(the_reserve_is_kept)
 {
     struct bed bed;
     struct bed_change change = {"k", "v", false, NULL};
@@ -211,7 +211,7 @@ SETUP_TEST(the_reserve_is_kept)
 }
 
 /* Goal: the same of inodes: the last ones are the record's, or nothing could be forgotten. */
-SETUP_TEST(inodes_are_kept_too)
+FIXED_TEST(inodes_are_kept_too)
 {
     struct bed bed;
     uint32_t made = 0;
@@ -243,7 +243,7 @@ SETUP_TEST(inodes_are_kept_too)
 /* Goal: a file system that is mounted read-only, as ext4 is after an error, is served: who opens it
  * to write reads, is told so, and changes nothing; also one that became so below a running store.
  */
-SETUP_TEST(a_read_only_file_system_is_served)
+FIXED_TEST(a_read_only_file_system_is_served)
 {
     struct bed bed;
     struct bed_change change = {"k", "v", false, NULL};

@@ -84,10 +84,8 @@ static int spy_rename(struct vfs *vfs, vfs_fd from_dir, const char *from, vfs_fd
     return rc;
 }
 
-static int setup(void **state)
+static void setup(struct bed *bed)
 {
-    struct bed *bed = calloc(1, sizeof(*bed));
-    assert_non_null(bed);
     bed_init(bed, BED_DIR, unit_test_argument(1), 1);
     spy_ops = *vfs_posix()->ops;
     spy_ops.open = spy_open;
@@ -97,8 +95,6 @@ static int setup(void **state)
     spy_ops.rename = spy_rename;
     bed->vfs = &spy;
     bed_open_ok(bed);
-    *state = bed;
-    return 0;
 }
 
 static void forget(void)
@@ -107,7 +103,7 @@ static void forget(void)
     seen.renames = seen.dir_syncs = seen.hold_until_renames = 0;
 }
 
-#define BED_TEST(name) FIXTURE_TEST(name, setup, bed_teardown, struct bed *bed)
+#define BED_TEST(name) FIXTURE_TEST(name, setup, bed_fini, struct bed, bed)
 
 BED_TEST(an_object_is_made_in_order)
 {

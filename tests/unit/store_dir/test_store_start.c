@@ -18,14 +18,7 @@
 #include <sys/vfs.h>
 #include <unistd.h>
 
-static int setup(void **state)
-{
-    struct bed *bed = calloc(1, sizeof(*bed));
-    assert_non_null(bed);
-    bed_init(bed, BED_DIR, unit_test_argument(1), 1);
-    *state = bed;
-    return 0;
-}
+static void setup(struct bed *bed) { bed_init(bed, BED_DIR, unit_test_argument(1), 1); }
 
 /* A bed's path and any name of this test. */
 enum { PATH_BYTES = 768 };
@@ -64,7 +57,7 @@ static void expect_refused(struct bed *bed, bool create, bool read_only, int cod
     assert_int_equal(diag.code, code);
 }
 
-#define BED_TEST(name) FIXTURE_TEST(name, setup, bed_teardown, struct bed *bed)
+#define BED_TEST(name) FIXTURE_TEST(name, setup, bed_fini, struct bed, bed)
 
 BED_TEST(no_store_is_said)
 {

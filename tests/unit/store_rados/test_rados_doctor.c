@@ -116,25 +116,15 @@ static bool has(const struct doctor *doctor, enum doctor_level level, const char
     return false;
 }
 
-static int setup(void **state)
+static void setup(struct examined *examined)
 {
-    struct examined *examined = calloc(1, sizeof(*examined));
-    assert_non_null(examined);
     examined->medium = fake_medium_new();
     said = good;
-    *state = examined;
-    return 0;
 }
 
-static int teardown(void **state)
-{
-    struct examined *examined = *state;
-    fake_medium_free(examined->medium);
-    free(examined);
-    return 0;
-}
+static void teardown(struct examined *examined) { fake_medium_free(examined->medium); }
 
-#define EXAMINED_TEST(name) FIXTURE_TEST(name, setup, teardown, struct examined *examined)
+#define EXAMINED_TEST(name) FIXTURE_TEST(name, setup, teardown, struct examined, examined)
 
 EXAMINED_TEST(a_good_cluster_is_good)
 {

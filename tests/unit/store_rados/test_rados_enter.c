@@ -42,7 +42,7 @@ static size_t count_ckpts(struct bed *bed)
     return req.ret_count;
 }
 
-#define BED_TEST(name) FIXTURE_TEST(name, bed_setup_rados, bed_teardown, struct bed *bed)
+#define BED_TEST(name) FIXTURE_TEST(name, bed_setup_rados, bed_fini, struct bed, bed)
 
 BED_TEST(entered_ahead_costs_nothing_later)
 {

@@ -15,7 +15,7 @@ static void refuse(struct bed *bed, int error)
     fake_medium_plan(bed->cluster, error != 0 ? &plan : NULL);
 }
 
-#define BED_TEST(name) FIXTURE_TEST(name, bed_setup_rados, bed_teardown, struct bed *bed)
+#define BED_TEST(name) FIXTURE_TEST(name, bed_setup_rados, bed_fini, struct bed, bed)
 
 BED_TEST(refusals_are_named)
 {

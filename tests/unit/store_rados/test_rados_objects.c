@@ -314,7 +314,7 @@ static void go(struct trial *trial, const struct uuid *uuid, uint64_t epoch)
     bed_close(&trial->bed);
 }
 
-#define BED_TEST(name) FIXTURE_TEST(name, bed_setup_rados, bed_teardown, struct bed *bed)
+#define BED_TEST(name) FIXTURE_TEST(name, bed_setup_rados, bed_fini, struct bed, bed)
 
 BED_TEST(one_fault_costs_what_it_hits)
 {

@@ -5,14 +5,7 @@
  */
 #include "store/store_bed.h"
 
-static int setup(void **state)
-{
-    struct bed *bed = calloc(1, sizeof(*bed));
-    assert_non_null(bed);
-    bed_init(bed, BED_RADOS, "", 1);
-    *state = bed;
-    return 0;
-}
+static void setup(struct bed *bed) { bed_init(bed, BED_RADOS, "", 1); }
 
 static void expect_refused(struct bed *bed, const char *data_pool, bool read_only,
                            const char *remedy)
@@ -33,7 +26,7 @@ static uint64_t epoch_of(struct bed *bed, const char *data_pool)
     return epoch;
 }
 
-#define BED_TEST(name) FIXTURE_TEST(name, setup, bed_teardown, struct bed *bed)
+#define BED_TEST(name) FIXTURE_TEST(name, setup, bed_fini, struct bed, bed)
 
 BED_TEST(another_data_pool_is_refused)
 {

@@ -41,7 +41,7 @@ static size_t objects_of_nothing(struct bed *bed)
     return fake_medium_objects(bed->cluster);
 }
 
-#define BED_TEST(name) FIXTURE_TEST(name, bed_setup_rados, bed_teardown, struct bed *bed)
+#define BED_TEST(name) FIXTURE_TEST(name, bed_setup_rados, bed_fini, struct bed, bed)
 
 BED_TEST(what_a_dead_daemon_left_is_removed)
 {

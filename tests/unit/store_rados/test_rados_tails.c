@@ -10,15 +10,11 @@
 
 enum { PART_BYTES = (21 << 20) + 5, TAILS = 2, STEPS_MAX = 16 };
 
-static int setup(void **state)
+static void setup(struct bed *bed)
 {
-    struct bed *bed = calloc(1, sizeof(*bed));
-    assert_non_null(bed);
     bed_init(bed, BED_RADOS, "", 1);
     bed_open_ok(bed);
     assert_int_equal(bed_put_object(bed, bed_object(9, 0, 1), 4096, 1), 0); /* the list is there */
-    *state = bed;
-    return 0;
 }
 
 static size_t sweep(struct bed *bed, bool for_good)
@@ -86,7 +82,7 @@ static void collect(struct bed *bed, struct store_name name, size_t before)
     assert_int_equal(fake_medium_objects(bed->cluster), before);
 }
 
-#define BED_TEST(name) FIXTURE_TEST(name, setup, bed_teardown, struct bed *bed)
+#define BED_TEST(name) FIXTURE_TEST(name, setup, bed_fini, struct bed, bed)
 
 /* Dies after each of the steps of publishing; what it was told was published is whole. */
 BED_TEST(a_daemon_dies_publishing)

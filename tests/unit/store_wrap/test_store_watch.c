@@ -30,11 +30,9 @@ static void on_changed(void *user, bool is_ill, const struct diag *refusal)
 static void on_closed(void *user) { ((struct bench *)user)->closed = true; }
 static bool is_closed(void *user) { return ((const struct bench *)user)->closed; }
 
-static int setup(void **state)
+static void setup(struct bench *bench)
 {
-    struct bench *bench = calloc(1, sizeof(*bench));
     struct store *memory;
-    assert_non_null(bench);
     bench->sim = sim_new(11);
     bench->host = sim_host_new(bench->sim, "server", NULL);
     struct loop *loop = sim_loop(bench->host);
@@ -42,19 +40,14 @@ static int setup(void **state)
     assert_int_equal(store_memory_new(loop, sim_pool(bench->host), NULL, &memory, NULL), 0);
     assert_int_equal(store_fault_new(loop, memory, &bench->fault), 0);
     assert_int_equal(store_watch_new(loop, bench->fault, &options, &bench->store), 0);
-    *state = bench;
-    return 0;
 }
 
-static int teardown(void **state)
+static void teardown(struct bench *bench)
 {
-    struct bench *bench = *state;
     err_ignore((int)store_fault_release(bench->fault)); /* what a test has held */
     store_close(bench->store, on_closed, bench);
     assert_true(sim_run_until(bench->sim, is_closed, bench, 60000));
     sim_free(bench->sim);
-    free(bench);
-    return 0;
 }
 
 static struct store_state look(const struct bench *bench)
@@ -88,7 +81,7 @@ static int ask(struct bench *bench, enum store_op op)
     return asked.req.status;
 }
 
-#define BENCH_TEST(name) FIXTURE_TEST(name, setup, teardown, struct bench *bench)
+#define BENCH_TEST(name) FIXTURE_TEST(name, setup, teardown, struct bench, bench)
 
 BENCH_TEST(test_a_store_that_nobody_uses_is_found_ill_and_well_again)
 {

@@ -23,19 +23,19 @@ static const char *at(const char *name)
 
 static bool exists(const char *name) { return access(at(name), F_OK) == 0; }
 
-static int setup(void **state)
+static void setup(void)
 {
     snprintf(dir, sizeof dir, "/tmp/cairn-target-XXXXXX");
-    return mkdtemp(dir) ? 0 : -1;
+    assert_non_null(mkdtemp(dir));
 }
 
-static int teardown(void **state)
+static void teardown(void)
 {
     static const char *const files[] = {"out/a", "out/b", "out", "out.partial/a", "out.partial"};
     for (size_t i = 0; i < sizeof files / sizeof files[0]; i++) {
         remove(at(files[i]));
     }
-    return rmdir(dir);
+    assert_int_equal(rmdir(dir), 0);
 }
 
 static void put(struct target *target, const char *name)
@@ -47,9 +47,9 @@ static void put(struct target *target, const char *name)
     assert_int_equal(target_close(fd, name, NULL), 0);
 }
 
-#define SETUP_TEST(name) FIXTURE_TEST(name, setup, teardown, void *unused)
+#define FIXED_TEST(name) SETUP_TEST(name, setup, teardown)
 
-SETUP_TEST(test_commit_makes_it_whole)
+FIXED_TEST(test_commit_makes_it_whole)
 {
     struct target target;
     struct stat stat_buf;
@@ -67,7 +67,7 @@ SETUP_TEST(test_commit_makes_it_whole)
     assert_int_equal(stat_buf.st_mode & 0777, 0600);
 }
 
-SETUP_TEST(test_an_empty_directory_is_replaced)
+FIXED_TEST(test_an_empty_directory_is_replaced)
 {
     struct target target;
     assert_int_equal(mkdir(at("out"), 0700), 0);
@@ -77,7 +77,7 @@ SETUP_TEST(test_an_empty_directory_is_replaced)
     assert_true(exists("out/a"));
 }
 
-SETUP_TEST(test_what_is_there_stays)
+FIXED_TEST(test_what_is_there_stays)
 {
     struct target target, second;
     struct diag diag = DIAG_INIT;
@@ -101,7 +101,7 @@ SETUP_TEST(test_what_is_there_stays)
     target_abort(&target);
 }
 
-SETUP_TEST(test_abort_leaves_nothing)
+FIXED_TEST(test_abort_leaves_nothing)
 {
     struct target target;
     assert_int_equal(target_begin(at("out"), &target, NULL), 0);

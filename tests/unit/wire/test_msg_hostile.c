@@ -19,25 +19,19 @@ struct fixture {
     struct msg msg, ret;
 };
 
-static int setup(void **state)
+static void setup(struct fixture *f)
 {
-    struct fixture *f = calloc(1, sizeof(*f));
     scratch_init(&f->scratch, MIB(8));
     scratch_init(&f->decoded, MIB(64));
     buf_init(&f->buf, MIB(8));
     f->sample = (struct sample){.state = 42, .scratch = &f->scratch};
-    *state = f;
-    return 0;
 }
 
-static int teardown(void **state)
+static void teardown(struct fixture *f)
 {
-    struct fixture *f = *state;
     scratch_fini(&f->scratch);
     scratch_fini(&f->decoded);
     buf_fini(&f->buf);
-    free(f);
-    return 0;
 }
 
 static int decode(struct fixture *f, uint32_t type)
@@ -79,7 +73,7 @@ static void make_join(struct fixture *f)
     } while (f->msg.u.join.viewer);
 }
 
-#define FIXED_TEST(name) FIXTURE_TEST(name, setup, teardown, struct fixture *f)
+#define FIXED_TEST(name) FIXTURE_TEST(name, setup, teardown, struct fixture, f)
 
 FIXED_TEST(test_session_fields_are_checked)
 {
