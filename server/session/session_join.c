@@ -254,14 +254,14 @@ static void on_looked(struct catalog_refresh *look)
         return;
     }
     if (other) {
-        char name[RUN_NAME_TEXT_MAX], there[RUN_NAME_TEXT_MAX];
+        char name[RUN_NAME_TEXT_MAX];
         run_name_format(&session->join.run, name);
-        run_name_format(other, there);
         bool removed = catalog_run_is_removed(session->server->options.catalog, other);
         status = diag_set(&diag, CAIRN_E_INVALID,
                           "%s cannot be opened, because the store has %s%s: names that differ in "
                           "capitals only are the same; open that one%s, or choose another name",
-                          name, there, removed ? ", which was removed and can be brought back" : "",
+                          name, run_name_text(other).at,
+                          removed ? ", which was removed and can be brought back" : "",
                           removed ? ", which begins anew" : "");
     }
     session->joining = false;

@@ -130,10 +130,9 @@ static int check_runs(struct catalog *catalog, const struct msg_gc *asked, struc
             found = run_name_equal(&asked->runs[i], &names[j]);
         }
         if (!found) {
-            char name[RUN_NAME_TEXT_MAX];
-            run_name_format(&asked->runs[i], name);
             status = diag_set(diag, CAIRN_E_NOT_FOUND,
-                              "there is no run %s on this server; `cairn ls` lists the runs", name);
+                              "there is no run %s on this server; `cairn ls` lists the runs",
+                              run_name_text(&asked->runs[i]).at);
         }
     }
     free(names);

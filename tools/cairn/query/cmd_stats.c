@@ -219,7 +219,7 @@ static void format_quota(const struct quota *quota, size_t size, char *ret)
 static void table_add(struct table *table, const struct stats *stats,
                       const struct msg_usage_row *row)
 {
-    char name[RUN_NAME_TEXT_MAX], saves[48], restores[48], checkpoints[24], quota[80];
+    char name[RUN_NAME_TEXT_MAX], saves[48], restores[48], checkpoints[24], quota[96];
     char hours[40];
     name_of(row, name);
     snprintf(saves, sizeof(saves), "%" PRIu64 "+%" PRIu64, row->saves, row->saves_aborted);
