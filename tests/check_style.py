@@ -111,9 +111,10 @@ def split_code(text):
 def parameters_of(signature):
     """(name, number of parameters) of a function's head."""
     head = re.sub(r"__attribute__\s*\(\(.*?\)\)|\b(PRINTF|_Alignas)\s*\([^)]*\)", "", signature)
+    test = re.match(r"[A-Z_]*TESTS?\((\w+)\)", head)  # tests/support/unit_test.h
     match = re.search(r"(\w+)\s*\(", head)
-    if not match:
-        return None, 0
+    if test or not match:
+        return test and test.group(1), 0
     depth, count, inside = 0, 1, ""
     for char in head[match.end() - 1:]:
         depth += (char == "(") - (char == ")")

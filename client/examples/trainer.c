@@ -11,6 +11,8 @@
 #include <fcntl.h>
 #include <getopt.h>
 #include <inttypes.h>
+#include <stdbool.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -84,8 +86,9 @@ static int parse_number(const char *name, const char *text, uint64_t max, uint64
     errno = 0;
     unsigned long long value = strtoull(text, &end, 10);
     if (errno != 0 || end == text || *end != '\0' || text[0] == '-' || value > max) {
-        fprintf(stderr, "cairn-trainer: %s is \"%s\"; it must be a number from 0 to %" PRIu64 "\n",
-                name, text, max);
+        fprintf(stderr,
+                "cairn-trainer: --%s is \"%s\"; it must be a number from 0 to %" PRIu64 "\n", name,
+                text, max);
         return -1;
     }
     *ret = value;
@@ -99,10 +102,10 @@ static int parse_checkpoint(char *text, struct options *options)
         *at = '\0';
     }
     options->restore_exact = 1;
-    if (parse_number("--restore-step", text, UINT64_MAX - 1, &options->restore_step) != 0) {
+    if (parse_number("restore-step", text, UINT64_MAX - 1, &options->restore_step) != 0) {
         return -1;
     }
-    return at != NULL ? parse_number("--restore-step, after the @,", at + 1, UINT64_MAX,
+    return at != NULL ? parse_number("restore-step, after the @,", at + 1, UINT64_MAX,
                                      &options->restore_term)
                       : 0;
 }
@@ -115,99 +118,76 @@ static int parse_int(const char *name, const char *text, int max, int *ret)
     return rc;
 }
 
-static const struct option long_options[] = {{"url", required_argument, NULL, 'u'},
-                                             {"steps", required_argument, NULL, 's'},
-                                             {"save-every", required_argument, NULL, 'e'},
-                                             {"resume", no_argument, NULL, 'r'},
-                                             {"restore-step", required_argument, NULL, 'R'},
-                                             {"attempt", required_argument, NULL, 'a'},
-                                             {"rank", required_argument, NULL, 'k'},
-                                             {"world", required_argument, NULL, 'w'},
-                                             {"text", required_argument, NULL, 't'},
-                                             {"hidden", required_argument, NULL, 'h'},
-                                             {"seed", required_argument, NULL, 'S'},
-                                             {"step-ms", required_argument, NULL, 'm'},
-                                             {"save-deadline-ms", required_argument, NULL, 'D'},
-                                             {"digest", required_argument, NULL, 'd'},
-                                             {"report", required_argument, NULL, 'p'},
-                                             {"cert", required_argument, NULL, 'c'},
-                                             {"key", required_argument, NULL, 'K'},
-                                             {"ca", required_argument, NULL, 'A'},
-                                             {"restore-only", no_argument, NULL, 'O'},
-                                             {"help", no_argument, NULL, 'H'},
-                                             {NULL, 0, NULL, 0}};
+enum option_kind { TEXT, NUMBER, SMALL, FLAG, CHECKPOINT, HELP };
 
-static int take_option(int letter, char *value, struct options *options)
+static const struct row {
+    const char *name;
+    enum option_kind kind;
+    size_t offset; /* in struct options */
+    uint64_t max;
+} rows[] = {{"url", TEXT, offsetof(struct options, url), 0},
+            {"steps", NUMBER, offsetof(struct options, steps), UINT64_MAX - 1},
+            {"save-every", NUMBER, offsetof(struct options, save_every), UINT64_MAX},
+            {"resume", FLAG, offsetof(struct options, resume), 0},
+            {"restore-step", CHECKPOINT, 0, 0},
+            {"attempt", TEXT, offsetof(struct options, attempt), 0},
+            {"rank", SMALL, offsetof(struct options, rank), WORLD_MAX - 1},
+            {"world", SMALL, offsetof(struct options, world), WORLD_MAX},
+            {"text", TEXT, offsetof(struct options, text), 0},
+            {"hidden", SMALL, offsetof(struct options, hidden), 8192},
+            {"seed", NUMBER, offsetof(struct options, seed), UINT64_MAX},
+            {"step-ms", NUMBER, offsetof(struct options, step_ms), 3600000},
+            {"save-deadline-ms", NUMBER, offsetof(struct options, save_deadline_ms), 86400000},
+            {"digest", TEXT, offsetof(struct options, digest), 0},
+            {"report", TEXT, offsetof(struct options, report), 0},
+            {"cert", TEXT, offsetof(struct options, cert), 0},
+            {"key", TEXT, offsetof(struct options, key), 0},
+            {"ca", TEXT, offsetof(struct options, ca), 0},
+            {"restore-only", FLAG, offsetof(struct options, restore_only), 0},
+            {"help", HELP, 0, 0}};
+
+enum { ROWS = sizeof rows / sizeof rows[0] };
+
+static int take_option(const struct row *row, char *value, struct options *options)
 {
-    switch (letter) {
-    case 'u':
-        options->url = value;
+    void *at = (char *)options + row->offset;
+    switch (row->kind) {
+    case TEXT:
+        *(const char **)at = value;
         return 0;
-    case 's':
-        return parse_number("--steps", value, UINT64_MAX - 1, &options->steps);
-    case 'e':
-        return parse_number("--save-every", value, UINT64_MAX, &options->save_every);
-    case 'r':
-        options->resume = 1;
+    case NUMBER:
+        return parse_number(row->name, value, row->max, at);
+    case SMALL:
+        return parse_int(row->name, value, (int)row->max, at);
+    case FLAG:
+        *(int *)at = 1;
         return 0;
-    case 'R':
+    case CHECKPOINT:
         return parse_checkpoint(value, options);
-    case 'a':
-        options->attempt = value;
-        return 0;
-    case 'k':
-        return parse_int("--rank", value, WORLD_MAX - 1, &options->rank);
-    case 'w':
-        return parse_int("--world", value, WORLD_MAX, &options->world);
-    case 't':
-        options->text = value;
-        return 0;
-    case 'h':
-        return parse_int("--hidden", value, 8192, &options->hidden);
-    case 'S':
-        return parse_number("--seed", value, UINT64_MAX, &options->seed);
-    case 'm':
-        return parse_number("--step-ms", value, 3600000, &options->step_ms);
-    case 'D':
-        return parse_number("--save-deadline-ms", value, 86400000, &options->save_deadline_ms);
-    case 'd':
-        options->digest = value;
-        return 0;
-    case 'p':
-        options->report = value;
-        return 0;
-    case 'c':
-        options->cert = value;
-        return 0;
-    case 'K':
-        options->key = value;
-        return 0;
-    case 'A':
-        options->ca = value;
-        return 0;
-    case 'O':
-        options->restore_only = 1;
-        return 0;
-    default:
-        return -1;
+    case HELP:
+        fputs(usage, stdout);
+        exit(EXIT_DONE);
     }
+    return -1;
 }
 
 static int parse_options(int argc, char **argv, struct options *options)
 {
-    int letter;
+    struct option long_options[ROWS + 1] = {{0}};
+    int row;
+    for (int i = 0; i < ROWS; i++) {
+        bool is_alone = rows[i].kind == FLAG || rows[i].kind == HELP;
+        long_options[i] =
+            (struct option){rows[i].name, is_alone ? no_argument : required_argument, NULL, i};
+    }
     *options = (struct options){.steps = 50,
                                 .save_every = 10,
                                 .world = 1,
                                 .hidden = 1024,
                                 .seed = 1,
                                 .save_deadline_ms = 60000};
-    while ((letter = getopt_long(argc, argv, "", long_options, NULL)) != -1) {
-        if (letter == 'H') {
-            fputs(usage, stdout);
-            exit(EXIT_DONE);
-        }
-        if (take_option(letter, optarg, options) != 0) {
+    while ((row = getopt_long(argc, argv, "", long_options, NULL)) != -1) {
+        if (row == '?' || take_option(&rows[row], optarg, options) != 0) {
             return -1;
         }
     }

@@ -8,7 +8,6 @@
 
 #include "base/check.h"
 
-#include <errno.h>
 #include <stdarg.h>
 #include <stdint.h>
 #include <stdio.h>

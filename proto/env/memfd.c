@@ -9,7 +9,6 @@
 
 #include "base/buf.h"
 #include "base/check.h"
-#include "base/limits.h"
 
 #include <errno.h>
 #include <fcntl.h>

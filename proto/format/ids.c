@@ -159,6 +159,13 @@ void run_name_format(const struct run_name *name, char ret[RUN_NAME_TEXT_MAX])
     CHECK(n > 0 && n < RUN_NAME_TEXT_MAX);
 }
 
+struct run_name_text run_name_text(const struct run_name *name)
+{
+    struct run_name_text text;
+    run_name_format(name, text.at);
+    return text;
+}
+
 /* Returns the bytes of the well-formed UTF-8 sequence at text, or 0 if there is none. Overlong
  * forms, surrogates and numbers above U+10FFFF are not well-formed. */
 static size_t utf8_sequence(size_t bytes, const uint8_t *text)

@@ -83,6 +83,12 @@ bool run_name_collides(const struct run_name *a, const struct run_name *b);
 int MUST_USE run_name_parse(const char *text, struct run_name *ret, struct diag *diag);
 enum { RUN_NAME_TEXT_MAX = 2 * LIMIT_RUN_NAME_BYTES + 2 };
 void run_name_format(const struct run_name *name, char ret[RUN_NAME_TEXT_MAX]);
+/* The same, which lives in the expression that asks for it: printf("%s", run_name_text(name).at).
+ */
+struct run_name_text {
+    char at[RUN_NAME_TEXT_MAX];
+};
+struct run_name_text run_name_text(const struct run_name *name);
 /* Returns whether a name of a tensor or blob, or a coordinate, is valid: 1..max bytes of UTF-8
  * without NUL. */
 bool text_is_valid(size_t bytes, const char *text, size_t max_bytes);

@@ -10,6 +10,7 @@
 
 #include "base/check.h"
 #include "doc.h"
+#include "rows_private.h"
 
 enum { MANIFEST_HEADER_BYTES = 200 };
 
@@ -22,27 +23,7 @@ static void put_header(const struct manifest *manifest, struct buf *buf)
     size_t project = strlen(manifest->run.project), run = strlen(manifest->run.run);
     CHECK(project > 0 && project <= LIMIT_RUN_NAME_BYTES);
     CHECK(run > 0 && run <= LIMIT_RUN_NAME_BYTES);
-    buf_put_u32(buf, manifest->world_size);
-    buf_put(buf, sizeof manifest->store_uuid.bytes, manifest->store_uuid.bytes);
-    buf_put(buf, sizeof manifest->run_uuid.bytes, manifest->run_uuid.bytes);
-    buf_put_u64(buf, manifest->id.term);
-    buf_put_u64(buf, manifest->id.step);
-    buf_put_u64(buf, manifest->parent.term);
-    buf_put_u64(buf, manifest->parent.step);
-    buf_put(buf, sizeof manifest->token.bytes, manifest->token.bytes);
-    buf_put_u64(buf, manifest->chunk_bytes);
-    buf_put_u64(buf, (uint64_t)manifest->created_wall_ns);
-    buf_put_u64(buf, manifest->tensor_count);
-    buf_put_u64(buf, manifest->blob_count);
-    buf_put_u64(buf, manifest->box_count);
-    buf_put_u64(buf, manifest->chunk_count);
-    buf_put_u64(buf, manifest->object_count);
-    buf_put_u64(buf, manifest->plain_bytes);
-    buf_put_u64(buf, manifest->stored_bytes);
-    buf_put_u32(buf, manifest->metadata_bytes);
-    buf_put_u32(buf, manifest->tag_count);
-    buf_put_u32(buf, manifest->metric_count);
-    buf_put_u32(buf, manifest->page_count);
+    row_put_manifest(manifest, buf);
     buf_put_u8(buf, (uint8_t)project);
     buf_put_u8(buf, (uint8_t)run);
     buf_put_zero(buf, 6);
@@ -73,11 +54,7 @@ void manifest_encode(const struct manifest *manifest, struct buf *buf)
     }
     for (uint32_t i = 0; i < manifest->page_count; i++) {
         const struct page_ref *page = &manifest->pages[i];
-        buf_put_u32(buf, page->kind);
-        buf_put_u32(buf, page->level);
-        buf_put_u32(buf, page->entry_count);
-        buf_put_u64(buf, page->bytes);
-        buf_put(buf, sizeof page->sha256.bytes, page->sha256.bytes);
+        row_put_page_ref(page, buf);
         doc_put_text(buf, page->first_name);
     }
     doc_end(buf, &manifest_kind, start);
@@ -86,27 +63,7 @@ void manifest_encode(const struct manifest *manifest, struct buf *buf)
 /* Reads the fixed fields and the two names. Returns 0 or FORMAT; the caller fills the diag. */
 static int take_header(struct cur *cur, struct manifest *ret)
 {
-    ret->world_size = cur_u32(cur);
-    cur_copy(cur, sizeof ret->store_uuid.bytes, ret->store_uuid.bytes);
-    cur_copy(cur, sizeof ret->run_uuid.bytes, ret->run_uuid.bytes);
-    ret->id.term = cur_u64(cur);
-    ret->id.step = cur_u64(cur);
-    ret->parent.term = cur_u64(cur);
-    ret->parent.step = cur_u64(cur);
-    cur_copy(cur, sizeof ret->token.bytes, ret->token.bytes);
-    ret->chunk_bytes = cur_u64(cur);
-    ret->created_wall_ns = (int64_t)cur_u64(cur);
-    ret->tensor_count = cur_u64(cur);
-    ret->blob_count = cur_u64(cur);
-    ret->box_count = cur_u64(cur);
-    ret->chunk_count = cur_u64(cur);
-    ret->object_count = cur_u64(cur);
-    ret->plain_bytes = cur_u64(cur);
-    ret->stored_bytes = cur_u64(cur);
-    ret->metadata_bytes = cur_u32(cur);
-    ret->tag_count = cur_u32(cur);
-    ret->metric_count = cur_u32(cur);
-    ret->page_count = cur_u32(cur);
+    row_take_manifest(cur, ret);
     char project[256] = {0}, run[256] = {0};
     size_t project_bytes = cur_u8(cur), run_bytes = cur_u8(cur);
     cur_zeros(cur, 6);
@@ -126,11 +83,7 @@ static int take_page_ref(struct cur *cur, struct scratch *scratch, uint32_t idx,
                          struct page_ref *page, struct diag *diag)
 {
     int status = 0;
-    page->kind = cur_u32(cur);
-    page->level = cur_u32(cur);
-    page->entry_count = cur_u32(cur);
-    page->bytes = cur_u64(cur);
-    cur_copy(cur, sizeof page->sha256.bytes, page->sha256.bytes);
+    row_take_page_ref(cur, page);
     page->first_name = doc_text(cur, LIMIT_NAME_BYTES, true, scratch, &status);
     if (status == CAIRN_E_NO_MEMORY) {
         return doc_no_memory("manifest", diag);

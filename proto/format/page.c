@@ -11,24 +11,11 @@
 
 #include "base/check.h"
 #include "doc.h"
+#include "rows_private.h"
 
 static const struct doc_kind page_kind = {DOC_MAGIC('C', 'R', 'N', 'G'), "page", PAGE_HEADER_BYTES,
                                           LIMIT_PAGE_BYTES, 0};
 enum { PART_REF_BYTES = 80, INDEX_FIXED_BYTES = 40 };
-
-/* Writes the reference to a part, as take_part_ref() reads it. */
-static void put_part_ref(const struct part_ref *part, struct buf *buf)
-{
-    buf_put_u32(buf, part->rank);
-    buf_put_u32(buf, part->tensor_count);
-    buf_put_u32(buf, part->chunk_count);
-    buf_put_u32(buf, 0);
-    buf_put_u64(buf, part->writer);
-    buf_put_u64(buf, part->bytes);
-    buf_put(buf, sizeof part->sha256.bytes, part->sha256.bytes);
-    buf_put_u64(buf, part->plain_bytes);
-    buf_put_u64(buf, part->stored_bytes);
-}
 
 /* Returns how many consecutive ranks start at idx. */
 static uint32_t run_length(const struct index_entry *entry, uint32_t idx)
@@ -61,11 +48,7 @@ static void put_index_entry(const struct index_entry *entry, struct buf *buf)
     size_t name = strlen(entry->name), coordinate = strlen(entry->coordinate);
     CHECK(name > 0 && name <= LIMIT_NAME_BYTES);
     CHECK(coordinate <= LIMIT_COORDINATE_BYTES);
-    buf_put_u32(buf, entry->kind);
-    buf_put_u32(buf, entry->placement);
-    buf_put_u32(buf, entry->dtype);
-    buf_put_u32(buf, entry->blob_kind);
-    buf_put_u64(buf, entry->plain_bytes);
+    row_put_index_entry(entry, buf);
     buf_put_u16(buf, (uint16_t)name);
     buf_put_u16(buf, (uint16_t)coordinate);
     buf_put_u32(buf, entry->shape.ndim);
@@ -86,12 +69,10 @@ void page_encode(const struct page *page, struct buf *buf)
 {
     CHECK(page->kind == PAGE_PARTS || page->kind == PAGE_INDEX);
     size_t start = doc_begin(buf, &page_kind);
-    buf_put_u32(buf, page->kind);
-    buf_put_u32(buf, page->level);
-    buf_put_u32(buf, page->entry_count);
+    row_put_page(page, buf);
     for (uint32_t i = 0; i < page->entry_count; i++) {
         if (page->kind == PAGE_PARTS) {
-            put_part_ref(&page->parts[i], buf);
+            row_put_part_ref(&page->parts[i], buf);
         } else {
             put_index_entry(&page->index[i], buf);
         }
@@ -116,15 +97,7 @@ uint32_t page_fit(const struct page *page, uint32_t first)
 
 static bool take_part_ref(struct cur *cur, uint32_t idx, struct part_ref *part)
 {
-    part->rank = cur_u32(cur);
-    part->tensor_count = cur_u32(cur);
-    part->chunk_count = cur_u32(cur);
-    cur_zeros(cur, 4);
-    part->writer = cur_u64(cur);
-    part->bytes = cur_u64(cur);
-    cur_copy(cur, sizeof part->sha256.bytes, part->sha256.bytes);
-    part->plain_bytes = cur_u64(cur);
-    part->stored_bytes = cur_u64(cur);
+    row_take_part_ref(cur, part);
     return cur->status == 0 && part->rank < LIMIT_WORLD_SIZE && part->bytes > 0 &&
            part->bytes <= LIMIT_PART_BYTES && (idx == 0 || part[-1].rank < part->rank);
 }
@@ -213,11 +186,7 @@ static int check_index_entry(const struct index_entry *entry, struct diag *diag)
 static int take_index_entry(struct cur *cur, struct scratch *scratch, uint32_t idx,
                             struct index_entry *entry, struct diag *diag)
 {
-    entry->kind = cur_u32(cur);
-    entry->placement = cur_u32(cur);
-    entry->dtype = cur_u32(cur);
-    entry->blob_kind = cur_u32(cur);
-    entry->plain_bytes = cur_u64(cur);
+    row_take_index_entry(cur, entry);
     size_t name_bytes = cur_u16(cur), coordinate_bytes = cur_u16(cur);
     entry->shape.ndim = cur_u32(cur);
     entry->rank_count = cur_u32(cur);
@@ -280,9 +249,7 @@ int page_decode(size_t bytes, const uint8_t *data, struct scratch *scratch, stru
     if (rc != 0) {
         return rc;
     }
-    page.kind = cur_u32(&cur);
-    page.level = cur_u32(&cur);
-    page.entry_count = cur_u32(&cur);
+    row_take_page(&cur, &page);
     if ((page.kind != PAGE_PARTS && page.kind != PAGE_INDEX) || page.level != 0) {
         return diag_set(diag, CAIRN_E_UNSUPPORTED,
                         "a page of kind %u and level %u needs a newer Cairn than this", page.kind,

@@ -12,6 +12,7 @@
 
 #include "base/check.h"
 #include "hash/hash.h"
+#include "rows_private.h"
 
 struct decoder {
     const uint8_t *data;
@@ -36,19 +37,7 @@ static int take_header(struct decoder *decoder, size_t bytes, struct cur *cur)
 {
     struct part *part = &decoder->part;
     uint32_t page_bytes = cur_u32(cur);
-    cur_copy(cur, sizeof part->run_uuid.bytes, part->run_uuid.bytes);
-    part->id.term = cur_u64(cur);
-    part->id.step = cur_u64(cur);
-    part->writer = cur_u64(cur);
-    part->chunk_bytes = cur_u64(cur);
-    part->rank = cur_u32(cur);
-    part->world_size = cur_u32(cur);
-    part->object_count = cur_u32(cur);
-    part->tensor_count = cur_u32(cur);
-    part->box_count = cur_u32(cur);
-    part->blob_count = cur_u32(cur);
-    part->chunk_count = cur_u32(cur);
-    cur_zeros(cur, 4);
+    row_take_part(cur, part);
     decoder->dim_count = cur_u64(cur);
     decoder->string_bytes = cur_u64(cur);
     cur_zeros(cur, PART_HEADER_BYTES - 120);
@@ -163,12 +152,7 @@ static bool placement_fits(uint32_t placement, const char *coordinate)
 static int take_object(struct decoder *decoder, uint32_t idx, struct cur *cur)
 {
     struct part_object *object = &decoder->part.objects[idx];
-    object->id.term = cur_u64(cur);
-    object->id.step = cur_u64(cur);
-    object->id.writer = cur_u64(cur);
-    object->id.rank = cur_u32(cur);
-    object->id.sequence = cur_u32(cur);
-    object->bytes_used = cur_u64(cur);
+    row_take_part_object(cur, object);
     return object->id.term > 0 ? 0 : broken(decoder, "an object has term 0", idx);
 }
 
@@ -222,10 +206,7 @@ static bool take_chunk_run(struct decoder *decoder, uint32_t first, uint32_t cou
 static int take_box(struct decoder *decoder, uint32_t idx, struct cur *cur)
 {
     struct part_box *box = &decoder->part.boxes[idx];
-    box->tensor = cur_u32(cur);
-    box->chunk_first = cur_u32(cur);
-    box->chunk_count = cur_u32(cur);
-    cur_zeros(cur, 4);
+    row_take_part_box(cur, box);
     uint64_t dims = cur_u64(cur);
     if (cur->status != 0 || box->tensor >= decoder->part.tensor_count) {
         return broken(decoder, "a box's record is broken", idx);
@@ -259,11 +240,7 @@ static int take_blob(struct decoder *decoder, uint32_t idx, struct cur *cur)
         return rc == CAIRN_E_NO_MEMORY ? doc_no_memory("part", decoder->diag)
                                        : broken(decoder, "a blob's name is broken", idx);
     }
-    blob->kind = cur_u32(cur);
-    blob->placement = cur_u32(cur);
-    blob->plain_bytes = cur_u64(cur);
-    blob->chunk_first = cur_u32(cur);
-    blob->chunk_count = cur_u32(cur);
+    row_take_part_blob(cur, blob);
     if (blob->kind != BLOB_BYTES && blob->kind != BLOB_TREE) {
         return diag_set(decoder->diag, CAIRN_E_UNSUPPORTED,
                         "blob \"%.200s\" has kind %u, which needs a newer Cairn than this",
@@ -284,16 +261,7 @@ static int take_blob(struct decoder *decoder, uint32_t idx, struct cur *cur)
 static int take_chunk(struct decoder *decoder, uint32_t idx, struct cur *cur)
 {
     struct part_chunk *chunk = &decoder->part.chunks[idx];
-    chunk->object = cur_u32(cur);
-    chunk->cell = cur_u32(cur);
-    chunk->offset = cur_u64(cur);
-    chunk->stored_bytes = cur_u32(cur);
-    chunk->plain_bytes = cur_u32(cur);
-    chunk->stored_crc = cur_u32(cur);
-    chunk->encoding = cur_u8(cur);
-    chunk->digest_alg = cur_u8(cur);
-    cur_zeros(cur, 2);
-    cur_copy(cur, sizeof chunk->digest.bytes, chunk->digest.bytes);
+    row_take_part_chunk(cur, chunk);
     int rc =
         encoding_check(chunk->encoding, chunk->stored_bytes, chunk->plain_bytes, decoder->diag);
     rc = rc != 0 ? rc : digest_check(chunk->digest_alg, &chunk->digest, decoder->diag);

@@ -10,6 +10,7 @@
 
 #include "base/check.h"
 #include "hash/hash.h"
+#include "rows_private.h"
 
 const struct doc_kind part_kind = {DOC_MAGIC('C', 'R', 'N', 'P'), "part", PART_HEADER_BYTES + 8,
                                    LIMIT_PART_BYTES, PART_HEADER_BYTES};
@@ -36,19 +37,7 @@ static void put_header(const struct part *part, uint64_t dim_count, uint64_t str
                        struct buf *buf)
 {
     buf_put_u32(buf, PART_PAGE_BYTES);
-    buf_put(buf, sizeof part->run_uuid.bytes, part->run_uuid.bytes);
-    buf_put_u64(buf, part->id.term);
-    buf_put_u64(buf, part->id.step);
-    buf_put_u64(buf, part->writer);
-    buf_put_u64(buf, part->chunk_bytes);
-    buf_put_u32(buf, part->rank);
-    buf_put_u32(buf, part->world_size);
-    buf_put_u32(buf, part->object_count);
-    buf_put_u32(buf, part->tensor_count);
-    buf_put_u32(buf, part->box_count);
-    buf_put_u32(buf, part->blob_count);
-    buf_put_u32(buf, part->chunk_count);
-    buf_put_u32(buf, 0);
+    row_put_part(part, buf);
     buf_put_u64(buf, dim_count);
     buf_put_u64(buf, string_bytes);
     buf_put_zero(buf, PART_HEADER_BYTES - 120);
@@ -57,13 +46,7 @@ static void put_header(const struct part *part, uint64_t dim_count, uint64_t str
 static void put_objects(const struct part *part, struct buf *buf)
 {
     for (uint32_t i = 0; i < part->object_count; i++) {
-        const struct part_object *object = &part->objects[i];
-        buf_put_u64(buf, object->id.term);
-        buf_put_u64(buf, object->id.step);
-        buf_put_u64(buf, object->id.writer);
-        buf_put_u32(buf, object->id.rank);
-        buf_put_u32(buf, object->id.sequence);
-        buf_put_u64(buf, object->bytes_used);
+        row_put_part_object(&part->objects[i], buf);
     }
 }
 
@@ -101,22 +84,14 @@ static void put_records(const struct part *part, struct buf *buf)
         pools.dim_count += tensor->shape.ndim;
     }
     for (uint32_t i = 0; i < part->box_count; i++) {
-        const struct part_box *box = &part->boxes[i];
-        buf_put_u32(buf, box->tensor);
-        buf_put_u32(buf, box->chunk_first);
-        buf_put_u32(buf, box->chunk_count);
-        buf_put_u32(buf, 0);
+        row_put_part_box(&part->boxes[i], buf);
         buf_put_u64(buf, pools.dim_count);
-        pools.dim_count += 2 * (uint64_t)box->box.ndim;
+        pools.dim_count += 2 * (uint64_t)part->boxes[i].box.ndim;
     }
     for (uint32_t i = 0; i < part->blob_count; i++) {
         const struct part_blob *blob = &part->blobs[i];
         put_names(&pools, blob->name, blob->coordinate, buf);
-        buf_put_u32(buf, blob->kind);
-        buf_put_u32(buf, blob->placement);
-        buf_put_u64(buf, blob->plain_bytes);
-        buf_put_u32(buf, blob->chunk_first);
-        buf_put_u32(buf, blob->chunk_count);
+        row_put_part_blob(blob, buf);
     }
 }
 
@@ -124,17 +99,7 @@ static void put_records(const struct part *part, struct buf *buf)
 static void put_chunks(const struct part *part, struct buf *buf)
 {
     for (uint32_t i = 0; i < part->chunk_count; i++) {
-        const struct part_chunk *chunk = &part->chunks[i];
-        buf_put_u32(buf, chunk->object);
-        buf_put_u32(buf, chunk->cell);
-        buf_put_u64(buf, chunk->offset);
-        buf_put_u32(buf, chunk->stored_bytes);
-        buf_put_u32(buf, chunk->plain_bytes);
-        buf_put_u32(buf, chunk->stored_crc);
-        buf_put_u8(buf, chunk->encoding);
-        buf_put_u8(buf, chunk->digest_alg);
-        buf_put_u16(buf, 0);
-        buf_put(buf, sizeof chunk->digest.bytes, chunk->digest.bytes);
+        row_put_part_chunk(&part->chunks[i], buf);
     }
 }
 

@@ -637,6 +637,8 @@ static void check_state(const struct run_state *state)
 int run_state_load(const struct record *record, struct scratch *scratch, struct run_state *ret,
                    struct diag *diag)
 {
+    static int (*const checks[])(struct loader * loader) = {
+        check_chain, check_commits, check_terms, check_removal, check_saves, check_restores};
     struct loader loader = {.scratch = scratch, .diag = diag};
     int status = load_count(&loader, record);
     size_t count = record_count(record);
@@ -648,23 +650,8 @@ int run_state_load(const struct record *record, struct scratch *scratch, struct 
             diag_add(diag, "the run's record, entry \"%s\"", key);
         }
     }
-    if (status == 0) {
-        status = check_chain(&loader);
-    }
-    if (status == 0) {
-        status = check_commits(&loader);
-    }
-    if (status == 0) {
-        status = check_terms(&loader);
-    }
-    if (status == 0) {
-        status = check_removal(&loader);
-    }
-    if (status == 0) {
-        status = check_saves(&loader);
-    }
-    if (status == 0) {
-        status = check_restores(&loader);
+    for (size_t i = 0; status == 0 && i < ARRAY_LEN(checks); i++) {
+        status = checks[i](&loader);
     }
     if (status != 0) {
         return status;

@@ -78,20 +78,7 @@ void usage_of_run(const struct run_state *state, struct usage_window window, str
 
 void usage_add(struct usage *io, const struct usage *more)
 {
-    io->saves += more->saves;
-    io->saves_aborted += more->saves_aborted;
-    io->restores += more->restores;
-    io->restores_failed += more->restores_failed;
-    io->planned += more->planned;
-    io->timed_saves += more->timed_saves;
-    io->blocked_ms += more->blocked_ms;
-    io->persist_ms += more->persist_ms;
-    io->written_bytes += more->written_bytes;
-    io->byte_hours += more->byte_hours;
-    io->checkpoints += more->checkpoints;
-    io->forgotten += more->forgotten;
-    io->plain_bytes += more->plain_bytes;
-    io->stored_bytes += more->stored_bytes;
-    io->shared_bytes += more->shared_bytes;
-    io->reclaimable_bytes += more->reclaimable_bytes;
+#define ADD(figure) io->figure += more->figure;
+    USAGE_FIGURES(ADD)
+#undef ADD
 }

@@ -36,6 +36,14 @@ struct usage {
     uint64_t reclaimable_bytes; /* of forgotten checkpoints: an upper bound of what can be freed */
 };
 
+/* The figures of a run that are shown, in the order of `cairn stats --json`, and all of them. */
+/* clang-format off */
+#define USAGE_SHOWN(X) \
+    X(saves) X(saves_aborted) X(restores) X(restores_failed) X(written_bytes) X(byte_hours) \
+    X(checkpoints) X(forgotten) X(plain_bytes) X(stored_bytes) X(shared_bytes) X(reclaimable_bytes)
+#define USAGE_FIGURES(X) USAGE_SHOWN(X) X(planned) X(timed_saves) X(blocked_ms) X(persist_ms)
+/* clang-format on */
+
 void usage_of_run(const struct run_state *state, struct usage_window window, struct usage *ret);
 void usage_add(struct usage *io, const struct usage *more);
 

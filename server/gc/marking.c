@@ -177,15 +177,14 @@ static int unreadable(struct one_table *one, int status, const struct diag *diag
     struct gc *gc = one->gc;
     const struct table_of *of = one->of;
     struct diag whole = DIAG_INIT;
-    char name[RUN_NAME_TEXT_MAX], remedy[RUN_NAME_TEXT_MAX + 160] = "";
+    char remedy[RUN_NAME_TEXT_MAX + 160] = "";
     CHECK(status != 0);
     CHECK(!of->is_dead);
-    run_name_format(&gc->now.run, name);
     if (reader_is_damage(status)) { /* after what passes nobody should repair or forget anything */
         snprintf(remedy, sizeof(remedy),
                  "; repair the part (`cairn verify %s %" PRIu64 "@%" PRIu64
                  " --repair`), or forget that checkpoint as well",
-                 name, of->id.step, of->id.term);
+                 run_name_text(&gc->now.run).at, of->id.step, of->id.term);
     }
     err_ignore(diag_set(&whole, status,
                         "the part of rank %" PRIu32 " of checkpoint %" PRIu64 "@%" PRIu64

@@ -23,7 +23,6 @@ static bool is_damage(int code)
 
 int gc_note(struct gc *gc, int status, const struct diag *diag, const char *what)
 {
-    char name[RUN_NAME_TEXT_MAX];
     CHECK(status != 0);
     if (status == CAIRN_E_CANCELLED) {
         return status;
@@ -31,10 +30,9 @@ int gc_note(struct gc *gc, int status, const struct diag *diag, const char *what
     gc->now.errors++;
     gc->now.errors_total++;
     if (!is_damage(gc->now.code) || is_damage(status)) {
-        run_name_format(&gc->now.run, name);
         gc->now.code = status;
-        snprintf(gc->now.text, sizeof(gc->now.text), "%s: %s: %s", name, what,
-                 diag_text(diag, status));
+        snprintf(gc->now.text, sizeof(gc->now.text), "%s: %s: %s", run_name_text(&gc->now.run).at,
+                 what, diag_text(diag, status));
     }
     return 0;
 }

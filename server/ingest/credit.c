@@ -6,8 +6,6 @@
  */
 #include "ingest/credit.h"
 
-#include "base/limits.h"
-
 int credit_init(struct credit *credit, uint64_t bytes_total, uint32_t buffer_bytes,
                 struct diag *diag)
 {

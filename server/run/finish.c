@@ -18,7 +18,6 @@
 #include "base/sm.h"
 #include "build.h"
 
-#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -61,11 +61,8 @@ int64_t catalog_clock_jump_s(struct catalog *catalog)
 
 void ckpt_text(const struct run_name *run, struct ckpt_id id, char ret[CKPT_TEXT_MAX])
 {
-    char name[RUN_NAME_TEXT_MAX];
-
-    run_name_format(run, name);
     snprintf(ret, CKPT_TEXT_MAX, "checkpoint %" PRIu64 "@%" PRIu64 " of %s", id.step, id.term,
-             name);
+             run_name_text(run).at);
 }
 
 /* --- the requests of a run ------------------------------------------------------------------ */

@@ -226,9 +226,7 @@ static int state_rebuild(struct run *run, struct diag *diag)
         status = run_state_load(record, &run->scratch, &run->state, diag);
     }
     if (status) {
-        char name[RUN_NAME_TEXT_MAX];
-        run_name_format(&run->name, name);
-        diag_add(diag, "the record of run %s", name);
+        diag_add(diag, "the record of run %s", run_name_text(&run->name).at);
     }
     run->copy = status == 0 ? COPY_FRESH : COPY_NONE;
     if (status == 0) {

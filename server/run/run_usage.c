@@ -95,24 +95,11 @@ static int64_t newest_wall_ns(const struct run_state *state)
 /* Returns the row of a report for one run or for the total. */
 static struct msg_usage_row row_of(const struct run_state *state, const struct usage *usage)
 {
-    return (struct msg_usage_row){.text = "",
-                                  .saves = usage->saves,
-                                  .saves_aborted = usage->saves_aborted,
-                                  .restores = usage->restores,
-                                  .restores_failed = usage->restores_failed,
-                                  .planned = usage->planned,
-                                  .written_bytes = usage->written_bytes,
-                                  .byte_hours = usage->byte_hours,
-                                  .checkpoints = usage->checkpoints,
-                                  .forgotten = usage->forgotten,
-                                  .plain_bytes = usage->plain_bytes,
-                                  .stored_bytes = usage->stored_bytes,
-                                  .shared_bytes = usage->shared_bytes,
-                                  .reclaimable_bytes = usage->reclaimable_bytes,
-                                  .newest_wall_ns = newest_wall_ns(state),
-                                  .timed_saves = usage->timed_saves,
-                                  .blocked_ms = usage->blocked_ms,
-                                  .persist_ms = usage->persist_ms};
+    struct msg_usage_row row = {.text = "", .newest_wall_ns = newest_wall_ns(state)};
+#define TAKE(figure) row.figure = usage->figure;
+    USAGE_FIGURES(TAKE)
+#undef TAKE
+    return row;
 }
 
 /* Adds a note to the row of a marked run: its figures lack what the record has lost. */

@@ -20,45 +20,46 @@ static const struct rule {
     enum msg_type type;
     enum session_state least;
     bool rank_only;
-    handler handle;
+    handler handle; /* or: */
+    int (*ask)(struct request *request, struct diag *why);
 } rules[] = {
-    {MSG_HELLO, SESSION_NEW, false, session_on_hello},
-    {MSG_JOIN, SESSION_GREETED, false, session_on_join},
-    {MSG_RUNS, SESSION_GREETED, false, session_on_runs},
-    {MSG_USAGE, SESSION_GREETED, false, session_on_usage},
-    {MSG_PROGRESS, SESSION_GREETED, false, session_on_progress},
-    {MSG_STATUS, SESSION_JOINED, false, session_on_status},
-    {MSG_LIST, SESSION_JOINED, false, session_on_list},
-    {MSG_LOG, SESSION_JOINED, false, session_on_log},
-    {MSG_ANNOTATE, SESSION_JOINED, false, session_on_annotate},
-    {MSG_MARK, SESSION_JOINED, false, session_on_mark},
-    {MSG_REMOVE, SESSION_JOINED, false, session_on_remove},
-    {MSG_POLICY, SESSION_GREETED, false, session_on_policy},
-    {MSG_SCRUB, SESSION_GREETED, false, session_on_scrub},
-    {MSG_GC, SESSION_GREETED, false, session_on_gc},
-    {MSG_REPAIR, SESSION_GREETED, false, session_on_repair},
-    {MSG_SERVER, SESSION_GREETED, false, session_on_server},
-    {MSG_RESTORE, SESSION_JOINED, false, session_on_restore},
-    {MSG_FETCH, SESSION_JOINED, false, session_on_fetch},
-    {MSG_PLAN, SESSION_JOINED, false, session_on_plan},
-    {MSG_READ, SESSION_JOINED, false, session_on_read},
-    {MSG_LANDING, SESSION_JOINED, false, session_on_landing},
-    {MSG_REPORT, SESSION_JOINED, true, session_on_report},
-    {MSG_OPEN, SESSION_JOINED, true, session_on_open},
-    {MSG_WANT, SESSION_JOINED, true, session_on_want},
-    {MSG_OBJECT_END, SESSION_JOINED, true, session_on_object_end},
-    {MSG_HAVE, SESSION_JOINED, true, session_on_have},
-    {MSG_SEAL, SESSION_JOINED, true, session_on_seal},
-    {MSG_WAIT, SESSION_JOINED, true, session_on_wait},
-    {MSG_ABORT, SESSION_JOINED, true, session_on_abort},
-    {MSG_ARENA, SESSION_JOINED, true, session_on_arena},
-    {MSG_DESCRIBE, SESSION_JOINED, true, session_on_describe},
-    {MSG_COMPLETE, SESSION_JOINED, true, session_on_complete},
-    {MSG_AGREE, SESSION_JOINED, true, session_on_agree},
-    {MSG_LISTS, SESSION_JOINED, true, session_on_lists},
-    {MSG_DIGESTS, SESSION_JOINED, true, session_on_digests},
-    {MSG_DATA, SESSION_JOINED, true, NULL},
-    {MSG_PART, SESSION_JOINED, true, NULL},
+    {MSG_HELLO, SESSION_NEW, false, session_on_hello, NULL},
+    {MSG_JOIN, SESSION_GREETED, false, session_on_join, NULL},
+    {MSG_RUNS, SESSION_GREETED, false, NULL, session_ask_runs},
+    {MSG_USAGE, SESSION_GREETED, false, NULL, session_ask_usage},
+    {MSG_PROGRESS, SESSION_GREETED, false, session_on_progress, NULL},
+    {MSG_STATUS, SESSION_JOINED, false, NULL, session_ask_status},
+    {MSG_LIST, SESSION_JOINED, false, NULL, session_ask_list},
+    {MSG_LOG, SESSION_JOINED, false, NULL, session_ask_log},
+    {MSG_ANNOTATE, SESSION_JOINED, false, NULL, session_ask_annotate},
+    {MSG_MARK, SESSION_JOINED, false, NULL, session_ask_mark},
+    {MSG_REMOVE, SESSION_JOINED, false, NULL, session_ask_remove},
+    {MSG_POLICY, SESSION_GREETED, false, NULL, session_ask_policy},
+    {MSG_SCRUB, SESSION_GREETED, false, session_on_scrub, NULL},
+    {MSG_GC, SESSION_GREETED, false, session_on_gc, NULL},
+    {MSG_REPAIR, SESSION_GREETED, false, session_on_repair, NULL},
+    {MSG_SERVER, SESSION_GREETED, false, NULL, session_ask_server},
+    {MSG_RESTORE, SESSION_JOINED, false, NULL, session_ask_restore},
+    {MSG_FETCH, SESSION_JOINED, false, NULL, session_ask_fetch},
+    {MSG_PLAN, SESSION_JOINED, false, NULL, session_ask_plan},
+    {MSG_READ, SESSION_JOINED, false, session_on_read, NULL},
+    {MSG_LANDING, SESSION_JOINED, false, session_on_landing, NULL},
+    {MSG_REPORT, SESSION_JOINED, true, NULL, session_ask_report},
+    {MSG_OPEN, SESSION_JOINED, true, NULL, session_ask_open},
+    {MSG_WANT, SESSION_JOINED, true, session_on_want, NULL},
+    {MSG_OBJECT_END, SESSION_JOINED, true, session_on_object_end, NULL},
+    {MSG_HAVE, SESSION_JOINED, true, NULL, session_ask_have},
+    {MSG_SEAL, SESSION_JOINED, true, session_on_seal, NULL},
+    {MSG_WAIT, SESSION_JOINED, true, NULL, session_ask_wait},
+    {MSG_ABORT, SESSION_JOINED, true, NULL, session_ask_abort},
+    {MSG_ARENA, SESSION_JOINED, true, session_on_arena, NULL},
+    {MSG_DESCRIBE, SESSION_JOINED, true, session_on_describe, NULL},
+    {MSG_COMPLETE, SESSION_JOINED, true, session_on_complete, NULL},
+    {MSG_AGREE, SESSION_JOINED, true, session_on_agree, NULL},
+    {MSG_LISTS, SESSION_JOINED, true, session_on_lists, NULL},
+    {MSG_DIGESTS, SESSION_JOINED, true, session_on_digests, NULL},
+    {MSG_DATA, SESSION_JOINED, true, NULL, NULL},
+    {MSG_PART, SESSION_JOINED, true, NULL, NULL},
 };
 
 static const struct rule *find_rule(enum msg_type type)
@@ -108,6 +109,19 @@ static bool answer_waiting(struct session *session, const struct frame *frame, e
     return true;
 }
 
+/* Makes a request of a message that needs one, and answers it if it fails at once. */
+static int ask(struct session *session, const struct rule *rule, uint32_t stream,
+               const struct msg *msg)
+{
+    struct request *request = request_new(session, stream, msg);
+    struct diag why = DIAG_INIT;
+    int status = request ? rule->ask(request, &why) : 0;
+    if (status != 0) {
+        request_end(request, status, NULL, &why);
+    }
+    return 0;
+}
+
 /* Handles one message. For a message with a payload it gives the memory for it, and on_payload()
  * follows. An error ends the connection. */
 static int on_message(void *user, const struct frame *frame, const struct msg *msg,
@@ -137,8 +151,9 @@ static int on_message(void *user, const struct frame *frame, const struct msg *m
     if (msg->type == MSG_PART) {
         return session_part_buffer(session, frame, msg, ret_payload, diag);
     }
-    CHECK(rule->handle != NULL);
-    status = rule->handle(session, frame->stream, msg, diag);
+    CHECK((rule->handle != NULL) != (rule->ask != NULL));
+    status = rule->handle ? rule->handle(session, frame->stream, msg, diag)
+                          : ask(session, rule, frame->stream, msg);
     if (status == 0) {
         session_stop_if_full(session);
     }

@@ -14,39 +14,45 @@
                                    const struct msg *msg, struct diag *diag)
 HANDLER(hello);
 HANDLER(join);
-HANDLER(open);
 HANDLER(want);
 HANDLER(object_end);
-HANDLER(have);
 HANDLER(seal);
-HANDLER(wait);
-HANDLER(abort);
 HANDLER(arena);
 HANDLER(describe);
 HANDLER(complete);
 HANDLER(agree);
 HANDLER(lists);
 HANDLER(digests);
-HANDLER(status);
-HANDLER(list);
-HANDLER(log);
-HANDLER(runs);
-HANDLER(usage);
 HANDLER(progress);
-HANDLER(annotate);
-HANDLER(mark);
-HANDLER(remove);
-HANDLER(policy);
 HANDLER(scrub);
 HANDLER(gc);
 HANDLER(repair);
-HANDLER(server);
-HANDLER(restore);
-HANDLER(report);
-HANDLER(fetch);
-HANDLER(plan);
 HANDLER(read);
 HANDLER(landing);
 #undef HANDLER
+
+/* One that needs a request (request_private.h), which comes with a copy of the message. One that
+ * returns an error leaves the request to be answered with it; after 0 the request is answered, or
+ * has what answers it. */
+#define ASK(name) int MUST_USE session_ask_##name(struct request *request, struct diag *why)
+ASK(abort);
+ASK(annotate);
+ASK(fetch);
+ASK(have);
+ASK(list);
+ASK(log);
+ASK(mark);
+ASK(open);
+ASK(plan);
+ASK(policy);
+ASK(remove);
+ASK(report);
+ASK(restore);
+ASK(runs);
+ASK(server);
+ASK(status);
+ASK(usage);
+ASK(wait);
+#undef ASK
 
 #endif

@@ -169,6 +169,17 @@ void request_error(struct request *request, int code, const struct diag *diag)
     }
 }
 
+void request_end(struct request *request, int status, const struct msg *reply,
+                 const struct diag *diag)
+{
+    if (status == 0) {
+        request_reply(request, reply);
+    } else {
+        request_error(request, status, diag);
+    }
+    request_free(request);
+}
+
 void request_send(struct request *request, const struct msg *reply, struct conn_out *out)
 {
     struct session *session = request->session;

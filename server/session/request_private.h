@@ -132,6 +132,9 @@ void request_free(struct request *request);
 /* Does nothing for an orphan. */
 void request_reply(struct request *request, const struct msg *reply);
 void request_error(struct request *request, int code, const struct diag *diag);
+/* Answers with the reply, or with the error if status is not 0, and frees the request. */
+void request_end(struct request *request, int status, const struct msg *reply,
+                 const struct diag *diag);
 void request_send(struct request *request, const struct msg *reply, struct conn_out *out);
 /* Returns the rank of the session, as an event of its attempt names it. */
 struct attempt_rank session_rank(const struct session *session, uint32_t ordinal);

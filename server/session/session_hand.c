@@ -130,12 +130,7 @@ static void on_handed_over(struct hand_over_wait *wait, int status, const struct
                         .u.sealed = {.id = request->msg.u.complete.id,
                                      .stored_bytes = wait->stored_bytes,
                                      .shared_bytes = wait->shared_bytes}};
-    if (status == 0) {
-        request_reply(request, &reply);
-    } else {
-        request_error(request, status, diag);
-    }
-    request_free(request);
+    request_end(request, status, &reply, diag);
 }
 
 /* Called when the session goes. The hand-over itself goes on, and nobody is told. */
@@ -168,8 +163,7 @@ static int begin_hand_over(struct request *request, struct session_save *save, s
     status = writer_hand_over(save->writer, &options, &request->u.hand, &why);
     if (status != 0) {
         put_part(session->server, options.part, options.part_bytes);
-        request_error(request, status, &why);
-        request_free(request);
+        request_end(request, status, NULL, &why);
         return 0;
     }
     session_log(session, LOG_DEBUG, "rank handed over its state", NULL);

@@ -227,8 +227,7 @@ static void read_record(struct request *request)
     if (!run) {
         session->joining = false;
         timer_stop(&session->patience);
-        request_error(request, CAIRN_E_NO_MEMORY, NULL);
-        request_free(request);
+        request_end(request, CAIRN_E_NO_MEMORY, NULL, NULL);
         return;
     }
     if (session->run) {
@@ -255,21 +254,20 @@ static void on_looked(struct catalog_refresh *look)
         return;
     }
     if (other) {
-        char name[RUN_NAME_TEXT_MAX], there[RUN_NAME_TEXT_MAX];
+        char name[RUN_NAME_TEXT_MAX];
         run_name_format(&session->join.run, name);
-        run_name_format(other, there);
         bool removed = catalog_run_is_removed(session->server->options.catalog, other);
         status = diag_set(&diag, CAIRN_E_INVALID,
                           "%s cannot be opened, because the store has %s%s: names that differ in "
                           "capitals only are the same; open that one%s, or choose another name",
-                          name, there, removed ? ", which was removed and can be brought back" : "",
+                          name, run_name_text(other).at,
+                          removed ? ", which was removed and can be brought back" : "",
                           removed ? ", which begins anew" : "");
     }
     session->joining = false;
     timer_stop(&session->patience);
     session_log(session, LOG_WARN, "join refused", diag_text(&diag, status));
-    request_error(request, status, &diag);
-    request_free(request);
+    request_end(request, status, NULL, &diag);
 }
 
 static void cancel_look(struct request *request)

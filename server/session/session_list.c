@@ -78,12 +78,7 @@ static void on_log(struct run_snapshot_req *req)
         status = run_info_log(req->state, &request->msg.u.log, &request->scratch,
                               &reply.u.log_reply, &diag);
     }
-    if (status == 0) {
-        request_reply(request, &reply);
-    } else {
-        request_error(request, status, &diag);
-    }
-    request_free(request);
+    request_end(request, status, &reply, &diag);
 }
 
 /* Answers STATUS with the state of one save. */
@@ -96,47 +91,35 @@ static void on_status(struct run_snapshot_req *req)
         status = run_info_find(req->state, request->msg.u.status.id, &request->scratch,
                                &reply.u.status_reply.info);
     }
-    if (status == 0) {
-        request_reply(request, &reply);
-    } else {
-        request_error(request, status, &req->diag);
-    }
-    request_free(request);
+    request_end(request, status, &reply, &req->diag);
 }
 
 /* Asks for the run's state; `done` answers the request from it. */
-static int take_snapshot(struct session *session, uint32_t stream, const struct msg *msg,
-                         void (*done)(struct run_snapshot_req *))
+static int take_snapshot(struct request *request, void (*done)(struct run_snapshot_req *))
 {
-    struct request *request = request_new(session, stream, msg);
-    if (request) {
-        CHECK(session->run != NULL);
-        request->cancel = cancel_snapshot;
-        request->u.snapshot = (struct run_snapshot_req){.done = done};
-        run_snapshot(session->run, &request->u.snapshot);
-    }
+    CHECK(request->session->run != NULL);
+    request->cancel = cancel_snapshot;
+    request->u.snapshot = (struct run_snapshot_req){.done = done};
+    run_snapshot(request->session->run, &request->u.snapshot);
     return 0;
 }
 
-int session_on_list(struct session *session, uint32_t stream, const struct msg *msg,
-                    struct diag *diag)
+int session_ask_list(struct request *request, struct diag *why)
 {
-    (void)diag;
-    return take_snapshot(session, stream, msg, on_list);
+    (void)why;
+    return take_snapshot(request, on_list);
 }
 
-int session_on_log(struct session *session, uint32_t stream, const struct msg *msg,
-                   struct diag *diag)
+int session_ask_log(struct request *request, struct diag *why)
 {
-    (void)diag;
-    return take_snapshot(session, stream, msg, on_log);
+    (void)why;
+    return take_snapshot(request, on_log);
 }
 
-int session_on_status(struct session *session, uint32_t stream, const struct msg *msg,
-                      struct diag *diag)
+int session_ask_status(struct request *request, struct diag *why)
 {
-    (void)diag;
-    return take_snapshot(session, stream, msg, on_status);
+    (void)why;
+    return take_snapshot(request, on_status);
 }
 
 /* Answers RUNS with the names of the runs, or of those of one project, at most RUNS_MAX. */
@@ -181,16 +164,13 @@ static void cancel_look(struct request *request)
     request_free(request);
 }
 
-int session_on_runs(struct session *session, uint32_t stream, const struct msg *msg,
-                    struct diag *diag)
+int session_ask_runs(struct request *request, struct diag *why)
 {
-    (void)diag;
-    struct request *request = request_new(session, stream, msg);
+    (void)why;
+    struct session *session = request->session;
     timer_stop(&session->login);
-    if (request) {
-        request->cancel = cancel_look;
-        request->u.look = (struct catalog_refresh){.done = on_looked};
-        catalog_refresh(session->server->options.catalog, &request->u.look);
-    }
+    request->cancel = cancel_look;
+    request->u.look = (struct catalog_refresh){.done = on_looked};
+    catalog_refresh(session->server->options.catalog, &request->u.look);
     return 0;
 }

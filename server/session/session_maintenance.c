@@ -130,10 +130,9 @@ static int check_runs(struct catalog *catalog, const struct msg_gc *asked, struc
             found = run_name_equal(&asked->runs[i], &names[j]);
         }
         if (!found) {
-            char name[RUN_NAME_TEXT_MAX];
-            run_name_format(&asked->runs[i], name);
             status = diag_set(diag, CAIRN_E_NOT_FOUND,
-                              "there is no run %s on this server; `cairn ls` lists the runs", name);
+                              "there is no run %s on this server; `cairn ls` lists the runs",
+                              run_name_text(&asked->runs[i]).at);
         }
     }
     free(names);
@@ -376,16 +375,12 @@ static void cancel_server(struct request *request)
 
 /* Handles SERVER. The answer needs the store's usage, which is waited for no longer than
  * USAGE_PATIENCE_MS. */
-int session_on_server(struct session *session, uint32_t stream, const struct msg *msg,
-                      struct diag *diag)
+int session_ask_server(struct request *request, struct diag *why)
 {
+    (void)why;
+    struct session *session = request->session;
     struct server *server = session->server;
-    (void)diag;
     timer_stop(&session->login);
-    struct request *request = request_new(session, stream, msg);
-    if (!request) {
-        return 0;
-    }
     if (!server->options.catalog) {
         tell_server(request, NULL);
         request_free(request);

@@ -25,12 +25,6 @@ static void cancel_mark(struct request *request)
     request_free(request);
 }
 
-static void fail(struct request *request, int status, const struct diag *diag)
-{
-    request_error(request, status, diag);
-    request_free(request);
-}
-
 /* Copies the marks of the newest MSG_MARK_RECORDS_MAX checkpoints, which come first in a policy's
  * list. */
 static int copy_marks(struct request *request, const struct verdict_marks *marks,
@@ -99,13 +93,12 @@ static void on_marked(struct run_req *req)
         status = copy_marks(request, verdict_marks(&req->verdict), &reply.u.marked);
     }
     if (status != 0) {
-        fail(request, status, &req->diag);
+        request_end(request, status, NULL, &req->diag);
         return;
     }
     tell_forgotten(request->session, req, &reply.u.marked);
     tell_policy(request, &reply.u.marked);
-    request_reply(request, &reply);
-    request_free(request);
+    request_end(request, 0, &reply, NULL);
 }
 
 /* Returns the newest forgotten checkpoint of a step, or NULL. */
@@ -190,7 +183,7 @@ static void on_state(struct run_snapshot_req *req)
         status = resolve_all(request, req->state, &diag);
     }
     if (status != 0) {
-        fail(request, status, &diag);
+        request_end(request, status, NULL, &diag);
         return;
     }
     run_submit(request->session->run, &request->step);
@@ -342,41 +335,30 @@ static void on_policies(struct policies_req *read)
     int status = read->status;
     status = status != 0 ? status : take_choice(request, &mark, &none, &read->diag);
     if (status == 0 && none) {
-        request_reply(request, &reply);
-        request_free(request);
+        request_end(request, 0, &reply, NULL);
         return;
     }
     mark.reason = asked->reason && asked->reason[0] != '\0' ? asked->reason : mark.reason;
     status = status != 0 ? status : submit_mark(request, &mark, &read->diag);
     if (status != 0) {
-        fail(request, status, &read->diag);
+        request_end(request, status, NULL, &read->diag);
     }
 }
 
 /* Handles MARK: checks it, makes its policy, and reads the record if names have to be resolved. */
-int session_on_mark(struct session *session, uint32_t stream, const struct msg *msg,
-                    struct diag *diag)
+int session_ask_mark(struct request *request, struct diag *why)
 {
-    struct diag why = DIAG_INIT;
-    (void)diag;
-    struct request *request = request_new(session, stream, msg);
-    if (!request) {
-        return 0;
-    }
     const struct msg_mark *asked = &request->msg.u.mark;
     struct event_mark mark = {.reason = asked->reason};
-    int status = check(asked, &why);
+    int status = check(asked, why);
     request->cancel = cancel_mark;
     if (status == 0 && asked->by_policy) {
-        status = read_policies(request, NULL, on_policies, &why);
+        status = read_policies(request, NULL, on_policies, why);
     } else {
-        status = status != 0 ? status : take_policy(request, &mark.forget.policy, &why);
-        status = status != 0 ? status : submit_mark(request, &mark, &why);
+        status = status != 0 ? status : take_policy(request, &mark.forget.policy, why);
+        status = status != 0 ? status : submit_mark(request, &mark, why);
     }
-    if (status != 0) {
-        fail(request, status, &why);
-    }
-    return 0;
+    return status;
 }
 
 /* --- REMOVE --------------------------------------------------------------------------------- */
@@ -396,21 +378,14 @@ static int check_living(const struct session *session, struct diag *diag)
 
 /* Handles REMOVE. A job that is connected keeps its run; the core looks at what the record tells of
  * jobs that other servers serve. */
-int session_on_remove(struct session *session, uint32_t stream, const struct msg *msg,
-                      struct diag *diag)
+int session_ask_remove(struct request *request, struct diag *why)
 {
-    struct diag why = DIAG_INIT;
-    (void)diag;
-    struct request *request = request_new(session, stream, msg);
-    if (!request) {
-        return 0;
-    }
+    struct session *session = request->session;
     const struct msg_remove *remove = &request->msg.u.remove;
     const char *actor = session_actor_copy(request, remove->actor);
-    int status = actor ? check_living(session, &why) : diag_no_memory(&why, "the caller's name");
+    int status = actor ? check_living(session, why) : diag_no_memory(why, "the caller's name");
     if (status != 0) {
-        fail(request, status, &why);
-        return 0;
+        return status;
     }
     request->cancel = cancel_mark;
     request->step = (struct run_req){.done = on_marked, .dry_run = remove->dry_run};
@@ -563,12 +538,7 @@ static void on_policy(struct policies_req *read)
     if (status == 0 && asked->run.project[0] != '\0') {
         show_chosen(&showing, &asked->run);
     }
-    if (status == 0) {
-        request_reply(request, &reply);
-    } else {
-        request_error(request, status, &read->diag);
-    }
-    request_free(request);
+    request_end(request, status, &reply, &read->diag);
 }
 
 /* Makes the change that POLICY asks for. Returns INVALID for what is no policy. */
@@ -592,28 +562,17 @@ static int take_change(struct request *request, struct policy_entry *ret, struct
     return status;
 }
 
-int session_on_policy(struct session *session, uint32_t stream, const struct msg *msg,
-                      struct diag *diag)
+int session_ask_policy(struct request *request, struct diag *why)
 {
-    struct diag why = DIAG_INIT;
     struct policy_entry *change = NULL;
     int status = 0;
-    (void)diag;
-    struct request *request = request_new(session, stream, msg);
-    timer_stop(&session->login);
-    if (!request) {
-        return 0;
-    }
+    timer_stop(&request->session->login);
     if (request->msg.u.policy.kind != MSG_POLICY_SHOW) {
         change = scratch_array(&request->scratch, 1, sizeof(*change));
-        status = change ? take_change(request, change, &why) : diag_no_memory(&why, "a policy");
+        status = change ? take_change(request, change, why) : diag_no_memory(why, "a policy");
     }
     request->cancel = cancel_mark;
-    status = status != 0 ? status : read_policies(request, change, on_policy, &why);
-    if (status != 0) {
-        fail(request, status, &why);
-    }
-    return 0;
+    return status != 0 ? status : read_policies(request, change, on_policy, why);
 }
 
 /* --- ANNOTATE ------------------------------------------------------------------------------- */
@@ -628,12 +587,7 @@ static void on_annotated_info(struct run_snapshot_req *req)
         status = run_info_find(req->state, request->verdict.id, &request->scratch,
                                &reply.u.annotated.info);
     }
-    if (status == 0) {
-        request_reply(request, &reply);
-    } else {
-        request_error(request, status, &req->diag);
-    }
-    request_free(request);
+    request_end(request, status, &reply, &req->diag);
 }
 
 /* Called when the note is in the record. The checkpoint is then read for the answer. */
@@ -641,8 +595,7 @@ static void on_annotated(struct run_req *req)
 {
     struct request *request = container_of(req, struct request, step);
     if (req->status != 0) {
-        request_error(request, req->status, &req->diag);
-        request_free(request);
+        request_end(request, req->status, NULL, &req->diag);
         return;
     }
     request->verdict = req->verdict;
@@ -651,14 +604,9 @@ static void on_annotated(struct run_req *req)
 }
 
 /* Handles ANNOTATE: submits the change of tags and metrics. */
-int session_on_annotate(struct session *session, uint32_t stream, const struct msg *msg,
-                        struct diag *diag)
+int session_ask_annotate(struct request *request, struct diag *why)
 {
-    (void)diag;
-    struct request *request = request_new(session, stream, msg);
-    if (!request) {
-        return 0;
-    }
+    (void)why;
     const struct msg_annotate *annotate = &request->msg.u.annotate;
     request->cancel = cancel_mark;
     request->step = (struct run_req){.done = on_annotated};
@@ -671,6 +619,6 @@ int session_on_annotate(struct session *session, uint32_t stream, const struct m
                                            .removed = annotate->removed_tags,
                                            .metric_count = annotate->metric_count,
                                            .metrics = annotate->metrics}};
-    run_submit(session->run, &request->step);
+    run_submit(request->session->run, &request->step);
     return 0;
 }

@@ -35,8 +35,7 @@ static void on_aborted(struct run_req *req)
 {
     struct request *request = container_of(req, struct request, step);
     if (req->status != 0) {
-        request_error(request, req->status, &req->diag);
-        request_free(request);
+        request_end(request, req->status, NULL, &req->diag);
         return;
     }
     enum save_state state = verdict_save(&req->verdict)->state;
@@ -147,8 +146,7 @@ static void on_counted(struct usage_walk *walk)
     request->cancel = cancel_events;
     struct run_req *run = &request->u.open.run;
     if (status != 0 && status != CAIRN_E_QUOTA) {
-        request_error(request, status, NULL);
-        request_free(request);
+        request_end(request, status, NULL, NULL);
         return;
     }
     if (status == CAIRN_E_QUOTA) {

@@ -109,8 +109,7 @@ static void on_begun(struct run_req *req)
 {
     struct request *request = container_of(req, struct request, step);
     if (req->status != 0) {
-        request_error(request, req->status, &req->diag);
-        request_free(request);
+        request_end(request, req->status, NULL, &req->diag);
         return;
     }
     request->verdict = req->verdict;
@@ -155,14 +154,10 @@ static void on_viewed(struct run_snapshot_req *req)
 
 /* Handles RESTORE: a rank joins the session of its attempt, and a viewer only resolves the
  * selector. */
-int session_on_restore(struct session *session, uint32_t stream, const struct msg *msg,
-                       struct diag *diag)
+int session_ask_restore(struct request *request, struct diag *why)
 {
-    (void)diag;
-    struct request *request = request_new(session, stream, msg);
-    if (!request) {
-        return 0;
-    }
+    (void)why;
+    struct session *session = request->session;
     const struct msg_restore *restore = &request->msg.u.restore;
     request->cancel = cancel_steps;
     if (session->viewer) {
@@ -187,8 +182,7 @@ static void on_reported(struct run_req *req)
 {
     struct request *request = container_of(req, struct request, step);
     if (req->status != 0) {
-        request_error(request, req->status, &req->diag);
-        request_free(request);
+        request_end(request, req->status, NULL, &req->diag);
         return;
     }
     request->verdict = req->verdict;
@@ -212,8 +206,7 @@ static void on_report_try(struct run_snapshot_req *req)
                 ? req->status
                 : diag_set(&diag, CAIRN_E_NOT_FOUND,
                            "the client reports on a restore that this session has not begun");
-        request_error(request, status, &diag);
-        request_free(request);
+        request_end(request, status, NULL, &diag);
         return;
     }
     bool current = restore->entry.try_count == report->try_count;
@@ -229,16 +222,12 @@ static void on_report_try(struct run_snapshot_req *req)
 }
 
 /* Handles REPORT. The try that the session has reached is read before. */
-int session_on_report(struct session *session, uint32_t stream, const struct msg *msg,
-                      struct diag *diag)
+int session_ask_report(struct request *request, struct diag *why)
 {
-    (void)diag;
-    struct request *request = request_new(session, stream, msg);
-    if (request) {
-        request->cancel = cancel_steps;
-        request->u.snapshot = (struct run_snapshot_req){.done = on_report_try};
-        run_snapshot(session->run, &request->u.snapshot);
-    }
+    (void)why;
+    request->cancel = cancel_steps;
+    request->u.snapshot = (struct run_snapshot_req){.done = on_report_try};
+    run_snapshot(request->session->run, &request->u.snapshot);
     return 0;
 }
 
@@ -371,22 +360,19 @@ static void on_fetched(struct fetch_req *req)
 }
 
 /* Handles FETCH: sends a manifest, page or part. */
-int session_on_fetch(struct session *session, uint32_t stream, const struct msg *msg,
-                     struct diag *diag)
+int session_ask_fetch(struct request *request, struct diag *why)
 {
-    (void)diag;
-    struct request *request = request_new(session, stream, msg);
-    if (request) {
-        const struct msg_fetch *fetch = &msg->u.fetch;
-        request->cancel = cancel_pieces;
-        request->u.fetch = (struct fetch_req){.id = fetch->id,
-                                              .kind = (enum store_kind)fetch->kind,
-                                              .number = fetch->number,
-                                              /* `cairn verify` wants no cached bytes. */
-                                              .fresh = session->viewer,
-                                              .done = on_fetched};
-        run_fetch(session->run, &request->u.fetch);
-    }
+    (void)why;
+    struct session *session = request->session;
+    const struct msg_fetch *fetch = &request->msg.u.fetch;
+    request->cancel = cancel_pieces;
+    request->u.fetch = (struct fetch_req){.id = fetch->id,
+                                          .kind = (enum store_kind)fetch->kind,
+                                          .number = fetch->number,
+                                          /* `cairn verify` wants no cached bytes. */
+                                          .fresh = session->viewer,
+                                          .done = on_fetched};
+    run_fetch(session->run, &request->u.fetch);
     return 0;
 }
 
@@ -413,20 +399,14 @@ static void on_planned(struct plan_req *req)
 }
 
 /* Handles PLAN: finds the chunks that make up the wanted boxes and blobs. */
-int session_on_plan(struct session *session, uint32_t stream, const struct msg *msg,
-                    struct diag *diag)
+int session_ask_plan(struct request *request, struct diag *why)
 {
-    (void)diag;
-    struct request *request = request_new(session, stream, msg);
-    if (request) {
-        const struct msg_plan *plan = &request->msg.u.plan;
-        request->cancel = cancel_pieces;
-        request->u.plan = (struct plan_req){.id = plan->id,
-                                            .want_count = plan->want_count,
-                                            .wants = plan->wants,
-                                            .done = on_planned};
-        run_plan(session->run, &request->u.plan);
-    }
+    (void)why;
+    const struct msg_plan *plan = &request->msg.u.plan;
+    request->cancel = cancel_pieces;
+    request->u.plan = (struct plan_req){
+        .id = plan->id, .want_count = plan->want_count, .wants = plan->wants, .done = on_planned};
+    run_plan(request->session->run, &request->u.plan);
     return 0;
 }
 

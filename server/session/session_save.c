@@ -162,8 +162,7 @@ static void on_base(struct base_req *req)
             save->base = (struct ckpt_id){0};
         }
     }
-    request_reply(request, &reply);
-    request_free(request);
+    request_end(request, 0, &reply, NULL);
 }
 
 static void cancel_base(struct request *request)
@@ -195,8 +194,7 @@ static void on_open_info(struct run_snapshot_req *req)
         status = add_save(request->session, verdict);
     }
     if (status != 0) {
-        request_error(request, status, &req->diag);
-        request_free(request);
+        request_end(request, status, NULL, &req->diag);
         return;
     }
     struct msg reply = {.type = MSG_OPENED};
@@ -214,8 +212,7 @@ static void on_open_info(struct run_snapshot_req *req)
         reply_with_base(request, &reply.u.opened);
         return;
     }
-    request_reply(request, &reply);
-    request_free(request);
+    request_end(request, 0, &reply, NULL);
 }
 
 static void cancel_open(struct request *request)
@@ -254,8 +251,7 @@ void session_opened(struct run_req *req)
                     diag_text(&req->diag, req->status));
     }
     if (req->status != 0 && !aborted) {
-        request_error(request, req->status, &req->diag);
-        request_free(request);
+        request_end(request, req->status, NULL, &req->diag);
         return;
     }
     if (request->session->join.rank == 0 && !aborted) {
@@ -290,8 +286,7 @@ static void on_found(struct run_req *req)
     int status = diag_set(&diag, CAIRN_E_SHUTTING_DOWN,
                           "the server is stopping and opens no new save; try again, or connect to "
                           "another server of the same store");
-    request_error(request, status, &diag);
-    request_free(request);
+    request_end(request, status, NULL, &diag);
 }
 
 /* Fills in the open entry from the message, with tags and metrics in the form of the entry. */
@@ -319,15 +314,11 @@ static int fill_open(struct request *request, struct entry_open *open)
 }
 
 /* Handles OPEN: rank 0 opens the save, and the other ranks look for its opening. */
-int session_on_open(struct session *session, uint32_t stream, const struct msg *msg,
-                    struct diag *diag)
+int session_ask_open(struct request *request, struct diag *why)
 {
-    (void)diag;
+    (void)why;
+    struct session *session = request->session;
     const struct msg_join *join = &session->join;
-    struct request *request = request_new(session, stream, msg);
-    if (!request) {
-        return 0;
-    }
     session_reap_saves(session);
     const struct msg_open *open = &request->msg.u.open;
     struct run_req *run = &request->u.open.run;
@@ -347,9 +338,7 @@ int session_on_open(struct session *session, uint32_t stream, const struct msg *
                             .blocked_ms = open->blocked_ms,
                             .persist_ms = open->persist_ms};
     if (fill_open(request, &run->event.u.open.entry) != 0) {
-        request_error(request, CAIRN_E_NO_MEMORY, NULL);
-        request_free(request);
-        return 0;
+        return CAIRN_E_NO_MEMORY;
     }
     request->cancel = cancel_open;
     const char *project = run_name_of(session->run)->project;
@@ -448,23 +437,16 @@ static void cancel_have(struct request *request)
 }
 
 /* Handles HAVE: asks which objects of this client are durable. */
-int session_on_have(struct session *session, uint32_t stream, const struct msg *msg,
-                    struct diag *diag)
+int session_ask_have(struct request *request, struct diag *why)
 {
-    (void)diag;
-    struct session_save *save = session_find_save(session, msg->u.have.id);
+    struct session_save *save = session_find_save(request->session, request->msg.u.have.id);
     if (!save || writer_is_over(save->writer)) {
-        conn_send_error(session->conn, stream, CAIRN_E_ABORTED,
-                        "the save is not open on this server; save again");
-        return 0;
+        return diag_set(why, CAIRN_E_ABORTED, "the save is not open on this server; save again");
     }
-    struct request *request = request_new(session, stream, msg);
-    if (request) {
-        request->cancel = cancel_have;
-        request->u.have = (struct writer_have){
-            .done = on_have, .placed = msg->u.have.placed, .from = msg->u.have.from};
-        writer_have(save->writer, &request->u.have);
-    }
+    request->cancel = cancel_have;
+    request->u.have = (struct writer_have){
+        .done = on_have, .placed = request->msg.u.have.placed, .from = request->msg.u.have.from};
+    writer_have(save->writer, &request->u.have);
     return 0;
 }
 
@@ -495,18 +477,14 @@ static void cancel_wait(struct request *request)
     request_free(request);
 }
 
-int session_on_wait(struct session *session, uint32_t stream, const struct msg *msg,
-                    struct diag *diag)
+int session_ask_wait(struct request *request, struct diag *why)
 {
-    (void)diag;
-    struct request *request = request_new(session, stream, msg);
-    if (request) {
-        const struct msg_wait *wait = &msg->u.wait;
-        request->cancel = cancel_wait;
-        request->u.watch = (struct run_watch){
-            .id = wait->id, .open_id = wait->open_id, .hears_refusals = true, .done = on_outcome};
-        run_watch(session->run, &request->u.watch);
-    }
+    (void)why;
+    const struct msg_wait *wait = &request->msg.u.wait;
+    request->cancel = cancel_wait;
+    request->u.watch = (struct run_watch){
+        .id = wait->id, .open_id = wait->open_id, .hears_refusals = true, .done = on_outcome};
+    run_watch(request->session->run, &request->u.watch);
     return 0;
 }
 
@@ -543,14 +521,10 @@ static void cancel_run(struct request *request)
 }
 
 /* Handles ABORT: submits the end of the save. */
-int session_on_abort(struct session *session, uint32_t stream, const struct msg *msg,
-                     struct diag *diag)
+int session_ask_abort(struct request *request, struct diag *why)
 {
-    (void)diag;
-    struct request *request = request_new(session, stream, msg);
-    if (!request) {
-        return 0;
-    }
+    (void)why;
+    struct session *session = request->session;
     const struct msg_abort *abort = &request->msg.u.abort;
     struct run_req *run = &request->u.run;
     *run = (struct run_req){.done = on_aborted};

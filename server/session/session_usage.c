@@ -58,15 +58,11 @@ static void on_walked(struct usage_walk *walk)
 }
 
 /* Handles USAGE: walks through the runs behind the last one that the client has got. */
-int session_on_usage(struct session *session, uint32_t stream, const struct msg *msg,
-                     struct diag *diag)
+int session_ask_usage(struct request *request, struct diag *why)
 {
-    (void)diag;
-    struct request *request = request_new(session, stream, msg);
+    (void)why;
+    struct session *session = request->session;
     timer_stop(&session->login);
-    if (!request) {
-        return 0;
-    }
     const struct msg_usage *usage = &request->msg.u.usage;
     request->cancel = cancel_usage;
     request->u.usage = (struct usage_walk){

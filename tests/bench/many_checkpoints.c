@@ -8,7 +8,6 @@
 #include "format/entries.h"
 #include "store/open/store_open.h"
 
-#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

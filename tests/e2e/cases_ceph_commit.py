@@ -72,8 +72,7 @@ class Killed(OnCeph):
         daemons = list(self.two())
         group = Group(self.bed, self.url(*daemons), 2)
         ports = [daemon.port() for daemon in daemons]
-        group.all("fill", 1)
-        group.save(1)
+        group.advance(1)
         worst = 0.0
         for number in range(FAILOVERS):
             step, dying = number + 2, daemons[number % 2]
@@ -156,8 +155,7 @@ class Apart(OnCeph):
         a, b = self.two()
         group = Group(self.bed, self.url(a, b), 2)
         for step in range(1, SAVES_UNTIL_SPREAD + 1):
-            group.all("fill", step)
-            group.save(step)
+            group.advance(step)
         step = SAVES_UNTIL_SPREAD + 1
         group[1].do("tensor", "late", "float32", "40x16", "replicated")
         group[1].do("set")

@@ -32,8 +32,7 @@ class Objects(OnCeph):
         for run in RUNS:
             group = Group(self.bed, self.url(daemon).replace("demo/run", run), 1)
             for step in (1, 2):
-                group.all("fill", step)
-                group.save(step)
+                group.advance(step)
             group.end()
         self.assertEqual(daemon.stop(), 0)
 
@@ -119,7 +118,6 @@ class Objects(OnCeph):
             group = Group(self.bed, self.url(daemon).replace("demo/run", run), 1)
             self.assertEqual(group.restore()[0], 2)
             group.all("check", 2)
-            group.all("fill", 3)
-            group.save(3)
+            group.advance(3)
             group.end()
         self.assertEqual(daemon.stop(), 0)

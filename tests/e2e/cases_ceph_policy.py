@@ -25,8 +25,7 @@ class Policies(OnCeph):
         group = Group(self.bed, self.url(daemon).replace("demo/run", run), 1)
         group.finish_any(group.try_all("restore", "latest"))
         for step in wanted:
-            group.all("fill", step)
-            group.save(step)
+            group.advance(step)
         group.end()
 
     def steps(self, *where, run="demo/run"):

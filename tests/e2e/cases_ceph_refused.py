@@ -82,8 +82,7 @@ class Refused(OnCeph):
         """The other daemon of the store knows at once what this one has made."""
         daemon, other = self.two()
         group = Group(self.bed, daemon.url("demo/Bert"), 1)
-        group.all("fill", 1)
-        group.save(1)
+        group.advance(1)
         group.end()
         for name in ("demo/bert", "DEMO/x"):
             rank = Rank(self.bed)
@@ -105,8 +104,7 @@ class Refused(OnCeph):
         self.own_user("blocked")
         daemon, other = self.two()
         group = Group(self.bed, self.url(daemon), 2)
-        group.all("fill", 1)
-        group.save(1)
+        group.advance(1)
         other.stop()
         for address in self.clients_of("client.blocked"):
             self.ceph.ceph("osd", "blocklist", "add", address, "600")
@@ -125,8 +123,7 @@ class Refused(OnCeph):
         self.own_user("fired")
         daemon = self.daemon()
         group = Group(self.bed, self.url(daemon), 2)
-        group.all("fill", 1)
-        group.save(1)
+        group.advance(1)
         old = self.clients_of("client.fired")
         self.ceph.ceph("auth", "caps", "client.fired", "mon", "allow r")
         _, _, err = cairn("ls", "--store", self.store, check=12)
@@ -152,8 +149,7 @@ class Refused(OnCeph):
         """Whoever looks for the data in another pool is told so, instead of finding every checkpoint damaged."""
         self.store = self.ceph.url(self.space, "cairn-ec")
         group = Group(self.bed, self.url(self.daemon("first")), 1)
-        group.all("fill", 1)
-        group.save(1)
+        group.advance(1)
         for store in (self.ceph.url(self.space, "cairn"), f"rados:cairn/{self.space}?conf={self.ceph.dir}/ceph.conf"):
             other = Daemon(self.bed, "other", store_url=store, listen_tcp="127.0.0.1:0")
             other.launch()
@@ -196,8 +192,7 @@ class Refused(OnCeph):
         # Clients that know another server go on there, and are not put off by one without a store.
         good = self.daemon("good", store_url=self.ceph.url(self.space))
         group = Group(self.bed, self.url(daemon, good), 2)
-        group.all("fill", 1)
-        group.save(1)
+        group.advance(1)
         port = good.port()
         good.kill()
         group.all("fill", 2)
@@ -213,8 +208,7 @@ class Refused(OnCeph):
         wait_until("it is let in", daemon.is_ready)
         self.assertNotEqual(self.health(daemon)["health"], "red")  # a pool that is being made may be slow: yellow
         group = Group(self.bed, self.url(daemon), 2)
-        group.all("fill", 3)
-        group.save(3)
+        group.advance(3)
         daemon.stop()
 
 
@@ -248,8 +242,7 @@ class Damage(OnCeph):
         """Two checkpoints; the pieces of the newer one."""
         group = Group(self.bed, self.url(self.daemon()), 1, rows=4096)
         for step in (1, 2):
-            group.all("fill", step)
-            group.save(step)
+            group.advance(step)
         return group, sorted(name for name in self.rados("ls").split() if name.startswith("piece/run/1-2/"))
 
     def assert_falls_back(self, group):
@@ -304,8 +297,7 @@ class Doctor(OnCeph):
         self.ceph.user("examined", self.space, keyring)
         self.store = self.ceph.url(self.space, "cairn-ec", user="examined", keyring=keyring)
         group = Group(self.bed, self.url(self.daemon()), 1)
-        group.all("fill", 1)
-        group.save(1)
+        group.advance(1)
         findings = self.examine(self.store)
         for word in ("size 3, min_size 2", "may not read the keys of other users", "may use only its own namespaces", "1 of 1 runs",
                      "a round trip takes", "differ by 0.000 s"):

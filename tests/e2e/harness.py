@@ -329,6 +329,11 @@ class Group:
         """One save of all ranks, waited for: the term."""
         return self.finish(self.all("save", step, deadline_ms))[0]["term"]
 
+    def advance(self, step):
+        """The state as training has it at a step, in all ranks, and a save of it: the term."""
+        self.all("fill", step)
+        return self.save(step)
+
     def stage(self, step, deadline_ms=60000):
         """One save of all ranks, until it is handed over: they may die."""
         for rank, answer in zip(self.ranks, self.all("save", step, deadline_ms)):
@@ -469,6 +474,11 @@ class Case(unittest.TestCase):
 
     def group(self, daemon, world=2, **keywords):
         return Group(self.bed, daemon.url(), world, **keywords)
+
+    def saving(self, world=2, **keys):
+        """A daemon with these keys, and the ranks of an attempt that are connected to it."""
+        daemon = self.daemon(**keys)
+        return daemon, self.group(daemon, world)
 
     def assert_error(self, refused, name, *fragments):
         """(error, text): the error by name, and a text that says what and what to do."""

@@ -7,7 +7,6 @@
  */
 #include "neighbours.h"
 
-#include <fcntl.h>
 #include <malloc.h>
 #include <pthread.h>
 #include <sched.h>

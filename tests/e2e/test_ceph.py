@@ -21,8 +21,7 @@ class Daemons(OnCeph):
     def test_ranks_through_different_daemons(self):
         a, b = self.two()
         one = Group(self.bed, self.url(a), 2)
-        one.all("fill", 1)
-        one.save(1)
+        one.advance(1)
         one.kill()
         # The same run through the other one: it restores what the first one wrote, and goes on.
         other = Group(self.bed, self.url(b), 2)
@@ -81,8 +80,7 @@ class Daemons(OnCeph):
         a = self.daemon("a")
         group = self.group(a)
         for step in (1, 2, 3):
-            group.all("fill", step)
-            group.save(step)
+            group.advance(step)
         folder = self.bed.path / "mirror"
         folder.mkdir()
         mirror = f"dir:{folder}"
@@ -92,8 +90,7 @@ class Daemons(OnCeph):
         listed_at = lambda store: [{**one, "note_version": 0} for one in cairn_json("ls", "demo/run", "--store", store)["checkpoints"]]
         self.assertEqual(copy(self.store, mirror)["copied"], 3)
         self.assertEqual(listed_at(mirror), listed_at(self.store))
-        group.all("fill", 4)
-        group.save(4)
+        group.advance(4)
         self.assertEqual((lambda said: (said["copied"], said["there"]))(copy(self.store, mirror)), (1, 3))
         self.assertEqual(cairn_json("verify", "--store", mirror, timeout_s=120)["damaged"], 0)
         back = self.ceph.url(self.space + "-back", self.DATA)
@@ -126,8 +123,7 @@ class Daemons(OnCeph):
         source = Daemon(self.bed, "local").start()
         group = self.group(source)
         for step in (1, 2):
-            group.all("fill", step)
-            group.save(step)
+            group.advance(step)
         group.end()
         cairn("store", "create", self.store, check=0)
         words = ("copy", "demo/run", "--from", f"dir:{source.store}", "--to", self.store)
@@ -150,8 +146,7 @@ class Daemons(OnCeph):
     def test_a_daemon_dies_in_a_save(self):
         a, b = self.two()
         group = Group(self.bed, self.url(a, b), 2, rows=4096)
-        group.all("fill", 1)
-        group.save(1)
+        group.advance(1)
         group.all("fill", 2)
         answers = group.all("save", 2, 60000)
         a.kill()
@@ -191,8 +186,7 @@ class Daemons(OnCeph):
     def test_a_daemon_that_slept_commits_nothing_of_a_fenced_attempt(self):
         a, b = self.two()
         old = Group(self.bed, self.url(a), 2)
-        old.all("fill", 1)
-        old.save(1)
+        old.advance(1)
         a.process.send_signal(19)  # SIGSTOP
         try:
             new = Group(self.bed, self.url(b), 2)
@@ -213,8 +207,7 @@ class ErasureCoded(OnCeph):
         daemon = self.daemon()
         group = Group(self.bed, self.url(daemon), 2, rows=4096)
         for step in (1, 2, 3):
-            group.all("fill", step)
-            group.save(step)
+            group.advance(step)
         self.assertEqual(group.restore(2), (2, 1, False))
         group.all("check", 2)
         self.assert_good({(1, 1), (2, 1), (3, 1)})
@@ -233,8 +226,7 @@ class Gone(OnCeph):
         daemon = self.daemon(gc_every="10ms", gc_keep_cycles="1", scrub_every="0s", save_full_every="1")
         group = Group(self.bed, self.url(daemon), 1, rows=4096)
         for step in (1, 2, 3, 4, 5):
-            group.all("fill", step)
-            group.save(step)
+            group.advance(step)
         names, listed = self.left()
         self.assertGreater(len(names), 6)
         self.assertEqual(len(listed), 5)
@@ -276,8 +268,7 @@ class Faults(OnCeph):
     def restore_while(self, signal, after):
         """64 MiB are restored; an OSD gets the signal meanwhile, then what heals it. Each OSD with CAIRN_FULL=1."""
         group = Group(self.bed, self.url(self.daemon()), 2, rows=1 << 19)
-        group.all("fill", 1)
-        group.save(1)
+        group.advance(1)
         for name in ("osd.0", "osd.1", "osd.2") if FULL else ("osd.1",):
             with self.subTest(name):
                 group.all("fill", 7)
@@ -300,8 +291,7 @@ class Faults(OnCeph):
 
     def test_two_of_three_osds_are_down(self):
         group = Group(self.bed, self.url(self.daemon()), 2)
-        group.all("fill", 1)
-        group.save(1)
+        group.advance(1)
         for name in ("osd.0", "osd.1"):
             self.ceph.do("signal", name, "KILL")
         started = time.monotonic()
@@ -319,8 +309,7 @@ class Faults(OnCeph):
     def test_what_is_asked_of_a_silent_cluster_is_answered(self):
         daemon = self.daemon()
         group = Group(self.bed, self.url(daemon), 2)
-        group.all("fill", 1)
-        group.save(1)
+        group.advance(1)
         for name in ("osd.0", "osd.1"):
             self.ceph.do("signal", name, "KILL")
         server, store = ("--server", f"127.0.0.1:{daemon.port()}"), ("--store", self.store)
@@ -349,16 +338,14 @@ class Faults(OnCeph):
         group = Group(self.bed, self.url(self.daemon()), 2)
         self.ceph.do("signal", "mon.a", "STOP")
         try:
-            group.all("fill", 1)
-            group.save(1)
+            group.advance(1)
         finally:
             self.ceph.do("signal", "mon.a", "CONT")
         self.assert_good({(1, 1)})
 
     def test_the_quota_is_reached_and_raised(self):
         group = Group(self.bed, self.url(self.daemon()), 2, rows=65536)
-        group.all("fill", 1)
-        group.save(1)
+        group.advance(1)
         self.addCleanup(self.ceph.ceph, "osd", "pool", "set-quota", "cairn", "max_bytes", "0")
         self.ceph.ceph("osd", "pool", "set-quota", "cairn", "max_bytes", "1000000")
         wait_until("the quota is in force", lambda: "POOL_FULL" in self.ceph.ceph("health", "detail"))
@@ -371,8 +358,7 @@ class Faults(OnCeph):
         self.assertEqual(group.restore(), (1, 1, False))
         self.ceph.ceph("osd", "pool", "set-quota", "cairn", "max_bytes", "0")
         wait_until("the quota is gone", lambda: "POOL_FULL" not in self.ceph.ceph("health", "detail"))
-        group.all("fill", 3)
-        group.save(3)
+        group.advance(3)
         self.assertEqual(cairn_json("verify", "--store", self.store)["damaged"], 0)
 
 
@@ -408,8 +394,7 @@ class Rights(OnCeph):
         self.ceph.user("prod", self.space, keyring)
         self.store = self.ceph.url(self.space, "cairn-ec", user="prod", keyring=keyring)
         group = Group(self.bed, self.url(self.daemon()), 2)
-        group.all("fill", 1)
-        group.save(1)
+        group.advance(1)
         group.restore()
         self.assert_good({(1, 1)})
         other = self.ceph.url("another", "cairn-ec", user="prod", keyring=keyring)

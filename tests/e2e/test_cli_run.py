@@ -177,8 +177,7 @@ class Run(Case):
 
     def test_flush_inside_the_grace(self):
         """A save that is open when SIGTERM comes, and one that a rank never joins: 143 and 75."""
-        daemon = self.daemon()
-        group = self.group(daemon)
+        daemon, group = self.saving()
         group.save(1)
         where = ("--server", f"unix:{daemon.socket}", "--run", "demo/run")
         running = Running(self.bed, "wait", "0", options=where)

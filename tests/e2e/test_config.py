@@ -229,8 +229,7 @@ class Stop(Case):
         self.assertFalse(daemon.socket.exists())
 
     def test_with_a_save_in_flight(self):
-        daemon = self.daemon(daemon_grace="1s")
-        group = self.group(daemon)
+        daemon, group = self.saving(daemon_grace="1s")
         group.save(1)
         op = group[0].do("save", 2, 4000)["op"]  # rank 1 never comes
         started = time.monotonic()
@@ -242,8 +241,7 @@ class Stop(Case):
         self.assert_whole(daemon, {(1, 1)})
 
     def test_in_the_middle_of_training(self):
-        daemon = self.daemon(daemon_grace="5s")
-        group = self.group(daemon)
+        daemon, group = self.saving(daemon_grace="5s")
         for rank in group.ranks:
             rank.send("train", 1, 100000, 1)
         wait_until("some saves", lambda: [rank.drain() for rank in group.ranks] and len(group[0].events) > 3)
@@ -263,8 +261,7 @@ class Stop(Case):
                    len([e for e in group[0].events[before:] if e["event"] == "durable"]) > 3)
 
     def test_new_saves_are_refused_while_stopping(self):
-        daemon = self.daemon(daemon_grace="3s")
-        group = self.group(daemon)
+        daemon, group = self.saving(daemon_grace="3s")
         group.save(1)
         group[0].do("save", 2, 20000)  # keeps the daemon in its grace
         daemon.process.send_signal(signal.SIGTERM)

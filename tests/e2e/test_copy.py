@@ -34,8 +34,7 @@ class Copies(Case):
         daemon = self.daemon("source")
         group = self.group(daemon, world=world, **keywords)
         for step in range(1, steps + 1):
-            group.all("fill", step)
-            group.save(step)
+            group.advance(step)
         return daemon, group
 
     def counts(self, source, target, run="demo/run"):
@@ -56,8 +55,7 @@ class Copies(Case):
         self.assertEqual(verified_at(target), (0, 4))
         first = cairn_json("copy", "demo/run", "--from", source, "--to", target)
         self.assertEqual((first["copied"], first["there"], first["runs"][0]["bytes_read"]), (0, 4, 0), "nothing is sent again")
-        group.all("fill", 5)
-        group.save(5)
+        group.advance(5)
         cairn("tag", "demo/run", "4", "later", *at, check=0)
         self.assertEqual(self.counts(source, target), (1, 4, 0))
         self.assertEqual(entries(target), entries(source))
@@ -67,8 +65,7 @@ class Copies(Case):
         again = self.group(served, world=2)
         self.assertEqual(again.restore(), (5, 1, False))
         again.all("check", 5)
-        again.all("fill", 6)
-        again.save(6)
+        again.advance(6)
         self.assertEqual(set(listed(served)), {(step, 1) for step in range(1, 6)} | {(6, 2)})
 
     def test_marks_that_were_taken_away(self):
@@ -141,8 +138,7 @@ class Copies(Case):
         daemon, group = self.saved(1)
         other = self.group(daemon, world=2, attempt=None)
         other.restore()
-        other.all("fill", 9)
-        other.save(9)
+        other.advance(9)
         other.end()
         group.end()
         source, target = f"dir:{daemon.store}", self.store("mirror")

@@ -7,11 +7,9 @@ from harness import Case, Group, add_state, cairn, cairn_json, flip, listed, mai
 
 class Damage(Case):
     def saved(self, steps=2, **keys):
-        daemon = self.daemon(**keys)
-        group = self.group(daemon)
+        daemon, group = self.saving(**keys)
         for step in range(1, steps + 1):
-            group.all("fill", step)
-            group.save(step)
+            group.advance(step)
         group.end()
         return daemon
 
@@ -187,11 +185,9 @@ class Damage(Case):
 
 class Rewind(Case):
     def test_older_step_and_the_same_numbers_again(self):
-        daemon = self.daemon()
-        first = self.group(daemon)
+        daemon, first = self.saving()
         for step in (1, 2, 3):
-            first.all("fill", step)
-            first.save(step)
+            first.advance(step)
         first.end()
         second = self.group(daemon)
         self.assertEqual(second.restore(1), (1, 1, False))
@@ -224,8 +220,7 @@ class Rewind(Case):
         self.assertEqual(verified(daemon)["checkpoints"], 5)
 
     def test_rewind_within_one_attempt(self):
-        daemon = self.daemon()
-        group = self.group(daemon)
+        daemon, group = self.saving()
         for step in (1, 2):
             group.all("fill", step)
             self.assertEqual(group.save(step), 1)

@@ -22,8 +22,7 @@ class Doctor(Case):
     def saved(self):
         daemon = self.daemon()
         group = Group(self.bed, daemon.url(), 2)
-        group.all("fill", 1)
-        group.save(1)
+        group.advance(1)
         group.end()
         return daemon
 

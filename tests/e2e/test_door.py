@@ -195,8 +195,7 @@ class Reload(Case):
 
     def test_no_signal_but_two_ends_it(self):
         """In the middle of a save, and with no file to read again."""
-        daemon = self.daemon()
-        group = self.group(daemon)
+        daemon, group = self.saving()
         op = group[0].do("save", 1, 20000)["op"]
         for signum in (signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGPIPE, signal.SIGXFSZ):
             daemon.process.send_signal(signum)
@@ -224,8 +223,7 @@ class Commands(Case):
         self.assertEqual(self.waits(daemon, signal.SIG_DFL).wait(30), 130)
 
     def test_nohup_holds(self):
-        daemon = self.daemon()
-        group = self.group(daemon)
+        daemon, group = self.saving()
         group.save(1)
         waits = self.waits(daemon, signal.SIG_IGN)
         for step in range(2, 100):  # the command counts from its first look, which may come after any of these

@@ -67,8 +67,7 @@ class Store:
         for run, world in WORLD.items():
             first = Group(bed, daemon.url(run), world, rows=8)
             for step in (10, 20):
-                first.all("fill", step)
-                first.save(step)
+                first.advance(step)
             first.end()
             second = Group(bed, daemon.url(run), world, rows=8)
             second.restore()

@@ -38,8 +38,7 @@ class Failover(Case):
         daemons, _ = self.pair()
         daemons[0].start()
         group = Group(self.bed, daemons[0].url("demo/Bert"), 2)
-        group.all("fill", 1)
-        group.save(1)
+        group.advance(1)
         self.assertEqual(group.end(), [0, 0])
         for daemon in daemons:
             if daemon is daemons[1]:
@@ -61,8 +60,7 @@ class Failover(Case):
         daemons, url = self.pair()
         daemons[0].start()
         group = Group(self.bed, url, 2, rows=20000)
-        group.all("fill", 1)
-        group.save(1)
+        group.advance(1)
         for step, old in ((2, 0), (3, 1)):
             group.all("fill", step)
             answers = group.all("save", step, 60000)
@@ -78,8 +76,7 @@ class Failover(Case):
         daemons, url = self.pair()
         daemons[0].start()
         group = Group(self.bed, url, 2, rows=20000)
-        group.all("fill", 1)
-        group.save(1)
+        group.advance(1)
         group.all("fill", 99)
         answers = group.all("restore", "latest")
         daemons[0].kill()

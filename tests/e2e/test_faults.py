@@ -42,8 +42,7 @@ class Unreachable(Case):
         self.assertIn("no-such-host.invalid", err)
 
     def test_server_dies_in_a_save_and_stays_away(self):
-        daemon = self.daemon()
-        group = self.group(daemon)
+        daemon, group = self.saving()
         group.save(1)
         daemon.kill()
         started = time.monotonic()
@@ -63,8 +62,7 @@ class ReadOnly(Case):
     """A record whose last update may or may not be durable takes no other: every rank hears so at once."""
 
     def save_with_a_lost_update(self, number):
-        daemon = self.daemon(name=f"store{number}")
-        group = self.group(daemon)
+        daemon, group = self.saving(name=f"store{number}")
         group.save(1)
         daemon.kill()
         os.environ["CAIRN_FAILPOINTS"] = f"dir.record=error:OUTCOME_UNKNOWN@{number}"
@@ -102,8 +100,7 @@ class Ranks(Case):
     """Ranks of one run that do not go together."""
 
     def test_two_ranks_with_the_same_number(self):
-        daemon = self.daemon()
-        group = self.group(daemon)
+        daemon, group = self.saving()
         group.save(1)
         twin = Rank(self.bed)
         self.assert_error(twin.refused("open", daemon.url(), 0, 2, group.attempt), "DUPLICATE_RANK", "rank 0")
@@ -111,8 +108,7 @@ class Ranks(Case):
         self.assert_whole(daemon, {(1, 1), (2, 1)})
 
     def test_a_dead_rank_is_replaced(self):
-        daemon = self.daemon()
-        group = self.group(daemon)
+        daemon, group = self.saving()
         group[0].kill()
         # A group whose rank 0 is gone goes on with a new one, once the death has been noticed.
         group.ranks[0] = Rank(self.bed)
@@ -127,8 +123,7 @@ class Ranks(Case):
         self.assert_whole(daemon, {(1, 1)})
 
     def test_another_world_size(self):
-        daemon = self.daemon()
-        group = self.group(daemon)
+        daemon, group = self.saving()
         group.save(1)
         odd = Rank(self.bed)
         answer = odd.ask("open", daemon.url(), 2, 3, group.attempt)
@@ -142,8 +137,7 @@ class Ranks(Case):
         self.assert_whole(daemon, {(1, 1)})
 
     def test_a_rank_that_never_comes(self):
-        daemon = self.daemon()
-        group = self.group(daemon, 3)
+        daemon, group = self.saving(3)
         group.save(1)
         started = time.monotonic()
         present = [group[0], group[2]]
@@ -158,8 +152,7 @@ class Ranks(Case):
         self.assert_whole(daemon, {(1, 1), (3, 1)})
 
     def test_a_rank_that_is_killed_in_a_save(self):
-        daemon = self.daemon(save_rank_grace="1s")
-        group = self.group(daemon, 3)
+        daemon, group = self.saving(3, save_rank_grace="1s")
         group.save(1)
         started = time.monotonic()
         present = [group[0], group[2]]
@@ -171,8 +164,7 @@ class Ranks(Case):
         self.assert_whole(daemon, {(1, 1)})
 
     def test_rank_0_never_comes(self):
-        daemon = self.daemon()
-        group = self.group(daemon, 2)
+        daemon, group = self.saving(2)
         group.save(1)
         op = group[1].do("save", 2, 1500)["op"]
         error, text = group[1].refused("wait", op, 15000)
@@ -181,13 +173,11 @@ class Ranks(Case):
         self.assert_whole(daemon, {(1, 1)})
 
     def test_different_tensors(self):
-        daemon = self.daemon()
-        group = self.group(daemon, 2)
+        daemon, group = self.saving(2)
         # 16 cells, of which rank 0, who would write half, knows nothing: they go to who holds them.
         group[1].do("tensor", "only.here", "float32", "16384", "replicated")
         group[1].do("set")
-        group.all("fill", 1)
-        group.save(1)
+        group.advance(1)
         self.assert_whole(daemon, {(1, 1)})
         names = {entry["name"] for entry in cairn_json("show", "demo/run", "--store", f"dir:{daemon.store}")["entries"]}
         self.assertIn("only.here", names)
@@ -205,10 +195,8 @@ class Ranks(Case):
 
 class Fencing(Case):
     def test_a_stalled_attempt_wakes_up(self):
-        daemon = self.daemon()
-        old = self.group(daemon)
-        old.all("fill", 1)
-        old.save(1)
+        daemon, old = self.saving()
+        old.advance(1)
         new = self.group(daemon)
         self.assertEqual(new.restore(), (1, 1, False))
         new.all("fill", 2)
@@ -226,8 +214,7 @@ class Fencing(Case):
         new.all("check", 2)
 
     def test_an_open_save_of_the_old_attempt_is_ended(self):
-        daemon = self.daemon()
-        old = self.group(daemon)
+        daemon, old = self.saving()
         old.save(1)
         op = old[0].do("save", 2, 60000)["op"]  # rank 1 never comes: it stays open
         new = self.group(daemon)
@@ -237,8 +224,7 @@ class Fencing(Case):
         self.assert_whole(daemon, {(1, 1), (2, 2)})
 
     def test_an_attempt_that_never_restored(self):
-        daemon = self.daemon()
-        first = self.group(daemon)
+        daemon, first = self.saving()
         first.save(1)
         first.end()
         second = self.group(daemon)
@@ -249,8 +235,7 @@ class Fencing(Case):
         self.assert_whole(daemon, {(1, 1), (1, 2)})
 
     def test_a_killed_rank_with_a_living_child(self):
-        daemon = self.daemon(session_heartbeat="250ms", session_dead_after="1s")
-        group = self.group(daemon)
+        daemon, group = self.saving(session_heartbeat="250ms", session_dead_after="1s")
         group.save(1)
         group[1].do("fork")
         group[1].kill()
@@ -267,8 +252,7 @@ class Fencing(Case):
 
 class Misuse(Case):
     def test_busy_while_borrowed(self):
-        daemon = self.daemon()
-        group = self.group(daemon)
+        daemon, group = self.saving()
         group.save(1)
         # Rank 1 does not come: rank 0's restore borrows its tensors until the deadline.
         op = group[0].do("restore", "latest", 0, -1, 1, 2000)["op"]
@@ -307,8 +291,7 @@ class Misuse(Case):
             self.assertEqual(result["missing"], ["new.w"])
 
     def test_unknown_step(self):
-        daemon = self.daemon()
-        group = self.group(daemon)
+        daemon, group = self.saving()
         group.save(1)
         for result in group.finish_any(group.all("restore", 77)):
             self.assert_error((result["error"], result["text"]), "NOT_FOUND", "77")

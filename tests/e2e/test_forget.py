@@ -26,8 +26,7 @@ def steps(daemon, how="server", run="demo/run"):
 
 class Forget(Case):
     def saved(self, wanted=ALL, **keys):
-        daemon = self.daemon(**keys)
-        group = self.group(daemon)
+        daemon, group = self.saving(**keys)
         for step in wanted:
             group.save(step)
         return daemon, group
@@ -171,8 +170,7 @@ class Forget(Case):
     def test_beside_an_unreadable_part_nothing_is_reclaimed(self):
         """A kept checkpoint's part is truncated: what it may refer to is not reclaimed, loses no file and can be brought
         back; the answer names the part and the remedy, which works. The ordinary pass does the same."""
-        daemon = self.daemon()
-        group = self.group(daemon)
+        daemon, group = self.saving()
         for step in ALL[:5]:
             group.all("fill", step % 30)  # each has objects of its own, and shares some with the one before
             group.save(step)

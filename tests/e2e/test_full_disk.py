@@ -68,11 +68,9 @@ class FullDisk(Case):
     def test_a_file_system_that_is_read_only(self):
         """Ranks restore as a group, and fall back together; saves are refused by name; also after a restart."""
         point = self.mount("frozen", 64)
-        daemon = self.daemon(path=point / "store", store_reserve="2MiB")
-        group = self.group(daemon)
+        daemon, group = self.saving(path=point / "store", store_reserve="2MiB")
         for step in (1, 2, 3):
-            group.all("fill", step)
-            group.save(step)
+            group.advance(step)
         group.end()
         self.assertEqual(daemon.stop(), 0)
         for path in daemon.files("runs/demo/run/objects/1-3/1-*"):
@@ -235,8 +233,7 @@ class FullDisk(Case):
         cairn(*forget, "--server", f"unix:{daemon.socket}", check=0)
         self.assertEqual({step for step, _ in listed(daemon)}, {2, 3})
         again = self.group(daemon, world=1)
-        again.all("fill", 4)
-        again.save(4)
+        again.advance(4)
 
     # --- by the shipped configuration -------------------------------------------------------------------------------
 

@@ -43,8 +43,7 @@ class HandOver(Case):
         daemon = self.daemon(save_chunk=CHUNK)
         group = self.large(daemon, 2)
         for step in (1, 2, 3):
-            group.all("fill", step)
-            group.save(step)
+            group.advance(step)
         self.assertGreater(arenas_of(daemon.process), 0)
         self.assert_whole(daemon, {(1, 1), (2, 1), (3, 1)})
         self.assertEqual(group.end(), [0, 0])
@@ -58,8 +57,7 @@ class HandOver(Case):
         """"Handed over" is told when the daemon has everything, and not before."""
         daemon = self.daemon(save_chunk=CHUNK)
         group = self.large(daemon, world)
-        group.all("fill", 1)
-        group.save(1)
+        group.advance(1)
         group.all("fill", 2)
         handed = lambda: daemon.log().count("rank handed over its state")
         before = handed()
@@ -97,8 +95,7 @@ class HandOver(Case):
     def test_a_rank_that_had_not_handed_over_leaves_nothing(self):
         daemon = self.daemon(save_chunk=CHUNK, restore_drain="10m")
         group = self.large(daemon, 2)
-        group.all("fill", 1)
-        group.save(1)
+        group.advance(1)
         group.all("fill", 2)
         group[0].do("save", 2, 600000)
         group.kill()  # rank 1 never began
@@ -106,15 +103,13 @@ class HandOver(Case):
         self.assertEqual(group.restore(), (1, 1, False))  # it does not wait for a save that cannot end
         group.all("check", 1)
         self.assert_whole(daemon, {(1, 1)})
-        group.all("fill", 3)
-        group.save(3)
+        group.advance(3)
         self.assertEqual(set(listed(daemon)), {(1, 1), (3, 2)})
 
     def test_a_rank_killed_while_it_copies_leaves_all_or_nothing(self):
         daemon = self.daemon(save_chunk=CHUNK)
         group = self.large(daemon, 1)
-        group.all("fill", 1)
-        group.save(1)
+        group.advance(1)
         group.end()
         for moment in range(4):
             group = self.large(daemon, 1)
@@ -149,8 +144,7 @@ class HandOver(Case):
             return fds_of(daemon.process), arenas_of(daemon.process), [fds_of(r.process) for r in group.ranks]
 
         for step in range(1, 51):
-            group.all("fill", step)
-            group.save(step)
+            group.advance(step)
             if step == 10:
                 base = settled(held)
             elif step > 10:

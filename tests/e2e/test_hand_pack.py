@@ -59,8 +59,7 @@ class Packed(Case):
         daemon = self.daemon(save_chunk=CHUNK)
         group = self.dense(daemon, 2)
         for step in (1, 2):
-            group.all("fill", step)
-            group.save(step)
+            group.advance(step)
         flags = LARGE * 16
         raw = 2 * LARGE * 16 * 4
         for step in (1, 2):
@@ -120,8 +119,7 @@ class Packed(Case):
         group.all("set")
         sizes = {}
         for step in (1, 2, 3):
-            group.all("fill", step)
-            group.save(step)
+            group.advance(step)
             sizes[step] = stored_of(daemon, step)
         flags, noise = LARGE * 16, LARGE * 16 * 4
         self.assertLessEqual(sizes[3], noise + flags // 2, f"{sizes} of {noise} + {flags}")

@@ -109,8 +109,7 @@ class Metrics(Case):
         before = time.time()
         group = self.group(self.server)
         for step in (1, 2, 3):
-            group.all("fill", step)
-            group.save(step)
+            group.advance(step)
         self.assertEqual(group.restore()[0], 3)
         group[0].do("save", 9, 2000)  # rank 1 does not come
         wait_until("the save fails", lambda: self.scrape()["checkpoint_failures_total", "error=MISSING_RANKS"] == 1)
@@ -137,8 +136,7 @@ class Metrics(Case):
     def test_damage_is_seen(self):
         group = self.group(self.server)
         for step in (1, 2):
-            group.all("fill", step)
-            group.save(step)
+            group.advance(step)
         group.end()
         flip(self.server.files("runs/demo/run/objects/1-1/0-*")[0], 0)
         cairn("scrub", "--wait", *self.where, check=6)

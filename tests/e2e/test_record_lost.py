@@ -55,10 +55,8 @@ class RecordLost(Case):
         self.assertIn(" whole: ", cairn(*shlex.split(command)[1:], check=0)[1])
 
     def test_a_folder_is_removed_under_a_running_daemon(self):
-        daemon = self.daemon()
-        group = self.group(daemon)
-        group.all("fill", 1)
-        group.save(1)
+        daemon, group = self.saving()
+        group.advance(1)
         group.end()
         wait_until("the second place is written", lambda: daemon.files("copy/runs/demo/run/record/*"))
         shutil.rmtree(daemon.store / "runs/demo/run/record")
@@ -73,8 +71,7 @@ class RecordLost(Case):
         daemon.start()
         group = self.group(daemon)
         self.assertEqual(group.restore(), (1, 1, False))
-        group.all("fill", 2)
-        group.save(2)
+        group.advance(2)
         group.end()
 
     def test_gone(self):
@@ -166,11 +163,9 @@ class RecordLost(Case):
 
     def test_a_lost_end(self):
         """Both places lost the end: ranks restore what the rest tells of, and saves are refused with the remedy."""
-        daemon = self.daemon(**CARE)
-        group = self.group(daemon)
+        daemon, group = self.saving(**CARE)
         for step in (1, 2, 3):
-            group.all("fill", step)
-            group.save(step)
+            group.advance(step)
             if step == 2:
                 kept = max(int(path.stem, 16) for path in daemon.files("runs/demo/run/record/*.update"))
         group.end()

@@ -15,8 +15,7 @@ KEYS = {"scrub_every": "0s", "gc_every": "0s", "save_full_every": "1"}
 class Repairing(Case):
     def saved(self, steps=2, same=True, stop=True, **keys):
         """Each save is whole; same: all have the same content, so that each has copies of the others'."""
-        daemon = self.daemon(**{**KEYS, **keys})
-        group = self.group(daemon)
+        daemon, group = self.saving(**{**KEYS, **keys})
         group.all("fill", 1)
         for step in range(1, steps + 1):
             if not same:
@@ -330,8 +329,7 @@ class Record(Repairing):
         daemon.start(**keys)
         group = self.group(daemon)
         group.restore()
-        group.all("fill", step)
-        group.save(step)
+        group.advance(step)
         group.end()
         self.assertEqual(daemon.stop(), 0)
         daemon.strip(path=keys["store_url"][len("dir:"):] if keys else None)
@@ -520,8 +518,7 @@ class Record(Repairing):
         self.served.start()  # and saves go on
         group = self.group(self.served)
         group.restore()
-        group.all("fill", 4)
-        group.save(4)
+        group.advance(4)
         group.end()
         self.assertEqual(self.served.stop(), 0)
         self.assertEqual(len(listed(self.served)), 4)

@@ -38,8 +38,7 @@ class Reshard(Case):
                 with self.subTest(first=first, then=then, by=by):
                     step += 1
                     group = self.job(daemon, first, by[0])
-                    group.all("fill", step)
-                    group.save(step)
+                    group.advance(step)
                     self.assertEqual(group.end(), [0] * first)
                     group = self.job(daemon, then, by[1])
                     group.all("fill", 99)

@@ -16,11 +16,9 @@ RUN = "demo/run"
 class Salvage(Case):
     def saved(self):
         """10, 20, 25 in term 1; 30, 40 in term 2, which continues 20: 25 is superseded. Stopped, so that nothing is on the way."""
-        daemon = self.daemon(**KEYS)
-        first = self.group(daemon)
+        daemon, first = self.saving(**KEYS)
         for step in (10, 20, 25):
-            first.all("fill", step)
-            first.save(step)
+            first.advance(step)
         first.end()
         second = self.group(daemon)
         second.restore("20")

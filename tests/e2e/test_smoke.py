@@ -9,8 +9,7 @@ from harness import BIN, Case, Group, cairn, listed, main, token, verified
 
 class Smoke(Case):
     def test_save_and_restore(self):
-        daemon = self.daemon()
-        group = self.group(daemon)
+        daemon, group = self.saving()
         group.all("fill", 7)
         self.assertEqual(group.save(1), 1)
         group.all("fill", 8)
@@ -60,8 +59,7 @@ class Smoke(Case):
             self.assertEqual((code, out), (0, f"step {step} is durable, weights[0] is {step}\n"), err)
 
     def test_an_empty_run_is_not_found(self):
-        daemon = self.daemon()
-        group = self.group(daemon, 1)
+        daemon, group = self.saving(1)
         self.assert_error(group[0].refused("wait", group.all("restore", "latest")[0]["op"], 5000), "NOT_FOUND")
         cairn("ls", "--server", f"unix:{daemon.socket}", check=0)
 

@@ -50,8 +50,7 @@ class Soak(Case):
         processes = {"daemon": daemon.process, **{f"rank {i}": rank.process for i, rank in enumerate(group.ranks)}}
         samples = {name: [] for name in processes}
         for step in range(1, WARM_SAVES + SAVES + 1):
-            group.all("fill", step)
-            group.save(step)
+            group.advance(step)
             if step > WARM_SAVES:
                 for name, process in processes.items():
                     samples[name].append(at_rest(process, samples[name]))
@@ -71,8 +70,7 @@ class Soak(Case):
             group = self.group(daemon)
             if job > 1:
                 group.restore()
-            group.all("fill", job)
-            group.save(job)
+            group.advance(job)
             if job % 2:
                 self.assertEqual(group.end(), [0, 0])
             else:

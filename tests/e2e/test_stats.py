@@ -14,8 +14,7 @@ class Stats(Case):
         group.end()
 
     def test_bytes_saves_and_restores(self):
-        daemon = self.daemon()
-        group = self.group(daemon, world=2)
+        daemon, group = self.saving(2)
         group.save(10)
         group.save(20)
         group.end()
@@ -130,8 +129,7 @@ class Quotas(Case):
             self.assert_error((ended["error"], ended["text"]), "QUOTA", "demo", "quota", "cairn forget")
 
     def test_the_save_that_is_too_much_is_refused_on_every_rank(self):
-        daemon = self.daemon(config=self.limited("demo = 1000TiB, 2 checkpoints"))
-        group = self.group(daemon, world=2)
+        daemon, group = self.saving(2, config=self.limited("demo = 1000TiB, 2 checkpoints"))
         group.save(1)
         group.save(2)
         before = sum(path.stat().st_size for path in daemon.files("**/objects/**/*"))
@@ -148,8 +146,7 @@ class Quotas(Case):
 
 
     def test_what_the_refusal_advises_makes_room(self):
-        daemon = self.daemon(config=self.limited("demo = 1000TiB, 3 checkpoints"))
-        group = self.group(daemon)
+        daemon, group = self.saving(config=self.limited("demo = 1000TiB, 3 checkpoints"))
         for step in (1, 2, 3):
             group.save(step)
         self.refused(group, 4)

@@ -15,11 +15,9 @@ class Care(Case):
     KEYS = {"scrub_every": "0s", "gc_every": "0s"}
 
     def saved(self, steps=3, **keys):
-        daemon = self.daemon(**{**self.KEYS, **keys})
-        group = self.group(daemon)
+        daemon, group = self.saving(**{**self.KEYS, **keys})
         for step in range(1, steps + 1):
-            group.all("fill", step)
-            group.save(step)
+            group.advance(step)
         group.end()
         return daemon
 
@@ -276,8 +274,7 @@ class Care(Case):
         record, old, new = (daemon.store / "runs/demo/run/record", self.bed.path / "old", self.bed.path / "new")
         group = self.group(daemon)
         for step in (1, 2, 3):
-            group.all("fill", step)
-            group.save(step)
+            group.advance(step)
             if step == 2:
                 shutil.copytree(record, old)
         group.end()

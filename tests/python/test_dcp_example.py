@@ -1,37 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """client/examples/dcp_save.py does what its text says: two ranks, then one goes on, and ends where one alone ends."""
 
-import os
 import re
-import subprocess
-import sys
 
 from conftest import ROOT
+from together import free_port, run_together
 
 EXAMPLE = ROOT / "client/examples/dcp_save.py"
 
 
 def run(url, world, steps):
-    processes = [subprocess.Popen(
-        [sys.executable, str(EXAMPLE), "--url", url, "--steps", str(steps)], stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT, text=True,
-        env=dict(os.environ, RANK=str(rank), WORLD_SIZE=str(world), MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port),
-                 GLOO_SOCKET_IFNAME="lo", OMP_NUM_THREADS="1"))
-        for port in [free_port()] for rank in range(world)]
-    try:
-        outputs = [process.communicate(timeout=150)[0] for process in processes]
-    finally:
-        for process in processes:
-            process.kill()
-    assert [process.returncode for process in processes] == [0] * world, outputs
-    return outputs[0]
-
-
-def free_port():
-    import socket
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+    meet = {"WORLD_SIZE": str(world), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+    return run_together([[EXAMPLE, "--url", url, "--steps", steps]] * world, 150,
+                        each=[{"RANK": str(rank)} for rank in range(world)], **meet)[0]
 
 
 def test_the_example_goes_on_at_another_world_size(url):

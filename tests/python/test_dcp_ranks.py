@@ -4,16 +4,14 @@ dcp_worker.py, and the tests read what came of each. They are named after the po
 hold Cairn to."""
 
 import json
-import os
 import pathlib
-import subprocess
-import sys
 
 import pytest
 import torch
 import torch.distributed.checkpoint as dcp
 
 from cairn.dcp import Reader
+from together import run_together
 
 WORKER = pathlib.Path(__file__).with_name("dcp_worker.py")
 TWO = ("round_trip", "partial", "fsdp_save", "failing_rank", "unsupported_value", "server_fails", "caching",
@@ -22,18 +20,8 @@ TWO = ("round_trip", "partial", "fsdp_save", "failing_rank", "unsupported_value"
 
 def launch(folder, prefix, world, scenarios):
     """Runs the scenarios on all ranks; gives the results of each rank."""
-    processes = [subprocess.Popen(
-        [sys.executable, str(WORKER), str(rank), str(world), str(folder / f"meet{world}"), prefix,
-         str(folder / f"result{world}-{rank}.json"), *scenarios],
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-        env=dict(os.environ, OMP_NUM_THREADS="1", MASTER_ADDR="127.0.0.1", GLOO_SOCKET_IFNAME="lo"))
-        for rank in range(world)]
-    try:
-        outputs = [process.communicate(timeout=240)[0] for process in processes]
-    finally:
-        for process in processes:
-            process.kill()
-    assert [process.returncode for process in processes] == [0] * world, "\n".join(outputs)
+    run_together([[WORKER, rank, world, folder / f"meet{world}", prefix, folder / f"result{world}-{rank}.json", *scenarios]
+                  for rank in range(world)], 240, MASTER_ADDR="127.0.0.1")
     return [json.loads((folder / f"result{world}-{rank}.json").read_text()) for rank in range(world)]
 
 

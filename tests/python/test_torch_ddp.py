@@ -1,9 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Two ranks under DDP that are killed in a save and restarted end where an uninterrupted training ends, bit for bit."""
 
-import os
 import pathlib
-import subprocess
 import sys
 
 import pytest
@@ -11,6 +9,7 @@ import torch
 
 import cairn
 from bed import assert_same
+from together import end_together, run_together
 
 WORKER = pathlib.Path(__file__).with_name("ddp_worker.py")
 STEPS = 6
@@ -18,22 +17,8 @@ STEPS = 6
 
 def launch(folder, name, url, death=-1, world=2):
     """Runs all ranks to their end; gives (exit statuses, outputs)."""
-    rendezvous = folder / f"{name}-rendezvous"
-    processes = []
-    for rank in range(world):
-        env = dict(os.environ, OMP_NUM_THREADS="1")
-        processes.append(subprocess.Popen(
-            [sys.executable, str(WORKER), str(rank), str(world), str(rendezvous), url, str(STEPS),
-             str(folder / f"{name}-{rank}.pt"), str(death)],
-            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=env))
-    outputs = []
-    try:
-        for process in processes:
-            outputs.append(process.communicate(timeout=150)[0])
-    finally:
-        for process in processes:
-            process.kill()
-    return [process.returncode for process in processes], outputs
+    return end_together([[WORKER, rank, world, folder / f"{name}-rendezvous", url, STEPS, folder / f"{name}-{rank}.pt", death]
+                         for rank in range(world)], 150)
 
 
 def result(folder, name, rank):
@@ -90,14 +75,7 @@ except cairn.CairnError as error:
     print("open:", error)
 dist.destroy_process_group()
 """)
-    processes = [subprocess.Popen([sys.executable, str(script), str(rank)], stdout=subprocess.PIPE,
-                                  stderr=subprocess.STDOUT, text=True) for rank in range(2)]
-    try:
-        outputs = [process.communicate(timeout=120)[0] for process in processes]
-    finally:
-        for process in processes:
-            process.kill()
-    assert [process.returncode for process in processes] == [0, 0], outputs
+    outputs = run_together([[script, rank] for rank in range(2)], 120)
     assert "planning the restore failed on rank 1" in outputs[0] and "w: the stored tensor has the shape [2]" in outputs[1]
     assert "open: " in outputs[0] and "opening the checkpointer failed on rank 1" in outputs[0]
 

@@ -2,15 +2,13 @@
 """A job of two torchrun agents survives the death of a worker: the agents, which meet over loopback as two nodes would,
 start all workers again, and training goes on at the step that was saved."""
 
-import os
 import pathlib
-import subprocess
-import sys
 
 import torch
 
 import cairn
 from bed import assert_same
+from together import free_port, run_together
 
 WORKER = pathlib.Path(__file__).with_name("elastic_worker.py")
 STEPS, DEATH = 5, 2
@@ -19,27 +17,14 @@ STEPS, DEATH = 5, 2
 def launch(folder, url, death):
     """Two agents of one worker each, to their end. Port 0 is no choice for two agents that have to know it: the first
     makes the store on a port that it finds free, which the test asks for beforehand."""
-    import socket
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     folder.mkdir()
     # PyTorch 2.13 remembers the agents' shared store over rounds: where the nodes change their numbers at a restart, the
     # workers of one wait in the old one for ever.
-    env = dict(os.environ, OMP_NUM_THREADS="1", GLOO_SOCKET_IFNAME="lo", TORCH_DISABLE_SHARE_RDZV_TCP_STORE="1")
-    agents = [subprocess.Popen(
-        [sys.executable, "-m", "torch.distributed.run", "--nnodes=2", "--nproc-per-node=1", "--max-restarts=2", "--rdzv-backend=c10d",
-         f"--rdzv-endpoint=127.0.0.1:{port}", "--rdzv-id=cairn", "--monitor-interval=0.1", "--local-addr=127.0.0.1",
-         f"--rdzv-conf=is_host={int(node == 0)},join_timeout=60,last_call_timeout=1", str(WORKER), url, str(folder), str(STEPS),
-         str(death)], env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) for node in range(2)]
-    outputs = []
-    try:
-        for agent in agents:
-            outputs.append(agent.communicate(timeout=100)[0])
-    finally:
-        for agent in agents:
-            agent.kill()
-    assert [agent.returncode for agent in agents] == [0, 0], "\n".join(text[-3000:] for text in outputs)
+    run_together([["-m", "torch.distributed.run", "--nnodes=2", "--nproc-per-node=1", "--max-restarts=2", "--rdzv-backend=c10d",
+                   f"--rdzv-endpoint=127.0.0.1:{port}", "--rdzv-id=cairn", "--monitor-interval=0.1", "--local-addr=127.0.0.1",
+                   f"--rdzv-conf=is_host={int(node == 0)},join_timeout=60,last_call_timeout=1", WORKER, url, folder, STEPS,
+                   death] for node in range(2)], 100, TORCH_DISABLE_SHARE_RDZV_TCP_STORE="1")
     return [(folder / f"log-{rank}").read_text().split("\n")[:-1] for rank in range(2)]
 
 

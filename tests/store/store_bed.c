@@ -9,8 +9,6 @@
 
 #include <ftw.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -107,21 +105,10 @@ void bed_fini(struct bed *bed)
     }
 }
 
-int bed_setup_rados(void **state)
+void bed_setup_rados(struct bed *bed)
 {
-    struct bed *bed = calloc(1, sizeof(*bed));
-    assert_non_null(bed);
     bed_init(bed, BED_RADOS, "", 1);
     bed_open_ok(bed);
-    *state = bed;
-    return 0;
-}
-
-int bed_teardown(void **state)
-{
-    bed_fini(*state);
-    free(*state);
-    return 0;
 }
 
 static int open_rados(struct bed *bed, bool create, bool read_only, struct diag *diag)

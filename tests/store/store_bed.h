@@ -57,9 +57,8 @@ void bed_init(struct bed *bed, enum bed_kind kind, const char *parent, uint64_t 
 /* Closes the store if it is open and removes everything. */
 void bed_fini(struct bed *bed);
 /* cmocka's: *state is a bed of its own, with a store on a fake cluster that is open. */
-int bed_setup_rados(void **state);
+void bed_setup_rados(struct bed *bed);
 /* cmocka's: ends a bed that was allocated, whoever set it up. */
-int bed_teardown(void **state);
 int bed_open(struct bed *bed, bool create, bool read_only, struct diag *diag);
 void bed_open_ok(struct bed *bed); /* open, made if missing; fails the test when it cannot */
 void bed_close(struct bed *bed);

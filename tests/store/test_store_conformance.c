@@ -9,29 +9,23 @@
 #include "base/check.h"
 
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
-static struct bed like; /* its kind and front: those under test */
-static const char *parent_directory = "";
-
-static int setup(void **state)
+static void setup(struct bed *bed)
 {
-    struct bed *bed = calloc(1, sizeof(*bed));
-    assert_non_null(bed);
-    bed_init(bed, like.kind, parent_directory, 1);
-    bed->front = like.front;
+    enum bed_front front;
+    enum bed_kind kind = bed_kind_parse(unit_test_argument(1), &front);
+    bed_init(bed, kind, unit_test_argument(2), 1);
+    bed->front = front;
     bed_open_ok(bed);
-    *state = bed;
-    return 0;
 }
 
 /* --- objects ---------------------------------------------------------------------------------- */
 
+#define BED_TEST(name) FIXTURE_TEST(name, setup, bed_fini, struct bed, bed)
+
 /* Goal: what is not sealed is seen by nobody. */
-static void unsealed_objects_are_invisible(void **state)
+BED_TEST(unsealed_objects_are_invisible)
 {
-    struct bed *bed = *state;
     struct object_id id = bed_object(5, 0, 1);
     uint64_t bytes;
     uint8_t *data = bed_bytes(4096, 0);
@@ -48,9 +42,8 @@ static void unsealed_objects_are_invisible(void **state)
 }
 
 /* Goal: an id is used once, before and after its seal. */
-static void a_second_create_is_refused(void **state)
+BED_TEST(a_second_create_is_refused)
 {
-    struct bed *bed = *state;
     struct object_id id = bed_object(5, 0, 1);
     assert_int_equal(bed_create(bed, id, 4096), 0);
     assert_int_equal(bed_create(bed, id, 4096), CAIRN_E_EXISTS);
@@ -63,9 +56,8 @@ static void a_second_create_is_refused(void **state)
 }
 
 /* Goal: sealed objects outlive a restart, unsealed ones do not, and leave nothing. */
-static void a_seal_outlives_a_restart(void **state)
+BED_TEST(a_seal_outlives_a_restart)
 {
-    struct bed *bed = *state;
     struct object_id sealed = bed_object(5, 0, 1), open = bed_object(5, 1, 1);
     uint64_t bytes;
     assert_int_equal(bed_put_object(bed, sealed, 65536, 1), 0);
@@ -80,9 +72,8 @@ static void a_seal_outlives_a_restart(void **state)
 }
 
 /* Goal: writes in any order come out in place, and a hole reads as zeros. */
-static void writes_may_come_in_any_order(void **state)
+BED_TEST(writes_may_come_in_any_order)
 {
-    struct bed *bed = *state;
     struct object_id id = bed_object(5, 0, 1);
     uint8_t *first = bed_bytes(4096, 1), *third = bed_bytes(8192, 3), *data = bed_bytes(16384, 9);
     assert_int_equal(bed_create(bed, id, MIB(1)), 0);
@@ -116,9 +107,8 @@ static void read_range(struct bed *bed, const struct range *range, uint8_t *data
 }
 
 /* Goal: READ gives exactly the range, at any offset and length, into aligned memory and other. */
-static void reads_take_any_range(void **state)
+BED_TEST(reads_take_any_range)
 {
-    struct bed *bed = *state;
     struct object_id id = bed_object(5, 0, 1);
     enum { BYTES = 700 << 10 };
     static const struct range ranges[] = {{0, BYTES},
@@ -151,9 +141,8 @@ static void reads_take_any_range(void **state)
 }
 
 /* Goal: a range that the object does not have is DAMAGED, never short or zeros. */
-static void reads_beyond_the_end_are_refused(void **state)
+BED_TEST(reads_beyond_the_end_are_refused)
 {
-    struct bed *bed = *state;
     struct object_id id = bed_object(5, 0, 1);
     uint8_t *data = bed_bytes(16384, 9);
     assert_int_equal(bed_put_object(bed, id, 8192, 1), 0);
@@ -168,9 +157,8 @@ static void reads_beyond_the_end_are_refused(void **state)
 
 /* Goal: writes that are not aligned or exceed the announced size are refused; the object stays
  * good. */
-static void bad_writes_are_refused(void **state)
+BED_TEST(bad_writes_are_refused)
 {
-    struct bed *bed = *state;
     struct object_id id = bed_object(5, 0, 1);
     assert_int_equal(bed_create(bed, id, 0), CAIRN_E_INVALID);
     assert_int_equal(bed_create(bed, id, (uint64_t)LIMIT_OBJECT_BYTES + 1), CAIRN_E_INVALID);
@@ -186,9 +174,8 @@ static void bad_writes_are_refused(void **state)
 }
 
 /* Goal: ABORT drops what is unsealed, and only that. */
-static void abort_drops_only_unsealed(void **state)
+BED_TEST(abort_drops_only_unsealed)
 {
-    struct bed *bed = *state;
     struct object_id id = bed_object(5, 0, 1);
     assert_int_equal(bed_abort(bed, id), CAIRN_E_NOT_FOUND);
     assert_int_equal(bed_create(bed, id, 4096), 0);
@@ -200,9 +187,8 @@ static void abort_drops_only_unsealed(void **state)
 }
 
 /* Goal: LIST is sorted by (rank, writer, sequence) and holds one checkpoint's objects alone. */
-static void lists_are_sorted(void **state)
+BED_TEST(lists_are_sorted)
 {
-    struct bed *bed = *state;
     static const struct object_id ids[] = {
         {1, 5, 7, 10, 0}, {1, 5, 9, 2, 0},          {1, 5, 7, 2, 11}, {1, 5, 7, 2, 9},
         {1, 5, 0, 0, 0},  {1, 5, UINT64_MAX, 2, 0}, {2, 5, 7, 2, 9},  {1, 6, 7, 2, 9},
@@ -223,9 +209,8 @@ static void lists_are_sorted(void **state)
 
 /* Goal: gc finds every checkpoint of which anything is stored, and every small thing of one; what
  * is not sealed, and other runs, are not listed. */
-static void what_is_stored_is_listed(void **state)
+BED_TEST(what_is_stored_is_listed)
 {
-    struct bed *bed = *state;
     struct store_req ckpts = {.op = STORE_LIST_CKPTS, .run = bed_run()};
     assert_int_equal(bed_do(bed, &ckpts), 0);
     assert_int_equal(ckpts.ret_count, 0);
@@ -270,9 +255,8 @@ static void what_is_stored_is_listed(void **state)
 }
 
 /* Goal: asked for what the medium holds, a record and a small thing come as they were written. */
-static void the_medium_can_be_asked(void **state)
+BED_TEST(the_medium_can_be_asked)
 {
-    struct bed *bed = *state;
     struct store_name name = bed_name(5, STORE_PART, 0, 1);
     struct bed_change set = {"k", "one", false, NULL};
     uint64_t version = 0;
@@ -310,9 +294,8 @@ static void the_medium_can_be_asked(void **state)
 }
 
 /* Goal: who has the record need not be given it again, and is never kept from a newer one. */
-static void a_known_record_is_left_out(void **state)
+BED_TEST(a_known_record_is_left_out)
 {
-    struct bed *bed = *state;
     struct store_req get = {.op = STORE_RECORD_GET, .run = bed_run(), .known_version = 1};
     for (uint64_t version = 1; version <= 2; version++) {
         assert_int_equal(bed_update(bed, &(struct bed_change){.key = "a", .value = "1"}, NULL), 0);
@@ -324,9 +307,8 @@ static void a_known_record_is_left_out(void **state)
     }
 }
 
-static void deleted_objects_are_gone(void **state)
+BED_TEST(deleted_objects_are_gone)
 {
-    struct bed *bed = *state;
     struct object_id id = bed_object(5, 0, 1), other = bed_object(5, 0, 2);
     assert_int_equal(bed_put_object(bed, id, 4096, 1), 0);
     assert_int_equal(bed_put_object(bed, other, 4096, 2), 0);
@@ -342,9 +324,8 @@ static void deleted_objects_are_gone(void **state)
 }
 
 /* Goal: a probe says that saves can be made, any number of times, and leaves nothing behind. */
-static void probes_leave_nothing(void **state)
+BED_TEST(probes_leave_nothing)
 {
-    struct bed *bed = *state;
     for (unsigned i = 0; i < 3; i++) {
         struct store_req req = {.op = STORE_PROBE};
         assert_int_equal(bed_do(bed, &req), 0);
@@ -371,9 +352,8 @@ static int exchange_small(struct bed *bed, struct store_name name, uint64_t tag)
 
 /* Goal: what was repaired gets the name of what is damaged, which has the other name afterwards;
  * what is gone is put back; what is not sealed takes no part. */
-static void things_exchange_their_names(void **state)
+BED_TEST(things_exchange_their_names)
 {
-    struct bed *bed = *state;
     struct object_id a = bed_object(5, 0, 1), b = bed_object(5, 0, 2), c = bed_object(5, 0, 3);
     struct store_name one = bed_name(5, STORE_PART, 0, 1), two = bed_name(5, STORE_PART, 0, 2);
     assert_int_equal(bed_put_object(bed, a, 8192, 1), 0);
@@ -408,9 +388,8 @@ static void things_exchange_their_names(void **state)
 }
 
 /* Goal: a sweep takes nothing that is sealed, and the checkpoint's place can be used after it. */
-static void sweeps_leave_what_is_sealed(void **state)
+BED_TEST(sweeps_leave_what_is_sealed)
 {
-    struct bed *bed = *state;
     struct object_id id = bed_object(5, 0, 1), other = bed_object(5, 0, 2);
     struct store_req req = {.op = STORE_SWEEP, .run = bed_run(), .id = {1, 5}};
     assert_int_equal(bed_do(bed, &req), 0);
@@ -444,9 +423,8 @@ static bool is_listed(struct bed *bed, uint64_t step)
 }
 
 /* Goal: the list forgets what is gone of what nobody writes any more; who writes is on it again. */
-static void what_is_gone_for_good_is_not_listed(void **state)
+BED_TEST(what_is_gone_for_good_is_not_listed)
 {
-    struct bed *bed = *state;
     struct object_id id = bed_object(5, 0, 1);
     struct store_name part = bed_name(5, STORE_PART, 0, 1);
     struct store_req req = {.op = STORE_SWEEP, .run = bed_run(), .id = {1, 5}, .for_good = true};
@@ -468,9 +446,8 @@ static void what_is_gone_for_good_is_not_listed(void **state)
 }
 
 /* Goal: several writes of an object in flight at once. */
-static void writes_may_be_parallel(void **state)
+BED_TEST(writes_may_be_parallel)
 {
-    struct bed *bed = *state;
     struct object_id id = bed_object(5, 0, 1);
     enum { COUNT = 16, BYTES = 64 << 10 };
     static struct store_req reqs[COUNT];
@@ -493,9 +470,8 @@ static void writes_may_be_parallel(void **state)
 
 /* --- small things ----------------------------------------------------------------------------- */
 
-static void publishing_never_replaces(void **state)
+BED_TEST(publishing_never_replaces)
 {
-    struct bed *bed = *state;
     struct store_name name = bed_name(5, STORE_PART, 3, 0xfeed);
     assert_int_equal(bed_check_small(bed, name, 1000, 1), CAIRN_E_NOT_FOUND);
     assert_int_equal(bed_publish(bed, name, 1000, 1), 0);
@@ -508,9 +484,8 @@ static void publishing_never_replaces(void **state)
 }
 
 /* Goal: kind, number and tag each tell names apart; any length is kept. */
-static void small_things_are_told_apart(void **state)
+BED_TEST(small_things_are_told_apart)
 {
-    struct bed *bed = *state;
     const struct store_name names[] = {
         bed_name(5, STORE_MANIFEST, 0, 1), bed_name(5, STORE_MANIFEST, 0, 2),
         bed_name(5, STORE_PART, 1, 1),     bed_name(5, STORE_PART, 11, 1),
@@ -532,9 +507,8 @@ static void small_things_are_told_apart(void **state)
 
 /* --- records ---------------------------------------------------------------------------------- */
 
-static void an_absent_record_is_empty(void **state)
+BED_TEST(an_absent_record_is_empty)
 {
-    struct bed *bed = *state;
     struct record *record;
     assert_int_equal(bed_record(bed, &record), 0);
     assert_int_equal(record_version(record), 0);
@@ -546,9 +520,8 @@ static void an_absent_record_is_empty(void **state)
     free(req.ret_runs);
 }
 
-static void guards_decide(void **state)
+BED_TEST(guards_decide)
 {
-    struct bed *bed = *state;
     uint64_t version = 0;
     struct bed_change add = {"k", "one", true, NULL}, wrong = {"k", "two", true, "zero"};
     struct bed_change right = {"k", "two", true, "one"}, drop = {"k", NULL, true, "two"};
@@ -568,9 +541,8 @@ static void guards_decide(void **state)
 }
 
 /* Goal: all changes or none, decided by all guards. */
-static void updates_are_atomic(void **state)
+BED_TEST(updates_are_atomic)
 {
-    struct bed *bed = *state;
     const uint8_t one[] = "1", two[] = "2";
     struct record_change changes[] = {{"a", false, {1, one}}, {"b", false, {1, one}}};
     struct record_guard guards[] = {{"a", true, {0, NULL}}, {"c", false, {1, two}}};
@@ -586,9 +558,8 @@ static void updates_are_atomic(void **state)
 }
 
 /* Goal: an update that is no proper one changes nothing, now and after a restart. */
-static void improper_updates_change_nothing(void **state)
+BED_TEST(improper_updates_change_nothing)
 {
-    struct bed *bed = *state;
     struct bed_change good = {"k", "v", false, NULL}, no_key = {"", "v", false, NULL};
     assert_int_equal(bed_update(bed, &good, NULL), 0);
     assert_int_equal(bed_update(bed, &no_key, NULL), CAIRN_E_INVALID);
@@ -606,9 +577,8 @@ static void improper_updates_change_nothing(void **state)
 }
 
 /* Goal: versions go up by one, across snapshots and restarts; every state is what was written. */
-static void versions_count_updates(void **state)
+BED_TEST(versions_count_updates)
 {
-    struct bed *bed = *state;
     char key[16], value[16];
     bed->snapshot_every = 4;
     bed_reopen(bed);
@@ -633,9 +603,8 @@ static void versions_count_updates(void **state)
 }
 
 /* Goal: a record of 10,000 entries is no trouble: 200 updates of it in seconds. */
-static void large_records_work(void **state)
+BED_TEST(large_records_work)
 {
-    struct bed *bed = *state;
     enum { ENTRIES = 10000, BATCH = 50 };
     static char keys[BATCH][32];
     struct record_change changes[BATCH];
@@ -659,9 +628,8 @@ static void large_records_work(void **state)
     assert_true(ms < 240000); /* under a sanitizer, on a busy machine: 30 s */
 }
 
-static void runs_are_listed_sorted(void **state)
+BED_TEST(runs_are_listed_sorted)
 {
-    struct bed *bed = *state;
     static const char *const names[] = {"b/x", "a/z", "a/y", "a-b/c", "a/y0"};
     static const char *const sorted[] = {"a/y", "a/y0", "a/z", "a-b/c", "b/x"};
     const uint8_t one[] = "1";
@@ -687,9 +655,8 @@ static void runs_are_listed_sorted(void **state)
 /* --- the store -------------------------------------------------------------------------------- */
 
 /* Goal: the store's own record takes updates like a run's, keeps them, and is no run. */
-static void the_stores_own_record_takes_updates(void **state)
+BED_TEST(the_stores_own_record_takes_updates)
 {
-    struct bed *bed = *state;
     const uint8_t one[] = "1", two[] = "2";
     struct record_change change = {"duty/test", false, {1, one}};
     struct record_guard guard = {"duty/test", true, {0, NULL}};
@@ -712,9 +679,8 @@ static void the_stores_own_record_takes_updates(void **state)
     free(list.ret_runs);
 }
 
-static void each_start_has_a_new_epoch(void **state)
+BED_TEST(each_start_has_a_new_epoch)
 {
-    struct bed *bed = *state;
     struct store_caps before = bed->store->caps;
     bed_reopen(bed);
     assert_true(bed->store->caps.epoch > before.epoch);
@@ -726,9 +692,8 @@ static void each_start_has_a_new_epoch(void **state)
 }
 
 /* Goal: a store opened for reading shows what is there and refuses every change. */
-static void read_only_refuses_changes(void **state)
+BED_TEST(read_only_refuses_changes)
 {
-    struct bed *bed = *state;
     struct object_id id = bed_object(5, 0, 1);
     struct store_name name = bed_name(5, STORE_PART, 0, 1);
     struct bed_change change = {"k", "v", false, NULL};
@@ -751,49 +716,4 @@ static void read_only_refuses_changes(void **state)
     assert_int_equal(bed_check_small(bed, name, 100, 2), 0);
     assert_true(bed_has(bed, "k", "v"));
     assert_int_equal(bed_count_objects(bed, 5), 1);
-}
-
-#define POINT(f) cmocka_unit_test_setup_teardown(f, setup, bed_teardown)
-
-int main(int argc, char **argv)
-{
-    const struct CMUnitTest tests[] = {
-        POINT(unsealed_objects_are_invisible),
-        POINT(a_second_create_is_refused),
-        POINT(a_seal_outlives_a_restart),
-        POINT(writes_may_come_in_any_order),
-        POINT(writes_may_be_parallel),
-        POINT(reads_take_any_range),
-        POINT(reads_beyond_the_end_are_refused),
-        POINT(bad_writes_are_refused),
-        POINT(abort_drops_only_unsealed),
-        POINT(lists_are_sorted),
-        POINT(what_is_stored_is_listed),
-        POINT(the_medium_can_be_asked),
-        POINT(a_known_record_is_left_out),
-        POINT(deleted_objects_are_gone),
-        POINT(things_exchange_their_names),
-        POINT(sweeps_leave_what_is_sealed),
-        POINT(what_is_gone_for_good_is_not_listed),
-        POINT(probes_leave_nothing),
-        POINT(publishing_never_replaces),
-        POINT(small_things_are_told_apart),
-        POINT(an_absent_record_is_empty),
-        POINT(guards_decide),
-        POINT(updates_are_atomic),
-        POINT(improper_updates_change_nothing),
-        POINT(versions_count_updates),
-        POINT(large_records_work),
-        POINT(runs_are_listed_sorted),
-        POINT(the_stores_own_record_takes_updates),
-        POINT(each_start_has_a_new_epoch),
-        POINT(read_only_refuses_changes),
-    };
-    if (argc < 2) {
-        fprintf(stderr, "usage: %s [retry:|limit:|fault:]KIND [DIRECTORY]\n", argv[0]);
-        return 2;
-    }
-    like.kind = bed_kind_parse(argv[1], &like.front);
-    parent_directory = argc > 2 ? argv[2] : "";
-    return cmocka_run_group_tests_name(argv[1], tests, NULL, NULL);
 }

@@ -85,9 +85,13 @@ void cli_error(const struct cli *cli, int code, int status, const char *text);
 bool cli_stdout_is_terminal(void);
 /* A terminal on which a line can be drawn again. */
 bool cli_stderr_is_terminal(void);
-void format_bytes(uint64_t bytes, size_t size, char *ret);   /* "1.50 GiB" */
-void format_time(int64_t wall_ns, size_t size, char *ret);   /* RFC 3339, UTC */
-void format_ckpt(struct ckpt_id id, size_t size, char *ret); /* "STEP@TERM" */
+/* A short text, which lives in the expression that asks for it: printf("%s", bytes_text(n).at). */
+struct text {
+    char at[48];
+};
+struct text bytes_text(uint64_t bytes);               /* "1.50 GiB" */
+struct text time_text(int64_t wall_ns);               /* RFC 3339, UTC; "-" for 0 */
+struct text ckpt_id_text(struct ckpt_id id);          /* "STEP@TERM" */
 bool names_ckpt(const char *text, struct ckpt_id id); /* it begins with "checkpoint STEP@TERM" */
 const char *state_name(uint32_t state);               /* enum ckpt_state */
 const char *health_name(uint32_t health);

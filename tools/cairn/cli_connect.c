@@ -126,10 +126,8 @@ int cli_check_run(struct cli *cli, struct diag *diag)
     }
     free(names);
     if (status == 0 && !found) {
-        char name[RUN_NAME_TEXT_MAX];
-        run_name_format(&cli->run, name);
         status = diag_set(diag, CAIRN_E_NOT_FOUND, "there is no run %s; `cairn ls` lists all runs",
-                          name);
+                          run_name_text(&cli->run).at);
     }
     return status;
 }
@@ -142,9 +140,8 @@ int cli_resolve(struct cli *cli, const struct selector *selector, struct scratch
     int status = source_call(cli->connection, &request, diag);
     const struct msg_resolved *resolved = &request.call.reply.u.resolved;
     if (status == 0 && resolved->empty) {
-        char name[RUN_NAME_TEXT_MAX];
-        run_name_format(&cli->run, name);
-        status = diag_set(diag, CAIRN_E_NOT_FOUND, "%s has no checkpoint yet", name);
+        status = diag_set(diag, CAIRN_E_NOT_FOUND, "%s has no checkpoint yet",
+                          run_name_text(&cli->run).at);
     }
     if (status == 0) {
         *ret = resolved->info;
@@ -158,12 +155,10 @@ int cli_resolve(struct cli *cli, const struct selector *selector, struct scratch
 
 void cli_say_mark(const struct cli *cli, const struct cli_list *list)
 {
-    char name[RUN_NAME_TEXT_MAX];
     struct shown room;
-    run_name_format(&cli->run, name);
     if (list->mark[0] != 0) {
-        fprintf(stderr, "cairn: the list of %s may lack checkpoints: %s\n", name,
-                shown(&room, list->mark));
+        fprintf(stderr, "cairn: the list of %s may lack checkpoints: %s\n",
+                run_name_text(&cli->run).at, shown(&room, list->mark));
     }
 }
 
@@ -195,15 +190,13 @@ int cli_resolve_newest(struct cli *cli, const struct selector *selector, struct 
                        struct ckpt_info *ret, struct diag *diag)
 {
     bool passed_over = false;
-    char id[48];
     int status = cli_resolve(cli, selector, scratch, ret, diag);
     status = status != 0 ? status : cli_passed_over(cli, selector, ret, &passed_over, diag);
     if (status == 0 && passed_over) {
-        format_ckpt(ret->id, sizeof(id), id);
         status = diag_set(diag, CAIRN_E_DAMAGED,
                           "the newest checkpoint is damaged or lost (see `cairn status` and `cairn "
                           "ls`); to use the newest good one, name %s",
-                          id);
+                          ckpt_id_text(ret->id).at);
     }
     return status;
 }

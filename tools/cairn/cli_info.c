@@ -6,8 +6,7 @@
 
 void json_info(struct json *json, const char *name, const struct ckpt_info *info)
 {
-    char time[40], sha[65];
-    format_time(info->wall_ns, sizeof(time), time);
+    char sha[65];
     hex_encode(sizeof(info->manifest_sha256), &info->manifest_sha256, sha);
     json_open(json, name, '{');
     json_u64(json, "step", info->id.step);
@@ -15,7 +14,8 @@ void json_info(struct json *json, const char *name, const struct ckpt_info *info
     json_str(json, "state", state_name(info->state));
     json_str(json, "health", info->state == CKPT_COMMITTED ? health_name(info->health) : NULL);
     json_u64(json, "sequence", info->seq);
-    json_str(json, "committed_at", info->state == CKPT_COMMITTED ? time : NULL);
+    json_str(json, "committed_at",
+             info->state == CKPT_COMMITTED ? time_text(info->wall_ns).at : NULL);
     json_u64(json, "world_size", info->world_size);
     json_u64(json, "plain_bytes", info->plain_bytes);
     json_u64(json, "stored_bytes", info->stored_bytes);

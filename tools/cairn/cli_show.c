@@ -37,8 +37,9 @@ void cli_error(const struct cli *cli, int code, int status, const char *text)
     json_fini(&json);
 }
 
-void format_bytes(uint64_t bytes, size_t size, char *ret)
+struct text bytes_text(uint64_t bytes)
 {
+    struct text text;
     static const char *const units[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB"};
     size_t unit = 0;
     double value = (double)bytes;
@@ -46,22 +47,26 @@ void format_bytes(uint64_t bytes, size_t size, char *ret)
         value /= 1024.0;
         unit++;
     }
-    snprintf(ret, size, unit == 0 ? "%.0f %s" : "%.2f %s", value, units[unit]);
+    snprintf(text.at, sizeof(text.at), unit == 0 ? "%.0f %s" : "%.2f %s", value, units[unit]);
+    return text;
 }
 
-void format_time(int64_t wall_ns, size_t size, char *ret)
+struct text time_text(int64_t wall_ns)
 {
+    struct text text = {"-"};
     time_t seconds = (time_t)(wall_ns / 1000000000);
     struct tm tm;
-    if (wall_ns == 0 || !gmtime_r(&seconds, &tm) ||
-        strftime(ret, size, "%Y-%m-%dT%H:%M:%SZ", &tm) == 0) {
-        snprintf(ret, size, "-");
+    if (wall_ns != 0 && gmtime_r(&seconds, &tm)) {
+        strftime(text.at, sizeof(text.at), "%Y-%m-%dT%H:%M:%SZ", &tm);
     }
+    return text;
 }
 
-void format_ckpt(struct ckpt_id id, size_t size, char *ret)
+struct text ckpt_id_text(struct ckpt_id id)
 {
-    snprintf(ret, size, "%" PRIu64 "@%" PRIu64, id.step, id.term);
+    struct text text;
+    snprintf(text.at, sizeof(text.at), "%" PRIu64 "@%" PRIu64, id.step, id.term);
+    return text;
 }
 
 bool names_ckpt(const char *text, struct ckpt_id id)
@@ -203,16 +208,15 @@ void progress_start(struct progress *progress, struct cli *cli, const char *what
 
 static void draw(const struct progress *progress)
 {
-    char done[32], total[32], bar[BAR_WIDTH + 1];
+    char bar[BAR_WIDTH + 1];
     uint64_t filled = progress->total == 0
                           ? BAR_WIDTH
                           : min_u64(progress->done * BAR_WIDTH / progress->total, BAR_WIDTH);
     memset(bar, '.', BAR_WIDTH);
     memset(bar, '#', filled);
     bar[BAR_WIDTH] = '\0';
-    format_bytes(progress->done, sizeof(done), done);
-    format_bytes(progress->total, sizeof(total), total);
-    fprintf(stderr, "\r\033[K%s [%s] %s of %s", progress->what, bar, done, total);
+    fprintf(stderr, "\r\033[K%s [%s] %s of %s", progress->what, bar, bytes_text(progress->done).at,
+            bytes_text(progress->total).at);
 }
 
 void progress_set(struct progress *progress, uint64_t done)

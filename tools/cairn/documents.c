@@ -23,9 +23,7 @@ static int fetch(struct reader_source *source, const struct doc_key *document,
     if (status == 0) {
         *ret = (struct reader_bytes){request.call.payload, request.call.payload_bytes};
     } else if (!names_ckpt(diag_text(diag, status), document->name.id)) {
-        char name[48];
-        format_ckpt(document->name.id, sizeof(name), name);
-        diag_add(diag, "checkpoint %s", name);
+        diag_add(diag, "checkpoint %s", ckpt_id_text(document->name.id).at);
     }
     if (status != 0) {
         free(request.call.payload);

@@ -51,10 +51,9 @@ static void find(struct verify_result *result, const struct ckpt_info *info, con
         result->findings = grown;
         result->finding_cap = cap;
     }
-    char id[48], whose[64] = "";
-    format_ckpt(info->id, sizeof(id), id);
+    char whose[64] = "";
     if (!names_ckpt(text, info->id)) {
-        snprintf(whose, sizeof(whose), "checkpoint %s: ", id);
+        snprintf(whose, sizeof(whose), "checkpoint %s: ", ckpt_id_text(info->id).at);
     }
     snprintf(result->findings[result->finding_count++].text, sizeof(result->findings[0].text),
              "%s%s", whose, text);

@@ -5,8 +5,6 @@
  */
 #include "py_private.h"
 
-#include <string.h>
-
 static uint32_t tables[8][256];
 
 static void build(void)

@@ -25,13 +25,18 @@ cairn_t *py_handle_enter(struct py_handle *handle)
 
 void py_handle_leave(struct py_handle *handle) { handle->calls--; }
 
+/* The value of an option, or NULL. NULL for all of them once an exception is set, which thus is the
+ * first one's. */
+static PyObject *option(PyObject *dict, const char *key)
+{
+    PyObject *value = PyErr_Occurred() == NULL ? PyDict_GetItemString(dict, key) : NULL;
+    return value == Py_None ? NULL : value;
+}
+
 static int32_t option_int(PyObject *dict, const char *key)
 {
-    PyObject *value = PyDict_GetItemString(dict, key);
-    if (value == NULL || value == Py_None) {
-        return 0;
-    }
-    long number = PyLong_AsLong(value);
+    PyObject *value = option(dict, key);
+    long number = value != NULL ? PyLong_AsLong(value) : 0;
     if (PyErr_Occurred() == NULL && (number < INT32_MIN || number > INT32_MAX)) {
         PyErr_Format(PyExc_OverflowError, "option %s is out of range", key);
     }
@@ -40,65 +45,35 @@ static int32_t option_int(PyObject *dict, const char *key)
 
 static uint64_t option_u64(PyObject *dict, const char *key)
 {
-    PyObject *value = PyDict_GetItemString(dict, key);
-    return value == NULL || value == Py_None ? 0 : PyLong_AsUnsignedLongLong(value);
+    PyObject *value = option(dict, key);
+    return value == NULL ? 0 : PyLong_AsUnsignedLongLong(value);
 }
 
 static const char *option_text(PyObject *dict, const char *key)
 {
-    PyObject *value = PyDict_GetItemString(dict, key);
-    return value == NULL || value == Py_None ? NULL : PyUnicode_AsUTF8AndSize(value, NULL);
+    PyObject *value = option(dict, key);
+    return value == NULL ? NULL : PyUnicode_AsUTF8AndSize(value, NULL);
 }
 
 /* Texts are borrowed from the dict. An exception is set when one does not fit. */
 static void read_options(PyObject *dict, struct cairn_options *options)
 {
     options->rank = option_int(dict, "rank");
-    if (PyErr_Occurred() == NULL) {
-        options->world_size = option_int(dict, "world_size");
-    }
-    if (PyErr_Occurred() == NULL) {
-        options->read_only = option_int(dict, "read_only");
-    }
-    if (PyErr_Occurred() == NULL) {
-        options->threads = option_int(dict, "threads");
-    }
-    if (PyErr_Occurred() == NULL) {
-        options->snapshots = option_int(dict, "snapshots");
-    }
-    if (PyErr_Occurred() == NULL) {
-        options->when_full = option_int(dict, "when_full");
-    }
-    if (PyErr_Occurred() == NULL) {
-        options->arena_bytes = option_u64(dict, "arena_bytes");
-    }
-    if (PyErr_Occurred() == NULL) {
-        options->io_deadline_ms = (int64_t)(option_u64(dict, "io_deadline_ms") & INT64_MAX);
-    }
-    if (PyErr_Occurred() == NULL) {
-        options->save_deadline_ms = (int64_t)(option_u64(dict, "save_deadline_ms") & INT64_MAX);
-    }
-    if (PyErr_Occurred() == NULL) {
-        options->attempt = option_text(dict, "attempt");
-    }
-    if (PyErr_Occurred() == NULL) {
-        options->cert_file = option_text(dict, "cert_file");
-    }
-    if (PyErr_Occurred() == NULL) {
-        options->key_file = option_text(dict, "key_file");
-    }
-    if (PyErr_Occurred() == NULL) {
-        options->ca_file = option_text(dict, "ca_file");
-    }
-    if (PyErr_Occurred() == NULL) {
-        options->label = option_text(dict, "label");
-    }
-    if (PyErr_Occurred() == NULL) {
-        options->encoding = option_int(dict, "encoding");
-    }
-    if (PyErr_Occurred() == NULL) {
-        options->when_down = option_int(dict, "when_down");
-    }
+    options->world_size = option_int(dict, "world_size");
+    options->read_only = option_int(dict, "read_only");
+    options->threads = option_int(dict, "threads");
+    options->snapshots = option_int(dict, "snapshots");
+    options->when_full = option_int(dict, "when_full");
+    options->arena_bytes = option_u64(dict, "arena_bytes");
+    options->io_deadline_ms = (int64_t)(option_u64(dict, "io_deadline_ms") & INT64_MAX);
+    options->save_deadline_ms = (int64_t)(option_u64(dict, "save_deadline_ms") & INT64_MAX);
+    options->attempt = option_text(dict, "attempt");
+    options->cert_file = option_text(dict, "cert_file");
+    options->key_file = option_text(dict, "key_file");
+    options->ca_file = option_text(dict, "ca_file");
+    options->label = option_text(dict, "label");
+    options->encoding = option_int(dict, "encoding");
+    options->when_down = option_int(dict, "when_down");
 }
 
 static PyObject *handle_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)

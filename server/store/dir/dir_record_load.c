@@ -53,7 +53,6 @@ static void say_lost(const struct dir_view *view, struct dir_record *rec)
 {
     struct run_name run;
     struct diag why;
-    char text[RUN_NAME_TEXT_MAX];
     rec->lost = (struct diag)DIAG_INIT;
     rec->is_unreadable = is_run_unreadable(view, rec->path);
     if (rec->is_unreadable) { /* no command of Cairn reaches what is below it */
@@ -80,13 +79,12 @@ static void say_lost(const struct dir_view *view, struct dir_record *rec)
                             view->lost.text, (ull)(view->lost_from - 1)));
         return;
     }
-    run_name_format(&run, text);
     short_cause(view, &why);
     err_ignore(diag_set(&rec->lost, view->lost.code,
                         "%.200s; the record can be read up to update %llu: if a mirror has the "
                         "rest, use verify --repair --from; if not, stop the daemon and run `cairn "
                         "salvage %s --store %s --accept-loss --yes`, which gives up the rest",
-                        why.text, (ull)(view->lost_from - 1), text,
+                        why.text, (ull)(view->lost_from - 1), run_name_text(&run).at,
                         store_caps_url(&view->store->base.caps)));
 }
 

@@ -103,18 +103,16 @@ static int tell_loss(struct store_req *req, const struct rados_record *run, int 
 {
     struct diag why = req->diag;
     bool missing = run->record != NULL && record_version(run->record) == 0;
-    char name[RUN_NAME_TEXT_MAX];
     diag_clear(&req->diag);
     if (store_is_own_record(&req->run)) {
         return diag_set(&req->diag, code,
                         "%.400s; `cairn salvage --yes --store URL` makes it again",
                         diag_text(&why, code));
     }
-    run_name_format(&req->run, name);
     code = diag_set(&req->diag, code,
                     "%.300s; with the daemons stopped `cairn salvage --yes --accept-loss --store "
                     "URL %s` makes one again from what is stored of the run",
-                    diag_text(&why, code), name);
+                    diag_text(&why, code), run_name_text(&req->run).at);
     req->ret_lost_from = RADOS_LOST_FROM;
     req->ret_file_count = !missing;
     if (!req->take_prefix) {

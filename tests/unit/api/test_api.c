@@ -46,11 +46,7 @@ static void close_well(cairn_t *cairn)
     assert_string_equal(err.text, "");
 }
 
-static int setup(void **state)
-{
-    fake_reset();
-    return 0;
-}
+static void setup(void) { fake_reset(); }
 
 /* --- opening
  * -------------------------------------------------------------------------------------- */
@@ -69,7 +65,9 @@ static void refused(const char *bad_url, const struct cairn_options *options, in
     assert_int_equal(cairn_open(bad_url, options, &cairn, NULL), code);
 }
 
-static void test_bad_urls_are_refused_with_what_is_wrong(void **state)
+#define FIXED_TEST(name) SETUP_TEST(name, setup, unit_test_nothing)
+
+FIXED_TEST(test_bad_urls_are_refused_with_what_is_wrong)
 {
     unsetenv("CAIRN_SERVER");
     refused(NULL, NULL, CAIRN_E_INVALID, "url is NULL");
@@ -81,7 +79,7 @@ static void test_bad_urls_are_refused_with_what_is_wrong(void **state)
     refused("cairn+unix://relative?run=demo/run1", NULL, CAIRN_E_INVALID, "absolute");
 }
 
-static void test_the_server_comes_from_the_environment(void **state)
+FIXED_TEST(test_the_server_comes_from_the_environment)
 {
     cairn_t *cairn = NULL;
     setenv("CAIRN_SERVER", "unix:/run/cairn.sock", 1);
@@ -99,7 +97,7 @@ static struct cairn_options of_world(int32_t rank, int32_t world_size)
     return options;
 }
 
-static void test_bad_options_are_refused_with_the_remedy(void **state)
+FIXED_TEST(test_bad_options_are_refused_with_the_remedy)
 {
     struct cairn_options options = of_world(2, 2);
     unsetenv("CAIRN_ATTEMPT");
@@ -130,7 +128,7 @@ static void test_bad_options_are_refused_with_the_remedy(void **state)
     refused(url, &options, CAIRN_E_INVALID, "negative");
 }
 
-static void test_structs_may_grow_but_not_shrink(void **state)
+FIXED_TEST(test_structs_may_grow_but_not_shrink)
 {
     struct {
         struct cairn_options known;
@@ -147,7 +145,7 @@ static void test_structs_may_grow_but_not_shrink(void **state)
     close_well(cairn);
 }
 
-static void test_a_server_that_refuses_is_named(void **state)
+FIXED_TEST(test_a_server_that_refuses_is_named)
 {
     fake_script.ready = CAIRN_E_UNREACHABLE;
     refused(url, NULL, CAIRN_E_UNREACHABLE, "127.0.0.1:7421"); /* the engine tells the remedy */
@@ -157,7 +155,7 @@ static void test_a_server_that_refuses_is_named(void **state)
     refused(url, NULL, CAIRN_E_DUPLICATE_RANK, "its own rank");
 }
 
-static void test_tokens_differ(void **state)
+FIXED_TEST(test_tokens_differ)
 {
     char a[33], b[33];
     assert_int_equal(cairn_new_attempt(a), 0);
@@ -179,7 +177,7 @@ static void set_refused(cairn_t *cairn, const struct cairn_tensor *tensor, const
     }
 }
 
-static void test_bad_tensors_are_refused_by_name(void **state)
+FIXED_TEST(test_bad_tensors_are_refused_by_name)
 {
     static float data[6];
     const int64_t shape[9] = {2, 3, 1, 1, 1, 1, 1, 1, 1}, negative[2] = {2, -3},
@@ -206,7 +204,7 @@ static void test_bad_tensors_are_refused_by_name(void **state)
     close_well(cairn);
 }
 
-static void test_blobs_and_tensors_are_replaced_apart(void **state)
+FIXED_TEST(test_blobs_and_tensors_are_replaced_apart)
 {
     static double data;
     struct cairn_tensor tensor = CAIRN_TENSOR_INIT;
@@ -252,7 +250,7 @@ static void drop(void *user)
 
 static void drop_only(void *user) { atomic_fetch_add(&((struct seen *)user)->drops, 1); }
 
-static void test_a_save_is_staged_then_done(void **state)
+FIXED_TEST(test_a_save_is_staged_then_done)
 {
     struct cairn_result result = CAIRN_RESULT_INIT;
     struct cairn_progress progress = CAIRN_PROGRESS_INIT;
@@ -279,7 +277,7 @@ static void test_a_save_is_staged_then_done(void **state)
     close_well(cairn);
 }
 
-static void test_results_fit_into_the_callers_struct(void **state)
+FIXED_TEST(test_results_fit_into_the_callers_struct)
 {
     struct {
         struct cairn_result result;
@@ -301,7 +299,7 @@ static void test_results_fit_into_the_callers_struct(void **state)
     close_well(cairn);
 }
 
-static void test_callbacks_and_drops_come_once(void **state)
+FIXED_TEST(test_callbacks_and_drops_come_once)
 {
     struct seen staged = {0}, done = {0}, late = {0}, refused_one = {0};
     cairn_t *cairn = open_default();
@@ -335,7 +333,7 @@ static void test_callbacks_and_drops_come_once(void **state)
 
 static void free_it(void *user, int code) { cairn_op_free(user); }
 
-static void test_a_callback_may_free_its_op(void **state)
+FIXED_TEST(test_a_callback_may_free_its_op)
 {
     cairn_t *cairn = open_default();
     fake_script.never_ends = true;
@@ -360,7 +358,7 @@ static void call_back_in(void *user, int code)
     it->close_rc = cairn_close(it->cairn, 0, NULL);
 }
 
-static void test_a_callback_that_would_block_is_refused(void **state)
+FIXED_TEST(test_a_callback_that_would_block_is_refused)
 {
     struct on_loop it = {.cairn = open_default()};
     fake_script.never_ends = true;
@@ -375,7 +373,7 @@ static void test_a_callback_that_would_block_is_refused(void **state)
     cairn_op_free(first);
 }
 
-static void test_a_save_that_cannot_be_staged_fails_at_once(void **state)
+FIXED_TEST(test_a_save_that_cannot_be_staged_fails_at_once)
 {
     struct cairn_error err;
     cairn_op_t *op = NULL;
@@ -388,7 +386,7 @@ static void test_a_save_that_cannot_be_staged_fails_at_once(void **state)
     close_well(cairn);
 }
 
-static void test_a_fenced_handle_refuses_saves_until_it_restores(void **state)
+FIXED_TEST(test_a_fenced_handle_refuses_saves_until_it_restores)
 {
     struct cairn_error err;
     cairn_op_t *op = NULL;
@@ -406,7 +404,7 @@ static void test_a_fenced_handle_refuses_saves_until_it_restores(void **state)
     close_well(cairn);
 }
 
-static void test_bad_save_options_are_refused(void **state)
+FIXED_TEST(test_bad_save_options_are_refused)
 {
     struct cairn_save_options options = CAIRN_SAVE_OPTIONS_INIT;
     const char *tags[1] = {""};
@@ -432,7 +430,7 @@ static void test_bad_save_options_are_refused(void **state)
 /* --- restores
  * ------------------------------------------------------------------------------------- */
 
-static void test_a_restore_borrows_the_tensors(void **state)
+FIXED_TEST(test_a_restore_borrows_the_tensors)
 {
     struct cairn_result result = CAIRN_RESULT_INIT;
     struct cairn_error err;
@@ -461,7 +459,7 @@ static void test_a_restore_borrows_the_tensors(void **state)
     close_well(cairn);
 }
 
-static void test_a_term_without_a_step_is_refused(void **state)
+FIXED_TEST(test_a_term_without_a_step_is_refused)
 {
     struct cairn_restore_options options = CAIRN_RESTORE_OPTIONS_INIT;
     cairn_op_t *op = NULL;
@@ -472,7 +470,7 @@ static void test_a_term_without_a_step_is_refused(void **state)
     close_well(cairn);
 }
 
-static void test_a_viewer_cannot_save(void **state)
+FIXED_TEST(test_a_viewer_cannot_save)
 {
     struct cairn_options options = CAIRN_OPTIONS_INIT;
     cairn_t *cairn = NULL;
@@ -486,7 +484,7 @@ static void test_a_viewer_cannot_save(void **state)
 /* --- list and status
  * ------------------------------------------------------------------------------ */
 
-static void test_a_list_has_the_committed_ones_of_all_pages(void **state)
+FIXED_TEST(test_a_list_has_the_committed_ones_of_all_pages)
 {
     struct cairn_checkpoint item = CAIRN_CHECKPOINT_INIT;
     cairn_list_t *list = NULL;
@@ -511,7 +509,7 @@ static void test_a_list_has_the_committed_ones_of_all_pages(void **state)
 
 /* A request is sent again where its answer is lost, and a step alone would then mean the version
  * before: only the question which one it is may name the step alone. */
-static void test_one_version_of_a_step_is_forgotten(void **state)
+FIXED_TEST(test_one_version_of_a_step_is_forgotten)
 {
     cairn_t *cairn = open_default();
     assert_int_equal(cairn_forget(cairn, 30, 0, NULL, NULL), 0);
@@ -524,7 +522,7 @@ static void test_one_version_of_a_step_is_forgotten(void **state)
     close_well(cairn);
 }
 
-static void test_status_tells_what_the_server_knows(void **state)
+FIXED_TEST(test_status_tells_what_the_server_knows)
 {
     struct cairn_checkpoint item = CAIRN_CHECKPOINT_INIT;
     cairn_t *cairn = open_default();
@@ -539,7 +537,7 @@ static void test_status_tells_what_the_server_knows(void **state)
 /* --- closing
  * -------------------------------------------------------------------------------------- */
 
-static void test_close_aborts_what_is_left_and_says_so(void **state)
+FIXED_TEST(test_close_aborts_what_is_left_and_says_so)
 {
     struct cairn_error err;
     struct seen seen = {0};
@@ -556,7 +554,7 @@ static void test_close_aborts_what_is_left_and_says_so(void **state)
     cairn_op_free(op);
 }
 
-static void test_close_ends_what_cannot_be_aborted(void **state)
+FIXED_TEST(test_close_ends_what_cannot_be_aborted)
 {
     struct cairn_error err;
     cairn_t *cairn = open_default();
@@ -575,7 +573,7 @@ static void *let_go_later(void *arg)
     return NULL;
 }
 
-static void test_close_waits_for_what_is_in_flight(void **state)
+FIXED_TEST(test_close_waits_for_what_is_in_flight)
 {
     pthread_t thread;
     cairn_t *cairn = open_default();
@@ -589,7 +587,7 @@ static void test_close_waits_for_what_is_in_flight(void **state)
     assert_int_equal(cairn_close(NULL, 0, NULL), 0);
 }
 
-static void test_an_abort_ends_a_restore(void **state)
+FIXED_TEST(test_an_abort_ends_a_restore)
 {
     cairn_t *cairn = open_default();
     cairn_op_t *op = NULL;
@@ -651,7 +649,7 @@ static _Noreturn void in_child(cairn_t *cairn, cairn_op_t *op, struct seen *seen
     _exit(0);
 }
 
-static void test_a_childs_handles_are_dead_and_the_parents_go_on(void **state)
+FIXED_TEST(test_a_childs_handles_are_dead_and_the_parents_go_on)
 {
     struct seen seen = {0};
     int status = 0;
@@ -693,7 +691,7 @@ static void *save_often(void *arg)
     return NULL;
 }
 
-static void test_any_thread_may_save(void **state)
+FIXED_TEST(test_any_thread_may_save)
 {
     pthread_t threads[SAVERS];
     cairn_t *cairn = open_default();
@@ -711,7 +709,7 @@ static void test_any_thread_may_save(void **state)
 /* --- tables
  * --------------------------------------------------------------------------------------- */
 
-static void test_codes_and_dtypes_have_names(void **state)
+FIXED_TEST(test_codes_and_dtypes_have_names)
 {
     assert_string_equal(cairn_err_name(CAIRN_E_NO_SPACE), "NO_SPACE");
     assert_string_equal(cairn_err_name(-9999), "UNKNOWN");
@@ -725,41 +723,4 @@ static void test_codes_and_dtypes_have_names(void **state)
     assert_int_equal(cairn_dtype_bits(CAIRN_C128), 128);
     assert_int_equal(cairn_dtype_bits(1000), 0);
     assert_string_equal(cairn_version(), CAIRN_VERSION);
-}
-
-int main(void)
-{
-#define TEST(name) cmocka_unit_test_setup(name, setup)
-    const struct CMUnitTest tests[] = {
-        TEST(test_bad_urls_are_refused_with_what_is_wrong),
-        TEST(test_the_server_comes_from_the_environment),
-        TEST(test_bad_options_are_refused_with_the_remedy),
-        TEST(test_structs_may_grow_but_not_shrink),
-        TEST(test_a_server_that_refuses_is_named),
-        TEST(test_tokens_differ),
-        TEST(test_bad_tensors_are_refused_by_name),
-        TEST(test_blobs_and_tensors_are_replaced_apart),
-        TEST(test_a_save_is_staged_then_done),
-        TEST(test_results_fit_into_the_callers_struct),
-        TEST(test_callbacks_and_drops_come_once),
-        TEST(test_a_callback_may_free_its_op),
-        TEST(test_a_callback_that_would_block_is_refused),
-        TEST(test_a_save_that_cannot_be_staged_fails_at_once),
-        TEST(test_a_fenced_handle_refuses_saves_until_it_restores),
-        TEST(test_bad_save_options_are_refused),
-        TEST(test_a_restore_borrows_the_tensors),
-        TEST(test_a_term_without_a_step_is_refused),
-        TEST(test_a_viewer_cannot_save),
-        TEST(test_a_list_has_the_committed_ones_of_all_pages),
-        TEST(test_one_version_of_a_step_is_forgotten),
-        TEST(test_status_tells_what_the_server_knows),
-        TEST(test_close_aborts_what_is_left_and_says_so),
-        TEST(test_close_ends_what_cannot_be_aborted),
-        TEST(test_close_waits_for_what_is_in_flight),
-        TEST(test_an_abort_ends_a_restore),
-        TEST(test_a_childs_handles_are_dead_and_the_parents_go_on),
-        TEST(test_any_thread_may_save),
-        TEST(test_codes_and_dtypes_have_names),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -81,35 +81,30 @@ static void break_one(void)
     assert_int_equal(cairn_close(next, CAIRN_FOREVER, &err), 0);
 }
 
-/* The counts of the fail points in main() follow the order of these. */
-static void test_a_check_broken_on_the_handles_thread(void **state)
+/* Saves that start, in the order of the tests: 1 waits, 2 breaks, 3 is the next handle's; 4 waits,
+ * and the fifth call breaks before it starts. */
+static int set_fail_points(void **state)
+{
+    return setenv("CAIRN_FAILPOINTS", "api.start=error:INTERNAL@2;api.call=error:INTERNAL@5", 1);
+}
+
+UNIT_TEST_GROUP(set_fail_points, NULL)
+
+TEST(test_a_check_broken_on_the_handles_thread)
 {
     fake_reset();
     break_one();
 }
 
-static void test_a_check_broken_on_the_callers_thread(void **state)
+TEST(test_a_check_broken_on_the_callers_thread)
 {
     fake_reset();
     break_one();
 }
 
-static void test_a_check_broken_on_a_worker(void **state)
+TEST(test_a_check_broken_on_a_worker)
 {
     fake_reset();
     fake_script.breaks_worker = true;
     break_one();
-}
-
-int main(void)
-{
-    /* Saves that start, in order: 1 waits, 2 breaks, 3 is the next handle's; 4 waits, and the fifth
-     * call breaks before it starts. */
-    setenv("CAIRN_FAILPOINTS", "api.start=error:INTERNAL@2;api.call=error:INTERNAL@5", 1);
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_a_check_broken_on_the_handles_thread),
-        cmocka_unit_test(test_a_check_broken_on_the_callers_thread),
-        cmocka_unit_test(test_a_check_broken_on_a_worker),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

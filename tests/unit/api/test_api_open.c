@@ -65,7 +65,7 @@ static void assert_says(const struct opening *opening, const char *text)
     }
 }
 
-static void test_a_server_that_is_not_there_is_named_in_time(void **state)
+TEST(test_a_server_that_is_not_there_is_named_in_time)
 {
     struct opening opening;
     int fd = listen_somewhere(opening.url, sizeof opening.url);
@@ -80,7 +80,7 @@ static void test_a_server_that_is_not_there_is_named_in_time(void **state)
     assert_true(opening.took_ms < DEADLINE_MS + 5000);
 }
 
-static void test_a_socket_that_is_not_there_is_named(void **state)
+TEST(test_a_socket_that_is_not_there_is_named)
 {
     struct opening opening;
     snprintf(opening.url, sizeof opening.url, "cairn+unix:///nonexistent/cairn.sock?run=demo/run1");
@@ -105,7 +105,7 @@ static int count_connections(void)
     return count;
 }
 
-static void test_a_forked_child_keeps_nothing_of_the_connection(void **state)
+TEST(test_a_forked_child_keeps_nothing_of_the_connection)
 {
     struct opening opening;
     pthread_t thread;
@@ -136,11 +136,3 @@ static void test_a_forked_child_keeps_nothing_of_the_connection(void **state)
     close(fd);
     assert_int_equal(count_connections(), 0);
 }
-
-static const struct CMUnitTest tests[] = {
-    cmocka_unit_test(test_a_server_that_is_not_there_is_named_in_time),
-    cmocka_unit_test(test_a_socket_that_is_not_there_is_named),
-    cmocka_unit_test(test_a_forked_child_keeps_nothing_of_the_connection),
-};
-
-UNIT_TEST_MAIN(tests)

@@ -10,7 +10,7 @@
 
 static const char url[] = "cairn://127.0.0.1:7421/demo/run1";
 
-static void test_restore_options(void **state)
+TEST(test_restore_options)
 {
     struct cairn_restore_options options = CAIRN_RESTORE_OPTIONS_INIT;
     struct cairn_error err;
@@ -30,7 +30,3 @@ static void test_restore_options(void **state)
     assert_non_null(strstr(err.text, "cairn_restore_options.size is 32"));
     assert_int_equal(cairn_close(cairn, CAIRN_FOREVER, &err), 0);
 }
-
-static const struct CMUnitTest tests[] = {cmocka_unit_test(test_restore_options)};
-
-UNIT_TEST_MAIN(tests)

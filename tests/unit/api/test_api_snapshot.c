@@ -16,11 +16,7 @@
 
 static const char *url = "cairn://nowhere:1/demo/run1";
 
-static int setup(void **state)
-{
-    fake_reset();
-    return 0;
-}
+static void setup(void) { fake_reset(); }
 
 static cairn_t *open_default(void)
 {
@@ -36,9 +32,11 @@ static void close_well(cairn_t *cairn)
     assert_string_equal(err.text, "");
 }
 
+#define FIXED_TEST(name) SETUP_TEST(name, setup, unit_test_nothing)
+
 /* Goal: a lazy save returns before it is staged, keeps the tensors borrowed, and is hurried by who
  * waits for STAGED. */
-static void test_a_lazy_save_returns_at_once(void **state)
+FIXED_TEST(test_a_lazy_save_returns_at_once)
 {
     struct cairn_save_options options = CAIRN_SAVE_OPTIONS_INIT;
     struct cairn_error err;
@@ -62,7 +60,7 @@ static void test_a_lazy_save_returns_at_once(void **state)
 
 /* Goal: a save without room fails its call at once although the others are still being told, and
  * closing well is not spoiled by it. */
-static void test_a_skipped_save_fails_its_call_only(void **state)
+FIXED_TEST(test_a_skipped_save_fails_its_call_only)
 {
     struct cairn_error err;
     cairn_op_t *op = NULL;
@@ -77,7 +75,7 @@ static void test_a_skipped_save_fails_its_call_only(void **state)
     close_well(cairn);
 }
 
-static void test_older_structs_are_taken(void **state)
+FIXED_TEST(test_older_structs_are_taken)
 {
     struct cairn_options options = CAIRN_OPTIONS_INIT;
     struct cairn_save_options older = CAIRN_SAVE_OPTIONS_INIT;
@@ -96,7 +94,7 @@ static void test_older_structs_are_taken(void **state)
 }
 
 /* Goal: device tensors are checked when they are registered: no driver, other memory, no device. */
-static void test_device_tensors_are_checked(void **state)
+FIXED_TEST(test_device_tensors_are_checked)
 {
     struct cairn_tensor tensor = CAIRN_TENSOR_INIT;
     const int64_t shape[1] = {16};
@@ -125,7 +123,7 @@ static void test_device_tensors_are_checked(void **state)
 
 /* Goal: check_replicas and the event of the training's stream reach the engine as they were given,
  * and a comparison that does not go with the mode is refused. */
-static void test_replicas_are_checked_when_asked(void **state)
+FIXED_TEST(test_replicas_are_checked_when_asked)
 {
     static const int checks[] = {0, CAIRN_CHECK_WARN, CAIRN_CHECK_FAIL};
     static const struct {
@@ -159,7 +157,7 @@ static void test_replicas_are_checked_when_asked(void **state)
 }
 
 /* Goal: what belongs to a coordinate is asked for when told, and a restore without any says so. */
-static void test_local_state_of_all_is_asked_for(void **state)
+FIXED_TEST(test_local_state_of_all_is_asked_for)
 {
     struct cairn_restore_options options = CAIRN_RESTORE_OPTIONS_INIT;
     struct cairn_local local = CAIRN_LOCAL_INIT;
@@ -207,7 +205,7 @@ static int is_proven_empty(int done_status, bool empty)
 }
 
 /* Goal: only a server's proof makes NOT_FOUND an empty run. */
-static void test_an_empty_run_is_proven(void **state)
+FIXED_TEST(test_an_empty_run_is_proven)
 {
     assert_int_equal(is_proven_empty(CAIRN_E_NOT_FOUND, true), 1);
     assert_int_equal(is_proven_empty(CAIRN_E_NOT_FOUND, false), 0);
@@ -216,7 +214,7 @@ static void test_an_empty_run_is_proven(void **state)
     assert_int_equal(cairn_op_run_is_empty(NULL), 0);
 }
 
-static void test_bad_snapshot_options_are_refused(void **state)
+FIXED_TEST(test_bad_snapshot_options_are_refused)
 {
     const struct {
         int mode, verify, when_full;
@@ -247,7 +245,7 @@ static void test_bad_snapshot_options_are_refused(void **state)
 }
 
 /* Goal: options and environment choose the encoding, in this order; other words are refused. */
-static void test_the_encoding_is_chosen(void **state)
+FIXED_TEST(test_the_encoding_is_chosen)
 {
     const struct {
         int option;
@@ -282,17 +280,3 @@ static void test_the_encoding_is_chosen(void **state)
         }
     }
 }
-
-static const struct CMUnitTest tests[] = {
-    cmocka_unit_test_setup(test_a_lazy_save_returns_at_once, setup),
-    cmocka_unit_test_setup(test_a_skipped_save_fails_its_call_only, setup),
-    cmocka_unit_test_setup(test_older_structs_are_taken, setup),
-    cmocka_unit_test_setup(test_device_tensors_are_checked, setup),
-    cmocka_unit_test_setup(test_replicas_are_checked_when_asked, setup),
-    cmocka_unit_test_setup(test_local_state_of_all_is_asked_for, setup),
-    cmocka_unit_test_setup(test_an_empty_run_is_proven, setup),
-    cmocka_unit_test_setup(test_bad_snapshot_options_are_refused, setup),
-    cmocka_unit_test_setup(test_the_encoding_is_chosen, setup),
-};
-
-UNIT_TEST_MAIN(tests)

@@ -39,7 +39,7 @@ static struct arena *make(uint64_t max_bytes, uint64_t reserve)
     return arena;
 }
 
-static void extents_are_first_fit_and_come_back(void **state)
+TEST(extents_are_first_fit_and_come_back)
 {
     struct arena *arena = make(0, 64 << 10);
     uint64_t all = arena_bytes(arena);
@@ -68,7 +68,7 @@ static void extents_are_first_fit_and_come_back(void **state)
     arena_free(arena);
 }
 
-static void the_bound_is_an_error_that_names_it(void **state)
+TEST(the_bound_is_an_error_that_names_it)
 {
     struct arena *arena;
     struct diag diag = DIAG_INIT;
@@ -82,7 +82,7 @@ static void the_bound_is_an_error_that_names_it(void **state)
     arena_free(NULL);
 }
 
-static void it_grows_only_when_nothing_is_out(void **state)
+TEST(it_grows_only_when_nothing_is_out)
 {
     struct arena *arena = make(0, 4096);
     uint8_t *extent = arena_take(arena, 4096);
@@ -94,7 +94,7 @@ static void it_grows_only_when_nothing_is_out(void **state)
 }
 
 /* Goal: memory that somebody else may still read is not given out again. */
-static void what_is_retired_is_not_used_again(void **state)
+TEST(what_is_retired_is_not_used_again)
 {
     struct arena *arena = make(0, 8192);
     uint64_t generation = arena_generation(arena);
@@ -118,7 +118,7 @@ static void what_is_retired_is_not_used_again(void **state)
 
 /* Goal: room for as many saves as were asked for, within the bound; by default for one, or two
  * where a bound allows it. */
-static void it_has_room_for_so_many_saves(void **state)
+TEST(it_has_room_for_so_many_saves)
 {
     static const struct {
         uint64_t max_bytes, expected;
@@ -138,7 +138,7 @@ static void it_has_room_for_so_many_saves(void **state)
 
 /* Goal: what pages it has is known and named, whatever the machine gives; the memory is aligned for
  * huge ones, also behind odd lengths, and all of it is there. */
-static void its_pages_have_a_name(void **state)
+TEST(its_pages_have_a_name)
 {
     for (uint64_t bytes = 2 << 20; bytes <= 9 << 20; bytes += (1 << 20) + 4096) {
         struct arena *arena = make(0, bytes);
@@ -158,7 +158,7 @@ static void its_pages_have_a_name(void **state)
     }
 }
 
-static void the_memfd_is_sealed(void **state)
+TEST(the_memfd_is_sealed)
 {
     struct arena *arena = make(0, 8192);
     int seals = fcntl(arena_fd(arena), F_GET_SEALS);
@@ -170,7 +170,7 @@ static void the_memfd_is_sealed(void **state)
 
 /* Goal: fork costs nothing and shares nothing. Method: the child asks the kernel whether the pages
  * are mapped. */
-static void a_child_has_no_arena(void **state)
+TEST(a_child_has_no_arena)
 {
     struct arena *arena = make(0, 8192);
     uint8_t *extent = arena_take(arena, 8192);
@@ -191,7 +191,7 @@ static void a_child_has_no_arena(void **state)
 
 /* Goal: a child closes no file of another thread that has got the arena's number. Method: whenever
  * a number is about to be free, the arena does not name it any more. */
-static void a_number_is_forgotten_before_it_is_free(void **state)
+TEST(a_number_is_forgotten_before_it_is_free)
 {
     struct arena *arena = make(0, 8192);
     watched = arena;
@@ -231,7 +231,7 @@ static void live_a_life(uint64_t bytes)
  * whatever the other threads map meanwhile. Method: a stranger moves into every hole, and every
  * allocation fails once. With holes that are always taken, huge alignment cannot be had: it is
  * given up, not the memory. */
-static void no_mapping_of_another_thread_is_touched(void **state)
+TEST(no_mapping_of_another_thread_is_touched)
 {
     static const uint64_t sizes[] = {64 << 10, (2 << 20) + 4096};
     static const unsigned strangers[] = {1, 100};
@@ -254,7 +254,7 @@ static void no_mapping_of_another_thread_is_touched(void **state)
 }
 
 /* Goal: a hole that is taken once costs a second look, not the huge pages. */
-static void it_is_aligned_though_a_hole_was_taken(void **state)
+TEST(it_is_aligned_though_a_hole_was_taken)
 {
     alloc_fault_fill_holes(2);
     struct arena *arena = make(0, 4 << 20);
@@ -264,19 +264,3 @@ static void it_is_aligned_though_a_hole_was_taken(void **state)
     arena_give(arena, extent);
     arena_free(arena);
 }
-
-static const struct CMUnitTest tests[] = {
-    cmocka_unit_test(extents_are_first_fit_and_come_back),
-    cmocka_unit_test(the_bound_is_an_error_that_names_it),
-    cmocka_unit_test(it_grows_only_when_nothing_is_out),
-    cmocka_unit_test(what_is_retired_is_not_used_again),
-    cmocka_unit_test(it_has_room_for_so_many_saves),
-    cmocka_unit_test(its_pages_have_a_name),
-    cmocka_unit_test(the_memfd_is_sealed),
-    cmocka_unit_test(a_child_has_no_arena),
-    cmocka_unit_test(a_number_is_forgotten_before_it_is_free),
-    cmocka_unit_test(no_mapping_of_another_thread_is_touched),
-    cmocka_unit_test(it_is_aligned_though_a_hole_was_taken),
-};
-
-UNIT_TEST_MAIN(tests)

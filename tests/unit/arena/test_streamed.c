@@ -9,7 +9,7 @@
 
 enum { ROOM_BYTES = 300 << 10, MARGIN_BYTES = 256, UNTOUCHED = 0xa5 };
 
-static void copies_exactly(void **state)
+TEST(copies_exactly)
 {
     static const size_t lengths[] = {
         0, 1, 63, 64, 65535, 65536, 65537, 65599, 64 * 1024 + 64, 256 << 10};
@@ -31,7 +31,3 @@ static void copies_exactly(void **state)
     free(to);
     free(from);
 }
-
-static const struct CMUnitTest tests[] = {cmocka_unit_test(copies_exactly)};
-
-UNIT_TEST_MAIN(tests)

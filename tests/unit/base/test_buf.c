@@ -22,7 +22,7 @@ static void put_all(struct buf *buf)
 
 enum { PUT_ALL_BYTES = 27 };
 
-static void test_sequence_is_read_back(void **state)
+TEST(test_sequence_is_read_back)
 {
     struct buf buf;
     buf_init(&buf, 1024);
@@ -49,7 +49,7 @@ static void test_sequence_is_read_back(void **state)
 }
 
 /* Every max below what is needed gives TOO_LARGE, and never more bytes than max. */
-static void test_max_is_kept(void **state)
+TEST(test_max_is_kept)
 {
     for (size_t max = 0; max <= PUT_ALL_BYTES; max++) {
         struct buf buf;
@@ -64,7 +64,7 @@ static void test_max_is_kept(void **state)
     }
 }
 
-static void test_growth_keeps_the_contents(void **state)
+TEST(test_growth_keeps_the_contents)
 {
     struct buf buf;
     buf_init(&buf, 100000);
@@ -83,7 +83,7 @@ static void test_growth_keeps_the_contents(void **state)
     buf_fini(&buf);
 }
 
-static void test_failed_allocation_is_sticky(void **state)
+TEST(test_failed_allocation_is_sticky)
 {
     for (unsigned n = 1;; n++) {
         struct buf buf;
@@ -104,7 +104,7 @@ static void test_failed_allocation_is_sticky(void **state)
     }
 }
 
-static void test_take_moves_the_bytes(void **state)
+TEST(test_take_moves_the_bytes)
 {
     struct buf buf;
     size_t bytes;
@@ -126,7 +126,7 @@ static void patch_outside(void *user)
     buf_patch_u32(buf, 5, 0);
 }
 
-static void test_patch_stays_inside(void **state)
+TEST(test_patch_stays_inside)
 {
     struct buf buf;
     buf_init(&buf, 64);
@@ -140,7 +140,7 @@ static void test_patch_stays_inside(void **state)
 }
 
 /* Reads that pass the end give zeros, and so does every later one. */
-static void test_reader_fails_for_good(void **state)
+TEST(test_reader_fails_for_good)
 {
     static const uint8_t data[] = {1, 2, 3, 4, 5, 6, 7};
     struct cur cur;
@@ -159,7 +159,7 @@ static void test_reader_fails_for_good(void **state)
     assert_int_equal(cur_finish(&cur), CAIRN_E_FORMAT);
 }
 
-static void test_reader_of_nothing(void **state)
+TEST(test_reader_of_nothing)
 {
     struct cur cur;
     cur_init(&cur, 0, NULL);
@@ -169,7 +169,7 @@ static void test_reader_of_nothing(void **state)
     assert_int_equal(cur_finish(&cur), CAIRN_E_FORMAT);
 }
 
-static void test_padding_must_be_zero(void **state)
+TEST(test_padding_must_be_zero)
 {
     for (size_t dirty = 0; dirty < 8; dirty++) {
         uint8_t data[8] = {0};
@@ -181,7 +181,7 @@ static void test_padding_must_be_zero(void **state)
     }
 }
 
-static void test_seek_is_bounded(void **state)
+TEST(test_seek_is_bounded)
 {
     static const uint8_t data[] = {1, 2, 3};
     struct cur cur;
@@ -193,18 +193,3 @@ static void test_seek_is_bounded(void **state)
     cur_seek(&cur, 4);
     assert_int_equal(cur_finish(&cur), CAIRN_E_FORMAT);
 }
-
-static const struct CMUnitTest tests[] = {
-    cmocka_unit_test(test_sequence_is_read_back),
-    cmocka_unit_test(test_max_is_kept),
-    cmocka_unit_test(test_growth_keeps_the_contents),
-    cmocka_unit_test(test_failed_allocation_is_sticky),
-    cmocka_unit_test(test_take_moves_the_bytes),
-    cmocka_unit_test(test_patch_stays_inside),
-    cmocka_unit_test(test_reader_fails_for_good),
-    cmocka_unit_test(test_reader_of_nothing),
-    cmocka_unit_test(test_padding_must_be_zero),
-    cmocka_unit_test(test_seek_is_bounded),
-};
-
-UNIT_TEST_MAIN(tests)

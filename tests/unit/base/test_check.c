@@ -18,7 +18,7 @@ static void broken(void *user)
     CHECK(value == 1);
 }
 
-static void test_handler_is_called(void **state)
+TEST(test_handler_is_called)
 {
     int value = 2;
     assert_true(check_breaks(broken, &value));
@@ -49,16 +49,16 @@ static void expect_abort(check_handler handler)
     assert_int_equal(WTERMSIG(status), SIGABRT);
 }
 
-static void test_no_handler_aborts(void **state) { expect_abort(NULL); }
+TEST(test_no_handler_aborts) { expect_abort(NULL); }
 
-static void test_handler_that_returns_aborts(void **state) { expect_abort(return_from_handler); }
+TEST(test_handler_that_returns_aborts) { expect_abort(return_from_handler); }
 
 static void break_again(const char *file, int line, const char *what) { CHECK(what == NULL); }
 
 /* Not the handler once more, which would go round until the stack ends. */
-static void test_check_broken_in_a_handler_aborts(void **state) { expect_abort(break_again); }
+TEST(test_check_broken_in_a_handler_aborts) { expect_abort(break_again); }
 
-static void test_arithmetic(void **state)
+TEST(test_arithmetic)
 {
     uint64_t n = 5;
     assert_true(add_u64(1, 2, &n));
@@ -75,13 +75,3 @@ static void test_arithmetic(void **state)
     assert_int_equal(min_u64(3, 2), 2);
     assert_int_equal(max_u64(3, 2), 3);
 }
-
-static const struct CMUnitTest tests[] = {
-    cmocka_unit_test(test_handler_is_called),
-    cmocka_unit_test(test_no_handler_aborts),
-    cmocka_unit_test(test_handler_that_returns_aborts),
-    cmocka_unit_test(test_check_broken_in_a_handler_aborts),
-    cmocka_unit_test(test_arithmetic),
-};
-
-UNIT_TEST_MAIN(tests)

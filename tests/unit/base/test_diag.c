@@ -8,7 +8,7 @@
 #include "base/diag.h"
 #include "support/unit_test.h"
 
-static void test_first_failure_wins(void **state)
+TEST(test_first_failure_wins)
 {
     struct diag diag = DIAG_INIT;
     assert_int_equal(diag_set(&diag, CAIRN_E_IO, "write %s: %d", "a", 5), CAIRN_E_IO);
@@ -20,7 +20,7 @@ static void test_first_failure_wins(void **state)
     assert_string_equal(diag_text(&diag, CAIRN_E_IO), err_text(CAIRN_E_IO));
 }
 
-static void test_null_diag_is_accepted(void **state)
+TEST(test_null_diag_is_accepted)
 {
     assert_int_equal(diag_set(NULL, CAIRN_E_IO, "x"), CAIRN_E_IO);
     assert_int_equal(diag_errno(NULL, ENOSPC, "x"), CAIRN_E_NO_SPACE);
@@ -31,14 +31,14 @@ static void test_null_diag_is_accepted(void **state)
     assert_int_equal(diag_copy(NULL, &from), CAIRN_E_IO);
 }
 
-static void test_errno_is_appended(void **state)
+TEST(test_errno_is_appended)
 {
     struct diag diag = DIAG_INIT;
     assert_int_equal(diag_errno(&diag, ENOENT, "open %s", "/x"), CAIRN_E_NOT_FOUND);
     assert_string_equal(diag.text, "open /x: No such file or directory");
 }
 
-static void test_context_goes_in_front(void **state)
+TEST(test_context_goes_in_front)
 {
     struct diag diag = DIAG_INIT;
     diag_add(&diag, "nothing failed");
@@ -49,14 +49,14 @@ static void test_context_goes_in_front(void **state)
     assert_int_equal(diag.code, CAIRN_E_DAMAGED);
 }
 
-static void test_context_before_a_code_without_text(void **state)
+TEST(test_context_before_a_code_without_text)
 {
     struct diag diag = {.code = CAIRN_E_BUSY};
     diag_add(&diag, "save");
     assert_string_equal(diag.text, "save: in use by another operation");
 }
 
-static void test_copy_keeps_the_first(void **state)
+TEST(test_copy_keeps_the_first)
 {
     struct diag from = DIAG_INIT;
     struct diag to = DIAG_INIT;
@@ -71,7 +71,7 @@ static void test_copy_keeps_the_first(void **state)
 }
 
 /* For each width of a character, each position of the cut inside it. */
-static void test_cut_is_between_characters(void **state)
+TEST(test_cut_is_between_characters)
 {
     static const char *const characters[] = {"a", "\xc3\xa4", "\xe2\x82\xac", "\xf0\x9f\x99\x82"};
     for (size_t width = 1; width <= 4; width++) {
@@ -93,15 +93,3 @@ static void test_cut_is_between_characters(void **state)
         }
     }
 }
-
-static const struct CMUnitTest tests[] = {
-    cmocka_unit_test(test_first_failure_wins),
-    cmocka_unit_test(test_null_diag_is_accepted),
-    cmocka_unit_test(test_errno_is_appended),
-    cmocka_unit_test(test_context_goes_in_front),
-    cmocka_unit_test(test_context_before_a_code_without_text),
-    cmocka_unit_test(test_copy_keeps_the_first),
-    cmocka_unit_test(test_cut_is_between_characters),
-};
-
-UNIT_TEST_MAIN(tests)

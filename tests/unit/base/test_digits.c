@@ -7,7 +7,7 @@
 #include "base/digits.h"
 #include "support/unit_test.h"
 
-static void test_decimals_are_read(void **state)
+TEST(test_decimals_are_read)
 {
     static const struct {
         const char *text;
@@ -24,7 +24,7 @@ static void test_decimals_are_read(void **state)
     }
 }
 
-static void test_refused_decimals_change_nothing(void **state)
+TEST(test_refused_decimals_change_nothing)
 {
     static const char *const texts[] = {
         "", "x", "+1", "-1", " 1", "00", "01", "18446744073709551616", "99999999999999999999"};
@@ -38,7 +38,7 @@ static void test_refused_decimals_change_nothing(void **state)
     }
 }
 
-static void test_decimals_have_a_limit(void **state)
+TEST(test_decimals_have_a_limit)
 {
     uint64_t value = 99;
     assert_false(digits_parse_decimal("256", 255, &value));
@@ -47,7 +47,7 @@ static void test_decimals_have_a_limit(void **state)
     assert_int_equal(value, 255);
 }
 
-static void test_whole_text_is_the_number(void **state)
+TEST(test_whole_text_is_the_number)
 {
     uint64_t value = 99;
     assert_false(digits_parse_decimal("12 ", UINT64_MAX, &value));
@@ -55,7 +55,7 @@ static void test_whole_text_is_the_number(void **state)
     assert_int_equal(value, 99);
 }
 
-static void test_hex_has_its_width(void **state)
+TEST(test_hex_has_its_width)
 {
     const char *text = "00000000deadbeef.rest";
     const char *at = text;
@@ -69,7 +69,7 @@ static void test_hex_has_its_width(void **state)
     assert_true(value == UINT64_MAX);
 }
 
-static void test_refused_hex_changes_nothing(void **state)
+TEST(test_refused_hex_changes_nothing)
 {
     static const char *const texts[] = {"", "0", "012", "01G4", "0xAB", "ABCD", " 123", "-123"};
     for (size_t i = 0; i < ARRAY_LEN(texts); i++) {
@@ -81,7 +81,7 @@ static void test_refused_hex_changes_nothing(void **state)
     }
 }
 
-static void test_literals_are_skipped(void **state)
+TEST(test_literals_are_skipped)
 {
     const char *text = ".tmp-1";
     const char *at = text;
@@ -91,15 +91,3 @@ static void test_literals_are_skipped(void **state)
     assert_true(digits_skip(&at, ".tmp-"));
     assert_ptr_equal(at, text + 5);
 }
-
-static const struct CMUnitTest tests[] = {
-    cmocka_unit_test(test_decimals_are_read),
-    cmocka_unit_test(test_refused_decimals_change_nothing),
-    cmocka_unit_test(test_decimals_have_a_limit),
-    cmocka_unit_test(test_whole_text_is_the_number),
-    cmocka_unit_test(test_hex_has_its_width),
-    cmocka_unit_test(test_refused_hex_changes_nothing),
-    cmocka_unit_test(test_literals_are_skipped),
-};
-
-UNIT_TEST_MAIN(tests)

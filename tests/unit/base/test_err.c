@@ -10,7 +10,7 @@
 #include "base/err.h"
 #include "support/unit_test.h"
 
-static void test_known_code_has_its_row(void **state)
+TEST(test_known_code_has_its_row)
 {
     assert_string_equal(err_name(CAIRN_E_NO_SPACE), "NO_SPACE");
     assert_string_equal(err_text(CAIRN_E_NO_SPACE), "no space left in the store");
@@ -20,7 +20,7 @@ static void test_known_code_has_its_row(void **state)
     assert_int_equal(err_exit_status(CAIRN_OK), 0);
 }
 
-static void test_unknown_code_is_answered(void **state)
+TEST(test_unknown_code_is_answered)
 {
     static const int codes[] = {1, 7, -9999, INT_MAX, INT_MIN};
     for (size_t i = 0; i < ARRAY_LEN(codes); i++) {
@@ -33,7 +33,7 @@ static void test_unknown_code_is_answered(void **state)
 }
 
 /* The values are ABI and wire: no hole, distinct names, exit statuses that a shell can see. */
-static void test_table_is_dense_and_distinct(void **state)
+TEST(test_table_is_dense_and_distinct)
 {
     int count = 0;
 #define CAIRN_ERR(name, value, text, retry, status) count++;
@@ -48,14 +48,14 @@ static void test_table_is_dense_and_distinct(void **state)
     assert_false(err_is_known(-count - 1));
 }
 
-static void test_name_that_is_none(void **state)
+TEST(test_name_that_is_none)
 {
     assert_int_equal(err_from_name("NO_SUCH"), 0);
     assert_int_equal(err_from_name("OK"), 0);
     assert_int_equal(err_from_name(""), 0);
 }
 
-static void test_errno_is_translated(void **state)
+TEST(test_errno_is_translated)
 {
     assert_int_equal(err_from_errno(ENOSPC), CAIRN_E_NO_SPACE);
     assert_int_equal(err_from_errno(EDQUOT), CAIRN_E_QUOTA);
@@ -70,13 +70,3 @@ static void test_errno_is_translated(void **state)
     assert_int_equal(err_from_errno(EIO), CAIRN_E_IO);
     assert_int_equal(err_from_errno(0), CAIRN_E_IO);
 }
-
-static const struct CMUnitTest tests[] = {
-    cmocka_unit_test(test_known_code_has_its_row),
-    cmocka_unit_test(test_unknown_code_is_answered),
-    cmocka_unit_test(test_table_is_dense_and_distinct),
-    cmocka_unit_test(test_name_that_is_none),
-    cmocka_unit_test(test_errno_is_translated),
-};
-
-UNIT_TEST_MAIN(tests)

@@ -63,7 +63,7 @@ static int reach_third(void)
 
 static int reach_twice(void) { return FAILPOINT("a") == 0 && FAILPOINT("a") == 0 ? 43 : 1; }
 
-static void test_errors(void **state)
+TEST(test_errors)
 {
     assert_int_equal(run_with("a=error:IO", expect_error_each_time), 0);
     assert_int_equal(run_with("a=error:NO_SPACE@2", expect_error_at_second), 0);
@@ -72,7 +72,7 @@ static void test_errors(void **state)
     assert_int_equal(run_with("other=error:IO", expect_nothing), 0);
 }
 
-static void test_kill_at_its_time(void **state)
+TEST(test_kill_at_its_time)
 {
     int status = run_with("a=kill@3", reach_third);
     assert_true(WIFSIGNALED(status));
@@ -82,14 +82,14 @@ static void test_kill_at_its_time(void **state)
     assert_int_equal(WEXITSTATUS(status), 43);
 }
 
-static void test_stop(void **state)
+TEST(test_stop)
 {
     int status = run_with("a=stop@2", reach_twice);
     assert_true(WIFSTOPPED(status));
     assert_int_equal(WSTOPSIG(status), SIGSTOP);
 }
 
-static void test_bad_settings_end_the_program(void **state)
+TEST(test_bad_settings_end_the_program)
 {
     static const char *const settings[] = {"a",       "=kill",    "a=explode", "a=error:NOPE",
                                            "a=kill@", "a=kill@x", "a=kill@0",  "a=error:"};
@@ -99,12 +99,3 @@ static void test_bad_settings_end_the_program(void **state)
         assert_int_equal(WTERMSIG(status), SIGABRT);
     }
 }
-
-static const struct CMUnitTest tests[] = {
-    cmocka_unit_test(test_errors),
-    cmocka_unit_test(test_kill_at_its_time),
-    cmocka_unit_test(test_stop),
-    cmocka_unit_test(test_bad_settings_end_the_program),
-};
-
-UNIT_TEST_MAIN(tests)

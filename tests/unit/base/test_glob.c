@@ -7,7 +7,7 @@
 #include "base/glob.h"
 #include "support/unit_test.h"
 
-static void test_what_matches(void **state)
+TEST(test_what_matches)
 {
     static const struct {
         const char *pattern, *name;
@@ -51,7 +51,7 @@ static void test_what_matches(void **state)
     }
 }
 
-static void test_one_of_several(void **state)
+TEST(test_one_of_several)
 {
     static const char *const patterns[] = {"a.*", "b"};
     assert_true(glob_matches_any(2, patterns, "b"));
@@ -61,18 +61,10 @@ static void test_one_of_several(void **state)
 }
 
 /* Method: with a way back for each star this would take 2^40 steps. */
-static void test_no_pattern_is_slow(void **state)
+TEST(test_no_pattern_is_slow)
 {
     char name[1025];
     memset(name, 'a', sizeof name - 1);
     name[sizeof name - 1] = '\0';
     assert_false(glob_matches("*a*a*a*a*a*a*a*a*a*a*a*a*a*a*a*a*a*a*a*a*b", name));
 }
-
-static const struct CMUnitTest tests[] = {
-    cmocka_unit_test(test_what_matches),
-    cmocka_unit_test(test_one_of_several),
-    cmocka_unit_test(test_no_pattern_is_slow),
-};
-
-UNIT_TEST_MAIN(tests)

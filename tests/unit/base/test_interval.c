@@ -78,7 +78,7 @@ static const struct row {
     {{30000, 30, 60, 120}, 600},    /* nearly hopeless */
 };
 
-static void test_advice_wastes_at_most_a_twentieth_more_than_the_best_interval(void **state)
+TEST(test_advice_wastes_at_most_a_twentieth_more_than_the_best_interval)
 {
     const uint64_t seed = 20240607;
     print_message("seed %llu\n", (unsigned long long)seed);
@@ -134,7 +134,7 @@ static double run_learning(const struct job *job, double mtbf_s, double prior_s,
     }
 }
 
-static void test_a_wrong_prior_is_soon_outweighed(void **state)
+TEST(test_a_wrong_prior_is_soon_outweighed)
 {
     const struct job *job = &rows[0].job;
     double mtbf_s = rows[0].mtbf_s;
@@ -157,7 +157,7 @@ static void test_a_wrong_prior_is_soon_outweighed(void **state)
     }
 }
 
-static void test_bounds_are_told_apart(void **state)
+TEST(test_bounds_are_told_apart)
 {
     struct interval_input input = {.blocked_s = 1, .persist_s = 2, .prior_mtbf_s = 7200};
     struct interval_advice advice;
@@ -188,7 +188,7 @@ static void test_bounds_are_told_apart(void **state)
 
 /* Goal: the text is what a person would say, whatever the numbers are. Method: the advice for a
  * grid of inputs from the smallest to the largest has no exponent, and known ones are compared. */
-static void test_the_text_is_a_persons(void **state)
+TEST(test_the_text_is_a_persons)
 {
     char text[INTERVAL_TEXT_BYTES];
     struct interval_advice advice;
@@ -227,7 +227,7 @@ static void test_the_text_is_a_persons(void **state)
     assert_non_null(strstr(text, "hardly any time is left for training"));
 }
 
-static void test_failures_count_against_the_prior(void **state)
+TEST(test_failures_count_against_the_prior)
 {
     struct interval_input input = {.blocked_s = 1, .ranks = 16384};
     struct interval_advice advice;
@@ -245,7 +245,7 @@ static void test_failures_count_against_the_prior(void **state)
     assert_true(advice.mtbf_s > 2000 && advice.mtbf_s < 8000);
 }
 
-static void test_bad_numbers_are_named(void **state)
+TEST(test_bad_numbers_are_named)
 {
     const struct {
         struct interval_input input;
@@ -271,14 +271,3 @@ static void test_bad_numbers_are_named(void **state)
     assert_int_equal(interval_advise(&edge, &advice, NULL), 0);
     assert_true(advice.waste == 1 && isfinite(advice.durable_s));
 }
-
-static const struct CMUnitTest tests[] = {
-    cmocka_unit_test(test_advice_wastes_at_most_a_twentieth_more_than_the_best_interval),
-    cmocka_unit_test(test_a_wrong_prior_is_soon_outweighed),
-    cmocka_unit_test(test_bounds_are_told_apart),
-    cmocka_unit_test(test_the_text_is_a_persons),
-    cmocka_unit_test(test_failures_count_against_the_prior),
-    cmocka_unit_test(test_bad_numbers_are_named),
-};
-
-UNIT_TEST_MAIN(tests)

@@ -15,7 +15,7 @@ static struct json_view member(const char *name)
     return json_view_member(json_view_of(strlen(TEXT), TEXT), name);
 }
 
-static void values_are_found(void **state)
+TEST(values_are_found)
 {
     char text[16];
     uint64_t number;
@@ -32,7 +32,7 @@ static void values_are_found(void **state)
     assert_false(json_view_is_true(member("n")));
 }
 
-static void items_are_walked(void **state)
+TEST(items_are_walked)
 {
     struct json_view item = {NULL, 0}, name;
     double number = 0;
@@ -58,7 +58,7 @@ static void items_are_walked(void **state)
 
 /* Goal: every prefix, and every text with one byte changed, is read without harm: each copy ends
  * where the text ends, so that the sanitizers see a step too far. */
-static void broken_texts_do_no_harm(void **state)
+TEST(broken_texts_do_no_harm)
 {
     static const char bad[] = "{}[]\",:\\0 ";
     size_t bytes = strlen(TEXT);
@@ -82,11 +82,3 @@ static void broken_texts_do_no_harm(void **state)
         }
     }
 }
-
-static const struct CMUnitTest tests[] = {
-    cmocka_unit_test(values_are_found),
-    cmocka_unit_test(items_are_walked),
-    cmocka_unit_test(broken_texts_do_no_harm),
-};
-
-UNIT_TEST_MAIN(tests)

@@ -12,7 +12,7 @@ struct item {
     struct list node;
 };
 
-static void test_order_and_pop(void **state)
+TEST(test_order_and_pop)
 {
     struct list head;
     struct item items[3] = {{.value = 0}, {.value = 1}, {.value = 2}};
@@ -35,7 +35,7 @@ static void test_order_and_pop(void **state)
     assert_true(list_is_empty(&head));
 }
 
-static void test_removal_while_walking(void **state)
+TEST(test_removal_while_walking)
 {
     struct list head;
     struct item items[4] = {{.value = 0}, {.value = 1}, {.value = 2}, {.value = 3}};
@@ -55,10 +55,3 @@ static void test_removal_while_walking(void **state)
     assert_ptr_equal(list_pop(&head), &items[3].node);
     assert_true(list_is_empty(&head));
 }
-
-static const struct CMUnitTest tests[] = {
-    cmocka_unit_test(test_order_and_pop),
-    cmocka_unit_test(test_removal_while_walking),
-};
-
-UNIT_TEST_MAIN(tests)

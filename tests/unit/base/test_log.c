@@ -24,21 +24,21 @@ static void keep(void *user, enum log_level level, const char *line, size_t byte
     kept_level = level;
 }
 
-static int set_up(void **state)
+static void set_up(void)
 {
     kept[0] = '\0';
     log_set_sink(keep, kept);
-    return 0;
 }
 
-static int tear_down(void **state)
+static void tear_down(void)
 {
     log_set_sink(NULL, NULL);
     log_setup(LOG_INFO, LOG_TEXT);
-    return 0;
 }
 
-static void test_text_line(void **state)
+#define FIXED_TEST(name) SETUP_TEST(name, set_up, tear_down)
+
+FIXED_TEST(test_text_line)
 {
     log_setup(LOG_INFO, LOG_TEXT);
     LOG(LOG_WARN, "commit", "checkpoint committed", ls("run", "p/r"), lu("step", 5),
@@ -52,7 +52,7 @@ static void test_text_line(void **state)
                         "path=\"a b\\\"c\" empty=\"\"");
 }
 
-static void test_json_line(void **state)
+FIXED_TEST(test_json_line)
 {
     log_setup(LOG_INFO, LOG_JSON);
     LOG(LOG_INFO, "c", "m", ls("s", "x\ty\n\x01"), lu("u", UINT64_MAX),
@@ -63,7 +63,7 @@ static void test_json_line(void **state)
     assert_int_equal(kept[0], '{');
 }
 
-static void test_level_is_obeyed(void **state)
+FIXED_TEST(test_level_is_obeyed)
 {
     log_setup(LOG_WARN, LOG_TEXT);
     LOG(LOG_INFO, "c", "not this");
@@ -73,7 +73,7 @@ static void test_level_is_obeyed(void **state)
     assert_non_null(strstr(kept, "error c: this"));
 }
 
-static void test_invalid_utf8_is_replaced(void **state)
+FIXED_TEST(test_invalid_utf8_is_replaced)
 {
     log_setup(LOG_INFO, LOG_JSON);
     /* a lone continuation, an overlong form, a surrogate, above U+10FFFF, a cut character */
@@ -88,7 +88,7 @@ static void test_invalid_utf8_is_replaced(void **state)
 }
 
 /* For lengths around the capacity: the field is whole or absent, and the line ends as it must. */
-static void test_long_value_leaves_the_line_whole(void **state)
+FIXED_TEST(test_long_value_leaves_the_line_whole)
 {
     log_setup(LOG_INFO, LOG_JSON);
     char *value = malloc(20001);
@@ -113,7 +113,7 @@ static void test_long_value_leaves_the_line_whole(void **state)
     free(value);
 }
 
-static void test_words_are_parsed(void **state)
+FIXED_TEST(test_words_are_parsed)
 {
     enum log_level level = LOG_INFO;
     enum log_format format = LOG_TEXT;
@@ -128,7 +128,7 @@ static void test_words_are_parsed(void **state)
 
 /* A pipe in the place of stderr: whole lines, the priority under systemd, and a count of lost
  * lines. */
-static void test_stderr(void **state)
+FIXED_TEST(test_stderr)
 {
     int ends[2];
     int saved = dup(STDERR_FILENO);
@@ -162,15 +162,3 @@ static void test_stderr(void **state)
     assert_true(lost > 0);
     assert_int_equal(errno_after, EDOM);
 }
-
-static const struct CMUnitTest tests[] = {
-    cmocka_unit_test_setup_teardown(test_text_line, set_up, tear_down),
-    cmocka_unit_test_setup_teardown(test_json_line, set_up, tear_down),
-    cmocka_unit_test_setup_teardown(test_level_is_obeyed, set_up, tear_down),
-    cmocka_unit_test_setup_teardown(test_invalid_utf8_is_replaced, set_up, tear_down),
-    cmocka_unit_test_setup_teardown(test_long_value_leaves_the_line_whole, set_up, tear_down),
-    cmocka_unit_test_setup_teardown(test_words_are_parsed, set_up, tear_down),
-    cmocka_unit_test_setup_teardown(test_stderr, set_up, tear_down),
-};
-
-UNIT_TEST_MAIN(tests)

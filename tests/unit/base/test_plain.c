@@ -9,7 +9,7 @@
 
 #include "support/unit_test.h"
 
-static void test_what_acts_is_escaped(void **state)
+TEST(test_what_acts_is_escaped)
 {
     static const struct {
         const char *text, *shown;
@@ -33,7 +33,7 @@ static void test_what_acts_is_escaped(void **state)
     }
 }
 
-static void test_a_cut_falls_between_characters(void **state)
+TEST(test_a_cut_falls_between_characters)
 {
     static const char text[] = "ab\x1b\xc3\xaf"
                                "cd",
@@ -56,7 +56,7 @@ static void test_a_cut_falls_between_characters(void **state)
     }
 }
 
-static void test_no_byte_acts(void **state)
+TEST(test_no_byte_acts)
 {
     for (unsigned byte = 1; byte < 256; byte++) {
         char text[3] = {(char)byte, 'x', '\0'}, shown[20];
@@ -66,11 +66,3 @@ static void test_no_byte_acts(void **state)
         }
     }
 }
-
-static const struct CMUnitTest tests[] = {
-    cmocka_unit_test(test_what_acts_is_escaped),
-    cmocka_unit_test(test_a_cut_falls_between_characters),
-    cmocka_unit_test(test_no_byte_acts),
-};
-
-UNIT_TEST_MAIN(tests)

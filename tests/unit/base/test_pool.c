@@ -10,7 +10,7 @@
 
 enum { COUNT = 5, BYTES = 8192 };
 
-static void test_buffers_are_aligned_and_apart(void **state)
+TEST(test_buffers_are_aligned_and_apart)
 {
     struct pool *pool = NULL;
     uint8_t *buffers[COUNT];
@@ -49,7 +49,7 @@ static void put(void *user)
 
 static void free_pool(void *user) { pool_free(user); }
 
-static void test_wrong_puts_are_bugs(void **state)
+TEST(test_wrong_puts_are_bugs)
 {
     struct pool *pool = NULL;
     uint8_t foreign[16];
@@ -64,7 +64,7 @@ static void test_wrong_puts_are_bugs(void **state)
     pool_free(pool);
 }
 
-static void test_failed_allocations_are_errors(void **state)
+TEST(test_failed_allocations_are_errors)
 {
     for (unsigned n = 1;; n++) {
         struct pool *pool = NULL;
@@ -83,7 +83,7 @@ static void test_failed_allocations_are_errors(void **state)
     }
 }
 
-static void test_impossible_size_is_an_error(void **state)
+TEST(test_impossible_size_is_an_error)
 {
     struct pool *pool = NULL;
     struct diag diag = DIAG_INIT;
@@ -92,12 +92,3 @@ static void test_impossible_size_is_an_error(void **state)
     assert_non_null(strstr(diag.text, "too large"));
     assert_null(pool);
 }
-
-static const struct CMUnitTest tests[] = {
-    cmocka_unit_test(test_buffers_are_aligned_and_apart),
-    cmocka_unit_test(test_wrong_puts_are_bugs),
-    cmocka_unit_test(test_failed_allocations_are_errors),
-    cmocka_unit_test(test_impossible_size_is_an_error),
-};
-
-UNIT_TEST_MAIN(tests)

@@ -7,7 +7,7 @@
 #include "support/alloc_fault.h"
 #include "support/unit_test.h"
 
-static void test_memory_is_zeroed_aligned_and_apart(void **state)
+TEST(test_memory_is_zeroed_aligned_and_apart)
 {
     struct scratch scratch;
     uint8_t *pieces[200];
@@ -30,7 +30,7 @@ static void test_memory_is_zeroed_aligned_and_apart(void **state)
     scratch_fini(NULL);
 }
 
-static void test_bound_is_kept(void **state)
+TEST(test_bound_is_kept)
 {
     struct scratch scratch;
     scratch_init(&scratch, 64);
@@ -46,7 +46,7 @@ static void test_bound_is_kept(void **state)
     scratch_fini(&scratch);
 }
 
-static void test_overflow_is_refused(void **state)
+TEST(test_overflow_is_refused)
 {
     struct scratch scratch;
     scratch_init(&scratch, SIZE_MAX);
@@ -58,7 +58,7 @@ static void test_overflow_is_refused(void **state)
     scratch_fini(&scratch);
 }
 
-static void test_copies(void **state)
+TEST(test_copies)
 {
     struct scratch scratch;
     scratch_init(&scratch, 4096);
@@ -71,7 +71,7 @@ static void test_copies(void **state)
     scratch_fini(&scratch);
 }
 
-static void test_failed_allocation_changes_nothing(void **state)
+TEST(test_failed_allocation_changes_nothing)
 {
     struct scratch scratch;
     scratch_init(&scratch, 1 << 20);
@@ -92,13 +92,3 @@ static void test_failed_allocation_changes_nothing(void **state)
     assert_true(failures >= 3); /* blocks double: the first, 8 KiB, 16 KiB ... */
     scratch_fini(&scratch);
 }
-
-static const struct CMUnitTest tests[] = {
-    cmocka_unit_test(test_memory_is_zeroed_aligned_and_apart),
-    cmocka_unit_test(test_bound_is_kept),
-    cmocka_unit_test(test_overflow_is_refused),
-    cmocka_unit_test(test_copies),
-    cmocka_unit_test(test_failed_allocation_changes_nothing),
-};
-
-UNIT_TEST_MAIN(tests)

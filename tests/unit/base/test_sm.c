@@ -67,7 +67,7 @@ static const struct sm_state table[] = {
     [OP_LONELY] = {"lonely", NULL, SM_TO(OP_START), 0},
 };
 
-static void test_waits_and_goes_on(void **state)
+TEST(test_waits_and_goes_on)
 {
     struct op op = {0};
     sm_init(&op.sm, table, OP_START, "op", 1);
@@ -87,7 +87,7 @@ static void test_waits_and_goes_on(void **state)
 static void move_to_work(void *user) { sm_move(user, OP_WORK); }
 
 /* Goal: a move that breaks the invariant is a bug, and nothing of the new state has begun. */
-static void test_invariant_is_checked_at_each_move(void **state)
+TEST(test_invariant_is_checked_at_each_move)
 {
     struct op op = {.broken = true};
     sm_init(&op.sm, table, OP_START, "op", 6);
@@ -101,7 +101,7 @@ static void test_invariant_is_checked_at_each_move(void **state)
     assert_int_equal(op.entered, 1);
 }
 
-static void test_completion_inside_is_not_lost(void **state)
+TEST(test_completion_inside_is_not_lost)
 {
     struct op op = {.complete_inside = true};
     sm_init(&op.sm, table, OP_START, "op", 2);
@@ -111,7 +111,7 @@ static void test_completion_inside_is_not_lost(void **state)
 }
 
 /* AddressSanitizer watches that nothing is read after the free. */
-static void test_done_may_free(void **state)
+TEST(test_done_may_free)
 {
     struct op *op = calloc(1, sizeof(*op));
     assert_non_null(op);
@@ -121,7 +121,7 @@ static void test_done_may_free(void **state)
     sm_run(&op->sm);
 }
 
-static void test_state_without_function_waits(void **state)
+TEST(test_state_without_function_waits)
 {
     struct op op = {0};
     sm_init(&op.sm, table, OP_LONELY, "op", 4);
@@ -134,7 +134,7 @@ static void test_state_without_function_waits(void **state)
 
 static void move_outside_table(void *user) { sm_move(user, OP_END); }
 
-static void test_move_outside_the_table_is_a_bug(void **state)
+TEST(test_move_outside_the_table_is_a_bug)
 {
     struct op op = {0};
     sm_init(&op.sm, table, OP_START, "op", 5);
@@ -147,7 +147,7 @@ static void keep_line(void *user, enum log_level level, const char *line, size_t
     strncpy(user, line, 255);
 }
 
-static void test_moves_are_traced(void **state)
+TEST(test_moves_are_traced)
 {
     char line[256] = "";
     struct op op = {0};
@@ -159,15 +159,3 @@ static void test_moves_are_traced(void **state)
     log_setup(LOG_INFO, LOG_TEXT);
     assert_non_null(strstr(line, "op=save id=77 from=start to=work"));
 }
-
-static const struct CMUnitTest tests[] = {
-    cmocka_unit_test(test_waits_and_goes_on),
-    cmocka_unit_test(test_completion_inside_is_not_lost),
-    cmocka_unit_test(test_invariant_is_checked_at_each_move),
-    cmocka_unit_test(test_done_may_free),
-    cmocka_unit_test(test_state_without_function_waits),
-    cmocka_unit_test(test_move_outside_the_table_is_a_bug),
-    cmocka_unit_test(test_moves_are_traced),
-};
-
-UNIT_TEST_MAIN(tests)

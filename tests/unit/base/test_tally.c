@@ -10,7 +10,7 @@
 
 static const uint64_t bounds[] = {10, 100, 1000};
 
-static void test_a_value_is_in_the_first_bucket_that_holds_it(void **state)
+TEST(test_a_value_is_in_the_first_bucket_that_holds_it)
 {
     static const uint64_t values[] = {0, 10, 11, 100, 101, 1000, 1001, UINT32_MAX};
     static const uint64_t wanted[] = {2, 2, 2, 2};
@@ -27,7 +27,7 @@ static void test_a_value_is_in_the_first_bucket_that_holds_it(void **state)
     assert_int_equal(histogram.sum_us, sum);
 }
 
-static void test_each_error_has_its_slot(void **state)
+TEST(test_each_error_has_its_slot)
 {
     struct err_tally tally = {{0}};
     for (int code = -1; code >= -ERR_COUNT; code--) {
@@ -45,10 +45,3 @@ static void test_each_error_has_its_slot(void **state)
     err_tally_add(&tally, 5);
     assert_int_equal(tally.counts[0], 2);
 }
-
-static const struct CMUnitTest tests[] = {
-    cmocka_unit_test(test_a_value_is_in_the_first_bucket_that_holds_it),
-    cmocka_unit_test(test_each_error_has_its_slot),
-};
-
-UNIT_TEST_MAIN(tests)

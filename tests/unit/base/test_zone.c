@@ -22,7 +22,7 @@ static void assert_offset(const char *name, int64_t unix_s, int64_t want)
     scratch_fini(&scratch);
 }
 
-static void test_known_moments(void **state)
+TEST(test_known_moments)
 {
     assert_offset("UTC", 1750000000, 0);
     assert_offset("Europe/Berlin", 1743296399, 3600); /* 2025-03-30 00:59:59 UTC */
@@ -38,7 +38,7 @@ static void test_known_moments(void **state)
     assert_offset("Australia/Sydney", 2540246400, 36000);
 }
 
-static void test_what_is_no_zone_is_refused(void **state)
+TEST(test_what_is_no_zone_is_refused)
 {
     static const char *const names[] = {"", "Europe/Nowhere", "../etc/passwd", "/etc/passwd",
                                         "Europe"};
@@ -70,7 +70,7 @@ static size_t slim(uint8_t *ret)
     return bytes + sizeof(rule) - 1;
 }
 
-static void test_a_rule_alone_holds_and_a_cut_file_is_refused(void **state)
+TEST(test_a_rule_alone_holds_and_a_cut_file_is_refused)
 {
     uint8_t data[256];
     size_t bytes = slim(data);
@@ -87,11 +87,3 @@ static void test_a_rule_alone_holds_and_a_cut_file_is_refused(void **state)
     }
     scratch_fini(&scratch);
 }
-
-static const struct CMUnitTest tests[] = {
-    cmocka_unit_test(test_known_moments),
-    cmocka_unit_test(test_what_is_no_zone_is_refused),
-    cmocka_unit_test(test_a_rule_alone_holds_and_a_cut_file_is_refused),
-};
-
-UNIT_TEST_MAIN(tests)

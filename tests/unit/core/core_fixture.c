@@ -31,20 +31,6 @@ void core_fixture_fini(struct core_fixture *fixture)
     record_free(fixture->record);
 }
 
-int core_setup(void **state)
-{
-    static struct core_fixture fixture;
-    core_fixture_init(&fixture);
-    *state = &fixture;
-    return 0;
-}
-
-int core_teardown(void **state)
-{
-    core_fixture_fini(*state);
-    return 0;
-}
-
 int core_run(struct core_fixture *fixture, const struct event *event)
 {
     fixture->state.unrecorded = fixture->unrecorded;

@@ -28,8 +28,6 @@ struct actor {
 void core_fixture_init(struct core_fixture *fixture);
 void core_fixture_fini(struct core_fixture *fixture);
 /* cmocka's functions around a test: its state is a fixture of an empty run. */
-int core_setup(void **state);
-int core_teardown(void **state);
 /* Decides, applies, loads again; returns the verdict's code. */
 int core_run(struct core_fixture *fixture, const struct event *event);
 

@@ -28,9 +28,11 @@ static struct event adopt_event(uint8_t token, struct ckpt_id id, struct ckpt_id
 
 static int adopt(struct core_fixture *f, struct event event) { return core_run(f, &event); }
 
-static void test_a_whole_record_is_made_again(void **state)
+#define CORE_TEST(name) \
+    FIXTURE_TEST(name, core_fixture_init, core_fixture_fini, struct core_fixture, f)
+
+CORE_TEST(test_a_whole_record_is_made_again)
 {
-    struct core_fixture *f = *state;
     assert_int_equal(adopt(f, adopt_event(1, ID(1, 10), ID(0, 0))), 0);
     assert_int_equal(adopt(f, adopt_event(1, ID(1, 20), ID(0, 0))), 0);
     assert_int_equal(adopt(f, adopt_event(1, ID(1, 30), ID(0, 0))), 0);
@@ -48,9 +50,8 @@ static void test_a_whole_record_is_made_again(void **state)
     assert_ckpt(id, 3, 40);
 }
 
-static void test_the_same_again_changes_nothing(void **state)
+CORE_TEST(test_the_same_again_changes_nothing)
 {
-    struct core_fixture *f = *state;
     assert_int_equal(adopt(f, adopt_event(1, ID(1, 10), ID(0, 0))), 0);
     uint64_t version = record_version(f->record);
     assert_int_equal(adopt(f, adopt_event(1, ID(1, 10), ID(0, 0))), 0);
@@ -58,9 +59,8 @@ static void test_the_same_again_changes_nothing(void **state)
     assert_int_equal(record_version(f->record), version);
 }
 
-static void test_what_is_gone_in_between_is_entered_by_name(void **state)
+CORE_TEST(test_what_is_gone_in_between_is_entered_by_name)
 {
-    struct core_fixture *f = *state;
     assert_int_equal(adopt(f, adopt_event(1, ID(1, 10), ID(0, 0))), 0);
     struct event event = adopt_event(3, ID(4, 50), ID(2, 20));
     event.u.adopt.entry.base = ID(3, 40);
@@ -77,9 +77,8 @@ static void test_what_is_gone_in_between_is_entered_by_name(void **state)
     assert_int_equal(adopt(f, adopt_event(5, ID(3, 30), ID(1, 10))), CAIRN_E_CONFLICT);
 }
 
-static void test_an_older_record_takes_what_it_has_lost(void **state)
+CORE_TEST(test_an_older_record_takes_what_it_has_lost)
 {
-    struct core_fixture *f = *state;
     core_save(f, &alone, 10);
     struct event event = adopt_event(1, ID(1, 20), ID(0, 0));
     event.u.adopt.info.run_uuid = f->state.info.run_uuid;
@@ -92,9 +91,8 @@ static void test_an_older_record_takes_what_it_has_lost(void **state)
     assert_ckpt(id, 1, 30);
 }
 
-static void test_what_the_record_has_is_not_changed(void **state)
+CORE_TEST(test_what_the_record_has_is_not_changed)
 {
-    struct core_fixture *f = *state;
     struct ckpt_id id = core_save(f, &alone, 10);
     struct event event = adopt_event(1, id, ID(0, 0));
     event.u.adopt.info.run_uuid = f->state.info.run_uuid;
@@ -120,9 +118,8 @@ static void test_what_the_record_has_is_not_changed(void **state)
     assert_int_equal(f->state.open_count, 0);
 }
 
-static void test_what_is_damaged_keeps_its_name_and_reason(void **state)
+CORE_TEST(test_what_is_damaged_keeps_its_name_and_reason)
 {
-    struct core_fixture *f = *state;
     assert_int_equal(adopt(f, adopt_event(1, ID(1, 10), ID(0, 0))), 0);
     struct event event = adopt_event(1, ID(1, 20), ID(0, 0));
     event.u.adopt.health = HEALTH_DAMAGED;
@@ -132,9 +129,8 @@ static void test_what_is_damaged_keeps_its_name_and_reason(void **state)
     assert_ckpt(state_latest(&f->state, ID(0, 0))->entry.id, 1, 10);
 }
 
-static void test_what_is_given_up_is_an_aborted_opening(void **state)
+CORE_TEST(test_what_is_given_up_is_an_aborted_opening)
 {
-    struct core_fixture *f = *state;
     struct event event = adopt_event(1, ID(2, 20), ID(0, 0));
     event.u.adopt.code = CAIRN_E_DAMAGED;
     event.u.adopt.reason = "its manifest is gone";
@@ -150,9 +146,8 @@ static void test_what_is_given_up_is_an_aborted_opening(void **state)
     assert_int_equal(f->state.dead_count, 0);
 }
 
-static void test_races(void **state)
+CORE_TEST(test_races)
 {
-    struct core_fixture *f = *state;
     struct event event = adopt_event(1, ID(1, 10), ID(0, 0));
     struct stale stale;
     stale_init(&stale, f, &event);
@@ -161,18 +156,3 @@ static void test_races(void **state)
     struct event alone_info = {.kind = EVENT_ADOPT, .u.adopt.info = event.u.adopt.info};
     assert_int_equal(core_run(f, &alone_info), 0);
 }
-
-#define TEST(name) cmocka_unit_test_setup_teardown(name, core_setup, core_teardown)
-
-static const struct CMUnitTest tests[] = {
-    TEST(test_a_whole_record_is_made_again),
-    TEST(test_the_same_again_changes_nothing),
-    TEST(test_what_is_gone_in_between_is_entered_by_name),
-    TEST(test_an_older_record_takes_what_it_has_lost),
-    TEST(test_what_the_record_has_is_not_changed),
-    TEST(test_what_is_damaged_keeps_its_name_and_reason),
-    TEST(test_what_is_given_up_is_an_aborted_opening),
-    TEST(test_races),
-};
-
-UNIT_TEST_MAIN(tests)

@@ -11,12 +11,11 @@
 
 static const struct actor alone = {.token = 1, .world_size = 1};
 
-static int setup(void **ret)
+static void setup(struct core_fixture *f)
 {
-    core_setup(ret);
-    core_save(*ret, &alone, 10);
-    core_save(*ret, &alone, 20);
-    return 0;
+    core_fixture_init(f);
+    core_save(f, &alone, 10);
+    core_save(f, &alone, 20);
 }
 
 static struct event note_event(struct selector selector)
@@ -48,11 +47,12 @@ static const struct entry_note *note_of(const struct core_fixture *f, uint64_t s
     return state_commit_find(&f->state, ID(1, step))->note;
 }
 
+#define CORE_TEST(name) FIXTURE_TEST(name, setup, core_fixture_fini, struct core_fixture, f)
+
 /* Goal: metrics are set and replaced by name, tags added and removed; each change is a version, the
  * same again is none. */
-static void a_note_is_merged_and_counted(void **ret)
+CORE_TEST(a_note_is_merged_and_counted)
 {
-    struct core_fixture *f = *ret;
     assert_null(note_of(f, 10));
     assert_int_equal(set_metric(f, EXACT(1, 10), "loss", 2.5), 0);
     assert_ckpt(f->verdict.id, 1, 10);
@@ -82,9 +82,8 @@ static void a_note_is_merged_and_counted(void **ret)
 }
 
 /* Goal: what the save was given is the note's first version, written with the commit. */
-static void a_commit_writes_the_first_note(void **ret)
+CORE_TEST(a_commit_writes_the_first_note)
 {
-    struct core_fixture *f = *ret;
     const char *tags[] = {"z", "a", "z"}, *names[] = {"lr", "loss", "lr"};
     double values[] = {1, NAN, 3};
     struct event open = open_event(&alone, 30, 5);
@@ -109,9 +108,8 @@ static void a_commit_writes_the_first_note(void **ret)
 }
 
 /* Goal: what cannot be is refused by name and changes nothing. */
-static void bad_notes_are_refused(void **ret)
+CORE_TEST(bad_notes_are_refused)
 {
-    struct core_fixture *f = *ret;
     char label[200];
     uint64_t version = record_version(f->record);
     assert_int_equal(set_metric(f, EXACT(1, 10), "loss", NAN), CAIRN_E_INVALID);
@@ -149,9 +147,8 @@ static void bad_notes_are_refused(void **ret)
 
 /* Goal: two drivers that annotate at once lose nothing: the second one's copy is behind and
  * conflicts; so does one that has not seen the newest commit. */
-static void stale_notes_conflict(void **ret)
+CORE_TEST(stale_notes_conflict)
 {
-    struct core_fixture *f = *ret;
     const char *tag = "mine";
     struct event event = note_event(EXACT(1, 10));
     event.u.annotate.note.tags = &tag;
@@ -169,9 +166,8 @@ static void stale_notes_conflict(void **ret)
 }
 
 /* Goal: a note without its commit is damage, not ignored. */
-static void a_note_about_nothing_is_damage(void **ret)
+CORE_TEST(a_note_about_nothing_is_damage)
 {
-    struct core_fixture *f = *ret;
     assert_int_equal(set_tag(f, EXACT(1, 10), "x", false), 0);
     char from[ENTRY_KEY_MAX], to[ENTRY_KEY_MAX];
     struct record_value value;
@@ -189,13 +185,3 @@ static void a_note_about_nothing_is_damage(void **ret)
     assert_non_null(strstr(diag.text, "note"));
     scratch_fini(&scratch);
 }
-
-static const struct CMUnitTest tests[] = {
-    cmocka_unit_test_setup_teardown(a_note_is_merged_and_counted, setup, core_teardown),
-    cmocka_unit_test_setup_teardown(a_commit_writes_the_first_note, setup, core_teardown),
-    cmocka_unit_test_setup_teardown(bad_notes_are_refused, setup, core_teardown),
-    cmocka_unit_test_setup_teardown(stale_notes_conflict, setup, core_teardown),
-    cmocka_unit_test_setup_teardown(a_note_about_nothing_is_damage, setup, core_teardown),
-};
-
-UNIT_TEST_MAIN(tests)

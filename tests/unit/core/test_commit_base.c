@@ -42,11 +42,13 @@ static void save_based(struct core_fixture *f, const struct actor *actor, uint64
     assert_int_equal(core_commit(f, id, event.u.open.open_id), 0);
 }
 
+#define CORE_TEST(name) \
+    FIXTURE_TEST(name, core_fixture_init, core_fixture_fini, struct core_fixture, f)
+
 /* Goal: the first save is full, the next one refers to the newest of its own term; every rank hears
  * of it, and the commit remembers. */
-static void the_newest_of_the_term(void **ret)
+CORE_TEST(the_newest_of_the_term)
 {
-    struct core_fixture *f = *ret;
     struct actor both = {.token = 1, .world_size = 2}, second = both;
     second.rank = 1;
     assert_int_equal(core_open(f, &both, 10, 77), 0);
@@ -71,9 +73,8 @@ static void the_newest_of_the_term(void **ret)
 }
 
 /* Goal: a new term begins with its parent, not with what another branch saved since. */
-static void the_parent_of_the_term(void **ret)
+CORE_TEST(the_parent_of_the_term)
 {
-    struct core_fixture *f = *ret;
     core_save(f, &one, 10);
     core_save(f, &one, 20);
     struct actor child = {.token = 2, .world_size = 1, .newest_seen = 1, .parent = {1, 10}};
@@ -86,9 +87,8 @@ static void the_parent_of_the_term(void **ret)
 }
 
 /* Goal: with full_every 3, saves 1, 4 and 7 are full, along the lineage and across terms. */
-static void every_kth_is_full(void **ret)
+CORE_TEST(every_kth_is_full)
 {
-    struct core_fixture *f = *ret;
     for (uint64_t step = 1; step <= 4; step++) {
         save_based(f, &one, step, 3);
     }
@@ -109,9 +109,8 @@ static void every_kth_is_full(void **ret)
     assert_ckpt(base_of(f, &other, 3), 1, 2);
 }
 
-static void full_when_asked(void **ret)
+CORE_TEST(full_when_asked)
 {
-    struct core_fixture *f = *ret;
     core_save(f, &one, 10);
     struct event event = base_event(&one, 20, 0);
     event.u.open.full = true;
@@ -120,9 +119,8 @@ static void full_when_asked(void **ret)
 }
 
 /* Goal: damage in any member of a set ends the set, because its members share objects. */
-static void damage_ends_a_set(void **ret)
+CORE_TEST(damage_ends_a_set)
 {
-    struct core_fixture *f = *ret;
     for (uint64_t step = 1; step <= 3; step++) {
         save_based(f, &one, step, 0);
     }
@@ -138,9 +136,8 @@ static void damage_ends_a_set(void **ret)
 
 /* Goal: a forgotten one is no base, and no hindrance: the next older one is, and a base that is
  * forgotten while a save has its claim on it does not stop that save. */
-static void forgotten_ones(void **ret)
+CORE_TEST(forgotten_ones)
 {
-    struct core_fixture *f = *ret;
     struct run_state state;
     for (uint64_t step = 1; step <= 3; step++) {
         save_based(f, &one, step, 0);
@@ -159,25 +156,12 @@ static void forgotten_ones(void **ret)
 }
 
 /* Goal: an opening that was decided before damage was found is decided again. */
-static void health_is_guarded(void **ret)
+CORE_TEST(health_is_guarded)
 {
-    struct core_fixture *f = *ret;
     struct stale stale;
     core_save(f, &one, 10);
     struct event event = base_event(&one, 20, 0);
     stale_init(&stale, f, &event);
     assert_int_equal(core_health(f, ID(1, 10), HEALTH_SUSPECT), 0);
     assert_int_equal(stale_apply(&stale, f), CAIRN_E_CONFLICT);
-}
-
-#define TEST(name) cmocka_unit_test_setup_teardown(name, core_setup, core_teardown)
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        TEST(the_newest_of_the_term), TEST(the_parent_of_the_term), TEST(every_kth_is_full),
-        TEST(full_when_asked),        TEST(damage_ends_a_set),      TEST(forgotten_ones),
-        TEST(health_is_guarded),
-    };
-    return cmocka_run_group_tests_name("commit_base", tests, NULL, NULL);
 }

@@ -8,17 +8,17 @@
 
 static const struct actor both = {.token = 1, .world_size = 2};
 
-static int setup(void **ret)
+static void setup(struct core_fixture *f)
 {
-    core_setup(ret);
-    assert_int_equal(core_open(*ret, &both, 10, 77), 0);
-    return 0;
+    core_fixture_init(f);
+    assert_int_equal(core_open(f, &both, 10, 77), 0);
 }
 
+#define CORE_TEST(name) FIXTURE_TEST(name, setup, core_fixture_fini, struct core_fixture, f)
+
 /* Goal (I3): the same seal again changes nothing; another content of the same rank is refused. */
-static void seal_once(void **ret)
+CORE_TEST(seal_once)
 {
-    struct core_fixture *f = *ret;
     assert_int_equal(core_seal(f, ID(1, 10), 77, 1), 0);
     assert_int_equal(f->state.seal_count, 1); /* in the record */
     assert_false(verdict_save(&f->verdict)->all_sealed);
@@ -35,9 +35,8 @@ static void seal_once(void **ret)
 }
 
 /* Goal: a batch is all or nothing, repeats inside are fine, contradictions are not. */
-static void seal_batch(void **ret)
+CORE_TEST(seal_batch)
 {
-    struct core_fixture *f = *ret;
     struct event_seal seals[3] = {seal_of(0, 77), seal_of(1, 77), seal_of(1, 5)};
     struct event event = seal_event(ID(1, 10), 77, 3, seals);
     assert_int_equal(core_run(f, &event), CAIRN_E_CONFLICT);
@@ -54,9 +53,8 @@ static void seal_batch(void **ret)
 }
 
 /* Goal: two drivers that seal the same rank with different contents: one wins. */
-static void stale_seals_conflict(void **ret)
+CORE_TEST(stale_seals_conflict)
 {
-    struct core_fixture *f = *ret;
     struct event_seal other = seal_of(1, 12345);
     struct event event = seal_event(ID(1, 10), 77, 1, &other);
     struct stale stale;
@@ -67,9 +65,8 @@ static void stale_seals_conflict(void **ret)
 }
 
 /* Goal: a commit needs all ranks and names those that are missing. */
-static void commit_needs_all_ranks(void **ret)
+CORE_TEST(commit_needs_all_ranks)
 {
-    struct core_fixture *f = *ret;
     assert_int_equal(core_seal(f, ID(1, 10), 77, 0), 0);
     assert_int_equal(core_commit(f, ID(1, 10), 77), CAIRN_E_MISSING_RANKS);
     assert_non_null(strstr(f->verdict.diag.text, "rank 1 of 2"));
@@ -79,9 +76,8 @@ static void commit_needs_all_ranks(void **ret)
 
 /* Goal: a commit appends to the chain, takes the opening and its seals along, and may be repeated.
  */
-static void commit_is_idempotent(void **ret)
+CORE_TEST(commit_is_idempotent)
 {
-    struct core_fixture *f = *ret;
     assert_int_equal(core_seal(f, ID(1, 10), 77, 0), 0);
     assert_int_equal(core_seal(f, ID(1, 10), 77, 1), 0);
     assert_int_equal(core_commit(f, ID(1, 10), 77), 0);
@@ -101,9 +97,8 @@ static void commit_is_idempotent(void **ret)
 }
 
 /* Goal: the chain is numbered without holes, and each entry holds the hash of the one before. */
-static void chain_grows(void **ret)
+CORE_TEST(chain_grows)
 {
-    struct core_fixture *f = *ret;
     struct actor alone = {.token = 2, .world_size = 1, .newest_seen = 1};
     for (uint64_t step = 1; step <= 5; step++) {
         core_save(f, &alone, step);
@@ -120,9 +115,8 @@ static void chain_grows(void **ret)
 
 /* Goal: an abort ends the opening, says why, and may be repeated; a commit afterwards is refused.
  */
-static void abort_is_the_end(void **ret)
+CORE_TEST(abort_is_the_end)
 {
-    struct core_fixture *f = *ret;
     struct diag why = DIAG_INIT;
     assert_int_equal(core_seal(f, ID(1, 10), 77, 0), 0);
     assert_int_equal(core_abort(f, ID(1, 10), 77), 0);
@@ -144,9 +138,8 @@ static void abort_is_the_end(void **ret)
 /* Goal: of a commit and an abort decided on the same copy exactly one wins, and the loser then
  * hears the truth. */
 /* Goal: whoever knows an open id still cannot end the save of another attempt. */
-static void abort_needs_its_own_attempt(void **ret)
+CORE_TEST(abort_needs_its_own_attempt)
 {
-    struct core_fixture *f = *ret;
     struct event abort = abort_event(ID(1, 10), 77);
     memset(&abort.u.abort.token, 2, sizeof(abort.u.abort.token));
     assert_int_equal(core_run(f, &abort), CAIRN_E_TOKEN_MISMATCH);
@@ -161,9 +154,8 @@ static void abort_needs_its_own_attempt(void **ret)
     assert_int_equal(verdict_save(&f->verdict)->state, SAVE_ABORTED);
 }
 
-static void commit_and_abort_race(void **ret)
+CORE_TEST(commit_and_abort_race)
 {
-    struct core_fixture *f = *ret;
     struct event commit = commit_event(ID(1, 10), 77), abort = abort_event(ID(1, 10), 77);
     struct stale stale;
     assert_int_equal(core_seal(f, ID(1, 10), 77, 0), 0);
@@ -185,9 +177,8 @@ static void commit_and_abort_race(void **ret)
 }
 
 /* Goal (I5): a commit that was decided before a grant does not land after it. */
-static void commit_and_grant_race(void **ret)
+CORE_TEST(commit_and_grant_race)
 {
-    struct core_fixture *f = *ret;
     struct actor next = {.token = 2, .world_size = 1, .newest_seen = 1};
     struct event commit = commit_event(ID(1, 10), 77);
     struct stale stale;
@@ -201,9 +192,8 @@ static void commit_and_grant_race(void **ret)
 
 /* Goal: a seal that lands between an abort's look and its write is left over, counts for nothing in
  * the next opening, and is gone when that has ended. */
-static void left_over_seal_counts_for_nothing(void **ret)
+CORE_TEST(left_over_seal_counts_for_nothing)
 {
-    struct core_fixture *f = *ret;
     struct event abort = abort_event(ID(1, 10), 77);
     struct stale stale;
     stale_init(&stale, f, &abort);
@@ -223,9 +213,8 @@ static void left_over_seal_counts_for_nothing(void **ret)
 
 /* Goal: an opening of a fenced term that slipped in beside the grant is void, and an abort clears
  * it. */
-static void opening_beside_a_grant_is_void(void **ret)
+CORE_TEST(opening_beside_a_grant_is_void)
 {
-    struct core_fixture *f = *ret;
     struct actor next = {.token = 2, .world_size = 1, .newest_seen = 1};
     struct event grant = open_event(&next, 1, 5);
     struct stale stale;
@@ -245,9 +234,8 @@ static void opening_beside_a_grant_is_void(void **ret)
 
 /* Goal (I5): a seal and a commit of such an opening, decided before the grant, do not land after
  * it. */
-static void commit_beside_a_grant(void **ret)
+CORE_TEST(commit_beside_a_grant)
 {
-    struct core_fixture *f = *ret;
     struct actor next = {.token = 2, .world_size = 1, .newest_seen = 1};
     struct event grant = open_event(&next, 1, 5);
     struct stale stale_grant, stale_seal, stale_commit;
@@ -270,9 +258,8 @@ static void commit_beside_a_grant(void **ret)
 
 /* Goal: a left-over seal is swept by a later opening; one that was overwritten by a good seal since
  * it was seen is not. */
-static void sweeping_left_over_seals(void **ret)
+CORE_TEST(sweeping_left_over_seals)
 {
-    struct core_fixture *f = *ret;
     struct event abort = abort_event(ID(1, 10), 77);
     struct event open = open_event(&both, 30, 90);
     struct stale stale;
@@ -293,9 +280,8 @@ static void sweeping_left_over_seals(void **ret)
 }
 
 /* Goal: a manifest size that could not be read back is refused before it is written. */
-static void commit_checks_the_manifest(void **ret)
+CORE_TEST(commit_checks_the_manifest)
 {
-    struct core_fixture *f = *ret;
     struct event commit = commit_event(ID(1, 10), 77);
     assert_int_equal(core_seal(f, ID(1, 10), 77, 0), 0);
     assert_int_equal(core_seal(f, ID(1, 10), 77, 1), 0);
@@ -304,25 +290,3 @@ static void commit_checks_the_manifest(void **ret)
     commit.u.commit.entry.manifest_bytes = LIMIT_MANIFEST_BYTES + 1;
     assert_int_equal(core_run(f, &commit), CAIRN_E_INVALID);
 }
-
-#define TEST(name) cmocka_unit_test_setup_teardown(name, setup, core_teardown)
-
-static const struct CMUnitTest tests[] = {
-    TEST(seal_once),
-    TEST(seal_batch),
-    TEST(stale_seals_conflict),
-    TEST(commit_needs_all_ranks),
-    TEST(commit_is_idempotent),
-    TEST(chain_grows),
-    TEST(abort_is_the_end),
-    TEST(abort_needs_its_own_attempt),
-    TEST(commit_and_abort_race),
-    TEST(commit_and_grant_race),
-    TEST(left_over_seal_counts_for_nothing),
-    TEST(opening_beside_a_grant_is_void),
-    TEST(commit_beside_a_grant),
-    TEST(sweeping_left_over_seals),
-    TEST(commit_checks_the_manifest),
-};
-
-UNIT_TEST_MAIN(tests)

@@ -11,13 +11,12 @@
 static const struct actor alone = {.token = 1, .world_size = 1};
 
 /* Steps 10 to 50 in term 1, each built on the one before. */
-static int setup(void **ret)
+static void setup(struct core_fixture *f)
 {
-    core_setup(ret);
+    core_fixture_init(f);
     for (uint64_t step = 10; step <= 50; step += 10) {
-        core_save(*ret, &alone, step);
+        core_save(f, &alone, step);
     }
-    return 0;
 }
 
 static struct event mark_event(enum event_kind kind, size_t count, const struct ckpt_id *ids)
@@ -73,11 +72,12 @@ static const struct state_commit *known(const struct core_fixture *f, uint64_t s
     return state_commit_known(&f->state, ID(1, step));
 }
 
+#define CORE_TEST(name) FIXTURE_TEST(name, setup, core_fixture_fini, struct core_fixture, f)
+
 /* Goal: a batch does what it may in one chain entry, which says who and why; what it may not stays
  * and is named. */
-static void a_batch_is_done_in_part(void **ret)
+CORE_TEST(a_batch_is_done_in_part)
 {
-    struct core_fixture *f = *ret;
     const struct ckpt_id ids[] = {ID(1, 30), ID(1, 50), ID(1, 10), ID(7, 7)};
     struct event event = mark_event(EVENT_FORGET, ARRAY_LEN(ids), ids);
     uint64_t seq = f->state.head.seq;
@@ -96,9 +96,8 @@ static void a_batch_is_done_in_part(void **ret)
 }
 
 /* Goal: two good ones stay unless one is said to be enough; damaged ones do not count. */
-static void the_last_good_ones_stay(void **ret)
+CORE_TEST(the_last_good_ones_stay)
 {
-    struct core_fixture *f = *ret;
     const struct ckpt_id ids[] = {ID(1, 10), ID(1, 20), ID(1, 30), ID(1, 40), ID(1, 50)};
     assert_int_equal(core_health(f, ID(1, 40), HEALTH_SUSPECT), 0);
     struct event event = mark_event(EVENT_FORGET, ARRAY_LEN(ids), ids);
@@ -118,9 +117,8 @@ static void the_last_good_ones_stay(void **ret)
 
 /* Goal: where nothing is good, nothing is forgotten, superseded or damaged as it may be; where too
  * little is good, only damage goes. */
-static void a_run_full_of_damage_loses_nothing(void **ret)
+CORE_TEST(a_run_full_of_damage_loses_nothing)
 {
-    struct core_fixture *f = *ret;
     for (uint64_t step = 10; step <= 40; step += 10) {
         assert_int_equal(core_health(f, ID(1, step), step < 30 ? HEALTH_DAMAGED : HEALTH_SUSPECT),
                          0);
@@ -133,9 +131,8 @@ static void a_run_full_of_damage_loses_nothing(void **ret)
 }
 
 /* Goal: of two sets, one member of each stays where that is asked for. */
-static void two_sets_stay(void **ret)
+CORE_TEST(two_sets_stay)
 {
-    struct core_fixture *f = *ret;
     struct event open = open_event(&alone, 60, 600);
     open.u.open.full = true;
     assert_int_equal(core_run(f, &open), 0);
@@ -158,9 +155,8 @@ static void two_sets_stay(void **ret)
 }
 
 /* Goal: pinned ones stay until unpinned; forgotten ones are not pinned. */
-static void pins_hold(void **ret)
+CORE_TEST(pins_hold)
 {
-    struct core_fixture *f = *ret;
     assert_int_equal(mark(f, EVENT_PIN, ID(1, 10)), MARK_DONE);
     assert_string_equal(known(f, 10)->pin_mark->actor, "ada@login1");
     assert_int_equal(mark(f, EVENT_PIN, ID(1, 10)), MARK_ALREADY);
@@ -174,9 +170,8 @@ static void pins_hold(void **ret)
 
 /* Goal: a repair is in the chain with who and what, as often as there is one, and changes nothing
  * else; what is gone for good is not repaired. */
-static void repairs_are_in_the_chain(void **ret)
+CORE_TEST(repairs_are_in_the_chain)
 {
-    struct core_fixture *f = *ret;
     uint64_t before = f->state.head.seq;
     assert_int_equal(known(f, 10)->repaired_seq, 0);
     assert_int_equal(mark(f, EVENT_REPAIR, ID(1, 10)), MARK_DONE);
@@ -192,9 +187,8 @@ static void repairs_are_in_the_chain(void **ret)
 }
 
 /* Goal: what serves a save, a restore or an attempt that has not saved since is refused by name. */
-static void what_is_in_use_stays(void **ret)
+CORE_TEST(what_is_in_use_stays)
 {
-    struct core_fixture *f = *ret;
     struct actor other = {.token = 2, .world_size = 2, .ordinal = 1, .newest_seen = 1};
     assert_int_equal(core_begin(f, &other, EXACT(1, 20), false), 0);
     assert_int_equal(refused(f, EVENT_FORGET, ID(1, 20)), MARK_LEASED);
@@ -216,9 +210,8 @@ static void what_is_in_use_stays(void **ret)
 
 /* Goal: undelete works until the space is reclaimed, which waits for the cycles of garbage
  * collection; then it is gone for good, and its step is not saved again. */
-static void forgotten_reclaimed_gone(void **ret)
+CORE_TEST(forgotten_reclaimed_gone)
 {
-    struct core_fixture *f = *ret;
     cycle(f, 0);
     assert_int_equal(mark(f, EVENT_FORGET, ID(1, 10)), MARK_DONE);
     assert_int_equal(mark(f, EVENT_FORGET, ID(1, 20)), MARK_DONE);
@@ -252,9 +245,8 @@ static void forgotten_reclaimed_gone(void **ret)
 
 /* Goal: a save's base and a restore's checkpoint that are forgotten meanwhile are not reclaimed
  * before they end. */
-static void claims_and_leases_outlive_a_forget(void **ret)
+CORE_TEST(claims_and_leases_outlive_a_forget)
 {
-    struct core_fixture *f = *ret;
     struct actor other = {.token = 3, .world_size = 1, .ordinal = 1, .newest_seen = 1};
     const struct ckpt_id ids[] = {ID(1, 40), ID(1, 50)};
     struct event forget = mark_event(EVENT_FORGET, 1, ids);
@@ -281,9 +273,8 @@ static void claims_and_leases_outlive_a_forget(void **ret)
 }
 
 /* Goal: a claim that slips in beside a forget keeps the base from being reclaimed. */
-static void a_claim_beside_a_forget(void **ret)
+CORE_TEST(a_claim_beside_a_forget)
 {
-    struct core_fixture *f = *ret;
     struct ckpt_id base = ID(1, 30);
     struct event forget = mark_event(EVENT_FORGET, 1, &base);
     struct event reclaim = mark_event(EVENT_RECLAIM, 0, NULL);
@@ -313,9 +304,8 @@ static void a_claim_beside_a_forget(void **ret)
 
 /* Goal: what a forget has counted on may not change beside it: a commit, a pin, a good one that is
  * found to be damaged, a bad one that is found to be good, a cycle. */
-static void a_forget_is_guarded(void **ret)
+CORE_TEST(a_forget_is_guarded)
 {
-    struct core_fixture *f = *ret;
     const struct ckpt_id ids[] = {ID(1, 10), ID(1, 20), ID(1, 30)};
     struct event forget = mark_event(EVENT_FORGET, ARRAY_LEN(ids), ids);
     struct event pin = mark_event(EVENT_PIN, 1, &ids[1]);
@@ -346,9 +336,8 @@ static void a_forget_is_guarded(void **ret)
 }
 
 /* Goal: the same of a branch's good ones, which stay for those that a young lineage lacks. */
-static void a_forget_on_a_branch_is_guarded(void **ret)
+CORE_TEST(a_forget_on_a_branch_is_guarded)
 {
-    struct core_fixture *f = *ret;
     const struct ckpt_id ids[] = {ID(1, 10), ID(1, 20), ID(1, 30)};
     struct event forget = mark_event(EVENT_FORGET, ARRAY_LEN(ids), ids);
     struct actor other = {.token = 6, .world_size = 1, .newest_seen = 1};
@@ -367,9 +356,8 @@ static void a_forget_on_a_branch_is_guarded(void **ret)
 }
 
 /* Goal: a restore that falls back takes a lease only on what is there. */
-static void a_fall_back_is_guarded(void **ret)
+CORE_TEST(a_fall_back_is_guarded)
 {
-    struct core_fixture *f = *ret;
     struct actor other = {.token = 3, .world_size = 1, .ordinal = 1, .newest_seen = 1};
     assert_int_equal(core_begin(f, &other, LATEST, true), 0);
     struct event report = event_of(EVENT_RESTORE_REPORT, &other);
@@ -385,9 +373,8 @@ static void a_fall_back_is_guarded(void **ret)
 
 /* Goal: the session of a job that died holds its checkpoint for some cycles and not for ever; a
  * rank that comes back is told. The same cycle is not begun twice. */
-static void a_lease_ends(void **ret)
+CORE_TEST(a_lease_ends)
 {
-    struct core_fixture *f = *ret;
     struct actor other = {.token = 3, .world_size = 2, .ordinal = 1, .newest_seen = 1};
     assert_int_equal(core_begin(f, &other, EXACT(1, 20), false), 0);
     assert_int_equal(core_report(f, &other, ID(1, 20), 0), 0);
@@ -411,9 +398,8 @@ static void a_lease_ends(void **ret)
 }
 
 /* Goal: texts that cannot be read back are refused, long ones cut; an id twice is refused. */
-static void bad_batches_are_refused(void **ret)
+CORE_TEST(bad_batches_are_refused)
 {
-    struct core_fixture *f = *ret;
     struct ckpt_id ids[] = {ID(1, 10), ID(1, 10)};
     struct event event = mark_event(EVENT_FORGET, 2, ids);
     assert_int_equal(core_run(f, &event), CAIRN_E_INVALID);
@@ -429,25 +415,3 @@ static void bad_batches_are_refused(void **ret)
     assert_int_equal(strlen(known(f, 10)->mark->actor), 62);
     assert_int_equal(strlen(known(f, 10)->mark->reason), ENTRY_REASON_BYTES - 1);
 }
-
-#define TEST(name) cmocka_unit_test_setup_teardown(name, setup, core_teardown)
-
-static const struct CMUnitTest tests[] = {
-    TEST(a_batch_is_done_in_part),
-    TEST(the_last_good_ones_stay),
-    TEST(a_run_full_of_damage_loses_nothing),
-    TEST(two_sets_stay),
-    TEST(pins_hold),
-    TEST(repairs_are_in_the_chain),
-    TEST(what_is_in_use_stays),
-    TEST(forgotten_reclaimed_gone),
-    TEST(claims_and_leases_outlive_a_forget),
-    TEST(a_claim_beside_a_forget),
-    TEST(a_forget_is_guarded),
-    TEST(a_forget_on_a_branch_is_guarded),
-    TEST(a_fall_back_is_guarded),
-    TEST(a_lease_ends),
-    TEST(bad_batches_are_refused),
-};
-
-UNIT_TEST_MAIN(tests)

@@ -11,10 +11,12 @@
 
 static const struct actor first = {.token = 1, .world_size = 2};
 
+#define CORE_TEST(name) \
+    FIXTURE_TEST(name, core_fixture_init, core_fixture_fini, struct core_fixture, f)
+
 /* Goal: the first open of a run makes info, term 1 and the opening in one update. */
-static void first_open_creates_run_and_term(void **ret)
+CORE_TEST(first_open_creates_run_and_term)
 {
-    struct core_fixture *f = *ret;
     assert_int_equal(core_open(f, &first, 10, 77), 0);
     assert_ckpt(f->verdict.id, 1, 10);
     assert_true(verdict_save(&f->verdict)->new_term);
@@ -31,9 +33,8 @@ static void first_open_creates_run_and_term(void **ret)
 
 /* Goal: a repeated open, with whatever id, is answered with the opening that stands; nothing is
  * written. */
-static void repeated_open_is_idempotent(void **ret)
+CORE_TEST(repeated_open_is_idempotent)
 {
-    struct core_fixture *f = *ret;
     assert_int_equal(core_open(f, &first, 10, 77), 0);
     assert_int_equal(core_open(f, &first, 10, 77), 0);
     assert_int_equal(core_open(f, &first, 10, 78), 0);
@@ -43,9 +44,8 @@ static void repeated_open_is_idempotent(void **ret)
 }
 
 /* Goal: several saves of a term are in flight at once, and each commits by itself. */
-static void several_saves_in_flight(void **ret)
+CORE_TEST(several_saves_in_flight)
 {
-    struct core_fixture *f = *ret;
     struct actor alone = {.token = 1, .world_size = 1};
     assert_int_equal(core_open(f, &alone, 10, 77), 0);
     assert_int_equal(core_open(f, &alone, 20, 78), 0);
@@ -61,9 +61,8 @@ static void several_saves_in_flight(void **ret)
 
 /* Goal: an attempt that ended in order makes the next term a planned one, an attempt that was cut
  * does not; nobody speaks for another, and a grant that comes first wins. */
-static void an_orderly_end_is_noted(void **ret)
+CORE_TEST(an_orderly_end_is_noted)
 {
-    struct core_fixture *f = *ret;
     struct actor actors[] = {{.token = 1, .world_size = 1},
                              {.token = 2, .world_size = 1},
                              {.token = 3, .world_size = 1}};
@@ -101,9 +100,8 @@ static void an_orderly_end_is_noted(void **ret)
 
 /* Goal: that an attempt ended in order is only told to people, so an entry of it that is damaged,
  * or of a term that there is not, costs a time and never the run. */
-static void a_damaged_end_costs_nothing_else(void **ret)
+CORE_TEST(a_damaged_end_costs_nothing_else)
 {
-    struct core_fixture *f = *ret;
     struct actor one = {.token = 1, .world_size = 1}, two = {.token = 2, .world_size = 1};
     static const char *const keys[] = {"left/0000000000000001", "left/0000000000000009"};
     struct record_change broken[ARRAY_LEN(keys)];
@@ -125,9 +123,8 @@ static void a_damaged_end_costs_nothing_else(void **ret)
 
 /* Goal (I5): a grant ends what older terms have open, and nothing of them takes effect afterwards.
  */
-static void grant_fences_older_terms(void **ret)
+CORE_TEST(grant_fences_older_terms)
 {
-    struct core_fixture *f = *ret;
     struct actor next = {.token = 2, .world_size = 2, .newest_seen = 1};
     struct diag why = DIAG_INIT;
     assert_int_equal(core_open(f, &first, 10, 77), 0);
@@ -148,9 +145,8 @@ static void grant_fences_older_terms(void **ret)
 
 /* Goal: a stalled attempt that never had a term wakes up after its successor: it cannot fence it.
  */
-static void stalled_attempt_is_fenced(void **ret)
+CORE_TEST(stalled_attempt_is_fenced)
 {
-    struct core_fixture *f = *ret;
     struct actor stalled = {.token = 2, .world_size = 1, .newest_seen = 0};
     assert_int_equal(core_open(f, &first, 10, 77), 0);
     assert_int_equal(core_open(f, &stalled, 10, 88), CAIRN_E_FENCED);
@@ -160,9 +156,8 @@ static void stalled_attempt_is_fenced(void **ret)
 
 /* Goal: after its own restore an attempt takes a new term; its late message from before is fenced.
  */
-static void new_term_after_own_restore(void **ret)
+CORE_TEST(new_term_after_own_restore)
 {
-    struct core_fixture *f = *ret;
     struct actor alone = {.token = 1, .world_size = 1};
     core_save(f, &alone, 10);
     struct actor again = {
@@ -176,9 +171,8 @@ static void new_term_after_own_restore(void **ret)
 }
 
 /* Goal: an attempt's late opening from before its restore cannot take a term that it never had. */
-static void lower_ordinal_cannot_take_a_term(void **ret)
+CORE_TEST(lower_ordinal_cannot_take_a_term)
 {
-    struct core_fixture *f = *ret;
     struct actor restored = {.token = 1, .world_size = 1, .ordinal = 3};
     struct actor late = {.token = 1, .world_size = 1, .ordinal = 2, .newest_seen = 1};
     core_save(f, &restored, 10);
@@ -186,9 +180,8 @@ static void lower_ordinal_cannot_take_a_term(void **ret)
 }
 
 /* Goal: a parent must be there; without one, a run with checkpoints says so loudly. */
-static void parent_and_new_lineage(void **ret)
+CORE_TEST(parent_and_new_lineage)
 {
-    struct core_fixture *f = *ret;
     struct actor alone = {.token = 1, .world_size = 1};
     struct actor next = {.token = 2, .world_size = 1, .newest_seen = 1, .parent = {1, 11}};
     core_save(f, &alone, 10);
@@ -204,9 +197,8 @@ static void parent_and_new_lineage(void **ret)
 }
 
 /* Goal: the world size of a term is fixed. */
-static void world_size_must_agree(void **ret)
+CORE_TEST(world_size_must_agree)
 {
-    struct core_fixture *f = *ret;
     struct actor other = {.token = 1, .world_size = 3};
     assert_int_equal(core_open(f, &first, 10, 77), 0);
     assert_int_equal(core_open(f, &other, 11, 78), CAIRN_E_WORLD_MISMATCH);
@@ -216,9 +208,8 @@ static void world_size_must_agree(void **ret)
 
 /* Goal: a committed step answers with its sequence; an aborted opening with its reason; a new one
  * replaces it. */
-static void past_of_a_step(void **ret)
+CORE_TEST(past_of_a_step)
 {
-    struct core_fixture *f = *ret;
     struct actor alone = {.token = 1, .world_size = 1};
     core_save(f, &alone, 10);
     assert_int_equal(core_open(f, &alone, 10, 5), 0);
@@ -237,9 +228,8 @@ static void past_of_a_step(void **ret)
 }
 
 /* Goal: the other ranks find the opening when rank 0 came, and only theirs. */
-static void other_ranks_find_the_opening(void **ret)
+CORE_TEST(other_ranks_find_the_opening)
 {
-    struct core_fixture *f = *ret;
     struct actor other = {.token = 1, .rank = 1, .world_size = 2};
     struct actor stranger = {.token = 9, .rank = 1, .world_size = 2};
     struct actor beyond = {.token = 1, .rank = 2, .world_size = 2};
@@ -257,9 +247,8 @@ static void other_ranks_find_the_opening(void **ret)
 }
 
 /* Goal: a rank hears of an abort once, and then waits for the next opening. */
-static void finding_after_an_abort(void **ret)
+CORE_TEST(finding_after_an_abort)
 {
-    struct core_fixture *f = *ret;
     struct actor other = {.token = 1, .rank = 1, .world_size = 2};
     assert_int_equal(core_open(f, &first, 10, 77), 0);
     assert_int_equal(core_abort(f, ID(1, 10), 77), 0);
@@ -272,9 +261,8 @@ static void finding_after_an_abort(void **ret)
 }
 
 /* Goal: what a stale copy decided is refused by the guards: after a commit, a grant, an abort. */
-static void stale_opens_conflict(void **ret)
+CORE_TEST(stale_opens_conflict)
 {
-    struct core_fixture *f = *ret;
     struct actor alone = {.token = 1, .world_size = 1};
     struct stale stale;
     struct event event = open_event(&alone, 10, 5);
@@ -299,9 +287,8 @@ static void stale_opens_conflict(void **ret)
 }
 
 /* Goal: a run that another driver created in between keeps its info. */
-static void two_drivers_create_the_run(void **ret)
+CORE_TEST(two_drivers_create_the_run)
 {
-    struct core_fixture *f = *ret;
     struct event event = open_event(&first, 10, 5);
     struct event create = {.kind = EVENT_CREATE,
                            .u.create = {.chunk_bytes = LIMIT_CHUNK_BYTES_MIN}};
@@ -316,9 +303,8 @@ static void two_drivers_create_the_run(void **ret)
 }
 
 /* Goal: input from outside that makes no sense, or could not be read back, is refused by name. */
-static void bad_input(void **ret)
+CORE_TEST(bad_input)
 {
-    struct core_fixture *f = *ret;
     struct actor none = {.token = 1, .world_size = 0},
                  other = {.token = 1, .rank = 1, .world_size = 2};
     const char *tag = "\xff\xfe", *empty = "";
@@ -343,9 +329,8 @@ static void bad_input(void **ret)
 }
 
 /* Goal: an update that does not fit into the scratch is an error, at every size of it. */
-static void no_memory_is_an_error(void **ret)
+CORE_TEST(no_memory_is_an_error)
 {
-    struct core_fixture *f = *ret;
     struct event event = open_event(&first, 1, 5);
     size_t ok_count = 0;
     for (size_t max = 0; max < 4096; max += 16) {
@@ -361,28 +346,3 @@ static void no_memory_is_an_error(void **ret)
     }
     assert_true(ok_count > 0);
 }
-
-#define TEST(name) cmocka_unit_test_setup_teardown(name, core_setup, core_teardown)
-
-static const struct CMUnitTest tests[] = {
-    TEST(first_open_creates_run_and_term),
-    TEST(repeated_open_is_idempotent),
-    TEST(several_saves_in_flight),
-    TEST(an_orderly_end_is_noted),
-    TEST(a_damaged_end_costs_nothing_else),
-    TEST(grant_fences_older_terms),
-    TEST(stalled_attempt_is_fenced),
-    TEST(new_term_after_own_restore),
-    TEST(lower_ordinal_cannot_take_a_term),
-    TEST(parent_and_new_lineage),
-    TEST(world_size_must_agree),
-    TEST(past_of_a_step),
-    TEST(other_ranks_find_the_opening),
-    TEST(finding_after_an_abort),
-    TEST(stale_opens_conflict),
-    TEST(two_drivers_create_the_run),
-    TEST(bad_input),
-    TEST(no_memory_is_an_error),
-};
-
-UNIT_TEST_MAIN(tests)

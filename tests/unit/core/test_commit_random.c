@@ -514,7 +514,16 @@ static void report_seed(void)
             sim.seed);
 }
 
-static void random_event_orders(void **ret)
+static void after(void)
+{
+    if (sim.seed != 0) {
+        report_seed();
+    }
+}
+
+#define FIXED_TEST(name) SETUP_TEST(name, unit_test_nothing, after)
+
+FIXED_TEST(random_event_orders)
 {
     const char *one = getenv("CAIRN_SEED"), *many = getenv("CAIRN_SEEDS");
     uint64_t first = one != NULL ? strtoull(one, NULL, 10) : 1;
@@ -546,15 +555,3 @@ static void random_event_orders(void **ret)
         assert_true(totals.reclaimed > count / 100 && totals.sessions_ended > count / 50);
     }
 }
-
-static int after(void **ret)
-{
-    if (sim.seed != 0) {
-        report_seed();
-    }
-    return 0;
-}
-
-static const struct CMUnitTest tests[] = {cmocka_unit_test_teardown(random_event_orders, after)};
-
-UNIT_TEST_MAIN(tests)

@@ -13,13 +13,12 @@ static const struct actor first = {.token = 1, .world_size = 1};
 static const int64_t day_ns = INT64_C(86400000000000);
 
 /* Steps 10 to 50 in term 1, each built on the one before. */
-static int setup(void **ret)
+static void setup(struct core_fixture *f)
 {
-    core_setup(ret);
+    core_fixture_init(f);
     for (uint64_t step = 10; step <= 50; step += 10) {
-        core_save(*ret, &first, step);
+        core_save(f, &first, step);
     }
-    return 0;
 }
 
 static struct event remove_event(void)
@@ -50,9 +49,12 @@ static size_t kept_count(const struct core_fixture *f)
     return count;
 }
 
-static void test_everything_is_forgotten_and_the_chain_says_who(void **state)
+#define CORE_TEST(name) FIXTURE_TEST(name, setup, core_fixture_fini, struct core_fixture, f)
+#define EMPTY_TEST(name) \
+    FIXTURE_TEST(name, core_fixture_init, core_fixture_fini, struct core_fixture, f)
+
+CORE_TEST(test_everything_is_forgotten_and_the_chain_says_who)
 {
-    struct core_fixture *f = *state;
     assert_int_equal(remove_run(f), 0);
     assert_true(verdict_marks(&f->verdict)->removed);
     assert_int_equal(verdict_marks(&f->verdict)->done_count, 5);
@@ -72,9 +74,8 @@ static void test_everything_is_forgotten_and_the_chain_says_who(void **state)
     assert_int_equal(f->state.head.seq, seq);
 }
 
-static void test_an_attempt_of_before_is_fenced_by_name(void **state)
+CORE_TEST(test_an_attempt_of_before_is_fenced_by_name)
 {
-    struct core_fixture *f = *state;
     assert_int_equal(remove_run(f), 0);
     assert_int_equal(core_open(f, &first, 60, 7), CAIRN_E_FENCED);
     assert_non_null(strstr(f->verdict.diag.text, "removed by ada@login1"));
@@ -84,9 +85,8 @@ static void test_an_attempt_of_before_is_fenced_by_name(void **state)
 }
 
 /* The name begins anew: its first restore finds nothing, and nothing of before is its lineage. */
-static void test_the_name_begins_anew(void **state)
+CORE_TEST(test_the_name_begins_anew)
 {
-    struct core_fixture *f = *state;
     assert_int_equal(remove_run(f), 0);
     uint64_t newest = f->state.newest_term;
     struct actor second = {.token = 3, .world_size = 1, .newest_seen = newest};
@@ -109,9 +109,8 @@ static void test_the_name_begins_anew(void **state)
     assert_true(f->state.removed);
 }
 
-static void test_undelete_brings_the_run_back(void **state)
+CORE_TEST(test_undelete_brings_the_run_back)
 {
-    struct core_fixture *f = *state;
     assert_int_equal(remove_run(f), 0);
     assert_int_equal(mark(f, EVENT_UNDELETE, 0, NULL), 0);
     assert_int_equal(verdict_marks(&f->verdict)->done_count, 5);
@@ -124,9 +123,8 @@ static void test_undelete_brings_the_run_back(void **state)
     assert_ckpt(f->verdict.id, 1, 50);
 }
 
-static void test_what_is_used_or_pinned_is_not_removed(void **state)
+CORE_TEST(test_what_is_used_or_pinned_is_not_removed)
 {
-    struct core_fixture *f = *state;
     struct ckpt_id pinned = ID(1, 20);
     assert_int_equal(mark(f, EVENT_PIN, 1, &pinned), 0);
     assert_int_equal(remove_run(f), CAIRN_E_DENIED);
@@ -145,9 +143,8 @@ static void test_what_is_used_or_pinned_is_not_removed(void **state)
 }
 
 /* What another driver writes beside it makes the removal conflict, so that it is decided anew. */
-static void test_races_are_decided_anew(void **state)
+CORE_TEST(test_races_are_decided_anew)
 {
-    struct core_fixture *f = *state;
     struct event event = remove_event();
     struct ckpt_id pinned = ID(1, 20);
     struct stale stale;
@@ -167,9 +164,8 @@ static void test_races_are_decided_anew(void **state)
 }
 
 /* A save that is opened or committed on a copy of before the removal does not take effect. */
-static void test_a_save_on_an_old_copy_is_fenced(void **state)
+CORE_TEST(test_a_save_on_an_old_copy_is_fenced)
 {
-    struct core_fixture *f = *state;
     struct event open = open_event(&first, 60, 7);
     struct stale stale;
     stale_init(&stale, f, &open);
@@ -178,9 +174,8 @@ static void test_a_save_on_an_old_copy_is_fenced(void **state)
     assert_int_equal(core_open(f, &first, 60, 7), CAIRN_E_FENCED);
 }
 
-static void test_a_run_without_checkpoints(void **state)
+EMPTY_TEST(test_a_run_without_checkpoints)
 {
-    struct core_fixture *f = *state;
     assert_int_equal(remove_run(f), CAIRN_E_NOT_FOUND);
     assert_int_equal(core_open(f, &first, 10, 7), 0);
     assert_int_equal(core_abort(f, ID(1, 10), 7), 0);
@@ -209,9 +204,8 @@ static bool expires(struct core_fixture *f, struct retention_policy policy, int6
     return verdict_marks(&f->verdict)->removed;
 }
 
-static void test_an_idle_run_goes_by_policy(void **state)
+CORE_TEST(test_an_idle_run_goes_by_policy)
 {
-    struct core_fixture *f = *state;
     int64_t last = 0;
     for (size_t i = 0; i < f->state.commit_count; i++) {
         int64_t wall_ns = f->state.commits[i].entry.wall_ns;
@@ -241,9 +235,8 @@ static void test_an_idle_run_goes_by_policy(void **state)
 
 /* A clock that is years ahead takes no run: the time has to have been counted as well, from the
  * first cycle that saw the last use, and at least as long as forgotten checkpoints are kept. */
-static void test_a_clock_alone_removes_nothing(void **state)
+CORE_TEST(test_a_clock_alone_removes_nothing)
 {
-    struct core_fixture *f = *state;
     struct retention_policy idle = {.remove_idle_seconds = 3 * 86400};
     struct retention_policy short_idle = {.remove_idle_seconds = 1};
     int64_t ahead = 9000 * day_ns;
@@ -267,9 +260,8 @@ static void test_a_clock_alone_removes_nothing(void **state)
 }
 
 /* Who tags a checkpoint uses the run. */
-static void test_a_note_is_a_use(void **state)
+CORE_TEST(test_a_note_is_a_use)
 {
-    struct core_fixture *f = *state;
     struct retention_policy idle = {.remove_idle_seconds = 86400};
     static const char *const tags[] = {"good"};
     struct event note = {.kind = EVENT_ANNOTATE,
@@ -286,9 +278,8 @@ static void test_a_note_is_a_use(void **state)
 }
 
 /* Each error about a removed run or a forgotten checkpoint says who did it, and when. */
-static void test_errors_say_who_removed_it(void **state)
+CORE_TEST(test_errors_say_who_removed_it)
 {
-    struct core_fixture *f = *state;
     const struct state_commit *found;
     struct selector step = {.kind = SELECT_STEP, .id = {0, 20}};
     struct selector exact = {.kind = SELECT_EXACT, .id = {1, 20}};
@@ -309,9 +300,8 @@ static void test_errors_say_who_removed_it(void **state)
 }
 
 /* A rank that has not saved yet hears of the removal, and not of another attempt's token. */
-static void test_a_rank_that_waits_hears_of_the_removal(void **state)
+CORE_TEST(test_a_rank_that_waits_hears_of_the_removal)
 {
-    struct core_fixture *f = *state;
     struct actor second = {.token = 8, .world_size = 2, .rank = 1, .newest_seen = 1};
     assert_int_equal(remove_run(f), 0);
     struct event find = open_event(&second, 60, 7);
@@ -319,25 +309,3 @@ static void test_a_rank_that_waits_hears_of_the_removal(void **state)
     assert_int_equal(core_run(f, &find), CAIRN_E_FENCED);
     assert_non_null(strstr(f->verdict.diag.text, "removed by ada@login1"));
 }
-
-static const struct CMUnitTest tests[] = {
-    cmocka_unit_test_setup_teardown(test_everything_is_forgotten_and_the_chain_says_who, setup,
-                                    core_teardown),
-    cmocka_unit_test_setup_teardown(test_an_attempt_of_before_is_fenced_by_name, setup,
-                                    core_teardown),
-    cmocka_unit_test_setup_teardown(test_the_name_begins_anew, setup, core_teardown),
-    cmocka_unit_test_setup_teardown(test_undelete_brings_the_run_back, setup, core_teardown),
-    cmocka_unit_test_setup_teardown(test_what_is_used_or_pinned_is_not_removed, setup,
-                                    core_teardown),
-    cmocka_unit_test_setup_teardown(test_races_are_decided_anew, setup, core_teardown),
-    cmocka_unit_test_setup_teardown(test_a_save_on_an_old_copy_is_fenced, setup, core_teardown),
-    cmocka_unit_test_setup_teardown(test_a_run_without_checkpoints, core_setup, core_teardown),
-    cmocka_unit_test_setup_teardown(test_an_idle_run_goes_by_policy, setup, core_teardown),
-    cmocka_unit_test_setup_teardown(test_a_clock_alone_removes_nothing, setup, core_teardown),
-    cmocka_unit_test_setup_teardown(test_a_note_is_a_use, setup, core_teardown),
-    cmocka_unit_test_setup_teardown(test_errors_say_who_removed_it, setup, core_teardown),
-    cmocka_unit_test_setup_teardown(test_a_rank_that_waits_hears_of_the_removal, setup,
-                                    core_teardown),
-};
-
-UNIT_TEST_MAIN(tests)

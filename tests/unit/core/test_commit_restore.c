@@ -11,20 +11,21 @@ static const struct actor r0 = {.token = 5, .rank = 0, .world_size = 2};
 static const struct actor r1 = {.token = 5, .rank = 1, .world_size = 2};
 static const struct actor trainer = {.token = 1, .world_size = 1};
 
-static int setup_saved(void **ret)
+static void setup_saved(struct core_fixture *f)
 {
-    core_setup(ret);
+    core_fixture_init(f);
     for (uint64_t step = 10; step <= 30; step += 10) {
-        core_save(*ret, &trainer, step);
+        core_save(f, &trainer, step);
     }
-    return 0;
 }
+
+#define EMPTY_TEST(name) \
+    FIXTURE_TEST(name, core_fixture_init, core_fixture_fini, struct core_fixture, f)
 
 /* Goal: a run without a checkpoint is proven empty, for all ranks, also when one is saved in
  * between. */
-static void empty_run(void **ret)
+EMPTY_TEST(empty_run)
 {
-    struct core_fixture *f = *ret;
     assert_int_equal(core_begin(f, &r0, LATEST, true), 0);
     assert_true(verdict_restore(&f->verdict)->empty);
     assert_true(verdict_restore(&f->verdict)->done);
@@ -38,10 +39,11 @@ static void empty_run(void **ret)
     assert_ckpt(f->verdict.id, 1, 10);
 }
 
+#define CORE_TEST(name) FIXTURE_TEST(name, setup_saved, core_fixture_fini, struct core_fixture, f)
+
 /* Goal: the first rank resolves, later ones get the same; done only when all have reported OK. */
-static void all_ranks_the_same(void **ret)
+CORE_TEST(all_ranks_the_same)
 {
-    struct core_fixture *f = *ret;
     assert_int_equal(core_begin(f, &r1, LATEST, true), 0);
     assert_ckpt(f->verdict.id, 1, 30);
     assert_int_equal(verdict_restore(&f->verdict)->try_count, 1);
@@ -63,9 +65,8 @@ static void all_ranks_the_same(void **ret)
 }
 
 /* Goal: reports that two drivers wrote at once are both counted at the next look. */
-static void reports_in_a_race(void **ret)
+CORE_TEST(reports_in_a_race)
 {
-    struct core_fixture *f = *ret;
     struct event other = event_of(EVENT_RESTORE_REPORT, &r1);
     struct stale stale;
     other.id = ID(1, 30);
@@ -82,9 +83,8 @@ static void reports_in_a_race(void **ret)
 
 /* Goal: selectors that name nothing are NOT_FOUND with what is near; ranks that ask differently are
  * told. */
-static void selectors(void **ret)
+CORE_TEST(selectors)
 {
-    struct core_fixture *f = *ret;
     assert_int_equal(core_begin(f, &r0, STEP(25), true), CAIRN_E_NOT_FOUND);
     assert_non_null(strstr(f->verdict.diag.text, "20 and 30"));
     assert_int_equal(core_begin(f, &r0, EXACT(2, 20), true), CAIRN_E_NOT_FOUND);
@@ -105,9 +105,8 @@ static void selectors(void **ret)
 
 /* Goal (I4, G01): damage that one rank meets moves all to the next older one; the damaged one stays
  * listed. */
-static void fall_back_together(void **ret)
+CORE_TEST(fall_back_together)
 {
-    struct core_fixture *f = *ret;
     assert_int_equal(core_begin(f, &r0, LATEST, true), 0);
     assert_int_equal(core_report(f, &r0, ID(1, 30), 0), 0);
     assert_int_equal(core_report(f, &r1, ID(1, 30), CAIRN_E_DAMAGED), 0);
@@ -139,9 +138,8 @@ static void fall_back_together(void **ret)
 
 /* Goal: an OK for the older try that was decided before the fall-back does not count for the next
  * one. */
-static void stale_ok_does_not_count(void **ret)
+CORE_TEST(stale_ok_does_not_count)
 {
-    struct core_fixture *f = *ret;
     struct event ok = event_of(EVENT_RESTORE_REPORT, &r0);
     struct stale stale;
     ok.id = ID(1, 30);
@@ -173,9 +171,8 @@ static void stale_ok_does_not_count(void **ret)
 
 /* Goal: without leave to take an older one the session fails for all, with the code and the rank.
  */
-static void no_older_allowed(void **ret)
+CORE_TEST(no_older_allowed)
 {
-    struct core_fixture *f = *ret;
     assert_int_equal(core_begin(f, &r0, STEP(20), false), 0);
     assert_int_equal(core_report(f, &r1, ID(1, 20), CAIRN_E_DAMAGED), 0);
     assert_true(verdict_restore(&f->verdict)->failed);
@@ -194,9 +191,8 @@ static void no_older_allowed(void **ret)
 
 /* Goal: what is no damage of the store (a shape that differs) fails at once, and blames no
  * checkpoint. */
-static void other_errors_do_not_fall_back(void **ret)
+CORE_TEST(other_errors_do_not_fall_back)
 {
-    struct core_fixture *f = *ret;
     assert_int_equal(core_begin(f, &r0, LATEST, true), 0);
     assert_int_equal(core_report(f, &r1, ID(1, 30), CAIRN_E_SHAPE_MISMATCH), 0);
     assert_true(verdict_restore(&f->verdict)->failed);
@@ -205,9 +201,8 @@ static void other_errors_do_not_fall_back(void **ret)
 }
 
 /* Goal (G02): when none is left the error lists what was tried. */
-static void none_left(void **ret)
+CORE_TEST(none_left)
 {
-    struct core_fixture *f = *ret;
     assert_int_equal(core_begin(f, &r0, LATEST, true), 0);
     for (uint64_t step = 30; step > 0; step -= 10) {
         assert_ckpt(f->verdict.id, 1, step);
@@ -225,9 +220,8 @@ static void none_left(void **ret)
 
 /* Goal: a digest that differs only at one client makes a checkpoint suspect; latest still takes it
  * in turn. */
-static void suspect_is_taken_in_turn(void **ret)
+CORE_TEST(suspect_is_taken_in_turn)
 {
-    struct core_fixture *f = *ret;
     assert_int_equal(core_begin(f, &r0, LATEST, true), 0);
     assert_int_equal(core_report(f, &r1, ID(1, 30), CAIRN_E_DIGEST_MISMATCH), 0);
     assert_ckpt(f->verdict.id, 1, 20);
@@ -243,9 +237,8 @@ static void suspect_is_taken_in_turn(void **ret)
 }
 
 /* Goal: sessions do not pile up; an attempt's own last one stays. */
-static void sessions_stay_bounded(void **ret)
+CORE_TEST(sessions_stay_bounded)
 {
-    struct core_fixture *f = *ret;
     struct actor actor = {.world_size = 1};
     for (uint8_t token = 10; token < 60; token++) {
         actor.token = token;
@@ -271,9 +264,8 @@ static void sessions_stay_bounded(void **ret)
 
 /* Goal (I4): the end of a session, decided on an old copy, does not undo where it has gone since.
  */
-static void stale_end_conflicts(void **ret)
+CORE_TEST(stale_end_conflicts)
 {
-    struct core_fixture *f = *ret;
     struct event ok = event_of(EVENT_RESTORE_REPORT, &r1), bad = ok;
     struct stale stale_ok, stale_bad;
     ok.id = bad.id = ID(1, 30);
@@ -293,9 +285,8 @@ static void stale_end_conflicts(void **ret)
 }
 
 /* Goal: left-over reports go with a later session. */
-static void left_over_reports_are_swept(void **ret)
+CORE_TEST(left_over_reports_are_swept)
 {
-    struct core_fixture *f = *ret;
     struct event damage = event_of(EVENT_RESTORE_REPORT, &r1);
     struct stale stale;
     damage.id = ID(1, 30);
@@ -311,9 +302,8 @@ static void left_over_reports_are_swept(void **ret)
 }
 
 /* Goal: a session that went on since it was seen is not swept. */
-static void living_session_is_not_swept(void **ret)
+CORE_TEST(living_session_is_not_swept)
 {
-    struct core_fixture *f = *ret;
     struct actor actor = {.world_size = 1};
     for (actor.token = 10; actor.token < 26; actor.token++) {
         assert_int_equal(core_begin(f, &actor, LATEST, true), 0);
@@ -329,9 +319,8 @@ static void living_session_is_not_swept(void **ret)
 }
 
 /* Goal: what was healthy on an old copy does not wipe out damage that was found since. */
-static void stale_health_conflicts(void **ret)
+CORE_TEST(stale_health_conflicts)
 {
-    struct core_fixture *f = *ret;
     struct event heal = {.kind = EVENT_HEALTH, .id = {1, 30}, .u.health.health = HEALTH_VERIFIED};
     struct stale stale;
     assert_int_equal(core_health(f, ID(1, 30), HEALTH_SUSPECT), 0);
@@ -341,9 +330,8 @@ static void stale_health_conflicts(void **ret)
 }
 
 /* Goal: two first ranks on two drivers resolve one session, not two. */
-static void one_resolves(void **ret)
+CORE_TEST(one_resolves)
 {
-    struct core_fixture *f = *ret;
     struct event begin = event_of(EVENT_RESTORE_BEGIN, &r1);
     struct stale stale;
     begin.u.begin.allow_older = true;
@@ -360,26 +348,3 @@ static void one_resolves(void **ret)
     assert_int_equal(stale_apply(&stale, f), CAIRN_E_CONFLICT);
     assert_int_equal(core_begin(f, &next, LATEST, true), 0);
 }
-
-#define TEST(name) cmocka_unit_test_setup_teardown(name, setup_saved, core_teardown)
-
-static const struct CMUnitTest tests[] = {
-    cmocka_unit_test_setup_teardown(empty_run, core_setup, core_teardown),
-    TEST(all_ranks_the_same),
-    TEST(reports_in_a_race),
-    TEST(selectors),
-    TEST(fall_back_together),
-    TEST(stale_ok_does_not_count),
-    TEST(no_older_allowed),
-    TEST(other_errors_do_not_fall_back),
-    TEST(none_left),
-    TEST(suspect_is_taken_in_turn),
-    TEST(sessions_stay_bounded),
-    TEST(stale_end_conflicts),
-    TEST(left_over_reports_are_swept),
-    TEST(living_session_is_not_swept),
-    TEST(stale_health_conflicts),
-    TEST(one_resolves),
-};
-
-UNIT_TEST_MAIN(tests)

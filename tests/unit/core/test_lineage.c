@@ -10,13 +10,12 @@
 static const struct actor trainer = {.token = 1, .world_size = 1};
 
 /* Term 1 saves 10 to 50. */
-static int setup(void **ret)
+static void setup(struct core_fixture *f)
 {
-    core_setup(ret);
+    core_fixture_init(f);
     for (uint64_t step = 10; step <= 50; step += 10) {
-        core_save(*ret, &trainer, step);
+        core_save(f, &trainer, step);
     }
-    return 0;
 }
 
 static bool on_lineage(const struct core_fixture *f, uint64_t term, uint64_t step)
@@ -24,11 +23,12 @@ static bool on_lineage(const struct core_fixture *f, uint64_t term, uint64_t ste
     return state_commit_find(&f->state, ID(term, step))->on_lineage;
 }
 
+#define CORE_TEST(name) FIXTURE_TEST(name, setup, core_fixture_fini, struct core_fixture, f)
+
 /* Goal: resuming from an older step and saving the same steps again conflicts with nothing; the old
  * branch is superseded as soon as the new one has a commit, not before. */
-static void rewind_supersedes(void **ret)
+CORE_TEST(rewind_supersedes)
 {
-    struct core_fixture *f = *ret;
     struct actor again = {
         .token = 2, .world_size = 1, .newest_seen = 1, .ordinal = 1, .parent = {1, 20}};
     assert_int_equal(core_open(f, &again, 30, 9), 0);
@@ -48,9 +48,8 @@ static void rewind_supersedes(void **ret)
 }
 
 /* Goal: a branch of a branch, and a return to the first branch by its name. */
-static void branches_of_branches(void **ret)
+CORE_TEST(branches_of_branches)
 {
-    struct core_fixture *f = *ret;
     struct actor second = {.token = 2, .world_size = 1, .newest_seen = 1, .parent = {1, 20}};
     struct actor third = {.token = 3, .world_size = 1, .newest_seen = 2, .parent = {1, 40}};
     struct actor fourth = {.token = 4, .world_size = 1, .newest_seen = 3};
@@ -66,9 +65,8 @@ static void branches_of_branches(void **ret)
 
 /* Goal: falling back in a restore follows the ancestors of what was asked for, also beside the
  * lineage. */
-static void ancestors_of_a_superseded_one(void **ret)
+CORE_TEST(ancestors_of_a_superseded_one)
 {
-    struct core_fixture *f = *ret;
     struct actor second = {.token = 2, .world_size = 1, .newest_seen = 1, .parent = {1, 20}};
     struct actor reader = {.token = 9, .world_size = 1};
     core_save(f, &second, 25);
@@ -84,9 +82,8 @@ static void ancestors_of_a_superseded_one(void **ret)
 
 /* Goal: STEP means the newest lineage; a step that only a superseded branch has is named with its
  * term. */
-static void selecting_steps(void **ret)
+CORE_TEST(selecting_steps)
 {
-    struct core_fixture *f = *ret;
     struct actor second = {.token = 2, .world_size = 1, .newest_seen = 1, .parent = {1, 20}};
     const struct state_commit *found = NULL;
     struct diag diag = DIAG_INIT;
@@ -106,9 +103,8 @@ static void selecting_steps(void **ret)
 
 /* Goal: the names of missing ranks read well at every count, and stay inside the caller's buffer.
  */
-static void naming_missing_ranks(void **ret)
+CORE_TEST(naming_missing_ranks)
 {
-    struct core_fixture *f = *ret;
     struct actor many = {.token = 7, .world_size = 40, .newest_seen = 1};
     char text[200] = "no part came from ";
     assert_int_equal(core_open(f, &many, 1, 5), 0);
@@ -133,12 +129,3 @@ static void naming_missing_ranks(void **ret)
     state_missing_ranks(&f->state, ID(2, 1), sizeof(small), small);
     assert_string_equal(small, "abcrank");
 }
-
-#define TEST(name) cmocka_unit_test_setup_teardown(name, setup, core_teardown)
-
-static const struct CMUnitTest tests[] = {
-    TEST(rewind_supersedes), TEST(branches_of_branches), TEST(ancestors_of_a_superseded_one),
-    TEST(selecting_steps),   TEST(naming_missing_ranks),
-};
-
-UNIT_TEST_MAIN(tests)

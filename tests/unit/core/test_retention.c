@@ -29,19 +29,13 @@ struct bed {
 
 static struct bed bed;
 
-static int setup(void **ret)
+static void setup(void)
 {
     memset(&bed, 0, sizeof(bed));
     scratch_init(&bed.scratch, MIB(1));
-    *ret = &bed;
-    return 0;
 }
 
-static int teardown(void **ret)
-{
-    scratch_fini(&bed.scratch);
-    return 0;
-}
+static void teardown(void) { scratch_fini(&bed.scratch); }
 
 static int64_t at(const char *text)
 {
@@ -132,8 +126,10 @@ static void two_years(void)
     add("2026-01-01 00:10");
 }
 
+#define FIXED_TEST(name) SETUP_TEST(name, setup, teardown)
+
 /* Goal: each counting rule for itself, with the oldest rule where counts are left. */
-static void counting_rules(void **ret)
+FIXED_TEST(counting_rules)
 {
     two_years();
     rule("keep-last", "2");
@@ -162,7 +158,7 @@ static void counting_rules(void **ret)
 
 /* Goal: spans look back from the newest one that is not in the future; a day that a month has not
  * runs over; what is in the future is kept. */
-static void within_rules(void **ret)
+FIXED_TEST(within_rules)
 {
     add("2026-03-02 12:00");
     add("2026-03-03 12:00");
@@ -183,7 +179,7 @@ static void within_rules(void **ret)
 }
 
 /* Goal: future ones never go by a within rule, and do not move where it begins. */
-static void future_ones(void **ret)
+FIXED_TEST(future_ones)
 {
     add("2026-01-01 12:00");
     add("2026-01-09 12:00");
@@ -205,7 +201,7 @@ static void future_ones(void **ret)
 
 /* Goal: one that was committed while a clock was ahead stops no rule once the newest is right
  * again, takes no place that a right one would have had in time, and goes like any other. */
-static void future_ones_in_the_middle(void **ret)
+FIXED_TEST(future_ones_in_the_middle)
 {
     add("2026-01-08 12:00");
     add("2026-01-09 12:00");
@@ -233,7 +229,7 @@ static void future_ones_in_the_middle(void **ret)
 }
 
 /* Goal: a clock that jumps moves nothing in the order. */
-static void clock_jumps(void **ret)
+FIXED_TEST(clock_jumps)
 {
     add("2026-01-05 12:00");
     add("1970-01-01 00:00");
@@ -247,7 +243,7 @@ static void clock_jumps(void **ret)
 }
 
 /* Goal: what was kept once by "every" stays kept, whatever went in between. */
-static void every_rules(void **ret)
+FIXED_TEST(every_rules)
 {
     add("2026-01-05 00:00");
     add("2026-01-05 05:00");
@@ -265,7 +261,7 @@ static void every_rules(void **ret)
 }
 
 /* Goal: NaN never wins, what has no metric is not judged, of equal ones the newer one stays. */
-static void best_rules(void **ret)
+FIXED_TEST(best_rules)
 {
     add("2026-01-01 00:00"), note(0.5, NULL);
     add("2026-01-01 01:00"), note(NAN, NULL);
@@ -290,7 +286,7 @@ static void best_rules(void **ret)
 
 /* Goal: lists are OR-ed, tags in a list AND-ed; the empty list means those without a tag; a policy
  * that keeps nothing is refused. */
-static void tag_rules(void **ret)
+FIXED_TEST(tag_rules)
 {
     add("2026-01-01 00:00"), note(0, "best");
     add("2026-01-01 01:00"), note(0, "keep");
@@ -315,7 +311,7 @@ static void tag_rules(void **ret)
 
 /* Goal: a comma and a backslash may be part of a tag, and the policy's text is read back as it is.
  */
-static void tags_with_commas(void **ret)
+FIXED_TEST(tags_with_commas)
 {
     char text[256];
     add("2026-01-01 00:00"), note(0, "lr=0,1");
@@ -334,7 +330,7 @@ static void tags_with_commas(void **ret)
 
 /* Goal: days, weeks and hours are those of the zone, also where summer time ends: that day has 25
  * hours, and the hour from 2 to 3 comes twice. */
-static void days_of_a_zone(void **ret)
+FIXED_TEST(days_of_a_zone)
 {
     add("2025-10-25 22:30"); /* Sunday the 26th, 0:30 in Berlin */
     add("2025-10-26 00:30"); /* 2:30, summer time */
@@ -362,7 +358,7 @@ static void days_of_a_zone(void **ret)
 }
 
 /* Goal: the day on which summer time begins has 23 hours. */
-static void a_short_day(void **ret)
+FIXED_TEST(a_short_day)
 {
     add("2025-03-29 22:30"); /* the 29th, 23:30 in Berlin */
     add("2025-03-29 23:30"); /* Sunday the 30th, 0:30 */
@@ -379,7 +375,7 @@ static void a_short_day(void **ret)
 }
 
 /* Goal: branches do not count; their ends stay for a time from when they were left behind. */
-static void branches(void **ret)
+FIXED_TEST(branches)
 {
     add("2026-01-01 00:00");
     struct retention_item *middle = add("2026-01-01 01:00"), *tip = add("2026-01-01 02:00");
@@ -408,7 +404,7 @@ static void branches(void **ret)
 
 /* Goal: a lineage that has just begun keeps the newest of the branch that it left, so that there
  * are two, and not all of it; what is suspect does not count. */
-static void a_young_lineage(void **ret)
+FIXED_TEST(a_young_lineage)
 {
     for (unsigned i = 0; i < 5; i++) {
         add("2026-01-01 00:00")->on_lineage = false;
@@ -441,7 +437,7 @@ static void a_young_lineage(void **ret)
 
 /* Goal: damaged ones take no place of a good one, go when good ones came after them, and a run that
  * has nothing good loses nothing. */
-static void damage(void **ret)
+FIXED_TEST(damage)
 {
     add("2026-01-01 00:00")->health = HEALTH_DAMAGED;
     add("2026-01-01 01:00");
@@ -459,7 +455,7 @@ static void damage(void **ret)
 }
 
 /* Goal: what is no policy, or could be meant in two ways, is refused by name. */
-static void bad_policies(void **ret)
+FIXED_TEST(bad_policies)
 {
     static const char *const bad[][2] = {{"keep-last", "-2"},
                                          {"keep-last", "3x"},
@@ -500,7 +496,7 @@ static void bad_policies(void **ret)
 }
 
 /* Goal: the text of a policy names its rules, and is cut at a whole one. */
-static void policies_as_text(void **ret)
+FIXED_TEST(policies_as_text)
 {
     char text[256];
     rule("keep-last", "3");
@@ -519,18 +515,3 @@ static void policies_as_text(void **ret)
     retention_policy_text(&bed.policy, 30, text);
     assert_string_equal(text, "keep-last 3 ...");
 }
-
-#define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
-
-static const struct CMUnitTest tests[] = {
-    TEST(counting_rules),   TEST(within_rules),
-    TEST(future_ones),      TEST(future_ones_in_the_middle),
-    TEST(clock_jumps),      TEST(every_rules),
-    TEST(best_rules),       TEST(tag_rules),
-    TEST(branches),         TEST(a_young_lineage),
-    TEST(damage),           TEST(bad_policies),
-    TEST(policies_as_text), TEST(tags_with_commas),
-    TEST(days_of_a_zone),   TEST(a_short_day),
-};
-
-UNIT_TEST_MAIN(tests)

@@ -443,7 +443,17 @@ static void compare(void)
     scratch_fini(&scratch);
 }
 
-static void random_histories(void **ret)
+static void after(void)
+{
+    if (world.seed != 0) {
+        fprintf(stderr, "random histories: to replay, CAIRN_SEED=%" PRIu64 " and this test\n",
+                world.seed);
+    }
+}
+
+#define FIXED_TEST(name) SETUP_TEST(name, unit_test_nothing, after)
+
+FIXED_TEST(random_histories)
 {
     const char *one = getenv("CAIRN_SEED");
     uint64_t first = one != NULL ? strtoull(one, NULL, 10) : 1;
@@ -459,16 +469,3 @@ static void random_histories(void **ret)
            errors);
     assert_true(count == 1 || (forgotten > count && errors > count / 100));
 }
-
-static int after(void **ret)
-{
-    if (world.seed != 0) {
-        fprintf(stderr, "random histories: to replay, CAIRN_SEED=%" PRIu64 " and this test\n",
-                world.seed);
-    }
-    return 0;
-}
-
-static const struct CMUnitTest tests[] = {cmocka_unit_test_teardown(random_histories, after)};
-
-UNIT_TEST_MAIN(tests)

@@ -9,10 +9,9 @@
 #include "support/unit_test.h"
 
 /* Two terms, a rewind, health, an open save with seals, an abort, two restores. */
-static int setup(void **ret)
+static void setup(struct core_fixture *f)
 {
-    core_setup(ret);
-    struct core_fixture *f = *ret;
+    core_fixture_init(f);
     const char *tag = "nightly", *metric = "loss";
     double value = 0.5;
     struct actor one = {.token = 1, .world_size = 1};
@@ -35,7 +34,6 @@ static int setup(void **ret)
     struct actor reader = {.token = 3, .world_size = 2};
     assert_int_equal(core_begin(f, &reader, LATEST, true), 0);
     assert_int_equal(core_report(f, &reader, ID(2, 20), 0), 0);
-    return 0;
 }
 
 /* What is listed and restored: identity, content, order; not health, which the record's own
@@ -82,9 +80,10 @@ static bool is_chain_or_head(const char *key)
     return strncmp(key, "chain/", 6) == 0 || strcmp(key, "head") == 0;
 }
 
-static void every_byte_flipped(void **ret)
+#define CORE_TEST(name) FIXTURE_TEST(name, setup, core_fixture_fini, struct core_fixture, f)
+
+CORE_TEST(every_byte_flipped)
 {
-    struct core_fixture *f = *ret;
     size_t flip_count = 0, refused_count = 0;
     for (size_t i = 0; i < record_count(f->record); i++) {
         struct record_value value;
@@ -108,9 +107,8 @@ static void every_byte_flipped(void **ret)
     assert_true(flip_count > 5000 && refused_count > 2000);
 }
 
-static void every_value_cut(void **ret)
+CORE_TEST(every_value_cut)
 {
-    struct core_fixture *f = *ret;
     for (size_t i = 0; i < record_count(f->record); i++) {
         struct record_value value;
         const char *key = record_at(f->record, i, &value);
@@ -127,9 +125,8 @@ static void every_value_cut(void **ret)
 
 /* Goal: an entry that is gone is noticed where it is permanent; where it comes and goes, the list
  * is the same. */
-static void every_entry_removed(void **ret)
+CORE_TEST(every_entry_removed)
 {
-    struct core_fixture *f = *ret;
     for (size_t i = 0; i < record_count(f->record); i++) {
         const char *key = record_at(f->record, i, NULL);
         bool permanent =
@@ -142,9 +139,8 @@ static void every_entry_removed(void **ret)
 }
 
 /* Goal: a state does not point into the record. */
-static void state_outlives_the_record(void **ret)
+CORE_TEST(state_outlives_the_record)
 {
-    struct core_fixture *f = *ret;
     struct record *copy = NULL;
     struct scratch scratch;
     struct run_state state;
@@ -162,9 +158,8 @@ static void state_outlives_the_record(void **ret)
 
 /* Goal: a record without memory to decode it is an error at every size of the scratch, never a
  * crash. */
-static void no_memory_is_an_error(void **ret)
+CORE_TEST(no_memory_is_an_error)
 {
-    struct core_fixture *f = *ret;
     size_t ok_count = 0;
     for (size_t max = 0; max < KIB(64); max += 64) {
         struct scratch scratch;
@@ -181,9 +176,8 @@ static void no_memory_is_an_error(void **ret)
 
 /* Goal: forgotten ones are in the chain, not in the list; their step is not saved again; latest
  * goes on. */
-static void forget_and_undelete(void **ret)
+CORE_TEST(forget_and_undelete)
 {
-    struct core_fixture *f = *ret;
     struct run_state state;
     const struct state_commit *found = NULL;
     assert_int_equal(core_append(f, CHAIN_FORGET, ID(2, 20), &state), 0);
@@ -203,28 +197,17 @@ static void forget_and_undelete(void **ret)
 }
 
 /* Goal: a tombstone for what was never there is damage. */
-static void forgetting_nothing_is_damage(void **ret)
+CORE_TEST(forgetting_nothing_is_damage)
 {
     struct run_state state;
-    assert_int_equal(core_append(*ret, CHAIN_FORGET, ID(2, 21), &state), CAIRN_E_DAMAGED);
+    assert_int_equal(core_append(f, CHAIN_FORGET, ID(2, 21), &state), CAIRN_E_DAMAGED);
 }
 
 /* Goal: a newer version's entries are kept and ignored. */
-static void unknown_keys_are_ignored(void **ret)
+CORE_TEST(unknown_keys_are_ignored)
 {
-    struct core_fixture *f = *ret;
     int status;
     struct record_value value = {3, (const uint8_t *)"xyz"};
     assert_true(refused_or_same(f, "later/0000000000000001", &value, &status));
     assert_int_equal(status, 0);
 }
-
-#define TEST(name) cmocka_unit_test_setup_teardown(name, setup, core_teardown)
-
-static const struct CMUnitTest tests[] = {
-    TEST(every_byte_flipped),           TEST(every_value_cut),          TEST(every_entry_removed),
-    TEST(state_outlives_the_record),    TEST(no_memory_is_an_error),    TEST(forget_and_undelete),
-    TEST(forgetting_nothing_is_damage), TEST(unknown_keys_are_ignored),
-};
-
-UNIT_TEST_MAIN(tests)

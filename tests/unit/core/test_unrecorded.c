@@ -28,11 +28,13 @@ static void assert_says(const struct core_fixture *f, const char *text)
     }
 }
 
+#define CORE_TEST(name) \
+    FIXTURE_TEST(name, core_fixture_init, core_fixture_fini, struct core_fixture, f)
+
 /* Goal: without a record, and with anything beside it, the run is neither empty nor made anew: a
  * new record would have another uuid than what lies there. */
-static void a_missing_record_is_no_empty_run(void **ret)
+CORE_TEST(a_missing_record_is_no_empty_run)
 {
-    struct core_fixture *f = *ret;
     static const struct state_unknown stored[] = {{{3, 20}, 7}};
     struct event create = event_of(EVENT_CREATE, &one);
     beside(f, 1, stored);
@@ -52,9 +54,8 @@ static void a_missing_record_is_no_empty_run(void **ret)
 }
 
 /* Goal: what cannot be listed is not called empty, and no term is granted on it. */
-static void an_unreadable_medium_is_no_empty_run(void **ret)
+CORE_TEST(an_unreadable_medium_is_no_empty_run)
 {
-    struct core_fixture *f = *ret;
     beside(f, 0, NULL);
     f->unrecorded.code = CAIRN_E_IO;
     f->unrecorded.code_text = "readdir: Input/output error";
@@ -73,9 +74,8 @@ static void an_unreadable_medium_is_no_empty_run(void **ret)
 
 /* Goal: a record of before the first commit: named error; one with commits goes on from them, and
  * an unknown step that is asked for by name is no NOT_FOUND. */
-static void an_older_record_hides_nothing(void **ret)
+CORE_TEST(an_older_record_hides_nothing)
 {
-    struct core_fixture *f = *ret;
     static const struct state_unknown stored[] = {{{1, 30}, 7}, {{2, 40}, 9}};
     struct actor two = {.token = 2, .world_size = 1, .newest_seen = 1};
     assert_int_equal(core_open(f, &one, 10, 77), 0);
@@ -99,9 +99,8 @@ static void an_older_record_hides_nothing(void **ret)
 
 /* Goal: no term is granted twice: those up to the greatest on the medium are filled, and the record
  * can be read back. */
-static void the_next_term_is_above_the_mark(void **ret)
+CORE_TEST(the_next_term_is_above_the_mark)
 {
-    struct core_fixture *f = *ret;
     static const struct state_unknown stored[] = {{{5, 100}, 7}};
     core_save(f, &one, 10);
     beside(f, 1, stored);
@@ -119,9 +118,8 @@ static void the_next_term_is_above_the_mark(void **ret)
 }
 
 /* Goal: a number that nobody can have granted makes neither a loop nor a huge record. */
-static void an_absurd_term_is_refused(void **ret)
+CORE_TEST(an_absurd_term_is_refused)
 {
-    struct core_fixture *f = *ret;
     static const struct state_unknown absurd[] = {{{UINT64_MAX, 3}, 7}};
     struct actor two = {.token = 2, .world_size = 1, .newest_seen = 1};
     struct state_unknown far = {{1 + 1024, 3}, 7};
@@ -140,9 +138,8 @@ static void an_absurd_term_is_refused(void **ret)
 
 /* Goal (I3): a stored step that the record has lost is not opened again by another opening; the one
  * that made it may go on, and commits it. */
-static void a_stored_step_is_not_opened_again(void **ret)
+CORE_TEST(a_stored_step_is_not_opened_again)
 {
-    struct core_fixture *f = *ret;
     static const struct state_unknown stored[] = {{{1, 20}, 7}};
     core_save(f, &one, 10);
     beside(f, 1, stored);
@@ -157,9 +154,8 @@ static void a_stored_step_is_not_opened_again(void **ret)
 
 /* Goal: what the record tells of a manifest. A dead entry speaks of its own opening only; an open
  * one whose seals are not all there has lost them. */
-static void what_is_told_of(void **ret)
+CORE_TEST(what_is_told_of)
 {
-    struct core_fixture *f = *ret;
     struct actor both = {.token = 1, .world_size = 2};
     core_save(f, &both, 10);
     assert_true(state_explains(&f->state, ID(1, 10), 999)); /* what lies beside a commit is dead */
@@ -178,9 +174,8 @@ static void what_is_told_of(void **ret)
 
 /* Goal: a step that is opened again and again keeps its aborted openings in mind, until it is
  * committed or nothing of it is stored. */
-static void aborted_openings_are_told_of(void **ret)
+CORE_TEST(aborted_openings_are_told_of)
 {
-    struct core_fixture *f = *ret;
     for (uint64_t open_id = 5; open_id < 9; open_id++) {
         assert_int_equal(core_open(f, &one, 10, open_id), 0);
         assert_int_equal(core_abort(f, ID(1, 10), open_id), 0);
@@ -210,9 +205,8 @@ static void aborted_openings_are_told_of(void **ret)
 
 /* Goal: an opening that the record's lost end had committed is not called dead when its deadline
  * passes or a grant fences it: its manifest stays unknown, and is kept. */
-static void a_lost_commit_does_not_die(void **ret)
+CORE_TEST(a_lost_commit_does_not_die)
 {
-    struct core_fixture *f = *ret;
     static const struct state_unknown stored[] = {{{1, 10}, 7}};
     struct actor both = {.token = 1, .world_size = 2};
     struct actor two = {.token = 2, .world_size = 2, .newest_seen = 1};
@@ -229,9 +223,8 @@ static void a_lost_commit_does_not_die(void **ret)
 
 /* Goal: dead entries outlive grants, and go when nothing of them is stored, but not those that
  * answer for the newest term. */
-static void dead_entries_stay_until_buried(void **ret)
+CORE_TEST(dead_entries_stay_until_buried)
 {
-    struct core_fixture *f = *ret;
     const struct ckpt_id ids[] = {{1, 10}, {2, 10}, {1, 99}};
     struct event bury = {.kind = EVENT_BURY, .u.mark = {.id_count = 3, .ids = ids}};
     for (uint8_t token = 1; token <= 2; token++) {
@@ -255,9 +248,8 @@ static void dead_entries_stay_until_buried(void **ret)
 }
 
 /* Goal: a record whose end is lost gives what its prefix has, and is never empty. */
-static void a_lost_end(void **ret)
+CORE_TEST(a_lost_end)
 {
-    struct core_fixture *f = *ret;
     char text[300];
     f->unrecorded = (struct state_unrecorded){.run = "p/r", .lost_from = 3};
     assert_int_equal(core_begin(f, &one, LATEST, true), CAIRN_E_DAMAGED);
@@ -271,21 +263,3 @@ static void a_lost_end(void **ret)
     state_mark_text(&f->state, sizeof(text), text);
     assert_non_null(strstr(text, "cairn salvage p/r"));
 }
-
-#define TEST(name) cmocka_unit_test_setup_teardown(name, core_setup, core_teardown)
-
-static const struct CMUnitTest tests[] = {
-    TEST(a_missing_record_is_no_empty_run),
-    TEST(an_unreadable_medium_is_no_empty_run),
-    TEST(an_older_record_hides_nothing),
-    TEST(the_next_term_is_above_the_mark),
-    TEST(an_absurd_term_is_refused),
-    TEST(a_stored_step_is_not_opened_again),
-    TEST(what_is_told_of),
-    TEST(aborted_openings_are_told_of),
-    TEST(a_lost_commit_does_not_die),
-    TEST(dead_entries_stay_until_buried),
-    TEST(a_lost_end),
-};
-
-UNIT_TEST_MAIN(tests)

@@ -32,11 +32,13 @@ static void save_at(struct core_fixture *f, uint64_t step, int64_t wall_ns, uint
     assert_int_equal(core_run(f, &event), 0);
 }
 
+#define CORE_TEST(name) \
+    FIXTURE_TEST(name, core_fixture_init, core_fixture_fini, struct core_fixture, f)
+
 /* Goal: a checkpoint costs what it stored, for as long as it is there, and counts as written in the
  * window that it was committed in. */
-static void bytes_and_hours(void **ret)
+CORE_TEST(bytes_and_hours)
 {
-    struct core_fixture *f = *ret;
     save_at(f, 10, 1 * HOUR, 1000, 1000);
     save_at(f, 20, 3 * HOUR, 1000, 100);
     struct usage all = usage_now(f, 0, 5 * HOUR);
@@ -58,9 +60,8 @@ static void bytes_and_hours(void **ret)
 }
 
 /* Goal: forgotten bytes are there and can be had back; reclaimed ones cost until they went. */
-static void forgotten_and_reclaimed(void **ret)
+CORE_TEST(forgotten_and_reclaimed)
 {
-    struct core_fixture *f = *ret;
     struct run_state state;
     save_at(f, 10, 1 * HOUR, 1000, 1000);
     save_at(f, 20, 2 * HOUR, 1000, 400);
@@ -82,9 +83,8 @@ static void forgotten_and_reclaimed(void **ret)
 
 /* Goal: an aborted save and an ended restore are counted once, on the day of the event, whatever
  * repeats them. */
-static void days_count_what_leaves_nothing(void **ret)
+CORE_TEST(days_count_what_leaves_nothing)
 {
-    struct core_fixture *f = *ret;
     save_at(f, 10, HOUR, 10, 10);
     assert_int_equal(core_open(f, &alone, 20, 2), 0);
     struct ckpt_id id = f->verdict.id;
@@ -121,9 +121,8 @@ static void days_count_what_leaves_nothing(void **ret)
 }
 
 /* Goal: what a save says of the one before it is counted with the opening that carries it, once. */
-static void times_are_counted_with_the_opening(void **ret)
+CORE_TEST(times_are_counted_with_the_opening)
 {
-    struct core_fixture *f = *ret;
     save_at(f, 10, HOUR, 10, 10);
     struct event open = open_event(&alone, 20, 20);
     open.u.open.blocked_ms = 5;
@@ -140,9 +139,8 @@ static void times_are_counted_with_the_opening(void **ret)
 
 /* Goal: two drivers that count on one day from old copies lose no count: the later one conflicts.
  */
-static void counts_are_guarded(void **ret)
+CORE_TEST(counts_are_guarded)
 {
-    struct core_fixture *f = *ret;
     struct stale one, two;
     save_at(f, 10, HOUR, 10, 10);
     struct actor a = {.token = 9, .world_size = 1}, b = {.token = 8, .world_size = 1};
@@ -158,13 +156,3 @@ static void counts_are_guarded(void **ret)
     assert_int_equal(core_run(f, &second), 0);
     assert_int_equal(usage_now(f, 0, HOUR).restores, 2);
 }
-
-static const struct CMUnitTest tests[] = {
-    cmocka_unit_test_setup_teardown(bytes_and_hours, core_setup, core_teardown),
-    cmocka_unit_test_setup_teardown(forgotten_and_reclaimed, core_setup, core_teardown),
-    cmocka_unit_test_setup_teardown(days_count_what_leaves_nothing, core_setup, core_teardown),
-    cmocka_unit_test_setup_teardown(times_are_counted_with_the_opening, core_setup, core_teardown),
-    cmocka_unit_test_setup_teardown(counts_are_guarded, core_setup, core_teardown),
-};
-
-UNIT_TEST_MAIN(tests)

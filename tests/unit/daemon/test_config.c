@@ -54,7 +54,7 @@ static void assert_refused(const char *text, const char *line, const char *what)
     }
 }
 
-static void test_values(void **state)
+TEST(test_values)
 {
     static const struct {
         const char *text;
@@ -102,7 +102,7 @@ static void test_values(void **state)
     assert_int_equal(value_text("abcd", sizeof text, text, NULL), CAIRN_E_CONFIG);
 }
 
-static void test_values_print_as_they_read(void **state)
+TEST(test_values_print_as_they_read)
 {
     static const uint64_t values[] = {
         0, 1, 999, 1024, 65536, 1000, 300000, 3600000, UINT64_C(3) << 40, 1234567};
@@ -123,7 +123,7 @@ static void test_values_print_as_they_read(void **state)
     assert_string_equal(text, "5m");
 }
 
-static void test_quotas(void **state)
+TEST(test_quotas)
 {
     static const struct {
         const char *project, *text;
@@ -161,7 +161,7 @@ static void test_quotas(void **state)
     assert_refused("[quota]\nvision = much\n", "2", "1000 checkpoints");
 }
 
-static void test_retention(void **state)
+TEST(test_retention)
 {
     struct diag diag = DIAG_INIT;
     struct run_name gpt, vit;
@@ -188,7 +188,7 @@ static void test_retention(void **state)
 }
 
 /* Goal: a policy that nobody would follow, and an interval with nothing to do, are told. */
-static void test_retention_is_whole(void **state)
+TEST(test_retention_is_whole)
 {
     static const struct {
         const char *text, *what; /* NULL: it is good */
@@ -212,7 +212,7 @@ static void test_retention_is_whole(void **state)
     }
 }
 
-static void test_a_file_is_read(void **state)
+TEST(test_a_file_is_read)
 {
     struct diag diag = DIAG_INIT;
     int status = read_text("# a comment\n; another\n\n[store]\nurl = dir:/srv/cairn\n"
@@ -229,7 +229,7 @@ static void test_a_file_is_read(void **state)
     assert_int_equal(config_check(&config, NULL), 0);
 }
 
-static void test_mistakes_have_their_line(void **state)
+TEST(test_mistakes_have_their_line)
 {
     char text[2048];
     assert_refused("[store]\n\nurll = x\n", "3", "did you mean 'url' in [store]");
@@ -250,7 +250,7 @@ static void test_mistakes_have_their_line(void **state)
     assert_non_null(strstr(diag.text, "/nowhere/cairnd.conf"));
 }
 
-static void test_flags(void **state)
+TEST(test_flags)
 {
     struct diag diag = DIAG_INIT;
     config_defaults(&config);
@@ -267,7 +267,7 @@ static void test_flags(void **state)
 }
 
 /* Settings that are good one by one and not together. */
-static void test_cross_checks(void **state)
+TEST(test_cross_checks)
 {
     static const struct {
         const char *flag, *value, *what;
@@ -325,7 +325,7 @@ static void print_to_file(const struct config *from)
     assert_int_equal(fclose(file), 0);
 }
 
-static void test_what_is_printed_can_be_read(void **state)
+TEST(test_what_is_printed_can_be_read)
 {
     config_defaults(&config);
     assert_int_equal(config_set(&config, "store-url", "dir:/srv/cairn", NULL), 0);
@@ -343,7 +343,7 @@ static void test_what_is_printed_can_be_read(void **state)
     assert_memory_equal(&config, &other, sizeof config);
 }
 
-static void test_the_shipped_file_is_good(void **state)
+TEST(test_the_shipped_file_is_good)
 {
     struct diag diag = DIAG_INIT;
     config_defaults(&config);
@@ -355,20 +355,4 @@ static void test_the_shipped_file_is_good(void **state)
     }
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_values),
-        cmocka_unit_test(test_values_print_as_they_read),
-        cmocka_unit_test(test_quotas),
-        cmocka_unit_test(test_retention),
-        cmocka_unit_test(test_retention_is_whole),
-        cmocka_unit_test(test_a_file_is_read),
-        cmocka_unit_test(test_mistakes_have_their_line),
-        cmocka_unit_test(test_flags),
-        cmocka_unit_test(test_cross_checks),
-        cmocka_unit_test(test_what_is_printed_can_be_read),
-        cmocka_unit_test(test_the_shipped_file_is_good),
-    };
-    return cmocka_run_group_tests(tests, group_setup, group_teardown);
-}
+UNIT_TEST_GROUP(group_setup, group_teardown)

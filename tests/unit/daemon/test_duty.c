@@ -61,10 +61,8 @@ static void stop(struct bench *bench, struct one *one)
     assert_true(sim_run_until(bench->sim, is_set, &one->stopped, 60000));
 }
 
-static int setup(void **state)
+static void setup(struct bench *bench)
 {
-    struct bench *bench = calloc(1, sizeof(*bench));
-    assert_non_null(bench);
     bench->sim = sim_new(7);
     bench->medium = fake_medium_new();
     for (size_t i = 0; i < DAEMONS; i++) {
@@ -79,13 +77,10 @@ static int setup(void **state)
         assert_int_equal(store_rados_new(&options, &store, &diag), 0);
         assert_int_equal(store_fault_new(sim_loop(one->host), store, &one->store), 0);
     }
-    *state = bench;
-    return 0;
 }
 
-static int teardown(void **state)
+static void teardown(struct bench *bench)
 {
-    struct bench *bench = *state;
     for (size_t i = 0; i < DAEMONS; i++) {
         bool closed = false;
         store_close(bench->daemons[i].store, on_closed, &closed);
@@ -93,8 +88,6 @@ static int teardown(void **state)
     }
     fake_medium_free(bench->medium);
     sim_free(bench->sim);
-    free(bench);
-    return 0;
 }
 
 /* How many believe to hold it now. */
@@ -122,10 +115,11 @@ static void fail_all_ops(struct one *one)
     assert_int_equal(store_fault_add(one->store, &rule), 0);
 }
 
+#define BENCH_TEST(name) FIXTURE_TEST(name, setup, teardown, struct bench, bench)
+
 /* Goal: of three that start at once, one has it, keeps it, and the others know whose it is. */
-static void one_of_three_has_it(void **state)
+BENCH_TEST(one_of_three_has_it)
 {
-    struct bench *bench = *state;
     struct one *all = bench->daemons;
     start(&all[0], "a");
     start(&all[1], "b");
@@ -145,9 +139,8 @@ static void one_of_three_has_it(void **state)
 }
 
 /* Goal: given back, it is taken at the next look, not after the expiry. */
-static void given_back_it_is_taken_at_once(void **state)
+BENCH_TEST(given_back_it_is_taken_at_once)
 {
-    struct bench *bench = *state;
     struct one *a = &bench->daemons[0], *b = &bench->daemons[1];
     start(a, "a");
     run_watched(bench, 500);
@@ -163,9 +156,8 @@ static void given_back_it_is_taken_at_once(void **state)
 }
 
 /* Goal: who cannot renew stops believing before anybody else takes over, and that happens. */
-static void one_that_is_cut_off_loses_it(void **state)
+BENCH_TEST(one_that_is_cut_off_loses_it)
 {
-    struct bench *bench = *state;
     struct one *a = &bench->daemons[0], *b = &bench->daemons[1];
     start(a, "a");
     run_watched(bench, 3 * RENEW_MS);
@@ -187,9 +179,8 @@ static void one_that_is_cut_off_loses_it(void **state)
 }
 
 /* Goal: a renewal that lands after another has taken over changes nothing. */
-static void a_late_renewal_takes_nothing_back(void **state)
+BENCH_TEST(a_late_renewal_takes_nothing_back)
 {
-    struct bench *bench = *state;
     struct one *a = &bench->daemons[0], *b = &bench->daemons[1];
     start(a, "a");
     run_watched(bench, 500);
@@ -210,9 +201,8 @@ static void a_late_renewal_takes_nothing_back(void **state)
 }
 
 /* Goal: an update whose outcome nobody knows neither hands it to two nor loses it for good. */
-static void unknown_outcomes_are_looked_at(void **state)
+BENCH_TEST(unknown_outcomes_are_looked_at)
 {
-    struct bench *bench = *state;
     struct one *a = &bench->daemons[0], *b = &bench->daemons[1];
     struct store_fault_rule lost = {.kind = FAULT_LOST, .op = STORE_RECORD_UPDATE, .count = 2};
     assert_int_equal(store_fault_add(a->store, &lost), 0);
@@ -229,9 +219,8 @@ static void unknown_outcomes_are_looked_at(void **state)
 }
 
 /* Goal: a store that is one daemon's makes no entry and no traffic. */
-static void alone_it_is_ours(void **state)
+BENCH_TEST(alone_it_is_ours)
 {
-    struct bench *bench = *state;
     struct one *a = &bench->daemons[0];
     struct store *cluster = a->store;
     assert_int_equal(store_memory_new(sim_loop(a->host), sim_pool(a->host), NULL, &a->store, NULL),
@@ -248,8 +237,6 @@ static void alone_it_is_ours(void **state)
     assert_true(sim_run_until(bench->sim, is_set, &closed, 60000));
     a->store = cluster;
 }
-
-#define POINT(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
 
 struct looks {
     struct duty *drops; /* the one that removes "duty/old" */
@@ -274,9 +261,8 @@ static void on_looked(struct duty *duty, const struct record *record)
 
 /* Goal: a daemon sees the entries of others with each look, and removes one of a daemon that is
  * gone. Method: the gone one is frozen, its entry stays. */
-static void an_entry_of_a_daemon_that_is_gone_is_removed(void **state)
+BENCH_TEST(an_entry_of_a_daemon_that_is_gone_is_removed)
 {
-    struct bench *bench = *state;
     struct one *gone = &bench->daemons[0], *here = &bench->daemons[1];
     looks = (struct looks){0};
     struct duty_options options = {.loop = sim_loop(gone->host),
@@ -305,11 +291,10 @@ static void an_entry_of_a_daemon_that_is_gone_is_removed(void **state)
 }
 
 /* A value that is not a valid entry is refused. */
-static void entries_are_checked(void **state)
+TEST(entries_are_checked)
 {
     uint8_t bytes[DUTY_VALUE_MAX + 1] = {1};
     struct duty_entry entry;
-    (void)state;
     assert_false(duty_read(&(struct record_value){15, bytes}, &entry));
     assert_false(duty_read(&(struct record_value){sizeof(bytes), bytes}, &entry));
     assert_true(duty_read(&(struct record_value){16, bytes}, &entry));
@@ -318,16 +303,3 @@ static void entries_are_checked(void **state)
     assert_true(duty_read(&(struct record_value){DUTY_VALUE_MAX, bytes}, &entry));
     assert_int_equal(strlen(entry.label), DUTY_LABEL_MAX);
 }
-
-static const struct CMUnitTest tests[] = {
-    POINT(one_of_three_has_it),
-    POINT(given_back_it_is_taken_at_once),
-    POINT(one_that_is_cut_off_loses_it),
-    POINT(a_late_renewal_takes_nothing_back),
-    POINT(unknown_outcomes_are_looked_at),
-    POINT(alone_it_is_ours),
-    POINT(an_entry_of_a_daemon_that_is_gone_is_removed),
-    cmocka_unit_test(entries_are_checked),
-};
-
-UNIT_TEST_MAIN(tests)

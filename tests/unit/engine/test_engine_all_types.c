@@ -293,7 +293,7 @@ static void long_run(uint64_t seed, const struct world_options *options)
     all_types_fini(&all_types);
 }
 
-static void small_chunks(void **state)
+TEST(small_chunks)
 {
     const enum encode_mode modes[] = {ENCODE_NEVER, ENCODE_DENSEST};
     for (uint64_t seed = 1; seed <= 4; seed++) {
@@ -305,7 +305,7 @@ static void small_chunks(void **state)
 }
 
 /* Chunks that are sent one by one, encoded one by one, and refer to objects of several. */
-static void large_chunks(void **state)
+TEST(large_chunks)
 {
     const enum encode_mode modes[] = {ENCODE_DENSEST, ENCODE_NEVER};
     for (uint64_t seed = 11; seed <= 12; seed++) {
@@ -313,13 +313,4 @@ static void large_chunks(void **state)
                                                .encoding = modes[seed % 2],
                                                .object_bytes = 400000});
     }
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(small_chunks),
-        cmocka_unit_test(large_chunks),
-    };
-    return cmocka_run_group_tests_name("engine_all_types", tests, NULL, NULL);
 }

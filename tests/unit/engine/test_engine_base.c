@@ -51,7 +51,7 @@ static uint64_t blob_bytes(const struct world *world)
 
 /* Goal: an unchanged state costs no byte, a change of a few bytes costs their chunk, and each of
  * the checkpoints restores. */
-static void only_what_changed_is_sent(void **state)
+TEST(only_what_changed_is_sent)
 {
     for (uint32_t size = 1; size <= 3; size++) {
         struct world world;
@@ -83,7 +83,7 @@ static void only_what_changed_is_sent(void **state)
 }
 
 /* Goal: a new process, of the same or of another world size, refers to what it restored. */
-static void a_restored_state_is_the_base(void **state)
+TEST(a_restored_state_is_the_base)
 {
     struct world world;
     world_begin(&world, 3, 2);
@@ -105,7 +105,7 @@ static void a_restored_state_is_the_base(void **state)
     world_end(&world);
 }
 
-static void a_full_save_refers_to_nothing(void **state)
+TEST(a_full_save_refers_to_nothing)
 {
     struct world world;
     world_init_with(&world, 4, 2, &(struct world_options){.full_every = 3});
@@ -126,7 +126,7 @@ static void a_full_save_refers_to_nothing(void **state)
 }
 
 /* Goal: while a connection is cut or the daemon dies, references stay what they are. */
-static void references_survive_cuts(void **state)
+TEST(references_survive_cuts)
 {
     for (uint64_t seed = 0; seed < 40; seed++) {
         struct world world;
@@ -162,7 +162,7 @@ static void references_survive_cuts(void **state)
 
 /* Goal: an object of which less than half is in use is not referred to any more, so that it can go;
  * one that is used as a whole stays. */
-static void sparse_objects_are_left(void **state)
+TEST(sparse_objects_are_left)
 {
     struct world world;
     world_begin(&world, 7, 1);
@@ -190,7 +190,7 @@ static void sparse_objects_are_left(void **state)
 }
 
 /* Goal: an aborted save is nobody's base. */
-static void aborted_saves_are_no_base(void **state)
+TEST(aborted_saves_are_no_base)
 {
     struct world world;
     world_begin(&world, 8, 2);
@@ -207,17 +207,4 @@ static void aborted_saves_are_no_base(void **state)
     world_restore_well(&world, WORLD_LATEST);
     world_expect_state(&world, 10);
     world_end(&world);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(only_what_changed_is_sent),
-        cmocka_unit_test(a_restored_state_is_the_base),
-        cmocka_unit_test(a_full_save_refers_to_nothing),
-        cmocka_unit_test(references_survive_cuts),
-        cmocka_unit_test(sparse_objects_are_left),
-        cmocka_unit_test(aborted_saves_are_no_base),
-    };
-    return cmocka_run_group_tests_name("engine_base", tests, NULL, NULL);
 }

@@ -101,7 +101,7 @@ static int restore(struct rig *rig)
 
 /* Goal: bytes come back as they were, in one run and row by row; the arena is page-locked. Method:
  * a restore into the whole, then into two boxes of columns, each with memory of its own. */
-static void device_tensors_come_back(void **state)
+TEST(device_tensors_come_back)
 {
     struct rig rig;
     begin(&rig, 7);
@@ -131,7 +131,7 @@ static void device_tensors_come_back(void **state)
 
 /* Goal: what is saved is what the event's work has made. Method: a save with an event, a restore.
  */
-static void a_save_waits_for_the_event(void **state)
+TEST(a_save_waits_for_the_event)
 {
     struct rig rig;
     begin(&rig, 11);
@@ -150,7 +150,7 @@ static void a_save_waits_for_the_event(void **state)
 
 /* Goal: a driver that fails ends the save, or the restore, by the names of tensor, device and
  * function; the next one is none the worse. Method: each of the first calls fails once. */
-static void a_failing_driver_is_named(void **state)
+TEST(a_failing_driver_is_named)
 {
     unsigned saves = 0, restores = 0;
     for (int call = 0; call < 12; call++) {
@@ -179,7 +179,7 @@ static void a_failing_driver_is_named(void **state)
     assert_true(restores >= 3);
 }
 
-static void strided_device_boxes_are_refused(void **state)
+TEST(strided_device_boxes_are_refused)
 {
     struct registered_box box = columns(0, COLUMNS, (void *)(uintptr_t)0x1000);
     struct registered_tensor tensor = {.name = "t",
@@ -199,12 +199,3 @@ static void strided_device_boxes_are_refused(void **state)
     assert_int_equal(registered_new(&list, &set, &diag), CAIRN_E_INVALID);
     assert_non_null(strstr(diag.text, "'t' is on a device"));
 }
-
-static const struct CMUnitTest tests[] = {
-    cmocka_unit_test(device_tensors_come_back),
-    cmocka_unit_test(a_failing_driver_is_named),
-    cmocka_unit_test(a_save_waits_for_the_event),
-    cmocka_unit_test(strided_device_boxes_are_refused),
-};
-
-UNIT_TEST_MAIN(tests)

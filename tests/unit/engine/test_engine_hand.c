@@ -35,7 +35,7 @@ static bool all_handed(void *user)
 /* The server falls silent in the middle of a save, so nobody says what became of it. The next save
  * must not write into memory that the first one's descriptions point to: both have their own bytes.
  */
-static void memory_of_an_unknown_outcome_is_not_reused(void **state)
+TEST(memory_of_an_unknown_outcome_is_not_reused)
 {
     unsigned retired = 0;
     for (uint64_t seed = 1; seed <= 30; seed++) {
@@ -72,7 +72,7 @@ static void memory_of_an_unknown_outcome_is_not_reused(void **state)
 /* In the middle of a save the daemon is replaced by one that takes no arenas, and the connection to
  * that one may be lost as well. Payloads are small, so that there are several objects, of which
  * only some are durable then. With a base and an encoding the daemon packs them. */
-static void a_daemon_that_takes_arenas_no_more(void **state)
+TEST(a_daemon_that_takes_arenas_no_more)
 {
     for (uint64_t ms = 0; ms < 120; ms++) {
         struct world world;
@@ -107,7 +107,7 @@ static void a_daemon_that_takes_arenas_no_more(void **state)
 /* Goal: a store that fails objects at different times does not fail the save: each is described
  * again, as often as it may be. Method: the seal of one object fails three times, then that of the
  * other, and the part is refused each time. */
-static void objects_that_fail_in_turn_are_described_again(void **state)
+TEST(objects_that_fail_in_turn_are_described_again)
 {
     enum { OBJECT_BYTES = 56 << 10 };
     static const struct store_fault_rule rules[] = {
@@ -135,7 +135,7 @@ static void objects_that_fail_in_turn_are_described_again(void **state)
 }
 
 /* Every rank was told "handed over", and no rank ever spoke to the server again. */
-static void ranks_gone_after_the_hand_over_cost_nothing(void **state)
+TEST(ranks_gone_after_the_hand_over_cost_nothing)
 {
     for (uint64_t seed = 1; seed <= 40; seed++) {
         struct world world;
@@ -161,7 +161,7 @@ enum { SMALL_ARENA = 16 << 10 }; /* less than a rank's state: saves go in waves 
 /* Under TRANSPORT_MEMFD (the world's) a save in waves is handed over although it has a base, which
  * the daemon cannot compare with then: all of it is stored again. By the socket nothing would be.
  */
-static void waves_with_a_base_are_handed_over(void **state)
+TEST(waves_with_a_base_are_handed_over)
 {
     struct world world;
     uint64_t stored[2] = {0, 0};
@@ -186,7 +186,7 @@ static void waves_with_a_base_are_handed_over(void **state)
 
 /* A dense encoding in waves needs the socket: with TRANSPORT_MEMFD that fails by name, saying what
  * to do; where any transport will do, it is saved. */
-static void dense_waves_are_refused_by_name(void **state)
+TEST(dense_waves_are_refused_by_name)
 {
     for (unsigned any = 0; any < 2; any++) {
         struct world world;
@@ -211,7 +211,7 @@ static void dense_waves_are_refused_by_name(void **state)
 }
 
 /* The same over a connection that passes no descriptors. */
-static void dense_without_descriptors_is_refused_by_name(void **state)
+TEST(dense_without_descriptors_is_refused_by_name)
 {
     struct world world;
     world_init_with(&world, 53, 1, &(struct world_options){.encoding = ENCODE_DENSEST});
@@ -243,7 +243,7 @@ static void save_one(struct world *world, uint64_t seed)
     world_ranks_restart(world);
 }
 
-static void what_is_restored_lands(void **state)
+TEST(what_is_restored_lands)
 {
     struct world world;
     save_one(&world, 0);
@@ -258,7 +258,7 @@ static void what_is_restored_lands(void **state)
 }
 
 /* What the daemon still writes then goes into memory that is not looked at any more. */
-static void a_cut_while_reads_land(void **state)
+TEST(a_cut_while_reads_land)
 {
     for (unsigned seed = 0; seed < 30; seed++) {
         struct world world;
@@ -296,7 +296,7 @@ static void do_nothing(struct work *work) { (void)work; }
  * particular nothing is asked while its requests are told, when there is no connection any more.
  * Method: the connections are cut after 0, 3, 6, ... events, until the restore ends before. Other
  * work is in front of the making of the landing, so that READs wait for it. */
-static void a_cut_at_any_event_of_a_restore(void **state)
+TEST(a_cut_at_any_event_of_a_restore)
 {
     bool ended = false;
     for (unsigned events = 0; !ended; events += 3) {
@@ -324,18 +324,3 @@ static void a_cut_at_any_event_of_a_restore(void **state)
         world_end(&world);
     }
 }
-
-static const struct CMUnitTest tests[] = {
-    cmocka_unit_test(memory_of_an_unknown_outcome_is_not_reused),
-    cmocka_unit_test(objects_that_fail_in_turn_are_described_again),
-    cmocka_unit_test(a_daemon_that_takes_arenas_no_more),
-    cmocka_unit_test(ranks_gone_after_the_hand_over_cost_nothing),
-    cmocka_unit_test(waves_with_a_base_are_handed_over),
-    cmocka_unit_test(dense_waves_are_refused_by_name),
-    cmocka_unit_test(dense_without_descriptors_is_refused_by_name),
-    cmocka_unit_test(what_is_restored_lands),
-    cmocka_unit_test(a_cut_while_reads_land),
-    cmocka_unit_test(a_cut_at_any_event_of_a_restore),
-};
-
-UNIT_TEST_MAIN(tests)

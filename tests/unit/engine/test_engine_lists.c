@@ -190,7 +190,7 @@ static void check_restore(struct bench *bench, uint32_t stored, uint8_t salt)
 static bool rank_1_staged(void *user) { return ((struct bench *)user)->world.ranks[1].staged; }
 
 /* The first save waits for the others' lists; later ones with the same list do not. */
-static void who_has_nothing_new_copies_at_once(void **state)
+TEST(who_has_nothing_new_copies_at_once)
 {
     struct bench bench;
     bench_begin(&bench, 1, ALL);
@@ -209,7 +209,7 @@ static void who_has_nothing_new_copies_at_once(void **state)
 }
 
 /* Lazily created optimizer state: rank 1 has none of the second layer, ever. */
-static void holders_write_what_only_they_hold(void **state)
+TEST(holders_write_what_only_they_hold)
 {
     static const uint32_t masks[] = {0x3ff, 0x0cf, 0x3ff};
     struct bench bench;
@@ -223,7 +223,7 @@ static void holders_write_what_only_they_hold(void **state)
 }
 
 /* What was agreed stays where it is; ranks 0 and 2 do not wait when rank 1's list grows. */
-static void additions_go_to_their_holders(void **state)
+TEST(additions_go_to_their_holders)
 {
     static const uint32_t before[] = {0x00f, 0x00f, 0x00f}, one[] = {0x00f, 0x0ff, 0x00f},
                           two[] = {0x10f, 0x1ff, 0x00f};
@@ -249,7 +249,7 @@ static void additions_go_to_their_holders(void **state)
 }
 
 /* Rank 1 was to write cells of layer.4, and no longer has it: others copied without asking. */
-static void a_loss_fails_the_save_by_name_and_the_next_agrees_anew(void **state)
+TEST(a_loss_fails_the_save_by_name_and_the_next_agrees_anew)
 {
     static const uint32_t after[] = {0x3ff, 0x3ef, 0x3ff};
     struct bench bench;
@@ -269,7 +269,7 @@ static void a_loss_fails_the_save_by_name_and_the_next_agrees_anew(void **state)
 }
 
 /* layer.1 is one small cell, which one rank writes: that another loses it harms nobody. */
-static void what_others_write_may_be_lost(void **state)
+TEST(what_others_write_may_be_lost)
 {
     struct bench bench;
     unsigned well = 0;
@@ -290,7 +290,7 @@ static void what_others_write_may_be_lost(void **state)
 }
 
 /* A restore begins anew: what a rank no longer registers after it fails no save. */
-static void a_restore_forgets_what_was_agreed(void **state)
+TEST(a_restore_forgets_what_was_agreed)
 {
     static const uint32_t after[] = {0x3ff, 0x3ef, 0x3ff};
     struct bench bench;
@@ -303,7 +303,7 @@ static void a_restore_forgets_what_was_agreed(void **state)
     bench_fini(&bench);
 }
 
-static void all_may_change_together(void **state)
+TEST(all_may_change_together)
 {
     static const uint32_t after[] = {0x125, 0x125, 0x125};
     struct bench bench;
@@ -316,7 +316,7 @@ static void all_may_change_together(void **state)
 }
 
 /* A rank that has nothing of a group at all is no reason to wait in vain. */
-static void a_member_may_hold_nothing(void **state)
+TEST(a_member_may_hold_nothing)
 {
     struct bench bench;
     bench_init(&bench, 7, RANKS);
@@ -334,7 +334,7 @@ static void a_member_may_hold_nothing(void **state)
 }
 
 /* Two ranks are far ahead of the third: they stop waiting, and the save is well all the same. */
-static void the_wait_for_the_verdict_is_bounded(void **state)
+TEST(the_wait_for_the_verdict_is_bounded)
 {
     struct bench bench;
     bench_begin(&bench, 8, ALL);
@@ -355,7 +355,7 @@ static void the_wait_for_the_verdict_is_bounded(void **state)
 
 /* Far apart, and with different lists: without a verdict the coverage finds what nobody wrote, and
  * after that the ranks wait longer for each other. */
-static void ranks_far_apart_agree_in_the_end(void **state)
+TEST(ranks_far_apart_agree_in_the_end)
 {
     static const uint32_t masks[] = {0x3ff, 0x3ef, 0x3ff};
     struct bench bench;
@@ -383,7 +383,7 @@ static void ranks_far_apart_agree_in_the_end(void **state)
 }
 
 /* The daemon dies while the ranks agree; the next one agrees anew. */
-static void a_restarted_daemon_agrees_anew(void **state)
+TEST(a_restarted_daemon_agrees_anew)
 {
     static const uint32_t masks[] = {0x3ff, 0x3cf, 0x30f};
     for (uint64_t after_ms = 0; after_ms < 60; after_ms += 3) {
@@ -400,7 +400,7 @@ static void a_restarted_daemon_agrees_anew(void **state)
 }
 
 /* Lists that grow in every way commit at once; after any loss the save after the next one does. */
-static void random_lists_are_saved_whole(void **state)
+TEST(random_lists_are_saved_whole)
 {
     for (uint64_t seed = 1; seed <= 12; seed++) {
         struct bench bench;
@@ -459,7 +459,7 @@ static void save_until_spread(struct bench *bench, const uint32_t *masks, uint64
 
 /* Goal: what only some ranks have new is saved, by its holders, though the others copied without
  * asking and are at another server. Method: any one of the ranks, and any two of them, grow. */
-static void additions_are_saved_where_ranks_are_spread(void **state)
+TEST(additions_are_saved_where_ranks_are_spread)
 {
     static const uint32_t before[] = {0x0ff, 0x0ff, 0x0ff};
     for (uint32_t who = 1; who < (1u << RANKS) - 1; who++) {
@@ -483,7 +483,7 @@ static void additions_are_saved_where_ranks_are_spread(void **state)
 
 /* A rank that is only late is looked for at the first server, too, then all go home; and the next
  * time that somebody is late they are more patient. */
-static void a_late_rank_costs_the_others_a_way(void **state)
+TEST(a_late_rank_costs_the_others_a_way)
 {
     struct bench bench;
     bench_init_with(&bench, 40, RANKS, &TWO_SERVERS);
@@ -502,7 +502,7 @@ static void a_late_rank_costs_the_others_a_way(void **state)
 
 /* A rank that loses its connection while it waits for the verdict comes to the next server, where
  * no verdict is given. It goes back, and nobody waits for it until the deadline. */
-static void a_rank_that_is_thrown_out_comes_back_to_the_meeting(void **state)
+TEST(a_rank_that_is_thrown_out_comes_back_to_the_meeting)
 {
     struct bench bench;
     bench_init_with(&bench, 41, RANKS, &TWO_SERVERS);
@@ -535,7 +535,7 @@ static void save_flipped(struct bench *bench, uint64_t step, uint32_t rank, unsi
     world_await_saves(&bench->world, 70000);
 }
 
-static void one_flipped_bit_fails_the_save_by_tensor_and_rank(void **state)
+TEST(one_flipped_bit_fails_the_save_by_tensor_and_rank)
 {
     struct bench bench;
     bench_begin(&bench, 21, ALL);
@@ -557,7 +557,7 @@ static void one_flipped_bit_fails_the_save_by_tensor_and_rank(void **state)
     bench_fini(&bench);
 }
 
-static void with_warn_the_save_is_committed_and_says_so(void **state)
+TEST(with_warn_the_save_is_committed_and_says_so)
 {
     struct bench bench;
     bench_begin(&bench, 22, ALL);
@@ -575,7 +575,7 @@ static void with_warn_the_save_is_committed_and_says_so(void **state)
     bench_fini(&bench);
 }
 
-static void a_rank_that_does_not_check_is_named(void **state)
+TEST(a_rank_that_does_not_check_is_named)
 {
     struct bench bench;
     bench_begin(&bench, 23, ALL);
@@ -592,7 +592,7 @@ static void a_rank_that_does_not_check_is_named(void **state)
 
 /* The daemon dies while replicas are compared, at a moment when some ranks have their answer, or
  * have sealed, and others have not: the next one is told anew by all. */
-static void comparing_survives_a_restart(void **state)
+TEST(comparing_survives_a_restart)
 {
     for (uint64_t seed = 0; seed < 3; seed++) {
         for (uint64_t after_ms = 0; after_ms < 60; after_ms += 2) {
@@ -611,7 +611,7 @@ static void comparing_survives_a_restart(void **state)
 
 /* Rank 2 says nothing for half of the save's time, as one at another server does: with FAIL the
  * save fails by name, with WARN it goes on and says so. */
-static void a_comparison_that_cannot_come_is_bounded(void **state)
+TEST(a_comparison_that_cannot_come_is_bounded)
 {
     for (uint32_t check = CHECK_WARN; check <= CHECK_FAIL; check++) {
         struct bench bench;
@@ -655,7 +655,7 @@ struct xxh3_stream *__wrap_xxh3_stream_new(void)
 
 /* A rank that has no memory for its digests says so, and sends none: equal replicas are never said
  * to differ. */
-static void memory_that_is_short_is_no_difference(void **state)
+TEST(memory_that_is_short_is_no_difference)
 {
     unsigned uncompared = 0;
     for (unsigned n = 1;; n++) {
@@ -702,7 +702,7 @@ WRAP(agree_compared, compared_status)
 
 /* Goal: a rank whose lists the server cannot give decides as if no verdict had come, and says so:
  * with verdicts but no lists it would leave out what it holds. The next save agrees. */
-static void lists_that_do_not_come_are_no_verdict(void **state)
+TEST(lists_that_do_not_come_are_no_verdict)
 {
     static const uint32_t masks[] = {EVERY_TENSOR, EVERY_TENSOR & ~0x11u, EVERY_TENSOR};
     struct bench bench;
@@ -721,7 +721,7 @@ static void lists_that_do_not_come_are_no_verdict(void **state)
 
 /* Goal: replicas that the server did not compare, because the save is over for it, are not said to
  * be equal. */
-static void an_ended_comparison_is_not_equality(void **state)
+TEST(an_ended_comparison_is_not_equality)
 {
     for (uint32_t check = CHECK_WARN; check <= CHECK_FAIL; check++) {
         struct bench bench;
@@ -739,31 +739,3 @@ static void an_ended_comparison_is_not_equality(void **state)
         bench_fini(&bench);
     }
 }
-
-static const struct CMUnitTest tests[] = {
-    cmocka_unit_test(who_has_nothing_new_copies_at_once),
-    cmocka_unit_test(holders_write_what_only_they_hold),
-    cmocka_unit_test(additions_go_to_their_holders),
-    cmocka_unit_test(a_loss_fails_the_save_by_name_and_the_next_agrees_anew),
-    cmocka_unit_test(what_others_write_may_be_lost),
-    cmocka_unit_test(a_restore_forgets_what_was_agreed),
-    cmocka_unit_test(all_may_change_together),
-    cmocka_unit_test(a_member_may_hold_nothing),
-    cmocka_unit_test(the_wait_for_the_verdict_is_bounded),
-    cmocka_unit_test(ranks_far_apart_agree_in_the_end),
-    cmocka_unit_test(a_restarted_daemon_agrees_anew),
-    cmocka_unit_test(random_lists_are_saved_whole),
-    cmocka_unit_test(additions_are_saved_where_ranks_are_spread),
-    cmocka_unit_test(a_late_rank_costs_the_others_a_way),
-    cmocka_unit_test(a_rank_that_is_thrown_out_comes_back_to_the_meeting),
-    cmocka_unit_test(one_flipped_bit_fails_the_save_by_tensor_and_rank),
-    cmocka_unit_test(with_warn_the_save_is_committed_and_says_so),
-    cmocka_unit_test(a_rank_that_does_not_check_is_named),
-    cmocka_unit_test(comparing_survives_a_restart),
-    cmocka_unit_test(a_comparison_that_cannot_come_is_bounded),
-    cmocka_unit_test(memory_that_is_short_is_no_difference),
-    cmocka_unit_test(lists_that_do_not_come_are_no_verdict),
-    cmocka_unit_test(an_ended_comparison_is_not_equality),
-};
-
-UNIT_TEST_MAIN(tests)

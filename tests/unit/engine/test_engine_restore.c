@@ -11,7 +11,7 @@
 #include "support/unit_test.h"
 #include "wire/negotiate.h"
 
-static void an_empty_run_is_proven_empty(void **state)
+TEST(an_empty_run_is_proven_empty)
 {
     struct world world;
     world_begin(&world, 1, 2);
@@ -24,7 +24,7 @@ static void an_empty_run_is_proven_empty(void **state)
     world_end(&world);
 }
 
-static void an_unknown_step_is_named(void **state)
+TEST(an_unknown_step_is_named)
 {
     struct world world;
     world_begin(&world, 2, 2);
@@ -71,7 +71,7 @@ static void register_one(struct world *world, const char *name, uint32_t dtype, 
                      0);
 }
 
-static void what_does_not_fit_is_named(void **state)
+TEST(what_does_not_fit_is_named)
 {
     static const struct {
         const char *name;
@@ -105,7 +105,7 @@ static void what_does_not_fit_is_named(void **state)
 
 /* Goal: `only` restores what matches a pattern and touches nothing else; a pattern that means
  * nothing is named. */
-static void a_part_is_restored_by_pattern(void **state)
+TEST(a_part_is_restored_by_pattern)
 {
     static const char *const weight[] = {"*.weight", "config"}, *const typo[] = {"model.weigth"};
     struct world world;
@@ -184,7 +184,7 @@ static void flip_submit(struct store *store, struct store_req *req)
     real_ops->submit(store, req);
 }
 
-static void damage_moves_all_ranks_to_an_older_one(void **state)
+TEST(damage_moves_all_ranks_to_an_older_one)
 {
     struct world world;
     world_init(&world, 4, 2);
@@ -220,7 +220,7 @@ static void damage_moves_all_ranks_to_an_older_one(void **state)
     world_end(&world);
 }
 
-static void a_rank_that_does_not_restore_is_named(void **state)
+TEST(a_rank_that_does_not_restore_is_named)
 {
     struct world world;
     world_begin(&world, 5, 2);
@@ -234,7 +234,7 @@ static void a_rank_that_does_not_restore_is_named(void **state)
     world_end(&world);
 }
 
-static void close_ends_restores_at_once(void **state)
+TEST(close_ends_restores_at_once)
 {
     for (uint64_t ms = 0; ms < 80; ms += 4) {
         struct world world;
@@ -250,7 +250,7 @@ static void close_ends_restores_at_once(void **state)
 
 /* --- requests and login ---------------------------------------------------------- */
 
-static void requests_are_answered_over_a_lost_connection(void **state)
+TEST(requests_are_answered_over_a_lost_connection)
 {
     struct world world;
     struct caller caller = {
@@ -290,7 +290,7 @@ void *__wrap_calloc(size_t count, size_t bytes)
 
 /* Goal: without memory to begin with, a request, a restore and a save end with NO_MEMORY, not the
  * handle; and the next ones work. */
-static void short_of_memory_ends_the_operation_only(void **state)
+TEST(short_of_memory_ends_the_operation_only)
 {
     struct world world;
     struct caller caller = {
@@ -320,7 +320,7 @@ static void short_of_memory_ends_the_operation_only(void **state)
 }
 #endif
 
-static void an_older_server_is_not_asked_what_it_does_not_know(void **state)
+TEST(an_older_server_is_not_asked_what_it_does_not_know)
 {
     struct world world;
     struct caller caller = {.call = {.request = {.type = MSG_LIST, .u.list = {.limit = 10}},
@@ -384,7 +384,7 @@ static struct login try_login(struct world *world, const char *url, uint32_t ran
     return login;
 }
 
-static void refused_logins_say_why(void **state)
+TEST(refused_logins_say_why)
 {
     struct world world;
     world_begin(&world, 7, 2);
@@ -399,23 +399,3 @@ static void refused_logins_say_why(void **state)
 }
 
 #endif
-
-static const struct CMUnitTest tests[] = {
-    cmocka_unit_test(an_empty_run_is_proven_empty),
-    cmocka_unit_test(an_unknown_step_is_named),
-    cmocka_unit_test(what_does_not_fit_is_named),
-    cmocka_unit_test(a_part_is_restored_by_pattern),
-    cmocka_unit_test(damage_moves_all_ranks_to_an_older_one),
-    cmocka_unit_test(a_rank_that_does_not_restore_is_named),
-    cmocka_unit_test(close_ends_restores_at_once),
-    cmocka_unit_test(requests_are_answered_over_a_lost_connection),
-#ifndef WORLD_LOCAL
-    cmocka_unit_test(short_of_memory_ends_the_operation_only),
-#endif
-    cmocka_unit_test(an_older_server_is_not_asked_what_it_does_not_know),
-#ifndef WORLD_LOCAL
-    cmocka_unit_test(refused_logins_say_why),
-#endif
-};
-
-UNIT_TEST_MAIN(tests)

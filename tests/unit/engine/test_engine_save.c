@@ -12,7 +12,7 @@
 
 /* Goal: the arena is there before the first save, a save that comes while it is being made waits
  * for it, and closing meanwhile leaves nothing behind. */
-static void the_arena_is_made_ahead(void **state)
+TEST(the_arena_is_made_ahead)
 {
     struct world world;
     world_begin(&world, 31, 2);
@@ -43,7 +43,7 @@ static void the_arena_is_made_ahead(void **state)
 #ifndef WORLD_LOCAL /* the bytes go through a socket */
 /* Goal: over a socket, what lies in the arena is sent from there without being copied first, also
  * after the connection was cut; what is encoded lies elsewhere, and is not. */
-static void a_save_is_sent_from_the_arena(void **state)
+TEST(a_save_is_sent_from_the_arena)
 {
     uint64_t from_files[2] = {0}, plain_bytes = 0;
     for (uint64_t seed = 1; seed <= 4; seed++) {
@@ -71,7 +71,7 @@ static void a_save_is_sent_from_the_arena(void **state)
 #endif
 
 /* Goal: what is saved by 1 to 3 ranks is restored by a new attempt of them, bit for bit. */
-static void a_save_commits_and_restores(void **state)
+TEST(a_save_commits_and_restores)
 {
     for (uint32_t size = 1; size <= 3; size++) {
         struct world world;
@@ -92,7 +92,7 @@ static void cut_all(void *user) { (void)sim_cut(((struct world *)user)->sim, NUL
 
 /* Goal: a save goes on over lost connections. Method: cut all connections at random moments, many
  * seeds. */
-static void cut_connections_are_resumed(void **state)
+TEST(cut_connections_are_resumed)
 {
     for (uint64_t seed = 1; seed <= 60; seed++) {
         struct world world;
@@ -113,7 +113,7 @@ static void cut_connections_are_resumed(void **state)
 
 /* Goal: a daemon that dies and comes back does not fail a save. Method: kill it at a random moment.
  */
-static void a_killed_daemon_is_survived(void **state)
+TEST(a_killed_daemon_is_survived)
 {
     for (uint64_t seed = 1; seed <= 60; seed++) {
         struct world world;
@@ -129,7 +129,7 @@ static void a_killed_daemon_is_survived(void **state)
 }
 
 /* Goal: an object of which nobody knows whether it was stored is sent again, under another name. */
-static void an_object_of_unknown_outcome_is_sent_again(void **state)
+TEST(an_object_of_unknown_outcome_is_sent_again)
 {
     for (unsigned lost = 0; lost < 2; lost++) {
         struct world world;
@@ -147,7 +147,7 @@ static void an_object_of_unknown_outcome_is_sent_again(void **state)
 }
 
 /* Goal: no rank hangs, and the error names the rank that did not come (I7). */
-static void a_missing_rank_is_named(void **state)
+TEST(a_missing_rank_is_named)
 {
     struct world world;
     world_begin(&world, 3, 3);
@@ -167,7 +167,7 @@ static void a_missing_rank_is_named(void **state)
 
 /* Goal: a rank that dies in the middle of a save is named after the grace, long before the save's
  * deadline; one that only loses its connection is not missed. */
-static void a_rank_that_dies_is_named_after_the_grace(void **state)
+TEST(a_rank_that_dies_is_named_after_the_grace)
 {
     struct world world;
     world_init(&world, 31, 3);
@@ -197,7 +197,7 @@ static void a_rank_that_dies_is_named_after_the_grace(void **state)
 /* Goal: the grace outlives the daemon. The rank dies with it, or while it is away, and the next one
  * ends the save after the grace all the same; those that come back in time are not missed, nor are
  * ranks of an attempt that begins. */
-static void a_rank_that_is_gone_is_missed_by_the_next_daemon(void **state)
+TEST(a_rank_that_is_gone_is_missed_by_the_next_daemon)
 {
     struct world world;
     world_init(&world, 32, 3);
@@ -231,7 +231,7 @@ static void a_rank_that_is_gone_is_missed_by_the_next_daemon(void **state)
 
 /* Goal: a daemon that has just begun misses nobody that comes back, nor who has not come yet at
  * all. */
-static void a_new_daemon_misses_nobody_that_comes(void **state)
+TEST(a_new_daemon_misses_nobody_that_comes)
 {
     struct world world;
     world_init(&world, 33, 3);
@@ -252,7 +252,7 @@ static void a_new_daemon_misses_nobody_that_comes(void **state)
     world_end(&world);
 }
 
-static void a_rank_without_rank_0_ends_too(void **state)
+TEST(a_rank_without_rank_0_ends_too)
 {
     struct world world;
     world_begin(&world, 4, 2);
@@ -263,7 +263,7 @@ static void a_rank_without_rank_0_ends_too(void **state)
     world_end(&world);
 }
 
-static void an_aborted_save_tells_and_the_step_can_be_saved_again(void **state)
+TEST(an_aborted_save_tells_and_the_step_can_be_saved_again)
 {
     struct world world;
     world_begin(&world, 5, 1);
@@ -283,7 +283,7 @@ static bool is_saved_1(void *user) { return ((struct world *)user)->ranks[1].sav
 
 /* A rank saves a step again whose part it has sealed before. The step can be committed as soon as
  * the other rank comes, so an end without the server's word is no failure. */
-static void a_step_that_was_sealed_before_has_no_certain_failure(void **state)
+TEST(a_step_that_was_sealed_before_has_no_certain_failure)
 {
     struct world world;
     world_begin(&world, 11, 2);
@@ -307,7 +307,7 @@ static void a_step_that_was_sealed_before_has_no_certain_failure(void **state)
 }
 
 /* Goal: close ends what is in flight without waiting for the network, at any moment. */
-static void close_ends_saves_at_once(void **state)
+TEST(close_ends_saves_at_once)
 {
     for (uint64_t ms = 0; ms < 60; ms += 3) {
         struct world world;
@@ -328,7 +328,7 @@ static void close_ends_saves_at_once(void **state)
 }
 
 /* Goal: with the server gone for good, the deadline still holds. */
-static void an_unreachable_server_ends_by_the_deadline(void **state)
+TEST(an_unreachable_server_ends_by_the_deadline)
 {
     struct world world;
     world_begin(&world, 6, 1);
@@ -344,25 +344,3 @@ static void an_unreachable_server_ends_by_the_deadline(void **state)
     world_save_well(&world, 2, 2);
     world_end(&world);
 }
-
-static const struct CMUnitTest tests[] = {
-#ifndef WORLD_LOCAL
-    cmocka_unit_test(a_save_is_sent_from_the_arena),
-#endif
-    cmocka_unit_test(a_save_commits_and_restores),
-    cmocka_unit_test(the_arena_is_made_ahead),
-    cmocka_unit_test(cut_connections_are_resumed),
-    cmocka_unit_test(a_killed_daemon_is_survived),
-    cmocka_unit_test(an_object_of_unknown_outcome_is_sent_again),
-    cmocka_unit_test(a_missing_rank_is_named),
-    cmocka_unit_test(a_rank_that_dies_is_named_after_the_grace),
-    cmocka_unit_test(a_rank_that_is_gone_is_missed_by_the_next_daemon),
-    cmocka_unit_test(a_new_daemon_misses_nobody_that_comes),
-    cmocka_unit_test(a_rank_without_rank_0_ends_too),
-    cmocka_unit_test(an_aborted_save_tells_and_the_step_can_be_saved_again),
-    cmocka_unit_test(a_step_that_was_sealed_before_has_no_certain_failure),
-    cmocka_unit_test(close_ends_saves_at_once),
-    cmocka_unit_test(an_unreachable_server_ends_by_the_deadline),
-};
-
-UNIT_TEST_MAIN(tests)

@@ -41,7 +41,7 @@ static bool somebody_came(void *user) { return ((struct other *)user)->came > 0;
 /* Goal: a save that a stopping server refuses goes to another one at once, not when the server has
  * gone at last. Method: rank 0's unfinished save keeps the server in its grace, with all
  * connections open; rank 1's next save is refused. */
-static void a_save_leaves_a_server_that_stops(void **state)
+TEST(a_save_leaves_a_server_that_stops)
 {
     struct world world;
     struct other other;
@@ -187,7 +187,7 @@ static void stopping_end(struct stopping *stopping, struct world *world)
 
 /* Goal: what a stopping server refuses is asked of another one of the URL, within the 5 s that a
  * fail-over may take, though the server goes on answering. */
-static void a_call_leaves_a_server_that_stops(void **state)
+TEST(a_call_leaves_a_server_that_stops)
 {
     struct world world;
     struct stopping stopping;
@@ -215,7 +215,7 @@ static void a_call_leaves_a_server_that_stops(void **state)
 }
 
 /* Goal: a restore, whose questions are calls, leaves it as well. */
-static void a_restore_leaves_a_server_that_stops(void **state)
+TEST(a_restore_leaves_a_server_that_stops)
 {
     struct world world;
     struct stopping stopping;
@@ -275,7 +275,7 @@ static bool is_no_answer(struct stopping *stopping, struct world *world, uint32_
 
 /* Goal: whatever well-formed message comes in place of a reply, no call takes it for one. Method:
  * each request gets each message, but for those that are about the connection itself. */
-static void no_other_message_is_a_reply(void **state)
+TEST(no_other_message_is_a_reply)
 {
     static const uint32_t requests[][2] = {
 #define REPLY(ASK, NAME) {MSG_##ASK, MSG_##NAME},
@@ -310,7 +310,7 @@ static void no_other_message_is_a_reply(void **state)
  * server may have committed the first one. Method: the first server publishes the part and cannot
  * enter its seal; the rank goes to the next one, which cannot read what is durable: so all is sent
  * again under other sequences, and the part that lies there already is committed. */
-static void a_part_made_again_is_no_base(void **state)
+TEST(a_part_made_again_is_no_base)
 {
     struct world world;
     struct store_fault_rule held = {.kind = FAULT_HOLD, .op = STORE_RECORD_UPDATE, .skip = 1};
@@ -341,11 +341,3 @@ static void a_part_made_again_is_no_base(void **state)
     assert_true(world.ranks[0].save.stored_bytes < 100); /* no tensor: all was committed */
     world_end(&world);
 }
-
-static const struct CMUnitTest tests[] = {cmocka_unit_test(a_part_made_again_is_no_base),
-                                          cmocka_unit_test(a_save_leaves_a_server_that_stops),
-                                          cmocka_unit_test(a_call_leaves_a_server_that_stops),
-                                          cmocka_unit_test(no_other_message_is_a_reply),
-                                          cmocka_unit_test(a_restore_leaves_a_server_that_stops)};
-
-UNIT_TEST_MAIN(tests)

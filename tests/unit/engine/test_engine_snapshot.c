@@ -157,12 +157,12 @@ static void n_saves_are_in_flight(unsigned n)
     world_end(&world);
 }
 
-static void two_saves_are_in_flight(void **state) { n_saves_are_in_flight(2); }
+TEST(two_saves_are_in_flight) { n_saves_are_in_flight(2); }
 
-static void three_saves_are_in_flight(void **state) { n_saves_are_in_flight(3); }
+TEST(three_saves_are_in_flight) { n_saves_are_in_flight(3); }
 
 /* Goal: by default the one that finds no room waits for it, and then goes on. */
-static void without_room_a_save_waits(void **state)
+TEST(without_room_a_save_waits)
 {
     struct world world;
     struct flight flights[3] = {
@@ -247,7 +247,7 @@ static void all_end_alike(unsigned full, enum when_full policy, int code, bool k
     world_end(&world);
 }
 
-static void a_skip_is_the_same_on_all_ranks(void **state)
+TEST(a_skip_is_the_same_on_all_ranks)
 {
     for (unsigned full = 0; full < 3; full++) {
         all_end_alike(full, WHEN_FULL_SKIP, CAIRN_E_SKIPPED, false);
@@ -255,7 +255,7 @@ static void a_skip_is_the_same_on_all_ranks(void **state)
     }
 }
 
-static void a_refusal_is_the_same_on_all_ranks(void **state)
+TEST(a_refusal_is_the_same_on_all_ranks)
 {
     for (unsigned full = 0; full < 3; full++) {
         all_end_alike(full, WHEN_FULL_FAIL, CAIRN_E_BUSY, false);
@@ -297,7 +297,7 @@ static void own_refusal(unsigned who, bool known)
     world_end(&world);
 }
 
-static void a_callers_refusal_is_the_same_on_all_ranks(void **state)
+TEST(a_callers_refusal_is_the_same_on_all_ranks)
 {
     for (unsigned who = 0; who < 3; who++) {
         own_refusal(who, false);
@@ -306,7 +306,7 @@ static void a_callers_refusal_is_the_same_on_all_ranks(void **state)
 }
 
 /* Goal: a rank alone skips without a word to the server, and names what is in flight. */
-static void a_rank_alone_skips_at_once(void **state)
+TEST(a_rank_alone_skips_at_once)
 {
     struct world world;
     struct flight flights[2] = {{.save.deadline_ms = 600000}, {.save.when_full = WHEN_FULL_SKIP}};
@@ -390,14 +390,14 @@ static void without_a_server_saves_are_skipped(uint32_t size, bool is_killed, bo
     world_end(&world);
 }
 
-static void saves_are_skipped_while_the_server_is_dead(void **state)
+TEST(saves_are_skipped_while_the_server_is_dead)
 {
     without_a_server_saves_are_skipped(1, true, false);
     without_a_server_saves_are_skipped(2, true, false);
     without_a_server_saves_are_skipped(2, true, true);
 }
 
-static void saves_are_skipped_while_the_server_is_silent(void **state)
+TEST(saves_are_skipped_while_the_server_is_silent)
 {
     without_a_server_saves_are_skipped(1, false, false);
     without_a_server_saves_are_skipped(2, false, true);
@@ -411,7 +411,7 @@ static void cut_off(struct world *world, unsigned rank, bool is_cut)
 
 /* Goal: one rank has no way to the server. It skips, the other one does not wait for it for long,
  * and both end alike. */
-static void a_rank_that_is_cut_off_holds_up_nobody(void **state)
+TEST(a_rank_that_is_cut_off_holds_up_nobody)
 {
     struct world world;
     struct flight flights[4][2] = {0};
@@ -462,14 +462,14 @@ static void many_skips_are_told(unsigned who)
     world_end(&world);
 }
 
-static void a_skipped_save_is_told_however_many_follow(void **state)
+TEST(a_skipped_save_is_told_however_many_follow)
 {
     many_skips_are_told(1);
     many_skips_are_told(0);
 }
 
 /* Goal: closing forgets what is to be told. */
-static void what_is_untold_ends_with_the_engine(void **state)
+TEST(what_is_untold_ends_with_the_engine)
 {
     struct world world;
     static struct flight flights[40][2];
@@ -483,7 +483,7 @@ static void what_is_untold_ends_with_the_engine(void **state)
 }
 
 /* Goal: an outage holds up the training once, though this rank's own connection comes and goes. */
-static void an_outage_holds_up_once(void **state)
+TEST(an_outage_holds_up_once)
 {
     struct world world;
     struct flight flights[8][2] = {0};
@@ -511,7 +511,7 @@ static void an_outage_holds_up_once(void **state)
 }
 
 /* Goal: a save that is larger than its arena does not wait for the server with half a copy. */
-static void a_save_in_waves_is_skipped_too(void **state)
+TEST(a_save_in_waves_is_skipped_too)
 {
     struct world world;
     struct flight flights[2][2] = {0};
@@ -534,7 +534,7 @@ static void a_save_in_waves_is_skipped_too(void **state)
 }
 
 /* Goal: the deadline of a save that was kept for the server ends it as skipped, not as failed. */
-static void a_kept_save_ends_as_skipped(void **state)
+TEST(a_kept_save_ends_as_skipped)
 {
     struct world world;
     struct flight flight = {.save.deadline_ms = 3000};
@@ -551,7 +551,7 @@ static void a_kept_save_ends_as_skipped(void **state)
 
 /* Goal: with WHEN_DOWN_TRAIN ranks begin without a server, a restore fails by name, and saves go
  * when the server has come. */
-static void ranks_begin_without_a_server(void **state)
+TEST(ranks_begin_without_a_server)
 {
     struct world world;
     struct flight flights[2][2] = {0};
@@ -580,7 +580,7 @@ enum { STATE_BYTES = 92 << 10, EIGHTH = STATE_BYTES / 8 };
 
 /* Goal: an arena of an eighth of the state holds the save, whatever happens to the daemon, and
  * never grows. Method: kill the daemon at a random moment, many seeds. */
-static void waves_survive_a_killed_daemon(void **state)
+TEST(waves_survive_a_killed_daemon)
 {
     for (uint64_t seed = 1; seed <= 60; seed++) {
         struct world world;
@@ -610,7 +610,7 @@ static void cut_all(void *user) { (void)sim_cut(((struct world *)user)->sim, NUL
 
 /* Goal: reconnects in the middle of waves, with a second save behind; nothing is sent that is not
  * in the arena any more. */
-static void waves_survive_cut_connections(void **state)
+TEST(waves_survive_cut_connections)
 {
     for (uint64_t seed = 1; seed <= 40; seed++) {
         struct world world;
@@ -633,7 +633,7 @@ static void waves_survive_cut_connections(void **state)
 }
 
 /* Goal: aborting and closing at any moment of a save in waves leaves nothing behind. */
-static void waves_end_at_any_moment(void **state)
+TEST(waves_end_at_any_moment)
 {
     for (uint64_t ms = 0; ms < 90; ms += 3) {
         struct world world;
@@ -654,7 +654,7 @@ static void waves_end_at_any_moment(void **state)
 }
 
 /* Goal: an arena that cannot even hold two payloads is refused, and the text says what would do. */
-static void an_arena_without_room_for_two_payloads_is_too_small(void **state)
+TEST(an_arena_without_room_for_two_payloads_is_too_small)
 {
     struct world world;
     struct flight flight = {0};
@@ -671,7 +671,7 @@ static void an_arena_without_room_for_two_payloads_is_too_small(void **state)
 
 /* Goal: a lazy save lets its caller go before the copy is made; eager tensors are copied by then,
  * and may change. Method: the eager tensor is overwritten at on_released. */
-static void eager_tensors_are_copied_before_the_release(void **state)
+TEST(eager_tensors_are_copied_before_the_release)
 {
     for (uint64_t seed = 1; seed <= 10; seed++) {
         struct world world;
@@ -696,7 +696,7 @@ static void eager_tensors_are_copied_before_the_release(void **state)
 
 /* Goal: without eager tensors the caller goes on before anything was laid out or copied, and
  * somebody who waits hurries the copy. */
-static void a_lazy_save_returns_before_it_copies(void **state)
+TEST(a_lazy_save_returns_before_it_copies)
 {
     struct world world;
     struct flight flight = {.save = {.lazy = true}, .fill_when_staged = 0xee};
@@ -719,7 +719,7 @@ static void a_lazy_save_returns_before_it_copies(void **state)
 /* Goal: state that changes before STAGED fails the save by the name of a tensor, and what does not
  * change passes. Method: one byte (full) or all of a tensor (sampled) is changed after the release.
  */
-static void changed_state_is_detected(void **state)
+TEST(changed_state_is_detected)
 {
     for (unsigned kind = WATCH_SAMPLED; kind <= WATCH_FULL; kind++) {
         for (unsigned change = 0; change < 2; change++) {
@@ -753,7 +753,7 @@ static void changed_state_is_detected(void **state)
 
 /* Goal: the samples see a change all over a large run of bytes, and a digest is the same for the
  * same bytes. */
-static void samples_see_what_an_optimizer_does(void **state)
+TEST(samples_see_what_an_optimizer_does)
 {
     static uint8_t bytes[(4 << 20) + 100];
     const size_t sizes[] = {1, 64, 4096, 4097, 65536, 70000, 1 << 20, sizeof bytes};
@@ -769,32 +769,3 @@ static void samples_see_what_an_optimizer_does(void **state)
         assert_true(before != watch_digest(WATCH_SAMPLED, sizes[i], bytes));
     }
 }
-
-static const struct CMUnitTest tests[] = {
-    cmocka_unit_test(two_saves_are_in_flight),
-    cmocka_unit_test(three_saves_are_in_flight),
-    cmocka_unit_test(without_room_a_save_waits),
-    cmocka_unit_test(a_skip_is_the_same_on_all_ranks),
-    cmocka_unit_test(a_refusal_is_the_same_on_all_ranks),
-    cmocka_unit_test(a_callers_refusal_is_the_same_on_all_ranks),
-    cmocka_unit_test(a_rank_alone_skips_at_once),
-    cmocka_unit_test(saves_are_skipped_while_the_server_is_dead),
-    cmocka_unit_test(saves_are_skipped_while_the_server_is_silent),
-    cmocka_unit_test(a_rank_that_is_cut_off_holds_up_nobody),
-    cmocka_unit_test(a_skipped_save_is_told_however_many_follow),
-    cmocka_unit_test(what_is_untold_ends_with_the_engine),
-    cmocka_unit_test(an_outage_holds_up_once),
-    cmocka_unit_test(a_save_in_waves_is_skipped_too),
-    cmocka_unit_test(a_kept_save_ends_as_skipped),
-    cmocka_unit_test(ranks_begin_without_a_server),
-    cmocka_unit_test(waves_survive_a_killed_daemon),
-    cmocka_unit_test(waves_survive_cut_connections),
-    cmocka_unit_test(waves_end_at_any_moment),
-    cmocka_unit_test(an_arena_without_room_for_two_payloads_is_too_small),
-    cmocka_unit_test(eager_tensors_are_copied_before_the_release),
-    cmocka_unit_test(a_lazy_save_returns_before_it_copies),
-    cmocka_unit_test(changed_state_is_detected),
-    cmocka_unit_test(samples_see_what_an_optimizer_does),
-};
-
-UNIT_TEST_MAIN(tests)

@@ -250,7 +250,7 @@ static void run_case(uint64_t seed)
     scratch_fini(&scratch);
 }
 
-static void parts_of_all_ranks_cover_everything_once(void **state)
+TEST(parts_of_all_ranks_cover_everything_once)
 {
     for (uint64_t seed = 1; seed <= 150; seed++) {
         run_case(seed);
@@ -259,7 +259,7 @@ static void parts_of_all_ranks_cover_everything_once(void **state)
 
 /* Goal: large chunks keep their own payload; objects are cut. Method: one tensor of many 128 KiB
  * chunks. */
-static void large_chunks_are_not_packed(void **state)
+TEST(large_chunks_are_not_packed)
 {
     enum { BIG = 128 << 10, COUNT = 10 };
     uint8_t *data = malloc(BIG * COUNT);
@@ -289,10 +289,3 @@ static void large_chunks_are_not_packed(void **state)
     registered_unref(set);
     free(data);
 }
-
-static const struct CMUnitTest tests[] = {
-    cmocka_unit_test(parts_of_all_ranks_cover_everything_once),
-    cmocka_unit_test(large_chunks_are_not_packed),
-};
-
-UNIT_TEST_MAIN(tests)

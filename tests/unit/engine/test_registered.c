@@ -50,7 +50,7 @@ static void expect_invalid(const struct registered_tensor *tensor, const char *w
     }
 }
 
-static void broken_tensors_are_refused_by_name(void **state)
+TEST(broken_tensors_are_refused_by_name)
 {
     struct registered_box box = good_box();
     struct registered_tensor tensor = good_tensor(&box), bad = tensor;
@@ -81,7 +81,7 @@ static void broken_tensors_are_refused_by_name(void **state)
     expect_invalid(&tensor, "NULL");
 }
 
-static void memory_that_overlaps_itself_is_refused(void **state)
+TEST(memory_that_overlaps_itself_is_refused)
 {
     struct registered_box box = good_box();
     struct registered_tensor tensor = good_tensor(&box);
@@ -94,7 +94,7 @@ static void memory_that_overlaps_itself_is_refused(void **state)
     expect_invalid(&tensor, "too large");
 }
 
-static void strides_without_holes_are_contiguous(void **state)
+TEST(strides_without_holes_are_contiguous)
 {
     struct registered_box box = good_box();
     struct registered_tensor tensor = good_tensor(&box);
@@ -110,7 +110,7 @@ static void strides_without_holes_are_contiguous(void **state)
     registered_unref(set);
 }
 
-static void lists_are_sorted_and_copied(void **state)
+TEST(lists_are_sorted_and_copied)
 {
     struct registered_box box = good_box();
     struct registered_tensor tensors[3] = {good_tensor(&box), good_tensor(&box), good_tensor(&box)};
@@ -147,7 +147,7 @@ static void lists_are_sorted_and_copied(void **state)
 
 /* Goal: a set with other blobs has the tensors of the one before, also when that one is gone, and
  * does not keep every set that ever was. */
-static void other_blobs_keep_the_tensors(void **state)
+TEST(other_blobs_keep_the_tensors)
 {
     struct registered_box box = good_box();
     struct registered_tensor tensor = good_tensor(&box);
@@ -178,13 +178,3 @@ static void other_blobs_keep_the_tensors(void **state)
     assert_string_equal(set->tensors[0].name, "w");
     registered_unref(set);
 }
-
-static const struct CMUnitTest tests[] = {
-    cmocka_unit_test(broken_tensors_are_refused_by_name),
-    cmocka_unit_test(memory_that_overlaps_itself_is_refused),
-    cmocka_unit_test(strides_without_holes_are_contiguous),
-    cmocka_unit_test(lists_are_sorted_and_copied),
-    cmocka_unit_test(other_blobs_keep_the_tensors),
-};
-
-UNIT_TEST_MAIN(tests)

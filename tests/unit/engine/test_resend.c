@@ -187,7 +187,7 @@ static void run_cut(struct world *world, const struct run_name *run, const struc
     end(world);
 }
 
-static void nothing_durable_is_sent_again(void **state)
+TEST(nothing_durable_is_sent_again)
 {
     struct world *world = malloc(sizeof *world);
     struct course whole;
@@ -202,7 +202,3 @@ static void nothing_durable_is_sent_again(void **state)
     }
     free(world);
 }
-
-static const struct CMUnitTest tests[] = {cmocka_unit_test(nothing_durable_is_sent_again)};
-
-UNIT_TEST_MAIN(tests)

@@ -375,7 +375,7 @@ static void run_seed(uint64_t seed)
     free(world);
 }
 
-static void any_world_restores_what_any_world_saved(void **state)
+TEST(any_world_restores_what_any_world_saved)
 {
     log_setup(LOG_ERROR, LOG_TEXT);
     const char *one = getenv("CAIRN_SEED"), *many = getenv("CAIRN_SEEDS");
@@ -387,8 +387,3 @@ static void any_world_restores_what_any_world_saved(void **state)
     }
     print_message("seeds %" PRIu64 "..%" PRIu64 "\n", first, first + count - 1);
 }
-
-static const struct CMUnitTest tests[] = {
-    cmocka_unit_test(any_world_restores_what_any_world_saved)};
-
-UNIT_TEST_MAIN(tests)

@@ -99,21 +99,21 @@ static void check_order(int64_t first, int64_t end, size_t count, const int64_t 
 }
 
 /* From 100 to 400: of chunks 1 and 6 others want the rest. */
-static void chunks_that_others_want_come_first(void **state)
+TEST(chunks_that_others_want_come_first)
 {
     static const int64_t expected[] = {6, 1, 5, 4, 3, 2};
     check_order(100, 400, ARRAY_LEN(expected), expected);
 }
 
 /* The neighbours ask for the chunk that they share as their first one. */
-static void who_shares_a_chunk_asks_for_it_first(void **state)
+TEST(who_shares_a_chunk_asks_for_it_first)
 {
     static const int64_t low[] = {3, 2, 1, 0}, high[] = {3, 7, 6, 5, 4};
     check_order(0, 200, ARRAY_LEN(low), low);
     check_order(200, ROWS, ARRAY_LEN(high), high);
 }
 
-static void whole_chunks_keep_the_order_of_their_places(void **state)
+TEST(whole_chunks_keep_the_order_of_their_places)
 {
     static const int64_t expected[] = {7, 6, 5, 4, 3, 2, 1, 0};
     check_order(0, ROWS, ARRAY_LEN(expected), expected);
@@ -122,7 +122,7 @@ static void whole_chunks_keep_the_order_of_their_places(void **state)
 /* Goal: the number of names that a manifest says allocates nothing before its pages agree with it.
  * Method: a manifest, whole by its hashes, whose counts wrap around when they are added up, or are
  * one too many; a right one is taken. */
-static void a_manifest_counts_what_its_pages_hold(void **state)
+TEST(a_manifest_counts_what_its_pages_hold)
 {
     static const struct {
         uint64_t tensors, blobs;
@@ -160,11 +160,3 @@ static void a_manifest_counts_what_its_pages_hold(void **state)
         buf_fini(&buf);
     }
 }
-
-static const struct CMUnitTest tests[] = {
-    cmocka_unit_test(chunks_that_others_want_come_first),
-    cmocka_unit_test(who_shares_a_chunk_asks_for_it_first),
-    cmocka_unit_test(whole_chunks_keep_the_order_of_their_places),
-    cmocka_unit_test(a_manifest_counts_what_its_pages_hold)};
-
-UNIT_TEST_MAIN(tests)

@@ -4,14 +4,12 @@
  * of a save that send, without an engine and a server around them, in the state in which it
  * matters.
  */
-#include <stdlib.h>
-#include <string.h>
 
 #include "save/save_private.h"
 #include "support/unit_test.h"
 
 /* A server cannot have an object whose end was never sent; one that says so is not believed. */
-static void nothing_is_durable_that_was_not_ended(void **state)
+TEST(nothing_is_durable_that_was_not_ended)
 {
     struct save_object object = {.has_sequence = true, .sequence = 7, .state = OBJECT_SENDING};
     struct save_send send = {.objects = &object, .object_count = 1};
@@ -25,7 +23,7 @@ static void nothing_is_durable_that_was_not_ended(void **state)
 
 /* When the save falls back to the socket, nothing is durable any more, also not what the server
  * still holds: only the daemon that was handed it knows where its chunks are. */
-static void what_was_handed_over_is_not_durable_by_the_socket(void **state)
+TEST(what_was_handed_over_is_not_durable_by_the_socket)
 {
     struct engine_save user = {0};
     struct save_common common = {.user = &user};
@@ -45,7 +43,7 @@ static void submit_nothing(struct work_pool *pool, struct work *work) {}
 
 /* A payload that gave its encode buffer back is made again before any new one, also if it is in a
  * later object than the one that is sent: new ones could take all buffers, and wait for it. */
-static void a_payload_without_its_buffer_comes_before_new_ones(void **state)
+TEST(a_payload_without_its_buffer_comes_before_new_ones)
 {
     enum { PAYLOADS = 5 };
     static const struct work_ops ops = {.submit = submit_nothing};
@@ -80,7 +78,7 @@ static void a_payload_without_its_buffer_comes_before_new_ones(void **state)
 
 /* An object that was only described fails while the part is being sent: the part is void, so it is
  * neither sent further nor sealed, and the save asks what the server has. */
-static void a_part_that_becomes_void_is_not_sealed(void **state)
+TEST(a_part_that_becomes_void_is_not_sealed)
 {
     static const struct sm_state table[] = {
         [SV_HAVE] = {"have", NULL, 0, 0},
@@ -101,12 +99,3 @@ static void a_part_that_becomes_void_is_not_sealed(void **state)
     assert_int_equal(save->common.reach, REACH_OPENED);
     free(save);
 }
-
-static const struct CMUnitTest tests[] = {
-    cmocka_unit_test(nothing_is_durable_that_was_not_ended),
-    cmocka_unit_test(what_was_handed_over_is_not_durable_by_the_socket),
-    cmocka_unit_test(a_payload_without_its_buffer_comes_before_new_ones),
-    cmocka_unit_test(a_part_that_becomes_void_is_not_sealed),
-};
-
-UNIT_TEST_MAIN(tests)

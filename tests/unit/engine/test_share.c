@@ -197,7 +197,7 @@ static void check_sums(const struct sums *sums, unsigned count)
     }
 }
 
-static void groups_write_even_parts(void **state)
+TEST(groups_write_even_parts)
 {
     for (unsigned w = 0; w < WORLDS; w++) {
         struct mesh mesh;
@@ -232,7 +232,3 @@ static void groups_write_even_parts(void **state)
         check_sums(sums, sum_count);
     }
 }
-
-static const struct CMUnitTest tests[] = {cmocka_unit_test(groups_write_even_parts)};
-
-UNIT_TEST_MAIN(tests)

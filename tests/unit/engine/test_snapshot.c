@@ -127,7 +127,7 @@ static void end(struct rig *rig)
     free(rig->source);
 }
 
-static void all_is_copied_once(void **state)
+TEST(all_is_copied_once)
 {
     for (unsigned in_lots = 0; in_lots < 2; in_lots++) {
         struct rig rig;
@@ -140,7 +140,7 @@ static void all_is_copied_once(void **state)
     }
 }
 
-static void a_stopped_copy_ends(void **state)
+TEST(a_stopped_copy_ends)
 {
     struct rig rig;
     begin(&rig, true, true);
@@ -150,7 +150,7 @@ static void a_stopped_copy_ends(void **state)
 }
 
 /* Goal: what is eager comes first, whole and packed, whatever its name; the part's order stays. */
-static void eager_tensors_come_first(void **state)
+TEST(eager_tensors_come_first)
 {
     static uint8_t bytes[4][128 << 10];
     static const int64_t lengths[4] = {128 << 10, 100, 128 << 10, 100};
@@ -190,11 +190,3 @@ static void eager_tensors_come_first(void **state)
     layout_fini(&layout);
     registered_unref(set);
 }
-
-static const struct CMUnitTest tests[] = {
-    cmocka_unit_test(all_is_copied_once),
-    cmocka_unit_test(a_stopped_copy_ends),
-    cmocka_unit_test(eager_tensors_come_first),
-};
-
-UNIT_TEST_MAIN(tests)

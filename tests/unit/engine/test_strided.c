@@ -76,14 +76,14 @@ static void run_case(uint64_t seed)
     free(packed);
 }
 
-static void rectangles_land_where_strides_say(void **state)
+TEST(rectangles_land_where_strides_say)
 {
     for (uint64_t seed = 1; seed <= 500; seed++) {
         run_case(seed);
     }
 }
 
-static void runs_are_recognised(void **state)
+TEST(runs_are_recognised)
 {
     struct box box = {.ndim = 3, .offset = {2, 0, 0}, .length = {4, 5, 6}};
     struct box rows = {.ndim = 3, .offset = {3, 0, 0}, .length = {2, 5, 6}};
@@ -99,8 +99,3 @@ static void runs_are_recognised(void **state)
     assert_int_equal(offset, (30 + 12 + 1) * 2);
     assert_false(strided_run(&box, &hole, 2, &offset));
 }
-
-static const struct CMUnitTest tests[] = {cmocka_unit_test(rectangles_land_where_strides_say),
-                                          cmocka_unit_test(runs_are_recognised)};
-
-UNIT_TEST_MAIN(tests)

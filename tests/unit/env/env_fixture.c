@@ -6,8 +6,6 @@
 
 #include <ftw.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
 enum { GUARD_MS = 10000 };

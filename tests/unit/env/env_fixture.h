@@ -34,11 +34,21 @@ int env_teardown(void **state);
 void env_run(struct env *env);
 void env_stop(struct env *env);
 
-/* The rows of a test for the real form and for two seeds of the simulated one. */
-#define ENV_TEST(f, seed)                                                       \
-    {                                                                           \
-#f "(" #seed ")", f, env_setup, env_teardown, (void *)(uintptr_t)(seed) \
-    }
-#define ENV_TESTS(f) ENV_TEST(f, 0), ENV_TEST(f, 1), ENV_TEST(f, 2), ENV_TEST(f, 3)
+/* A test of the real form only, and one of the real form and of three seeds of the simulated one.
+ */
+#define ENV_TEST(name)                    \
+    UNIT_TEST_BODY(name, struct env *env) \
+    ENV_ROW(name, 0)                      \
+    static void name(struct env *env)
+#define ENV_TESTS(name)                   \
+    UNIT_TEST_BODY(name, struct env *env) \
+    ENV_ROW(name, 0)                      \
+    ENV_ROW(name, 1)                      \
+    ENV_ROW(name, 2)                      \
+    ENV_ROW(name, 3)                      \
+    static void name(struct env *env)
+#define ENV_ROW(name, seed)                                                                \
+    UNIT_TEST_ROW(name##_##seed, #name "(" #seed ")", name##_run, env_setup, env_teardown, \
+                  (void *)(uintptr_t)(seed))
 
 #endif

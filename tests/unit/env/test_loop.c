@@ -43,9 +43,8 @@ static uint64_t next_delay(uint64_t *seed)
     return (*seed >> 33) % 20;
 }
 
-static void test_timers_fire_in_order(void **state)
+ENV_TESTS(test_timers_fire_in_order)
 {
-    struct env *env = *state;
     uint64_t seed = 7;
 
     left = TIMERS;
@@ -82,9 +81,8 @@ static void on_first(struct timer *timer)
 
 static void on_last(struct timer *timer) { env_stop(container_of(timer, struct item, timer)->env); }
 
-static void test_a_callback_may_stop_another_timer(void **state)
+ENV_TESTS(test_a_callback_may_stop_another_timer)
 {
-    struct env *env = *state;
     struct item last = {.env = env};
 
     first = (struct item){.env = env};
@@ -110,9 +108,8 @@ static void on_again(struct timer *timer)
     }
 }
 
-static void test_a_timer_may_restart_itself_at_once(void **state)
+ENV_TESTS(test_a_timer_may_restart_itself_at_once)
 {
-    struct env *env = *state;
     struct item item = {.env = env};
     uint64_t before = loop_now_ns(env->loop);
 
@@ -146,9 +143,8 @@ static void on_starving_timer(struct timer *timer)
 }
 
 /* Ends only when the post gets its turn between the timers. */
-static void test_a_timer_that_restarts_itself_starves_nobody(void **state)
+ENV_TESTS(test_a_timer_that_restarts_itself_starves_nobody)
 {
-    struct env *env = *state;
     struct starving starving = {.env = env, .post.cb = on_starving_post};
 
     timer_init(&starving.timer, env->loop, on_starving_timer);
@@ -158,9 +154,8 @@ static void test_a_timer_that_restarts_itself_starves_nobody(void **state)
     assert_true(starving.posted);
 }
 
-static void test_a_delay_of_ages_does_not_wrap(void **state)
+ENV_TESTS(test_a_delay_of_ages_does_not_wrap)
 {
-    struct env *env = *state;
     struct item ages = {.is_stopped = true}, soon = {.env = env};
 
     timer_init(&ages.timer, env->loop, on_item);
@@ -196,9 +191,8 @@ static void on_note(struct post *post)
     }
 }
 
-static void test_posts_come_once_and_in_order(void **state)
+ENV_TESTS(test_posts_come_once_and_in_order)
 {
-    struct env *env = *state;
     struct note notes[3];
 
     next_number = 0;
@@ -238,11 +232,11 @@ static void *post_all(void *arg)
     return NULL;
 }
 
-static void test_posts_from_threads_all_arrive(void **state)
+ENV_TEST(test_posts_from_threads_all_arrive)
 {
     pthread_t threads[THREADS];
 
-    thread_env = *state;
+    thread_env = env;
     arrived = 0;
     for (size_t i = 0; i < THREADS; i++) {
         assert_int_equal(pthread_create(&threads[i], NULL, post_all, thread_notes[i]), 0);
@@ -260,18 +254,15 @@ static void on_signal(void *user, int signum)
     env_stop(user);
 }
 
-static void test_signals_come_on_the_loop(void **state)
+ENV_TEST(test_signals_come_on_the_loop)
 {
-    struct env *env = *state;
-
     assert_int_equal(loop_uv_on_signal(env->loop, SIGUSR1, on_signal, env, NULL), 0);
     assert_int_equal(pthread_kill(pthread_self(), SIGUSR1), 0);
     env_run(env);
 }
 
-static void test_random_differs(void **state)
+ENV_TESTS(test_random_differs)
 {
-    struct env *env = *state;
     uint64_t a[4] = {0}, b[4] = {0};
 
     loop_random(env->loop, sizeof a, a);
@@ -279,17 +270,3 @@ static void test_random_differs(void **state)
     assert_memory_not_equal(a, b, sizeof a);
     assert_true(loop_wall_ns(env->loop) > INT64_C(1600000000) * 1000000000);
 }
-
-static const struct CMUnitTest tests[] = {
-    ENV_TESTS(test_timers_fire_in_order),
-    ENV_TESTS(test_a_callback_may_stop_another_timer),
-    ENV_TESTS(test_a_timer_may_restart_itself_at_once),
-    ENV_TESTS(test_a_timer_that_restarts_itself_starves_nobody),
-    ENV_TESTS(test_a_delay_of_ages_does_not_wrap),
-    ENV_TESTS(test_posts_come_once_and_in_order),
-    ENV_TEST(test_posts_from_threads_all_arrive, 0),
-    ENV_TEST(test_signals_come_on_the_loop, 0),
-    ENV_TESTS(test_random_differs),
-};
-
-UNIT_TEST_MAIN(tests)

@@ -39,7 +39,7 @@ static void refused(int fd, uint64_t bytes, const char *why)
     close(fd);
 }
 
-static void test_holes_are_seen(void **state)
+TEST(test_holes_are_seen)
 {
     int fd = make(MFD_ALLOW_SEALING, 0);
     assert_false(memfd_is_filled(fd, 0, 1));
@@ -56,7 +56,7 @@ static void test_holes_are_seen(void **state)
     close(fd);
 }
 
-static void test_a_sealed_one_is_mapped_and_stays(void **state)
+TEST(test_a_sealed_one_is_mapped_and_stays)
 {
     struct memfd_map map = {.data = NULL};
     int fd = make(MFD_ALLOW_SEALING, F_SEAL_SHRINK | F_SEAL_GROW);
@@ -75,7 +75,7 @@ static void test_a_sealed_one_is_mapped_and_stays(void **state)
     memfd_unmap(&map);
 }
 
-static void test_what_could_shrink_is_refused(void **state)
+TEST(test_what_could_shrink_is_refused)
 {
     refused(make(0, 0), BYTES, "not sealed");
     refused(make(MFD_ALLOW_SEALING, 0), BYTES, "not sealed");
@@ -83,7 +83,7 @@ static void test_what_could_shrink_is_refused(void **state)
     refused(make(MFD_ALLOW_SEALING, F_SEAL_GROW), BYTES, "not sealed");
 }
 
-static void test_another_length_is_refused(void **state)
+TEST(test_another_length_is_refused)
 {
     int seals = F_SEAL_SHRINK | F_SEAL_GROW;
     refused(make(MFD_ALLOW_SEALING, seals), BYTES + 4096, "were announced");
@@ -92,7 +92,7 @@ static void test_another_length_is_refused(void **state)
     refused(make(MFD_ALLOW_SEALING, seals), UINT64_MAX, "were announced");
 }
 
-static void test_what_is_no_memory_is_refused(void **state)
+TEST(test_what_is_no_memory_is_refused)
 {
     int ends[2];
     char path[] = "/tmp/cairn-memfd-XXXXXX";
@@ -110,7 +110,7 @@ static void test_what_is_no_memory_is_refused(void **state)
     close(fd);
 }
 
-static void test_what_is_written_into_one_is_seen_by_its_owner(void **state)
+TEST(test_what_is_written_into_one_is_seen_by_its_owner)
 {
     struct memfd_map map = {.data = NULL};
     char got[5] = "";
@@ -128,7 +128,7 @@ static void test_what_is_written_into_one_is_seen_by_its_owner(void **state)
 }
 
 /* Goal: mapping and unmapping takes no memory away from another thread, whatever fails. */
-static void test_no_mapping_of_another_thread_is_touched(void **state)
+TEST(test_no_mapping_of_another_thread_is_touched)
 {
     static const off_t sizes[] = {BYTES, 2 << 20, (5 << 20) + 100};
     for (unsigned i = 0; i < 3; i++) {
@@ -153,7 +153,7 @@ static void test_no_mapping_of_another_thread_is_touched(void **state)
     }
 }
 
-static void test_huge_alignment_survives_a_hole_that_is_taken(void **state)
+TEST(test_huge_alignment_survives_a_hole_that_is_taken)
 {
     struct memfd_map map = {.data = NULL};
     int fd = make_sized(MFD_ALLOW_SEALING, F_SEAL_SHRINK | F_SEAL_GROW, 4 << 20);
@@ -164,16 +164,3 @@ static void test_huge_alignment_survives_a_hole_that_is_taken(void **state)
     memfd_unmap(&map);
     close(fd);
 }
-
-static const struct CMUnitTest tests[] = {
-    cmocka_unit_test(test_holes_are_seen),
-    cmocka_unit_test(test_a_sealed_one_is_mapped_and_stays),
-    cmocka_unit_test(test_what_is_written_into_one_is_seen_by_its_owner),
-    cmocka_unit_test(test_what_could_shrink_is_refused),
-    cmocka_unit_test(test_another_length_is_refused),
-    cmocka_unit_test(test_what_is_no_memory_is_refused),
-    cmocka_unit_test(test_no_mapping_of_another_thread_is_touched),
-    cmocka_unit_test(test_huge_alignment_survives_a_hole_that_is_taken),
-};
-
-UNIT_TEST_MAIN(tests)

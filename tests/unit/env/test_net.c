@@ -5,8 +5,6 @@
  * echo server and a client that checks a pattern, on TCP, Unix and simulated sockets.
  */
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "env_fixture.h"
 
@@ -174,19 +172,16 @@ static void run_echo(struct env *env, const char *listen_text, const char *conne
     free(echo);
 }
 
-static void test_echo_over_unix(void **state)
+ENV_TESTS(test_echo_over_unix)
 {
-    struct env *env = *state;
     char text[96];
 
     snprintf(text, sizeof text, "unix:%s/s", env->path);
     run_echo(env, text, NULL);
 }
 
-static void test_echo_over_tcp(void **state)
+ENV_TESTS(test_echo_over_tcp)
 {
-    struct env *env = *state;
-
     run_echo(env, "tcp:127.0.0.1:0", NULL);
     run_echo(env, env->is_sim ? "tcp:0.0.0.0:0" : "tcp:127.0.0.1:0",
              env->is_sim ? "host" : "localhost");
@@ -227,9 +222,8 @@ static void check_refused(struct env *env, const char *text)
     assert_non_null(strstr(refused.diag.text, addr.host));
 }
 
-static void test_a_refused_connect_shows_at_the_first_try(void **state)
+ENV_TESTS(test_a_refused_connect_shows_at_the_first_try)
 {
-    struct env *env = *state;
     char text[96];
 
     snprintf(text, sizeof text, "unix:%s/nobody", env->path);
@@ -239,9 +233,8 @@ static void test_a_refused_connect_shows_at_the_first_try(void **state)
     check_refused(env, "tcp:no-such-host.invalid:1");
 }
 
-static void test_close_before_connected_is_silent(void **state)
+ENV_TESTS(test_close_before_connected_is_silent)
 {
-    struct env *env = *state;
     struct echo *echo = echo_listen(env, "tcp:127.0.0.1:0");
     struct net_addr name = echo->addr;
     struct sock *sock = NULL;
@@ -263,9 +256,8 @@ static void test_close_before_connected_is_silent(void **state)
     free(echo);
 }
 
-static void test_an_address_in_use_is_busy(void **state)
+ENV_TESTS(test_an_address_in_use_is_busy)
 {
-    struct env *env = *state;
     struct echo *echo = echo_listen(env, "tcp:127.0.0.1:0");
     struct listener *other = NULL;
 
@@ -275,13 +267,3 @@ static void test_an_address_in_use_is_busy(void **state)
     listener_close(echo->listener);
     free(echo);
 }
-
-static const struct CMUnitTest tests[] = {
-    ENV_TESTS(test_echo_over_unix),
-    ENV_TESTS(test_echo_over_tcp),
-    ENV_TESTS(test_a_refused_connect_shows_at_the_first_try),
-    ENV_TESTS(test_close_before_connected_is_silent),
-    ENV_TESTS(test_an_address_in_use_is_busy),
-};
-
-UNIT_TEST_MAIN(tests)

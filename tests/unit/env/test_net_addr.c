@@ -7,7 +7,7 @@
 
 #include "support/unit_test.h"
 
-static void test_good_addresses(void **state)
+TEST(test_good_addresses)
 {
     static const struct {
         const char *text, *host, *printed;
@@ -44,7 +44,7 @@ static void test_good_addresses(void **state)
     }
 }
 
-static void test_bad_addresses(void **state)
+TEST(test_bad_addresses)
 {
     static const char *const rows[] = {
         "node:65536", "node:",           "node:x",        "node:-1",     "node:123456",
@@ -70,10 +70,3 @@ static void test_bad_addresses(void **state)
     longest[5 + 107] = 0;
     assert_int_equal(net_addr_parse(longest, 1, &(struct net_addr){0}, NULL), 0);
 }
-
-static const struct CMUnitTest tests[] = {
-    cmocka_unit_test(test_good_addresses),
-    cmocka_unit_test(test_bad_addresses),
-};
-
-UNIT_TEST_MAIN(tests)

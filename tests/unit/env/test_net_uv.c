@@ -4,9 +4,7 @@
  * loops, and survive a forked child's copies. Method: two sockets in one process, the kernel's
  * limits turned down.
  */
-#include <errno.h>
 #include <stdio.h>
-#include <string.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -65,9 +63,8 @@ static void close_all(void)
     }
 }
 
-static void test_a_stale_path_is_replaced_and_a_live_one_is_not(void **state)
+ENV_TEST(test_a_stale_path_is_replaced_and_a_live_one_is_not)
 {
-    struct env *env = *state;
     struct sockaddr_un addr = {.sun_family = AF_UNIX};
     struct listener *first = NULL, *second = NULL;
     struct diag diag = DIAG_INIT;
@@ -90,9 +87,8 @@ static void test_a_stale_path_is_replaced_and_a_live_one_is_not(void **state)
     listener_close(first);
 }
 
-static void test_a_file_in_the_way_is_left_alone(void **state)
+ENV_TEST(test_a_file_in_the_way_is_left_alone)
 {
-    struct env *env = *state;
     struct listener *listener = NULL;
     char path[96];
     FILE *file;
@@ -109,9 +105,8 @@ static void on_tick(struct timer *timer) { env_stop(accepted.env); }
 
 /* With no descriptor left the peer is turned away at once and the loop sleeps instead of spinning.
  */
-static void test_accept_without_descriptors_turns_away(void **state)
+ENV_TEST(test_accept_without_descriptors_turns_away)
 {
-    struct env *env = *state;
     struct listener *listener = NULL;
     struct rlimit old, low;
     struct rusage before, after;
@@ -146,9 +141,8 @@ static void test_accept_without_descriptors_turns_away(void **state)
     listener_close(listener);
 }
 
-static void test_peer_name_tells_who(void **state)
+ENV_TEST(test_peer_name_tells_who)
 {
-    struct env *env = *state;
     struct listener *listener = NULL;
     char name[64], expected[64];
     int client;
@@ -168,9 +162,8 @@ static void test_peer_name_tells_who(void **state)
 }
 
 /* A descriptor that is connected already is read like any other socket. */
-static void test_a_connected_descriptor_is_adopted(void **state)
+ENV_TEST(test_a_connected_descriptor_is_adopted)
 {
-    struct env *env = *state;
     struct sock *adopted = NULL;
     char text[3] = {0};
     struct iovec iov = {text, 2};
@@ -187,9 +180,8 @@ static void test_a_connected_descriptor_is_adopted(void **state)
 }
 
 /* A reset is CONNECTION_LOST with the peer in its text; it is not an orderly end. */
-static void test_a_reset_is_a_lost_connection(void **state)
+ENV_TEST(test_a_reset_is_a_lost_connection)
 {
-    struct env *env = *state;
     struct net_addr addr;
     struct listener *listener = NULL;
     struct sock *client = NULL;
@@ -220,9 +212,8 @@ static void test_a_reset_is_a_lost_connection(void **state)
 
 /* The parent's close reaches the peer although a child lives on, if the child abandoned its copies.
  */
-static void test_an_abandoned_copy_hides_no_end(void **state)
+ENV_TEST(test_an_abandoned_copy_hides_no_end)
 {
-    struct env *env = *state;
     struct listener *listener = NULL;
     int client, go[2], ready[2], status;
     char byte = 0;
@@ -258,15 +249,3 @@ static void test_an_abandoned_copy_hides_no_end(void **state)
     close(client);
     listener_close(listener);
 }
-
-static const struct CMUnitTest tests[] = {
-    ENV_TEST(test_a_stale_path_is_replaced_and_a_live_one_is_not, 0),
-    ENV_TEST(test_a_file_in_the_way_is_left_alone, 0),
-    ENV_TEST(test_accept_without_descriptors_turns_away, 0),
-    ENV_TEST(test_peer_name_tells_who, 0),
-    ENV_TEST(test_a_connected_descriptor_is_adopted, 0),
-    ENV_TEST(test_a_reset_is_a_lost_connection, 0),
-    ENV_TEST(test_an_abandoned_copy_hides_no_end, 0),
-};
-
-UNIT_TEST_MAIN(tests)

@@ -74,7 +74,7 @@ static bool kernel_takes_slices(void)
     return look_at((struct look){.by_hand = true}).after.slice_ns == 300000;
 }
 
-static void test_slices_become_short_and_nothing_else_changes(void **state)
+TEST(test_slices_become_short_and_nothing_else_changes)
 {
     struct look look = look_at((struct look){0});
     assert_int_equal(look.after.policy, look.before.policy);
@@ -90,7 +90,7 @@ static void test_slices_become_short_and_nothing_else_changes(void **state)
     assert_int_equal(look.childs.slice_ns, look.before.slice_ns);
 }
 
-static void test_another_policy_is_left_alone(void **state)
+TEST(test_another_policy_is_left_alone)
 {
     struct look look = look_at((struct look){.batch = true});
     assert_int_equal(look.after.policy, SCHED_BATCH);
@@ -124,17 +124,9 @@ static uint64_t slice_in_pool(struct env *env, bool prompt)
     return job.attr.slice_ns;
 }
 
-static void test_a_pools_threads_are_prompt_when_told(void **state)
+ENV_TEST(test_a_pools_threads_are_prompt_when_told)
 {
     struct look look = look_at((struct look){0});
-    assert_int_equal(slice_in_pool(*state, false), look.before.slice_ns);
-    assert_int_equal(slice_in_pool(*state, true), look.after.slice_ns);
+    assert_int_equal(slice_in_pool(env, false), look.before.slice_ns);
+    assert_int_equal(slice_in_pool(env, true), look.after.slice_ns);
 }
-
-static const struct CMUnitTest tests[] = {
-    cmocka_unit_test(test_slices_become_short_and_nothing_else_changes),
-    cmocka_unit_test(test_another_policy_is_left_alone),
-    ENV_TEST(test_a_pools_threads_are_prompt_when_told, 0),
-};
-
-UNIT_TEST_MAIN(tests)

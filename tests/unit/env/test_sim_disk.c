@@ -4,7 +4,6 @@
  * and a power loss under many seeds, counting what survived: synced always, unsynced sometimes.
  */
 #include <stdio.h>
-#include <string.h>
 
 #include "env_fixture.h"
 
@@ -73,7 +72,7 @@ static int sectors(struct machine *m, const char *name, uint8_t fill)
     return count;
 }
 
-static void test_a_crash_loses_only_what_was_not_synced(void **state)
+TEST(test_a_crash_loses_only_what_was_not_synced)
 {
     unsigned lost_entry = 0, kept_entry = 0, lost_data = 0, kept_data = 0, torn = 0;
 
@@ -104,7 +103,7 @@ static void test_a_crash_loses_only_what_was_not_synced(void **state)
     assert_true(torn > SEEDS / 50);
 }
 
-static void test_a_rename_is_kept_or_lost_as_a_whole(void **state)
+TEST(test_a_rename_is_kept_or_lost_as_a_whole)
 {
     unsigned lost = 0, kept = 0;
 
@@ -138,7 +137,7 @@ static void test_a_rename_is_kept_or_lost_as_a_whole(void **state)
     assert_true(lost > SEEDS / 10 && kept > SEEDS / 10);
 }
 
-static void test_an_unlink_without_sync_may_come_back(void **state)
+TEST(test_an_unlink_without_sync_may_come_back)
 {
     unsigned back = 0;
 
@@ -160,7 +159,7 @@ static void test_an_unlink_without_sync_may_come_back(void **state)
     assert_true(back > SEEDS / 10 && back < SEEDS);
 }
 
-static void test_a_killed_process_keeps_the_page_cache_and_loses_its_lock(void **state)
+TEST(test_a_killed_process_keeps_the_page_cache_and_loses_its_lock)
 {
     struct sim *sim = sim_new(5);
     struct machine m = boot(sim, NULL), next;
@@ -183,7 +182,7 @@ static void test_a_killed_process_keeps_the_page_cache_and_loses_its_lock(void *
     sim_free(sim);
 }
 
-static void test_a_failed_fsync_loses_the_data_for_good(void **state)
+TEST(test_a_failed_fsync_loses_the_data_for_good)
 {
     unsigned lost = 0;
 
@@ -203,7 +202,7 @@ static void test_a_failed_fsync_loses_the_data_for_good(void **state)
     assert_int_equal(lost, SEEDS);
 }
 
-static void test_planned_failures(void **state)
+TEST(test_planned_failures)
 {
     struct sim *sim = sim_new(9);
     struct machine m = boot(sim, NULL);
@@ -229,7 +228,7 @@ static void test_planned_failures(void **state)
     sim_free(sim);
 }
 
-static void test_a_flipped_bit_is_read(void **state)
+TEST(test_a_flipped_bit_is_read)
 {
     struct sim *sim = sim_new(9);
     struct machine m = boot(sim, NULL), after;
@@ -245,7 +244,7 @@ static void test_a_flipped_bit_is_read(void **state)
     sim_free(sim);
 }
 
-static void test_a_planned_death_stops_before_the_call(void **state)
+TEST(test_a_planned_death_stops_before_the_call)
 {
     struct sim *sim = sim_new(3);
     struct machine m = boot(sim, NULL), next;
@@ -270,7 +269,7 @@ static void collect(void *user, const char *path, uint64_t bytes)
     snprintf(all + strlen(all), 200 - strlen(all), "%s ", path);
 }
 
-static void test_files_are_walked_in_order(void **state)
+TEST(test_files_are_walked_in_order)
 {
     struct sim *sim = sim_new(3);
     struct machine m = boot(sim, NULL);
@@ -284,17 +283,3 @@ static void test_files_are_walked_in_order(void **state)
     assert_string_equal(all, "/store/a /store/c/b /store/z ");
     sim_free(sim);
 }
-
-static const struct CMUnitTest tests[] = {
-    cmocka_unit_test(test_a_crash_loses_only_what_was_not_synced),
-    cmocka_unit_test(test_a_rename_is_kept_or_lost_as_a_whole),
-    cmocka_unit_test(test_an_unlink_without_sync_may_come_back),
-    cmocka_unit_test(test_a_killed_process_keeps_the_page_cache_and_loses_its_lock),
-    cmocka_unit_test(test_a_failed_fsync_loses_the_data_for_good),
-    cmocka_unit_test(test_planned_failures),
-    cmocka_unit_test(test_a_flipped_bit_is_read),
-    cmocka_unit_test(test_a_planned_death_stops_before_the_call),
-    cmocka_unit_test(test_files_are_walked_in_order),
-};
-
-UNIT_TEST_MAIN(tests)

@@ -4,8 +4,6 @@
  * counts bytes and a client that sends them, under cuts, partitions and deaths at chosen moments.
  */
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "env_fixture.h"
 
@@ -117,7 +115,7 @@ static bool server_ended(void *user) { return ((struct pair *)user)->server.end;
 static bool client_ended(void *user) { return ((struct pair *)user)->client.end; }
 static bool is_half_way(void *user) { return ((struct pair *)user)->server.bytes > TOTAL / 2; }
 
-static void test_a_seed_replays(void **state)
+TEST(test_a_seed_replays)
 {
     uint64_t trace[3];
 
@@ -134,7 +132,7 @@ static void test_a_seed_replays(void **state)
     assert_true(trace[0] != trace[2]);
 }
 
-static void test_a_cut_is_told_to_both_ends(void **state)
+TEST(test_a_cut_is_told_to_both_ends)
 {
     unsigned cuts = 0;
 
@@ -154,7 +152,7 @@ static void test_a_cut_is_told_to_both_ends(void **state)
     assert_true(cuts > 5);
 }
 
-static void test_a_dead_peer_resets_or_is_silent(void **state)
+TEST(test_a_dead_peer_resets_or_is_silent)
 {
     unsigned seen[2] = {0};
 
@@ -177,7 +175,7 @@ static void test_a_dead_peer_resets_or_is_silent(void **state)
     assert_true(seen[0] > 5 && seen[1] > 5);
 }
 
-static void test_a_partition_holds_and_heals(void **state)
+TEST(test_a_partition_holds_and_heals)
 {
     for (uint64_t seed = 1; seed <= SEEDS; seed++) {
         struct pair *pair = pair_new(seed);
@@ -199,7 +197,7 @@ static void test_a_partition_holds_and_heals(void **state)
     }
 }
 
-static void test_a_restarted_host_listens_again(void **state)
+TEST(test_a_restarted_host_listens_again)
 {
     struct pair *pair = pair_new(4);
     struct net_addr addr = {.family = NET_TCP, .host = "server", .port = 7};
@@ -230,7 +228,7 @@ static void on_at(void *user)
     at_calls++;
 }
 
-static void test_at_calls_at_its_moment(void **state)
+TEST(test_at_calls_at_its_moment)
 {
     struct sim *sim = sim_new(1);
 
@@ -242,14 +240,3 @@ static void test_at_calls_at_its_moment(void **state)
     assert_int_equal(at_calls, 2);
     sim_free(sim);
 }
-
-static const struct CMUnitTest tests[] = {
-    cmocka_unit_test(test_a_seed_replays),
-    cmocka_unit_test(test_a_cut_is_told_to_both_ends),
-    cmocka_unit_test(test_a_dead_peer_resets_or_is_silent),
-    cmocka_unit_test(test_a_partition_holds_and_heals),
-    cmocka_unit_test(test_a_restarted_host_listens_again),
-    cmocka_unit_test(test_at_calls_at_its_moment),
-};
-
-UNIT_TEST_MAIN(tests)

@@ -5,8 +5,6 @@
  * disk.
  */
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -34,9 +32,8 @@ static int open_fd(struct env *env, const char *name, unsigned flags, vfs_fd *re
     return env->vfs->ops->open(env->vfs, env->dir, name, flags, ret, diag);
 }
 
-static void test_create_is_exclusive(void **state)
+ENV_TESTS(test_create_is_exclusive)
 {
-    struct env *env = *state;
     struct diag diag = DIAG_INIT;
     struct vfs_stat st;
     vfs_fd fd = make(env, "a", "hello"), other = -1;
@@ -54,9 +51,8 @@ static void test_create_is_exclusive(void **state)
     close_fd(env, fd);
 }
 
-static void test_reads_stop_only_at_the_end(void **state)
+ENV_TESTS(test_reads_stop_only_at_the_end)
 {
-    struct env *env = *state;
     char text[8] = {0};
     size_t bytes = 99;
     vfs_fd fd = make(env, "a", "hello");
@@ -79,9 +75,8 @@ static void test_reads_stop_only_at_the_end(void **state)
     close_fd(env, fd);
 }
 
-static void test_direct_files_take_aligned_and_odd_transfers(void **state)
+ENV_TESTS(test_direct_files_take_aligned_and_odd_transfers)
 {
-    struct env *env = *state;
     enum { BYTES = 8192 };
     uint8_t *page = aligned_alloc(4096, BYTES), *back = aligned_alloc(4096, BYTES);
     size_t bytes = 0;
@@ -108,9 +103,8 @@ static void test_direct_files_take_aligned_and_odd_transfers(void **state)
     free(back);
 }
 
-static void test_two_files_exchange_their_names(void **state)
+ENV_TESTS(test_two_files_exchange_their_names)
 {
-    struct env *env = *state;
     char text[4];
     size_t bytes;
     vfs_fd a = make(env, "a", "one"), b = make(env, "b", "two"), now = -1;
@@ -128,9 +122,8 @@ static void test_two_files_exchange_their_names(void **state)
     close_fd(env, b);
 }
 
-static void test_rename_never_replaces(void **state)
+ENV_TESTS(test_rename_never_replaces)
 {
-    struct env *env = *state;
     struct vfs_stat st;
     char text[4];
     size_t bytes;
@@ -162,9 +155,8 @@ static int count_entry(void *user, const char *name, enum vfs_kind kind)
     return name[0] == 'x' ? CAIRN_E_CANCELLED : 0;
 }
 
-static void test_list_and_unlink(void **state)
+ENV_TESTS(test_list_and_unlink)
 {
-    struct env *env = *state;
     unsigned seen = 0;
 
     close_fd(env, make(env, "a", "1"));
@@ -183,9 +175,8 @@ static void test_list_and_unlink(void **state)
                      CAIRN_E_CANCELLED);
 }
 
-static void test_names_stay_in_their_directory(void **state)
+ENV_TESTS(test_names_stay_in_their_directory)
 {
-    struct env *env = *state;
     static const char *const bad[] = {"", "/etc", "..", "../a", "a/..", "a/../b"};
     vfs_fd fd = -1;
 
@@ -196,9 +187,8 @@ static void test_names_stay_in_their_directory(void **state)
     close_fd(env, make(env, "..a", "a dot name is a name"));
 }
 
-static void test_lock_is_exclusive_and_ends_with_close(void **state)
+ENV_TESTS(test_lock_is_exclusive_and_ends_with_close)
 {
-    struct env *env = *state;
     struct diag diag = DIAG_INIT;
     vfs_fd a = -1, b = -1;
 
@@ -211,9 +201,8 @@ static void test_lock_is_exclusive_and_ends_with_close(void **state)
     close_fd(env, b);
 }
 
-static void test_space_names_the_file_system(void **state)
+ENV_TESTS(test_space_names_the_file_system)
 {
-    struct env *env = *state;
     struct vfs_space space = {0};
 
     assert_int_equal(env->vfs->ops->space(env->vfs, env->dir, &space, NULL), 0);
@@ -223,9 +212,8 @@ static void test_space_names_the_file_system(void **state)
     assert_false(space.is_network);
 }
 
-static void test_links_are_not_followed(void **state)
+ENV_TEST(test_links_are_not_followed)
 {
-    struct env *env = *state;
     struct diag diag = DIAG_INIT;
     char path[96];
     vfs_fd fd = -1;
@@ -238,18 +226,3 @@ static void test_links_are_not_followed(void **state)
     assert_non_null(strstr(diag.text, "symbolic link"));
     assert_int_not_equal(open_fd(env, "dirlink/passwd", VFS_READ, &fd, NULL), 0);
 }
-
-static const struct CMUnitTest tests[] = {
-    ENV_TESTS(test_create_is_exclusive),
-    ENV_TESTS(test_reads_stop_only_at_the_end),
-    ENV_TESTS(test_direct_files_take_aligned_and_odd_transfers),
-    ENV_TESTS(test_two_files_exchange_their_names),
-    ENV_TESTS(test_rename_never_replaces),
-    ENV_TESTS(test_list_and_unlink),
-    ENV_TESTS(test_names_stay_in_their_directory),
-    ENV_TESTS(test_lock_is_exclusive_and_ends_with_close),
-    ENV_TESTS(test_space_names_the_file_system),
-    ENV_TEST(test_links_are_not_followed, 0),
-};
-
-UNIT_TEST_MAIN(tests)

@@ -48,7 +48,19 @@ static const char *const names[] = {"vfs.open",    "vfs.pwrite",   "vfs.pread", 
                                     "vfs.dirsync", "vfs.allocate", "vfs.truncate", "vfs.mkdir",
                                     "vfs.rename",  "vfs.exchange", "vfs.unlink"};
 
-static void test_each_point_fails_its_call_without_effect(void **state)
+static int set_fail_points(void **state)
+{
+    char all[400] = "";
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+        snprintf(all + strlen(all), sizeof all - strlen(all), "%s=error:NO_SPACE@%d;", names[i],
+                 i == 0 ? 2 : 1);
+    }
+    return setenv("CAIRN_FAILPOINTS", all, 1);
+}
+
+UNIT_TEST_GROUP(set_fail_points, NULL)
+
+TEST(test_each_point_fails_its_call_without_effect)
 {
     char path[] = "/tmp/cairn-vfs-XXXXXX";
     struct vfs_stat st;
@@ -73,19 +85,4 @@ static void test_each_point_fails_its_call_without_effect(void **state)
     assert_int_equal(vfs->ops->close(vfs, file, NULL), 0);
     assert_int_equal(vfs->ops->close(vfs, dir, NULL), 0);
     assert_int_equal(rmdir(path), 0);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_each_point_fails_its_call_without_effect),
-    };
-    char all[400] = "";
-
-    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
-        snprintf(all + strlen(all), sizeof all - strlen(all), "%s=error:NO_SPACE@%d;", names[i],
-                 i == 0 ? 2 : 1);
-    }
-    setenv("CAIRN_FAILPOINTS", all, 1);
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

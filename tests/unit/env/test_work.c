@@ -62,12 +62,12 @@ static void submit_all(struct env *env, struct job *jobs, bool is_breaking)
     }
 }
 
-static void test_works_run_and_are_done_once(void **state)
+ENV_TESTS(test_works_run_and_are_done_once)
 {
     struct job jobs[WORKS];
 
-    submit_all(*state, jobs, false);
-    submit_all(*state, jobs, false);
+    submit_all(env, jobs, false);
+    submit_all(env, jobs, false);
 }
 
 static void on_broken(void *user, const char *file, int line, const char *what)
@@ -77,9 +77,8 @@ static void on_broken(void *user, const char *file, int line, const char *what)
     __atomic_add_fetch(&broken_count, 1, __ATOMIC_SEQ_CST);
 }
 
-static void test_a_broken_assertion_ends_one_work_only(void **state)
+ENV_TEST(test_a_broken_assertion_ends_one_work_only)
 {
-    struct env *env = *state;
     struct job jobs[WORKS];
 
     broken_count = 0;
@@ -88,9 +87,8 @@ static void test_a_broken_assertion_ends_one_work_only(void **state)
     assert_int_equal(broken_count, WORKS / 2);
 }
 
-static void test_free_waits_for_what_is_queued(void **state)
+ENV_TEST(test_free_waits_for_what_is_queued)
 {
-    struct env *env = *state;
     struct work_pool *pool = NULL;
     struct job jobs[WORKS];
 
@@ -110,11 +108,3 @@ static void test_free_waits_for_what_is_queued(void **state)
     assert_int_equal(done_count, WORKS);
     work_threads_free(NULL);
 }
-
-static const struct CMUnitTest tests[] = {
-    ENV_TESTS(test_works_run_and_are_done_once),
-    ENV_TEST(test_a_broken_assertion_ends_one_work_only, 0),
-    ENV_TEST(test_free_waits_for_what_is_queued, 0),
-};
-
-UNIT_TEST_MAIN(tests)

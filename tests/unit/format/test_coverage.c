@@ -24,7 +24,7 @@ static void get_parts(struct part parts[FIXTURE_WORLD])
     parts[1] = *fixture_part(1);
 }
 
-static void test_complete_parts_pass(void **state)
+TEST(test_complete_parts_pass)
 {
     struct part parts[FIXTURE_WORLD];
     struct diag diag = DIAG_INIT;
@@ -73,7 +73,7 @@ static void spoil_rank(struct part *parts) { parts[1].rank = 0; }
 static void spoil_world(struct part *parts) { parts[1].world_size = 3; }
 static void spoil_step(struct part *parts) { parts[1].id.step++; }
 
-static void test_each_fault_is_named(void **state)
+TEST(test_each_fault_is_named)
 {
     static const struct spoil spoils[] = {
         {CAIRN_E_COVERAGE, spoil_gap, {"tensor \"z\"", "[99:100]", "ranks from 0 to 1"}},
@@ -128,7 +128,7 @@ static void test_each_fault_is_named(void **state)
     }
 }
 
-static void test_failed_allocations_are_errors(void **state)
+TEST(test_failed_allocations_are_errors)
 {
     struct part parts[FIXTURE_WORLD];
     int rc = CAIRN_E_NO_MEMORY;
@@ -144,7 +144,7 @@ enum { RANKS = 7, CELLS = 40 };
 
 /* One replicated tensor of CELLS cells whose writing is dealt out at random; sometimes one is dealt
  * wrongly. */
-static void test_random_deals_of_cells(void **state)
+TEST(test_random_deals_of_cells)
 {
     struct prng prng = prng_init("coverage", 1234);
     for (unsigned round = 0; round < 500; round++) {
@@ -192,12 +192,3 @@ static void test_random_deals_of_cells(void **state)
         scratch_fini(&scratch);
     }
 }
-
-static const struct CMUnitTest tests[] = {
-    cmocka_unit_test(test_complete_parts_pass),
-    cmocka_unit_test(test_each_fault_is_named),
-    cmocka_unit_test(test_failed_allocations_are_errors),
-    cmocka_unit_test(test_random_deals_of_cells),
-};
-
-UNIT_TEST_MAIN(tests)

@@ -32,7 +32,7 @@ static int recode(const struct fixture *fixture, size_t bytes, const uint8_t *da
     return rc;
 }
 
-static void test_every_flipped_bit_is_found(void **state)
+TEST(test_every_flipped_bit_is_found)
 {
     for (size_t i = 0; i < fixture_count; i++) {
         struct buf bytes = fixture_bytes(&fixtures[i]);
@@ -52,7 +52,7 @@ static void test_every_flipped_bit_is_found(void **state)
     }
 }
 
-static void test_every_truncation_and_every_added_byte_is_found(void **state)
+TEST(test_every_truncation_and_every_added_byte_is_found)
 {
     for (size_t i = 0; i < fixture_count; i++) {
         struct buf bytes = fixture_bytes(&fixtures[i]);
@@ -97,7 +97,7 @@ static void reseal(const struct fixture *fixture, struct buf *bytes)
 }
 
 /* One field (1, 2, 4 or 8 bytes) replaced by something nasty, checksums made good. */
-static void test_hostile_fields_behind_good_checksums(void **state)
+TEST(test_hostile_fields_behind_good_checksums)
 {
     static const uint64_t nasty[] = {0,
                                      1,
@@ -134,7 +134,7 @@ static void test_hostile_fields_behind_good_checksums(void **state)
     }
 }
 
-static void test_random_damage_behind_good_checksums(void **state)
+TEST(test_random_damage_behind_good_checksums)
 {
     struct prng prng = prng_init("random_damage", 20260101);
     for (unsigned round = 0; round < 20000; round++) {
@@ -152,12 +152,3 @@ static void test_random_damage_behind_good_checksums(void **state)
         buf_fini(&bytes);
     }
 }
-
-static const struct CMUnitTest tests[] = {
-    cmocka_unit_test(test_every_flipped_bit_is_found),
-    cmocka_unit_test(test_every_truncation_and_every_added_byte_is_found),
-    cmocka_unit_test(test_hostile_fields_behind_good_checksums),
-    cmocka_unit_test(test_random_damage_behind_good_checksums),
-};
-
-UNIT_TEST_MAIN(tests)

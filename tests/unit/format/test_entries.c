@@ -16,7 +16,7 @@ static void assert_parses(const char *key, enum entry_kind kind, struct entry_ke
     }
 }
 
-static void test_keys_are_read_back(void **state)
+TEST(test_keys_are_read_back)
 {
     struct token token = fixture_token();
     struct ckpt_id id = {UINT64_C(0x123456789abcdef0), 500};
@@ -70,7 +70,7 @@ static void test_keys_are_read_back(void **state)
     assert_true(token_equal(&key.token, &token) && key.ordinal == 4 && key.rank == 5);
 }
 
-static void test_unknown_families_are_kept_and_broken_keys_refused(void **state)
+TEST(test_unknown_families_are_kept_and_broken_keys_refused)
 {
     static const char *const unknown[] = {"pin/1", "annotation/000", "informal",
                                           "zzz",   "Info",           "terms/0000000000000001"};
@@ -107,7 +107,7 @@ static void test_unknown_families_are_kept_and_broken_keys_refused(void **state)
     }
 }
 
-static void test_key_order_is_number_order(void **state)
+TEST(test_key_order_is_number_order)
 {
     struct prng prng = prng_init("keys", 8);
     for (unsigned i = 0; i < 2000; i++) {
@@ -120,7 +120,7 @@ static void test_key_order_is_number_order(void **state)
     }
 }
 
-static void test_an_open_entry_is_read_back(void **state)
+TEST(test_an_open_entry_is_read_back)
 {
     const char *tags[] = {"x"}, *names[] = {"loss", "acc"};
     double values[] = {1.5, -0.0};
@@ -150,7 +150,7 @@ static void test_an_open_entry_is_read_back(void **state)
     scratch_fini(&scratch);
 }
 
-static void test_reasons_are_cut_at_a_whole_character(void **state)
+TEST(test_reasons_are_cut_at_a_whole_character)
 {
     struct entry_dead entry = {.open_id = 1, .code = CAIRN_E_ABORTED}, again;
     struct buf buf;
@@ -169,7 +169,7 @@ static void test_reasons_are_cut_at_a_whole_character(void **state)
     scratch_fini(&scratch);
 }
 
-static void test_newer_versions_and_kinds_are_unsupported(void **state)
+TEST(test_newer_versions_and_kinds_are_unsupported)
 {
     struct entry_chain entry = {.kind = CHAIN_FORGET, .seq = 1, .id = {1, 1}}, again;
     struct buf buf;
@@ -192,7 +192,7 @@ static void test_newer_versions_and_kinds_are_unsupported(void **state)
 }
 
 /* A commit without a base has the bytes that it always had; version 2 is for those with one. */
-static void test_only_commits_with_a_base_have_version_2(void **state)
+TEST(test_only_commits_with_a_base_have_version_2)
 {
     struct entry_chain entry = {.kind = CHAIN_COMMIT,
                                 .seq = 2,
@@ -248,7 +248,7 @@ static int marks_code(const struct entry_chain *entry, size_t cut)
 }
 
 /* A batch is one entry, as large as a value may be, and its checkpoints are in order. */
-static void test_marks_are_read_back_in_order(void **state)
+TEST(test_marks_are_read_back_in_order)
 {
     static struct ckpt_id ids[CHAIN_IDS_MAX + 1];
     char actor[ENTRY_ACTOR_BYTES], reason[ENTRY_REASON_BYTES];
@@ -280,16 +280,3 @@ static void test_marks_are_read_back_in_order(void **state)
     assert_int_equal(buf_status(&buf), CAIRN_E_TOO_LARGE);
     buf_fini(&buf);
 }
-
-static const struct CMUnitTest tests[] = {
-    cmocka_unit_test(test_marks_are_read_back_in_order),
-    cmocka_unit_test(test_keys_are_read_back),
-    cmocka_unit_test(test_only_commits_with_a_base_have_version_2),
-    cmocka_unit_test(test_unknown_families_are_kept_and_broken_keys_refused),
-    cmocka_unit_test(test_key_order_is_number_order),
-    cmocka_unit_test(test_an_open_entry_is_read_back),
-    cmocka_unit_test(test_reasons_are_cut_at_a_whole_character),
-    cmocka_unit_test(test_newer_versions_and_kinds_are_unsupported),
-};
-
-UNIT_TEST_MAIN(tests)

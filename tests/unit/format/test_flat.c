@@ -48,7 +48,7 @@ static uint64_t last_of(const struct shape *shape, const struct box *box)
     return index;
 }
 
-static void any_range_is_a_few_runs(void **state)
+TEST(any_range_is_a_few_runs)
 {
     for (unsigned i = 0; i < CASES; i++) {
         struct shape shape = draw_shape();
@@ -67,7 +67,7 @@ static void any_range_is_a_few_runs(void **state)
     }
 }
 
-static void partitions_tile_every_parameter(void **state)
+TEST(partitions_tile_every_parameter)
 {
     for (unsigned i = 0; i < CASES; i++) {
         struct shape shapes[PARAMS_MAX];
@@ -97,7 +97,7 @@ static void partitions_tile_every_parameter(void **state)
     }
 }
 
-static void the_edges(void **state)
+TEST(the_edges)
 {
     struct box boxes[BOX_FLAT_MAX];
     struct shape cube = {3, {4, 5, 6}}, scalar = {0}, empty = {2, {0, 7}};
@@ -115,11 +115,3 @@ static void the_edges(void **state)
     assert_false(box_flat_part(10, 5, 0, 10, range));
     assert_false(box_flat_part(UINT64_MAX, 5, 0, 10, range));
 }
-
-static const struct CMUnitTest tests[] = {
-    cmocka_unit_test(any_range_is_a_few_runs),
-    cmocka_unit_test(partitions_tile_every_parameter),
-    cmocka_unit_test(the_edges),
-};
-
-UNIT_TEST_MAIN(tests)

@@ -29,7 +29,7 @@ static void assert_same(const char *name, const struct buf *a, const struct buf 
     }
 }
 
-static void test_fixtures_encode_to_the_golden_files(void **state)
+TEST(test_fixtures_encode_to_the_golden_files)
 {
     for (size_t i = 0; i < fixture_count; i++) {
         struct buf golden = golden_bytes(fixtures[i].name), now = fixture_bytes(&fixtures[i]);
@@ -39,7 +39,7 @@ static void test_fixtures_encode_to_the_golden_files(void **state)
     }
 }
 
-static void test_golden_files_decode_and_encode_to_themselves(void **state)
+TEST(test_golden_files_decode_and_encode_to_themselves)
 {
     for (size_t i = 0; i < fixture_count; i++) {
         struct buf golden = golden_bytes(fixtures[i].name), again;
@@ -57,10 +57,3 @@ static void test_golden_files_decode_and_encode_to_themselves(void **state)
         buf_fini(&golden);
     }
 }
-
-static const struct CMUnitTest tests[] = {
-    cmocka_unit_test(test_fixtures_encode_to_the_golden_files),
-    cmocka_unit_test(test_golden_files_decode_and_encode_to_themselves),
-};
-
-UNIT_TEST_MAIN(tests)

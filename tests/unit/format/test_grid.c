@@ -43,7 +43,7 @@ static void assert_contiguous(const struct box *box, const struct box *cell, uin
     assert_int_equal(linear(box, last) - linear(box, cell->offset) + 1, box_elements(cell));
 }
 
-static void test_cells_tile_their_box(void **state)
+TEST(test_cells_tile_their_box)
 {
     struct prng prng = prng_init("grid", 4711);
     for (unsigned round = 0; round < 3000; round++) {
@@ -79,7 +79,7 @@ static struct grid grid_of(uint32_t ndim, const int64_t *lengths, uint32_t dtype
     return grid;
 }
 
-static void test_examples_of_the_norm(void **state)
+TEST(test_examples_of_the_norm)
 {
     struct grid grid = grid_of(2, (int64_t[]){4096, 1024}, CAIRN_BF16, MIB(4));
     assert_true(grid.cut_dim == 0 && grid.rows == 2048 && grid.cell_count == 2);
@@ -98,7 +98,7 @@ static void test_examples_of_the_norm(void **state)
     assert_int_equal(grid.cell_count, UINT64_C(1) << 41);
 }
 
-static void test_split_is_even_and_complete(void **state)
+TEST(test_split_is_even_and_complete)
 {
     struct prng prng = prng_init("split", 99);
     for (unsigned round = 0; round < 300; round++) {
@@ -129,7 +129,7 @@ static void test_split_is_even_and_complete(void **state)
     }
 }
 
-static void test_split_example_of_the_norm(void **state)
+TEST(test_split_example_of_the_norm)
 {
     static const uint64_t starts[] = {0, 4, 8};
     for (uint32_t m = 0; m < 3; m++) {
@@ -140,7 +140,7 @@ static void test_split_example_of_the_norm(void **state)
     }
 }
 
-static void test_split_of_huge_totals(void **state)
+TEST(test_split_of_huge_totals)
 {
     unsigned owners = 0;
     for (uint32_t m = 0; m < 65536; m++) {
@@ -149,13 +149,3 @@ static void test_split_of_huge_totals(void **state)
     }
     assert_int_equal(owners, 1);
 }
-
-static const struct CMUnitTest tests[] = {
-    cmocka_unit_test(test_cells_tile_their_box),
-    cmocka_unit_test(test_examples_of_the_norm),
-    cmocka_unit_test(test_split_is_even_and_complete),
-    cmocka_unit_test(test_split_example_of_the_norm),
-    cmocka_unit_test(test_split_of_huge_totals),
-};
-
-UNIT_TEST_MAIN(tests)

@@ -15,7 +15,7 @@ static void expect_invalid(const char *text, int rc, struct diag *diag)
     diag_clear(diag);
 }
 
-static void test_run_names(void **state)
+TEST(test_run_names)
 {
     static const char *const good[] = {"a/b", "nlp/gpt-small.1", "0/9_", "a..b/c--",
                                        "A/b", "a/BERT-Z"};
@@ -44,7 +44,7 @@ static void test_run_names(void **state)
     expect_invalid(longest, run_name_parse(longest, &name, &diag), &diag);
 }
 
-static void test_names_collide_if_only_capitals_differ(void **state)
+TEST(test_names_collide_if_only_capitals_differ)
 {
     static const struct {
         const char *a, *b;
@@ -68,7 +68,7 @@ static void test_names_collide_if_only_capitals_differ(void **state)
     }
 }
 
-static void test_selectors(void **state)
+TEST(test_selectors)
 {
     static const char *const bad[] = {"",
                                       "Latest",
@@ -101,7 +101,7 @@ static void test_selectors(void **state)
     }
 }
 
-static void test_texts_are_utf8_without_nul(void **state)
+TEST(test_texts_are_utf8_without_nul)
 {
     static const char *const good[] = {
         "a", "\xc3\xa9", "\xe2\x82\xac", "\xf0\x9f\x98\x80", "\xed\x9f\xbf", "\xf4\x8f\xbf\xbf"};
@@ -119,7 +119,7 @@ static void test_texts_are_utf8_without_nul(void **state)
     assert_true(utf8_is_valid(3, "a\0b"));
 }
 
-static void test_good_urls(void **state)
+TEST(test_good_urls)
 {
     struct url url;
     struct diag diag = DIAG_INIT;
@@ -149,7 +149,7 @@ static void test_good_urls(void **state)
     assert_false(url.has_run);
 }
 
-static void test_bad_urls(void **state)
+TEST(test_bad_urls)
 {
     static const char *const bad[] = {"",
                                       "http://h/p/r",
@@ -197,7 +197,7 @@ static void test_bad_urls(void **state)
     expect_invalid(text, url_parse(text, NULL, false, &url, &diag), &diag);
 }
 
-static void test_dtypes(void **state)
+TEST(test_dtypes)
 {
     assert_int_equal(dtype_parse("bfloat16"), CAIRN_BF16);
     assert_int_equal(dtype_parse("nonsense"), 0);
@@ -212,12 +212,3 @@ static void test_dtypes(void **state)
         assert_int_equal(dtype_bits(dtype) % 8, 0);
     }
 }
-
-static const struct CMUnitTest tests[] = {
-    cmocka_unit_test(test_run_names), cmocka_unit_test(test_names_collide_if_only_capitals_differ),
-    cmocka_unit_test(test_selectors), cmocka_unit_test(test_texts_are_utf8_without_nul),
-    cmocka_unit_test(test_good_urls), cmocka_unit_test(test_bad_urls),
-    cmocka_unit_test(test_dtypes),
-};
-
-UNIT_TEST_MAIN(tests)

@@ -22,7 +22,7 @@ static int recode(const struct manifest *manifest, struct scratch *scratch, stru
     return rc;
 }
 
-static void test_every_field_of_a_manifest_comes_back(void **state)
+TEST(test_every_field_of_a_manifest_comes_back)
 {
     struct manifest a = fixture_manifest(), b;
     struct scratch scratch;
@@ -54,7 +54,7 @@ static void test_every_field_of_a_manifest_comes_back(void **state)
     scratch_fini(&scratch);
 }
 
-static void test_limits_of_a_manifest(void **state)
+TEST(test_limits_of_a_manifest)
 {
     static uint8_t metadata[LIMIT_METADATA_BYTES + 1];
     static char name[LIMIT_NAME_BYTES + 1];
@@ -87,7 +87,7 @@ static void test_limits_of_a_manifest(void **state)
     scratch_fini(&scratch);
 }
 
-static void test_the_index_of_the_fixture_parts(void **state)
+TEST(test_the_index_of_the_fixture_parts)
 {
     static const struct {
         const char *name, *coordinate;
@@ -123,7 +123,7 @@ static void test_the_index_of_the_fixture_parts(void **state)
     scratch_fini(&scratch);
 }
 
-static void test_a_large_index_is_cut_into_pages(void **state)
+TEST(test_a_large_index_is_cut_into_pages)
 {
     enum { N = 60000 };
     static struct index_entry entries[N];
@@ -164,7 +164,7 @@ static void test_a_large_index_is_cut_into_pages(void **state)
     assert_true(pages == 3);
 }
 
-static void test_broken_index_entries_are_refused(void **state)
+TEST(test_broken_index_entries_are_refused)
 {
     for (unsigned i = 0; i < 9; i++) {
         struct page page = fixture_page_index(), again;
@@ -220,7 +220,7 @@ static void test_broken_index_entries_are_refused(void **state)
     }
 }
 
-static void test_a_footer_comes_back(void **state)
+TEST(test_a_footer_comes_back)
 {
     struct object_footer a = fixture_footer(), b;
     struct scratch scratch;
@@ -247,7 +247,7 @@ static void test_a_footer_comes_back(void **state)
     scratch_fini(&scratch);
 }
 
-static void test_broken_footers_are_refused(void **state)
+TEST(test_broken_footers_are_refused)
 {
     for (unsigned i = 0; i < 6; i++) {
         struct object_footer footer = fixture_footer(), again;
@@ -287,15 +287,3 @@ static void test_broken_footers_are_refused(void **state)
         scratch_fini(&scratch);
     }
 }
-
-static const struct CMUnitTest tests[] = {
-    cmocka_unit_test(test_every_field_of_a_manifest_comes_back),
-    cmocka_unit_test(test_limits_of_a_manifest),
-    cmocka_unit_test(test_the_index_of_the_fixture_parts),
-    cmocka_unit_test(test_a_large_index_is_cut_into_pages),
-    cmocka_unit_test(test_broken_index_entries_are_refused),
-    cmocka_unit_test(test_a_footer_comes_back),
-    cmocka_unit_test(test_broken_footers_are_refused),
-};
-
-UNIT_TEST_MAIN(tests)

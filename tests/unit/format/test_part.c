@@ -65,7 +65,7 @@ static void assert_equal_parts(const struct part *a, const struct part *b)
     }
 }
 
-static void test_every_field_comes_back(void **state)
+TEST(test_every_field_comes_back)
 {
     for (uint32_t r = 0; r < FIXTURE_WORLD; r++) {
         struct scratch scratch;
@@ -130,7 +130,7 @@ static void spoil_blob_order(struct part *part) { part->blobs[0].name = "t"; }
 static void spoil_blob_chunks(struct part *part) { part->blobs[1].plain_bytes = 34; }
 static void spoil_blob_outside(struct part *part) { part->chunks[part->chunk_count - 1].cell = 1; }
 
-static void test_what_is_broken_is_refused(void **state)
+TEST(test_what_is_broken_is_refused)
 {
     static const struct spoil spoils[] = {
         {"rank", CAIRN_E_FORMAT, spoil_rank},
@@ -179,7 +179,7 @@ static void test_what_is_broken_is_refused(void **state)
     }
 }
 
-static void test_little_memory_is_an_error(void **state)
+TEST(test_little_memory_is_an_error)
 {
     struct buf buf;
     struct part part;
@@ -197,7 +197,7 @@ static void test_little_memory_is_an_error(void **state)
 }
 
 /* A part of n tensors, a box with one cell each: more than one page of checksums. */
-static void test_a_large_part_comes_back_and_a_flip_in_any_page_is_found(void **state)
+TEST(test_a_large_part_comes_back_and_a_flip_in_any_page_is_found)
 {
     enum { N = 5000 };
     static struct part_tensor tensors[N];
@@ -239,12 +239,3 @@ static void test_a_large_part_comes_back_and_a_flip_in_any_page_is_found(void **
     buf_fini(&buf);
     scratch_fini(&scratch);
 }
-
-static const struct CMUnitTest tests[] = {
-    cmocka_unit_test(test_every_field_comes_back),
-    cmocka_unit_test(test_what_is_broken_is_refused),
-    cmocka_unit_test(test_little_memory_is_an_error),
-    cmocka_unit_test(test_a_large_part_comes_back_and_a_flip_in_any_page_is_found),
-};
-
-UNIT_TEST_MAIN(tests)

@@ -63,7 +63,7 @@ static size_t random_changes(struct prng *prng, struct record_change *changes, s
     return count;
 }
 
-static void test_updates_agree_with_a_model(void **state)
+TEST(test_updates_agree_with_a_model)
 {
     struct prng prng = prng_init("record", 5);
     struct record *record = NULL, *clone = NULL;
@@ -99,7 +99,7 @@ static void test_updates_agree_with_a_model(void **state)
     record_free(NULL);
 }
 
-static void test_what_is_no_update(void **state)
+TEST(test_what_is_no_update)
 {
     static uint8_t big[LIMIT_RECORD_VALUE_BYTES + 1];
     char long_key[LIMIT_RECORD_KEY_BYTES + 1];
@@ -131,7 +131,7 @@ static void test_what_is_no_update(void **state)
     record_free(record);
 }
 
-static void test_a_large_update_is_refused_whole(void **state)
+TEST(test_a_large_update_is_refused_whole)
 {
     enum { N = 70 };
     static uint8_t value[LIMIT_RECORD_VALUE_BYTES];
@@ -150,7 +150,7 @@ static void test_a_large_update_is_refused_whole(void **state)
     record_free(record);
 }
 
-static void test_failed_allocations_change_nothing(void **state)
+TEST(test_failed_allocations_change_nothing)
 {
     struct record_change changes[] = {{"a", false, {1, (const uint8_t *)"1"}},
                                       {"c", false, {1, (const uint8_t *)"3"}}};
@@ -180,7 +180,7 @@ static void test_failed_allocations_change_nothing(void **state)
     record_free(record);
 }
 
-static void test_an_update_is_read_back_and_applied(void **state)
+TEST(test_an_update_is_read_back_and_applied)
 {
     struct record_change changes[] = {{"z", false, {2, (const uint8_t *)"zz"}},
                                       {"m", true, {0, NULL}}};
@@ -207,13 +207,3 @@ static void test_an_update_is_read_back_and_applied(void **state)
     buf_fini(&buf);
     scratch_fini(&scratch);
 }
-
-static const struct CMUnitTest tests[] = {
-    cmocka_unit_test(test_updates_agree_with_a_model),
-    cmocka_unit_test(test_what_is_no_update),
-    cmocka_unit_test(test_a_large_update_is_refused_whole),
-    cmocka_unit_test(test_failed_allocations_change_nothing),
-    cmocka_unit_test(test_an_update_is_read_back_and_applied),
-};
-
-UNIT_TEST_MAIN(tests)

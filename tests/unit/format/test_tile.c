@@ -9,7 +9,7 @@
 #include "support/alloc_fault.h"
 #include "support/unit_test.h"
 
-static void test_shapes_at_the_edge(void **state)
+TEST(test_shapes_at_the_edge)
 {
     struct shape shape = {1, {INT64_MAX}};
     struct diag diag = DIAG_INIT;
@@ -29,7 +29,7 @@ static void test_shapes_at_the_edge(void **state)
     assert_int_equal(bytes, 16);
 }
 
-static void test_boxes_outside_are_refused(void **state)
+TEST(test_boxes_outside_are_refused)
 {
     static const struct box bad[] = {{1, {-1}, {2}},
                                      {1, {0}, {11}},
@@ -55,7 +55,7 @@ static void test_boxes_outside_are_refused(void **state)
     assert_string_equal(text, "[4096, ");
 }
 
-static void test_intersection(void **state)
+TEST(test_intersection)
 {
     struct box a = {2, {0, 0}, {4, 4}}, b = {2, {2, 3}, {5, 5}}, both;
     assert_true(box_intersect(&a, &b, &both));
@@ -120,7 +120,7 @@ static size_t random_tiling(struct prng *prng, const struct shape *shape, struct
     return count;
 }
 
-static void test_tiling_agrees_with_a_count_of_each_element(void **state)
+TEST(test_tiling_agrees_with_a_count_of_each_element)
 {
     struct prng prng = prng_init("tile", 31337);
     unsigned tiled = 0, spoiled = 0;
@@ -144,7 +144,7 @@ static void test_tiling_agrees_with_a_count_of_each_element(void **state)
     assert_true(tiled > 1000 && spoiled > 1000);
 }
 
-static void test_faults_are_named(void **state)
+TEST(test_faults_are_named)
 {
     struct shape shape = {2, {4, 4}};
     struct box boxes[2] = {{2, {0, 0}, {4, 2}}, {2, {0, 3}, {4, 1}}};
@@ -165,7 +165,7 @@ static void test_faults_are_named(void **state)
     assert_int_equal(boxes_tile(&shape, 0, NULL, NULL), 0);
 }
 
-static void test_many_slabs_and_tiles_are_quick(void **state)
+TEST(test_many_slabs_and_tiles_are_quick)
 {
     enum { N = 65536 };
     struct shape shape = {2, {256, 256}};
@@ -182,14 +182,3 @@ static void test_many_slabs_and_tiles_are_quick(void **state)
     assert_true(alloc_fault_hit());
     free(boxes);
 }
-
-static const struct CMUnitTest tests[] = {
-    cmocka_unit_test(test_shapes_at_the_edge),
-    cmocka_unit_test(test_boxes_outside_are_refused),
-    cmocka_unit_test(test_intersection),
-    cmocka_unit_test(test_tiling_agrees_with_a_count_of_each_element),
-    cmocka_unit_test(test_faults_are_named),
-    cmocka_unit_test(test_many_slabs_and_tiles_are_quick),
-};
-
-UNIT_TEST_MAIN(tests)

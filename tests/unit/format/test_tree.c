@@ -27,7 +27,7 @@ static void assert_json(struct buf *tree, unsigned indent, const char *want)
     buf_fini(&json);
 }
 
-static void test_the_fixture_as_json(void **state)
+TEST(test_the_fixture_as_json)
 {
     struct buf tree;
     for (size_t i = 0; i < fixture_count; i++) {
@@ -65,7 +65,7 @@ static void assert_int_json(struct buf *buf, int64_t value, const char *want)
     assert_json(buf, 0, want);
 }
 
-static void test_numbers_as_json(void **state)
+TEST(test_numbers_as_json)
 {
     static const struct {
         double value;
@@ -118,7 +118,7 @@ static void test_numbers_as_json(void **state)
     buf_fini(&buf);
 }
 
-static void test_pretty_json_and_escapes(void **state)
+TEST(test_pretty_json_and_escapes)
 {
     struct tree_builder builder;
     struct buf buf;
@@ -152,7 +152,7 @@ struct form {
     const char *data;
 };
 
-static void test_other_forms_are_refused(void **state)
+TEST(test_other_forms_are_refused)
 {
     static const struct form forms[] = {{"null with bytes", TREE_NULL, 0, 1, "x"},
                                         {"empty int", TREE_INT, 0, 0, ""},
@@ -204,7 +204,7 @@ static int key_status(struct buf *buf, enum tree_kind kind, size_t bytes, const 
     return buf_status(buf);
 }
 
-static void test_keys_of_a_dict(void **state)
+TEST(test_keys_of_a_dict)
 {
     struct buf buf;
     buf_init(&buf, MIB(1));
@@ -238,7 +238,7 @@ static int nested_status(struct buf *buf, unsigned levels)
     return buf_status(buf);
 }
 
-static void test_the_example_of_the_norm(void **state)
+TEST(test_the_example_of_the_norm)
 {
     static const uint8_t want[] = {0x43, 0x52, 0x4e, 0x54, 1, 0,    0,    0,    1,    0, 0,
                                    0,    13,   0,    0,    0, 0x5e, 0x36, 0xe0, 0x5e, 3, 0,
@@ -254,7 +254,7 @@ static void test_the_example_of_the_norm(void **state)
     buf_fini(&buf);
 }
 
-static void test_depth_ends_at_64_levels(void **state)
+TEST(test_depth_ends_at_64_levels)
 {
     struct buf buf;
     struct tree_iter iter;
@@ -307,7 +307,7 @@ static void random_tree(struct prng *prng, struct buf *buf)
     tree_end(&builder);
 }
 
-static void test_random_trees_come_back(void **state)
+TEST(test_random_trees_come_back)
 {
     struct prng prng = prng_init("tree", 77);
     struct buf buf, again, json;
@@ -337,7 +337,7 @@ static void test_random_trees_come_back(void **state)
     buf_fini(&json);
 }
 
-static void test_json_without_memory_or_room(void **state)
+TEST(test_json_without_memory_or_room)
 {
     struct buf buf, json;
     buf_init(&buf, MIB(1));
@@ -351,17 +351,3 @@ static void test_json_without_memory_or_room(void **state)
     buf_fini(&buf);
     buf_fini(&json);
 }
-
-static const struct CMUnitTest tests[] = {
-    cmocka_unit_test(test_the_fixture_as_json),
-    cmocka_unit_test(test_numbers_as_json),
-    cmocka_unit_test(test_pretty_json_and_escapes),
-    cmocka_unit_test(test_other_forms_are_refused),
-    cmocka_unit_test(test_keys_of_a_dict),
-    cmocka_unit_test(test_the_example_of_the_norm),
-    cmocka_unit_test(test_depth_ends_at_64_levels),
-    cmocka_unit_test(test_random_trees_come_back),
-    cmocka_unit_test(test_json_without_memory_or_room),
-};
-
-UNIT_TEST_MAIN(tests)

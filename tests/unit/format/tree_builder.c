@@ -4,7 +4,6 @@
  */
 #include "tree_builder.h"
 
-#include "base/limits.h"
 #include "hash/hash.h"
 
 #include <string.h>

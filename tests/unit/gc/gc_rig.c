@@ -18,20 +18,7 @@ void gc_rig_init(struct gc_rig *g, uint64_t seed)
     rig_start(&g->rig);
 }
 
-int gc_rig_setup(void **state)
-{
-    struct gc_rig *g = calloc(1, sizeof(*g));
-    gc_rig_init(g, 1);
-    *state = g;
-    return 0;
-}
-
-int gc_rig_teardown(void **state)
-{
-    gc_rig_fini(*state);
-    free(*state);
-    return 0;
-}
+void gc_rig_setup(struct gc_rig *g) { gc_rig_init(g, 1); }
 
 void gc_rig_fini(struct gc_rig *g)
 {

@@ -31,8 +31,7 @@ struct gc_rig {
 void gc_rig_init(struct gc_rig *g, uint64_t seed);
 void gc_rig_fini(struct gc_rig *g);
 /* The same, for cmocka. */
-int gc_rig_setup(void **state);
-int gc_rig_teardown(void **state);
+void gc_rig_setup(struct gc_rig *g);
 struct gc_options gc_rig_options(struct gc_rig *g, uint64_t keep_cycles);
 void gc_rig_start(struct gc_rig *g, uint64_t keep_cycles);
 void gc_rig_stop(struct gc_rig *g); /* also in the middle of a pass */

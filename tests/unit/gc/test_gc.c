@@ -12,11 +12,12 @@
 
 #include <stdio.h>
 
+#define GC_TEST(name) FIXTURE_TEST(name, gc_rig_setup, gc_rig_fini, struct gc_rig, g)
+
 /* Goal: what is forgotten stays for keep_cycles, can be read by nobody after, and goes as a whole.
  */
-static void test_forgotten_goes_after_its_time(void **state)
+GC_TEST(test_forgotten_goes_after_its_time)
 {
-    struct gc_rig *g = *state;
     struct ckpt_id first = gc_rig_save(g, false)->id;
     gc_rig_save(g, false);
     gc_rig_save(g, false);
@@ -42,9 +43,8 @@ static void test_forgotten_goes_after_its_time(void **state)
 
 /* Goal: objects that a kept checkpoint refers to outlive the one that wrote them, however long the
  * chain; when the last reference goes they go. */
-static void test_references_pin_objects(void **state)
+GC_TEST(test_references_pin_objects)
 {
-    struct gc_rig *g = *state;
     struct ckpt_id ids[4];
     for (size_t i = 0; i < ARRAY_LEN(ids); i++) {
         ids[i] = gc_rig_save(g, i > 0)->id;
@@ -67,9 +67,8 @@ static void test_references_pin_objects(void **state)
 
 /* Goal: what an opening left that came to nothing goes, in the second pass that finds it dead;
  * while it is open nothing of it does, and a fenced one is ended first. */
-static void test_openings(void **state)
+GC_TEST(test_openings)
 {
-    struct gc_rig *g = *state;
     gc_rig_save(g, false);
     struct gc_save *open = gc_rig_leave_open(g, 1);
     gc_rig_start(g, 1);
@@ -103,9 +102,8 @@ static struct gc_status dry_run(struct gc_rig *g, bool cycle)
 }
 
 /* Goal: a dry run says what the next run does, object by object, and does nothing. */
-static void test_dry_run(void **state)
+GC_TEST(test_dry_run)
 {
-    struct gc_rig *g = *state;
     struct ckpt_id first = gc_rig_save(g, false)->id;
     struct ckpt_id base = gc_rig_save(g, false)->id;
     gc_rig_save(g, true); /* refers to it: its objects stay */
@@ -136,9 +134,8 @@ static void test_dry_run(void **state)
 
 /* Goal: where what a kept checkpoint refers to cannot be read, nothing that it may refer to is
  * reclaimed: all of it can be brought back. The rest goes, and a dry run says the same. */
-static void test_what_cannot_be_swept_is_not_reclaimed(void **state)
+GC_TEST(test_what_cannot_be_swept_is_not_reclaimed)
 {
-    struct gc_rig *g = *state;
     struct ckpt_id alone = gc_rig_save(g, false)->id;
     struct ckpt_id base = gc_rig_save(g, false)->id;
     struct gc_save *built = gc_rig_save(g, true);
@@ -183,9 +180,8 @@ static void test_what_cannot_be_swept_is_not_reclaimed(void **state)
 
 /* Goal: what was reclaimed before a table became unreadable keeps what that might refer to; the
  * rest goes. */
-static void test_damaged_tables_keep(void **state)
+GC_TEST(test_damaged_tables_keep)
 {
-    struct gc_rig *g = *state;
     struct ckpt_id base = gc_rig_save(g, false)->id;
     struct gc_save *built = gc_rig_save(g, true);
     struct ckpt_id alone = gc_rig_save(g, false)->id;
@@ -218,9 +214,8 @@ static void test_damaged_tables_keep(void **state)
 }
 
 /* Goal: a forgotten checkpoint whose objects cannot be listed is not reclaimed. */
-static void test_an_unreadable_list_is_not_reclaimed(void **state)
+GC_TEST(test_an_unreadable_list_is_not_reclaimed)
 {
-    struct gc_rig *g = *state;
     struct ckpt_id first = gc_rig_save(g, false)->id;
     gc_rig_save(g, false);
     struct store_fault_rule rule = {
@@ -239,9 +234,8 @@ static void test_an_unreadable_list_is_not_reclaimed(void **state)
 }
 
 /* Goal: one fault takes the list and a table of a forgotten checkpoint: its base stays, too. */
-static void test_a_stuck_one_keeps_its_base(void **state)
+GC_TEST(test_a_stuck_one_keeps_its_base)
 {
-    struct gc_rig *g = *state;
     struct ckpt_id base = gc_rig_save(g, false)->id;
     struct gc_save *built = gc_rig_save(g, true);
     struct store_name part = gc_rig_part(g, built, 1);
@@ -258,9 +252,8 @@ static void test_a_stuck_one_keeps_its_base(void **state)
 }
 
 /* Goal: a store that takes no updates does not keep what is dead from going. */
-static void test_full_record(void **state)
+GC_TEST(test_full_record)
 {
-    struct gc_rig *g = *state;
     gc_rig_save(g, false);
     struct gc_save *open = gc_rig_leave_open(g, 2);
     gc_rig_abort(g, open);
@@ -279,9 +272,8 @@ static void test_full_record(void **state)
 
 /* Goal: what unfinished writes left is swept, of committed checkpoints too; a sweep that failed is
  * told and done again in the next pass, one that found nothing is not. */
-static void test_sweep(void **state)
+GC_TEST(test_sweep)
 {
-    struct gc_rig *g = *state;
     gc_rig_save(g, false);
     gc_rig_save(g, false);
     gc_rig_leave_open(g, 1); /* is not swept: it is being written */
@@ -306,9 +298,8 @@ static void test_sweep(void **state)
 /* Goal: passes and cycles between a save's OPEN and its first object take nothing that it will
  * refer to, though what holds that is forgotten meanwhile, and nothing that it writes afterwards.
  */
-static void test_between_open_and_the_first_object(void **state)
+GC_TEST(test_between_open_and_the_first_object)
 {
-    struct gc_rig *g = *state;
     for (int incremental = 0; incremental < 2; incremental++) {
         struct ckpt_id holder = gc_rig_save(g, false)->id;
         gc_rig_save(g, true); /* the base: all of it lies in the one before */
@@ -334,10 +325,9 @@ static void test_between_open_and_the_first_object(void **state)
 
 /* Goal: what may be brought back is counted in cycles; a wall clock that is set back or forward
  * shortens nothing and stops nothing. */
-static void test_wall_clock_set(void **state)
+GC_TEST(test_wall_clock_set)
 {
     static const int64_t years[] = {-30, 30, -1, 0};
-    struct gc_rig *g = *state;
     struct ckpt_id first = gc_rig_save(g, false)->id;
     gc_rig_save(g, false);
     gc_rig_start(g, ARRAY_LEN(years));
@@ -415,7 +405,7 @@ static void two_collect(uint64_t seed)
     free(g);
 }
 
-static void test_two_daemons_at_once(void **state)
+TEST(test_two_daemons_at_once)
 {
     for (uint64_t seed = 1; seed <= 2; seed++) {
         two_collect(seed);
@@ -437,9 +427,8 @@ static bool is_ours(void *user)
 
 /* Goal: a pass whose duty is lost in the middle ends at once, wherever that is; what it has left
  * goes with the next pass, and nothing else. */
-static void test_the_duty_is_lost(void **state)
+GC_TEST(test_the_duty_is_lost)
 {
-    struct gc_rig *g = *state;
     for (unsigned lost_at = 1; lost_at < 42; lost_at += 4) {
         struct ckpt_id first = gc_rig_save(g, false)->id;
         gc_rig_save(g, true);
@@ -488,9 +477,8 @@ static void replace_part(struct gc_rig *g, const struct store_name *name,
 
 /* Goal: a part that is whole and of another checkpoint says nothing about what is referred to; a
  * leftover with a part of another run is not this record's to remove. */
-static void test_a_part_of_another(void **state)
+GC_TEST(test_a_part_of_another)
 {
-    struct gc_rig *g = *state;
     struct ckpt_id base = gc_rig_save(g, false)->id;
     struct gc_save *built = gc_rig_save(g, true);
     struct gc_save *other = gc_rig_save(g, false);
@@ -511,9 +499,8 @@ static void test_a_part_of_another(void **state)
 }
 
 /* Goal: a store that has become read-only ends the pass, which says so. */
-static void test_a_read_only_store_ends_the_pass(void **state)
+GC_TEST(test_a_read_only_store_ends_the_pass)
 {
-    struct gc_rig *g = *state;
     struct ckpt_id first = gc_rig_save(g, false)->id;
     gc_rig_save(g, false);
     struct store_fault_rule rule = {
@@ -539,9 +526,8 @@ static struct gc_status reclaim_now(struct gc_rig *g, const struct gc_order *ord
 
 /* Goal: what is asked for goes at once, the rest keeps its time; a dry run says the same and does
  * nothing; what an open save refers to stays and is counted. */
-static void test_reclaimed_now(void **state)
+GC_TEST(test_reclaimed_now)
 {
-    struct gc_rig *g = *state;
     struct ckpt_id ids[4];
     struct gc_order all = {.actor = "ada"}, dry = {.actor = "ada", .dry_run = true};
     struct run_name other = {"other", "run"};
@@ -579,9 +565,8 @@ static void test_reclaimed_now(void **state)
 }
 
 /* Goal: the claim of an open save keeps its base, whoever asks. */
-static void test_claimed_stays(void **state)
+GC_TEST(test_claimed_stays)
 {
-    struct gc_rig *g = *state;
     struct gc_order all = {.actor = "ada"};
     struct ckpt_id base = gc_rig_save(g, false)->id;
     struct gc_save *open = gc_rig_leave_open(g, 0);
@@ -597,9 +582,8 @@ static void test_claimed_stays(void **state)
 /* Goal: an acknowledged checkpoint that a record of yesterday does not know outlives every pass,
  * with all that it may refer to, whatever is forgotten meanwhile and however old its term becomes.
  * With the right record back, those made meanwhile are the unknown ones. */
-static void test_a_record_of_yesterday_costs_nothing(void **state)
+GC_TEST(test_a_record_of_yesterday_costs_nothing)
 {
-    struct gc_rig *g = *state;
     struct rig *rig = &g->rig;
     struct ckpt_id first = gc_rig_save(g, false)->id;
     gc_rig_save(g, false);
@@ -637,9 +621,8 @@ static void test_a_record_of_yesterday_costs_nothing(void **state)
 }
 
 /* Goal: dead entries go when nothing of their step is stored, and not before. */
-static void test_dead_entries_are_buried(void **state)
+GC_TEST(test_dead_entries_are_buried)
 {
-    struct gc_rig *g = *state;
     gc_rig_save(g, false);
     struct gc_save *open = gc_rig_leave_open(g, 1);
     gc_rig_abort(g, open);
@@ -654,32 +637,4 @@ static void test_dead_entries_are_buried(void **state)
     gc_rig_pass(g, true);
     assert_int_equal(gc_rig_dead_count(g), 0);
     assert_int_equal(g->status.errors_total, 0);
-}
-
-int main(void)
-{
-#define TEST(name) cmocka_unit_test_setup_teardown(name, gc_rig_setup, gc_rig_teardown)
-    const struct CMUnitTest tests[] = {
-        TEST(test_a_record_of_yesterday_costs_nothing),
-        TEST(test_dead_entries_are_buried),
-        TEST(test_forgotten_goes_after_its_time),
-        TEST(test_references_pin_objects),
-        TEST(test_openings),
-        TEST(test_dry_run),
-        TEST(test_what_cannot_be_swept_is_not_reclaimed),
-        TEST(test_damaged_tables_keep),
-        TEST(test_an_unreadable_list_is_not_reclaimed),
-        TEST(test_a_stuck_one_keeps_its_base),
-        TEST(test_full_record),
-        TEST(test_sweep),
-        TEST(test_between_open_and_the_first_object),
-        TEST(test_wall_clock_set),
-        TEST(test_the_duty_is_lost),
-        TEST(test_a_part_of_another),
-        TEST(test_a_read_only_store_ends_the_pass),
-        TEST(test_reclaimed_now),
-        TEST(test_claimed_stays),
-        cmocka_unit_test(test_two_daemons_at_once),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

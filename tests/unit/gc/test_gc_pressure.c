@@ -45,11 +45,12 @@ static void start_pressed(struct gc_rig *g, struct refusing *refusing,
     assert_int_equal(gc_new(&options, &g->gc), 0);
 }
 
+#define GC_TEST(name) FIXTURE_TEST(name, gc_rig_setup, gc_rig_fini, struct gc_rig, g)
+
 /* Goal: without a refusal what is forgotten waits; each refusal takes what was forgotten first, and
  * no more than is wanted; what is not forgotten never goes. */
-static void test_pressure_takes_the_first_forgotten(void **state)
+GC_TEST(test_pressure_takes_the_first_forgotten)
 {
-    struct gc_rig *g = *state;
     struct refusing refusing = {.count = 0};
     struct ckpt_id ids[6];
     for (size_t i = 0; i < ARRAY_LEN(ids); i++) {
@@ -91,9 +92,8 @@ static void test_pressure_takes_the_first_forgotten(void **state)
 
 /* Goal: pressure 0 is off, for refusals of the store and of a quota as well, and what is set while
  * the daemon runs holds from the next look on. */
-static void test_pressure_is_off_at_0(void **state)
+GC_TEST(test_pressure_is_off_at_0)
 {
-    struct gc_rig *g = *state;
     struct refusing refusing = {.count = 1, .bytes = 1};
     struct quota_table quotas = {.count = 1};
     struct ckpt_id first = gc_rig_save(g, false)->id;
@@ -117,9 +117,8 @@ static void test_pressure_is_off_at_0(void **state)
 
 /* Goal: pressure passes over what cannot be swept, so that the others give the room; and tries it
  * again after the next ordinary pass. */
-static void test_pressure_passes_over_what_is_stuck(void **state)
+GC_TEST(test_pressure_passes_over_what_is_stuck)
 {
-    struct gc_rig *g = *state;
     struct refusing refusing = {.count = 0};
     struct ckpt_id base = gc_rig_save(g, false)->id;
     struct gc_save *built = gc_rig_save(g, true);
@@ -157,9 +156,8 @@ static void test_pressure_passes_over_what_is_stuck(void **state)
 
 /* Goal: a project's quota that is nearly full is pressure, and a save that it refuses; only what
  * that project has forgotten goes. */
-static void test_pressure_of_a_quota(void **state)
+GC_TEST(test_pressure_of_a_quota)
 {
-    struct gc_rig *g = *state;
     struct refusing refusing = {.count = 0};
     struct quota_table quotas = {.count = 1};
     struct ckpt_id ids[4];
@@ -187,16 +185,4 @@ static void test_pressure_of_a_quota(void **state)
     assert_int_equal(refusing.told_count, 2);
     assert_non_null(strstr(refusing.why[1], "refused because the project's quota was used up"));
     gc_rig_check_reachable(g);
-}
-
-int main(void)
-{
-#define TEST(name) cmocka_unit_test_setup_teardown(name, gc_rig_setup, gc_rig_teardown)
-    const struct CMUnitTest tests[] = {
-        TEST(test_pressure_takes_the_first_forgotten),
-        TEST(test_pressure_is_off_at_0),
-        TEST(test_pressure_passes_over_what_is_stuck),
-        TEST(test_pressure_of_a_quota),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -107,7 +107,7 @@ static void run_seed(uint64_t seed)
     free(g);
 }
 
-static void test_random_histories(void **state)
+TEST(test_random_histories)
 {
     const char *one = getenv("CAIRN_SEED"), *many = getenv("CAIRN_SEEDS");
     uint64_t first = one ? strtoull(one, NULL, 10) : 1;
@@ -117,7 +117,3 @@ static void test_random_histories(void **state)
         run_seed(seed);
     }
 }
-
-static const struct CMUnitTest tests[] = {cmocka_unit_test(test_random_histories)};
-
-UNIT_TEST_MAIN(tests)

@@ -8,7 +8,7 @@
 #include "standin_cuda.h"
 #include "support/unit_test.h"
 
-static void a_machine_without_a_driver_is_normal(void **state)
+TEST(a_machine_without_a_driver_is_normal)
 {
     struct gpu *gpu = NULL;
     struct diag diag = DIAG_INIT;
@@ -24,7 +24,7 @@ static void a_machine_without_a_driver_is_normal(void **state)
     setenv("CAIRN_LIBCUDA", STANDIN_CUDA, 1);
 }
 
-static void bytes_go_both_ways(void **state)
+TEST(bytes_go_both_ways)
 {
     struct gpu *gpu;
     uint8_t host[3000], back[3000] = {0};
@@ -51,7 +51,7 @@ static void bytes_go_both_ways(void **state)
 
 /* Goal: a copy sees what the training's stream still had to do. Method: an event whose work is done
  * when somebody waits for it; the same copy without it has the bytes from before. */
-static void a_copy_waits_for_the_event(void **state)
+TEST(a_copy_waits_for_the_event)
 {
     struct gpu *gpu;
     uint8_t host[100];
@@ -74,7 +74,7 @@ static void a_copy_waits_for_the_event(void **state)
     gpu_close(gpu);
 }
 
-static void other_memory_is_refused(void **state)
+TEST(other_memory_is_refused)
 {
     struct gpu *gpu;
     int here;
@@ -93,7 +93,7 @@ static void other_memory_is_refused(void **state)
 
 /* Goal: whatever call fails, the error has a name, nothing is left behind and the next try works.
  */
-static void every_call_may_fail(void **state)
+TEST(every_call_may_fail)
 {
     uint8_t host[512];
     unsigned failures = 0;
@@ -123,7 +123,7 @@ static void every_call_may_fail(void **state)
 
 /* Goal: a thread of ours, which has no context, can lock memory once a device is in use (the
  * stand-in asks for a context, as the driver does); a driver that refuses is no failure. */
-static void pinning_is_not_needed(void **state)
+TEST(pinning_is_not_needed)
 {
     struct gpu *gpu;
     static uint8_t memory[4096];
@@ -143,14 +143,3 @@ static void pinning_is_not_needed(void **state)
     assert_int_equal(standin_registered(), 0);
     gpu_close(gpu);
 }
-
-static const struct CMUnitTest tests[] = {
-    cmocka_unit_test(a_machine_without_a_driver_is_normal),
-    cmocka_unit_test(bytes_go_both_ways),
-    cmocka_unit_test(a_copy_waits_for_the_event),
-    cmocka_unit_test(other_memory_is_refused),
-    cmocka_unit_test(every_call_may_fail),
-    cmocka_unit_test(pinning_is_not_needed),
-};
-
-UNIT_TEST_MAIN(tests)

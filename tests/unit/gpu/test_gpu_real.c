@@ -86,7 +86,7 @@ static void fill_random(uint8_t *bytes, size_t len, uint64_t seed)
     }
 }
 
-static void bytes_go_both_ways(void **state)
+TEST(bytes_go_both_ways)
 {
     static const size_t sizes[] = {1, 4095, 4096, 4097, MIB + 3, 9 * MIB + 1};
     struct gpu *gpu = opened();
@@ -115,7 +115,7 @@ static void bytes_go_both_ways(void **state)
 
 /* Goal: a copy sees what the training's stream was asked for before the event. Method: hundreds of
  * fills, some tenths of a second, on a stream of its own; the copy is asked for at once. */
-static void a_copy_waits_for_the_event(void **state)
+TEST(a_copy_waits_for_the_event)
 {
     enum { FILLS = 400 };
     size_t bytes = 512 * MIB;
@@ -142,7 +142,7 @@ static void a_copy_waits_for_the_event(void **state)
     gpu_close(gpu);
 }
 
-static void shared_memory_is_page_locked(void **state)
+TEST(shared_memory_is_page_locked)
 {
     size_t bytes = 64 * MIB;
     struct gpu *gpu = opened();
@@ -173,7 +173,7 @@ static void shared_memory_is_page_locked(void **state)
     gpu_close(gpu);
 }
 
-static void other_memory_is_refused(void **state)
+TEST(other_memory_is_refused)
 {
     struct gpu *gpu = opened();
     struct diag diag[3] = {DIAG_INIT, DIAG_INIT, DIAG_INIT};
@@ -218,7 +218,7 @@ static void *copy_often(void *arg)
 }
 
 /* The threads have no context of their own, as those of the snapshot have none. */
-static void many_threads_copy_at_once(void **state)
+TEST(many_threads_copy_at_once)
 {
     enum { THREADS = 8 };
     struct copier copiers[THREADS] = {0};
@@ -235,11 +235,3 @@ static void many_threads_copy_at_once(void **state)
     }
     gpu_close(gpu);
 }
-
-static const struct CMUnitTest tests[] = {
-    cmocka_unit_test(bytes_go_both_ways),           cmocka_unit_test(a_copy_waits_for_the_event),
-    cmocka_unit_test(shared_memory_is_page_locked), cmocka_unit_test(other_memory_is_refused),
-    cmocka_unit_test(many_threads_copy_at_once),
-};
-
-UNIT_TEST_MAIN(tests)

@@ -3,7 +3,6 @@
  * The checksum is CRC-32C as RFC 3720 has it. Method: the RFC's vectors; a bitwise reference over
  * all lengths and alignments; continuation at every split.
  */
-#include "base/check.h"
 #include "hash/hash.h"
 #include "support/unit_test.h"
 
@@ -20,7 +19,7 @@ static uint32_t reference_crc32c(size_t bytes, const uint8_t *data)
     return ~crc;
 }
 
-static void test_known_vectors(void **state)
+TEST(test_known_vectors)
 {
     uint8_t data[32];
     assert_int_equal(crc32c(0, 9, "123456789"), 0xe3069283);
@@ -35,7 +34,7 @@ static void test_known_vectors(void **state)
     assert_int_equal(crc32c(0, sizeof(data), data), 0x46dd794e);
 }
 
-static void test_all_lengths_and_alignments(void **state)
+TEST(test_all_lengths_and_alignments)
 {
     _Alignas(64) uint8_t data[700];
     for (size_t i = 0; i < sizeof(data); i++) {
@@ -48,7 +47,7 @@ static void test_all_lengths_and_alignments(void **state)
     }
 }
 
-static void test_continues_at_any_split(void **state)
+TEST(test_continues_at_any_split)
 {
     uint8_t data[300];
     for (size_t i = 0; i < sizeof(data); i++) {
@@ -60,11 +59,3 @@ static void test_continues_at_any_split(void **state)
         assert_int_equal(crc32c(crc, sizeof(data) - split, data + split), whole);
     }
 }
-
-static const struct CMUnitTest tests[] = {
-    cmocka_unit_test(test_known_vectors),
-    cmocka_unit_test(test_all_lengths_and_alignments),
-    cmocka_unit_test(test_continues_at_any_split),
-};
-
-UNIT_TEST_MAIN(tests)

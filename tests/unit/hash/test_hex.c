@@ -7,7 +7,7 @@
 
 #include "support/unit_test.h"
 
-static void test_round_trip(void **state)
+TEST(test_round_trip)
 {
     uint8_t data[256], back[256];
     char hex[513];
@@ -22,7 +22,7 @@ static void test_round_trip(void **state)
     assert_memory_equal(data, back, sizeof(data));
 }
 
-static void test_other_texts_are_refused(void **state)
+TEST(test_other_texts_are_refused)
 {
     static const char *const texts[] = {"",
                                         "0",
@@ -45,10 +45,3 @@ static void test_other_texts_are_refused(void **state)
     assert_int_equal(ret[1], 0xa9);
     assert_true(hex_decode(0, "", ret));
 }
-
-static const struct CMUnitTest tests[] = {
-    cmocka_unit_test(test_round_trip),
-    cmocka_unit_test(test_other_texts_are_refused),
-};
-
-UNIT_TEST_MAIN(tests)

@@ -13,7 +13,7 @@ static void expect_hex(struct sha256 digest, const char *expected)
     assert_string_equal(hex, expected);
 }
 
-static void test_known_vectors(void **state)
+TEST(test_known_vectors)
 {
     expect_hex(sha256(0, NULL), "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855");
     expect_hex(sha256(3, "abc"),
@@ -24,17 +24,10 @@ static void test_known_vectors(void **state)
 }
 
 /* A million times "a". */
-static void test_long_text(void **state)
+TEST(test_long_text)
 {
     static char text[1000000];
     memset(text, 'a', sizeof(text));
     expect_hex(sha256(sizeof(text), text),
                "cdc76e5c9914fb9281a1c7e284d73e67f1809a48a497200e046d39ccc7112cd0");
 }
-
-static const struct CMUnitTest tests[] = {
-    cmocka_unit_test(test_known_vectors),
-    cmocka_unit_test(test_long_text),
-};
-
-UNIT_TEST_MAIN(tests)

@@ -24,7 +24,7 @@ static void expect_hex(struct xxh128 digest, const char *expected)
 }
 
 /* Values as `xxhsum -H2` prints them. */
-static void test_known_vectors(void **state)
+TEST(test_known_vectors)
 {
     expect_hex(xxh3_128(0, NULL), "99aa06d3014798d86001c324468d497f");
     expect_hex(xxh3_128(9, "123456789"), "33119477ede5dcd5e9716427681d5860");
@@ -34,7 +34,7 @@ static void test_known_vectors(void **state)
     free(zeros);
 }
 
-static void test_every_way_gives_the_same(void **state)
+TEST(test_every_way_gives_the_same)
 {
     static const size_t lengths[] = {0,   1,     16,    17,    128,    129,    240,
                                      241, 65535, 65536, 65537, 131072, 200001, 1 << 20};
@@ -75,7 +75,7 @@ static void test_every_way_gives_the_same(void **state)
     free(data);
 }
 
-static void test_one_bit_changes_it(void **state)
+TEST(test_one_bit_changes_it)
 {
     uint8_t data[600];
     fill(sizeof(data), data);
@@ -88,19 +88,10 @@ static void test_one_bit_changes_it(void **state)
     }
 }
 
-static void test_failed_allocation_is_null(void **state)
+TEST(test_failed_allocation_is_null)
 {
     alloc_fault_at(1);
     struct xxh3_stream *stream = xxh3_stream_new();
     assert_true(alloc_fault_hit());
     assert_null(stream);
 }
-
-static const struct CMUnitTest tests[] = {
-    cmocka_unit_test(test_known_vectors),
-    cmocka_unit_test(test_every_way_gives_the_same),
-    cmocka_unit_test(test_one_bit_changes_it),
-    cmocka_unit_test(test_failed_allocation_is_null),
-};
-
-UNIT_TEST_MAIN(tests)

@@ -79,4 +79,12 @@ const char *net_pki(const char *file);
 int net_tls_context(bool server, const char *name, const char *ca, struct tls_context **ret,
                     struct diag *diag);
 
+/* A test, and a row for each form that it runs in. */
+#define NET_TEST(name)                          \
+    UNIT_TEST_BODY(name, struct net_fixture *f) \
+    static void name(struct net_fixture *f)
+#define NET_ROW(name, form)                                                            \
+    UNIT_TEST_ROW(name##_##form, #name " " #form, name##_run, net_setup, net_teardown, \
+                  (void *)(uintptr_t)&form)
+
 #endif

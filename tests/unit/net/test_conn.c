@@ -7,7 +7,6 @@
 #include "net_fixture.h"
 
 #include <stdio.h>
-#include <string.h>
 
 enum { FRAMES = 60, BIG_BYTES = 4 << 20, BIG_FRAMES = 6 };
 

@@ -7,7 +7,6 @@
 #include "net_fixture.h"
 
 #include <stdio.h>
-#include <string.h>
 
 #include "wire/frame.h"
 

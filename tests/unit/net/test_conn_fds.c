@@ -93,9 +93,8 @@ static bool all_came(struct net_fixture *f)
     return came->plain + came->with_fd + came->without_fd == MESSAGES;
 }
 
-static void test_each_arrives_with_its_message(void **state)
+NET_TEST(test_each_arrives_with_its_message)
 {
-    struct net_fixture *f = *state;
     struct arrivals came = {.takes = true};
     size_t before = count_fds();
     start(f, &came, NET_FDS_MAX);
@@ -114,9 +113,8 @@ static void test_each_arrives_with_its_message(void **state)
 }
 
 /* Nobody said that he wants any: they are closed as they come. */
-static void test_unwanted_ones_are_closed(void **state)
+NET_TEST(test_unwanted_ones_are_closed)
 {
-    struct net_fixture *f = *state;
     struct arrivals came = {.takes = true};
     start(f, &came, 0);
     size_t connected = count_fds();
@@ -129,9 +127,8 @@ static void test_unwanted_ones_are_closed(void **state)
 }
 
 /* Wanted and never taken: no more than were allowed stay open, and closing closes those. */
-static void test_a_peer_cannot_fill_our_table(void **state)
+NET_TEST(test_a_peer_cannot_fill_our_table)
 {
-    struct net_fixture *f = *state;
     struct arrivals came = {.takes = false};
     size_t before = count_fds();
     start(f, &came, NET_FDS_MAX);
@@ -147,9 +144,8 @@ static void test_a_peer_cannot_fill_our_table(void **state)
     assert_int_equal(count_fds(), before);
 }
 
-static void test_what_was_not_sent_is_closed(void **state)
+NET_TEST(test_what_was_not_sent_is_closed)
 {
-    struct net_fixture *f = *state;
     struct arrivals came = {.takes = true};
     size_t before = count_fds();
     start(f, &came, NET_FDS_MAX);
@@ -162,9 +158,8 @@ static void test_what_was_not_sent_is_closed(void **state)
     assert_int_equal(count_fds(), before);
 }
 
-static void test_none_over_tcp_or_tls(void **state)
+NET_TEST(test_none_over_tcp_or_tls)
 {
-    struct net_fixture *f = *state;
     net_connect_conns(f);
     assert_false(conn_passes_fds(f->client.conn));
     assert_false(conn_passes_fds(f->server.conn));
@@ -175,19 +170,10 @@ static const struct net_form LOCAL = {.name = "unix"}, TCP = {.name = "tcp", .tc
                              TLS = {.name = "tls over unix", .tls = true},
                              SIM = {.name = "sim", .sim_seed = 3};
 
-#define FDS_TEST(f, form)                                                      \
-    {                                                                          \
-#f " " #form, f, net_setup, net_teardown, (void *)(uintptr_t) & (form) \
-    }
-
-static const struct CMUnitTest tests[] = {
-    FDS_TEST(test_each_arrives_with_its_message, LOCAL),
-    FDS_TEST(test_unwanted_ones_are_closed, LOCAL),
-    FDS_TEST(test_a_peer_cannot_fill_our_table, LOCAL),
-    FDS_TEST(test_what_was_not_sent_is_closed, LOCAL),
-    FDS_TEST(test_none_over_tcp_or_tls, TCP),
-    FDS_TEST(test_none_over_tcp_or_tls, TLS),
-    FDS_TEST(test_none_over_tcp_or_tls, SIM),
-};
-
-UNIT_TEST_MAIN(tests)
+NET_ROW(test_each_arrives_with_its_message, LOCAL)
+NET_ROW(test_unwanted_ones_are_closed, LOCAL)
+NET_ROW(test_a_peer_cannot_fill_our_table, LOCAL)
+NET_ROW(test_what_was_not_sent_is_closed, LOCAL)
+NET_ROW(test_none_over_tcp_or_tls, TCP)
+NET_ROW(test_none_over_tcp_or_tls, TLS)
+NET_ROW(test_none_over_tcp_or_tls, SIM)

@@ -9,7 +9,6 @@
 
 #include <fcntl.h>
 #include <signal.h>
-#include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -138,9 +137,8 @@ static size_t bytes_of(bool plain_too)
     return bytes;
 }
 
-static void test_all_goes_from_the_file_on_a_plain_socket(void **state)
+NET_TEST(test_all_goes_from_the_file_on_a_plain_socket)
 {
-    struct net_fixture *f = *state;
     struct mail mail;
     make(&mail, ROOM_BYTES);
     deliver(f, &mail);
@@ -149,9 +147,8 @@ static void test_all_goes_from_the_file_on_a_plain_socket(void **state)
 }
 
 /* TLS, and a network that refuses now and then: nothing shows but the way. */
-static void test_memory_takes_over(void **state)
+NET_TEST(test_memory_takes_over)
 {
-    struct net_fixture *f = *state;
     struct mail mail;
     make(&mail, ROOM_BYTES);
     deliver(f, &mail);
@@ -164,9 +161,8 @@ static void test_memory_takes_over(void **state)
 
 /* The first payloads end before the file does, a later one in its middle: its rest, and all that
  * comes behind it, is taken from memory. */
-static void test_a_file_that_ends_early(void **state)
+NET_TEST(test_a_file_that_ends_early)
 {
-    struct net_fixture *f = *state;
     struct mail mail;
     make(&mail, 400000);
     deliver(f, &mail);
@@ -175,9 +171,8 @@ static void test_a_file_that_ends_early(void **state)
     unmake(&mail);
 }
 
-static void test_a_file_that_cannot_be_sent_from(void **state)
+NET_TEST(test_a_file_that_cannot_be_sent_from)
 {
-    struct net_fixture *f = *state;
     struct mail mail;
     make(&mail, ROOM_BYTES);
     close(mail.file);
@@ -218,9 +213,8 @@ static int take_two(struct side *side, const struct frame *frame, const struct m
 }
 
 /* Killed by SIGPIPE would be the program; the signal keeps its default here. */
-static void test_a_peer_that_goes_in_the_middle(void **state)
+NET_TEST(test_a_peer_that_goes_in_the_middle)
 {
-    struct net_fixture *f = *state;
     struct mail mail;
     sigset_t pending;
     assert_true(signal(SIGPIPE, SIG_DFL) != SIG_ERR);
@@ -247,9 +241,8 @@ static void test_a_peer_that_goes_in_the_middle(void **state)
 }
 
 /* A signal that was there before is not ours to take. */
-static void test_somebody_elses_signal_stays(void **state)
+NET_TEST(test_somebody_elses_signal_stays)
 {
-    struct net_fixture *f = *state;
     struct mail mail;
     sigset_t pipe_only, before, pending;
     int sig;
@@ -280,25 +273,16 @@ static const struct net_form LOCAL = {.name = "unix"}, TCP = {.name = "tcp", .tc
                              TLS = {.name = "tls over unix", .tls = true},
                              SIM = {.name = "sim", .sim_seed = 3};
 
-#define FILES_TEST(f, form)                                                    \
-    {                                                                          \
-#f " " #form, f, net_setup, net_teardown, (void *)(uintptr_t) & (form) \
-    }
-
-static const struct CMUnitTest tests[] = {
-    FILES_TEST(test_all_goes_from_the_file_on_a_plain_socket, LOCAL),
-    FILES_TEST(test_all_goes_from_the_file_on_a_plain_socket, TCP),
-    FILES_TEST(test_all_goes_from_the_file_on_a_plain_socket, CHOPPED),
-    FILES_TEST(test_memory_takes_over, TLS),
-    FILES_TEST(test_memory_takes_over, SIM),
-    FILES_TEST(test_a_file_that_ends_early, LOCAL),
-    FILES_TEST(test_a_file_that_ends_early, CHOPPED),
-    FILES_TEST(test_a_file_that_cannot_be_sent_from, LOCAL),
-    FILES_TEST(test_a_file_that_cannot_be_sent_from, TCP),
-    FILES_TEST(test_a_peer_that_goes_in_the_middle, LOCAL),
-    FILES_TEST(test_a_peer_that_goes_in_the_middle, TCP),
-    FILES_TEST(test_a_peer_that_goes_in_the_middle, SIM),
-    FILES_TEST(test_somebody_elses_signal_stays, LOCAL),
-};
-
-UNIT_TEST_MAIN(tests)
+NET_ROW(test_all_goes_from_the_file_on_a_plain_socket, LOCAL)
+NET_ROW(test_all_goes_from_the_file_on_a_plain_socket, TCP)
+NET_ROW(test_all_goes_from_the_file_on_a_plain_socket, CHOPPED)
+NET_ROW(test_memory_takes_over, TLS)
+NET_ROW(test_memory_takes_over, SIM)
+NET_ROW(test_a_file_that_ends_early, LOCAL)
+NET_ROW(test_a_file_that_ends_early, CHOPPED)
+NET_ROW(test_a_file_that_cannot_be_sent_from, LOCAL)
+NET_ROW(test_a_file_that_cannot_be_sent_from, TCP)
+NET_ROW(test_a_peer_that_goes_in_the_middle, LOCAL)
+NET_ROW(test_a_peer_that_goes_in_the_middle, TCP)
+NET_ROW(test_a_peer_that_goes_in_the_middle, SIM)
+NET_ROW(test_somebody_elses_signal_stays, LOCAL)

@@ -7,7 +7,6 @@
 #include "net_fixture.h"
 
 #include <stdio.h>
-#include <string.h>
 #include <sys/stat.h>
 
 static bool server_got_one(struct net_fixture *f) { return f->server.messages == 1; }
@@ -44,9 +43,15 @@ static void say_hello(struct net_fixture *f)
     }
 }
 
-static void test_good_certificates(void **state)
+static const struct net_form TLS = {.name = "tls", .tcp = true, .tls = true};
+
+#define TLS_TEST(name)                                                                             \
+    UNIT_TEST_BODY(name, struct net_fixture *f)                                                    \
+    UNIT_TEST_ROW(name##_row, #name, name##_run, net_setup, net_teardown, (void *)(uintptr_t)&TLS) \
+    static void name(struct net_fixture *f)
+
+TLS_TEST(test_good_certificates)
 {
-    struct net_fixture *f = *state;
     say_hello(f);
     net_run(f, server_got_one);
     char name[200];
@@ -58,17 +63,15 @@ static void test_good_certificates(void **state)
     assert_non_null(strstr(name, "tls CN=localhost tcp"));
 }
 
-static void test_good_by_address(void **state)
+TLS_TEST(test_good_by_address)
 {
-    struct net_fixture *f = *state;
     f->tls_host = "127.0.0.1";
     say_hello(f);
     net_run(f, server_got_one);
 }
 
-static void test_reload_leaves_running_streams_alone(void **state)
+TLS_TEST(test_reload_leaves_running_streams_alone)
 {
-    struct net_fixture *f = *state;
     say_hello(f);
     use(f, NULL, NULL); /* their contexts are given up by the program, not by the streams */
     net_run(f, server_got_one);
@@ -88,58 +91,50 @@ static void expect_auth(struct net_fixture *f, const char *server_text, const ch
     }
 }
 
-static void test_client_of_another_ca(void **state)
+TLS_TEST(test_client_of_another_ca)
 {
-    struct net_fixture *f = *state;
     use(f, context(true, "server", "ca.crt"), context(false, "other", "ca.crt"));
     expect_auth(f, "must be issued by a CA of", "does not know the CA");
 }
 
-static void test_client_without_certificate(void **state)
+TLS_TEST(test_client_without_certificate)
 {
-    struct net_fixture *f = *state;
     use(f, context(true, "server", "ca.crt"), context(false, NULL, "ca.crt"));
     expect_auth(f, "showed no certificate", "requires a client certificate");
 }
 
-static void test_client_with_expired_certificate(void **state)
+TLS_TEST(test_client_with_expired_certificate)
 {
-    struct net_fixture *f = *state;
     use(f, context(true, "server", "ca.crt"), context(false, "expired", "ca.crt"));
     expect_auth(f, "expired", "expired: renew it");
 }
 
-static void test_server_of_another_ca(void **state)
+TLS_TEST(test_server_of_another_ca)
 {
-    struct net_fixture *f = *state;
     use(f, context(true, "server", "ca.crt"), context(false, "client", "other-ca.crt"));
     expect_auth(f, "does not know the CA", "must be issued by a CA of");
 }
 
-static void test_server_with_a_client_certificate(void **state)
+TLS_TEST(test_server_with_a_client_certificate)
 {
-    struct net_fixture *f = *state;
     use(f, context(true, "client", "ca.crt"), context(false, "client", "ca.crt"));
     expect_auth(f, "", "extended key usage");
 }
 
-static void test_wrong_host_name(void **state)
+TLS_TEST(test_wrong_host_name)
 {
-    struct net_fixture *f = *state;
     f->tls_host = "node9.example";
     expect_auth(f, "refused our certificate", "subject alternative name");
 }
 
-static void test_wrong_address(void **state)
+TLS_TEST(test_wrong_address)
 {
-    struct net_fixture *f = *state;
     f->tls_host = "192.0.2.1";
     expect_auth(f, "refused our certificate", "subject alternative name");
 }
 
-static void test_plain_client_at_a_tls_server(void **state)
+TLS_TEST(test_plain_client_at_a_tls_server)
 {
-    struct net_fixture *f = *state;
     tls_context_free(f->client_tls);
     f->client_tls = NULL;
     say_hello(f);
@@ -149,9 +144,8 @@ static void test_plain_client_at_a_tls_server(void **state)
     assert_int_not_equal(f->client.status, 0);
 }
 
-static void test_tls_client_at_a_plain_server(void **state)
+TLS_TEST(test_tls_client_at_a_plain_server)
 {
-    struct net_fixture *f = *state;
     tls_context_free(f->server_tls);
     f->server_tls = NULL;
     say_hello(f);
@@ -163,18 +157,16 @@ static void test_tls_client_at_a_plain_server(void **state)
 
 /* A peer that connects and says nothing holds the server no longer than the first message may take.
  */
-static void test_handshake_that_never_comes(void **state)
+TLS_TEST(test_handshake_that_never_comes)
 {
-    struct net_fixture *f = *state;
     f->server.options.first_message_ms = 100;
     net_connect_raw(f);
     net_run(f, server_over);
     assert_int_equal(f->server.status, CAIRN_E_TIMED_OUT);
 }
 
-static void test_peer_that_vanishes_in_the_handshake(void **state)
+TLS_TEST(test_peer_that_vanishes_in_the_handshake)
 {
-    struct net_fixture *f = *state;
     net_connect_raw(f);
     net_raw_send(f, 5, "\x16\x03\x01\x02\x00");
     net_run_for(f, 20);
@@ -199,7 +191,7 @@ static void refused(const struct tls_options *options, const char *text)
     assert_null(ret);
 }
 
-static void test_bad_files_are_named(void **state)
+TEST(test_bad_files_are_named)
 {
     char cert[128], key[128], other_key[128], ca[128];
     snprintf(cert, sizeof(cert), "%s", net_pki("server.crt"));
@@ -225,7 +217,7 @@ static void test_bad_files_are_named(void **state)
             "/nowhere.ca");
 }
 
-static void test_key_that_others_can_read_is_refused(void **state)
+TEST(test_key_that_others_can_read_is_refused)
 {
     char cert[128], key[128];
     snprintf(cert, sizeof(cert), "%s", net_pki("server.crt"));
@@ -240,31 +232,3 @@ static void test_key_that_others_can_read_is_refused(void **state)
     assert_int_equal(tls_context_new(&options, &ret, NULL), 0);
     tls_context_free(ret);
 }
-
-static const struct net_form TLS = {.name = "tls", .tcp = true, .tls = true};
-
-#define ROW(f)                                                  \
-    {                                                           \
-#f, f, net_setup, net_teardown, (void *)(uintptr_t)&TLS \
-    }
-
-static const struct CMUnitTest tests[] = {
-    ROW(test_good_certificates),
-    ROW(test_good_by_address),
-    ROW(test_reload_leaves_running_streams_alone),
-    ROW(test_client_of_another_ca),
-    ROW(test_client_without_certificate),
-    ROW(test_client_with_expired_certificate),
-    ROW(test_server_of_another_ca),
-    ROW(test_server_with_a_client_certificate),
-    ROW(test_wrong_host_name),
-    ROW(test_wrong_address),
-    ROW(test_plain_client_at_a_tls_server),
-    ROW(test_tls_client_at_a_plain_server),
-    ROW(test_handshake_that_never_comes),
-    ROW(test_peer_that_vanishes_in_the_handshake),
-    cmocka_unit_test(test_bad_files_are_named),
-    cmocka_unit_test(test_key_that_others_can_read_is_refused),
-};
-
-UNIT_TEST_MAIN(tests)

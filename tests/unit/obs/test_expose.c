@@ -53,7 +53,7 @@ static char *written(bool openmetrics)
     "cairn_z_seconds_count{op=\"z\"} 3\n"               \
     "cairn_z_seconds_sum{op=\"z\"} 99.301001\n"
 
-static void test_prometheus(void **state)
+TEST(test_prometheus)
 {
     char *text = written(false);
     assert_string_equal(text, "# HELP cairn_x_bytes_total Bytes of x.\n"
@@ -68,7 +68,7 @@ static void test_prometheus(void **state)
     free(text);
 }
 
-static void test_openmetrics(void **state)
+TEST(test_openmetrics)
 {
     char *text = written(true);
     assert_string_equal(text, "# HELP cairn_x_bytes Bytes of x.\n"
@@ -85,10 +85,3 @@ static void test_openmetrics(void **state)
                               "# UNIT cairn_z_seconds seconds\n" SAMPLES_Z "# EOF\n");
     free(text);
 }
-
-static const struct CMUnitTest tests[] = {
-    cmocka_unit_test(test_prometheus),
-    cmocka_unit_test(test_openmetrics),
-};
-
-UNIT_TEST_MAIN(tests)

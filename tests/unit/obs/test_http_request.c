@@ -25,7 +25,7 @@ static enum http_parsed parse(size_t bytes, const char *data, struct http_reques
     return parsed;
 }
 
-static void test_good_requests(void **state)
+TEST(test_good_requests)
 {
     static const struct {
         const char *text, *path;
@@ -55,7 +55,7 @@ static void test_good_requests(void **state)
     }
 }
 
-static void test_what_is_refused(void **state)
+TEST(test_what_is_refused)
 {
     static const struct {
         const char *text;
@@ -92,7 +92,7 @@ static void test_what_is_refused(void **state)
     }
 }
 
-static void test_what_is_too_long(void **state)
+TEST(test_what_is_too_long)
 {
     static char text[HTTP_HEAD_MAX + 64];
     struct http_request request;
@@ -113,7 +113,7 @@ static void test_what_is_too_long(void **state)
     assert_int_equal(status, 431);
 }
 
-static void test_cut_and_changed(void **state)
+TEST(test_cut_and_changed)
 {
     static const char good[] = GET HOST "Accept: application/openmetrics-text;q=0.5\r\n\r\n";
     size_t bytes = sizeof(good) - 1;
@@ -136,12 +136,3 @@ static void test_cut_and_changed(void **state)
         }
     }
 }
-
-static const struct CMUnitTest tests[] = {
-    cmocka_unit_test(test_good_requests),
-    cmocka_unit_test(test_what_is_refused),
-    cmocka_unit_test(test_what_is_too_long),
-    cmocka_unit_test(test_cut_and_changed),
-};
-
-UNIT_TEST_MAIN(tests)

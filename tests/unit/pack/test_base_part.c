@@ -90,7 +90,7 @@ static uint32_t find(const struct base_part *base, const struct part_place *plac
     return part_find_cell(&base->part, part_find_run(&base->part, place), cell, bytes);
 }
 
-static void chunks_are_found_at_their_place(void **state)
+TEST(chunks_are_found_at_their_place)
 {
     struct base_part *base = make();
     const struct part_place a0 = {"a", "", CAIRN_F32, &boxes[0].box};
@@ -108,7 +108,7 @@ static void chunks_are_found_at_their_place(void **state)
     base_part_unref(NULL);
 }
 
-static void other_places_find_nothing(void **state)
+TEST(other_places_find_nothing)
 {
     struct base_part *base = make();
     const struct box longer = {.ndim = 1, .offset = {0}, .length = {2049}};
@@ -128,13 +128,4 @@ static void other_places_find_nothing(void **state)
     assert_int_equal(find(base, &a0, 0, 4095), 0);
     assert_int_equal(find(base, &a1, 1, 1904), 0); /* another rank's cell */
     base_part_unref(base);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(chunks_are_found_at_their_place),
-        cmocka_unit_test(other_places_find_nothing),
-    };
-    return cmocka_run_group_tests_name("base_part", tests, NULL, NULL);
 }

@@ -28,7 +28,7 @@ static struct encode_state sampled(struct encode_cost planes, struct encode_cost
     return state;
 }
 
-static void nothing_measured_means_raw(void **unused)
+TEST(nothing_measured_means_raw)
 {
     struct encode_state state;
     encode_state_init(&state, &adaptive);
@@ -38,7 +38,7 @@ static void nothing_measured_means_raw(void **unused)
     assert_int_equal(encode_state_choose(&state, &unknown), ENCODING_RAW);
 }
 
-static void the_densest_that_keeps_up_is_chosen(void **unused)
+TEST(the_densest_that_keeps_up_is_chosen)
 {
     struct encode_state state = sampled(cost_of(2000, 66), cost_of(1500, 80));
     assert_int_equal(encode_state_choose(&state, &one_gb), ENCODING_PLANES_ZSTD);
@@ -50,7 +50,7 @@ static void the_densest_that_keeps_up_is_chosen(void **unused)
     assert_int_equal(encode_state_choose(&state, &two_workers), ENCODING_PLANES_ZSTD);
 }
 
-static void little_gain_means_raw(void **unused)
+TEST(little_gain_means_raw)
 {
     struct encode_state state = sampled(cost_of(9000, 98), cost_of(9000, 100));
     assert_int_equal(encode_state_choose(&state, &one_gb), ENCODING_RAW);
@@ -58,7 +58,7 @@ static void little_gain_means_raw(void **unused)
     assert_int_equal(encode_state_choose(&state, &one_gb), ENCODING_PLANES_ZSTD);
 }
 
-static void the_other_modes_do_as_they_say(void **unused)
+TEST(the_other_modes_do_as_they_say)
 {
     struct encode_state state = sampled(cost_of(10, 66), cost_of(9000, 80));
     state.policy.mode = ENCODE_DENSEST;
@@ -68,7 +68,7 @@ static void the_other_modes_do_as_they_say(void **unused)
     assert_false(encode_state_next(&state));
 }
 
-static void samples_come_first_and_every_nth(void **unused)
+TEST(samples_come_first_and_every_nth)
 {
     struct encode_state state;
     unsigned samples = 0;
@@ -86,7 +86,7 @@ static void samples_come_first_and_every_nth(void **unused)
 
 /* Goal: whole chunks correct a sample that was too kind, and a later sample gives another chance.
  */
-static void chunks_overrule_samples_until_the_next(void **unused)
+TEST(chunks_overrule_samples_until_the_next)
 {
     const struct encode_cost kind = cost_of(2000, 66), none = cost_of(2000, 100);
     const struct encode_cost slow = cost_of(300, 66);
@@ -100,7 +100,7 @@ static void chunks_overrule_samples_until_the_next(void **unused)
 }
 
 /* Goal: old chunks fade. Method: a long fast past, then chunks that come out raw. */
-static void old_chunks_fade(void **unused)
+TEST(old_chunks_fade)
 {
     struct encode_state state = sampled(cost_of(2000, 66), cost_of(2000, 100));
     struct encode_cost chunk = {LIMIT_CHUNK_BYTES, LIMIT_CHUNK_BYTES / 2, 1000000};
@@ -118,7 +118,7 @@ static void old_chunks_fade(void **unused)
 
 /* Goal: the promise itself. Method: random costs; whatever is chosen keeps up, saves enough, and no
  * other candidate that does so is denser. */
-static void the_choice_keeps_its_promise(void **unused)
+TEST(the_choice_keeps_its_promise)
 {
     uint64_t seed = 99;
     unsigned chosen[3] = {0};
@@ -155,7 +155,7 @@ static void the_choice_keeps_its_promise(void **unused)
     assert_true(chosen[0] > 100 && chosen[1] > 100 && chosen[2] > 100);
 }
 
-static void extreme_numbers_do_not_overflow(void **unused)
+TEST(extreme_numbers_do_not_overflow)
 {
     struct encode_state state = sampled(cost_of(2000, 66), cost_of(2000, 80));
     const struct encode_cost fast = {LIMIT_CHUNK_BYTES, 1, 0};
@@ -166,17 +166,3 @@ static void extreme_numbers_do_not_overflow(void **unused)
     encode_state_chunk(&state, ENCODING_PLANES_ZSTD, &endless);
     assert_int_equal(encode_state_choose(&state, &one_gb), ENCODING_ZSTD);
 }
-
-static const struct CMUnitTest tests[] = {
-    cmocka_unit_test(nothing_measured_means_raw),
-    cmocka_unit_test(the_densest_that_keeps_up_is_chosen),
-    cmocka_unit_test(little_gain_means_raw),
-    cmocka_unit_test(the_other_modes_do_as_they_say),
-    cmocka_unit_test(samples_come_first_and_every_nth),
-    cmocka_unit_test(chunks_overrule_samples_until_the_next),
-    cmocka_unit_test(old_chunks_fade),
-    cmocka_unit_test(the_choice_keeps_its_promise),
-    cmocka_unit_test(extreme_numbers_do_not_overflow),
-};
-
-UNIT_TEST_MAIN(tests)

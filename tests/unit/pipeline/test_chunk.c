@@ -20,7 +20,7 @@ static void fill(uint8_t *data, size_t bytes)
 }
 
 /* Goal: a round trip gives the plain bytes. Method: seal, open into other memory. */
-static void sealed_bytes_open_to_the_same(void **state)
+TEST(sealed_bytes_open_to_the_same)
 {
     uint8_t plain[BYTES], back[BYTES] = {0};
     struct envelope envelope;
@@ -33,7 +33,7 @@ static void sealed_bytes_open_to_the_same(void **state)
 }
 
 /* Goal: every changed bit is a crc mismatch. Method: flip one bit of each byte. */
-static void a_flipped_bit_is_a_crc_mismatch(void **state)
+TEST(a_flipped_bit_is_a_crc_mismatch)
 {
     uint8_t plain[BYTES];
     struct envelope envelope;
@@ -50,7 +50,7 @@ static void a_flipped_bit_is_a_crc_mismatch(void **state)
 
 /* Goal: other bytes with a right crc do not pass. Method: give the envelope the crc of the changed
  * bytes. */
-static void a_wrong_digest_is_told_from_a_wrong_crc(void **state)
+TEST(a_wrong_digest_is_told_from_a_wrong_crc)
 {
     uint8_t plain[BYTES];
     struct envelope envelope;
@@ -63,7 +63,7 @@ static void a_wrong_digest_is_told_from_a_wrong_crc(void **state)
     assert_non_null(strstr(diag.text, "digest"));
 }
 
-static void sha256_digests_verify(void **state)
+TEST(sha256_digests_verify)
 {
     uint8_t plain[BYTES];
     struct envelope envelope;
@@ -79,7 +79,7 @@ static void sha256_digests_verify(void **state)
 
 /* Goal: an encoded chunk is decoded and then checked. Method: encode by hand, break digest and crc.
  */
-static void encoded_chunks_are_checked_after_decoding(void **state)
+TEST(encoded_chunks_are_checked_after_decoding)
 {
     uint8_t plain[BYTES], stored[2 * BYTES], back[BYTES];
     struct zstd_room room = {.cap = sizeof stored, .data = stored};
@@ -100,7 +100,7 @@ static void encoded_chunks_are_checked_after_decoding(void **state)
     assert_int_equal(chunk_verify(&envelope, stored, NULL), CAIRN_E_FORMAT);
 }
 
-static void impossible_envelopes_are_refused(void **state)
+TEST(impossible_envelopes_are_refused)
 {
     uint8_t plain[16] = {0};
     struct envelope good, bad;
@@ -123,14 +123,3 @@ static void impossible_envelopes_are_refused(void **state)
     bad.encoding = ENCODING_PLANES_ZSTD + 1;
     assert_int_equal(chunk_verify(&bad, plain, NULL), CAIRN_E_UNSUPPORTED);
 }
-
-static const struct CMUnitTest tests[] = {
-    cmocka_unit_test(sealed_bytes_open_to_the_same),
-    cmocka_unit_test(a_flipped_bit_is_a_crc_mismatch),
-    cmocka_unit_test(a_wrong_digest_is_told_from_a_wrong_crc),
-    cmocka_unit_test(sha256_digests_verify),
-    cmocka_unit_test(encoded_chunks_are_checked_after_decoding),
-    cmocka_unit_test(impossible_envelopes_are_refused),
-};
-
-UNIT_TEST_MAIN(tests)

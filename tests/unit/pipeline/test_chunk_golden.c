@@ -8,7 +8,6 @@
 
 #include <stdio.h>
 
-#include "base/limits.h"
 #include "pipeline/chunk.h"
 #include "support/golden_file.h"
 #include "support/unit_test.h"
@@ -20,7 +19,7 @@ static struct buf golden_bytes(const char *fixture)
     return golden_read(CAIRN_GOLDEN, name);
 }
 
-static void golden_chunks_open_to_their_plain_bytes(void **state)
+TEST(golden_chunks_open_to_their_plain_bytes)
 {
     for (size_t i = 0; i < chunk_fixture_count; i++) {
         const struct chunk_fixture *fixture = &chunk_fixtures[i];
@@ -45,7 +44,7 @@ static void golden_chunks_open_to_their_plain_bytes(void **state)
     }
 }
 
-static void chunks_without_frames_are_written_the_same(void **state)
+TEST(chunks_without_frames_are_written_the_same)
 {
     unsigned compared = 0;
     for (size_t i = 0; i < chunk_fixture_count; i++) {
@@ -63,7 +62,7 @@ static void chunks_without_frames_are_written_the_same(void **state)
 }
 
 /* Goal: the example that FORMAT.md prints is the file. */
-static void the_example_of_the_format_is_the_file(void **state)
+TEST(the_example_of_the_format_is_the_file)
 {
     static const uint8_t example[] = {2, 0,    0, 0,    5, 0, 0,    0, 5,    0, 0, 0,
                                       1, 0xfe, 3, 0xfc, 5, 0, 0xff, 0, 0xff, 0, 7};
@@ -72,11 +71,3 @@ static void the_example_of_the_format_is_the_file(void **state)
     assert_memory_equal(golden.data + ENVELOPE_BYTES, example, sizeof example);
     buf_fini(&golden);
 }
-
-static const struct CMUnitTest tests[] = {
-    cmocka_unit_test(golden_chunks_open_to_their_plain_bytes),
-    cmocka_unit_test(chunks_without_frames_are_written_the_same),
-    cmocka_unit_test(the_example_of_the_format_is_the_file),
-};
-
-UNIT_TEST_MAIN(tests)

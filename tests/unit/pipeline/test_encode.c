@@ -81,7 +81,7 @@ static void check_sealed(const struct piece *piece, enum encoding encoding)
 }
 
 /* Goal: nothing is lost. Method: all dtypes, kinds, encodings, and sizes about a chunk's. */
-static void everything_sealed_opens_to_the_same(void **state)
+TEST(everything_sealed_opens_to_the_same)
 {
     static const size_t sizes[] = {1, 2, 15, 1000, CHUNK - 1, CHUNK, CHUNK + 1};
     struct encoder *encoder = encoder_new(CHUNK + 1);
@@ -114,7 +114,7 @@ static double ratio_of(enum plain_kind kind, uint32_t dtype, enum encoding encod
 }
 
 /* Goal: planes are worth having. Method: bounds near what the data's entropy allows. */
-static void planes_save_where_they_should(void **state)
+TEST(planes_save_where_they_should)
 {
     const enum encoding planes = ENCODING_PLANES_ZSTD;
     assert_true(ratio_of(PLAIN_WEIGHTS, CAIRN_BF16, planes, LIMIT_CHUNK_BYTES) < 0.67);
@@ -128,12 +128,12 @@ static void planes_save_where_they_should(void **state)
 }
 
 /* Goal: a ratio that readers refuse is never written. */
-static void zeros_keep_to_the_ratio(void **state)
+TEST(zeros_keep_to_the_ratio)
 {
     assert_true(ratio_of(PLAIN_ZEROS, CAIRN_F32, ENCODING_ZSTD, LIMIT_CHUNK_BYTES) == 1.0);
 }
 
-static void a_small_room_means_raw(void **state)
+TEST(a_small_room_means_raw)
 {
     struct encoder *encoder = encoder_new(CHUNK);
     struct piece piece;
@@ -153,7 +153,7 @@ static void a_small_room_means_raw(void **state)
 
 /* Goal: every changed byte is found. Method: flip one in each; then again with a crc that fits, so
  * that the frames and the digest must find it. */
-static void every_changed_byte_is_found(void **state)
+TEST(every_changed_byte_is_found)
 {
     static const enum encoding encodings[] = {ENCODING_ZSTD, ENCODING_PLANES_ZSTD};
     struct encoder *encoder = encoder_new(CHUNK);
@@ -181,7 +181,7 @@ static void every_changed_byte_is_found(void **state)
     encoder_free(encoder);
 }
 
-static void a_sample_tells_what_the_chunk_will_save(void **state)
+TEST(a_sample_tells_what_the_chunk_will_save)
 {
     struct encoder *encoder = encoder_new(LIMIT_CHUNK_BYTES);
     struct piece piece;
@@ -202,7 +202,7 @@ static void a_sample_tells_what_the_chunk_will_save(void **state)
 }
 
 /* Goal: missing memory is said, and nothing leaks. Method: each allocation fails in turn. */
-static void missing_memory_is_told(void **state)
+TEST(missing_memory_is_told)
 {
     struct encoder *encoder = encoder_new(CHUNK);
     struct piece piece;
@@ -231,15 +231,3 @@ static void missing_memory_is_told(void **state)
     encoder_free(encoder);
     piece_fini(&piece);
 }
-
-static const struct CMUnitTest tests[] = {
-    cmocka_unit_test(everything_sealed_opens_to_the_same),
-    cmocka_unit_test(planes_save_where_they_should),
-    cmocka_unit_test(zeros_keep_to_the_ratio),
-    cmocka_unit_test(a_small_room_means_raw),
-    cmocka_unit_test(every_changed_byte_is_found),
-    cmocka_unit_test(a_sample_tells_what_the_chunk_will_save),
-    cmocka_unit_test(missing_memory_is_told),
-};
-
-UNIT_TEST_MAIN(tests)

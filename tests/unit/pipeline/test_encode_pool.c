@@ -7,7 +7,7 @@
 
 #include "support/unit_test.h"
 
-static void memory_is_bounded(void **state)
+TEST(memory_is_bounded)
 {
     struct encode_pool pool;
     struct encode_buffer *buffers[ENCODE_POOL_BUFFERS];
@@ -40,7 +40,7 @@ static void memory_is_bounded(void **state)
     encode_pool_fini(&pool);
 }
 
-static void what_was_learnt_comes_back(void **state)
+TEST(what_was_learnt_comes_back)
 {
     struct encode_pool pool;
     struct encode_state states[3], again[3];
@@ -62,13 +62,4 @@ static void what_was_learnt_comes_back(void **state)
     encode_pool_load(&pool, &one, 3, again);
     assert_int_equal(encode_state_choose(&again[1], &sink), ENCODING_RAW);
     encode_pool_fini(&pool);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(memory_is_bounded),
-        cmocka_unit_test(what_was_learnt_comes_back),
-    };
-    return cmocka_run_group_tests_name("encode_pool", tests, NULL, NULL);
 }

@@ -99,7 +99,7 @@ static void check(struct fixture *f)
     assert_int_equal(f->seal.bytes, bytes);
 }
 
-static void every_piece_is_known_or_stored(void **state)
+TEST(every_piece_is_known_or_stored)
 {
     struct fixture f = {.seed = 1};
     f.encoder = encoder_new(256 << 10);
@@ -122,7 +122,7 @@ static void every_piece_is_known_or_stored(void **state)
 }
 
 /* Goal: what was measured of a large piece reaches the state, and decides for the next one. */
-static void what_sealing_cost_is_learnt(void **state)
+TEST(what_sealing_cost_is_learnt)
 {
     enum { BYTES = 1 << 20 };
     struct encoder *encoder = encoder_new(BYTES);
@@ -154,10 +154,3 @@ static void what_sealing_cost_is_learnt(void **state)
     free(plain);
     free(room);
 }
-
-static const struct CMUnitTest tests[] = {
-    cmocka_unit_test(every_piece_is_known_or_stored),
-    cmocka_unit_test(what_sealing_cost_is_learnt),
-};
-
-UNIT_TEST_MAIN(tests)

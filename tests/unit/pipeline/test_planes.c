@@ -61,7 +61,7 @@ static void check_split(struct planes_shape shape, size_t elements, const uint8_
 }
 
 /* Goal: both the fast and the portable form cut as defined, at every alignment and remainder. */
-static void the_split_is_the_defined_one_and_reversible(void **state)
+TEST(the_split_is_the_defined_one_and_reversible)
 {
     uint8_t plain[8 * 101 + 1];
     plain_fill(PLAIN_RANDOM, 8, sizeof plain, plain);
@@ -73,7 +73,7 @@ static void the_split_is_the_defined_one_and_reversible(void **state)
 }
 
 /* Goal: no pattern is lost. Method: all of 16 bits; NaN payloads and signs of the wider ones. */
-static void every_pattern_comes_back(void **state)
+TEST(every_pattern_comes_back)
 {
     uint16_t *all = (uint16_t *)(void *)new_bytes(sizeof *all << 16);
     uint8_t special[4096];
@@ -89,7 +89,7 @@ static void every_pattern_comes_back(void **state)
     free(all);
 }
 
-static void dtypes_have_their_shapes(void **state)
+TEST(dtypes_have_their_shapes)
 {
     for (uint32_t dtype = 0; dtype < 64; dtype++) {
         struct planes_shape shape = planes_shape_of_dtype(dtype);
@@ -151,7 +151,7 @@ static void assert_refused(const struct stored *stored)
     assert_int_equal(decode(stored, &same), CAIRN_E_FORMAT);
 }
 
-static void planes_come_back_for_all_kinds_and_sizes(void **state)
+TEST(planes_come_back_for_all_kinds_and_sizes)
 {
     static const size_t sizes[] = {1,  2,    3,     7,     8,     9,     15,      16,
                                    17, 1000, 65535, 65536, 65537, 65543, 4194303, 4194304};
@@ -172,7 +172,7 @@ static void planes_come_back_for_all_kinds_and_sizes(void **state)
 }
 
 /* Goal: TOO_LARGE and no byte beyond the room, for every smaller room. */
-static void every_smaller_room_is_too_small(void **state)
+TEST(every_smaller_room_is_too_small)
 {
     struct stored stored = encoded(PLAIN_WEIGHTS, (struct planes_shape){2, true}, 2001);
     const struct planes_plain plain = {
@@ -190,7 +190,7 @@ static void every_smaller_room_is_too_small(void **state)
     stored_free(&stored);
 }
 
-static void what_is_cut_or_longer_is_refused(void **state)
+TEST(what_is_cut_or_longer_is_refused)
 {
     struct stored stored = encoded(PLAIN_WEIGHTS, (struct planes_shape){4, true}, 4003);
     struct stored other = stored;
@@ -214,7 +214,7 @@ static void what_is_cut_or_longer_is_refused(void **state)
 }
 
 /* Goal: each field of the header is checked. Method: a table of changes, each refused. */
-static void impossible_headers_are_refused(void **state)
+TEST(impossible_headers_are_refused)
 {
     static const struct {
         unsigned at;
@@ -236,7 +236,7 @@ static void impossible_headers_are_refused(void **state)
 }
 
 /* Goal: constants need a byte, but no chunk goes above the ratio, and the filling is checked. */
-static void zeros_are_stored_at_the_ratio_and_no_further(void **state)
+TEST(zeros_are_stored_at_the_ratio_and_no_further)
 {
     struct stored stored = encoded(PLAIN_ZEROS, (struct planes_shape){4, true}, 1 << 20);
     assert_int_equal(stored.bytes, (1 << 20) / ZSTD_RATIO_MAX + 1);
@@ -257,7 +257,7 @@ static void zeros_are_stored_at_the_ratio_and_no_further(void **state)
 
 /* Goal: a hostile plane's frame is held to its plane. Method: frames of other lengths, with a
  * dictionary id, a large window, two frames, and none, in a plane that says zstd. */
-static void hostile_frames_are_refused(void **state)
+TEST(hostile_frames_are_refused)
 {
     enum { ELEMENTS = 5000, CAP = 6000 };
     uint8_t *plane = calloc(1, ELEMENTS + 1), data[CAP] = {1};
@@ -316,7 +316,7 @@ static int decode_made(unsigned window_log, uint8_t dictionary, size_t trailing,
 }
 
 /* Goal: what libzstd alone would take is refused too, for its own reason. */
-static void windows_dictionaries_and_second_frames_are_refused(void **state)
+TEST(windows_dictionaries_and_second_frames_are_refused)
 {
     static const struct {
         unsigned window_log;
@@ -340,7 +340,7 @@ static void windows_dictionaries_and_second_frames_are_refused(void **state)
 
 /* Goal: no change of stored bytes can crash. Method: each byte flipped, then many bytes at random;
  * raw bytes may change the values (digests are for that), lengths never. */
-static void changed_planes_never_crash(void **state)
+TEST(changed_planes_never_crash)
 {
     uint64_t seed = 4711;
     for (size_t i = 0; i < ARRAY_LEN(shapes); i++) {
@@ -364,19 +364,3 @@ static void changed_planes_never_crash(void **state)
         stored_free(&stored);
     }
 }
-
-static const struct CMUnitTest tests[] = {
-    cmocka_unit_test(the_split_is_the_defined_one_and_reversible),
-    cmocka_unit_test(every_pattern_comes_back),
-    cmocka_unit_test(dtypes_have_their_shapes),
-    cmocka_unit_test(planes_come_back_for_all_kinds_and_sizes),
-    cmocka_unit_test(every_smaller_room_is_too_small),
-    cmocka_unit_test(what_is_cut_or_longer_is_refused),
-    cmocka_unit_test(impossible_headers_are_refused),
-    cmocka_unit_test(zeros_are_stored_at_the_ratio_and_no_further),
-    cmocka_unit_test(hostile_frames_are_refused),
-    cmocka_unit_test(windows_dictionaries_and_second_frames_are_refused),
-    cmocka_unit_test(changed_planes_never_crash),
-};
-
-UNIT_TEST_MAIN(tests)

@@ -24,7 +24,7 @@ static void feed(struct sink_rate *rate, uint64_t *now_ms, uint64_t each_ms, uin
     sink_rate_end(rate);
 }
 
-static void nothing_is_known_of_a_moment(void **state)
+TEST(nothing_is_known_of_a_moment)
 {
     struct sink_rate rate = {0};
     uint64_t now_ms = 5;
@@ -39,7 +39,7 @@ static void nothing_is_known_of_a_moment(void **state)
     assert_int_equal(rate.bytes_per_s, 0);
 }
 
-static void a_busy_sink_is_followed_both_ways(void **state)
+TEST(a_busy_sink_is_followed_both_ways)
 {
     struct sink_rate rate = {0};
     uint64_t now_ms = 100;
@@ -51,7 +51,7 @@ static void a_busy_sink_is_followed_both_ways(void **state)
     assert_in_range(rate.bytes_per_s, 80 * MIB_ - 100000, 81 * MIB_);
 }
 
-static void our_own_slowness_is_not_the_sinks(void **state)
+TEST(our_own_slowness_is_not_the_sinks)
 {
     struct sink_rate rate = {0};
     uint64_t now_ms = 100;
@@ -61,14 +61,4 @@ static void our_own_slowness_is_not_the_sinks(void **state)
     assert_int_equal(rate.bytes_per_s, known);
     feed(&rate, &now_ms, 80, 60, 40); /* faster all the same: it can do at least that */
     assert_true(rate.bytes_per_s > known);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(nothing_is_known_of_a_moment),
-        cmocka_unit_test(a_busy_sink_is_followed_both_ways),
-        cmocka_unit_test(our_own_slowness_is_not_the_sinks),
-    };
-    return cmocka_run_group_tests_name("sink_rate", tests, NULL, NULL);
 }

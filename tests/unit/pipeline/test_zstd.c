@@ -27,7 +27,7 @@ static struct frame_of *encoded(void)
     return frame;
 }
 
-static void round_trip_is_exact(void **state)
+TEST(round_trip_is_exact)
 {
     struct frame_of *frame = encoded();
     uint8_t *back = malloc(BYTES);
@@ -37,7 +37,7 @@ static void round_trip_is_exact(void **state)
     free(frame);
 }
 
-static void other_lengths_are_refused(void **state)
+TEST(other_lengths_are_refused)
 {
     struct frame_of *frame = encoded();
     uint8_t *back = malloc(BYTES + 1);
@@ -61,7 +61,7 @@ static void other_lengths_are_refused(void **state)
 
 /* Goal: a changed frame never decodes to other bytes. Method: flip a bit of each byte; the frame
  * has its own checksum. */
-static void changed_frames_are_refused(void **state)
+TEST(changed_frames_are_refused)
 {
     struct frame_of *frame = encoded();
     uint8_t *back = malloc(BYTES);
@@ -77,7 +77,7 @@ static void changed_frames_are_refused(void **state)
 }
 
 /* Goal: a frame far above the ratio is not opened. That none is made: zeros_keep_to_the_ratio. */
-static void bombs_are_not_opened(void **state)
+TEST(bombs_are_not_opened)
 {
     enum { ZEROS = 4 << 20 };
     uint8_t *zeros = calloc(1, ZEROS), *stored = malloc(ZEROS);
@@ -89,13 +89,13 @@ static void bombs_are_not_opened(void **state)
     free(stored);
 }
 
-static void skippable_frames_are_refused(void **state)
+TEST(skippable_frames_are_refused)
 {
     uint8_t skippable[16] = {0x50, 0x2a, 0x4d, 0x18, 8}, plain[16];
     assert_int_equal(zstd_decode(sizeof skippable, skippable, 8, plain, NULL), CAIRN_E_FORMAT);
 }
 
-static void what_does_not_fit_is_told(void **state)
+TEST(what_does_not_fit_is_told)
 {
     uint8_t plain[1000], stored[1000];
     struct zstd_room room = {.cap = 20, .data = stored};
@@ -104,11 +104,3 @@ static void what_does_not_fit_is_told(void **state)
     }
     assert_int_equal(chunk_fixture_zstd(3, sizeof plain, plain, &room), CAIRN_E_TOO_LARGE);
 }
-
-static const struct CMUnitTest tests[] = {
-    cmocka_unit_test(round_trip_is_exact),          cmocka_unit_test(other_lengths_are_refused),
-    cmocka_unit_test(changed_frames_are_refused),   cmocka_unit_test(bombs_are_not_opened),
-    cmocka_unit_test(skippable_frames_are_refused), cmocka_unit_test(what_does_not_fit_is_told),
-};
-
-UNIT_TEST_MAIN(tests)

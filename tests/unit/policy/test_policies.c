@@ -50,10 +50,11 @@ static int ask(struct rig *rig, const char *pattern, const char *last, unsigned 
     return asked.req.status;
 }
 
-static void test_an_answer_that_is_lost(void **state)
+#define RIG_TEST(name) FIXTURE_TEST(name, rig_setup, rig_fini, struct rig, rig)
+
+RIG_TEST(test_an_answer_that_is_lost)
 {
     static const enum store_fault_kind kinds[] = {FAULT_LOST, FAULT_LATE, FAULT_FAIL};
-    struct rig *rig = *state;
     unsigned in_force = 0;
     for (size_t i = 0; i < ARRAY_LEN(kinds); i++) {
         struct store_fault_rule rule = {
@@ -74,9 +75,8 @@ static void test_an_answer_that_is_lost(void **state)
     assert_int_equal(ask(rig, "vis/*", NULL, &in_force), CAIRN_E_NOT_FOUND);
 }
 
-static void test_two_at_once(void **state)
+RIG_TEST(test_two_at_once)
 {
-    struct rig *rig = *state;
     struct asked first, second, other, gone;
     unsigned in_force = 0;
     begin(rig, &first, "lab/*", "3");
@@ -95,8 +95,3 @@ static void test_two_at_once(void **state)
     assert_int_equal(ask(rig, NULL, NULL, &in_force), 0);
     assert_int_equal(in_force, 3);
 }
-
-static const struct CMUnitTest tests[] = {RIG_TEST(test_an_answer_that_is_lost),
-                                          RIG_TEST(test_two_at_once)};
-
-UNIT_TEST_MAIN(tests)

@@ -13,8 +13,6 @@
 #include "support/unit_test.h"
 
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 static struct policy_entry sample(void)
 {
@@ -28,7 +26,7 @@ static struct policy_entry sample(void)
                 .options = {{"keep-last", "3"}, {"time-zone", "Europe/Berlin"}}}};
 }
 
-static void test_golden(void **state)
+TEST(test_golden)
 {
     struct buf golden = golden_read(CAIRN_GOLDEN, "entry_policy_keyed.bin"), buf;
     struct policy_entry entry = sample(), read;
@@ -52,7 +50,7 @@ static void test_golden(void **state)
     buf_fini(&golden);
 }
 
-static void test_every_changed_byte_is_refused(void **state)
+TEST(test_every_changed_byte_is_refused)
 {
     static const char key[] = "policy/0000000000000005/lab/gpt-*";
     struct policy_entry entry = sample(), read;
@@ -89,7 +87,7 @@ static void test_every_changed_byte_is_refused(void **state)
     buf_fini(&buf);
 }
 
-static void test_bad_rows_are_refused_by_name(void **state)
+TEST(test_bad_rows_are_refused_by_name)
 {
     static const struct {
         const char *name, *value, *says;
@@ -161,7 +159,7 @@ static void assert_holds(const struct record *record, const struct policy_table 
     assert_string_equal(text, expected);
 }
 
-static void test_one_policy_holds(void **state)
+TEST(test_one_policy_holds)
 {
     static const struct policy_table table = {
         .count = 1,
@@ -209,7 +207,7 @@ static int choose(const struct record *record, const char *run, struct diag *dia
     return policy_choose(record, NULL, &name, &choice, diag);
 }
 
-static void test_what_cannot_be_read_forgets_nothing(void **state)
+TEST(test_what_cannot_be_read_forgets_nothing)
 {
     struct record *record = NULL;
     struct diag diag = DIAG_INIT;
@@ -231,7 +229,7 @@ static void test_what_cannot_be_read_forgets_nothing(void **state)
     record_free(record);
 }
 
-static void test_a_policy_that_may_be_lost_forgets_nothing(void **state)
+TEST(test_a_policy_that_may_be_lost_forgets_nothing)
 {
     static const char *const keys[] = {STORE_RECORD_LOST, "policies", "policies",
                                        "policy/0000000000000003/lab/g*"};
@@ -275,7 +273,7 @@ static void test_a_policy_that_may_be_lost_forgets_nothing(void **state)
     record_free(empty);
 }
 
-static void test_old_changes_are_dropped_in_their_order(void **state)
+TEST(test_old_changes_are_dropped_in_their_order)
 {
     struct record *record = NULL;
     struct record_value value;
@@ -302,14 +300,3 @@ static void test_old_changes_are_dropped_in_their_order(void **state)
     assert_holds(record, NULL, "lab/0", "lab/0 1");
     record_free(record);
 }
-
-static const struct CMUnitTest tests[] = {
-    cmocka_unit_test(test_golden),
-    cmocka_unit_test(test_every_changed_byte_is_refused),
-    cmocka_unit_test(test_bad_rows_are_refused_by_name),
-    cmocka_unit_test(test_one_policy_holds),
-    cmocka_unit_test(test_what_cannot_be_read_forgets_nothing),
-    cmocka_unit_test(test_a_policy_that_may_be_lost_forgets_nothing),
-    cmocka_unit_test(test_old_changes_are_dropped_in_their_order)};
-
-UNIT_TEST_MAIN(tests)

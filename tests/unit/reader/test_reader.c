@@ -141,9 +141,8 @@ static int lost(struct reader_source *source, const struct doc_key *document, in
     return status;
 }
 
-static int setup(void **state)
+static void setup(struct bench *bench)
 {
-    struct bench *bench = calloc(1, sizeof(*bench));
     rig_init(&bench->rig);
     bench->rig.with_objects = true;
     rig_start(&bench->rig);
@@ -151,21 +150,16 @@ static int setup(void **state)
     bench->source = (struct reader_source){
         .fetch = fetch, .fetch_range = fetch_range, .lost = lost, .read = read};
     bench->visitor = (struct reader_visitor){.next = next, .sink.found = found, .done = done};
-    *state = bench;
-    return 0;
 }
 
-static int teardown(void **state)
+static void teardown(struct bench *bench)
 {
-    struct bench *bench = *state;
     assert_int_equal(bench->under_way, 0); /* each range that was begun was read */
     reader_source_fini(&bench->source);
     reader_fini(&bench->reader);
     scratch_fini(&bench->scratch);
     free(bench->pieces);
     rig_fini(&bench->rig);
-    free(bench);
-    return 0;
 }
 
 static int open_ckpt(struct bench *bench, struct diag *diag)
@@ -208,9 +202,10 @@ static int read_all(struct bench *bench, unsigned depth, struct diag *diag)
 
 static const unsigned depths[] = {1, 2, 3, READER_DEPTH_MAX};
 
-static void test_a_good_checkpoint_is_read_whole(void **state)
+#define BENCH_TEST(name) FIXTURE_TEST(name, setup, teardown, struct bench, bench)
+
+BENCH_TEST(test_a_good_checkpoint_is_read_whole)
 {
-    struct bench *bench = *state;
     uint64_t stored = 0;
     take_parts(bench);
     assert_true(bench->reader.index_count > 0);
@@ -278,12 +273,11 @@ static void index_is_compared(struct bench *bench)
     }
 }
 
-static void test_an_index_that_does_not_agree_is_named(void **state) { index_is_compared(*state); }
+BENCH_TEST(test_an_index_that_does_not_agree_is_named) { index_is_compared(bench); }
 
 /* Goal: an index that is kept in the form that needs little memory is compared as well. */
-static void test_a_short_index_is_compared(void **state)
+BENCH_TEST(test_a_short_index_is_compared)
 {
-    struct bench *bench = *state;
     bench->source.short_index = true;
     index_is_compared(bench);
     const struct index_entry *first = &bench->reader.index[0];
@@ -292,9 +286,8 @@ static void test_a_short_index_is_compared(void **state)
     assert_int_equal(first->ranks[1], 2);
 }
 
-static void test_a_wrong_byte_is_named(void **state)
+BENCH_TEST(test_a_wrong_byte_is_named)
 {
-    struct bench *bench = *state;
     struct object_id object = rig_object(bench->id, 1);
     take_parts(bench);
     assert_true(memory_medium_flip_object(bench->rig.medium, &bench->rig.name, &object, 100));
@@ -306,9 +299,8 @@ static void test_a_wrong_byte_is_named(void **state)
     }
 }
 
-static void test_a_transfer_that_is_wrong_once_is_no_damage(void **state)
+BENCH_TEST(test_a_transfer_that_is_wrong_once_is_no_damage)
 {
-    struct bench *bench = *state;
     bench->wrong_reads = 1; /* of the manifest */
     take_parts(bench);
     assert_int_equal(bench->lost, 0);
@@ -323,9 +315,8 @@ static void test_a_transfer_that_is_wrong_once_is_no_damage(void **state)
 
 /* Goal: what the medium does not give is told chunk by chunk; what the store cannot say at present
  * ends the walk and blames nothing. */
-static void test_an_error_of_the_store_is_no_damage(void **state)
+BENCH_TEST(test_an_error_of_the_store_is_no_damage)
 {
-    struct bench *bench = *state;
     static const int codes[] = {CAIRN_E_IO, CAIRN_E_NOT_FOUND, CAIRN_E_TIMED_OUT, CAIRN_E_DENIED};
     take_parts(bench);
     for (size_t i = 0; i < ARRAY_LEN(codes); i++) {
@@ -341,9 +332,8 @@ static void test_an_error_of_the_store_is_no_damage(void **state)
     }
 }
 
-static void test_the_rest_of_an_object_may_be_left(void **state)
+BENCH_TEST(test_the_rest_of_an_object_may_be_left)
 {
-    struct bench *bench = *state;
     take_parts(bench);
     bench->visitor.unread = unread;
     for (size_t k = 0; k < ARRAY_LEN(depths); k++) {
@@ -358,9 +348,8 @@ static void test_the_rest_of_an_object_may_be_left(void **state)
     }
 }
 
-static void test_a_lost_page_says_nothing_about_the_others(void **state)
+BENCH_TEST(test_a_lost_page_says_nothing_about_the_others)
 {
-    struct bench *bench = *state;
     struct diag diag = DIAG_INIT;
     struct store_name name = {.run = bench->rig.name,
                               .id = bench->id,
@@ -376,9 +365,8 @@ static void test_a_lost_page_says_nothing_about_the_others(void **state)
 }
 
 /* Goal: the objects of a part are read from a piece of it, and its checksums are believed. */
-static void test_an_object_table(void **state)
+BENCH_TEST(test_an_object_table)
 {
-    struct bench *bench = *state;
     struct reader_source *source = &bench->source;
     struct part_table table;
     struct object_id *ids = NULL;
@@ -405,7 +393,7 @@ static void test_an_object_table(void **state)
     assert_int_equal(reader_table(source, &part, &table, &ids, NULL), CAIRN_E_TIMED_OUT);
 }
 
-static void test_findings_have_names(void **state)
+TEST(test_findings_have_names)
 {
     assert_int_equal(reader_finding_of(0), READER_WHOLE);
     assert_int_equal(reader_finding_of(CAIRN_E_NOT_FOUND), READER_MISSING);
@@ -416,22 +404,4 @@ static void test_findings_have_names(void **state)
     assert_false(reader_is_damage(0));
     assert_true(reader_is_damage(CAIRN_E_IO));
     assert_false(reader_is_damage(CAIRN_E_CANCELLED));
-}
-
-int main(void)
-{
-#define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
-    const struct CMUnitTest tests[] = {
-        TEST(test_a_good_checkpoint_is_read_whole),
-        TEST(test_an_index_that_does_not_agree_is_named),
-        TEST(test_a_short_index_is_compared),
-        TEST(test_a_wrong_byte_is_named),
-        TEST(test_a_transfer_that_is_wrong_once_is_no_damage),
-        TEST(test_an_error_of_the_store_is_no_damage),
-        TEST(test_the_rest_of_an_object_may_be_left),
-        TEST(test_a_lost_page_says_nothing_about_the_others),
-        TEST(test_an_object_table),
-        cmocka_unit_test(test_findings_have_names),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

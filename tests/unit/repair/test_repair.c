@@ -133,15 +133,10 @@ static void start(struct bench *bench, size_t ckpts, bool with_mirror)
     assert_int_equal(repair_new(&options, &bench->repair, NULL), 0);
 }
 
-static int setup(void **state)
-{
-    *state = calloc(1, sizeof(struct bench));
-    return *state ? 0 : -1;
-}
+static void setup(struct bench *bench) {} /* each test starts its own */
 
-static int teardown(void **state)
+static void teardown(struct bench *bench)
 {
-    struct bench *bench = *state;
     if (bench->repair) {
         repair_close(bench->repair, on_real_flag, bench);
         run_until_flag(bench);
@@ -157,8 +152,6 @@ static int teardown(void **state)
     if (bench->with_mirror) {
         unmake(&bench->mirror);
     }
-    free(bench);
-    return 0;
 }
 
 /* --- what is done and looked at --------------------------------------------------------------- */
@@ -277,11 +270,12 @@ static size_t others(struct bench *bench, struct ckpt_id id, struct object_id *r
 
 /* --- the tests -------------------------------------------------------------------------------- */
 
+#define BENCH_TEST(name) FIXTURE_TEST(name, setup, teardown, struct bench, bench)
+
 /* Goal: from another object of the run, byte for byte; the damaged bytes have another name; every
  * byte that was moved waited for the pace. */
-static void test_a_copy_in_the_run(void **state)
+BENCH_TEST(test_a_copy_in_the_run)
 {
-    struct bench *bench = *state;
     start(bench, 2, false);
     struct object_id object = rig_object(bench->ids[0], 0), aside;
     struct bytes good = read_object(bench, &object);
@@ -325,18 +319,16 @@ static void expect_left(struct bench *bench, const char *text)
 }
 
 /* Goal: what has no copy is named and left, bytes and name. */
-static void test_no_copy(void **state)
+BENCH_TEST(test_no_copy)
 {
-    struct bench *bench = *state;
     start(bench, 1, false);
     flip(bench, &bench->rig, rig_object(bench->ids[0], 0));
     expect_left(bench, "there is no copy in another object of the run");
 }
 
 /* Goal: a copy that is damaged itself is none, in the run and in the mirror. */
-static void test_a_damaged_copy(void **state)
+BENCH_TEST(test_a_damaged_copy)
 {
-    struct bench *bench = *state;
     start(bench, 2, true);
     for (size_t i = 0; i < 2; i++) {
         flip(bench, &bench->rig, rig_object(bench->ids[i], 0));
@@ -363,9 +355,8 @@ static void repaired_by_the_mirror(struct bench *bench)
 }
 
 /* Goal: a mirror that answers late is waited for. */
-static void test_a_late_copy(void **state)
+BENCH_TEST(test_a_late_copy)
 {
-    struct bench *bench = *state;
     bench->mirror_rule = (struct store_fault_rule){
         .kind = FAULT_DELAY, .op = STORE_READ, .count = 1000, .delay_ms = 50};
     start(bench, 1, true);
@@ -374,9 +365,8 @@ static void test_a_late_copy(void **state)
 
 /* Goal: a mirror that fails once is no end of the mirror: when the repair is asked for again, it
  * succeeds; and the failure is no damage of what is here. */
-static void test_a_mirror_that_fails(void **state)
+BENCH_TEST(test_a_mirror_that_fails)
 {
-    struct bench *bench = *state;
     bench->mirror_rule = (struct store_fault_rule){
         .kind = FAULT_FAIL, .op = STORE_READ, .count = 1, .code = CAIRN_E_TIMED_OUT};
     start(bench, 1, true);
@@ -428,9 +418,8 @@ static void unreadable_at_each_read(struct bench *bench)
 
 /* Goal: whatever of a repair fails, the name keeps the damaged bytes until the new ones were
  * written, read back and told in the chain; what was half built goes. */
-static void test_nothing_is_released_before_it_is_checked(void **state)
+BENCH_TEST(test_nothing_is_released_before_it_is_checked)
 {
-    struct bench *bench = *state;
     static const struct {
         enum store_op op;
         bool told; /* the chain has it already */
@@ -451,9 +440,8 @@ static void test_nothing_is_released_before_it_is_checked(void **state)
 }
 
 /* Goal: closing ends a repair that waits, and nothing is left of it. */
-static void test_closed_in_the_middle(void **state)
+BENCH_TEST(test_closed_in_the_middle)
 {
-    struct bench *bench = *state;
     struct object_id aside;
     start(bench, 2, false);
     flip(bench, &bench->rig, rig_object(bench->ids[0], 0));
@@ -470,9 +458,8 @@ static void test_closed_in_the_middle(void **state)
 }
 
 /* Goal: a record that is whole needs nothing; a store without files of records says so. */
-static void test_a_whole_record(void **state)
+BENCH_TEST(test_a_whole_record)
 {
-    struct bench *bench = *state;
     start(bench, 1, false);
     struct repair_status status = repair(bench, (struct ckpt_id){0, 0});
     assert_int_equal(status.code, 0);
@@ -501,7 +488,7 @@ static struct sha256 manifest_sum(struct bench *bench)
 /* A salvage of a run without a record, in which `count` reads fail after `skip` have passed. */
 static enum salvage_outcome salvage_under_errors(unsigned skip, unsigned count)
 {
-    struct bench *bench = NULL;
+    struct bench *bench = unit_test_fixture(sizeof(*bench));
     struct salvage_options how = {.yes = true};
     struct store_fault_rule rule = {
         .kind = FAULT_FAIL, .op = STORE_FETCH, .code = CAIRN_E_IO, .skip = skip, .count = count};
@@ -509,7 +496,6 @@ static enum salvage_outcome salvage_under_errors(unsigned skip, unsigned count)
     size_t item_count = 0;
     enum salvage_outcome outcome = SALVAGE_LEFT;
 
-    assert_int_equal(setup((void **)&bench), 0);
     bench->loses_record = true;
     start(bench, 1, false);
     struct sha256 before = manifest_sum(bench);
@@ -524,13 +510,14 @@ static enum salvage_outcome salvage_under_errors(unsigned skip, unsigned count)
     store_fault_clear(bench->store);
     struct sha256 after = manifest_sum(bench);
     assert_memory_equal(&before, &after, sizeof(before));
-    teardown((void **)&bench);
+    teardown(bench);
+    free(bench);
     return outcome;
 }
 
 /* Goal: a manifest that an error hides for a moment is never made again over the good one: it is
  * entered as it is, or left for another salvage. */
-static void test_a_passing_error_replaces_no_manifest(void **state)
+TEST(test_a_passing_error_replaces_no_manifest)
 {
     unsigned whole = 0;
     for (unsigned skip = 0; skip < 12; skip++) {
@@ -543,11 +530,10 @@ static void test_a_passing_error_replaces_no_manifest(void **state)
 /* The first item of a salvage that may not accept a loss, of a record that ends early. */
 static struct salvage_item salvage_without_loss(bool is_unreadable)
 {
-    struct bench *bench = NULL;
+    struct bench *bench = unit_test_fixture(sizeof(*bench));
     struct salvage_options how = {.yes = true};
     struct salvage_item *items = NULL;
     size_t item_count = 0;
-    assert_int_equal(setup((void **)&bench), 0);
     start(bench, 1, false);
     struct memory_medium *medium = bench->rig.medium;
     memory_medium_set_record(medium, &bench->rig.name,
@@ -561,13 +547,14 @@ static struct salvage_item salvage_without_loss(bool is_unreadable)
     assert_true(item_count > 0);
     struct salvage_item first = items[0];
     free(items);
-    teardown((void **)&bench);
+    teardown(bench);
+    free(bench);
     return first;
 }
 
 /* Goal: to give up the end of a record is offered where that can be done, and not for a folder that
  * cannot be read. */
-static void test_a_loss_is_offered_where_it_helps(void **state)
+TEST(test_a_loss_is_offered_where_it_helps)
 {
     struct salvage_item item = salvage_without_loss(false);
     assert_int_equal(item.outcome, SALVAGE_LEFT);
@@ -577,22 +564,4 @@ static void test_a_loss_is_offered_where_it_helps(void **state)
     assert_int_equal(item.outcome, SALVAGE_LEFT);
     assert_false(item.needs_accept_loss);
     assert_null(strstr(item.text, "--accept-loss"));
-}
-
-int main(void)
-{
-#define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
-    const struct CMUnitTest tests[] = {
-        TEST(test_a_copy_in_the_run),
-        TEST(test_no_copy),
-        TEST(test_a_damaged_copy),
-        TEST(test_a_late_copy),
-        TEST(test_a_mirror_that_fails),
-        TEST(test_nothing_is_released_before_it_is_checked),
-        TEST(test_closed_in_the_middle),
-        TEST(test_a_whole_record),
-        cmocka_unit_test(test_a_passing_error_replaces_no_manifest),
-        cmocka_unit_test(test_a_loss_is_offered_where_it_helps),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

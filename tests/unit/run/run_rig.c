@@ -98,27 +98,10 @@ void rig_fini(struct rig *rig)
     sim_free(rig->sim);
 }
 
-int rig_setup_stopped(void **state)
+void rig_setup(struct rig *rig)
 {
-    struct rig *rig = calloc(1, sizeof *rig);
-    assert_non_null(rig);
     rig_init(rig);
-    *state = rig;
-    return 0;
-}
-
-int rig_setup(void **state)
-{
-    rig_setup_stopped(state);
-    rig_start(*state);
-    return 0;
-}
-
-int rig_teardown(void **state)
-{
-    rig_fini(*state);
-    free(*state);
-    return 0;
+    rig_start(rig);
 }
 
 /* --- waiting for one thing ----------------------------------------------------------------------

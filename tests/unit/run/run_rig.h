@@ -56,10 +56,8 @@ void rig_start(struct rig *rig); /* catalogue and run */
 void rig_stop(struct rig *rig);  /* closes the catalogue; the store stays */
 void rig_fini(struct rig *rig);
 /* cmocka's functions around a test: its state is a rig of its own, started or not yet. */
-int rig_setup(void **state);
-int rig_setup_stopped(void **state);
-int rig_teardown(void **state);
-#define RIG_TEST(name) cmocka_unit_test_setup_teardown(name, rig_setup, rig_teardown)
+void rig_setup(struct rig *rig);
+#define RIG_TEST(name) FIXTURE_TEST(name, rig_setup, rig_fini, struct rig, rig)
 struct catalog *rig_catalog_new(struct rig *rig); /* a second one on the same store */
 void rig_catalog_close(struct rig *rig, struct catalog *catalog);
 void rig_until(struct rig *rig,

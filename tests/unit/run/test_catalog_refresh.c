@@ -7,13 +7,11 @@
 
 #include "support/unit_test.h"
 
-static int setup(void **state)
+static void setup(struct rig *rig)
 {
-    rig_setup_stopped(state);
-    struct rig *rig = *state;
+    rig_init(rig);
     rig->options.poll_ms = 50;
     rig_start(rig);
-    return 0;
 }
 
 static size_t names_of(struct catalog *catalog)
@@ -52,9 +50,10 @@ static void save(struct rig *rig, uint64_t step)
     assert_int_equal(rig_save(rig, step, 2, rig->lists).step, step);
 }
 
-static void a_look_finds_what_another_daemon_made(void **state)
+#define REFRESH_TEST(name) FIXTURE_TEST(name, setup, rig_fini, struct rig, rig)
+
+REFRESH_TEST(a_look_finds_what_another_daemon_made)
 {
-    struct rig *rig = *state;
     struct catalog *other = rig_catalog_new(rig);
     save(rig, 10);
     assert_int_equal(names_of(other), 0); /* it began before there was a run */
@@ -63,9 +62,8 @@ static void a_look_finds_what_another_daemon_made(void **state)
     rig_catalog_close(rig, other);
 }
 
-static void it_is_found_after_a_while(void **state)
+REFRESH_TEST(it_is_found_after_a_while)
 {
-    struct rig *rig = *state;
     struct catalog *other = rig_catalog_new(rig);
     save(rig, 10);
     sim_run_for(rig->sim, 6000);
@@ -73,9 +71,8 @@ static void it_is_found_after_a_while(void **state)
     rig_catalog_close(rig, other);
 }
 
-static void a_store_that_does_not_answer_is_named(void **state)
+REFRESH_TEST(a_store_that_does_not_answer_is_named)
 {
-    struct rig *rig = *state;
     struct store_fault_rule fails = {
         .kind = FAULT_FAIL, .op = STORE_LIST_RUNS, .count = 1, .code = CAIRN_E_IO};
     assert_int_equal(store_fault_add(rig->store, &fails), 0);
@@ -84,9 +81,8 @@ static void a_store_that_does_not_answer_is_named(void **state)
 }
 
 /* A look that nobody waits for any more, and one that the end of the catalogue meets. */
-static void given_up_and_closed(void **state)
+REFRESH_TEST(given_up_and_closed)
 {
-    struct rig *rig = *state;
     struct catalog *other = rig_catalog_new(rig);
     struct looking given_up = {.look.done = on_looked}, late = {.look.done = on_looked};
     catalog_refresh(other, &given_up.look);
@@ -110,9 +106,8 @@ static void on_read(struct run_snapshot_req *req)
 
 /* Trainers connect again as soon as the daemon is back, before its start-up has come to their run.
  */
-static void a_session_may_come_before_the_start_up(void **state)
+REFRESH_TEST(a_session_may_come_before_the_start_up)
 {
-    struct rig *rig = *state;
     struct store_fault_rule late = {
         .kind = FAULT_DELAY, .op = STORE_LIST_RUNS, .count = 1, .delay_ms = 1000};
     save(rig, 10);
@@ -128,13 +123,3 @@ static void a_session_may_come_before_the_start_up(void **state)
     rig_until(rig, &rig->ready);
     assert_int_equal(look(rig, rig->catalog), 0); /* waits for the start-up to end */
 }
-
-static const struct CMUnitTest tests[] = {
-    cmocka_unit_test_setup_teardown(a_look_finds_what_another_daemon_made, setup, rig_teardown),
-    cmocka_unit_test_setup_teardown(it_is_found_after_a_while, setup, rig_teardown),
-    cmocka_unit_test_setup_teardown(a_store_that_does_not_answer_is_named, setup, rig_teardown),
-    cmocka_unit_test_setup_teardown(given_up_and_closed, setup, rig_teardown),
-    cmocka_unit_test_setup_teardown(a_session_may_come_before_the_start_up, setup, rig_teardown),
-};
-
-UNIT_TEST_MAIN(tests)

@@ -129,7 +129,7 @@ static uint64_t count_updates(uint32_t world, unsigned daemons)
 
 /* Goal: never more updates than seals, and for thousands of ranks no more than the time asks for.
  */
-static void updates_grow_slower_than_ranks(void **state)
+TEST(updates_grow_slower_than_ranks)
 {
     static const uint32_t worlds[] = {1, 16, 256, 4096};
     for (unsigned daemons = 1; daemons <= DAEMONS_MAX; daemons++) {
@@ -187,7 +187,7 @@ static uint64_t count_reports(uint32_t world, unsigned daemons)
     return count;
 }
 
-static void reports_share_updates(void **state)
+TEST(reports_share_updates)
 {
     static const uint32_t worlds[] = {1, 16, 256, 4096};
     for (unsigned daemons = 1; daemons <= DAEMONS_MAX; daemons++) {
@@ -202,7 +202,7 @@ static void reports_share_updates(void **state)
 }
 
 /* One that is not of the world is refused alone; damage ends the try of those who wait. */
-static void a_refused_report_is_not_the_others(void **state)
+TEST(a_refused_report_is_not_the_others)
 {
     struct crowd *crowd = crowd_new(3, 1);
     struct verdict verdict;
@@ -221,9 +221,3 @@ static void a_refused_report_is_not_the_others(void **state)
     }
     crowd_free(crowd);
 }
-
-static const struct CMUnitTest tests[] = {cmocka_unit_test(updates_grow_slower_than_ranks),
-                                          cmocka_unit_test(reports_share_updates),
-                                          cmocka_unit_test(a_refused_report_is_not_the_others)};
-
-UNIT_TEST_MAIN(tests)

@@ -37,11 +37,12 @@ static void look(struct rig *rig, struct listing *listing)
     rig_state(rig, take_state, listing);
 }
 
+#define INFO_TEST(name) FIXTURE_TEST(name, rig_init, rig_fini, struct rig, rig)
+
 /* Open ones lead, then the newest; a page ends where it is told to and the next goes on behind it.
  */
-static void test_order_and_pages(void **state)
+INFO_TEST(test_order_and_pages)
 {
-    struct rig *rig = *state;
     struct listing listing = {.ask.limit = 2};
     struct ckpt_id open;
 
@@ -76,11 +77,10 @@ static void test_order_and_pages(void **state)
 }
 
 /* A clock that was set moves nothing: neither the order nor what is latest. */
-static void test_order_is_not_the_clocks(void **state)
+INFO_TEST(test_order_is_not_the_clocks)
 {
     const int64_t year_ns = INT64_C(365) * 86400 * 1000000000;
     static const int years[] = {0, 5, -3, 1}; /* against the true time, at each commit */
-    struct rig *rig = *state;
     struct listing listing = {.ask.limit = 10};
 
     rig_start(rig);
@@ -102,9 +102,8 @@ static void test_order_is_not_the_clocks(void **state)
 }
 
 /* Status tells committed, open, aborted with its reason, and unknown apart. */
-static void test_status_is_the_truth(void **state)
+INFO_TEST(test_status_is_the_truth)
 {
-    struct rig *rig = *state;
     struct listing listing = {.id = {1, 10}};
     struct ckpt_id id;
 
@@ -228,10 +227,9 @@ static void annotate(struct rig *rig, uint64_t step, uint32_t count, const char 
 }
 
 /* Notes are listed with their checkpoint; a page ends early when they would fill a message. */
-static void test_notes_are_listed(void **state)
+INFO_TEST(test_notes_are_listed)
 {
     enum { CHECKPOINTS = 100 };
-    struct rig *rig = *state;
     struct listing listing = {.id = {1, 7}};
     char tags[LIMIT_TAGS][LABEL_BYTES_MAX + 1];
     const char *names[LIMIT_TAGS];
@@ -281,9 +279,8 @@ static const double seconds_max = 1;
 #endif
 
 /* From a cold start: 10,000 checkpoints are loaded, checked and listed in less than a second. */
-static void test_ten_thousand_in_a_second(void **state)
+INFO_TEST(test_ten_thousand_in_a_second)
 {
-    struct rig *rig = *state;
     struct listing listing = {.ask.limit = 0};
     struct timespec from, to;
 
@@ -300,13 +297,3 @@ static void test_ten_thousand_in_a_second(void **state)
     print_message("10,000 checkpoints: %.3f s\n", seconds);
     assert_true(seconds < seconds_max);
 }
-
-static const struct CMUnitTest tests[] = {
-    cmocka_unit_test_setup_teardown(test_order_and_pages, rig_setup_stopped, rig_teardown),
-    cmocka_unit_test_setup_teardown(test_order_is_not_the_clocks, rig_setup_stopped, rig_teardown),
-    cmocka_unit_test_setup_teardown(test_status_is_the_truth, rig_setup_stopped, rig_teardown),
-    cmocka_unit_test_setup_teardown(test_notes_are_listed, rig_setup_stopped, rig_teardown),
-    cmocka_unit_test_setup_teardown(test_ten_thousand_in_a_second, rig_setup_stopped, rig_teardown),
-};
-
-UNIT_TEST_MAIN(tests)

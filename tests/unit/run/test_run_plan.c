@@ -8,13 +8,11 @@
 #include "base/check.h"
 #include "support/unit_test.h"
 
-static int setup(void **state)
+static void setup(struct rig *rig)
 {
-    rig_setup_stopped(state);
-    struct rig *rig = *state;
+    rig_init(rig);
     rig->options.page_bytes = 600; /* two or three tensors a page */
     rig_start(rig);
-    return 0;
 }
 
 struct plan_call {
@@ -84,10 +82,11 @@ static void check_sorted(const struct plan_call *call)
     }
 }
 
+#define PLAN_TEST(name) FIXTURE_TEST(name, setup, rig_fini, struct rig, rig)
+
 /* The layout that was saved: every chunk once, and of the replicated tensor from both ranks. */
-static void test_same_layout(void **state)
+PLAN_TEST(test_same_layout)
 {
-    struct rig *rig = *state;
     struct plan_call call;
     struct plan_want wants[3];
 
@@ -116,9 +115,8 @@ static void test_same_layout(void **state)
 }
 
 /* Eight ranks saved tiles of several tensors; random boxes are wanted. */
-static void test_resharded_boxes_match_the_model(void **state)
+PLAN_TEST(test_resharded_boxes_match_the_model)
 {
-    struct rig *rig = *state;
     struct rank_list eight[8];
     struct shape flat = rig_shape(1, 30011, 0, 0), cube = rig_shape(3, 16, 24, 20),
                  wide = rig_shape(2, 6, 3000, 0);
@@ -160,9 +158,8 @@ static void test_resharded_boxes_match_the_model(void **state)
 }
 
 /* Wrong wants get errors that name the tensor, what is stored and what was wanted. */
-static void test_mismatches_are_named(void **state)
+PLAN_TEST(test_mismatches_are_named)
 {
-    struct rig *rig = *state;
     struct plan_call call;
 
     struct ckpt_id id = rig_save(rig, 10, 2, rig->lists);
@@ -198,9 +195,8 @@ static void test_mismatches_are_named(void **state)
 }
 
 /* A cancelled plan is silent at every moment of its way, and leaves nothing behind. */
-static void test_cancel_at_any_moment(void **state)
+PLAN_TEST(test_cancel_at_any_moment)
 {
-    struct rig *rig = *state;
     struct plan_call call = {.done = false};
 
     struct ckpt_id id = rig_save(rig, 10, 2, rig->lists);
@@ -237,9 +233,8 @@ void *__wrap_calloc(size_t count, size_t bytes)
 
 /* Goal: whichever allocation of a plan fails, the plan fails with NO_MEMORY and the daemon lives:
  * the next plan, with the same cache, is whole. */
-static void test_short_of_memory_at_every_moment(void **state)
+PLAN_TEST(test_short_of_memory_at_every_moment)
 {
-    struct rig *rig = *state;
     unsigned failures = 0;
     bool is_over = false;
 
@@ -286,9 +281,8 @@ static void fetch(struct rig *rig, const struct store_name *name, struct fetch_c
 
 /* Every byte of manifest, pages and parts, flipped one at a time: DAMAGED, with the file's name;
  * and the plan that needs it says the same. Whole, they are handed out. */
-static void test_any_flipped_byte_is_damage(void **state)
+PLAN_TEST(test_any_flipped_byte_is_damage)
 {
-    struct rig *rig = *state;
     static const struct {
         enum store_kind kind;
         uint32_t number;
@@ -339,9 +333,8 @@ static void test_any_flipped_byte_is_damage(void **state)
 }
 
 /* A file that is gone is damage too; a number that never was is NOT_FOUND. */
-static void test_missing_files(void **state)
+PLAN_TEST(test_missing_files)
 {
-    struct rig *rig = *state;
     struct fetch_call call;
 
     struct store_name name = {.run = rig->name,
@@ -368,9 +361,8 @@ static void test_missing_files(void **state)
 }
 
 /* Many readers of one file at the same time: the store is asked once; a tiny cache still serves. */
-static void test_one_read_serves_all(void **state)
+PLAN_TEST(test_one_read_serves_all)
 {
-    struct rig *rig = *state;
     struct fetch_call calls[20];
 
     struct ckpt_id id = rig_save(rig, 10, 2, rig->lists);
@@ -445,11 +437,10 @@ static struct box box_of(int layout, const struct shape *shape, int64_t rank)
 /* A rank of many reads the manifest, the index, and the parts that hold its own boxes: not the
  * metadata of the whole world. Method: 64 ranks, 12 tensors each in four layouts; the bytes that
  * the store gives for the plan of one rank, also of another world size, from a cold cache. */
-static void test_one_rank_reads_what_it_needs(void **state)
+PLAN_TEST(test_one_rank_reads_what_it_needs)
 {
     static const char *const names[TENSORS] = {"a", "b", "c", "d", "e", "f",
                                                "g", "h", "i", "j", "k", "l"};
-    struct rig *rig = *state;
     struct rank_list *lists = calloc(WORLD, sizeof *lists);
     struct shape shape = rig_shape(2, 128, 72, 0);
     struct store_ops ops;
@@ -504,17 +495,3 @@ static void test_one_rank_reads_what_it_needs(void **state)
     }
     free(lists);
 }
-
-static const struct CMUnitTest tests[] = {
-    cmocka_unit_test_setup_teardown(test_same_layout, setup, rig_teardown),
-    cmocka_unit_test_setup_teardown(test_resharded_boxes_match_the_model, setup, rig_teardown),
-    cmocka_unit_test_setup_teardown(test_mismatches_are_named, setup, rig_teardown),
-    cmocka_unit_test_setup_teardown(test_cancel_at_any_moment, setup, rig_teardown),
-    cmocka_unit_test_setup_teardown(test_short_of_memory_at_every_moment, setup, rig_teardown),
-    cmocka_unit_test_setup_teardown(test_any_flipped_byte_is_damage, setup, rig_teardown),
-    cmocka_unit_test_setup_teardown(test_missing_files, setup, rig_teardown),
-    cmocka_unit_test_setup_teardown(test_one_read_serves_all, setup, rig_teardown),
-    cmocka_unit_test_setup_teardown(test_one_rank_reads_what_it_needs, setup, rig_teardown),
-};
-
-UNIT_TEST_MAIN(tests)

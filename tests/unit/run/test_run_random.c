@@ -191,7 +191,16 @@ static unsigned run_seed(uint64_t seed)
 
 static uint64_t current_seed;
 
-static void test_random_faults(void **state)
+static void say_seed(void)
+{
+    if (current_seed <= SEEDS && !getenv("CAIRN_SEED")) {
+        fprintf(stderr, "failed with CAIRN_SEED=%llu\n", (unsigned long long)current_seed);
+    }
+}
+
+#define FIXED_TEST(name) SETUP_TEST(name, unit_test_nothing, say_seed)
+
+FIXED_TEST(test_random_faults)
 {
     const char *one = getenv("CAIRN_SEED");
     unsigned committed = 0;
@@ -208,15 +217,3 @@ static void test_random_faults(void **state)
     assert_true(committed > SEEDS * SAVES / 3); /* the faults must not drown everything */
     assert_true(committed < SEEDS * SAVES);     /* and some must hit */
 }
-
-static int say_seed(void **state)
-{
-    if (current_seed <= SEEDS && !getenv("CAIRN_SEED")) {
-        fprintf(stderr, "failed with CAIRN_SEED=%llu\n", (unsigned long long)current_seed);
-    }
-    return 0;
-}
-
-static const struct CMUnitTest tests[] = {cmocka_unit_test_teardown(test_random_faults, say_seed)};
-
-UNIT_TEST_MAIN(tests)

@@ -44,10 +44,11 @@ static void begin_all(struct rig *rig, struct ckpt_id expected)
     }
 }
 
+#define RIG_TEST(name) FIXTURE_TEST(name, rig_setup, rig_fini, struct rig, rig)
+
 /* A rank that reported waits until the other one did. */
-static void test_report_waits_for_the_others(void **state)
+RIG_TEST(test_report_waits_for_the_others)
 {
-    struct rig *rig = *state;
     struct rig_call calls[2];
 
     struct ckpt_id id = rig_save(rig, 10, 2, rig->lists);
@@ -64,9 +65,8 @@ static void test_report_waits_for_the_others(void **state)
 }
 
 /* A rank that never reports is named to those who wait. */
-static void test_missing_report_is_named(void **state)
+RIG_TEST(test_missing_report_is_named)
 {
-    struct rig *rig = *state;
     struct rig_call call;
 
     struct ckpt_id id = rig_save(rig, 10, 2, rig->lists);
@@ -78,9 +78,8 @@ static void test_missing_report_is_named(void **state)
 }
 
 /* One rank meets damage: all move to the older checkpoint and finish there. */
-static void test_damage_moves_all_to_the_older_one(void **state)
+RIG_TEST(test_damage_moves_all_to_the_older_one)
 {
-    struct rig *rig = *state;
     struct rig_call calls[2];
 
     struct ckpt_id old = rig_save(rig, 10, 2, rig->lists), new = rig_save(rig, 20, 2, rig->lists);
@@ -104,9 +103,8 @@ static void test_damage_moves_all_to_the_older_one(void **state)
 }
 
 /* `latest` waits for a save that is all sealed but not committed yet; and not for ever. */
-static void test_latest_waits_for_a_sealed_save(void **state)
+RIG_TEST(test_latest_waits_for_a_sealed_save)
 {
-    struct rig *rig = *state;
     struct rig_call call;
     struct ckpt_id id;
     struct store_fault_rule hold = {
@@ -135,9 +133,8 @@ static void test_latest_waits_for_a_sealed_save(void **state)
 }
 
 /* A run without checkpoints is proven empty, for all ranks. */
-static void test_empty_run(void **state)
+RIG_TEST(test_empty_run)
 {
-    struct rig *rig = *state;
     struct rig_call call;
 
     for (uint32_t rank = 0; rank < 2; rank++) {
@@ -198,10 +195,9 @@ static void end_all(struct rig *rig, struct ckpt_id id)
 
 /* A record that takes no update: the ranks agree, fall back together and finish, nothing is
  * written; after a restart they begin again, and meet the same. */
-static void test_a_record_that_takes_no_update(void **state)
+RIG_TEST(test_a_record_that_takes_no_update)
 {
     static const int codes[] = {CAIRN_E_READ_ONLY, CAIRN_E_NO_SPACE, CAIRN_E_DAMAGED};
-    struct rig *rig = *state;
     struct rig_call call;
 
     struct ckpt_id old = rig_save(rig, 10, 2, rig->lists), new = rig_save(rig, 20, 2, rig->lists);
@@ -226,10 +222,8 @@ static void test_a_record_that_takes_no_update(void **state)
 
 /* A session ends where it has begun, also when the record takes updates again meanwhile: one that
  * began in the record goes on in memory, one that began in memory ends there. */
-static void test_a_session_outlives_the_refusal(void **state)
+RIG_TEST(test_a_session_outlives_the_refusal)
 {
-    struct rig *rig = *state;
-
     struct ckpt_id old = rig_save(rig, 10, 2, rig->lists), new = rig_save(rig, 20, 2, rig->lists);
     begin_all(rig, new); /* in the record */
     refuse_updates(rig, CAIRN_E_READ_ONLY);
@@ -242,9 +236,8 @@ static void test_a_session_outlives_the_refusal(void **state)
 
 /* What was kept in memory goes when the record takes an update that rests on it: the next attempt's
  * session is the record's, and decided by what the record says. */
-static void test_what_is_kept_gives_way_to_the_record(void **state)
+RIG_TEST(test_what_is_kept_gives_way_to_the_record)
 {
-    struct rig *rig = *state;
     struct verdict verdict;
 
     struct ckpt_id old = rig_save(rig, 10, 2, rig->lists), new = rig_save(rig, 20, 2, rig->lists);
@@ -266,9 +259,8 @@ static void test_what_is_kept_gives_way_to_the_record(void **state)
 }
 
 /* A run of which there is no record is not made in memory. */
-static void test_no_run_is_made_in_memory(void **state)
+RIG_TEST(test_no_run_is_made_in_memory)
 {
-    struct rig *rig = *state;
     struct rig_call call;
 
     refuse_updates(rig, CAIRN_E_READ_ONLY);
@@ -276,17 +268,3 @@ static void test_no_run_is_made_in_memory(void **state)
     rig_until(rig, &call.done);
     assert_int_equal(call.req.status, CAIRN_E_READ_ONLY);
 }
-
-static const struct CMUnitTest tests[] = {
-    RIG_TEST(test_report_waits_for_the_others),
-    RIG_TEST(test_missing_report_is_named),
-    RIG_TEST(test_damage_moves_all_to_the_older_one),
-    RIG_TEST(test_latest_waits_for_a_sealed_save),
-    RIG_TEST(test_empty_run),
-    RIG_TEST(test_a_record_that_takes_no_update),
-    RIG_TEST(test_a_session_outlives_the_refusal),
-    RIG_TEST(test_what_is_kept_gives_way_to_the_record),
-    RIG_TEST(test_no_run_is_made_in_memory),
-};
-
-UNIT_TEST_MAIN(tests)

@@ -67,7 +67,9 @@ static void save_all(struct rig *rig)
     }
 }
 
-static void test_a_clock_that_was_set(void **state)
+#define RIG_TEST(name) FIXTURE_TEST(name, rig_setup, rig_fini, struct rig, rig)
+
+TEST(test_a_clock_that_was_set)
 {
     static const struct policy_table table = {
         .count = 1, .rows = {{.option_count = 1, .options = {{"keep-last", "2"}}}}};
@@ -158,11 +160,10 @@ static void check_reason(void *user, const struct run_state *state)
 
 /* Goal: a stored policy goes before the configuration, from the next round on; a damaged one
  * forgets nothing, until it is set again. */
-static void test_a_stored_policy_goes_before_the_configuration(void **state)
+RIG_TEST(test_a_stored_policy_goes_before_the_configuration)
 {
     static const struct policy_table table = {
         .count = 1, .rows = {{.option_count = 1, .options = {{"keep-last", "2"}}}}};
-    struct rig *rig = *state;
     struct told told = {0};
     struct retain *retain = NULL;
     struct retain_status status;
@@ -250,7 +251,7 @@ static void refuses_time(struct rig *rig)
 }
 
 /* Goal: who asks by hand is refused as well, in a dry run too, after each jump, for a day. */
-static void test_no_rule_of_time_by_a_clock_that_was_set(void **state)
+TEST(test_no_rule_of_time_by_a_clock_that_was_set)
 {
     static const int64_t jumps_days[] = {400, -30, 401, 400};
     struct rig rig = {.seed = 4};
@@ -299,13 +300,12 @@ static void ask_twice(struct rig *rig, const struct event *event, size_t ret[2])
 /* Goal: an operator hears of all that a policy has forgotten, and that an undelete of all has
  * brought back, also where the answer of the store was lost and the daemon had to look. The next
  * round is told of nothing. */
-static void test_what_a_lost_answer_marked_is_told(void **state)
+TEST(test_what_a_lost_answer_marked_is_told)
 {
     struct retention_policy policy = {0};
     struct scratch scratch;
     struct rig rig = {.seed = 5};
     size_t already[2];
-    (void)state;
     rig_init(&rig);
     rig_start(&rig);
     save_all(&rig);
@@ -329,9 +329,8 @@ static void never(struct policies_req *req) { fail_msg("a cancelled request was 
 static void on_closed(void *user) { *(bool *)user = true; }
 
 /* A daemon that stops cancels what it has asked, and then closes the store. */
-static void test_a_store_stays_open_for_a_cancelled_question(void **state)
+RIG_TEST(test_a_store_stays_open_for_a_cancelled_question)
 {
-    struct rig *rig = *state;
     struct policies_req req = {.done = never};
     struct store_fault_rule hold = {.kind = FAULT_HOLD, .op = STORE_RECORD_GET};
     struct catalog *catalog = rig_catalog_new(rig);
@@ -345,12 +344,3 @@ static void test_a_store_stays_open_for_a_cancelled_question(void **state)
     assert_int_equal(store_fault_release(rig->store), 1);
     rig_until(rig, &closed);
 }
-
-static const struct CMUnitTest tests[] = {
-    cmocka_unit_test(test_what_a_lost_answer_marked_is_told),
-    cmocka_unit_test(test_a_clock_that_was_set),
-    RIG_TEST(test_a_stored_policy_goes_before_the_configuration),
-    RIG_TEST(test_a_store_stays_open_for_a_cancelled_question),
-    cmocka_unit_test(test_no_rule_of_time_by_a_clock_that_was_set)};
-
-UNIT_TEST_MAIN(tests)

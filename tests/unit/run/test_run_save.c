@@ -12,10 +12,11 @@
 
 #include <stdio.h>
 
+#define RIG_TEST(name) FIXTURE_TEST(name, rig_setup, rig_fini, struct rig, rig)
+
 /* Two ranks open, seal and are told of the commit; the run is listed afterwards. */
-static void test_two_ranks_commit(void **state)
+RIG_TEST(test_two_ranks_commit)
 {
-    struct rig *rig = *state;
     struct run_name *names = NULL;
     struct rig_outcome outcome;
     size_t count = 99;
@@ -45,9 +46,8 @@ static void find_open(struct rig *rig, struct rig_call *call, uint64_t wait_ms)
 }
 
 /* A rank that comes first waits for rank 0, and then knows the opening. */
-static void test_rank_waits_for_rank_0(void **state)
+RIG_TEST(test_rank_waits_for_rank_0)
 {
-    struct rig *rig = *state;
     struct rig_call waiter;
     struct ckpt_id id;
 
@@ -62,9 +62,8 @@ static void test_rank_waits_for_rank_0(void **state)
 }
 
 /* When rank 0 never comes the answer names it; without a wait it comes at once. */
-static void test_missing_rank_0_is_named(void **state)
+RIG_TEST(test_missing_rank_0_is_named)
 {
-    struct rig *rig = *state;
     struct rig_call waiter;
 
     find_open(rig, &waiter, 5000);
@@ -78,9 +77,8 @@ static void test_missing_rank_0_is_named(void **state)
 }
 
 /* A cancelled wait has no callback, whatever happens later. */
-static void test_cancelled_wait_is_silent(void **state)
+RIG_TEST(test_cancelled_wait_is_silent)
 {
-    struct rig *rig = *state;
     struct rig_call waiter;
     struct ckpt_id id;
 
@@ -94,9 +92,8 @@ static void test_cancelled_wait_is_silent(void **state)
 }
 
 /* Once saves have ended nothing is left behind: no timer runs for it. */
-static void test_idle_run_is_silent(void **state)
+RIG_TEST(test_idle_run_is_silent)
 {
-    struct rig *rig = *state;
     struct ckpt_id id;
     uint64_t before;
 
@@ -111,9 +108,8 @@ static void test_idle_run_is_silent(void **state)
 
 /* A rank that never seals: the deadline aborts the save, names the rank, and leaves older
  * checkpoints. */
-static void test_deadline_names_the_missing_rank(void **state)
+RIG_TEST(test_deadline_names_the_missing_rank)
 {
-    struct rig *rig = *state;
     struct rig_outcome outcome;
     struct ckpt_id id;
 
@@ -158,9 +154,8 @@ static size_t project_count(const struct catalog *catalog)
 }
 
 /* Names that were only looked at do not stay; one that was saved to, or is in use, does. */
-static void test_made_up_names_go(void **state)
+RIG_TEST(test_made_up_names_go)
 {
-    struct rig *rig = *state;
     struct run_name name;
     struct ckpt_id id;
 
@@ -194,9 +189,8 @@ static void test_made_up_names_go(void **state)
 
 /* Goal: short memory makes no run, and ends no daemon. Method: each allocation of a look-up fails
  * in turn; without a fault the same look-up makes the run. */
-static void test_no_memory_makes_no_run(void **state)
+RIG_TEST(test_no_memory_makes_no_run)
 {
-    struct rig *rig = *state;
     struct run_name name;
     unsigned failed = 0;
 
@@ -220,9 +214,8 @@ static void test_no_memory_makes_no_run(void **state)
 }
 
 /* An open entry that the grant of a newer term left behind is fenced all the same. */
-static void test_open_of_a_fenced_term_is_over(void **state)
+RIG_TEST(test_open_of_a_fenced_term_is_over)
 {
-    struct rig *rig = *state;
     struct ckpt_id id;
     struct entry_term entry = {.ordinal = 1, .world_size = 2, .newest_seen = 1};
     char key[ENTRY_KEY_MAX];
@@ -250,9 +243,8 @@ static void test_open_of_a_fenced_term_is_over(void **state)
 }
 
 /* Parts that leave a hole: the save is aborted, with the tensor's name. */
-static void test_coverage_failure_aborts(void **state)
+RIG_TEST(test_coverage_failure_aborts)
 {
-    struct rig *rig = *state;
     struct rig_outcome outcome;
     struct ckpt_id id;
 
@@ -266,9 +258,8 @@ static void test_coverage_failure_aborts(void **state)
 }
 
 /* Two drivers on one store, each sealing one rank: both finish, exactly one commit is made. */
-static void test_two_drivers_commit_once(void **state)
+RIG_TEST(test_two_drivers_commit_once)
 {
-    struct rig *rig = *state;
     struct catalog *other;
     struct rig_outcome outcomes[2];
     struct ckpt_id id;
@@ -294,9 +285,8 @@ static void test_two_drivers_commit_once(void **state)
 }
 
 /* Everybody sealed, then the daemon died: the next one finishes the save without being asked. */
-static void test_restart_finishes_a_sealed_save(void **state)
+RIG_TEST(test_restart_finishes_a_sealed_save)
 {
-    struct rig *rig = *state;
     struct ckpt_id id;
     struct store_fault_rule hold = {.kind = FAULT_FAIL,
                                     .op = STORE_PUBLISH,
@@ -318,9 +308,8 @@ static void test_restart_finishes_a_sealed_save(void **state)
 
 /* The daemon died between manifest and commit; the next one, at another wall time, takes the
  * manifest that is there. */
-static void test_restart_adopts_the_manifest(void **state)
+RIG_TEST(test_restart_adopts_the_manifest)
 {
-    struct rig *rig = *state;
     struct ckpt_id id;
     struct store_fault_rule fail = {.kind = FAULT_FAIL,
                                     .op = STORE_RECORD_UPDATE,
@@ -345,10 +334,8 @@ static void test_restart_adopts_the_manifest(void **state)
 }
 
 /* Every update is lost on its way back once: each event is run again and nothing happens twice. */
-static void test_unknown_outcomes_are_resolved(void **state)
+RIG_TEST(test_unknown_outcomes_are_resolved)
 {
-    struct rig *rig = *state;
-
     for (unsigned skip = 0; skip < 5; skip++) {
         struct store_fault_rule lost = {
             .kind = FAULT_LOST, .op = STORE_RECORD_UPDATE, .skip = skip};
@@ -362,9 +349,8 @@ static void test_unknown_outcomes_are_resolved(void **state)
 
 /* A store that is full when pages are published: the save ends with that code, the next one is not
  * harmed. */
-static void test_no_space_aborts(void **state)
+RIG_TEST(test_no_space_aborts)
 {
-    struct rig *rig = *state;
     struct rig_outcome outcome;
     struct ckpt_id id;
     struct store_fault_rule full = {
@@ -395,9 +381,8 @@ static void watch_and_hear(struct rig *rig, struct ckpt_id id, struct rig_outcom
 
 /* A rank that waits for the outcome is told at once that the record takes no update, also one that
  * asks long after; when it takes updates again the sealed save is committed. */
-static void test_read_only_is_told_to_waiters(void **state)
+RIG_TEST(test_read_only_is_told_to_waiters)
 {
-    struct rig *rig = *state;
     struct rig_outcome early, late;
     struct ckpt_id id;
 
@@ -425,9 +410,8 @@ static void test_read_only_is_told_to_waiters(void **state)
 
 /* The commit itself was refused, and the abort after it: the save is neither; a store that is
  * mended finishes it when somebody asks again, without a restart and before the deadline. */
-static void test_refused_commit_is_tried_again(void **state)
+RIG_TEST(test_refused_commit_is_tried_again)
 {
-    struct rig *rig = *state;
     struct rig_outcome outcome, again;
     struct ckpt_id id;
     struct store_fault_rule stuck = {.kind = FAULT_FAIL,
@@ -452,9 +436,8 @@ static void test_refused_commit_is_tried_again(void **state)
 
 /* Rank 0's opening was refused: the ranks that wait for it hear why, and whoever comes later too,
  * as long as the record is read-only. */
-static void test_refused_opening_is_told_to_all(void **state)
+RIG_TEST(test_refused_opening_is_told_to_all)
 {
-    struct rig *rig = *state;
     static const int codes[] = {CAIRN_E_READ_ONLY, CAIRN_E_NO_SPACE};
     struct ckpt_id id;
 
@@ -482,9 +465,8 @@ static void test_refused_opening_is_told_to_all(void **state)
 
 /* Seals of all ranks in one turn make one update; one that contradicts an earlier one fails alone.
  */
-static void test_seals_are_batched_and_taken_apart(void **state)
+RIG_TEST(test_seals_are_batched_and_taken_apart)
 {
-    struct rig *rig = *state;
     struct ckpt_id id;
     struct event_seal seals[4];
     struct event events[4];
@@ -515,9 +497,8 @@ static void test_seals_are_batched_and_taken_apart(void **state)
 }
 
 /* Closing answers what waits with SHUTTING_DOWN. */
-static void test_close_fails_what_waits(void **state)
+RIG_TEST(test_close_fails_what_waits)
 {
-    struct rig *rig = *state;
     struct rig_call waiter;
     struct rig_outcome outcome;
     struct ckpt_id id;
@@ -532,28 +513,3 @@ static void test_close_fails_what_waits(void **state)
     assert_true(outcome.done);
     assert_int_equal(outcome.code, CAIRN_E_SHUTTING_DOWN);
 }
-
-static const struct CMUnitTest tests[] = {
-    RIG_TEST(test_two_ranks_commit),
-    RIG_TEST(test_rank_waits_for_rank_0),
-    RIG_TEST(test_no_memory_makes_no_run),
-    RIG_TEST(test_missing_rank_0_is_named),
-    RIG_TEST(test_cancelled_wait_is_silent),
-    RIG_TEST(test_idle_run_is_silent),
-    RIG_TEST(test_deadline_names_the_missing_rank),
-    RIG_TEST(test_made_up_names_go),
-    RIG_TEST(test_open_of_a_fenced_term_is_over),
-    RIG_TEST(test_coverage_failure_aborts),
-    RIG_TEST(test_two_drivers_commit_once),
-    RIG_TEST(test_restart_finishes_a_sealed_save),
-    RIG_TEST(test_restart_adopts_the_manifest),
-    RIG_TEST(test_unknown_outcomes_are_resolved),
-    RIG_TEST(test_no_space_aborts),
-    RIG_TEST(test_read_only_is_told_to_waiters),
-    RIG_TEST(test_refused_commit_is_tried_again),
-    RIG_TEST(test_refused_opening_is_told_to_all),
-    RIG_TEST(test_seals_are_batched_and_taken_apart),
-    RIG_TEST(test_close_fails_what_waits),
-};
-
-UNIT_TEST_MAIN(tests)

@@ -83,11 +83,12 @@ static struct ckpt_id save_as(struct rig *rig, uint8_t token, uint64_t step,
     return id;
 }
 
+#define RIG_TEST(name) FIXTURE_TEST(name, rig_setup, rig_fini, struct rig, rig)
+
 /* Goal: a record of yesterday: what it lacks is unknown, the run is marked, restores take what it
  * knows, and the next term is above all that is stored. */
-static void test_a_record_of_yesterday(void **state)
+RIG_TEST(test_a_record_of_yesterday)
 {
-    struct rig *rig = *state;
     struct verdict verdict;
     struct ckpt_id id;
 
@@ -115,9 +116,8 @@ static void test_a_record_of_yesterday(void **state)
 }
 
 /* Goal: no record beside checkpoints: never "no checkpoint", and no new record. */
-static void test_a_missing_record(void **state)
+RIG_TEST(test_a_missing_record)
 {
-    struct rig *rig = *state;
     struct verdict verdict;
     struct ckpt_id id;
 
@@ -131,9 +131,8 @@ static void test_a_missing_record(void **state)
 
 /* Goal: a record whose end is lost: the prefix is read and restored from, the run is marked,
  * nothing is written. */
-static void test_a_lost_end(void **state)
+RIG_TEST(test_a_lost_end)
 {
-    struct rig *rig = *state;
     struct verdict verdict;
     struct ckpt_id id;
 
@@ -156,9 +155,8 @@ static void test_a_lost_end(void **state)
 }
 
 /* Goal: what aborts left, in this term and in fenced ones, is not unknown, also after a restart. */
-static void test_what_aborts_left_is_known(void **state)
+RIG_TEST(test_what_aborts_left_is_known)
 {
-    struct rig *rig = *state;
     struct ckpt_id id;
 
     for (uint64_t i = 0; i < 4; i++) {
@@ -184,9 +182,8 @@ static void test_what_aborts_left_is_known(void **state)
 }
 
 /* Goal: a medium that cannot be listed is not an empty one; it is looked at again later. */
-static void test_a_medium_that_cannot_be_listed(void **state)
+RIG_TEST(test_a_medium_that_cannot_be_listed)
 {
-    struct rig *rig = *state;
     struct verdict verdict;
     struct store_fault_rule rule = {
         .kind = FAULT_FAIL, .op = STORE_LIST_CKPTS, .count = 2, .code = CAIRN_E_IO};
@@ -206,9 +203,8 @@ static void test_a_medium_that_cannot_be_listed(void **state)
 
 /* Goal: an answer that is for now (full, late) marks nothing: neither a folder that was not listed,
  * nor a name that was listed and whose bytes nobody has read. It is looked at again later. */
-static void test_an_answer_for_now_marks_nothing(void **state)
+RIG_TEST(test_an_answer_for_now_marks_nothing)
 {
-    struct rig *rig = *state;
     struct store_fault_rule rules[] = {
         {.kind = FAULT_FAIL, .op = STORE_LIST_SMALL, .count = 1, .code = CAIRN_E_NO_SPACE},
         {.kind = FAULT_FAIL, .op = STORE_FETCH, .count = 1, .code = CAIRN_E_TIMED_OUT},
@@ -231,10 +227,8 @@ static void test_an_answer_for_now_marks_nothing(void **state)
 }
 
 /* Goal: the look ends wherever the catalogue closes, or an operation fails. */
-static void test_closed_at_every_moment(void **state)
+RIG_TEST(test_closed_at_every_moment)
 {
-    struct rig *rig = *state;
-
     rig_save(rig, 10, 2, rig->lists);
     struct record *yesterday = memory_medium_copy_record(rig->medium, &rig->name);
     rig_save(rig, 20, 2, rig->lists);
@@ -249,15 +243,3 @@ static void test_closed_at_every_moment(void **state)
     }
     assert_int_equal(look_at(rig).unknown_count, 2);
 }
-
-static const struct CMUnitTest tests[] = {
-    RIG_TEST(test_a_record_of_yesterday),
-    RIG_TEST(test_a_missing_record),
-    RIG_TEST(test_a_lost_end),
-    RIG_TEST(test_what_aborts_left_is_known),
-    RIG_TEST(test_a_medium_that_cannot_be_listed),
-    RIG_TEST(test_an_answer_for_now_marks_nothing),
-    RIG_TEST(test_closed_at_every_moment),
-};
-
-UNIT_TEST_MAIN(tests)

@@ -22,7 +22,7 @@ static const struct entry_scrub entry = {.pass = 2,
                                          .ckpts = 82,
                                          .findings = 83};
 
-static void test_golden(void **state)
+TEST(test_golden)
 {
     struct buf golden = golden_read(CAIRN_GOLDEN, "entry_scrub.bin"), buf;
     buf_init(&buf, 4096);
@@ -40,7 +40,7 @@ static void test_golden(void **state)
     buf_fini(&buf);
 }
 
-static void test_damage(void **state)
+TEST(test_damage)
 {
     struct entry_scrub read;
     struct buf buf, again;
@@ -66,8 +66,3 @@ static void test_damage(void **state)
     buf_fini(&buf);
     buf_fini(&again);
 }
-
-static const struct CMUnitTest tests[] = {cmocka_unit_test(test_golden),
-                                          cmocka_unit_test(test_damage)};
-
-UNIT_TEST_MAIN(tests)

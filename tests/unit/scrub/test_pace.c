@@ -39,7 +39,7 @@ static uint64_t run(struct world *world, uint64_t ms)
 }
 
 /* Goal: at a set rate, within a tenth, also when single reads are slow now and then. */
-static void test_rate_is_kept(void **state)
+TEST(test_rate_is_kept)
 {
     static const uint64_t rates[] = {UINT64_C(1) << 20, UINT64_C(50) << 20, UINT64_C(300) << 20};
     for (size_t i = 0; i < 3; i++) {
@@ -56,7 +56,7 @@ static void test_rate_is_kept(void **state)
 }
 
 /* Goal: after a pause there is no storm. */
-static void test_a_pause_is_not_caught_up(void **state)
+TEST(test_a_pause_is_not_caught_up)
 {
     struct world world = world_new(100 << 20);
     run(&world, 1000);
@@ -66,7 +66,7 @@ static void test_a_pause_is_not_caught_up(void **state)
 
 /* Goal: a new rate holds from now on: what was read at a slow one, which would have kept it waiting
  * for an hour, is paid; without a rate nothing waits. */
-static void test_a_new_rate(void **state)
+TEST(test_a_new_rate)
 {
     struct world world = world_new(1 << 10);
     pace_charge(&world.pace, world.now, READ);
@@ -83,7 +83,7 @@ static void test_a_new_rate(void **state)
 }
 
 /* Goal: beside sessions that move bytes, a fiftieth of them; and the full rate again afterwards. */
-static void test_it_yields(void **state)
+TEST(test_it_yields)
 {
     struct world world = world_new(0);
     (void)pace_wait_ms(&world.pace, world.now, world.load);
@@ -97,12 +97,3 @@ static void test_it_yields(void **state)
     assert_false(pace_is_yielding(&world.pace, world.now));
     assert_true(run(&world, 1000) > (uint64_t)1000 << 20);
 }
-
-static const struct CMUnitTest tests[] = {
-    cmocka_unit_test(test_rate_is_kept),
-    cmocka_unit_test(test_a_pause_is_not_caught_up),
-    cmocka_unit_test(test_a_new_rate),
-    cmocka_unit_test(test_it_yields),
-};
-
-UNIT_TEST_MAIN(tests)

@@ -37,24 +37,15 @@ static void on_healed(void *user, const struct run_name *run, struct ckpt_id id)
 static bool may_run(void *user) { return ((struct bench *)user)->duty; }
 static void on_closed(void *user) { *(bool *)user = true; }
 
-static int setup(void **state)
+static void setup(struct bench *bench)
 {
-    struct bench *bench = calloc(1, sizeof(*bench));
     rig_init(&bench->rig);
     bench->rig.with_objects = true;
     bench->duty = true;
     rig_start(&bench->rig);
-    *state = bench;
-    return 0;
 }
 
-static int teardown(void **state)
-{
-    struct bench *bench = *state;
-    rig_fini(&bench->rig);
-    free(bench);
-    return 0;
-}
+static void teardown(struct bench *bench) { rig_fini(&bench->rig); }
 
 static void start(struct bench *bench, uint64_t rate)
 {
@@ -109,10 +100,11 @@ static void flip_object(struct bench *bench, struct ckpt_id id, uint32_t rank, u
     assert_true(memory_medium_flip_object(bench->rig.medium, &bench->rig.name, &object, at));
 }
 
+#define BENCH_TEST(name) FIXTURE_TEST(name, setup, teardown, struct bench, bench)
+
 /* Goal: a store without damage has none, and all of its bytes were read. */
-static void test_good_stays_good(void **state)
+BENCH_TEST(test_good_stays_good)
 {
-    struct bench *bench = *state;
     struct ckpt_id first = rig_save(&bench->rig, 10, 2, bench->rig.lists);
     struct ckpt_id second = rig_save(&bench->rig, 20, 2, bench->rig.lists);
     struct scrub_status status = pass(bench);
@@ -127,9 +119,8 @@ static void test_good_stays_good(void **state)
 
 /* Goal: a changed byte of a chunk damages its checkpoint, named by tensor, rank and object, and no
  * other. */
-static void test_a_chunk_is_named(void **state)
+BENCH_TEST(test_a_chunk_is_named)
 {
-    struct bench *bench = *state;
     struct ckpt_id first = rig_save(&bench->rig, 10, 2, bench->rig.lists);
     struct ckpt_id second = rig_save(&bench->rig, 20, 2, bench->rig.lists);
     flip_object(bench, first, 1, 100);
@@ -146,9 +137,8 @@ static void test_a_chunk_is_named(void **state)
 }
 
 /* Goal: what no restore reads (padding, a footer) makes a checkpoint suspect, not damaged. */
-static void test_around_the_chunks(void **state)
+BENCH_TEST(test_around_the_chunks)
 {
-    struct bench *bench = *state;
     struct ckpt_id first = rig_save(&bench->rig, 10, 2, bench->rig.lists);
     struct ckpt_id second = rig_save(&bench->rig, 20, 2, bench->rig.lists);
     struct store_req stat = {
@@ -166,9 +156,8 @@ static void test_around_the_chunks(void **state)
 }
 
 /* Goal: each kind of document is checked, past the cache. */
-static void test_documents(void **state)
+BENCH_TEST(test_documents)
 {
-    struct bench *bench = *state;
     static const struct {
         enum store_kind kind;
         uint32_t number;
@@ -200,9 +189,8 @@ static void test_documents(void **state)
 }
 
 /* Goal: an object that is gone is damage of its checkpoint and of those that refer to it. */
-static void test_references(void **state)
+BENCH_TEST(test_references)
 {
-    struct bench *bench = *state;
     struct ckpt_id base = rig_save(&bench->rig, 10, 2, bench->rig.lists);
     bench->rig.refer = base;
     struct ckpt_id built = rig_save(&bench->rig, 20, 2, bench->rig.lists);
@@ -221,9 +209,8 @@ static void test_references(void **state)
 
 /* Goal: stopped anywhere, the next one goes on: every checkpoint is read once, and damage behind
  * the place is found. */
-static void test_it_goes_on(void **state)
+BENCH_TEST(test_it_goes_on)
 {
-    struct bench *bench = *state;
     struct ckpt_id ids[6];
     uint64_t ckpts = 0, bytes = 0, whole;
     for (size_t i = 0; i < ARRAY_LEN(ids); i++) {
@@ -256,9 +243,8 @@ static void test_it_goes_on(void **state)
 }
 
 /* Goal: what is whole again is good again; what is not stays what it is. */
-static void test_healing(void **state)
+BENCH_TEST(test_healing)
 {
-    struct bench *bench = *state;
     struct ckpt_id first = rig_save(&bench->rig, 10, 2, bench->rig.lists);
     struct ckpt_id second = rig_save(&bench->rig, 20, 2, bench->rig.lists);
     flip_object(bench, first, 1, 100);
@@ -272,9 +258,8 @@ static void test_healing(void **state)
 }
 
 /* Goal: a read that fails, or a transfer that is wrong once, blames nobody. */
-static void test_a_failing_store_is_no_damage(void **state)
+BENCH_TEST(test_a_failing_store_is_no_damage)
 {
-    struct bench *bench = *state;
     struct ckpt_id id = rig_save(&bench->rig, 10, 2, bench->rig.lists);
     static const enum store_op ops[] = {STORE_READ, STORE_FETCH, STORE_RECORD_UPDATE,
                                         STORE_RECORD_GET};
@@ -301,9 +286,8 @@ static struct scrub_status one_more(struct bench *bench)
 
 /* Goal: a record that was found damaged stays so until it is found whole, however much else is
  * found; of the rest the newest findings are kept. */
-static void test_a_record_stays_damaged(void **state)
+BENCH_TEST(test_a_record_stays_damaged)
 {
-    struct bench *bench = *state;
     struct store_fault_rule rule = {.kind = FAULT_FAIL,
                                     .op = STORE_RECORD_GET,
                                     .skip = 1, /* the position of the pass */
@@ -332,9 +316,8 @@ static void test_a_record_stays_damaged(void **state)
 }
 
 /* Goal: without the duty nothing is read, and it begins with it. */
-static void test_duty(void **state)
+BENCH_TEST(test_duty)
 {
-    struct bench *bench = *state;
     struct scrub_status status;
     rig_save(&bench->rig, 10, 2, bench->rig.lists);
     bench->duty = false;
@@ -346,22 +329,4 @@ static void test_duty(void **state)
     bench->duty = true;
     assert_true(sim_run_until(bench->rig.sim, has_ended, bench, 600 * 1000));
     stop(bench);
-}
-
-int main(void)
-{
-#define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
-    const struct CMUnitTest tests[] = {
-        TEST(test_good_stays_good),
-        TEST(test_a_chunk_is_named),
-        TEST(test_around_the_chunks),
-        TEST(test_documents),
-        TEST(test_references),
-        TEST(test_it_goes_on),
-        TEST(test_healing),
-        TEST(test_a_failing_store_is_no_damage),
-        TEST(test_a_record_stays_damaged),
-        TEST(test_duty),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -28,7 +28,7 @@ int hand_make_fd(uint64_t bytes, int seals)
     return fd;
 }
 
-int hand_setup(void **state)
+void hand_setup(void)
 {
     rig_init(&rig, 21);
     rig.local = rig.faulty = true;
@@ -39,17 +39,15 @@ int hand_setup(void **state)
     arena_fd = hand_make_fd(ARENA_BYTES, SEALS);
     memory = mmap(NULL, ARENA_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, arena_fd, 0);
     assert_true(memory != MAP_FAILED);
-    return 0;
 }
 
-int hand_teardown(void **state)
+void hand_teardown(void)
 {
     peer_fini(&peer);
     peer_fini(&other);
     rig_fini(&rig);
     assert_int_equal(munmap(memory, ARENA_BYTES), 0);
     assert_int_equal(close(arena_fd), 0);
-    return 0;
 }
 
 /* --- what a client says ------------------------------------------------------------------------

@@ -18,8 +18,8 @@ extern uint8_t *memory; /* of the arena, mapped by the client */
 extern int arena_fd;
 
 int hand_make_fd(uint64_t bytes, int seals);
-int hand_setup(void **state);
-int hand_teardown(void **state);
+void hand_setup(void);
+void hand_teardown(void);
 const struct peer_reply *hand_offer(int fd, uint64_t id, uint64_t bytes);
 void hand_begin(uint64_t step, uint64_t open_id);
 void fill_arena(uint8_t salt);

@@ -43,7 +43,7 @@ static void on_buffer(struct credit_read *credit, void *buffer)
 static struct credit credit;
 static struct user users[USERS];
 
-static int setup(void **state)
+static void setup(void)
 {
     assert_int_equal(
         credit_init(&credit, BUFFERS * (uint64_t)LIMIT_CHUNK_BYTES, LIMIT_CHUNK_BYTES, NULL), 0);
@@ -51,10 +51,9 @@ static int setup(void **state)
         users[i] = (struct user){0};
         credit_user_init(&users[i].credit, &credit, on_grant);
     }
-    return 0;
 }
 
-static int teardown(void **state)
+static void teardown(void)
 {
     for (unsigned i = 0; i < USERS; i++) {
         credit_user_fini(&users[i].credit);
@@ -62,10 +61,11 @@ static int teardown(void **state)
     }
     assert_int_equal(pool_free_count(credit.pool), BUFFERS);
     credit_fini(&credit);
-    return 0;
 }
 
-static void test_too_small_a_budget_is_refused(void **state)
+#define FIXED_TEST(name) SETUP_TEST(name, setup, teardown)
+
+TEST(test_too_small_a_budget_is_refused)
 {
     struct credit small;
     struct diag diag = DIAG_INIT;
@@ -73,7 +73,7 @@ static void test_too_small_a_budget_is_refused(void **state)
                      CAIRN_E_CONFIG);
 }
 
-static void test_everybody_gets_the_same(void **state)
+FIXED_TEST(test_everybody_gets_the_same)
 {
     for (unsigned i = 0; i < USERS; i++) {
         credit_want(&users[i].credit, 1000);
@@ -94,7 +94,7 @@ static void test_everybody_gets_the_same(void **state)
     }
 }
 
-static void test_alone_one_gets_no_more_than_its_share(void **state)
+FIXED_TEST(test_alone_one_gets_no_more_than_its_share)
 {
     credit_want(&users[0].credit, 1000);
     assert_int_equal(users[0].granted, BUFFERS / USERS);
@@ -108,19 +108,16 @@ static void test_alone_one_gets_no_more_than_its_share(void **state)
     assert_true(users[0].granted > BUFFERS / USERS);
 }
 
-static void test_want_inside_a_grant(void **state)
+FIXED_TEST(test_want_inside_a_grant)
 {
     users[0].use_again = &users[0];
     credit_want(&users[0].credit, 1);
     assert_int_equal(users[0].granted, 2);
 }
 
-static void test_nothing_granted_nothing_to_use(void **state)
-{
-    assert_null(credit_use(&users[0].credit));
-}
+FIXED_TEST(test_nothing_granted_nothing_to_use) { assert_null(credit_use(&users[0].credit)); }
 
-static void test_a_leaving_user_gives_back(void **state)
+FIXED_TEST(test_a_leaving_user_gives_back)
 {
     for (unsigned i = 0; i < USERS; i++) {
         credit_want(&users[i].credit, 2);
@@ -134,7 +131,7 @@ static void test_a_leaving_user_gives_back(void **state)
     credit_read_put(&credit, &users[0].credit, read.buffer);
 }
 
-static void test_reads_keep_to_the_share(void **state)
+FIXED_TEST(test_reads_keep_to_the_share)
 {
     struct read reads[16];
     for (unsigned i = 0; i < 16; i++) {
@@ -150,7 +147,7 @@ static void test_reads_keep_to_the_share(void **state)
     assert_int_equal(users[0].credit.reading, 0);
 }
 
-static void test_queued_reads_go_with_their_user(void **state)
+FIXED_TEST(test_queued_reads_go_with_their_user)
 {
     struct read reads[4];
     for (unsigned i = 0; i < 4; i++) {
@@ -166,16 +163,3 @@ static void test_queued_reads_go_with_their_user(void **state)
     }
     assert_int_equal(users[0].got, 2);
 }
-
-static const struct CMUnitTest tests[] = {
-    cmocka_unit_test(test_too_small_a_budget_is_refused),
-    cmocka_unit_test_setup_teardown(test_everybody_gets_the_same, setup, teardown),
-    cmocka_unit_test_setup_teardown(test_alone_one_gets_no_more_than_its_share, setup, teardown),
-    cmocka_unit_test_setup_teardown(test_want_inside_a_grant, setup, teardown),
-    cmocka_unit_test_setup_teardown(test_nothing_granted_nothing_to_use, setup, teardown),
-    cmocka_unit_test_setup_teardown(test_a_leaving_user_gives_back, setup, teardown),
-    cmocka_unit_test_setup_teardown(test_reads_keep_to_the_share, setup, teardown),
-    cmocka_unit_test_setup_teardown(test_queued_reads_go_with_their_user, setup, teardown),
-};
-
-UNIT_TEST_MAIN(tests)

@@ -11,22 +11,20 @@
 static struct rig rig;
 static struct peer peers[2];
 
-static int setup(void **state)
+static void setup(void)
 {
     rig_init(&rig, 21);
     rig.faulty = true;
     rig_start(&rig);
     peer_init(&rig, &peers[0], 0, 1);
     peer_init(&rig, &peers[1], 0, 1);
-    return 0;
 }
 
-static int teardown(void **state)
+static void teardown(void)
 {
     peer_fini(&peers[0]);
     peer_fini(&peers[1]);
     rig_fini(&rig);
-    return 0;
 }
 
 /* A part of the peer's present opening with the objects and chunks of another one, changed. */
@@ -85,9 +83,11 @@ static void change_sequence(struct part *part) { part->objects[0].id.sequence +=
 static void change_step(struct part *part) { part->objects[0].id.step -= 1; }
 static void change_writer(struct part *part) { part->objects[0].id.writer ^= 1; }
 
+#define FIXED_TEST(name) SETUP_TEST(name, setup, teardown)
+
 /* Goal: exact references are taken, also after the daemon was started anew; anything else is
  * INVALID and names the chunk; the save goes on afterwards. */
-static void test_references_are_checked(void **state)
+FIXED_TEST(test_references_are_checked)
 {
     struct peer *peer = &peers[0];
     size_t bytes;
@@ -116,7 +116,7 @@ static void test_references_are_checked(void **state)
 }
 
 /* Goal: where OPENED names no base nothing older may be referred to. */
-static void test_without_a_base_nothing_is_referred_to(void **state)
+FIXED_TEST(test_without_a_base_nothing_is_referred_to)
 {
     struct peer *peer = &peers[0];
     size_t bytes;
@@ -136,7 +136,7 @@ static void test_without_a_base_nothing_is_referred_to(void **state)
 
 /* Goal: a rank that was told the base may refer to it, even if the next daemon could not read it
  * when the rank opened the step there again. */
-static void test_a_base_that_is_read_late_is_referred_to(void **state)
+FIXED_TEST(test_a_base_that_is_read_late_is_referred_to)
 {
     const struct store_fault_rule cut = {
         .kind = FAULT_FAIL, .op = STORE_FETCH, .count = 9, .code = CAIRN_E_TIMED_OUT};
@@ -179,7 +179,7 @@ static void mark(enum event_kind kind, const struct ckpt_id *id)
 
 /* Goal: a job that goes on after its successor has begun is told that it is fenced, also where the
  * base to which its part refers was collected meanwhile. */
-static void test_a_fenced_rank_hears_of_the_fence(void **state)
+FIXED_TEST(test_a_fenced_rank_hears_of_the_fence)
 {
     struct peer *zombie = &peers[0], *next = &peers[1];
     size_t bytes;
@@ -212,17 +212,4 @@ static void test_a_fenced_rank_hears_of_the_fence(void **state)
     assert_int_equal(reply->msg.u.outcome.state, SAVE_ABORTED);
     assert_int_equal(reply->msg.u.outcome.code, CAIRN_E_FENCED);
     free(data);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(test_references_are_checked, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_without_a_base_nothing_is_referred_to, setup,
-                                        teardown),
-        cmocka_unit_test_setup_teardown(test_a_fenced_rank_hears_of_the_fence, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_a_base_that_is_read_late_is_referred_to, setup,
-                                        teardown),
-    };
-    return cmocka_run_group_tests_name("session_base", tests, NULL, NULL);
 }

@@ -138,11 +138,11 @@ static void every_cut(void (*script)(struct peer *peer), bool restart)
     fail_msg("the script never came through");
 }
 
-static void test_save_cut_everywhere(void **state) { every_cut(save, false); }
+TEST(test_save_cut_everywhere) { every_cut(save, false); }
 
-static void test_save_cut_everywhere_and_restart(void **state) { every_cut(save, true); }
+TEST(test_save_cut_everywhere_and_restart) { every_cut(save, true); }
 
-static void test_restore_cut_everywhere(void **state) { every_cut(restore, false); }
+TEST(test_restore_cut_everywhere) { every_cut(restore, false); }
 
 static void stop_server(void *user)
 {
@@ -151,7 +151,7 @@ static void stop_server(void *user)
 }
 
 /* The server stops at any moment of a save. */
-static void test_server_stops_everywhere(void **state)
+TEST(test_server_stops_everywhere)
 {
     for (unsigned i = 0; i < CUTS_MAX; i += 2) {
         struct rig rig;
@@ -172,12 +172,3 @@ static void test_server_stops_everywhere(void **state)
     }
     fail_msg("the script never came through");
 }
-
-static const struct CMUnitTest tests[] = {
-    cmocka_unit_test(test_save_cut_everywhere),
-    cmocka_unit_test(test_save_cut_everywhere_and_restart),
-    cmocka_unit_test(test_restore_cut_everywhere),
-    cmocka_unit_test(test_server_stops_everywhere),
-};
-
-UNIT_TEST_MAIN(tests)

@@ -13,7 +13,6 @@
 
 #include "support/store_bend.h"
 #include "support/unit_test.h"
-#include "wire/negotiate.h"
 
 static void assert_refused(int code, const char *text)
 {
@@ -27,7 +26,9 @@ static void assert_refused(int code, const char *text)
 /* --- saves --------------------------------------------------------------------------------------
  */
 
-static void test_a_save_by_hand_holds_the_bytes(void **state)
+#define FIXED_TEST(name) SETUP_TEST(name, hand_setup, hand_teardown)
+
+FIXED_TEST(test_a_save_by_hand_holds_the_bytes)
 {
     fill_arena(1);
     hand_begin(10, 77);
@@ -53,7 +54,7 @@ static void test_a_save_by_hand_holds_the_bytes(void **state)
     }
 }
 
-static void test_what_was_handed_over_is_finished_alone(void **state)
+FIXED_TEST(test_what_was_handed_over_is_finished_alone)
 {
     fill_arena(2);
     hand_begin(10, 77);
@@ -66,7 +67,7 @@ static void test_what_was_handed_over_is_finished_alone(void **state)
 }
 
 /* The same process comes back meanwhile: it waits for what it handed over, and seals once more. */
-static void test_the_client_comes_back_meanwhile(void **state)
+FIXED_TEST(test_the_client_comes_back_meanwhile)
 {
     fill_arena(3);
     hand_begin(10, 77);
@@ -85,7 +86,7 @@ static void test_the_client_comes_back_meanwhile(void **state)
     hand_assert_stored(0, memory, 6 * RIG_CHUNK);
 }
 
-static void test_what_was_not_complete_is_dropped(void **state)
+FIXED_TEST(test_what_was_not_complete_is_dropped)
 {
     fill_arena(4);
     hand_begin(10, 77);
@@ -99,7 +100,7 @@ static void test_what_was_not_complete_is_dropped(void **state)
 
 /* A reader of `latest` that comes at once waits for what needs no client any more, and for nothing
  * else. */
-static void test_latest_waits_for_what_was_handed_over(void **state)
+FIXED_TEST(test_latest_waits_for_what_was_handed_over)
 {
     fill_arena(5);
     hand_begin(10, 77);
@@ -120,7 +121,7 @@ static void test_latest_waits_for_what_was_handed_over(void **state)
 
 /* A client that gave up a save and reuses its memory: what is stored of the first is garbage, and
  * belongs to no checkpoint; the second has its own bytes. */
-static void test_memory_reused_after_an_abort(void **state)
+FIXED_TEST(test_memory_reused_after_an_abort)
 {
     fill_arena(6);
     hand_begin(10, 77);
@@ -140,7 +141,7 @@ static void test_memory_reused_after_an_abort(void **state)
 }
 
 /* COMPLETE on its way, and the abort wins: the same. */
-static void test_an_abort_ends_what_was_handed_over(void **state)
+FIXED_TEST(test_an_abort_ends_what_was_handed_over)
 {
     fill_arena(8);
     hand_begin(10, 77);
@@ -161,7 +162,7 @@ static void test_an_abort_ends_what_was_handed_over(void **state)
 }
 
 /* A store that does not answer is asked again, not without end; then the error says so. */
-static void test_a_part_that_times_out_is_published_again(void **state)
+FIXED_TEST(test_a_part_that_times_out_is_published_again)
 {
     struct store_fault_rule rule = {
         .kind = FAULT_FAIL, .op = STORE_PUBLISH, .code = CAIRN_E_OUTCOME_UNKNOWN};
@@ -187,7 +188,7 @@ static void test_a_part_that_times_out_is_published_again(void **state)
 
 /* The record takes no update when the part is published, the daemon is started anew, and the step
  * is saved again. Its part says the same with other objects, and the stored one counts. */
-static void test_the_part_of_an_earlier_try_counts(void **state)
+FIXED_TEST(test_the_part_of_an_earlier_try_counts)
 {
     const struct store_fault_rule shut = {
         .kind = FAULT_FAIL, .op = STORE_RECORD_UPDATE, .count = 1000, .code = CAIRN_E_READ_ONLY};
@@ -222,7 +223,7 @@ static void on_published(struct store_req *req)
 
 /* The save ends while its part is being published, and there is one of that name: what counts is
  * that it has ended. */
-static void test_an_abort_beside_another_part(void **state)
+FIXED_TEST(test_an_abort_beside_another_part)
 {
     const struct store_fault_rule hold = {.kind = FAULT_HOLD, .op = STORE_PUBLISH};
     uint8_t other_part[] = "another";
@@ -254,7 +255,7 @@ static void test_an_abort_beside_another_part(void **state)
 }
 
 /* A client that breaks its promise spoils its own checkpoint, and readers find out. */
-static void test_a_changed_padding_voids_the_object(void **state)
+FIXED_TEST(test_a_changed_padding_voids_the_object)
 {
     struct envelope envelope = hand_blank(100);
     hand_begin(10, 77);
@@ -281,7 +282,7 @@ static void refused_arena(int fd, uint64_t bytes, const char *why)
     }
 }
 
-static void test_bad_arenas_are_refused_by_name(void **state)
+FIXED_TEST(test_bad_arenas_are_refused_by_name)
 {
     int ends[2];
     hand_begin(10, 77);
@@ -298,7 +299,7 @@ static void test_bad_arenas_are_refused_by_name(void **state)
     assert_int_equal(hand_then(hand_complete())->type, MSG_SEALED);
 }
 
-static void test_too_many_arenas_in_use(void **state)
+FIXED_TEST(test_too_many_arenas_in_use)
 {
     struct envelope envelope = hand_blank(RIG_CHUNK);
     uint32_t streams[8];
@@ -344,7 +345,7 @@ static void bad_description(uint64_t arena, uint64_t at, uint32_t bytes, const c
     assert_refused(CAIRN_E_PROTOCOL, why);
 }
 
-static void test_descriptions_outside_the_arena(void **state)
+FIXED_TEST(test_descriptions_outside_the_arena)
 {
     bad_description(7, ARENA_BYTES, RIG_CHUNK, "are outside it");
     bad_description(7, ARENA_BYTES - RIG_CHUNK, RIG_CHUNK + 1, "are outside it");
@@ -359,7 +360,7 @@ static void test_descriptions_outside_the_arena(void **state)
     bad_description(7, 4 * RIG_CHUNK, RIG_CHUNK, "never written"); /* whose memory would it be? */
 }
 
-static void test_descriptions_that_contradict_themselves(void **state)
+FIXED_TEST(test_descriptions_that_contradict_themselves)
 {
     struct envelope two[2] = {hand_blank(3000), hand_blank(3000)};
     hand_begin(10, 77);
@@ -380,7 +381,7 @@ static void test_descriptions_that_contradict_themselves(void **state)
     assert_refused(CAIRN_E_UNSUPPORTED, "encoding");
 }
 
-static void test_bytes_and_descriptions_do_not_mix(void **state)
+FIXED_TEST(test_bytes_and_descriptions_do_not_mix)
 {
     fill_arena(1);
     hand_begin(10, 77);
@@ -398,7 +399,7 @@ static void test_bytes_and_descriptions_do_not_mix(void **state)
     assert_refused(CAIRN_E_PROTOCOL, "then a description");
 }
 
-static void test_nothing_of_it_without_the_feature(void **state)
+FIXED_TEST(test_nothing_of_it_without_the_feature)
 {
     struct envelope envelope = hand_blank(RIG_CHUNK);
     peer.features = 0;
@@ -420,14 +421,14 @@ static void test_nothing_of_it_without_the_feature(void **state)
 /* --- COMPLETE that cannot be --------------------------------------------------------------------
  */
 
-static void test_complete_before_the_part(void **state)
+FIXED_TEST(test_complete_before_the_part)
 {
     hand_begin(10, 77);
     peer_send(&peer, (struct msg){.type = MSG_COMPLETE, .u.complete = {peer.id, 77, 100}});
     assert_refused(CAIRN_E_PROTOCOL, "before the whole part");
 }
 
-static void test_complete_without_an_object(void **state)
+FIXED_TEST(test_complete_without_an_object)
 {
     fill_arena(1);
     hand_begin(10, 77);
@@ -444,7 +445,7 @@ static void test_complete_without_an_object(void **state)
     assert_true(chunks < peer.chunk_count);
 }
 
-static void test_complete_with_another_chunk(void **state)
+FIXED_TEST(test_complete_with_another_chunk)
 {
     fill_arena(1);
     hand_begin(10, 77);
@@ -456,7 +457,7 @@ static void test_complete_with_another_chunk(void **state)
     assert_non_null(strstr(reply->text, "holds another chunk"));
 }
 
-static void test_a_stopping_server_finishes_what_it_has(void **state)
+FIXED_TEST(test_a_stopping_server_finishes_what_it_has)
 {
     fill_arena(3);
     hand_begin(10, 77);
@@ -467,31 +468,3 @@ static void test_a_stopping_server_finishes_what_it_has(void **state)
     rig_start(&rig);
     assert_int_equal(hand_state_of(peer.id), CKPT_COMMITTED);
 }
-
-#define HAND_TEST(f) cmocka_unit_test_setup_teardown(f, hand_setup, hand_teardown)
-
-static const struct CMUnitTest tests[] = {
-    HAND_TEST(test_a_save_by_hand_holds_the_bytes),
-    HAND_TEST(test_what_was_handed_over_is_finished_alone),
-    HAND_TEST(test_the_client_comes_back_meanwhile),
-    HAND_TEST(test_what_was_not_complete_is_dropped),
-    HAND_TEST(test_latest_waits_for_what_was_handed_over),
-    HAND_TEST(test_memory_reused_after_an_abort),
-    HAND_TEST(test_an_abort_ends_what_was_handed_over),
-    HAND_TEST(test_a_part_that_times_out_is_published_again),
-    HAND_TEST(test_the_part_of_an_earlier_try_counts),
-    HAND_TEST(test_an_abort_beside_another_part),
-    HAND_TEST(test_a_changed_padding_voids_the_object),
-    HAND_TEST(test_bad_arenas_are_refused_by_name),
-    HAND_TEST(test_too_many_arenas_in_use),
-    HAND_TEST(test_descriptions_outside_the_arena),
-    HAND_TEST(test_descriptions_that_contradict_themselves),
-    HAND_TEST(test_bytes_and_descriptions_do_not_mix),
-    HAND_TEST(test_nothing_of_it_without_the_feature),
-    HAND_TEST(test_complete_before_the_part),
-    HAND_TEST(test_complete_without_an_object),
-    HAND_TEST(test_complete_with_another_chunk),
-    HAND_TEST(test_a_stopping_server_finishes_what_it_has),
-};
-
-UNIT_TEST_MAIN(tests)

@@ -21,7 +21,7 @@ static struct health_word judge(const struct store_state *store, const struct st
     return health;
 }
 
-static void test_the_worst_speaks(void **state)
+TEST(test_the_worst_speaks)
 {
     struct store_state store = {.word = STORE_WELL};
     struct store_usage usage = {
@@ -94,7 +94,7 @@ static void test_the_worst_speaks(void **state)
 
 /* Goal: a store without room for a save is red before it has refused one. The remedy is to forget,
  * unless not even that has room; then it says what comes first. */
-static void test_a_full_store_is_red_before_it_refuses(void **state)
+TEST(test_a_full_store_is_red_before_it_refuses)
 {
     static const struct {
         uint64_t saves, records;
@@ -130,7 +130,7 @@ static void test_a_full_store_is_red_before_it_refuses(void **state)
 
 /* Goal: a run whose record does not tell of all that is stored is said, with the remedy that names
  * it, before damage that a scrub found. */
-static void test_a_marked_run_is_yellow(void **state)
+TEST(test_a_marked_run_is_yellow)
 {
     const struct run_name name = {"team", "lost"};
     struct catalog_totals totals = {
@@ -146,7 +146,7 @@ static void test_a_marked_run_is_yellow(void **state)
     assert_non_null(strstr(health.text, "the record of run team/lost does not list"));
 }
 
-static void test_every_refusal_has_a_remedy(void **state)
+TEST(test_every_refusal_has_a_remedy)
 {
     for (int code = -1; err_is_known(code); code--) {
         struct store_state store = {.word = STORE_REFUSING};
@@ -169,7 +169,7 @@ static const struct msg_server_status *status_of(struct peer *asks)
     return &reply->msg.u.server_status;
 }
 
-static void test_a_server_without_a_store(void **state)
+TEST(test_a_server_without_a_store)
 {
     struct diag why = DIAG_INIT;
     rig_init(&rig, 15);
@@ -196,7 +196,7 @@ static void test_a_server_without_a_store(void **state)
     rig_fini(&rig);
 }
 
-static void test_a_server_that_stops_before_its_store_came(void **state)
+TEST(test_a_server_that_stops_before_its_store_came)
 {
     rig_init(&rig, 16);
     rig.late = true;
@@ -220,7 +220,7 @@ static void on_closed(void *user) { *(bool *)user = true; }
 static bool is_true(void *user) { return *(bool *)user; }
 
 /* Goal: what another daemon of the store has to do is not promised: the answer names that one. */
-static void test_what_is_anothers_duty(void **state)
+TEST(test_what_is_anothers_duty)
 {
     struct gc *gc = NULL;
     struct scrub *scrub = NULL;
@@ -272,7 +272,7 @@ static void tell_ill(void *user, struct store_state *ret)
     assert_int_equal(diag_set(&ret->refusal, CAIRN_E_DENIED, "no"), CAIRN_E_DENIED);
 }
 
-static void test_a_store_that_does_not_answer_keeps_nobody_waiting(void **state)
+TEST(test_a_store_that_does_not_answer_keeps_nobody_waiting)
 {
     rig_init(&rig, 17);
     rig.options.store_state = tell_ill;
@@ -295,7 +295,7 @@ static void test_a_store_that_does_not_answer_keeps_nobody_waiting(void **state)
 
 /* Goal: whoever logs in hears why the record does not come, where the server knows, and is let in
  * as soon as it comes. */
-static void test_a_login_hears_that_the_store_is_silent(void **state)
+TEST(test_a_login_hears_that_the_store_is_silent)
 {
     rig_init(&rig, 19);
     rig.options.store_state = tell_ill;
@@ -318,17 +318,3 @@ static void test_a_login_hears_that_the_store_is_silent(void **state)
     peer_fini(&peer);
     rig_fini(&rig);
 }
-
-static const struct CMUnitTest tests[] = {
-    cmocka_unit_test(test_the_worst_speaks),
-    cmocka_unit_test(test_a_full_store_is_red_before_it_refuses),
-    cmocka_unit_test(test_a_marked_run_is_yellow),
-    cmocka_unit_test(test_every_refusal_has_a_remedy),
-    cmocka_unit_test(test_a_server_without_a_store),
-    cmocka_unit_test(test_a_server_that_stops_before_its_store_came),
-    cmocka_unit_test(test_a_store_that_does_not_answer_keeps_nobody_waiting),
-    cmocka_unit_test(test_what_is_anothers_duty),
-    cmocka_unit_test(test_a_login_hears_that_the_store_is_silent),
-};
-
-UNIT_TEST_MAIN(tests)

@@ -12,7 +12,7 @@ static struct rig rig;
 static struct peer peers[2];
 static struct peer *const a = &peers[0], *const b = &peers[1];
 
-static int setup(void **state)
+static void setup(void)
 {
     rig_init(&rig, 13);
     rig_start(&rig);
@@ -20,15 +20,13 @@ static int setup(void **state)
     peer_init(&rig, b, 1, 2);
     assert_true(peer_login(a));
     assert_true(peer_open(a, 10, 77));
-    return 0;
 }
 
-static int teardown(void **state)
+static void teardown(void)
 {
     peer_fini(a);
     peer_fini(b);
     rig_fini(&rig);
-    return 0;
 }
 
 static void want(struct peer *peer, uint32_t buffers)
@@ -56,13 +54,15 @@ static void again(void)
     a->next_offset = 0;
 }
 
-static void test_data_without_grant(void **state)
+#define FIXED_TEST(name) SETUP_TEST(name, setup, teardown)
+
+FIXED_TEST(test_data_without_grant)
 {
     peer_chunk(a, 0, false);
     assert_refused(a, CAIRN_E_PROTOCOL, "for which it had no grant");
 }
 
-static void test_data_in_another_ones_name(void **state)
+FIXED_TEST(test_data_in_another_ones_name)
 {
     want(a, 1);
     a->writer++;
@@ -70,7 +70,7 @@ static void test_data_in_another_ones_name(void **state)
     assert_refused(a, CAIRN_E_PROTOCOL, "does not belong to this session");
 }
 
-static void test_data_out_of_place(void **state)
+FIXED_TEST(test_data_out_of_place)
 {
     want(a, 2);
     peer_chunk(a, 0, false);
@@ -79,7 +79,7 @@ static void test_data_out_of_place(void **state)
     assert_refused(a, CAIRN_E_PROTOCOL, "was expected");
 }
 
-static void test_data_behind_its_end(void **state)
+FIXED_TEST(test_data_behind_its_end)
 {
     want(a, 2);
     peer_chunk(a, 0, false);
@@ -89,7 +89,7 @@ static void test_data_behind_its_end(void **state)
     assert_refused(a, CAIRN_E_PROTOCOL, "was expected");
 }
 
-static void test_end_that_disagrees(void **state)
+FIXED_TEST(test_end_that_disagrees)
 {
     want(a, 1);
     peer_chunk(a, 0, false);
@@ -107,7 +107,7 @@ static void test_end_that_disagrees(void **state)
 }
 
 /* A spoilt chunk voids its object only; all that still comes for it is dropped, end included. */
-static void test_spoilt_chunk_voids_its_object(void **state)
+FIXED_TEST(test_spoilt_chunk_voids_its_object)
 {
     want(a, 2);
     uint32_t stream = a->next_stream;
@@ -130,7 +130,7 @@ static void test_spoilt_chunk_voids_its_object(void **state)
 }
 
 /* object_bytes is what the store reserves: room for two chunks and their footer, and no more. */
-static void test_object_beyond_its_word(void **state)
+FIXED_TEST(test_object_beyond_its_word)
 {
     a->object_bytes = 2 * RIG_CHUNK + object_footer_bytes(2);
     assert_true(peer_object(a, 0, 2));
@@ -141,7 +141,7 @@ static void test_object_beyond_its_word(void **state)
     assert_refused(a, CAIRN_E_TOO_LARGE, "is larger than the");
 }
 
-static void test_too_many_objects(void **state)
+FIXED_TEST(test_too_many_objects)
 {
     for (unsigned i = 0; i < 400 && a->conn; i++) {
         peer_send(a, (struct msg){.type = MSG_WANT, .u.want = {.buffers = 1}});
@@ -156,7 +156,7 @@ static void test_too_many_objects(void **state)
 }
 
 /* Requests that wait are not read beyond a number; nothing of them is left when their peer goes. */
-static void test_too_many_requests(void **state)
+FIXED_TEST(test_too_many_requests)
 {
     struct server_stats stats, more;
     for (unsigned i = 0; i < 300; i++) {
@@ -180,7 +180,7 @@ static void test_too_many_requests(void **state)
 
 /* --- parts --- */
 
-static void test_seal_before_the_part(void **state)
+FIXED_TEST(test_seal_before_the_part)
 {
     uint8_t byte = 0;
     assert_true(peer_object(a, 0, 1));
@@ -189,7 +189,7 @@ static void test_seal_before_the_part(void **state)
     assert_refused(a, CAIRN_E_PROTOCOL, "SEAL before the whole part");
 }
 
-static void test_seal_twice(void **state)
+FIXED_TEST(test_seal_twice)
 {
     assert_true(peer_object(a, 0, 1));
     size_t bytes;
@@ -201,7 +201,7 @@ static void test_seal_twice(void **state)
     assert_refused(a, CAIRN_E_PROTOCOL, "SEAL before the whole part");
 }
 
-static void test_part_out_of_order(void **state)
+FIXED_TEST(test_part_out_of_order)
 {
     uint8_t bytes[100] = {0};
     struct msg msg = {.type = MSG_PART};
@@ -210,7 +210,7 @@ static void test_part_out_of_order(void **state)
     assert_refused(a, CAIRN_E_PROTOCOL, "was expected");
 }
 
-static void test_part_of_nothing_is_thrown_away(void **state)
+FIXED_TEST(test_part_of_nothing_is_thrown_away)
 {
     uint8_t bytes[100] = {0};
     struct msg msg = {.type = MSG_PART};
@@ -234,7 +234,7 @@ static void refused_part(uint8_t *part, size_t bytes, int code, const char *text
     assert_non_null(a->conn); /* a refused part is not the end: the client may build it again */
 }
 
-static void test_part_with_foreign_chunks(void **state)
+FIXED_TEST(test_part_with_foreign_chunks)
 {
     size_t bytes;
     assert_true(peer_object(a, 0, 2));
@@ -256,7 +256,7 @@ static void test_part_with_foreign_chunks(void **state)
     assert_int_equal(peer_seal_all(a)->type, MSG_SEALED);
 }
 
-static void test_part_whose_hash_differs(void **state)
+FIXED_TEST(test_part_whose_hash_differs)
 {
     size_t bytes;
     assert_true(peer_object(a, 0, 2));
@@ -268,7 +268,7 @@ static void test_part_whose_hash_differs(void **state)
     assert_int_equal(reply->msg.u.error.code, CAIRN_E_DIGEST_MISMATCH);
 }
 
-static void test_part_with_an_object_that_has_no_end(void **state)
+FIXED_TEST(test_part_with_an_object_that_has_no_end)
 {
     size_t bytes;
     want(a, 1);
@@ -279,7 +279,7 @@ static void test_part_with_an_object_that_has_no_end(void **state)
 }
 
 /* The connection is writing into a part when its save goes: by the stop's look for open saves. */
-static void test_save_ends_under_its_part(void **state)
+FIXED_TEST(test_save_ends_under_its_part)
 {
     size_t bytes = 1 << 20;
     uint8_t *data = calloc(1, bytes);
@@ -300,7 +300,7 @@ static void test_save_ends_under_its_part(void **state)
 }
 
 /* The same, by an opening that takes the place of the dead one. */
-static void test_new_opening_under_a_part(void **state)
+FIXED_TEST(test_new_opening_under_a_part)
 {
     size_t bytes = 1 << 20;
     uint8_t *data = calloc(1, bytes);
@@ -322,7 +322,7 @@ static void test_new_opening_under_a_part(void **state)
 }
 
 /* HAVE is on its way to the store when the save that it asks for is dropped. */
-static void test_have_of_a_save_that_goes(void **state)
+FIXED_TEST(test_have_of_a_save_that_goes)
 {
     struct msg abort = {.type = MSG_ABORT}, have = {.type = MSG_HAVE};
     abort.u.abort = (struct msg_abort){a->id, 77, CAIRN_E_ABORTED, "for a test"};
@@ -335,27 +335,3 @@ static void test_have_of_a_save_that_goes(void **state)
     assert_non_null(reply);
     assert_true(reply->type == MSG_HELD || reply->type == MSG_ERROR);
 }
-
-static const struct CMUnitTest tests[] = {
-    cmocka_unit_test_setup_teardown(test_data_without_grant, setup, teardown),
-    cmocka_unit_test_setup_teardown(test_data_in_another_ones_name, setup, teardown),
-    cmocka_unit_test_setup_teardown(test_data_out_of_place, setup, teardown),
-    cmocka_unit_test_setup_teardown(test_data_behind_its_end, setup, teardown),
-    cmocka_unit_test_setup_teardown(test_end_that_disagrees, setup, teardown),
-    cmocka_unit_test_setup_teardown(test_spoilt_chunk_voids_its_object, setup, teardown),
-    cmocka_unit_test_setup_teardown(test_object_beyond_its_word, setup, teardown),
-    cmocka_unit_test_setup_teardown(test_too_many_objects, setup, teardown),
-    cmocka_unit_test_setup_teardown(test_too_many_requests, setup, teardown),
-    cmocka_unit_test_setup_teardown(test_seal_before_the_part, setup, teardown),
-    cmocka_unit_test_setup_teardown(test_seal_twice, setup, teardown),
-    cmocka_unit_test_setup_teardown(test_part_out_of_order, setup, teardown),
-    cmocka_unit_test_setup_teardown(test_part_of_nothing_is_thrown_away, setup, teardown),
-    cmocka_unit_test_setup_teardown(test_part_with_foreign_chunks, setup, teardown),
-    cmocka_unit_test_setup_teardown(test_part_whose_hash_differs, setup, teardown),
-    cmocka_unit_test_setup_teardown(test_part_with_an_object_that_has_no_end, setup, teardown),
-    cmocka_unit_test_setup_teardown(test_save_ends_under_its_part, setup, teardown),
-    cmocka_unit_test_setup_teardown(test_new_opening_under_a_part, setup, teardown),
-    cmocka_unit_test_setup_teardown(test_have_of_a_save_that_goes, setup, teardown),
-};
-
-UNIT_TEST_MAIN(tests)

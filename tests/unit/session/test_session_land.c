@@ -30,7 +30,7 @@ static int make_fd(uint64_t bytes, int seals)
     return fd;
 }
 
-static int setup(void **state)
+static void setup(void)
 {
     rig_init(&rig, 31);
     rig.local = true;
@@ -44,17 +44,15 @@ static int setup(void **state)
     memset(memory, 0xee, BYTES);
     assert_true(peer_save(&writer, 10, 77, CHUNKS));
     assert_int_equal(peer_outcome(&writer)->msg.u.outcome.state, SAVE_COMMITTED);
-    return 0;
 }
 
-static int teardown(void **state)
+static void teardown(void)
 {
     peer_fini(&writer);
     peer_fini(&reader);
     rig_fini(&rig);
     assert_int_equal(munmap(memory, BYTES), 0);
     assert_int_equal(close(landing_fd), 0);
-    return 0;
 }
 
 static const struct peer_reply *offer(int fd, uint64_t bytes)
@@ -108,7 +106,9 @@ static void assert_refused(const char *text)
 /* --- what is read ------------------------------------------------------------------------------
  */
 
-static void test_what_is_read_lies_where_it_was_asked_for(void **state)
+#define FIXED_TEST(name) SETUP_TEST(name, setup, teardown)
+
+FIXED_TEST(test_what_is_read_lies_where_it_was_asked_for)
 {
     begin();
     const struct peer_reply *reply = peer_ask(&reader, read_msg(3, 2, 4 * RIG_CHUNK));
@@ -124,7 +124,7 @@ static void test_what_is_read_lies_where_it_was_asked_for(void **state)
     assert_chunk(0, memory + BYTES - RIG_CHUNK);
 }
 
-static void test_the_socket_still_works_beside_it(void **state)
+FIXED_TEST(test_the_socket_still_works_beside_it)
 {
     begin();
     struct msg msg = read_msg(2, 1, 0);
@@ -135,7 +135,7 @@ static void test_the_socket_still_works_beside_it(void **state)
     assert_int_equal(memory[0], 0xee);
 }
 
-static void test_what_cannot_be_read_is_an_error_of_that_read(void **state)
+FIXED_TEST(test_what_cannot_be_read_is_an_error_of_that_read)
 {
     begin();
     struct msg msg = read_msg(0, 1, 0);
@@ -146,7 +146,7 @@ static void test_what_cannot_be_read_is_an_error_of_that_read(void **state)
     assert_chunk(1, memory);
 }
 
-static void test_sixteen_reads_at_once(void **state)
+FIXED_TEST(test_sixteen_reads_at_once)
 {
     uint32_t streams[16];
     begin();
@@ -176,7 +176,7 @@ static void bad_read(struct msg msg, const char *text)
     }
 }
 
-static void test_places_outside_the_landing(void **state)
+FIXED_TEST(test_places_outside_the_landing)
 {
     bad_read(read_msg(0, 1, BYTES), "is too short for it");
     bad_read(read_msg(0, 2, BYTES - RIG_CHUNK), "is too short for it");
@@ -205,7 +205,7 @@ static void refused_memory(int fd, uint64_t bytes, const char *why)
     }
 }
 
-static void test_bad_memory_is_refused_by_name(void **state)
+FIXED_TEST(test_bad_memory_is_refused_by_name)
 {
     int ends[2];
     begin();
@@ -220,14 +220,14 @@ static void test_bad_memory_is_refused_by_name(void **state)
     assert_chunk(1, memory);
 }
 
-static void test_memory_that_cannot_be_written_is_refused(void **state)
+FIXED_TEST(test_memory_that_cannot_be_written_is_refused)
 {
     assert_true(peer_viewer(&reader));
     int fd = make_fd(BYTES, SEALS | F_SEAL_WRITE);
     assert_int_equal(offer(fd, BYTES)->type, MSG_ERROR);
 }
 
-static void test_nothing_of_it_without_the_feature(void **state)
+FIXED_TEST(test_nothing_of_it_without_the_feature)
 {
     reader.features = 0;
     assert_true(peer_viewer(&reader));
@@ -303,7 +303,7 @@ static void assert_piece(uint32_t first, const uint8_t *data)
 }
 
 /* Each asks for the same pieces, to places of its own. */
-static void test_what_several_ranks_want_is_read_once(void **state)
+FIXED_TEST(test_what_several_ranks_want_is_read_once)
 {
     uint32_t streams[SHARERS][8];
     begin_sharing();
@@ -327,7 +327,7 @@ static void test_what_several_ranks_want_is_read_once(void **state)
 }
 
 /* Another range, another attempt, and a viewer: each is read for itself. */
-static void test_others_share_nothing(void **state)
+FIXED_TEST(test_others_share_nothing)
 {
     begin();
     begin_sharing();
@@ -345,7 +345,7 @@ static void test_others_share_nothing(void **state)
     end_sharing();
 }
 
-static void test_what_fails_for_one_is_tried_for_each(void **state)
+FIXED_TEST(test_what_fails_for_one_is_tried_for_each)
 {
     uint32_t streams[SHARERS];
     begin_sharing();
@@ -364,7 +364,7 @@ static void test_what_fails_for_one_is_tried_for_each(void **state)
 }
 
 /* Whoever goes, at whatever moment, the others get their bytes. */
-static void test_one_of_them_goes_in_the_middle(void **state)
+FIXED_TEST(test_one_of_them_goes_in_the_middle)
 {
     for (unsigned step = 0; step < 24; step++) {
         uint32_t goes = step % SHARERS, streams[SHARERS];
@@ -390,7 +390,7 @@ static void test_one_of_them_goes_in_the_middle(void **state)
 /* --- its end -----------------------------------------------------------------------------------
  */
 
-static void test_taken_away_nothing_lands(void **state)
+FIXED_TEST(test_taken_away_nothing_lands)
 {
     begin();
     assert_int_equal(offer(-1, 0)->type, MSG_LANDING);
@@ -399,7 +399,7 @@ static void test_taken_away_nothing_lands(void **state)
     assert_int_equal(memory[0], 0xee);
 }
 
-static void test_a_client_that_goes_in_the_middle(void **state)
+FIXED_TEST(test_a_client_that_goes_in_the_middle)
 {
     for (unsigned ms = 0; ms < 8; ms++) {
         begin();
@@ -411,24 +411,3 @@ static void test_a_client_that_goes_in_the_middle(void **state)
     }
     sim_run_for(rig.sim, 1000); /* teardown: nothing is left */
 }
-
-#define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
-
-static const struct CMUnitTest tests[] = {
-    TEST(test_what_is_read_lies_where_it_was_asked_for),
-    TEST(test_the_socket_still_works_beside_it),
-    TEST(test_what_cannot_be_read_is_an_error_of_that_read),
-    TEST(test_sixteen_reads_at_once),
-    TEST(test_places_outside_the_landing),
-    TEST(test_bad_memory_is_refused_by_name),
-    TEST(test_memory_that_cannot_be_written_is_refused),
-    TEST(test_nothing_of_it_without_the_feature),
-    TEST(test_what_several_ranks_want_is_read_once),
-    TEST(test_others_share_nothing),
-    TEST(test_what_fails_for_one_is_tried_for_each),
-    TEST(test_one_of_them_goes_in_the_middle),
-    TEST(test_taken_away_nothing_lands),
-    TEST(test_a_client_that_goes_in_the_middle),
-};
-
-UNIT_TEST_MAIN(tests)

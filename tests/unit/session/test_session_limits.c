@@ -13,23 +13,21 @@ enum { MANY = 6 };
 static struct rig rig;
 static struct peer peers[MANY];
 
-static int setup(void **state)
+static void setup(void)
 {
     rig_init(&rig, 14);
     rig_start(&rig);
     for (uint32_t i = 0; i < MANY; i++) {
         peer_init(&rig, &peers[i], i, MANY);
     }
-    return 0;
 }
 
-static int teardown(void **state)
+static void teardown(void)
 {
     for (uint32_t i = 0; i < MANY; i++) {
         peer_fini(&peers[i]);
     }
     rig_fini(&rig);
-    return 0;
 }
 
 static void want(struct peer *peer, uint32_t buffers)
@@ -44,7 +42,9 @@ static uint64_t buffers_free(void)
     return stats.buffers_free;
 }
 
-static void test_grants_are_shared_out(void **state)
+#define FIXED_TEST(name) SETUP_TEST(name, setup, teardown)
+
+FIXED_TEST(test_grants_are_shared_out)
 {
     for (unsigned i = 0; i < 4; i++) {
         assert_true(peer_login(&peers[i]));
@@ -63,7 +63,7 @@ static void test_grants_are_shared_out(void **state)
     assert_int_equal(all, 8 - buffers_free());
 }
 
-static void test_unused_grants_cost_the_connection(void **state)
+FIXED_TEST(test_unused_grants_cost_the_connection)
 {
     assert_true(peer_login(&peers[0]));
     assert_true(peer_login(&peers[1]));
@@ -79,7 +79,7 @@ static void test_unused_grants_cost_the_connection(void **state)
 }
 
 /* Grants that are used, even just before the look, are no offence. */
-static void test_used_grants_cost_nothing(void **state)
+FIXED_TEST(test_used_grants_cost_nothing)
 {
     assert_true(peer_login(&peers[0]));
     assert_true(peer_open(&peers[0], 10, 77));
@@ -106,7 +106,7 @@ static const struct peer_reply *begin_part(struct peer *peer, uint64_t total_byt
 
 /* A part for which there is no room is refused without the connection, and what follows of it is
  * dropped. Its client sends it again; starting over gives back what was taken. */
-static void test_part_budget(void **state)
+FIXED_TEST(test_part_budget)
 {
     uint8_t byte = 0;
     struct peer *peer = &peers[1];
@@ -138,7 +138,7 @@ static void test_part_budget(void **state)
 }
 
 /* A viewer that asks for everything and reads nothing does not keep the buffers. */
-static void test_reader_that_does_not_read(void **state)
+FIXED_TEST(test_reader_that_does_not_read)
 {
     struct msg read = {.type = MSG_READ};
     peers[0].world = 1;
@@ -182,7 +182,7 @@ static void ask_without_reading(struct peer *peer, uint64_t bytes_max)
 }
 
 /* The server stops reading from a peer that does not take its replies, and in the end drops it. */
-static void test_replies_that_nobody_takes(void **state)
+FIXED_TEST(test_replies_that_nobody_takes)
 {
     peers[0].world = 1;
     assert_true(peer_save(&peers[0], 10, 77, 4));
@@ -195,8 +195,21 @@ static void test_replies_that_nobody_takes(void **state)
     assert_int_equal(peer_outcome(&peers[0])->msg.u.outcome.state, SAVE_COMMITTED);
 }
 
+static void setup_few_places(void)
+{
+    rig_init(&rig, 15);
+    rig.options.sessions_max = 4;
+    rig.options.message_bytes_total = KIB(256);
+    rig_start(&rig);
+    for (uint32_t i = 0; i < MANY; i++) {
+        peer_init(&rig, &peers[i], i, MANY);
+    }
+}
+
+#define FEW_PLACES_TEST(name) SETUP_TEST(name, setup_few_places, teardown)
+
 /* Above the budget of all sessions the one that holds most goes, and nobody else. */
-static void test_message_budget(void **state)
+FEW_PLACES_TEST(test_message_budget)
 {
     peers[0].world = 1;
     assert_true(peer_save(&peers[0], 10, 77, 4));
@@ -211,7 +224,7 @@ static void test_message_budget(void **state)
 }
 
 /* A silent connection gives its place to one that logs in; one that has logged in does not. */
-static void test_silent_connections_make_room(void **state)
+FEW_PLACES_TEST(test_silent_connections_make_room)
 {
     for (unsigned i = 0; i < 4; i++) {
         peer_connect(&peers[i]);
@@ -234,19 +247,7 @@ static void test_silent_connections_make_room(void **state)
     assert_non_null(peers[4].conn);
 }
 
-static int setup_few_places(void **state)
-{
-    rig_init(&rig, 15);
-    rig.options.sessions_max = 4;
-    rig.options.message_bytes_total = KIB(256);
-    rig_start(&rig);
-    for (uint32_t i = 0; i < MANY; i++) {
-        peer_init(&rig, &peers[i], i, MANY);
-    }
-    return 0;
-}
-
-static void test_many_sessions_save_at_once(void **state)
+FIXED_TEST(test_many_sessions_save_at_once)
 {
     for (uint32_t i = 0; i < MANY; i++) {
         assert_true(peer_save(&peers[i], 10, 77, 3 + i));
@@ -256,17 +257,3 @@ static void test_many_sessions_save_at_once(void **state)
     }
     assert_int_equal(buffers_free(), 8);
 }
-
-static const struct CMUnitTest tests[] = {
-    cmocka_unit_test_setup_teardown(test_grants_are_shared_out, setup, teardown),
-    cmocka_unit_test_setup_teardown(test_unused_grants_cost_the_connection, setup, teardown),
-    cmocka_unit_test_setup_teardown(test_used_grants_cost_nothing, setup, teardown),
-    cmocka_unit_test_setup_teardown(test_part_budget, setup, teardown),
-    cmocka_unit_test_setup_teardown(test_reader_that_does_not_read, setup, teardown),
-    cmocka_unit_test_setup_teardown(test_replies_that_nobody_takes, setup, teardown),
-    cmocka_unit_test_setup_teardown(test_message_budget, setup_few_places, teardown),
-    cmocka_unit_test_setup_teardown(test_silent_connections_make_room, setup_few_places, teardown),
-    cmocka_unit_test_setup_teardown(test_many_sessions_save_at_once, setup, teardown),
-};
-
-UNIT_TEST_MAIN(tests)

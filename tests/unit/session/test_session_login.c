@@ -13,23 +13,21 @@
 static struct rig rig;
 static struct peer peers[3];
 
-static int setup(void **state)
+static void setup(void)
 {
     rig_init(&rig, 11);
     rig_start(&rig);
     for (uint32_t i = 0; i < 3; i++) {
         peer_init(&rig, &peers[i], i, 2);
     }
-    return 0;
 }
 
-static int teardown(void **state)
+static void teardown(void)
 {
     for (uint32_t i = 0; i < 3; i++) {
         peer_fini(&peers[i]);
     }
     rig_fini(&rig);
-    return 0;
 }
 
 static void assert_refused(struct peer *peer, int code)
@@ -39,7 +37,9 @@ static void assert_refused(struct peer *peer, int code)
     assert_int_equal(peer_last(peer)->msg.u.error.code, code);
 }
 
-static void test_order_is_kept(void **state)
+#define FIXED_TEST(name) SETUP_TEST(name, setup, teardown)
+
+FIXED_TEST(test_order_is_kept)
 {
     struct peer *peer = &peers[0];
     struct msg list = {.type = MSG_LIST};
@@ -68,7 +68,7 @@ static void test_order_is_kept(void **state)
     assert_non_null(strstr(peer_last(peer)->text, "GRANT, which a server does not serve"));
 }
 
-static void test_silent_client_is_dropped(void **state)
+FIXED_TEST(test_silent_client_is_dropped)
 {
     peer_connect(&peers[0]);
     assert_refused(&peers[0], CAIRN_E_TIMED_OUT);
@@ -77,14 +77,14 @@ static void test_silent_client_is_dropped(void **state)
     assert_refused(&peers[0], CAIRN_E_TIMED_OUT);
 }
 
-static void test_goodbye_is_orderly(void **state)
+FIXED_TEST(test_goodbye_is_orderly)
 {
     assert_true(peer_login(&peers[0]));
     peer_send(&peers[0], (struct msg){.type = MSG_BYE});
     assert_true(peer_await_end(&peers[0]));
 }
 
-static void test_world_must_agree(void **state)
+FIXED_TEST(test_world_must_agree)
 {
     assert_true(peer_login(&peers[0]));
     peers[1].world = 3;
@@ -103,7 +103,7 @@ static void test_world_must_agree(void **state)
     assert_int_equal(peer_last(&peers[0])->msg.u.error.code, CAIRN_E_WORLD_MISMATCH);
 }
 
-static void test_rank_is_in_its_world(void **state)
+FIXED_TEST(test_rank_is_in_its_world)
 {
     peers[0].rank = 2;
     peer_connect(&peers[0]);
@@ -113,7 +113,7 @@ static void test_rank_is_in_its_world(void **state)
     assert_int_equal(peer_last(&peers[0])->type, MSG_ERROR);
 }
 
-static void test_second_process_of_a_rank_is_refused(void **state)
+FIXED_TEST(test_second_process_of_a_rank_is_refused)
 {
     assert_true(peer_login(&peers[0]));
     peers[1].rank = 0;
@@ -128,7 +128,7 @@ static void test_second_process_of_a_rank_is_refused(void **state)
     assert_non_null(peers[2].conn);
 }
 
-static void test_viewer_only_looks(void **state)
+FIXED_TEST(test_viewer_only_looks)
 {
     struct peer *peer = &peers[0];
     struct msg forbidden[] = {
@@ -165,7 +165,7 @@ static const struct peer_reply *join_as(struct peer *peer, const char *name)
     return peer_ask(peer, join);
 }
 
-static void test_capitals_make_no_other_run(void **state)
+FIXED_TEST(test_capitals_make_no_other_run)
 {
     static const char *const same[] = {"lab/GPT", "Lab/gpt", "Lab/other"};
     assert_true(peer_login(&peers[0])); /* lab/gpt, of which the store holds nothing yet */
@@ -187,7 +187,7 @@ static void test_capitals_make_no_other_run(void **state)
     }
 }
 
-static void test_old_client_is_not_told_of_capitals(void **state)
+FIXED_TEST(test_old_client_is_not_told_of_capitals)
 {
     const struct msg runs = {.type = MSG_RUNS, .u.runs = {.project = ""}};
     struct msg usage = {.type = MSG_USAGE, .u.usage = {.project = ""}};
@@ -209,7 +209,7 @@ static void test_old_client_is_not_told_of_capitals(void **state)
     }
 }
 
-static void test_full_server_says_busy(void **state)
+FIXED_TEST(test_full_server_says_busy)
 {
     rig_stop(&rig, 0);
     rig.options.sessions_max = 1;
@@ -221,18 +221,3 @@ static void test_full_server_says_busy(void **state)
     sim_run_for(rig.sim, 100);
     assert_true(peer_login(&peers[1]));
 }
-
-static const struct CMUnitTest tests[] = {
-    cmocka_unit_test_setup_teardown(test_order_is_kept, setup, teardown),
-    cmocka_unit_test_setup_teardown(test_silent_client_is_dropped, setup, teardown),
-    cmocka_unit_test_setup_teardown(test_goodbye_is_orderly, setup, teardown),
-    cmocka_unit_test_setup_teardown(test_world_must_agree, setup, teardown),
-    cmocka_unit_test_setup_teardown(test_rank_is_in_its_world, setup, teardown),
-    cmocka_unit_test_setup_teardown(test_second_process_of_a_rank_is_refused, setup, teardown),
-    cmocka_unit_test_setup_teardown(test_viewer_only_looks, setup, teardown),
-    cmocka_unit_test_setup_teardown(test_capitals_make_no_other_run, setup, teardown),
-    cmocka_unit_test_setup_teardown(test_old_client_is_not_told_of_capitals, setup, teardown),
-    cmocka_unit_test_setup_teardown(test_full_server_says_busy, setup, teardown),
-};
-
-UNIT_TEST_MAIN(tests)

@@ -116,8 +116,10 @@ static void assert_restores(const struct ckpt_id id, uint32_t chunks)
     }
 }
 
+#define PACK_TEST(name) SETUP_TEST(name, hand_setup, hand_teardown)
+
 /* One of two objects is there as a whole, one chunk of the other changed. */
-static void test_what_the_base_has_is_not_stored_again(void **state)
+PACK_TEST(test_what_the_base_has_is_not_stored_again)
 {
     save_a_base(8);
     memory[5 * RIG_CHUNK + 7] ^= 1;
@@ -134,7 +136,7 @@ static void test_what_the_base_has_is_not_stored_again(void **state)
 }
 
 /* And all of it without the client. */
-static void test_references_and_encodings_are_finished_alone(void **state)
+PACK_TEST(test_references_and_encodings_are_finished_alone)
 {
     save_a_base(8);
     memset(memory + 2 * RIG_CHUNK, 0x5a, RIG_CHUNK);
@@ -147,7 +149,7 @@ static void test_references_and_encodings_are_finished_alone(void **state)
     assert_restores(peer.id, 8);
 }
 
-static void test_dense_chunks_are_encoded(void **state)
+PACK_TEST(test_dense_chunks_are_encoded)
 {
     memset(memory, 0x33, ARENA_BYTES);
     packing.encode = 2;
@@ -162,7 +164,7 @@ static void test_dense_chunks_are_encoded(void **state)
 }
 
 /* The bytes have the digest that is claimed, the base has it elsewhere: nobody's word is taken. */
-static void test_a_chunk_that_the_base_has_not_there_is_refused(void **state)
+PACK_TEST(test_a_chunk_that_the_base_has_not_there_is_refused)
 {
     save_a_base(8);
     memcpy(memory + RIG_CHUNK, memory, RIG_CHUNK);
@@ -187,7 +189,7 @@ static void test_a_chunk_that_the_base_has_not_there_is_refused(void **state)
     assert_int_equal(hand_state_of(peer.id), CKPT_OPEN);
 }
 
-static void test_a_base_that_was_not_named_is_no_base(void **state)
+PACK_TEST(test_a_base_that_was_not_named_is_no_base)
 {
     fill_arena(1);
     packing.known = true;
@@ -202,7 +204,7 @@ static void test_a_base_that_was_not_named_is_no_base(void **state)
 }
 
 /* Before the feature, what a description said of digests was not looked at. */
-static void test_an_old_client_shares_nothing(void **state)
+PACK_TEST(test_an_old_client_shares_nothing)
 {
     fill_arena(1);
     packing.known = true;
@@ -226,7 +228,7 @@ static uint32_t held_count(bool placed, uint32_t from)
 /* After its restart the daemon knows the objects, but not what of the descriptions they hold: what
  * is described again is found by its digest, and stored once. The new ones have the same bytes:
  * each is found in a place of its own, so that everything in the object is referred to. */
-static void test_a_restarted_server_stores_nothing_twice(void **state)
+PACK_TEST(test_a_restarted_server_stores_nothing_twice)
 {
     save_a_base(8);
     memset(memory, 0x44, 3 * RIG_CHUNK); /* three of eight are new */
@@ -250,7 +252,7 @@ static void test_a_restarted_server_stores_nothing_twice(void **state)
 /* A store may list an object before its SEAL is answered. A client that asks meanwhile is not told
  * of it, and the daemon still knows afterwards which of the described chunks the object holds: the
  * first of them is the base's. */
-static void test_an_object_that_is_being_sealed_is_not_read_back(void **state)
+PACK_TEST(test_an_object_that_is_being_sealed_is_not_read_back)
 {
     const struct store_fault_rule slow = {.kind = FAULT_DELAY, .op = STORE_SEAL, .delay_ms = 3000};
     save_a_base(8);
@@ -292,23 +294,6 @@ static void recover_from(uint32_t from)
     assert_int_equal(peer_ask(&other, stat)->type, MSG_READ_REPLY); /* it was stored anew */
 }
 
-static void test_what_an_earlier_opening_left_is_not_referred_to(void **state) { recover_from(3); }
+PACK_TEST(test_what_an_earlier_opening_left_is_not_referred_to) { recover_from(3); }
 
-static void test_an_old_client_that_does_not_say_where_it_began(void **state) { recover_from(0); }
-
-#define PACK_TEST(f) cmocka_unit_test_setup_teardown(f, hand_setup, hand_teardown)
-
-static const struct CMUnitTest tests[] = {
-    PACK_TEST(test_what_the_base_has_is_not_stored_again),
-    PACK_TEST(test_references_and_encodings_are_finished_alone),
-    PACK_TEST(test_dense_chunks_are_encoded),
-    PACK_TEST(test_a_chunk_that_the_base_has_not_there_is_refused),
-    PACK_TEST(test_a_base_that_was_not_named_is_no_base),
-    PACK_TEST(test_an_old_client_shares_nothing),
-    PACK_TEST(test_a_restarted_server_stores_nothing_twice),
-    PACK_TEST(test_an_object_that_is_being_sealed_is_not_read_back),
-    PACK_TEST(test_what_an_earlier_opening_left_is_not_referred_to),
-    PACK_TEST(test_an_old_client_that_does_not_say_where_it_began),
-};
-
-UNIT_TEST_MAIN(tests)
+PACK_TEST(test_an_old_client_that_does_not_say_where_it_began) { recover_from(0); }

@@ -12,7 +12,7 @@
 static struct rig rig;
 static struct peer peers[3]; /* two ranks and a viewer */
 
-static int setup(void **state)
+static void setup(void)
 {
     rig_init(&rig, 12);
     rig.faulty = true;
@@ -20,16 +20,14 @@ static int setup(void **state)
     for (uint32_t i = 0; i < 3; i++) {
         peer_init(&rig, &peers[i], i, 2);
     }
-    return 0;
 }
 
-static int teardown(void **state)
+static void teardown(void)
 {
     for (uint32_t i = 0; i < 3; i++) {
         peer_fini(&peers[i]);
     }
     rig_fini(&rig);
-    return 0;
 }
 
 static void assert_committed(struct peer *peer)
@@ -42,7 +40,9 @@ static void assert_committed(struct peer *peer)
     }
 }
 
-static void test_save_and_read_back(void **state)
+#define FIXED_TEST(name) SETUP_TEST(name, setup, teardown)
+
+FIXED_TEST(test_save_and_read_back)
 {
     assert_true(peer_save(&peers[0], 10, 77, 5));
     assert_true(peer_save(&peers[1], 10, 0, 3));
@@ -78,7 +78,7 @@ static void test_save_and_read_back(void **state)
 }
 
 /* What a reader finds damaged is known to all from then on. */
-static void test_damage_that_was_read_is_recorded(void **state)
+FIXED_TEST(test_damage_that_was_read_is_recorded)
 {
     struct peer *viewer = &peers[2];
     struct msg fetch = {.type = MSG_FETCH};
@@ -105,7 +105,7 @@ static void test_damage_that_was_read_is_recorded(void **state)
 }
 
 /* A store that does not answer is asked again, not without end; then the error says so. */
-static void test_a_part_that_times_out_is_published_again(void **state)
+FIXED_TEST(test_a_part_that_times_out_is_published_again)
 {
     struct store_fault_rule rule = {
         .kind = FAULT_FAIL, .op = STORE_PUBLISH, .code = CAIRN_E_OUTCOME_UNKNOWN, .count = 3};
@@ -123,7 +123,7 @@ static void test_a_part_that_times_out_is_published_again(void **state)
     assert_non_null(strstr(reply->text, "4 attempts timed out"));
 }
 
-static void test_resume_on_another_connection(void **state)
+FIXED_TEST(test_resume_on_another_connection)
 {
     struct msg have = {.type = MSG_HAVE};
     assert_true(peer_login(&peers[0]));
@@ -150,7 +150,7 @@ static void test_resume_on_another_connection(void **state)
 }
 
 /* A new process knows only what the store holds: footers of sealed objects. */
-static void test_resume_after_a_restart(void **state)
+FIXED_TEST(test_resume_after_a_restart)
 {
     struct msg have = {.type = MSG_HAVE};
     assert_true(peer_login(&peers[0]));
@@ -173,7 +173,7 @@ static void test_resume_after_a_restart(void **state)
 }
 
 /* The answer to SEAL was lost: the part is there already, and the same bytes are success. */
-static void test_seal_may_be_repeated(void **state)
+FIXED_TEST(test_seal_may_be_repeated)
 {
     assert_true(peer_save(&peers[0], 10, 77, 2));
     peer_drop(&peers[0]);
@@ -209,7 +209,7 @@ static const struct peer_reply *seal_once_more(uint32_t chunks)
 }
 
 /* The part of an earlier try counts if it says the same: only its objects are others. */
-static void test_the_part_of_an_earlier_try_counts(void **state)
+FIXED_TEST(test_the_part_of_an_earlier_try_counts)
 {
     assert_int_equal(seal_once_more(2)->type, MSG_SEALED);
     assert_true(peer_save(&peers[1], 10, 0, 1));
@@ -217,7 +217,7 @@ static void test_the_part_of_an_earlier_try_counts(void **state)
 }
 
 /* If it says something else, it does not: what was saved last would be lost without a word. */
-static void test_the_part_of_an_earlier_try_may_contradict(void **state)
+FIXED_TEST(test_the_part_of_an_earlier_try_may_contradict)
 {
     const struct peer_reply *reply = seal_once_more(3);
     assert_int_equal(reply->type, MSG_ERROR);
@@ -225,7 +225,7 @@ static void test_the_part_of_an_earlier_try_may_contradict(void **state)
     assert_non_null(strstr(reply->text, "save the step again"));
 }
 
-static void test_abort_tells_everybody(void **state)
+FIXED_TEST(test_abort_tells_everybody)
 {
     assert_true(peer_login(&peers[0]));
     assert_true(peer_login(&peers[1]));
@@ -254,7 +254,7 @@ static void test_abort_tells_everybody(void **state)
     assert_true(reply->msg.u.opened.open_id == 78);
 }
 
-static void test_stop_lets_open_saves_end(void **state)
+FIXED_TEST(test_stop_lets_open_saves_end)
 {
     assert_true(peer_login(&peers[0]));
     assert_true(peer_login(&peers[1]));
@@ -280,7 +280,7 @@ static void test_stop_lets_open_saves_end(void **state)
 
 /* Goal: who has just come back when the server is told to stop goes on with the save that is open,
  * and begins no other. */
-static void test_stop_lets_ranks_come_back(void **state)
+FIXED_TEST(test_stop_lets_ranks_come_back)
 {
     assert_true(peer_login(&peers[0]));
     assert_true(peer_login(&peers[1]));
@@ -306,7 +306,7 @@ static void test_stop_lets_ranks_come_back(void **state)
     rig_stop_end(&rig);
 }
 
-static void test_stop_ends_when_the_grace_does(void **state)
+FIXED_TEST(test_stop_ends_when_the_grace_does)
 {
     assert_true(peer_login(&peers[0]));
     assert_true(peer_open(&peers[0], 10, 77));
@@ -314,21 +314,3 @@ static void test_stop_ends_when_the_grace_does(void **state)
     rig_stop(&rig, 3000);
     assert_in_range(sim_now_ns(rig.sim) - from_ns, UINT64_C(2900000000), UINT64_C(5000000000));
 }
-
-static const struct CMUnitTest tests[] = {
-    cmocka_unit_test_setup_teardown(test_save_and_read_back, setup, teardown),
-    cmocka_unit_test_setup_teardown(test_damage_that_was_read_is_recorded, setup, teardown),
-    cmocka_unit_test_setup_teardown(test_a_part_that_times_out_is_published_again, setup, teardown),
-    cmocka_unit_test_setup_teardown(test_resume_on_another_connection, setup, teardown),
-    cmocka_unit_test_setup_teardown(test_resume_after_a_restart, setup, teardown),
-    cmocka_unit_test_setup_teardown(test_seal_may_be_repeated, setup, teardown),
-    cmocka_unit_test_setup_teardown(test_the_part_of_an_earlier_try_counts, setup, teardown),
-    cmocka_unit_test_setup_teardown(test_the_part_of_an_earlier_try_may_contradict, setup,
-                                    teardown),
-    cmocka_unit_test_setup_teardown(test_abort_tells_everybody, setup, teardown),
-    cmocka_unit_test_setup_teardown(test_stop_lets_open_saves_end, setup, teardown),
-    cmocka_unit_test_setup_teardown(test_stop_lets_ranks_come_back, setup, teardown),
-    cmocka_unit_test_setup_teardown(test_stop_ends_when_the_grace_does, setup, teardown),
-};
-
-UNIT_TEST_MAIN(tests)

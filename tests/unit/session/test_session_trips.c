@@ -87,7 +87,7 @@ static struct store *open_store(struct rig *of)
     return store;
 }
 
-static int setup(void **state)
+static void setup(void)
 {
     static const struct sim_net_options near = {.latency_min_us = 20, .latency_max_us = 20};
     medium = fake_medium_new();
@@ -98,15 +98,13 @@ static int setup(void **state)
     rig.options.dead_after_ms = 4 * FORGOTTEN_MS;
     rig_start(&rig);
     peer_init(&rig, &peer, 0, 1);
-    return 0;
 }
 
-static int teardown(void **state)
+static void teardown(void)
 {
     peer_fini(&peer);
     rig_fini(&rig);
     fake_medium_free(medium);
-    return 0;
 }
 
 static uint64_t now_ms(void) { return sim_now_ns(rig.sim) / 1000000; }
@@ -124,7 +122,9 @@ static void save(uint32_t step)
     assert_int_equal(reply->msg.u.outcome.state, SAVE_COMMITTED);
 }
 
-static void test_a_small_save_waits_for_few_trips(void **state)
+#define FIXED_TEST(name) SETUP_TEST(name, setup, teardown)
+
+FIXED_TEST(test_a_small_save_waits_for_few_trips)
 {
     assert_true(peer_login(&peer));
     save(1); /* makes the run as well */
@@ -139,9 +139,3 @@ static void test_a_small_save_waits_for_few_trips(void **state)
         assert_int_equal(the_slow->documents_read, 0);       /* the base is known from its save */
     }
 }
-
-static const struct CMUnitTest tests[] = {
-    cmocka_unit_test_setup_teardown(test_a_small_save_waits_for_few_trips, setup, teardown),
-};
-
-UNIT_TEST_MAIN(tests)

@@ -52,7 +52,7 @@ static bool live_and_die(uint64_t call, uint64_t seed, bool lose_all)
     return died;
 }
 
-static void every_call_losing_everything(void **state)
+TEST(every_call_losing_everything)
 {
     uint64_t call = 1;
     while (call < CALLS_MAX && live_and_die(call, call, true)) {
@@ -62,7 +62,7 @@ static void every_call_losing_everything(void **state)
     assert_true(call > 200 && call < CALLS_MAX);
 }
 
-static void every_call_losing_a_part(void **state)
+TEST(every_call_losing_a_part)
 {
     for (uint64_t round = 0; round < 3; round++) {
         uint64_t call = 1;
@@ -75,7 +75,7 @@ static void every_call_losing_a_part(void **state)
 
 /* Goal: a dirty store opens after its opening was killed at every call, and that of the second
  * attempt at every call. Method: the scenario dies in the middle, with temporaries about. */
-static void every_pair_of_calls_of_the_start(void **state)
+TEST(every_pair_of_calls_of_the_start)
 {
     uint64_t calls = 0;
     for (uint64_t first = 1; first < START_CALLS_MAX; first++) {
@@ -117,7 +117,7 @@ static void every_pair_of_calls_of_the_start(void **state)
 /* Goal (L11): what a restarted store vouches for outlives a power cut, also when the process that
  * made it died between the rename and the directory's fsync. Method: the process dies at each call,
  * the disk not; a new one is asked; then the power goes, and everything unsynced with it. */
-static void what_is_vouched_for_is_durable(void **state)
+TEST(what_is_vouched_for_is_durable)
 {
     unsigned inherited = 0;
     bool died = true;
@@ -159,7 +159,7 @@ static void what_is_vouched_for_is_durable(void **state)
 
 /* Goal: gc may forget that there was a checkpoint which is not on a lasting list. Without that the
  * power cut brings the removed manifest back, which no entry tells of any more. */
-static void what_a_lasting_list_has_not_stays_away(void **state)
+TEST(what_a_lasting_list_has_not_stays_away)
 {
     unsigned came_back[2] = {0};
     for (int lasting = 0; lasting < 2; lasting++) {
@@ -192,7 +192,7 @@ static void count_temps(void *user, const char *path, uint64_t bytes)
     }
 }
 
-static void a_start_removes_temporaries(void **state)
+TEST(a_start_removes_temporaries)
 {
     struct bed bed;
     unsigned temps = 0, seen = 0;
@@ -210,14 +210,3 @@ static void a_start_removes_temporaries(void **state)
     }
     assert_true(seen > 0); /* there were some to remove */
 }
-
-static const struct CMUnitTest tests[] = {
-    cmocka_unit_test(every_call_losing_everything),
-    cmocka_unit_test(every_call_losing_a_part),
-    cmocka_unit_test(every_pair_of_calls_of_the_start),
-    cmocka_unit_test(what_is_vouched_for_is_durable),
-    cmocka_unit_test(what_a_lasting_list_has_not_stays_away),
-    cmocka_unit_test(a_start_removes_temporaries),
-};
-
-UNIT_TEST_MAIN(tests)

@@ -15,12 +15,8 @@
 #include <fcntl.h>
 #include <ftw.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
-
-static const char *parent_directory = "";
 
 struct file {
     char path[700];
@@ -72,7 +68,7 @@ static void drop_copies(struct bed *bed)
 static void fill(struct bed *bed, unsigned updates)
 {
     char value[16];
-    bed_init(bed, BED_DIR, parent_directory, 1);
+    bed_init(bed, BED_DIR, unit_test_argument(1), 1);
     bed->snapshot_every = 4;
     bed_open_ok(bed);
     for (unsigned i = 1; i <= updates; i++) {
@@ -128,7 +124,7 @@ static void expect_version_11(struct bed *bed, const char *name)
 }
 
 /* Goal: the newest update and one in the middle: damage is never taken for a torn tail. */
-static void every_byte_of_an_update(void **state)
+TEST(every_byte_of_an_update)
 {
     struct bed bed;
     fill(&bed, 11); /* snapshots at 4 and 8 */
@@ -141,7 +137,7 @@ static void every_byte_of_an_update(void **state)
 
 /* Goal: a damaged newest snapshot costs nothing: the older one and the updates since carry the
  * record. */
-static void every_byte_of_a_snapshot(void **state)
+TEST(every_byte_of_a_snapshot)
 {
     struct bed bed;
     fill(&bed, 11);
@@ -150,7 +146,7 @@ static void every_byte_of_a_snapshot(void **state)
     bed_fini(&bed);
 }
 
-static void a_missing_update_is_named(void **state)
+TEST(a_missing_update_is_named)
 {
     struct bed bed;
     struct file file;
@@ -167,7 +163,7 @@ static void a_missing_update_is_named(void **state)
 }
 
 /* Goal (D15, D16): a file with another's content, or an old one's, is whole and yet refused. */
-static void a_misplaced_update_is_refused(void **state)
+TEST(a_misplaced_update_is_refused)
 {
     struct bed bed;
     struct file nine, ten;
@@ -204,7 +200,7 @@ static void expect_note(struct bed *bed, const char *what)
 
 /* Goal: covered damage goes to quarantine and is noted; the record goes on, also past the next
  * snapshots. */
-static void covered_damage_is_quarantined(void **state)
+TEST(covered_damage_is_quarantined)
 {
     static const char *const names[] = {"0000000000000008.snapshot", "0000000000000004.snapshot",
                                         "0000000000000006.update"};
@@ -236,7 +232,7 @@ static void covered_damage_is_quarantined(void **state)
 }
 
 /* Goal: without a snapshot that covers it, damage stops the record and moves nothing. */
-static void uncovered_damage_stays_in_place(void **state)
+TEST(uncovered_damage_stays_in_place)
 {
     struct bed bed;
     struct file newer, older;
@@ -261,7 +257,7 @@ static void uncovered_damage_stays_in_place(void **state)
 }
 
 /* Goal: two snapshots and the updates since the older one stay, no more. */
-static void old_updates_are_compacted(void **state)
+TEST(old_updates_are_compacted)
 {
     struct bed bed;
     fill(&bed, 23); /* snapshots at 16 and 20 */
@@ -272,19 +268,4 @@ static void old_updates_are_compacted(void **state)
     assert_true(is_there(&bed, "runs/p/r/record/0000000000000011.update"));
     assert_true(is_there(&bed, "runs/p/r/record/0000000000000017.update"));
     bed_fini(&bed);
-}
-
-int main(int argc, char **argv)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_byte_of_an_update),
-        cmocka_unit_test(every_byte_of_a_snapshot),
-        cmocka_unit_test(a_missing_update_is_named),
-        cmocka_unit_test(a_misplaced_update_is_refused),
-        cmocka_unit_test(covered_damage_is_quarantined),
-        cmocka_unit_test(uncovered_damage_stays_in_place),
-        cmocka_unit_test(old_updates_are_compacted),
-    };
-    parent_directory = argc > 1 ? argv[1] : "";
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -36,7 +36,7 @@ static bool live_with_fault(uint64_t call, int code, bool lose_all)
     return was_hit;
 }
 
-static void every_call_fails_once(void **state)
+TEST(every_call_fails_once)
 {
     static const int codes[] = {CAIRN_E_IO, CAIRN_E_NO_SPACE};
     for (size_t i = 0; i < 2; i++) {
@@ -50,7 +50,7 @@ static void every_call_fails_once(void **state)
 
 /* Goal (D03, L5): an fsync that failed voids the object although its bytes can still be read back;
  * the next object is fine. */
-static void a_failed_fsync_voids_the_object(void **state)
+TEST(a_failed_fsync_voids_the_object)
 {
     struct bed bed;
     struct object_id id = bed_object(5, 0, 1), again = bed_object(5, 0, 2);
@@ -72,7 +72,7 @@ static void a_failed_fsync_voids_the_object(void **state)
 }
 
 /* Goal (D05, L3): after a failed write the object cannot be sealed, whatever is written later. */
-static void a_failed_write_voids_the_object(void **state)
+TEST(a_failed_write_voids_the_object)
 {
     struct bed bed;
     struct object_id id = bed_object(5, 0, 1);
@@ -90,7 +90,7 @@ static void a_failed_write_voids_the_object(void **state)
 
 /* Goal (D04, L5): three failed fsyncs in ten minutes and the store is read-only and says so;
  * reading goes on; a restart tries anew. */
-static void repeated_fsync_failures_end_writing(void **state)
+TEST(repeated_fsync_failures_end_writing)
 {
     struct bed bed;
     struct bed_change change = {"k", "v", false, NULL};
@@ -114,7 +114,7 @@ static void repeated_fsync_failures_end_writing(void **state)
 }
 
 /* Goal: failures that are far apart do not add up. */
-static void rare_fsync_failures_do_not_add_up(void **state)
+TEST(rare_fsync_failures_do_not_add_up)
 {
     struct bed bed;
     bed_init(&bed, BED_DIR_SIM, "", 1);
@@ -130,7 +130,7 @@ static void rare_fsync_failures_do_not_add_up(void **state)
 
 /* Goal (D10, L22): a read error is tried once more with a fresh descriptor; bytes are right or
  * there is an error. Method: each file call of a read fails once. */
-static void a_read_error_is_tried_again(void **state)
+TEST(a_read_error_is_tried_again)
 {
     struct bed bed;
     struct object_id id = bed_object(5, 0, 1);
@@ -165,7 +165,7 @@ static void a_read_error_is_tried_again(void **state)
 
 /* Goal (L5, L8): an update whose directory fsync failed is neither lost nor claimed: it is settled
  * at the next look, and what is shown then stays, also after a power cut. */
-static void an_uncertain_update_is_settled(void **state)
+TEST(an_uncertain_update_is_settled)
 {
     unsigned uncertain = 0;
     for (uint64_t call = 1; call < 20; call++) {
@@ -201,7 +201,7 @@ static void an_uncertain_update_is_settled(void **state)
 
 /* Goal: while the disk goes on failing nothing is claimed and each call is answered, and when it is
  * well again so is the run, without a restart. Method: the fsync that settles fails too. */
-static void a_failing_disk_is_waited_for(void **state)
+TEST(a_failing_disk_is_waited_for)
 {
     unsigned uncertain = 0;
     for (uint64_t call = 1; call < 20; call++) {
@@ -243,7 +243,7 @@ static void see_copy(void *user, const char *path, uint64_t bytes)
 
 /* Goal: a record's second place follows by itself, no more than about once a second, and the two
  * newest stay. Method: ten updates a second for twenty seconds. */
-static void copies_keep_their_pace(void **state)
+TEST(copies_keep_their_pace)
 {
     struct bed bed;
     char value[16], last[256] = "";
@@ -275,7 +275,7 @@ static void copies_keep_their_pace(void **state)
 
 /* Goal (D06, L18, L19): with any amount of space a step is done or says NO_SPACE, what is old stays
  * whole, and deleting works on a full disk. */
-static void a_full_disk_says_so(void **state)
+TEST(a_full_disk_says_so)
 {
     for (uint64_t extra = 0; extra < 60000; extra += 1500) {
         struct bed bed;
@@ -296,18 +296,3 @@ static void a_full_disk_says_so(void **state)
         bed_fini(&bed);
     }
 }
-
-static const struct CMUnitTest tests[] = {
-    cmocka_unit_test(every_call_fails_once),
-    cmocka_unit_test(a_failed_fsync_voids_the_object),
-    cmocka_unit_test(a_failed_write_voids_the_object),
-    cmocka_unit_test(repeated_fsync_failures_end_writing),
-    cmocka_unit_test(rare_fsync_failures_do_not_add_up),
-    cmocka_unit_test(a_read_error_is_tried_again),
-    cmocka_unit_test(an_uncertain_update_is_settled),
-    cmocka_unit_test(a_failing_disk_is_waited_for),
-    cmocka_unit_test(copies_keep_their_pace),
-    cmocka_unit_test(a_full_disk_says_so),
-};
-
-UNIT_TEST_MAIN(tests)

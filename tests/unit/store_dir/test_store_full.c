@@ -11,8 +11,6 @@
 #include <fcntl.h>
 #include <spawn.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -67,21 +65,19 @@ static void drop_disk(void)
 }
 
 /* After a failed test, whose store is still open. */
-static int clean_up(void **state)
+static void clean_up(void)
 {
     if (is_mounted) {
         is_mounted = false;
-        return COMMAND("umount", "-l", mounted) ? rmdir(mounted) | unlink(image) : -1;
+        assert_true(COMMAND("umount", "-l", mounted));
+        assert_int_equal(rmdir(mounted) | unlink(image), 0);
     }
-    return 0;
 }
-
-static const char *parent_directory = "";
 
 /* A store on the small disk. */
 static bool begin(struct bed *bed, const char *inodes)
 {
-    if (!make_disk(parent_directory, inodes)) {
+    if (!make_disk(unit_test_argument(1), inodes)) {
         rmdir(mounted);
         unlink(image);
         print_message(
@@ -129,7 +125,9 @@ static void expect_done_or_full(int rc)
     }
 }
 
-static void blocks_run_out_at_each_step(void **state)
+#define FIXED_TEST(name) SETUP_TEST(name, unit_test_nothing, clean_up)
+
+FIXED_TEST(blocks_run_out_at_each_step)
 {
     struct bed bed;
     unsigned full = 0, done = 0;
@@ -168,7 +166,7 @@ static void blocks_run_out_at_each_step(void **state)
     end(&bed);
 }
 
-static void inodes_run_out(void **state)
+FIXED_TEST(inodes_run_out)
 {
     struct bed bed;
     uint32_t made = 0;
@@ -193,7 +191,7 @@ static void inodes_run_out(void **state)
 }
 
 /* Goal (L19): the reserve is refused to objects, not to what finishes a save. */
-static void the_reserve_is_kept(void **state)
+FIXED_TEST(the_reserve_is_kept)
 {
     struct bed bed;
     struct bed_change change = {"k", "v", false, NULL};
@@ -213,7 +211,7 @@ static void the_reserve_is_kept(void **state)
 }
 
 /* Goal: the same of inodes: the last ones are the record's, or nothing could be forgotten. */
-static void inodes_are_kept_too(void **state)
+FIXED_TEST(inodes_are_kept_too)
 {
     struct bed bed;
     uint32_t made = 0;
@@ -245,7 +243,7 @@ static void inodes_are_kept_too(void **state)
 /* Goal: a file system that is mounted read-only, as ext4 is after an error, is served: who opens it
  * to write reads, is told so, and changes nothing; also one that became so below a running store.
  */
-static void a_read_only_file_system_is_served(void **state)
+FIXED_TEST(a_read_only_file_system_is_served)
 {
     struct bed bed;
     struct bed_change change = {"k", "v", false, NULL};
@@ -275,17 +273,4 @@ static void a_read_only_file_system_is_served(void **state)
     assert_true(usage.ret_usage.read_only);
     assert_non_null(strstr(usage.ret_usage.detail, "read-only"));
     end(&bed);
-}
-
-int main(int argc, char **argv)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_teardown(blocks_run_out_at_each_step, clean_up),
-        cmocka_unit_test_teardown(inodes_run_out, clean_up),
-        cmocka_unit_test_teardown(the_reserve_is_kept, clean_up),
-        cmocka_unit_test_teardown(inodes_are_kept_too, clean_up),
-        cmocka_unit_test_teardown(a_read_only_file_system_is_served, clean_up),
-    };
-    parent_directory = argc > 1 ? argv[1] : "/tmp";
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

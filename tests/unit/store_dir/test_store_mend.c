@@ -12,12 +12,8 @@
 
 #include <ftw.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
-
-static const char *parent_directory = "";
 
 struct file {
     char path[700];
@@ -72,7 +68,7 @@ static void update(struct bed *bed, unsigned number)
 /* A store with 11 updates of p/r, snapshots at 4 and 8; closed. */
 static void fill(struct bed *bed)
 {
-    bed_init(bed, BED_DIR, parent_directory, 1);
+    bed_init(bed, BED_DIR, unit_test_argument(1), 1);
     bed->snapshot_every = 4;
     bed_open_ok(bed);
     for (unsigned i = 1; i <= 11; i++) {
@@ -113,7 +109,7 @@ static const struct record_file nine = {.version = 9}, ten = {.version = 10},
 
 /* Goal: every damaged byte of an update, and its absence, is put right by the copy; another one's
  * bytes, cut ones and damaged ones are refused; what is whole is not touched. */
-static void updates(void **state)
+TEST(updates)
 {
     static const struct record_file *const files[] = {&nine, &ten, &last};
     for (size_t f = 0; f < ARRAY_LEN(files); f++) {
@@ -153,7 +149,7 @@ static void updates(void **state)
 
 /* Goal: the last update has only the one before it as a witness: it is taken when the caller
  * answers for it, and not without; nor is one that follows another history. */
-static void the_last_update(void **state)
+TEST(the_last_update)
 {
     struct bed bed, fork;
     struct file good, forked;
@@ -177,12 +173,12 @@ static void the_last_update(void **state)
 }
 
 /* Goal: a history that went another way gives no copies. */
-static void another_history(void **state)
+TEST(another_history)
 {
     struct bed bed, fork;
     struct file good, forked;
     fill(&bed);
-    bed_init(&fork, BED_DIR, parent_directory, 2);
+    bed_init(&fork, BED_DIR, unit_test_argument(1), 2);
     bed_open_ok(&fork);
     for (unsigned i = 1; i <= 11; i++) {
         update(&fork, i == 9 ? 900 : i);
@@ -206,13 +202,13 @@ static void another_history(void **state)
 }
 
 /* Goal: what the store has read of the record speaks for the last update, before any copy. */
-static void a_last_update_that_was_read(void **state)
+TEST(a_last_update_that_was_read)
 {
     struct bed bed, fork;
     struct file good, forked;
     fill(&bed);
     slurp(&bed, &last, &good);
-    bed_init(&fork, BED_DIR, parent_directory, 2);
+    bed_init(&fork, BED_DIR, unit_test_argument(1), 2);
     fork.snapshot_every = 4;
     bed_open_ok(&fork);
     for (unsigned i = 1; i <= 11; i++) {
@@ -234,7 +230,7 @@ static void a_last_update_that_was_read(void **state)
 }
 
 /* Goal: of two neighbours the later one is proven first, and then proves the other. */
-static void neighbours(void **state)
+TEST(neighbours)
 {
     struct bed bed;
     struct file first, second;
@@ -252,7 +248,7 @@ static void neighbours(void **state)
 }
 
 /* Goal: with both snapshots damaged either is asked for, and either will do. */
-static void snapshots(void **state)
+TEST(snapshots)
 {
     static const struct record_file *const files[] = {&newer, &older};
     for (size_t f = 0; f < 2; f++) {
@@ -274,7 +270,7 @@ static void snapshots(void **state)
 }
 
 /* Goal: a store that has read the record writes what it holds, and the damage is covered. */
-static void from_memory(void **state)
+TEST(from_memory)
 {
     struct bed bed;
     struct file good;
@@ -296,7 +292,7 @@ static void from_memory(void **state)
 }
 
 /* Goal: a record as a whole takes the place of none. */
-static void a_whole_record(void **state)
+TEST(a_whole_record)
 {
     static const struct record_file whole = {.version = 8, .is_snapshot = true, .is_last = true};
     struct bed bed;
@@ -307,16 +303,4 @@ static void a_whole_record(void **state)
     assert_int_equal(mend(&bed, &whole, &good), CAIRN_E_CONFLICT);
     bed_close(&bed);
     bed_fini(&bed);
-}
-
-int main(int argc, char **argv)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_whole_record),  cmocka_unit_test(updates),
-        cmocka_unit_test(the_last_update), cmocka_unit_test(another_history),
-        cmocka_unit_test(neighbours),      cmocka_unit_test(snapshots),
-        cmocka_unit_test(from_memory),     cmocka_unit_test(a_last_update_that_was_read),
-    };
-    parent_directory = argc > 1 ? argv[1] : "";
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

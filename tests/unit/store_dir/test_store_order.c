@@ -12,10 +12,6 @@
 
 #include <pthread.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-static const char *parent_directory = "";
 
 /* One at a time; the pool's threads write, so under a lock. */
 static struct {
@@ -88,11 +84,9 @@ static int spy_rename(struct vfs *vfs, vfs_fd from_dir, const char *from, vfs_fd
     return rc;
 }
 
-static int setup(void **state)
+static void setup(struct bed *bed)
 {
-    struct bed *bed = calloc(1, sizeof(*bed));
-    assert_non_null(bed);
-    bed_init(bed, BED_DIR, parent_directory, 1);
+    bed_init(bed, BED_DIR, unit_test_argument(1), 1);
     spy_ops = *vfs_posix()->ops;
     spy_ops.open = spy_open;
     spy_ops.pwrite = spy_pwrite;
@@ -101,8 +95,6 @@ static int setup(void **state)
     spy_ops.rename = spy_rename;
     bed->vfs = &spy;
     bed_open_ok(bed);
-    *state = bed;
-    return 0;
 }
 
 static void forget(void)
@@ -111,9 +103,10 @@ static void forget(void)
     seen.renames = seen.dir_syncs = seen.hold_until_renames = 0;
 }
 
-static void an_object_is_made_in_order(void **state)
+#define BED_TEST(name) FIXTURE_TEST(name, setup, bed_fini, struct bed, bed)
+
+BED_TEST(an_object_is_made_in_order)
 {
-    struct bed *bed = *state;
     assert_int_equal(bed_put_object(bed, bed_object(5, 0, 1), 8192, 1), 0);
     forget(); /* the directories are there now */
     assert_int_equal(bed_put_object(bed, bed_object(5, 0, 2), 8192, 1), 0);
@@ -126,9 +119,8 @@ static void an_object_is_made_in_order(void **state)
 
 /* Goal: the first write of a save waits for no fsync, and the first seal for that of the folder's
  * own name, before it gives the object's. Method: the calls of two objects of a new step. */
-static void a_new_folder_is_synced_by_the_first_seal(void **state)
+BED_TEST(a_new_folder_is_synced_by_the_first_seal)
 {
-    struct bed *bed = *state;
     assert_int_equal(bed_put_object(bed, bed_object(5, 0, 1), 8192, 1), 0);
     forget(); /* the folder of all steps is durable now, that of step 6 is not there */
     assert_int_equal(bed_create(bed, bed_object(6, 0, 1), 4096), 0);
@@ -144,9 +136,8 @@ static void a_new_folder_is_synced_by_the_first_seal(void **state)
     assert_string_equal(seen.trace, "fsync rename fsync-dir ");
 }
 
-static void an_update_is_published_like_any_object(void **state)
+BED_TEST(an_update_is_published_like_any_object)
 {
-    struct bed *bed = *state;
     struct bed_change change = {"k", "v", false, NULL};
     assert_int_equal(bed_update(bed, &change, NULL), 0);
     forget();
@@ -156,9 +147,8 @@ static void an_update_is_published_like_any_object(void **state)
 
 /* Goal (L9): three seals that come during a directory fsync share the next one. Method: the first
  * directory fsync is held until all four have renamed. */
-static void seals_share_a_directory_fsync(void **state)
+BED_TEST(seals_share_a_directory_fsync)
 {
-    struct bed *bed = *state;
     enum { COUNT = 4 }; /* as many as the pool has threads */
     struct store_req reqs[COUNT];
     assert_int_equal(bed_put_object(bed, bed_object(5, COUNT, 1), 4096, 1), 0); /* the folder */
@@ -177,18 +167,4 @@ static void seals_share_a_directory_fsync(void **state)
     }
     assert_int_equal(seen.dir_syncs, 2);
     forget();
-}
-
-#define CASE(f) cmocka_unit_test_setup_teardown(f, setup, bed_teardown)
-
-int main(int argc, char **argv)
-{
-    const struct CMUnitTest tests[] = {
-        CASE(an_object_is_made_in_order),
-        CASE(a_new_folder_is_synced_by_the_first_seal),
-        CASE(an_update_is_published_like_any_object),
-        CASE(seals_share_a_directory_fsync),
-    };
-    parent_directory = argc > 1 ? argv[1] : "";
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

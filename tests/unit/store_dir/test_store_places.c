@@ -15,12 +15,8 @@
 #include <fcntl.h>
 #include <ftw.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
-
-static const char *parent_directory = "";
 
 enum { UPDATES = 11, NAMES_MAX = 128, ROOM = 768 };
 
@@ -65,7 +61,7 @@ static struct bed model; /* what each case begins with */
 
 static void begin(struct bed *bed)
 {
-    bed_init(bed, BED_DIR, parent_directory, 1);
+    bed_init(bed, BED_DIR, unit_test_argument(1), 1);
     bed->snapshot_every = 4;
     sick_ops = *vfs_posix()->ops;
     sick_ops.stat = sick_stat;
@@ -329,7 +325,7 @@ static void live_with(const char *name, bool is_folder, enum fault fault)
     bed_fini(&bed);
 }
 
-static void every_name_and_every_fault(void **state)
+TEST(every_name_and_every_fault)
 {
     struct bed bed;
     unsigned cases = 0;
@@ -345,7 +341,7 @@ static void every_name_and_every_fault(void **state)
 }
 
 /* Goal: each bit of the copy is under its check: a flip anywhere is told of, and never believed. */
-static void every_byte_of_a_copy(void **state)
+TEST(every_byte_of_a_copy)
 {
     struct bed bed;
     struct diag diag = DIAG_INIT;
@@ -372,7 +368,7 @@ static void every_byte_of_a_copy(void **state)
 
 /* Goal: a first place that was rolled back is brought forward again, so no version is given twice.
  */
-static void a_rolled_back_place(void **state)
+TEST(a_rolled_back_place)
 {
     struct bed bed;
     char path[2 * ROOM];
@@ -390,12 +386,12 @@ static void a_rolled_back_place(void **state)
 }
 
 /* Goal: a copy of another history is never believed, whatever its number. */
-static void a_copy_of_another_history(void **state)
+TEST(a_copy_of_another_history)
 {
     struct bed bed, other;
     char from[2 * ROOM], to[2 * ROOM];
     fill(&bed);
-    bed_init(&other, BED_DIR, parent_directory, 2);
+    bed_init(&other, BED_DIR, unit_test_argument(1), 2);
     bed_open_ok(&other);
     for (unsigned i = 1; i <= UPDATES; i++) {
         update(&other, 100 + i);
@@ -423,7 +419,7 @@ static void damage(struct bed *bed, const char *name)
 /* Goal: a record whose end both places lost can be read as far as it goes by who asks for that, and
  * by nobody else; takes no update; and goes on after the operator's word, beyond every number that
  * there was, with what is left of the rest in quarantine. */
-static void a_lost_end(void **state)
+TEST(a_lost_end)
 {
     struct bed bed;
     struct bed_change change = {"key", "x", false, NULL};
@@ -461,7 +457,7 @@ static void a_lost_end(void **state)
 }
 
 /* Goal: what a daemon holds in memory mends both places, and so does either place for the other. */
-static void mending(void **state)
+TEST(mending)
 {
     struct bed bed;
     struct store_req mend = {.op = STORE_RECORD_MEND, .run = bed_run()};
@@ -485,7 +481,7 @@ static void mending(void **state)
 }
 
 /* Goal: an old store, which has no second places, gets them when it is opened. */
-static void an_old_store_gets_copies(void **state)
+TEST(an_old_store_gets_copies)
 {
     struct bed bed;
     char path[2 * ROOM];
@@ -502,7 +498,7 @@ static void an_old_store_gets_copies(void **state)
 }
 
 /* Goal: a run of which anything is left is listed: its record, a copy of it, or its checkpoints. */
-static void a_run_is_listed_for_whatever_is_left(void **state)
+TEST(a_run_is_listed_for_whatever_is_left)
 {
     static const char *const gone[] = {"runs/p/r/record", "copy", "runs"};
     for (unsigned i = 0; i < 8; i++) {
@@ -527,18 +523,4 @@ static void a_run_is_listed_for_whatever_is_left(void **state)
     }
 }
 
-int main(int argc, char **argv)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_name_and_every_fault),
-        cmocka_unit_test(every_byte_of_a_copy),
-        cmocka_unit_test(a_rolled_back_place),
-        cmocka_unit_test(a_copy_of_another_history),
-        cmocka_unit_test(a_lost_end),
-        cmocka_unit_test(mending),
-        cmocka_unit_test(an_old_store_gets_copies),
-        cmocka_unit_test(a_run_is_listed_for_whatever_is_left),
-    };
-    parent_directory = argc > 1 ? argv[1] : "";
-    return cmocka_run_group_tests(tests, fill_model, end_model);
-}
+UNIT_TEST_GROUP(fill_model, end_model)

@@ -14,22 +14,11 @@
 
 #include <fcntl.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/stat.h>
 #include <sys/vfs.h>
 #include <unistd.h>
 
-static const char *parent_directory = "";
-
-static int setup(void **state)
-{
-    struct bed *bed = calloc(1, sizeof(*bed));
-    assert_non_null(bed);
-    bed_init(bed, BED_DIR, parent_directory, 1);
-    *state = bed;
-    return 0;
-}
+static void setup(struct bed *bed) { bed_init(bed, BED_DIR, unit_test_argument(1), 1); }
 
 /* A bed's path and any name of this test. */
 enum { PATH_BYTES = 768 };
@@ -68,9 +57,10 @@ static void expect_refused(struct bed *bed, bool create, bool read_only, int cod
     assert_int_equal(diag.code, code);
 }
 
-static void no_store_is_said(void **state)
+#define BED_TEST(name) FIXTURE_TEST(name, setup, bed_fini, struct bed, bed)
+
+BED_TEST(no_store_is_said)
 {
-    struct bed *bed = *state;
     expect_refused(bed, false, false, CAIRN_E_NO_STORE);
     expect_refused(bed, false, true, CAIRN_E_NO_STORE);
     assert_false(is_there(bed, "lock")); /* looking left nothing */
@@ -83,17 +73,16 @@ static void no_store_is_said(void **state)
     memcpy(bed->path, path, sizeof(path));
 }
 
-static void a_directory_in_use_is_refused(void **state)
+BED_TEST(a_directory_in_use_is_refused)
 {
-    struct bed *bed = *state;
     write_file(bed, "thesis.tex", "x", 1);
     expect_refused(bed, true, false, CAIRN_E_NOT_EMPTY);
     assert_false(is_there(bed, "lock"));
 }
 
-static void a_second_daemon_is_refused(void **state)
+BED_TEST(a_second_daemon_is_refused)
 {
-    struct bed *bed = *state, second = *bed;
+    struct bed second = *bed;
     bed_open_ok(bed);
     expect_refused(&second, true, false, CAIRN_E_STORE_LOCKED);
     bed_close(bed);
@@ -101,9 +90,8 @@ static void a_second_daemon_is_refused(void **state)
     bed_close(&second);
 }
 
-static void another_store_is_refused(void **state)
+BED_TEST(another_store_is_refused)
 {
-    struct bed *bed = *state;
     bed_open_ok(bed);
     struct uuid uuid = bed->store->caps.uuid, other = uuid;
     other.bytes[3] ^= 1;
@@ -145,9 +133,8 @@ static void set_feature(struct bed *bed, const char *key, uint64_t bits)
     buf_fini(&buf);
 }
 
-static void unknown_features_are_heeded(void **state)
+BED_TEST(unknown_features_are_heeded)
 {
-    struct bed *bed = *state;
     struct bed_change change = {"k", "v", false, NULL};
     bed_open_ok(bed);
     assert_int_equal(bed_update(bed, &change, NULL), 0);
@@ -180,9 +167,8 @@ static bool says_lost(struct bed *bed)
 
 /* Goal: an end of the store's record that is lost costs neither the store nor an epoch that is
  * given twice; what lay there is kept, and the record says that entries may be lost. */
-static void a_lost_end_of_the_store_record_is_gone_on_from(void **state)
+BED_TEST(a_lost_end_of_the_store_record_is_gone_on_from)
 {
-    struct bed *bed = *state;
     bed_open_ok(bed);
     struct store_caps before = bed->store->caps;
     assert_false(says_lost(bed));
@@ -201,9 +187,8 @@ static void a_lost_end_of_the_store_record_is_gone_on_from(void **state)
 }
 
 /* Goal: where neither place has anything whole nothing is made up, and the way out is said. */
-static void a_store_record_beyond_help_is_named(void **state)
+BED_TEST(a_store_record_beyond_help_is_named)
 {
-    struct bed *bed = *state;
     static const char *const names[] = {
         "store/0000000000000001.update", "store/0000000000000002.update",
         "store/0000000000000002.snapshot", "copy/store/0000000000000002.snapshot"};
@@ -220,9 +205,8 @@ static void a_store_record_beyond_help_is_named(void **state)
 }
 
 /* Goal: either place alone holds the store's identity, also where the other has gone. */
-static void one_place_of_the_store_record_is_enough(void **state)
+BED_TEST(one_place_of_the_store_record_is_enough)
 {
-    struct bed *bed = *state;
     static const char *const names[] = {"store", "copy"};
     bed_open_ok(bed);
     struct store_caps before = bed->store->caps;
@@ -247,9 +231,8 @@ static void one_place_of_the_store_record_is_enough(void **state)
 
 /* Goal (D23): links and pipes in the store's way are refused, and nothing behind a link is touched.
  */
-static void planted_links_are_refused(void **state)
+BED_TEST(planted_links_are_refused)
 {
-    struct bed *bed = *state;
     struct object_id id = bed_object(5, 0, 1);
     struct bed_change change = {"k", "v", false, NULL};
     char path[PATH_BYTES], outside[PATH_BYTES];
@@ -297,9 +280,8 @@ static void planted_links_are_refused(void **state)
     assert_int_not_equal(access(path, F_OK), 0);
 }
 
-static void a_link_for_a_lock_is_refused(void **state)
+BED_TEST(a_link_for_a_lock_is_refused)
 {
-    struct bed *bed = *state;
     char path[PATH_BYTES];
     bed_open_ok(bed);
     bed_close(bed);
@@ -310,9 +292,8 @@ static void a_link_for_a_lock_is_refused(void **state)
 }
 
 /* Goal (D19): a store that everybody may write is refused, not repaired. */
-static void a_store_open_to_all_is_refused(void **state)
+BED_TEST(a_store_open_to_all_is_refused)
 {
-    struct bed *bed = *state;
     struct stat st;
     bed_open_ok(bed);
     bed_close(bed);
@@ -324,9 +305,8 @@ static void a_store_open_to_all_is_refused(void **state)
 
 /* Goal (D20): directories that vanish are an error, and are not made anew behind the operator's
  * back. */
-static void a_vanished_directory_is_an_error(void **state)
+BED_TEST(a_vanished_directory_is_an_error)
 {
-    struct bed *bed = *state;
     struct object_id id = bed_object(5, 0, 1);
     char from[PATH_BYTES], to[PATH_BYTES];
     bed_open_ok(bed);
@@ -340,9 +320,8 @@ static void a_vanished_directory_is_an_error(void **state)
     assert_false(is_there(bed, "runs"));
 }
 
-static void temporaries_of_older_epochs_go(void **state)
+BED_TEST(temporaries_of_older_epochs_go)
 {
-    struct bed *bed = *state;
     bed_open_ok(bed);
     assert_int_equal(bed_put_object(bed, bed_object(5, 0, 1), 4096, 1), 0);
     assert_int_equal(bed_publish(bed, bed_name(5, STORE_PART, 0, 1), 10, 1), 0);
@@ -372,9 +351,8 @@ static void temporaries_of_older_epochs_go(void **state)
 
 /* Goal: a run whose folders are something else keeps no other from being served; it is listed, so
  * that its own error is told to who asks for it. */
-static void a_run_that_cannot_be_read_is_alone(void **state)
+BED_TEST(a_run_that_cannot_be_read_is_alone)
 {
-    struct bed *bed = *state;
     struct bed_change change = {"k", "one", true, NULL};
     struct store_req list = {.op = STORE_LIST_RUNS}, usage = {.op = STORE_USAGE};
     struct store_req get = {.op = STORE_RECORD_GET, .run = {"p", "bad"}};
@@ -400,9 +378,9 @@ static void a_run_that_cannot_be_read_is_alone(void **state)
 
 /* Goal: beside a daemon a reader needs no lock, changes nothing, and follows the record as it is
  * compacted. */
-static void a_reader_follows_a_daemon(void **state)
+BED_TEST(a_reader_follows_a_daemon)
 {
-    struct bed *bed = *state, reader = *bed;
+    struct bed reader = *bed;
     struct diag diag = DIAG_INIT;
     char value[16];
     bed->snapshot_every = 3;
@@ -425,9 +403,8 @@ static void a_reader_follows_a_daemon(void **state)
     bed_close(&reader);
 }
 
-static void tmpfs_is_refused_unless_forced(void **state)
+BED_TEST(tmpfs_is_refused_unless_forced)
 {
-    struct bed *bed = *state;
     struct statfs fs;
     char path[sizeof(bed->path)];
     if (statfs("/dev/shm", &fs) != 0 || fs.f_type != 0x01021994 || access("/dev/shm", W_OK) != 0) {
@@ -446,12 +423,9 @@ static void tmpfs_is_refused_unless_forced(void **state)
     assert_true(was_untouched);
 }
 
-#define CASE(f) cmocka_unit_test_setup_teardown(f, setup, bed_teardown)
-
 /* Goal: whoever asks for runs that are not there costs the store no memory that stays. */
-static void missing_runs_leave_nothing(void **state)
+BED_TEST(missing_runs_leave_nothing)
 {
-    struct bed *bed = *state;
     bed_open_ok(bed);
     for (unsigned i = 0; i < 1000; i++) {
         struct store_req req = {.op = STORE_RECORD_GET};
@@ -467,29 +441,4 @@ static void missing_runs_leave_nothing(void **state)
         assert_true(run == NULL || run->name.project[0] == 0); /* the store's own record */
         assert_true(run == NULL || run->next == NULL);
     }
-}
-
-int main(int argc, char **argv)
-{
-    const struct CMUnitTest tests[] = {
-        CASE(no_store_is_said),
-        CASE(missing_runs_leave_nothing),
-        CASE(a_directory_in_use_is_refused),
-        CASE(a_second_daemon_is_refused),
-        CASE(another_store_is_refused),
-        CASE(unknown_features_are_heeded),
-        CASE(a_lost_end_of_the_store_record_is_gone_on_from),
-        CASE(a_store_record_beyond_help_is_named),
-        CASE(one_place_of_the_store_record_is_enough),
-        CASE(planted_links_are_refused),
-        CASE(a_link_for_a_lock_is_refused),
-        CASE(a_store_open_to_all_is_refused),
-        CASE(a_vanished_directory_is_an_error),
-        CASE(temporaries_of_older_epochs_go),
-        CASE(a_run_that_cannot_be_read_is_alone),
-        CASE(a_reader_follows_a_daemon),
-        CASE(tmpfs_is_refused_unless_forced),
-    };
-    parent_directory = argc > 1 ? argv[1] : "";
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -8,9 +8,6 @@
 
 #include "base/check.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 /* A memory store behind a fault decorator, in the simulator. */
 struct stack {
     struct sim *sim;
@@ -89,7 +86,7 @@ static void inject(struct stack *stack, int code, unsigned count)
     assert_int_equal(store_fault_add(stack->fault, &rule), 0);
 }
 
-static void retry_repeats_what_may_pass(void **state)
+TEST(retry_repeats_what_may_pass)
 {
     struct stack stack;
     begin(&stack);
@@ -108,7 +105,7 @@ static void retry_repeats_what_may_pass(void **state)
     end(&stack);
 }
 
-static void retry_leaves_answers_alone(void **state)
+TEST(retry_leaves_answers_alone)
 {
     static const int codes[] = {CAIRN_E_CONFLICT, CAIRN_E_NO_SPACE,        CAIRN_E_IO,
                                 CAIRN_E_EXISTS,   CAIRN_E_OUTCOME_UNKNOWN, CAIRN_E_DAMAGED};
@@ -126,7 +123,7 @@ static void retry_leaves_answers_alone(void **state)
     end(&stack);
 }
 
-static void retry_keeps_the_deadline(void **state)
+TEST(retry_keeps_the_deadline)
 {
     struct stack stack;
     begin(&stack);
@@ -146,7 +143,7 @@ static void retry_keeps_the_deadline(void **state)
     end(&stack);
 }
 
-static void limit_bounds_and_keeps_order(void **state)
+TEST(limit_bounds_and_keeps_order)
 {
     enum { COUNT = 6 };
     struct stack stack;
@@ -170,7 +167,7 @@ static void limit_bounds_and_keeps_order(void **state)
     end(&stack);
 }
 
-static void limit_gives_up_at_the_deadline(void **state)
+TEST(limit_gives_up_at_the_deadline)
 {
     struct stack stack;
     begin(&stack);
@@ -196,7 +193,7 @@ static void limit_gives_up_at_the_deadline(void **state)
     end(&stack);
 }
 
-static void lost_and_late_answers(void **state)
+TEST(lost_and_late_answers)
 {
     struct stack stack;
     begin(&stack);
@@ -231,7 +228,7 @@ static void lost_and_late_answers(void **state)
 
 /* Goal: a guarded update makes a late one impossible: the contract's way out of an unknown outcome.
  */
-static void a_guard_stops_a_late_update(void **state)
+TEST(a_guard_stops_a_late_update)
 {
     struct stack stack;
     begin(&stack);
@@ -260,7 +257,7 @@ static void a_guard_stops_a_late_update(void **state)
     end(&stack);
 }
 
-static void delayed_answers_come_later(void **state)
+TEST(delayed_answers_come_later)
 {
     struct stack stack;
     begin(&stack);
@@ -276,7 +273,7 @@ static void delayed_answers_come_later(void **state)
     end(&stack);
 }
 
-static void counting_changes_nothing(void **state)
+TEST(counting_changes_nothing)
 {
     struct stack stack;
     const struct store_counts *counts = NULL;
@@ -313,17 +310,3 @@ static void counting_changes_nothing(void **state)
     assert_int_equal(published->counts[published->bound_count], 1); /* the slow one */
     end(&stack);
 }
-
-static const struct CMUnitTest tests[] = {
-    cmocka_unit_test(retry_repeats_what_may_pass),
-    cmocka_unit_test(retry_leaves_answers_alone),
-    cmocka_unit_test(retry_keeps_the_deadline),
-    cmocka_unit_test(limit_bounds_and_keeps_order),
-    cmocka_unit_test(limit_gives_up_at_the_deadline),
-    cmocka_unit_test(lost_and_late_answers),
-    cmocka_unit_test(a_guard_stops_a_late_update),
-    cmocka_unit_test(delayed_answers_come_later),
-    cmocka_unit_test(counting_changes_nothing),
-};
-
-UNIT_TEST_MAIN(tests)

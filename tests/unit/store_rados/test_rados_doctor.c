@@ -116,27 +116,18 @@ static bool has(const struct doctor *doctor, enum doctor_level level, const char
     return false;
 }
 
-static int setup(void **state)
+static void setup(struct examined *examined)
 {
-    struct examined *examined = calloc(1, sizeof(*examined));
-    assert_non_null(examined);
     examined->medium = fake_medium_new();
     said = good;
-    *state = examined;
-    return 0;
 }
 
-static int teardown(void **state)
-{
-    struct examined *examined = *state;
-    fake_medium_free(examined->medium);
-    free(examined);
-    return 0;
-}
+static void teardown(struct examined *examined) { fake_medium_free(examined->medium); }
 
-static void a_good_cluster_is_good(void **state)
+#define EXAMINED_TEST(name) FIXTURE_TEST(name, setup, teardown, struct examined, examined)
+
+EXAMINED_TEST(a_good_cluster_is_good)
 {
-    struct examined *examined = *state;
     assert_int_equal(examine(examined, "cairn", false), 0);
     assert_int_equal(doctor_count(&examined->doctor, DOCTOR_UNSAFE), 0);
     /* The fake knows no rights: every namespace is open. */
@@ -145,7 +136,7 @@ static void a_good_cluster_is_good(void **state)
     assert_int_equal(fake_medium_objects(examined->medium), 0); /* nothing stays behind */
 }
 
-static void what_is_bad_is_found(void **state)
+EXAMINED_TEST(what_is_bad_is_found)
 {
     static const struct {
         struct cluster_said said;
@@ -190,7 +181,6 @@ static void what_is_bad_is_found(void **state)
          "health",
          "HEALTH_OK"},
     };
-    struct examined *examined = *state;
     for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
         say(&cases[i].said);
         assert_int_equal(examine(examined, "cairn", said.type == 3), 0);
@@ -206,7 +196,7 @@ static void what_is_bad_is_found(void **state)
 
 static struct json_view view(const char *text) { return json_view_of(strlen(text), text); }
 
-static void coded_pools_need_spare_pieces(void **state)
+EXAMINED_TEST(coded_pools_need_spare_pieces)
 {
     static const struct {
         const char *k;
@@ -220,7 +210,6 @@ static void coded_pools_need_spare_pieces(void **state)
         {"2", 3, 2, DOCTOR_UNSAFE, "m=2"},
         {"", 3, 2, DOCTOR_WARNING, "erasure-code-profile"},
     };
-    struct examined *examined = *state;
     struct doctor *doctor = &examined->doctor;
     for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
         char text[400];
@@ -241,9 +230,8 @@ static void coded_pools_need_spare_pieces(void **state)
 }
 
 /* Goal: refusals in use are findings. */
-static void use_is_tried(void **state)
+EXAMINED_TEST(use_is_tried)
 {
-    struct examined *examined = *state;
     static const struct {
         int error;
         const char *word;
@@ -258,7 +246,7 @@ static void use_is_tried(void **state)
     fake_medium_plan(examined->medium, NULL);
 }
 
-static void an_old_cluster_is_refused(void **state)
+EXAMINED_TEST(an_old_cluster_is_refused)
 {
     struct diag diag = DIAG_INIT;
     assert_int_equal(cluster_release_check(16, NULL), 0);
@@ -267,13 +255,10 @@ static void an_old_cluster_is_refused(void **state)
     assert_non_null(strstr(diag.text, "require-osd-release"));
 }
 
-#define POINT(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
-
 /* OSDs that answer nothing: what the monitors know of it is told, and one operation is waited for,
  * not one after another. */
-static void silence_is_waited_for_once(void **state)
+EXAMINED_TEST(silence_is_waited_for_once)
 {
-    struct examined *examined = *state;
     struct fake_plan silence = {.seed = 1, .percent[FAKE_REFUSED] = 100, .error = ETIMEDOUT};
     say(&(struct cluster_said){.checks = "\"OSD_DOWN\":{\"severity\":\"HEALTH_WARN\","
                                          "\"summary\":{\"message\":\"3 osds down\"}}"});
@@ -288,7 +273,7 @@ static void silence_is_waited_for_once(void **state)
 
 /* What the pools leave: not the cluster's raw space, but without copies and parity, and no more
  * than a quota leaves. */
-static void the_room_is_that_of_the_pools(void **state)
+TEST(the_room_is_that_of_the_pools)
 {
     static const char format[] =
         "{\"stats\":{\"total_avail_bytes\":9000000},\"pools\":["
@@ -304,7 +289,6 @@ static void the_room_is_that_of_the_pools(void **state)
     static const char *const other[CLUSTER_POOLS] = {"meta", "none"};
     char text[512];
     struct cluster_usage usage;
-    (void)state;
     for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
         int bytes =
             snprintf(text, sizeof(text), format, rows[i].meta, rows[i].objects_max, rows[i].quota);
@@ -317,15 +301,3 @@ static void the_room_is_that_of_the_pools(void **state)
         assert_false(cluster_usage_read((size_t)bytes / 2, text, pools, &usage));
     }
 }
-
-static const struct CMUnitTest tests[] = {
-    POINT(a_good_cluster_is_good),
-    POINT(what_is_bad_is_found),
-    POINT(coded_pools_need_spare_pieces),
-    POINT(use_is_tried),
-    POINT(an_old_cluster_is_refused),
-    POINT(silence_is_waited_for_once),
-    cmocka_unit_test(the_room_is_that_of_the_pools),
-};
-
-UNIT_TEST_MAIN(tests)

@@ -11,7 +11,6 @@
 
 #include <errno.h>
 #include <pthread.h>
-#include <stdlib.h>
 
 enum { OBJECTS = 16 };
 
@@ -43,9 +42,10 @@ static size_t count_ckpts(struct bed *bed)
     return req.ret_count;
 }
 
-static void entered_ahead_costs_nothing_later(void **state)
+#define BED_TEST(name) FIXTURE_TEST(name, bed_setup_rados, bed_fini, struct bed, bed)
+
+BED_TEST(entered_ahead_costs_nothing_later)
 {
-    struct bed *bed = *state;
     uint64_t calls = fake_medium_calls(bed->cluster);
     assert_int_equal(enter(bed, 0), 0);
     assert_int_equal(fake_medium_calls(bed->cluster), calls += 1);
@@ -66,9 +66,8 @@ static void entered_ahead_costs_nothing_later(void **state)
 }
 
 /* An entry that a full, silent or late cluster did not make is made by who needs it. */
-static void a_hint_that_failed_does_no_harm(void **state)
+BED_TEST(a_hint_that_failed_does_no_harm)
 {
-    struct bed *bed = *state;
     for (unsigned fault = 0; fault < FAKE_FAULTS; fault++) {
         struct fake_plan plan = {.seed = 1, .later_max = 1000, .error = ENOSPC};
         plan.percent[fault] = 100;
@@ -94,9 +93,8 @@ static void a_hint_that_failed_does_no_harm(void **state)
 }
 
 /* What garbage collection took out of a list is entered anew by who makes it after all. */
-static void what_was_taken_out_is_entered_anew(void **state)
+BED_TEST(what_was_taken_out_is_entered_anew)
 {
-    struct bed *bed = *state;
     struct store_req sweep = {.op = STORE_SWEEP, .run = bed_run(), .id = {1, 5}, .for_good = true};
     assert_int_equal(enter(bed, 3), 0);
     assert_int_equal(count_smalls(bed), 3);
@@ -116,18 +114,16 @@ static void what_was_taken_out_is_entered_anew(void **state)
 }
 
 /* Tails are named before they are made, whatever was entered ahead. */
-static void tails_are_named_all_the_same(void **state)
+BED_TEST(tails_are_named_all_the_same)
 {
-    struct bed *bed = *state;
     assert_int_equal(enter(bed, 3), 0);
     uint64_t calls = fake_medium_calls(bed->cluster);
     assert_int_equal(bed_publish(bed, names[0], 5 << 20, 1), 0);
     assert_int_equal(fake_medium_calls(bed->cluster) - calls, 4); /* named, tail, head, settled */
 }
 
-static void many_who_need_an_entry_make_it_once(void **state)
+BED_TEST(many_who_need_an_entry_make_it_once)
 {
-    struct bed *bed = *state;
     static struct store_req reqs[OBJECTS];
     uint64_t calls = fake_medium_calls(bed->cluster);
     for (uint32_t i = 0; i < OBJECTS; i++) {
@@ -160,7 +156,7 @@ static void store_free(struct rados_store *store)
     free(store);
 }
 
-static void knowledge_ends(void **state)
+TEST(knowledge_ends)
 {
     struct rados_store *store = store_new();
     const struct store_name name = bed_name(5, STORE_PART, 0, 1),
@@ -183,7 +179,7 @@ static void knowledge_ends(void **state)
 }
 
 /* A full table forgets nothing that a hint entered for the sake of another hint. */
-static void room_is_bounded(void **state)
+TEST(room_is_bounded)
 {
     struct rados_store *store = store_new();
     struct store_name name = bed_name(5, STORE_PART, 0, 1);
@@ -216,7 +212,7 @@ static void *wait_for_it(void *user)
     return NULL;
 }
 
-static void who_waits_learns_how_it_went(void **state)
+TEST(who_waits_learns_how_it_went)
 {
     for (unsigned well = 0; well < 2; well++) {
         struct rados_store *store = store_new();
@@ -237,19 +233,3 @@ static void who_waits_learns_how_it_went(void **state)
         store_free(store);
     }
 }
-
-static const struct CMUnitTest tests[] = {
-    cmocka_unit_test_setup_teardown(entered_ahead_costs_nothing_later, bed_setup_rados,
-                                    bed_teardown),
-    cmocka_unit_test_setup_teardown(a_hint_that_failed_does_no_harm, bed_setup_rados, bed_teardown),
-    cmocka_unit_test_setup_teardown(what_was_taken_out_is_entered_anew, bed_setup_rados,
-                                    bed_teardown),
-    cmocka_unit_test_setup_teardown(tails_are_named_all_the_same, bed_setup_rados, bed_teardown),
-    cmocka_unit_test_setup_teardown(many_who_need_an_entry_make_it_once, bed_setup_rados,
-                                    bed_teardown),
-    cmocka_unit_test(knowledge_ends),
-    cmocka_unit_test(room_is_bounded),
-    cmocka_unit_test(who_waits_learns_how_it_went),
-};
-
-UNIT_TEST_MAIN(tests)

@@ -8,8 +8,6 @@
 #include "base/check.h"
 
 #include <errno.h>
-#include <stdlib.h>
-#include <string.h>
 
 static void refuse(struct bed *bed, int error)
 {
@@ -17,9 +15,10 @@ static void refuse(struct bed *bed, int error)
     fake_medium_plan(bed->cluster, error != 0 ? &plan : NULL);
 }
 
-static void refusals_are_named(void **state)
+#define BED_TEST(name) FIXTURE_TEST(name, bed_setup_rados, bed_fini, struct bed, bed)
+
+BED_TEST(refusals_are_named)
 {
-    struct bed *bed = *state;
     static const struct {
         int error, code;
         const char *word;
@@ -46,9 +45,8 @@ static void refusals_are_named(void **state)
     }
 }
 
-static void a_failed_write_voids_the_object(void **state)
+BED_TEST(a_failed_write_voids_the_object)
 {
-    struct bed *bed = *state;
     struct object_id id = bed_object(5, 0, 1);
     assert_int_equal(bed_create(bed, id, 16384), 0);
     assert_int_equal(bed_write(bed, id, 0, 4096, 1), 0);
@@ -62,9 +60,8 @@ static void a_failed_write_voids_the_object(void **state)
     assert_int_equal(bed_count_objects(bed, 5), 1);
 }
 
-static void a_full_cluster_says_so(void **state)
+BED_TEST(a_full_cluster_says_so)
 {
-    struct bed *bed = *state;
     fake_medium_capacity(bed->cluster, 64 << 10);
     assert_int_equal(bed_put_object(bed, bed_object(5, 0, 1), 32 << 10, 1), 0);
     assert_int_equal(bed_put_object(bed, bed_object(5, 0, 2), 64 << 10, 2), CAIRN_E_NO_SPACE);
@@ -73,9 +70,8 @@ static void a_full_cluster_says_so(void **state)
 }
 
 /* Goal: an erasure-coded pool for metadata is refused by name when the store is opened. */
-static void keys_need_a_replicated_pool(void **state)
+BED_TEST(keys_need_a_replicated_pool)
 {
-    struct bed *bed = *state;
     struct diag diag = DIAG_INIT;
     bed_close(bed);
     fake_medium_erasure_coded_meta(bed->cluster, true);
@@ -85,9 +81,8 @@ static void keys_need_a_replicated_pool(void **state)
 }
 
 /* Goal: an abort leaves nothing in either pool. */
-static void an_abort_leaves_nothing(void **state)
+BED_TEST(an_abort_leaves_nothing)
 {
-    struct bed *bed = *state;
     assert_int_equal(bed_put_object(bed, bed_object(5, 0, 1), 4096, 1), 0);
     size_t before = fake_medium_objects(bed->cluster);
     for (unsigned i = 0; i < 10; i++) {
@@ -100,9 +95,8 @@ static void an_abort_leaves_nothing(void **state)
 }
 
 /* Goal: parts larger than an operation may be, and what a crash between tails and head leaves. */
-static void large_parts_have_tails(void **state)
+BED_TEST(large_parts_have_tails)
 {
-    struct bed *bed = *state;
     static const size_t bytes[] = {0,
                                    1,
                                    (64 << 10) - 1,
@@ -126,9 +120,8 @@ static void large_parts_have_tails(void **state)
 }
 
 /* Goal: a manifest costs one round trip, and what is removed is not read. */
-static void small_things_cost_little(void **state)
+BED_TEST(small_things_cost_little)
 {
-    struct bed *bed = *state;
     struct store_name manifest = bed_name(5, STORE_MANIFEST, 0, 1);
     struct store_name part = bed_name(5, STORE_PART, 0, 1);
     assert_int_equal(bed_publish(bed, manifest, 64 << 10, 1), 0);
@@ -145,9 +138,8 @@ static void small_things_cost_little(void **state)
 }
 
 /* Goal: whatever is lost, unanswered or late: an object that is sealed is whole. */
-static void what_is_sealed_is_whole(void **state)
+BED_TEST(what_is_sealed_is_whole)
 {
-    struct bed *bed = *state;
     unsigned sealed = 0;
     for (unsigned i = 0; i < 200; i++) {
         struct object_id id = bed_object(5, 0, i);
@@ -185,14 +177,3 @@ static void what_is_sealed_is_whole(void **state)
     assert_in_range(sealed, 100, 199);
     assert_int_equal(bed_count_objects(bed, 5), sealed);
 }
-
-#define POINT(f) cmocka_unit_test_setup_teardown(f, bed_setup_rados, bed_teardown)
-
-static const struct CMUnitTest tests[] = {
-    POINT(refusals_are_named),      POINT(a_failed_write_voids_the_object),
-    POINT(a_full_cluster_says_so),  POINT(keys_need_a_replicated_pool),
-    POINT(an_abort_leaves_nothing), POINT(large_parts_have_tails),
-    POINT(what_is_sealed_is_whole), POINT(small_things_cost_little),
-};
-
-UNIT_TEST_MAIN(tests)

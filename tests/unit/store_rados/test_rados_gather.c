@@ -133,7 +133,7 @@ static void submit_writes(void)
     }
 }
 
-static int setup(void **state)
+static void setup(void)
 {
     bench = (struct bench){.gate = {.base.ops = &gated_ops},
                            .id = {.term = 1, .step = 1, .writer = 5, .rank = 0, .sequence = 1}};
@@ -154,12 +154,11 @@ static int setup(void **state)
     }
     struct store_req create = {.op = STORE_CREATE, .bytes = MIB(4)};
     assert_int_equal(run(&create), 0);
-    return 0;
 }
 
 static void on_closed(void *user) { loop_uv_stop(((struct bench *)user)->loop); }
 
-static int teardown(void **state)
+static void teardown(void)
 {
     store_close(bench.store, on_closed, &bench);
     loop_uv_run(bench.loop);
@@ -169,10 +168,11 @@ static int teardown(void **state)
     pthread_cond_destroy(&bench.gate.changed);
     pthread_mutex_destroy(&bench.gate.lock);
     free(bench.memory);
-    return 0;
 }
 
-static void test_small_writes_share_pieces(void **state)
+#define FIXED_TEST(name) SETUP_TEST(name, setup, teardown)
+
+FIXED_TEST(test_small_writes_share_pieces)
 {
     submit_writes();
     await_gate(8);
@@ -193,7 +193,7 @@ static void test_small_writes_share_pieces(void **state)
     free(back);
 }
 
-static void test_a_failure_is_everybodys(void **state)
+FIXED_TEST(test_a_failure_is_everybodys)
 {
     submit_writes();
     await_gate(8);
@@ -211,7 +211,7 @@ static void test_a_failure_is_everybodys(void **state)
     assert_int_equal(run(&seal), CAIRN_E_IO);
 }
 
-static void test_an_object_goes_under_its_writers(void **state)
+FIXED_TEST(test_an_object_goes_under_its_writers)
 {
     submit_writes();
     await_gate(8);
@@ -227,11 +227,3 @@ static void test_an_object_goes_under_its_writers(void **state)
     struct store_req seal = {.op = STORE_SEAL};
     assert_int_equal(run(&seal), CAIRN_E_NOT_FOUND);
 }
-
-static const struct CMUnitTest tests[] = {
-    cmocka_unit_test_setup_teardown(test_small_writes_share_pieces, setup, teardown),
-    cmocka_unit_test_setup_teardown(test_a_failure_is_everybodys, setup, teardown),
-    cmocka_unit_test_setup_teardown(test_an_object_goes_under_its_writers, setup, teardown),
-};
-
-UNIT_TEST_MAIN(tests)

@@ -12,8 +12,6 @@
 #include "store/store_record.h"
 
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 enum { RADOS_UPDATES = 128 /* that a log holds */ };
 enum { RUNS = 2, CKPTS = 2, OBJECT_BYTES = 8192, SMALL_BYTES = 600 };
@@ -316,9 +314,10 @@ static void go(struct trial *trial, const struct uuid *uuid, uint64_t epoch)
     bed_close(&trial->bed);
 }
 
-static void one_fault_costs_what_it_hits(void **state)
+#define BED_TEST(name) FIXTURE_TEST(name, bed_setup_rados, bed_fini, struct bed, bed)
+
+BED_TEST(one_fault_costs_what_it_hits)
 {
-    struct bed *bed = *state;
     size_t cases = 0, failed = 0, remedies = 0;
     for (size_t run = 0; run < RUNS; run++) {
         for (uint64_t step = 1; step <= CKPTS; step++) {
@@ -358,9 +357,8 @@ static void one_fault_costs_what_it_hits(void **state)
 }
 
 /* Goal: what the log has is written again where it belongs, before the log has moved on. */
-static void an_entry_is_made_good_from_the_log(void **state)
+BED_TEST(an_entry_is_made_good_from_the_log)
 {
-    struct bed *bed = *state;
     struct store_req req = {.op = STORE_RECORD_GET, .run = name_of(0), .from_medium = true};
     struct store_req change, again = req;
     struct fake_object object;
@@ -384,10 +382,3 @@ static void an_entry_is_made_good_from_the_log(void **state)
     assert_true(is_whole(again.ret_record));
     record_free(again.ret_record);
 }
-
-static const struct CMUnitTest tests[] = {
-    cmocka_unit_test_setup_teardown(one_fault_costs_what_it_hits, bed_setup_rados, bed_teardown),
-    cmocka_unit_test_setup_teardown(an_entry_is_made_good_from_the_log, bed_setup_rados,
-                                    bed_teardown)};
-
-UNIT_TEST_MAIN(tests)

@@ -10,8 +10,6 @@
 #include "base/check.h"
 
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 enum { DAEMONS = 3 };
 
@@ -66,7 +64,7 @@ static int raise_counter(struct bed *bed, unsigned from)
 }
 
 /* Goal: a thousand races for the same transition, one winner each. */
-static void a_race_has_one_winner(void **state)
+TEST(a_race_has_one_winner)
 {
     struct daemons daemons;
     daemons_open(&daemons);
@@ -117,7 +115,7 @@ static void one_bad_cluster(uint64_t seed)
 }
 
 /* Goal: what was answered is what happened, whatever the cluster loses, hides or does late. */
-static void answers_are_true_on_a_bad_cluster(void **state)
+TEST(answers_are_true_on_a_bad_cluster)
 {
     for (uint64_t seed = 1; seed <= 20; seed++) {
         one_bad_cluster(seed);
@@ -125,7 +123,7 @@ static void answers_are_true_on_a_bad_cluster(void **state)
 }
 
 /* Goal: after "not made" the late operation finds its version taken. */
-static void a_late_update_finds_the_door_shut(void **state)
+TEST(a_late_update_finds_the_door_shut)
 {
     struct daemons daemons;
     const struct fake_plan late = {.seed = 1, .percent = {[FAKE_LATE] = 100}, .later_max = 1000};
@@ -145,7 +143,7 @@ static void a_late_update_finds_the_door_shut(void **state)
 }
 
 /* Goal: a daemon that slept reads what it missed, by the log or, beyond it, from the map. */
-static void a_daemon_that_slept_catches_up(void **state)
+TEST(a_daemon_that_slept_catches_up)
 {
     struct daemons daemons;
     daemons_open(&daemons);
@@ -162,7 +160,7 @@ static void a_daemon_that_slept_catches_up(void **state)
 }
 
 /* Goal: the cost: one round trip for an update, one for a look, when nobody interferes. */
-static void round_trips_are_few(void **state)
+TEST(round_trips_are_few)
 {
     struct daemons daemons;
     daemons_open(&daemons);
@@ -191,7 +189,7 @@ static int make_run(struct bed *bed, const char *project, const char *run, struc
 
 /* Goal: of daemons that make one new run in several spellings one wins, and the others' error names
  * its spelling; what is not the same name is not in the way. */
-static void a_name_has_one_spelling(void **state)
+TEST(a_name_has_one_spelling)
 {
     struct daemons daemons;
     struct diag why;
@@ -215,14 +213,3 @@ static void a_name_has_one_spelling(void **state)
     free(list.ret_runs);
     daemons_close(&daemons);
 }
-
-static const struct CMUnitTest tests[] = {
-    cmocka_unit_test(a_race_has_one_winner),
-    cmocka_unit_test(answers_are_true_on_a_bad_cluster),
-    cmocka_unit_test(a_late_update_finds_the_door_shut),
-    cmocka_unit_test(a_daemon_that_slept_catches_up),
-    cmocka_unit_test(round_trips_are_few),
-    cmocka_unit_test(a_name_has_one_spelling),
-};
-
-UNIT_TEST_MAIN(tests)

@@ -5,19 +5,7 @@
  */
 #include "store/store_bed.h"
 
-#include "base/check.h"
-
-#include <stdlib.h>
-#include <string.h>
-
-static int setup(void **state)
-{
-    struct bed *bed = calloc(1, sizeof(*bed));
-    assert_non_null(bed);
-    bed_init(bed, BED_RADOS, "", 1);
-    *state = bed;
-    return 0;
-}
+static void setup(struct bed *bed) { bed_init(bed, BED_RADOS, "", 1); }
 
 static void expect_refused(struct bed *bed, const char *data_pool, bool read_only,
                            const char *remedy)
@@ -38,9 +26,10 @@ static uint64_t epoch_of(struct bed *bed, const char *data_pool)
     return epoch;
 }
 
-static void another_data_pool_is_refused(void **state)
+#define BED_TEST(name) FIXTURE_TEST(name, setup, bed_fini, struct bed, bed)
+
+BED_TEST(another_data_pool_is_refused)
 {
-    struct bed *bed = *state;
     uint64_t epoch = epoch_of(bed, "cairn-ec");
     expect_refused(bed, "cairn-ed", false, "data-pool=cairn-ec ");
     expect_refused(bed, "cairn-e", false, "data-pool=cairn-ec ");
@@ -49,18 +38,16 @@ static void another_data_pool_is_refused(void **state)
     assert_int_equal(epoch_of(bed, "cairn-ec"), epoch + 1); /* nothing was changed meanwhile */
 }
 
-static void the_pool_of_the_records_is_one_too(void **state)
+BED_TEST(the_pool_of_the_records_is_one_too)
 {
-    struct bed *bed = *state;
     uint64_t epoch = epoch_of(bed, NULL);
     expect_refused(bed, "cairn-ec", false, "leave data-pool out");
     assert_int_equal(epoch_of(bed, NULL), epoch + 1);
 }
 
 /* As stores were made before the entry was: they open with whatever they are told. */
-static void an_older_store_opens(void **state)
+BED_TEST(an_older_store_opens)
 {
-    struct bed *bed = *state;
     struct record_change change = {.key = "data-pool", .remove = true};
     struct record_update update = {.change_count = 1, .changes = &change};
     struct store_req req = {.op = STORE_RECORD_UPDATE, .update = &update};
@@ -72,11 +59,3 @@ static void an_older_store_opens(void **state)
     assert_int_equal(epoch_of(bed, "another"), epoch + 1);
     assert_int_equal(epoch_of(bed, NULL), epoch + 2);
 }
-
-#define POINT(f) cmocka_unit_test_setup_teardown(f, setup, bed_teardown)
-
-static const struct CMUnitTest tests[] = {POINT(another_data_pool_is_refused),
-                                          POINT(the_pool_of_the_records_is_one_too),
-                                          POINT(an_older_store_opens)};
-
-UNIT_TEST_MAIN(tests)

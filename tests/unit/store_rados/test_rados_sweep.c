@@ -6,12 +6,6 @@
  */
 #include "store/store_bed.h"
 
-#include "base/check.h"
-
-#include <errno.h>
-#include <stdlib.h>
-#include <string.h>
-
 static size_t sweep(struct bed *bed, uint64_t step)
 {
     struct store_req req = {.op = STORE_SWEEP, .run = bed_run(), .id = {1, step}};
@@ -47,9 +41,10 @@ static size_t objects_of_nothing(struct bed *bed)
     return fake_medium_objects(bed->cluster);
 }
 
-static void what_a_dead_daemon_left_is_removed(void **state)
+#define BED_TEST(name) FIXTURE_TEST(name, bed_setup_rados, bed_fini, struct bed, bed)
+
+BED_TEST(what_a_dead_daemon_left_is_removed)
 {
-    struct bed *bed = *state;
     size_t before = objects_of_nothing(bed);
     assert_int_equal(bed_put_object(bed, bed_object(5, 0, 1), 8192, 1), 0);
     size_t sealed = fake_medium_objects(bed->cluster);
@@ -74,9 +69,8 @@ static void what_a_dead_daemon_left_is_removed(void **state)
 }
 
 /* Goal: a sweep while a writer lives voids its object, and never what it has sealed. */
-static void what_was_given_up_is_never_sealed(void **state)
+BED_TEST(what_was_given_up_is_never_sealed)
 {
-    struct bed *bed = *state;
     struct object_id id = bed_object(5, 0, 1), other = bed_object(5, 0, 2);
     assert_int_equal(bed_create(bed, id, 16384), 0);
     assert_int_equal(bed_write(bed, id, 0, 4096, 1), 0);
@@ -96,9 +90,8 @@ static void what_was_given_up_is_never_sealed(void **state)
 }
 
 /* Goal: a write that lands after the first sweep is found by the second. */
-static void what_lands_late_is_found(void **state)
+BED_TEST(what_lands_late_is_found)
 {
-    struct bed *bed = *state;
     size_t before = objects_of_nothing(bed);
     const struct fake_plan late = {.seed = 1, .percent = {[FAKE_LATE] = 100}, .later_max = 1000000};
     assert_int_equal(bed_create(bed, bed_object(5, 0, 1), 16384), 0);
@@ -115,9 +108,8 @@ static void what_lands_late_is_found(void **state)
 
 /* Goal: on a bad cluster, with daemons that die, nothing sealed is lost and nothing else is left.
  */
-static void nothing_is_left_on_a_bad_cluster(void **state)
+BED_TEST(nothing_is_left_on_a_bad_cluster)
 {
-    struct bed *bed = *state;
     size_t before = objects_of_nothing(bed);
     for (unsigned round = 0; round < 40; round++) {
         const struct fake_plan plan = {
@@ -161,9 +153,8 @@ static void nothing_is_left_on_a_bad_cluster(void **state)
 }
 
 /* Goal: closing on a silent cluster costs a time-out or two, not one for each open object. */
-static void closing_does_not_wait_for_each(void **state)
+BED_TEST(closing_does_not_wait_for_each)
 {
-    struct bed *bed = *state;
     const struct fake_plan silent = {.seed = 1, .percent = {[FAKE_LOST] = 100}};
     for (unsigned i = 0; i < 50; i++) {
         struct object_id id = bed_object(5, i, 1);
@@ -178,13 +169,3 @@ static void closing_does_not_wait_for_each(void **state)
     bed_open_ok(bed);
     assert_int_equal(sweep(bed, 5), 50);
 }
-
-#define POINT(f) cmocka_unit_test_setup_teardown(f, bed_setup_rados, bed_teardown)
-
-static const struct CMUnitTest tests[] = {
-    POINT(what_a_dead_daemon_left_is_removed), POINT(what_was_given_up_is_never_sealed),
-    POINT(what_lands_late_is_found),           POINT(nothing_is_left_on_a_bad_cluster),
-    POINT(closing_does_not_wait_for_each),
-};
-
-UNIT_TEST_MAIN(tests)

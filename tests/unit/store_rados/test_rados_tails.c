@@ -8,20 +8,13 @@
 
 #include "base/check.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 enum { PART_BYTES = (21 << 20) + 5, TAILS = 2, STEPS_MAX = 16 };
 
-static int setup(void **state)
+static void setup(struct bed *bed)
 {
-    struct bed *bed = calloc(1, sizeof(*bed));
-    assert_non_null(bed);
     bed_init(bed, BED_RADOS, "", 1);
     bed_open_ok(bed);
     assert_int_equal(bed_put_object(bed, bed_object(9, 0, 1), 4096, 1), 0); /* the list is there */
-    *state = bed;
-    return 0;
 }
 
 static size_t sweep(struct bed *bed, bool for_good)
@@ -89,10 +82,11 @@ static void collect(struct bed *bed, struct store_name name, size_t before)
     assert_int_equal(fake_medium_objects(bed->cluster), before);
 }
 
+#define BED_TEST(name) FIXTURE_TEST(name, setup, bed_fini, struct bed, bed)
+
 /* Dies after each of the steps of publishing; what it was told was published is whole. */
-static void a_daemon_dies_publishing(void **state)
+BED_TEST(a_daemon_dies_publishing)
 {
-    struct bed *bed = *state;
     struct store_name name = bed_name(5, STORE_PART, 0, 1);
     size_t before = fake_medium_objects(bed->cluster);
     for (unsigned fault = FAKE_LOST; fault <= FAKE_UNANSWERED; fault++) {
@@ -112,9 +106,8 @@ static void a_daemon_dies_publishing(void **state)
     }
 }
 
-static void a_daemon_dies_removing(void **state)
+BED_TEST(a_daemon_dies_removing)
 {
-    struct bed *bed = *state;
     struct store_name name = bed_name(5, STORE_PART, 0, 1);
     size_t before = fake_medium_objects(bed->cluster);
     for (unsigned fault = FAKE_LOST; fault <= FAKE_UNANSWERED; fault++) {
@@ -132,9 +125,8 @@ static void a_daemon_dies_removing(void **state)
 
 /* Goal: tails that land after they were swept are found by the next sweep; a head that does is a
  * part like others, though damaged, and goes with the checkpoint. */
-static void what_lands_late_goes(void **state)
+BED_TEST(what_lands_late_goes)
 {
-    struct bed *bed = *state;
     struct store_name name = bed_name(5, STORE_PART, 0, 1);
     size_t before = fake_medium_objects(bed->cluster);
     for (unsigned spare = 2; spare <= 2 + TAILS; spare++) {
@@ -154,9 +146,8 @@ static void what_lands_late_goes(void **state)
 }
 
 /* Goal: two who publish the same do each other no harm, nor does the sweep after them. */
-static void the_second_publisher_harms_nothing(void **state)
+BED_TEST(the_second_publisher_harms_nothing)
 {
-    struct bed *bed = *state;
     struct store_name name = bed_name(5, STORE_PAGE, 0, 1);
     size_t before = fake_medium_objects(bed->cluster);
     assert_int_equal(bed_publish(bed, name, PART_BYTES, 3), 0);
@@ -170,9 +161,8 @@ static void the_second_publisher_harms_nothing(void **state)
 
 /* Goal: what was answered with success is there, though a sweep was at work at the same time.
  * Method: both at once on the pool's threads, again and again. */
-static void published_beside_a_sweep(void **state)
+BED_TEST(published_beside_a_sweep)
 {
-    struct bed *bed = *state;
     uint8_t *data = bed_bytes(PART_BYTES, 3);
     unsigned published = 0;
     for (unsigned i = 0; i < 24; i++) {
@@ -200,9 +190,8 @@ static void published_beside_a_sweep(void **state)
 }
 
 /* Goal: entries go when nothing is left, and not before; and what is made after that is listed. */
-static void nothing_left_is_not_listed(void **state)
+BED_TEST(nothing_left_is_not_listed)
 {
-    struct bed *bed = *state;
     struct store_name part = bed_name(5, STORE_PART, 0, 1);
     size_t before = fake_medium_objects(bed->cluster);
     for (unsigned i = 0; i < 3; i++) {
@@ -223,9 +212,8 @@ static void nothing_left_is_not_listed(void **state)
 }
 
 /* Goal: whatever a bad cluster does to the sweep, entries are not lost before the things. */
-static void entries_outlive_things(void **state)
+BED_TEST(entries_outlive_things)
 {
-    struct bed *bed = *state;
     struct store_name name = bed_name(5, STORE_PART, 0, 1);
     size_t before = fake_medium_objects(bed->cluster);
     for (unsigned seed = 0; seed < 30; seed++) {
@@ -247,14 +235,3 @@ static void entries_outlive_things(void **state)
         collect(bed, name, before);
     }
 }
-
-#define POINT(f) cmocka_unit_test_setup_teardown(f, setup, bed_teardown)
-
-static const struct CMUnitTest tests[] = {
-    POINT(a_daemon_dies_publishing), POINT(a_daemon_dies_removing),
-    POINT(what_lands_late_goes),     POINT(the_second_publisher_harms_nothing),
-    POINT(published_beside_a_sweep), POINT(nothing_left_is_not_listed),
-    POINT(entries_outlive_things),
-};
-
-UNIT_TEST_MAIN(tests)

@@ -30,11 +30,9 @@ static void on_changed(void *user, bool is_ill, const struct diag *refusal)
 static void on_closed(void *user) { ((struct bench *)user)->closed = true; }
 static bool is_closed(void *user) { return ((const struct bench *)user)->closed; }
 
-static int setup(void **state)
+static void setup(struct bench *bench)
 {
-    struct bench *bench = calloc(1, sizeof(*bench));
     struct store *memory;
-    assert_non_null(bench);
     bench->sim = sim_new(11);
     bench->host = sim_host_new(bench->sim, "server", NULL);
     struct loop *loop = sim_loop(bench->host);
@@ -42,19 +40,14 @@ static int setup(void **state)
     assert_int_equal(store_memory_new(loop, sim_pool(bench->host), NULL, &memory, NULL), 0);
     assert_int_equal(store_fault_new(loop, memory, &bench->fault), 0);
     assert_int_equal(store_watch_new(loop, bench->fault, &options, &bench->store), 0);
-    *state = bench;
-    return 0;
 }
 
-static int teardown(void **state)
+static void teardown(struct bench *bench)
 {
-    struct bench *bench = *state;
     err_ignore((int)store_fault_release(bench->fault)); /* what a test has held */
     store_close(bench->store, on_closed, bench);
     assert_true(sim_run_until(bench->sim, is_closed, bench, 60000));
     sim_free(bench->sim);
-    free(bench);
-    return 0;
 }
 
 static struct store_state look(const struct bench *bench)
@@ -88,9 +81,10 @@ static int ask(struct bench *bench, enum store_op op)
     return asked.req.status;
 }
 
-static void test_a_store_that_nobody_uses_is_found_ill_and_well_again(void **state)
+#define BENCH_TEST(name) FIXTURE_TEST(name, setup, teardown, struct bench, bench)
+
+BENCH_TEST(test_a_store_that_nobody_uses_is_found_ill_and_well_again)
 {
-    struct bench *bench = *state;
     sim_run_for(bench->sim, 30000);
     assert_int_equal(look(bench).word, STORE_WELL);
     refuse(bench, STORE_PROBE, CAIRN_E_DENIED, 1000);
@@ -109,9 +103,8 @@ static void test_a_store_that_nobody_uses_is_found_ill_and_well_again(void **sta
     assert_int_equal(bench->turned_well, 1);
 }
 
-static void test_one_thing_that_fails_is_not_the_store(void **state)
+BENCH_TEST(test_one_thing_that_fails_is_not_the_store)
 {
-    struct bench *bench = *state;
     refuse(bench, STORE_CREATE, CAIRN_E_TIMED_OUT, 1);
     assert_int_equal(ask(bench, STORE_CREATE), CAIRN_E_TIMED_OUT);
     assert_int_equal(look(bench).word, STORE_REFUSING); /* until a probe has said otherwise */
@@ -119,9 +112,8 @@ static void test_one_thing_that_fails_is_not_the_store(void **state)
     assert_int_equal(look(bench).word, STORE_RECOVERED);
 }
 
-static void test_a_full_store_is_full_until_something_fits(void **state)
+BENCH_TEST(test_a_full_store_is_full_until_something_fits)
 {
-    struct bench *bench = *state;
     refuse(bench, STORE_CREATE, CAIRN_E_NO_SPACE, 1);
     assert_int_equal(ask(bench, STORE_CREATE), CAIRN_E_NO_SPACE);
     sim_run_for(bench->sim, 60000); /* small probes fit, and prove nothing */
@@ -135,9 +127,8 @@ static void test_a_full_store_is_full_until_something_fits(void **state)
     assert_int_equal(look(bench).word, STORE_RECOVERED);
 }
 
-static void test_answers_are_no_illness(void **state)
+BENCH_TEST(test_answers_are_no_illness)
 {
-    struct bench *bench = *state;
     assert_int_equal(ask(bench, STORE_STAT), CAIRN_E_NOT_FOUND);
     refuse(bench, STORE_STAT, CAIRN_E_DAMAGED, 1);
     assert_int_equal(ask(bench, STORE_STAT), CAIRN_E_DAMAGED);
@@ -146,9 +137,8 @@ static void test_answers_are_no_illness(void **state)
     assert_int_equal(look(bench).word, STORE_WELL);
 }
 
-static void test_a_store_that_does_not_answer(void **state)
+BENCH_TEST(test_a_store_that_does_not_answer)
 {
-    struct bench *bench = *state;
     struct store_fault_rule rule = {.kind = FAULT_HOLD, .op = STORE_PROBE};
     sim_run_for(bench->sim, 1000); /* behind the first */
     assert_int_equal(store_fault_add(bench->fault, &rule), 0);
@@ -162,25 +152,11 @@ static void test_a_store_that_does_not_answer(void **state)
     assert_int_equal(look(bench).word, STORE_WELL);
 }
 
-static void test_closing_waits_for_a_probe(void **state)
+BENCH_TEST(test_closing_waits_for_a_probe)
 {
-    struct bench *bench = *state;
     struct store_fault_rule rule = {.kind = FAULT_DELAY, .op = STORE_PROBE, .delay_ms = 5000};
     sim_run_for(bench->sim, 1000); /* behind the first */
     assert_int_equal(store_fault_add(bench->fault, &rule), 0);
     sim_run_for(bench->sim, 11000); /* one is under way; teardown closes */
     assert_int_equal(look(bench).word, STORE_WELL);
 }
-
-static const struct CMUnitTest tests[] = {
-    cmocka_unit_test_setup_teardown(test_a_store_that_nobody_uses_is_found_ill_and_well_again,
-                                    setup, teardown),
-    cmocka_unit_test_setup_teardown(test_one_thing_that_fails_is_not_the_store, setup, teardown),
-    cmocka_unit_test_setup_teardown(test_a_full_store_is_full_until_something_fits, setup,
-                                    teardown),
-    cmocka_unit_test_setup_teardown(test_answers_are_no_illness, setup, teardown),
-    cmocka_unit_test_setup_teardown(test_a_store_that_does_not_answer, setup, teardown),
-    cmocka_unit_test_setup_teardown(test_closing_waits_for_a_probe, setup, teardown),
-};
-
-UNIT_TEST_MAIN(tests)

@@ -31,7 +31,7 @@ static void good(const char *line, struct cli *cli, const char *command)
     assert_string_equal(cli->command->name, command);
 }
 
-static void test_good_lines(void **state)
+TEST(test_good_lines)
 {
     struct cli cli;
     good("ls", &cli, "ls");
@@ -67,7 +67,7 @@ static void test_good_lines(void **state)
 
 /* What the command line names beats the environment: nobody reads another store than he asked for.
  */
-static void test_environment_yields(void **state)
+TEST(test_environment_yields)
 {
     struct cli cli;
     assert_int_equal(setenv("CAIRN_STORE", "dir:/other", 1), 0);
@@ -91,7 +91,7 @@ static void test_environment_yields(void **state)
     cli_fini(&cli);
 }
 
-static void test_bad_lines(void **state)
+TEST(test_bad_lines)
 {
     static const char *const cases[][2] = {
         {"list", "'list' is not a command"},
@@ -138,7 +138,7 @@ static void test_bad_lines(void **state)
 
 /* Every option of every command has a name of its own among what the command takes, a help without
  * a full stop, and a preset that its own kind accepts; every option appears in the help. */
-static void test_tables(void **state)
+TEST(test_tables)
 {
     for (size_t i = 0; commands[i]; i++) {
         char *text = NULL;
@@ -167,12 +167,3 @@ static void test_tables(void **state)
         free(text);
     }
 }
-
-static const struct CMUnitTest tests[] = {
-    cmocka_unit_test(test_good_lines),
-    cmocka_unit_test(test_environment_yields),
-    cmocka_unit_test(test_bad_lines),
-    cmocka_unit_test(test_tables),
-};
-
-UNIT_TEST_MAIN(tests)

@@ -16,7 +16,7 @@ static void assert_document(struct json *json, const char *expected)
     json_fini(json);
 }
 
-static void test_nesting_and_commas(void **state)
+TEST(test_nesting_and_commas)
 {
     struct json json;
     json_init(&json);
@@ -39,7 +39,7 @@ static void test_nesting_and_commas(void **state)
                     "\"f\":false}");
 }
 
-static void test_texts_are_escaped(void **state)
+TEST(test_texts_are_escaped)
 {
     struct json json;
     json_init(&json);
@@ -52,7 +52,7 @@ static void test_texts_are_escaped(void **state)
                     "\"csi\":\"\\u009b\\u202e\\ufffd\"}");
 }
 
-static void test_numbers(void **state)
+TEST(test_numbers)
 {
     struct json json;
     json_init(&json);
@@ -63,11 +63,3 @@ static void test_numbers(void **state)
     json_close(&json, ']');
     assert_document(&json, "[0.10000000000000001,null,null]");
 }
-
-static const struct CMUnitTest tests[] = {
-    cmocka_unit_test(test_nesting_and_commas),
-    cmocka_unit_test(test_texts_are_escaped),
-    cmocka_unit_test(test_numbers),
-};
-
-UNIT_TEST_MAIN(tests)

@@ -31,7 +31,7 @@ static void assert_refused(int code, const char *text, const char *why)
     }
 }
 
-static void test_values_are_exact(void **state)
+TEST(test_values_are_exact)
 {
     static const char text[] =
         " {\"b\": [9223372036854775807, -1, 1.5], \"a\": \"\\u00e4\\ud83d\\ude00/\", \"c\": null} ";
@@ -46,7 +46,7 @@ static void test_values_are_exact(void **state)
     json_decref(root);
 }
 
-static void test_broken_texts_are_refused(void **state)
+TEST(test_broken_texts_are_refused)
 {
     assert_refused(CAIRN_E_FORMAT, "{\"a\":1,\"a\":2}", "duplicate");
     assert_refused(CAIRN_E_FORMAT, "[9223372036854775808]", "too big integer");
@@ -68,7 +68,7 @@ static void test_broken_texts_are_refused(void **state)
     assert_null(strchr(diag.text, '\x1b'));
 }
 
-static void test_depth_and_number_of_values_are_bounded(void **state)
+TEST(test_depth_and_number_of_values_are_bounded)
 {
     char deep[67] = {0};
     memset(deep, '[', 32);
@@ -97,7 +97,7 @@ static void test_depth_and_number_of_values_are_bounded(void **state)
     free(many);
 }
 
-static void test_every_truncation_is_refused(void **state)
+TEST(test_every_truncation_is_refused)
 {
     static const char text[] = "{\"a\\\"\":[1.5e3,true,{\"\\u00e4\":\"\xc3\xa4\"}],\"b\":-12}";
     for (size_t bytes = 0; bytes < sizeof(text) - 1; bytes++) {
@@ -105,12 +105,3 @@ static void test_every_truncation_is_refused(void **state)
         assert_int_equal(read_bytes(bytes, text, &root, NULL), CAIRN_E_FORMAT);
     }
 }
-
-static const struct CMUnitTest tests[] = {
-    cmocka_unit_test(test_values_are_exact),
-    cmocka_unit_test(test_broken_texts_are_refused),
-    cmocka_unit_test(test_depth_and_number_of_values_are_bounded),
-    cmocka_unit_test(test_every_truncation_is_refused),
-};
-
-UNIT_TEST_MAIN(tests)

@@ -46,7 +46,7 @@ static int take(struct bed *bed, const char *name, const char *text, struct diag
     return options_take(&bed->set, option, text, diag);
 }
 
-static void test_values(void **state)
+TEST(test_values)
 {
     struct bed bed;
     begin(&bed);
@@ -76,7 +76,7 @@ static void test_values(void **state)
     }
 }
 
-static void test_refused(void **state)
+TEST(test_refused)
 {
     static const char *const cases[][3] = {
         {"t-choice", "mean", "it must be one of: min max"},
@@ -111,7 +111,7 @@ static void test_refused(void **state)
     }
 }
 
-static void test_repeated(void **state)
+TEST(test_repeated)
 {
     struct bed bed;
     begin(&bed);
@@ -122,7 +122,7 @@ static void test_repeated(void **state)
     assert_string_equal(bed.values.texts.items[1], "b");
 }
 
-static void test_twins(void **state)
+TEST(test_twins)
 {
     struct bed bed;
     struct diag diag = DIAG_INIT;
@@ -146,12 +146,3 @@ static void test_twins(void **state)
     unsetenv("CAIRN_T_COUNT");
     unsetenv("CAIRN_T_TEXT");
 }
-
-static const struct CMUnitTest tests[] = {
-    cmocka_unit_test(test_values),
-    cmocka_unit_test(test_refused),
-    cmocka_unit_test(test_repeated),
-    cmocka_unit_test(test_twins),
-};
-
-UNIT_TEST_MAIN(tests)

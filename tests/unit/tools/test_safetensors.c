@@ -8,11 +8,10 @@
 #include "formats/safetensors.h"
 
 #include <stdio.h>
-#include <string.h>
 
 #include "support/unit_test.h"
 
-static void test_layout(void **state)
+TEST(test_layout)
 {
     struct index_entry entries[] = {
         {.name = "b", .dtype = CAIRN_U8, .shape = {.ndim = 1, .length = {3}}, .plain_bytes = 3},
@@ -48,7 +47,7 @@ static void test_layout(void **state)
 }
 
 /* Every dtype of ours appears with a type that safetensors has, and bytes that fit its shape. */
-static void test_foreign_types(void **state)
+TEST(test_foreign_types)
 {
     unsigned foreign = 0;
     for (uint32_t dtype = 0; dtype < 64; dtype++) {
@@ -78,7 +77,7 @@ static void test_foreign_types(void **state)
 
 /* Goal: pairs come back as they were given, and a checkpoint's own metadata beside them, or of
  * another kind, does no harm. */
-static void test_metadata_comes_back(void **state)
+TEST(test_metadata_comes_back)
 {
     static const struct metadata_pair pairs[] = {{"format", "tf"}, {"empty", ""}, {"q", "\"\n"}};
     struct metadata_walk walk;
@@ -112,11 +111,3 @@ static void test_metadata_comes_back(void **state)
     buf_fini(&tree);
     buf_fini(&header);
 }
-
-static const struct CMUnitTest tests[] = {
-    cmocka_unit_test(test_layout),
-    cmocka_unit_test(test_foreign_types),
-    cmocka_unit_test(test_metadata_comes_back),
-};
-
-UNIT_TEST_MAIN(tests)

@@ -23,19 +23,19 @@ static const char *at(const char *name)
 
 static bool exists(const char *name) { return access(at(name), F_OK) == 0; }
 
-static int setup(void **state)
+static void setup(void)
 {
     snprintf(dir, sizeof dir, "/tmp/cairn-target-XXXXXX");
-    return mkdtemp(dir) ? 0 : -1;
+    assert_non_null(mkdtemp(dir));
 }
 
-static int teardown(void **state)
+static void teardown(void)
 {
     static const char *const files[] = {"out/a", "out/b", "out", "out.partial/a", "out.partial"};
     for (size_t i = 0; i < sizeof files / sizeof files[0]; i++) {
         remove(at(files[i]));
     }
-    return rmdir(dir);
+    assert_int_equal(rmdir(dir), 0);
 }
 
 static void put(struct target *target, const char *name)
@@ -47,7 +47,9 @@ static void put(struct target *target, const char *name)
     assert_int_equal(target_close(fd, name, NULL), 0);
 }
 
-static void test_commit_makes_it_whole(void **state)
+#define FIXED_TEST(name) SETUP_TEST(name, setup, teardown)
+
+FIXED_TEST(test_commit_makes_it_whole)
 {
     struct target target;
     struct stat stat_buf;
@@ -65,7 +67,7 @@ static void test_commit_makes_it_whole(void **state)
     assert_int_equal(stat_buf.st_mode & 0777, 0600);
 }
 
-static void test_an_empty_directory_is_replaced(void **state)
+FIXED_TEST(test_an_empty_directory_is_replaced)
 {
     struct target target;
     assert_int_equal(mkdir(at("out"), 0700), 0);
@@ -75,7 +77,7 @@ static void test_an_empty_directory_is_replaced(void **state)
     assert_true(exists("out/a"));
 }
 
-static void test_what_is_there_stays(void **state)
+FIXED_TEST(test_what_is_there_stays)
 {
     struct target target, second;
     struct diag diag = DIAG_INIT;
@@ -99,7 +101,7 @@ static void test_what_is_there_stays(void **state)
     target_abort(&target);
 }
 
-static void test_abort_leaves_nothing(void **state)
+FIXED_TEST(test_abort_leaves_nothing)
 {
     struct target target;
     assert_int_equal(target_begin(at("out"), &target, NULL), 0);
@@ -110,7 +112,7 @@ static void test_abort_leaves_nothing(void **state)
     assert_false(exists("out.partial"));
 }
 
-static void test_names_cannot_leave_the_directory(void **state)
+TEST(test_names_cannot_leave_the_directory)
 {
     char name[32];
     static const char *const cases[][2] = {
@@ -129,13 +131,3 @@ static void test_names_cannot_leave_the_directory(void **state)
         assert_int_not_equal(name[0], '.');
     }
 }
-
-static const struct CMUnitTest tests[] = {
-    cmocka_unit_test_setup_teardown(test_commit_makes_it_whole, setup, teardown),
-    cmocka_unit_test_setup_teardown(test_an_empty_directory_is_replaced, setup, teardown),
-    cmocka_unit_test_setup_teardown(test_what_is_there_stays, setup, teardown),
-    cmocka_unit_test_setup_teardown(test_abort_leaves_nothing, setup, teardown),
-    cmocka_unit_test(test_names_cannot_leave_the_directory),
-};
-
-UNIT_TEST_MAIN(tests)

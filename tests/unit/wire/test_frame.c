@@ -34,7 +34,7 @@ static void make(struct buf *buf)
     assert_int_equal(buf_status(buf), 0);
 }
 
-static void test_header_has_the_documented_layout(void **state)
+TEST(test_header_has_the_documented_layout)
 {
     struct buf buf;
     make(&buf);
@@ -47,7 +47,7 @@ static void test_header_has_the_documented_layout(void **state)
     buf_fini(&buf);
 }
 
-static void test_every_flipped_bit_is_detected(void **state)
+TEST(test_every_flipped_bit_is_detected)
 {
     struct buf buf;
     make(&buf);
@@ -62,7 +62,7 @@ static void test_every_flipped_bit_is_detected(void **state)
     buf_fini(&buf);
 }
 
-static void test_every_truncation_is_detected(void **state)
+TEST(test_every_truncation_is_detected)
 {
     struct buf buf;
     make(&buf);
@@ -72,7 +72,7 @@ static void test_every_truncation_is_detected(void **state)
     buf_fini(&buf);
 }
 
-static void test_lengths_above_the_limits_are_refused(void **state)
+TEST(test_lengths_above_the_limits_are_refused)
 {
     struct frame frame = {.type = MSG_DATA,
                           .sequence = 1,
@@ -86,7 +86,7 @@ static void test_lengths_above_the_limits_are_refused(void **state)
     assert_int_equal(frame_decode(header, 100, 199, &ret, NULL), CAIRN_E_TOO_LARGE);
 }
 
-static void test_foreign_bytes_and_versions_have_their_own_error(void **state)
+TEST(test_foreign_bytes_and_versions_have_their_own_error)
 {
     struct frame ret;
     struct diag diag = DIAG_INIT;
@@ -99,13 +99,3 @@ static void test_foreign_bytes_and_versions_have_their_own_error(void **state)
     assert_int_equal(frame_decode(buf.data, 100, 100, &ret, NULL), CAIRN_E_VERSION);
     buf_fini(&buf);
 }
-
-static const struct CMUnitTest tests[] = {
-    cmocka_unit_test(test_header_has_the_documented_layout),
-    cmocka_unit_test(test_every_flipped_bit_is_detected),
-    cmocka_unit_test(test_every_truncation_is_detected),
-    cmocka_unit_test(test_lengths_above_the_limits_are_refused),
-    cmocka_unit_test(test_foreign_bytes_and_versions_have_their_own_error),
-};
-
-UNIT_TEST_MAIN(tests)

@@ -49,7 +49,7 @@ static void round_trip(uint32_t type, uint64_t seed)
     scratch_fini(&decoded_scratch);
 }
 
-static void test_random_messages_come_back(void **state)
+TEST(test_random_messages_come_back)
 {
     const char *given = getenv("CAIRN_SEED");
     uint64_t seed = given != NULL ? strtoull(given, NULL, 10) : (uint64_t)time(NULL);
@@ -62,7 +62,7 @@ static void test_random_messages_come_back(void **state)
 }
 
 /* The samples cover every type that the codecs know. */
-static void test_every_known_type_has_a_sample(void **state)
+TEST(test_every_known_type_has_a_sample)
 {
     size_t known = 0;
     for (uint32_t type = 0; type < 70000; type++) {
@@ -74,7 +74,7 @@ static void test_every_known_type_has_a_sample(void **state)
     assert_false(msg_has_payload(12345));
 }
 
-static void test_error_text_survives_odd_bytes_and_length(void **state)
+TEST(test_error_text_survives_odd_bytes_and_length)
 {
     char text[3000];
     memset(text, 'x', sizeof(text));
@@ -94,7 +94,7 @@ static void test_error_text_survives_odd_bytes_and_length(void **state)
     buf_fini(&buf);
 }
 
-static void test_encoding_reports_a_full_buffer(void **state)
+TEST(test_encoding_reports_a_full_buffer)
 {
     struct msg msg = {.type = MSG_ERROR, .u.error = {.code = CAIRN_E_IO, .text = "twelve bytes"}};
     struct buf buf;
@@ -106,7 +106,7 @@ static void test_encoding_reports_a_full_buffer(void **state)
 
 /* Fault loop: each allocation of encode and decode fails once; nothing leaks, nothing half-made
  * comes out. */
-static void test_lack_of_memory_is_an_error(void **state)
+TEST(test_lack_of_memory_is_an_error)
 {
     for (size_t k = 0; k < SAMPLE_TYPE_COUNT; k++) {
         bool clean = false;
@@ -141,7 +141,7 @@ static void test_lack_of_memory_is_an_error(void **state)
 }
 
 /* A page as a server has it: open checkpoints, which have no place in the order, and others. */
-static void test_a_repeated_page_of_a_list_is_refused(void **state)
+TEST(test_a_repeated_page_of_a_list_is_refused)
 {
     struct ckpt_info entries[] = {{.state = CKPT_OPEN, .seq = 9},
                                   {.state = CKPT_COMMITTED, .seq = 5},
@@ -162,14 +162,3 @@ static void test_a_repeated_page_of_a_list_is_refused(void **state)
     before = 7;
     assert_int_equal(msg_list_next(&page, &before, NULL), CAIRN_E_PROTOCOL);
 }
-
-static const struct CMUnitTest tests[] = {
-    cmocka_unit_test(test_random_messages_come_back),
-    cmocka_unit_test(test_every_known_type_has_a_sample),
-    cmocka_unit_test(test_error_text_survives_odd_bytes_and_length),
-    cmocka_unit_test(test_encoding_reports_a_full_buffer),
-    cmocka_unit_test(test_lack_of_memory_is_an_error),
-    cmocka_unit_test(test_a_repeated_page_of_a_list_is_refused),
-};
-
-UNIT_TEST_MAIN(tests)

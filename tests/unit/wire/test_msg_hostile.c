@@ -19,25 +19,19 @@ struct fixture {
     struct msg msg, ret;
 };
 
-static int setup(void **state)
+static void setup(struct fixture *f)
 {
-    struct fixture *f = calloc(1, sizeof(*f));
     scratch_init(&f->scratch, MIB(8));
     scratch_init(&f->decoded, MIB(64));
     buf_init(&f->buf, MIB(8));
     f->sample = (struct sample){.state = 42, .scratch = &f->scratch};
-    *state = f;
-    return 0;
 }
 
-static int teardown(void **state)
+static void teardown(struct fixture *f)
 {
-    struct fixture *f = *state;
     scratch_fini(&f->scratch);
     scratch_fini(&f->decoded);
     buf_fini(&f->buf);
-    free(f);
-    return 0;
 }
 
 static int decode(struct fixture *f, uint32_t type)
@@ -79,9 +73,10 @@ static void make_join(struct fixture *f)
     } while (f->msg.u.join.viewer);
 }
 
-static void test_session_fields_are_checked(void **state)
+#define FIXED_TEST(name) FIXTURE_TEST(name, setup, teardown, struct fixture, f)
+
+FIXED_TEST(test_session_fields_are_checked)
 {
-    struct fixture *f = *state;
     make(f, MSG_HELLO);
     f->msg.u.hello.version_max = f->msg.u.hello.version_min - 1;
     refused(f, CAIRN_E_PROTOCOL, "HELLO.version_m");
@@ -107,9 +102,8 @@ static void test_session_fields_are_checked(void **state)
     refused(f, CAIRN_E_PROTOCOL, "JOIN.run");
 }
 
-static void test_save_fields_are_checked(void **state)
+FIXED_TEST(test_save_fields_are_checked)
 {
-    struct fixture *f = *state;
     make(f, MSG_OPENED);
     f->msg.u.opened.state = 99;
     refused(f, CAIRN_E_PROTOCOL, "OPENED.state");
@@ -156,9 +150,8 @@ static void test_save_fields_are_checked(void **state)
     refused(f, CAIRN_E_TOO_LARGE, "OPEN.metadata");
 }
 
-static void test_restore_fields_are_checked(void **state)
+FIXED_TEST(test_restore_fields_are_checked)
 {
-    struct fixture *f = *state;
     make(f, MSG_STATUS_REPLY);
     f->msg.u.status_reply.info.health = 3;
     refused(f, CAIRN_E_PROTOCOL, "STATUS_REPLY.info.health");
@@ -193,9 +186,8 @@ static void test_restore_fields_are_checked(void **state)
     refused(f, CAIRN_E_PROTOCOL, "PLAN.wants.name");
 }
 
-static void test_payloads_must_fit_their_message(void **state)
+FIXED_TEST(test_payloads_must_fit_their_message)
 {
-    struct fixture *f = *state;
     struct envelope e[2] = {{.offset = 0, .stored_bytes = 100},
                             {.offset = 100, .stored_bytes = 50}};
     f->msg = (struct msg){.type = MSG_DATA, .u.data = {.envelope_count = 2, .envelopes = e}};
@@ -221,9 +213,8 @@ static void test_payloads_must_fit_their_message(void **state)
 }
 
 /* A token of 15 bytes, a text with a NUL: what our own encoder cannot say. */
-static void test_hand_made_fields_are_checked(void **state)
+FIXED_TEST(test_hand_made_fields_are_checked)
 {
-    struct fixture *f = *state;
     static const uint8_t short_token[] = {10, 6, 10, 1, 'p', 18, 1, 'r', 26, 2, 1, 2, 40, 1};
     buf_reset(&f->buf);
     buf_put(&f->buf, sizeof(short_token), short_token);
@@ -242,9 +233,8 @@ static void test_hand_made_fields_are_checked(void **state)
 }
 
 /* What a newer peer adds is passed over. */
-static void test_unknown_fields_are_ignored(void **state)
+FIXED_TEST(test_unknown_fields_are_ignored)
 {
-    struct fixture *f = *state;
     static const uint8_t extra[] = {0xc0, 0x3e, 5,   0xca, 0x3e,
                                     3,    'n',  'e', 'w'}; /* 1000: varint, 1001: bytes */
     for (size_t i = 0; i < SAMPLE_TYPE_COUNT; i++) {
@@ -263,9 +253,8 @@ static void repeat(struct fixture *f, size_t times, size_t bytes, const uint8_t 
     }
 }
 
-static void test_bombs_are_refused_by_the_budget(void **state)
+FIXED_TEST(test_bombs_are_refused_by_the_budget)
 {
-    struct fixture *f = *state;
     static const uint8_t unknown[] = {0x78, 0}, empty_want[] = {18, 0}, sequence[] = {8, 1},
                          entry[] = {10, 0};
     repeat(f, 500000, sizeof(unknown), unknown);
@@ -297,9 +286,8 @@ static void test_bombs_are_refused_by_the_budget(void **state)
 }
 
 /* The budget leaves room for the largest messages that are meant. */
-static void test_large_honest_messages_pass(void **state)
+FIXED_TEST(test_large_honest_messages_pass)
 {
-    struct fixture *f = *state;
     static struct plan_want wants[8000];
     for (size_t i = 0; i < ARRAY_LEN(wants); i++) {
         wants[i] = (struct plan_want){.name = "transformer.h.10.attn.c_attn.weight",
@@ -331,9 +319,8 @@ static void test_large_honest_messages_pass(void **state)
     assert_int_equal(decode(f, MSG_RUNS_REPLY), 0);
 }
 
-static void test_truncated_messages_never_crash(void **state)
+FIXED_TEST(test_truncated_messages_never_crash)
 {
-    struct fixture *f = *state;
     for (size_t i = 0; i < SAMPLE_TYPE_COUNT; i++) {
         make(f, SAMPLE_TYPES[i]);
         encode(f);
@@ -350,9 +337,8 @@ static void test_truncated_messages_never_crash(void **state)
 }
 
 /* Whatever still decodes can be encoded and decoded again. */
-static void test_mutated_messages_end_in_an_error_or_a_valid_message(void **state)
+FIXED_TEST(test_mutated_messages_end_in_an_error_or_a_valid_message)
 {
-    struct fixture *f = *state;
     const char *given = getenv("CAIRN_SEED");
     f->sample.state = given != NULL ? strtoull(given, NULL, 10) : (uint64_t)time(NULL);
     printf("CAIRN_SEED=%llu\n", (unsigned long long)f->sample.state);
@@ -381,19 +367,3 @@ static void test_mutated_messages_end_in_an_error_or_a_valid_message(void **stat
     assert_true(accepted > 100);
     assert_true(refused_count > 100);
 }
-
-static const struct CMUnitTest tests[] = {
-    cmocka_unit_test_setup_teardown(test_session_fields_are_checked, setup, teardown),
-    cmocka_unit_test_setup_teardown(test_save_fields_are_checked, setup, teardown),
-    cmocka_unit_test_setup_teardown(test_restore_fields_are_checked, setup, teardown),
-    cmocka_unit_test_setup_teardown(test_payloads_must_fit_their_message, setup, teardown),
-    cmocka_unit_test_setup_teardown(test_hand_made_fields_are_checked, setup, teardown),
-    cmocka_unit_test_setup_teardown(test_unknown_fields_are_ignored, setup, teardown),
-    cmocka_unit_test_setup_teardown(test_bombs_are_refused_by_the_budget, setup, teardown),
-    cmocka_unit_test_setup_teardown(test_large_honest_messages_pass, setup, teardown),
-    cmocka_unit_test_setup_teardown(test_truncated_messages_never_crash, setup, teardown),
-    cmocka_unit_test_setup_teardown(test_mutated_messages_end_in_an_error_or_a_valid_message, setup,
-                                    teardown),
-};
-
-UNIT_TEST_MAIN(tests)

@@ -6,7 +6,7 @@
 
 #include "support/unit_test.h"
 
-static void test_the_newest_common_version_is_chosen(void **state)
+TEST(test_the_newest_common_version_is_chosen)
 {
     struct msg_hello hello = {.version_min = 1, .version_max = 9, .features = UINT64_MAX};
     uint32_t version = 0;
@@ -16,7 +16,7 @@ static void test_the_newest_common_version_is_chosen(void **state)
     assert_int_equal(features, WIRE_FEATURES_KNOWN);
 }
 
-static void test_no_common_version_names_the_old_end(void **state)
+TEST(test_no_common_version_names_the_old_end)
 {
     struct msg_hello hello = {.version_min = WIRE_VERSION_MAX + 1,
                               .version_max = WIRE_VERSION_MAX + 3};
@@ -32,7 +32,7 @@ static void test_no_common_version_names_the_old_end(void **state)
     assert_non_null(strstr(diag.text, "upgrade the client"));
 }
 
-static void test_a_welcome_outside_the_offer_is_refused(void **state)
+TEST(test_a_welcome_outside_the_offer_is_refused)
 {
     struct msg_hello hello = {.version_min = 2, .version_max = 3, .features = 6};
     struct msg_welcome welcome = {.version = 3, .features = 4};
@@ -42,11 +42,3 @@ static void test_a_welcome_outside_the_offer_is_refused(void **state)
     welcome = (struct msg_welcome){.version = 2, .features = 1};
     assert_int_equal(wire_check_welcome(&hello, &welcome, NULL), CAIRN_E_PROTOCOL);
 }
-
-static const struct CMUnitTest tests[] = {
-    cmocka_unit_test(test_the_newest_common_version_is_chosen),
-    cmocka_unit_test(test_no_common_version_names_the_old_end),
-    cmocka_unit_test(test_a_welcome_outside_the_offer_is_refused),
-};
-
-UNIT_TEST_MAIN(tests)

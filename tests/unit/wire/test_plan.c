@@ -8,7 +8,7 @@
 #include "sample.h"
 #include "support/unit_test.h"
 
-static void test_records_come_back(void **state)
+TEST(test_records_come_back)
 {
     struct sample sample = {.state = 11};
     for (unsigned i = 0; i < 2000; i++) {
@@ -33,7 +33,7 @@ static void test_records_come_back(void **state)
     }
 }
 
-static void test_every_flipped_bit_is_detected(void **state)
+TEST(test_every_flipped_bit_is_detected)
 {
     struct sample sample = {.state = 12};
     struct plan_read read, ret;
@@ -48,7 +48,7 @@ static void test_every_flipped_bit_is_detected(void **state)
 }
 
 /* With a good crc over bad contents: what a hostile server could send. */
-static void test_bad_contents_are_refused(void **state)
+TEST(test_bad_contents_are_refused)
 {
     static const struct {
         size_t at;
@@ -68,11 +68,3 @@ static void test_bad_contents_are_refused(void **state)
         }
     }
 }
-
-static const struct CMUnitTest tests[] = {
-    cmocka_unit_test(test_records_come_back),
-    cmocka_unit_test(test_every_flipped_bit_is_detected),
-    cmocka_unit_test(test_bad_contents_are_refused),
-};
-
-UNIT_TEST_MAIN(tests)

@@ -75,7 +75,7 @@ static uint32_t type_of(const char *stem)
     return 0;
 }
 
-static void test_golden_frames_hold_both_ways(void **state)
+TEST(test_golden_frames_hold_both_ways)
 {
     DIR *folder = opendir(CAIRN_GOLDEN);
     assert_non_null(folder);
@@ -94,16 +94,9 @@ static void test_golden_frames_hold_both_ways(void **state)
     assert_true(frames > SAMPLE_TYPE_COUNT);
 }
 
-static void test_every_message_has_a_golden_frame(void **state)
+TEST(test_every_message_has_a_golden_frame)
 {
     for (size_t i = 0; i < SAMPLE_TYPE_COUNT; i++) {
         check_frame(SAMPLE_TYPES[i], msg_name(SAMPLE_TYPES[i]));
     }
 }
-
-static const struct CMUnitTest tests[] = {
-    cmocka_unit_test(test_golden_frames_hold_both_ways),
-    cmocka_unit_test(test_every_message_has_a_golden_frame),
-};
-
-UNIT_TEST_MAIN(tests)

@@ -173,10 +173,8 @@ static void json_figure(struct json *json, const struct benching *benching, cons
 static void print_figure(const struct benching *benching, const char *name, size_t offset)
 {
     double seconds = median(benching, offset);
-    char rate[32];
-    format_bytes((uint64_t)((double)(benching->tensor_bytes * TENSORS) / seconds), sizeof(rate),
-                 rate);
-    printf("%-28s %8.3f s   %s/s\n", name, seconds, rate);
+    double rate = (double)(benching->tensor_bytes * TENSORS) / seconds;
+    printf("%-28s %8.3f s   %s/s\n", name, seconds, bytes_text((uint64_t)rate).at);
 }
 
 static int show(const struct benching *benching)
@@ -184,9 +182,8 @@ static int show(const struct benching *benching)
     const struct bench_options *own = benching->own;
     uint64_t bytes = benching->tensor_bytes * TENSORS;
     if (!benching->cli->json) {
-        char size[32];
-        format_bytes(bytes, sizeof(size), size);
-        printf("%s of random bytes, %" PRIu64 " rounds, one rank, medians\n", size, own->rounds);
+        printf("%s of random bytes, %" PRIu64 " rounds, one rank, medians\n", bytes_text(bytes).at,
+               own->rounds);
         if (!own->dry_run) {
             print_figure(benching, "save: training is blocked for",
                          offsetof(struct round, blocked_s));

@@ -113,12 +113,10 @@ static void row(struct differing *differing, const struct difference *difference
 {
     const struct index_entry *entry = difference->a ? difference->a : difference->b;
     const struct compare_result *result = &difference->result;
-    char changed[48] = "", size[32], share[32] = "", norms[160] = "";
-    format_bytes(entry->plain_bytes, sizeof(size), size);
+    char changed[64] = "", share[32] = "", norms[160] = "";
     if (difference->change == CHANGE_BYTES) {
-        char bytes[32];
-        format_bytes(result->changed_bytes, sizeof(bytes), bytes);
-        snprintf(changed, sizeof(changed), "%s%s", result->exact ? "" : "<= ", bytes);
+        snprintf(changed, sizeof(changed), "%s%s",
+                 result->exact ? "" : "<= ", bytes_text(result->changed_bytes).at);
         snprintf(share, sizeof(share), "%.3g %%",
                  100.0 * (double)result->changed_bytes / (double)entry->plain_bytes);
     }
@@ -136,7 +134,8 @@ static void row(struct differing *differing, const struct difference *difference
     }
     table_row(differing->table,
               (const char *const[]){change_names[difference->change], entry->name,
-                                    entry->coordinate, size, changed, share, norms});
+                                    entry->coordinate, bytes_text(entry->plain_bytes).at, changed,
+                                    share, norms});
 }
 
 static void take(struct differing *differing, const struct difference *difference)
@@ -219,7 +218,7 @@ static int walk(struct differing *differing, struct diag *diag)
 static int finish(struct differing *differing)
 {
     struct json *json = &differing->json;
-    char bytes[32], read[32];
+    struct text read;
     int status = 0;
     json_close(json, ']');
     json_u64(json, "changed", differing->changed);
@@ -234,11 +233,10 @@ static int finish(struct differing *differing)
         if (differing->changed > 0 || (differing->own->all && differing->equal > 0)) {
             table_print(differing->table, stdout);
         }
-        format_bytes(differing->changed_bytes, sizeof(bytes), bytes);
-        format_bytes(differing->read_bytes, sizeof(read), read);
+        read = bytes_text(differing->read_bytes);
         printf("%" PRIu64 " differ, %" PRIu64 " are equal; %s%s changed; read %s\n",
-               differing->changed, differing->equal, differing->exact ? "" : "at most ", bytes,
-               read);
+               differing->changed, differing->equal, differing->exact ? "" : "at most ",
+               bytes_text(differing->changed_bytes).at, read.at);
         status = out_flush();
     }
     return status != 0 ? status : differing->changed > 0 ? EXIT_DIFFERENT : 0;
@@ -279,11 +277,9 @@ static int run(struct cli *cli, void *values, struct diag *diag)
     json_init(&differing.json);
     differing.table = table_new(ARRAY_LEN(titles), titles);
     if (status == 0) {
-        char name[RUN_NAME_TEXT_MAX];
-        run_name_format(&cli->run, name);
         json_open(&differing.json, NULL, '{');
         json_u64(&differing.json, "schema_version", JSON_SCHEMA_VERSION);
-        json_str(&differing.json, "run", name);
+        json_str(&differing.json, "run", run_name_text(&cli->run).at);
         json_info(&differing.json, "a", &differing.sides[0].info);
         json_info(&differing.json, "b", &differing.sides[1].info);
         json_open(&differing.json, "entries", '[');

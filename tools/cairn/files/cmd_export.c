@@ -11,7 +11,6 @@
 #include "base/digits.h"
 #include "base/glob.h"
 
-#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -100,13 +99,11 @@ static int write_files(struct export *export, const struct export_command_option
 
 static int show(const struct export *export, const struct export_command_options *own)
 {
-    char id[48], bytes[32];
-    format_ckpt(export->documents->info.id, sizeof(id), id);
-    format_bytes(export->bytes, sizeof(bytes), bytes);
     if (!export->cli->json) {
         printf("%s %s: %zu tensor%s, %s, %s %s (%s)\n", own->dry_run ? "would export" : "exported",
-               id, export->count, plural(export->count), bytes,
-               own->dry_run ? "would go to" : "are in", own->to, own->format);
+               ckpt_id_text(export->documents->info.id).at, export->count, plural(export->count),
+               bytes_text(export->bytes).at, own->dry_run ? "would go to" : "are in", own->to,
+               own->format);
         if (export->left_out > 0) {
             fprintf(stderr,
                     "cairn: %zu items were left out: tensors that belong to one rank (see "
@@ -131,7 +128,7 @@ static int export_documents(struct cli *cli, const struct export_command_options
                             struct documents *documents, struct diag *diag)
 {
     struct export export = {.cli = cli, .documents = documents, .shard_bytes = own->shard_bytes};
-    format_ckpt(documents->info.id, sizeof(export.id), export.id);
+    export.id = ckpt_id_text(documents->info.id);
     scratch_init(&export.scratch, (size_t)1 << 30);
     int status = choose(own, documents, &export, diag);
     if (status == 0 && !own->dry_run) {

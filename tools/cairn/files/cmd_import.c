@@ -230,12 +230,10 @@ static int save_bundle(struct importing *importing, struct diag *diag)
 static int show(const struct importing *importing)
 {
     const struct import_options *own = importing->own;
-    char bytes[32];
-    format_bytes(importing->bytes, sizeof(bytes), bytes);
     if (!importing->cli->json) {
         printf("%s %zu tensor%s, %s, from %s (%s)", own->dry_run ? "would import" : "imported",
-               importing->bundle.tensor_count, plural(importing->bundle.tensor_count), bytes,
-               own->path, importing->format);
+               importing->bundle.tensor_count, plural(importing->bundle.tensor_count),
+               bytes_text(importing->bytes).at, own->path, importing->format);
         if (!own->dry_run) {
             printf(" as %" PRIu64 "@%" PRIu64, importing->result.step, importing->result.term);
         }

@@ -56,7 +56,7 @@ struct restoring {
     struct sink *sinks;
     char (*files)[FILE_NAME_MAX]; /* of each sink */
     size_t count;
-    char id[48];
+    struct text id;
 };
 
 /* --- files --- */
@@ -142,7 +142,7 @@ static int write_group(struct restoring *restoring, const char *coordinate, stru
     struct sink *sinks = calloc(restoring->count + 1, sizeof(*sinks));
     struct safetensor *tensors = calloc(restoring->count + 1, sizeof(*tensors));
     const struct manifest *manifest = &restoring->documents->of.manifest;
-    struct safetensors group = {.checkpoint = restoring->id,
+    struct safetensors group = {.checkpoint = restoring->id.at,
                                 .metadata_bytes = manifest->metadata_bytes,
                                 .metadata = manifest->metadata,
                                 .tensors = tensors};
@@ -275,7 +275,7 @@ static int restore_documents(struct cli *cli, const struct restore_options *own,
 {
     struct restoring restoring = {
         .cli = cli, .own = own, .documents = documents, .count = documents->of.index_count};
-    format_ckpt(documents->info.id, sizeof(restoring.id), restoring.id);
+    restoring.id = ckpt_id_text(documents->info.id);
     restoring.sinks = calloc(restoring.count + 1, sizeof(*restoring.sinks));
     restoring.files = calloc(restoring.count + 1, sizeof(*restoring.files));
     int status = restoring.sinks && restoring.files
@@ -378,11 +378,9 @@ static int fall_back(struct cli *cli, struct falling *falling, int status, struc
         return status;
     }
     while (is_damage(status)) {
-        char id[48];
         const struct ckpt_info *older = next_older(list.items, list.count, io->id);
-        format_ckpt(io->id, sizeof(id), id);
         struct shown room;
-        fprintf(stderr, "cairn: checkpoint %s cannot be restored: %s\n", id,
+        fprintf(stderr, "cairn: checkpoint %s cannot be restored: %s\n", ckpt_id_text(io->id).at,
                 shown(&room, diag_text(&why, status)));
         if (!older) {
             diag_clear(diag);
@@ -399,10 +397,8 @@ static int fall_back(struct cli *cli, struct falling *falling, int status, struc
 
 static int finish(struct cli *cli, const char *to, const struct ckpt_info *info, bool fell_back)
 {
-    char id[48];
-    format_ckpt(info->id, sizeof(id), id);
     if (!cli->json) {
-        printf("restored %s to %s%s\n", id, to,
+        printf("restored %s to %s%s\n", ckpt_id_text(info->id).at, to,
                fell_back ? " (FELL BACK: newer checkpoints are damaged or lost)" : "");
         int flushed = out_flush();
         return flushed != 0 ? flushed : fell_back ? EXIT_FELL_BACK : 0;
@@ -419,10 +415,9 @@ static int finish(struct cli *cli, const char *to, const struct ckpt_info *info,
 /* Adds the checkpoint's name to an error of damage, whose text may name the tensor alone. */
 static void name_damaged(const struct ckpt_info *info, struct diag *diag)
 {
-    char id[48];
-    format_ckpt(info->id, sizeof(id), id);
-    if (!strstr(diag->text, id)) {
-        diag_add(diag, "checkpoint %s", id);
+    struct text id = ckpt_id_text(info->id);
+    if (!strstr(diag->text, id.at)) {
+        diag_add(diag, "checkpoint %s", id.at);
     }
 }
 

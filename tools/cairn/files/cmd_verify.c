@@ -185,10 +185,7 @@ static int repair_and_verify(struct cli *cli, struct totals *totals, const struc
                              size_t before, struct diag *diag)
 {
     if (!cli->json) {
-        char name[RUN_NAME_TEXT_MAX], id[48];
-        run_name_format(&cli->run, name);
-        format_ckpt(info->id, sizeof(id), id);
-        printf("%s %s: repairing\n", name, id);
+        printf("%s %s: repairing\n", run_name_text(&cli->run).at, ckpt_id_text(info->id).at);
     }
     show_findings(cli, totals, before, "found");
     totals->result.finding_count = before;
@@ -201,13 +198,12 @@ static int verify_one(struct cli *cli, struct totals *totals, const struct ckpt_
                       struct diag *diag)
 {
     size_t before = totals->result.finding_count, unread_before = totals->result.unread;
-    char name[RUN_NAME_TEXT_MAX], id[48];
+    char name[RUN_NAME_TEXT_MAX];
     int status = verify_checkpoint(cli, info, &totals->options, &totals->result, diag);
     if (status != 0) {
         return status;
     }
     run_name_format(&cli->run, name);
-    format_ckpt(info->id, sizeof(id), id);
     json_open(&totals->json, NULL, '{');
     json_str(&totals->json, "run", name);
     json_u64(&totals->json, "step", info->id.step);
@@ -227,7 +223,7 @@ static int verify_one(struct cli *cli, struct totals *totals, const struct ckpt_
     bool good = !judged.damaged && !judged.unread;
     json_bool(&totals->json, "good", good);
     if (!cli->json) {
-        printf("%s %s: %s\n", name, id,
+        printf("%s %s: %s\n", name, ckpt_id_text(info->id).at,
                good             ? "good"
                : judged.damaged ? "DAMAGED"
                                 : "NOT READ WHOLE");
@@ -519,8 +515,7 @@ static void say_remedies(const struct cli *cli, const struct totals *totals)
 
 static int finish(struct cli *cli, struct totals *totals)
 {
-    char bytes[32];
-    format_bytes(totals->result.bytes, sizeof(bytes), bytes);
+    struct text bytes = bytes_text(totals->result.bytes);
     json_close(&totals->json, ']');
     json_u64(&totals->json, "checkpoints", totals->checkpoints);
     json_u64(&totals->json, "damaged", totals->damaged);
@@ -540,8 +535,9 @@ static int finish(struct cli *cli, struct totals *totals)
     if (totals->records > 0) {
         printf("%" PRIu64 " record%s damaged; ", totals->records, plural(totals->records));
     }
-    printf("read %s in %" PRIu64 " chunk%s of %" PRIu64 " object%s\n", bytes, totals->result.chunks,
-           plural(totals->result.chunks), totals->result.objects, plural(totals->result.objects));
+    printf("read %s in %" PRIu64 " chunk%s of %" PRIu64 " object%s\n", bytes.at,
+           totals->result.chunks, plural(totals->result.chunks), totals->result.objects,
+           plural(totals->result.objects));
     if (totals->is_unread) {
         printf("the files of the records were not read: the server does that in a scrub (`cairn "
                "scrub --wait`)\n");

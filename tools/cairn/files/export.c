@@ -58,7 +58,7 @@ static int fill_shard(struct export *export, const struct shard *shard, int fd,
                       struct safetensor *tensors, struct diag *diag)
 {
     const struct manifest *manifest = &export->documents->of.manifest;
-    struct safetensors file = {.checkpoint = export->id,
+    struct safetensors file = {.checkpoint = export->id.at,
                                .metadata_bytes = manifest->metadata_bytes,
                                .metadata = manifest->metadata,
                                .count = shard->count,

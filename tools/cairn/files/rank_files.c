@@ -177,15 +177,14 @@ static int fill(struct rank_file *file, int fd, const char *name, struct diag *d
 {
     struct safetensor *tensors = scratch_array(&file->scratch, file->count + 1, sizeof(*tensors));
     struct sink *sinks = scratch_array(&file->scratch, file->count + 1, sizeof(*sinks));
-    char id[48];
     const struct manifest *manifest = &file->documents->of.manifest;
-    struct safetensors layout = {.checkpoint = id,
+    struct text id = ckpt_id_text(file->documents->info.id);
+    struct safetensors layout = {.checkpoint = id.at,
                                  .metadata_bytes = manifest->metadata_bytes,
                                  .metadata = manifest->metadata,
                                  .count = file->count,
                                  .tensors = tensors};
     struct buf header;
-    format_ckpt(file->documents->info.id, sizeof(id), id);
     buf_init(&header, MIB(128));
     for (size_t i = 0; tensors && i < file->count; i++) {
         tensors[i] = (struct safetensor){.entry = &file->held[i].entry};

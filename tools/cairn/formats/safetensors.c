@@ -7,7 +7,6 @@
 #include "formats/metadata.h"
 #include "json.h"
 
-#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

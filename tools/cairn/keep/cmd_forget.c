@@ -179,19 +179,19 @@ static void show_table(const struct job *job, const char *name, const struct msg
     const char *done = job->own->dry_run ? "would forget" : "forgotten";
     for (uint32_t i = 0; table != NULL && i < marked->record_count; i++) {
         const struct msg_mark_record *record = &marked->records[i];
-        char id[48], time[40], reasons[REASONS_BYTES];
-        format_ckpt(record->id, sizeof(id), id);
-        format_time(record->wall_ns, sizeof(time), time);
+        char reasons[REASONS_BYTES];
+        struct text id = ckpt_id_text(record->id);
+        struct text time = time_text(record->wall_ns);
         retention_reasons_text((enum mark_outcome)record->outcome, record->reasons, sizeof(reasons),
                                reasons);
         const char *action = mark_action(record, done);
-        table_row(table,
-                  (const char *const[]){
-                      !by_name(job) && strcmp(action, "refused") == 0 ? "keep" : action, id, time,
-                      record->outcome != MARK_DONE ? reasons
-                      : by_name(job)               ? "asked for"
-                      : marked->removed            ? "the run is removed"
-                                                   : reasons});
+        table_row(table, (const char *const[]){
+                             !by_name(job) && strcmp(action, "refused") == 0 ? "keep" : action,
+                             id.at, time.at,
+                             record->outcome != MARK_DONE ? reasons
+                             : by_name(job)               ? "asked for"
+                             : marked->removed            ? "the run is removed"
+                                                          : reasons});
     }
     if (job->mark.by_policy) {
         struct shown pattern, policy;
@@ -218,17 +218,17 @@ static void show_table(const struct job *job, const char *name, const struct msg
 /* What is forgotten still takes its room: how much, until when, and what frees it now. */
 static void show_waiting(const struct job *job, const char *name, const struct msg_marked *marked)
 {
-    char waiting[32], until[160];
+    char until[160];
     bool one = marked->forgotten == 1;
     bool now = job->own->now && !marked->removed;
     if (marked->forgotten == 0 || (now && !job->own->dry_run)) {
         return; /* with --now the report of garbage collection says it */
     }
-    format_bytes(marked->forgotten_bytes, sizeof(waiting), waiting);
+    struct text waiting = bytes_text(marked->forgotten_bytes);
     if (now) { /* the dry run of garbage collection finds nothing newly forgotten */
         printf("%s: %s of %" PRIu64 " forgotten checkpoint%s, with those above, would be reclaimed "
                "at once and be gone for good, unless an open save or a restore uses %s\n",
-               name, waiting, marked->forgotten, plural(marked->forgotten), one ? "it" : "them");
+               name, waiting.at, marked->forgotten, plural(marked->forgotten), one ? "it" : "them");
         return;
     }
     maintenance_waits_text(marked->first_wall_ns, marked->last_wall_ns, sizeof(until), until);
@@ -240,7 +240,7 @@ static void show_waiting(const struct job *job, const char *name, const struct m
     printf("%s: %s of %" PRIu64 " forgotten checkpoint%s %s to be reclaimed, %s; until then `cairn "
            "undelete %s` lists %s and with a checkpoint brings it back, and `cairn gc --now %s` "
            "frees %s now, for good\n",
-           name, waiting, marked->forgotten, plural(marked->forgotten),
+           name, waiting.at, marked->forgotten, plural(marked->forgotten),
            job->own->dry_run ? "would wait"
            : one             ? "waits"
                              : "wait",

@@ -42,8 +42,7 @@ static void row_text(const struct msg_policy_row *row, char ret[DIAG_TEXT_MAX])
 
 static void json_row(struct json *json, const struct msg_policy_row *row, bool holds)
 {
-    char time[40];
-    format_time(row->wall_ns, sizeof(time), time);
+    struct text time = time_text(row->wall_ns);
     json_open(json, NULL, '{');
     json_str(json, "pattern", row->pattern[0] != '\0' ? row->pattern : NULL);
     json_str(json, "from", policy_source_name(row->source));
@@ -56,7 +55,7 @@ static void json_row(struct json *json, const struct msg_policy_row *row, bool h
         json_close(json, '}');
     }
     json_close(json, ']');
-    json_str(json, "set_at", row->wall_ns != 0 ? time : NULL);
+    json_str(json, "set_at", row->wall_ns != 0 ? time.at : NULL);
     json_str(json, "actor", row->actor[0] != '\0' ? row->actor : NULL);
     json_bool(json, "holds", holds);
     json_str(json, "error", row->code != 0 ? row->text : NULL);
@@ -94,14 +93,13 @@ static void show_table(const struct msg_policy_reply *reply)
     struct table *table = table_new(ARRAY_LEN(titles), titles);
     for (uint32_t i = 0; table != NULL && i < reply->count; i++) {
         const struct msg_policy_row *row = &reply->rows[i];
-        char text[DIAG_TEXT_MAX], time[40];
+        char text[DIAG_TEXT_MAX];
         row_text(row, text);
-        format_time(row->wall_ns, sizeof(time), time);
         table_row(table, (const char *const[]){row->pattern[0] != '\0' ? row->pattern
                                                : row->code != 0        ? "?"
                                                                        : "(all other runs)",
                                                policy_source_name(row->source), text,
-                                               row->wall_ns != 0 ? time : "-",
+                                               row->wall_ns != 0 ? time_text(row->wall_ns).at : "-",
                                                row->actor[0] != '\0' ? row->actor : "-"});
     }
     if (table != NULL && reply->count > 0) {
@@ -115,7 +113,7 @@ static void show_table(const struct msg_policy_reply *reply)
 /* Says which policy holds for a run. */
 static void show_run(const char *run, const struct msg_policy_reply *reply)
 {
-    char text[DIAG_TEXT_MAX], time[40];
+    char text[DIAG_TEXT_MAX];
     struct shown pattern, policy, actor;
     if (reply->chosen == 0) {
         printf("%s: no policy holds; everything is kept\n", run);
@@ -127,12 +125,12 @@ static void show_run(const char *run, const struct msg_policy_reply *reply)
         printf("%s: the stored policies %s\n", run, shown(&policy, text));
         return;
     }
-    format_time(row->wall_ns, sizeof(time), time);
+    struct text time = time_text(row->wall_ns);
     printf("%s: the %s policy %s holds: %s\n", run, policy_source_name(row->source),
            row->pattern[0] != '\0' ? shown(&pattern, row->pattern) : "for all other runs",
            shown(&policy, text));
     if (row->source == POLICY_STORED && row->code == 0) {
-        printf("set %s by %s\n", time, shown(&actor, row->actor));
+        printf("set %s by %s\n", time.at, shown(&actor, row->actor));
     }
 }
 

@@ -8,7 +8,6 @@
 #include "base/digits.h"
 #include "system/maintenance.h"
 
-#include <inttypes.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -44,12 +43,12 @@ static int ask(struct cli *cli, const struct rm_options *own, bool dry_run,
 /* Has the name of the run typed. Returns INVALID for any other text. */
 static int confirm(const char *name, const struct msg_marked *marked, struct diag *diag)
 {
-    char bytes[32], line[RUN_NAME_TEXT_MAX + 2] = "";
-    format_bytes(marked->bytes, sizeof(bytes), bytes);
+    char line[RUN_NAME_TEXT_MAX + 2] = "";
     fprintf(stderr,
             "This removes %s: %u checkpoint%s, %s. `cairn undelete %s --all` brings it back until "
             "it is reclaimed.\nType the name of the run to remove it: ",
-            name, marked->done_count, plural(marked->done_count), bytes, name);
+            name, marked->done_count, plural(marked->done_count), bytes_text(marked->bytes).at,
+            name);
     bool typed = fgets(line, sizeof(line), stdin) != NULL;
     line[strcspn(line, "\n")] = '\0';
     return typed && strcmp(line, name) == 0
@@ -75,8 +74,7 @@ static int show_json(const struct rm_options *own, const char *name,
 
 static int show(const struct rm_options *own, const char *name, const struct msg_marked *marked)
 {
-    char bytes[32], until[160];
-    format_bytes(marked->bytes, sizeof(bytes), bytes);
+    char until[160];
     if (marked->why[0] != '\0') { /* nothing is left to be removed */
         struct shown room;
         printf("%s: %s\n", name, shown(&room, marked->why));
@@ -84,7 +82,7 @@ static int show(const struct rm_options *own, const char *name, const struct msg
     }
     printf("%s: %s, with %u checkpoint%s of %s\n", name,
            own->dry_run ? "would be removed" : "removed", marked->done_count,
-           plural(marked->done_count), bytes);
+           plural(marked->done_count), bytes_text(marked->bytes).at);
     if (!own->dry_run && marked->forgotten > 0) {
         maintenance_waits_text(marked->first_wall_ns, marked->last_wall_ns, sizeof(until), until);
         printf("%s: its space waits to be reclaimed, %s; until then `cairn undelete %s --all` "

@@ -7,7 +7,6 @@
 #include "base/check.h"
 #include "core/retention.h"
 
-#include <inttypes.h>
 #include <pwd.h>
 #include <string.h>
 #include <unistd.h>
@@ -106,13 +105,12 @@ void mark_json(struct json *json, const struct msg_marked *marked, const char *d
     json_open(json, "checkpoints", '[');
     for (uint32_t i = 0; i < marked->record_count; i++) {
         const struct msg_mark_record *record = &marked->records[i];
-        char reasons[REASONS_BYTES], time[40];
+        char reasons[REASONS_BYTES];
         reasons_of(record, reasons);
-        format_time(record->wall_ns, sizeof(time), time);
         json_open(json, NULL, '{');
         json_u64(json, "step", record->id.step);
         json_u64(json, "term", record->id.term);
-        json_str(json, "committed_at", record->wall_ns != 0 ? time : NULL);
+        json_str(json, "committed_at", record->wall_ns != 0 ? time_text(record->wall_ns).at : NULL);
         json_str(json, "action", mark_action(record, done));
         json_str(json, "reasons", why && record->outcome == MARK_DONE ? why : reasons);
         json_close(json, '}');
@@ -122,21 +120,18 @@ void mark_json(struct json *json, const struct msg_marked *marked, const char *d
 
 void mark_until_json(struct json *json, const char *name, int64_t wall_ns)
 {
-    char time[40];
-    format_time(wall_ns, sizeof(time), time);
-    json_str(json, name, wall_ns != 0 ? time : NULL);
+    json_str(json, name, wall_ns != 0 ? time_text(wall_ns).at : NULL);
 }
 
 int mark_refusals(const struct run_name *run, const struct msg_marked *marked)
 {
-    char name[RUN_NAME_TEXT_MAX], id[48];
+    char name[RUN_NAME_TEXT_MAX];
     run_name_format(run, name);
     for (uint32_t i = 0; i < marked->record_count; i++) {
         const struct msg_mark_record *record = &marked->records[i];
         if (record->outcome != MARK_DONE && record->outcome != MARK_ALREADY &&
             record->outcome != MARK_KEPT) {
-            format_ckpt(record->id, sizeof(id), id);
-            fprintf(stderr, "cairn: %s %s %s\n", name, id,
+            fprintf(stderr, "cairn: %s %s %s\n", name, ckpt_id_text(record->id).at,
                     mark_outcome_text((enum mark_outcome)record->outcome));
         }
     }
@@ -157,11 +152,9 @@ static int show(const struct cli *cli, const struct mark_words *words,
         return json_end(&json);
     }
     for (uint32_t i = 0; i < marked->record_count && !cli->quiet; i++) {
-        char id[48], time[40];
-        format_ckpt(marked->records[i].id, sizeof(id), id);
-        format_time(marked->records[i].wall_ns, sizeof(time), time);
         if (marked->records[i].outcome <= MARK_ALREADY) {
-            printf("%s %s (%s): %s\n", name, id, time,
+            printf("%s %s (%s): %s\n", name, ckpt_id_text(marked->records[i].id).at,
+                   time_text(marked->records[i].wall_ns).at,
                    mark_action(&marked->records[i], words->said ? words->said : words->done));
         }
     }

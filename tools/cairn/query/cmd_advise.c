@@ -7,7 +7,6 @@
 
 #include "base/interval.h"
 
-#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 

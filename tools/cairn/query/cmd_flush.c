@@ -54,14 +54,12 @@ static int look(struct cli *cli, void *user, struct diag *diag)
         for (uint32_t i = 0; i < list->count; i++) {
             const struct ckpt_info *info = &list->entries[i];
             if (info->state == CKPT_OPEN) {
-                char id[48];
-                format_ckpt(info->id, sizeof(id), id);
                 note(flushing, info->id);
                 int n =
                     snprintf(flushing->open + at, sizeof(flushing->open) - at,
-                             "; %s is open: %u of %u ranks have sealed%s%s", id, info->sealed_count,
-                             info->world_size, info->text && info->text[0] ? ", " : "",
-                             info->text ? info->text : "");
+                             "; %s is open: %u of %u ranks have sealed%s%s",
+                             ckpt_id_text(info->id).at, info->sealed_count, info->world_size,
+                             info->text && info->text[0] ? ", " : "", info->text ? info->text : "");
                 at = min_u64(at + (size_t)(n > 0 ? n : 0), sizeof(flushing->open) - 1);
                 status = 0;
             }
@@ -85,14 +83,12 @@ static int count_ended(struct cli *cli, const struct flushing *flushing, struct 
         status = source_call(cli->connection, &request, diag);
         if (status == 0) {
             const struct ckpt_info *info = &request.call.reply.u.status_reply.info;
-            char id[48];
-            format_ckpt(info->id, sizeof(id), id);
             io->committed += info->state == CKPT_COMMITTED;
             io->aborted += info->state != CKPT_COMMITTED;
             json_info(json, NULL, info);
             if (!cli->json && !cli->quiet) {
                 struct shown room;
-                printf("%s: %s%s%s\n", id, state_name(info->state),
+                printf("%s: %s%s%s\n", ckpt_id_text(info->id).at, state_name(info->state),
                        info->text && info->text[0] ? ": " : "", shown(&room, info->text));
             }
         }

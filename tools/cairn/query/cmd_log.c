@@ -10,7 +10,6 @@
 #include "base/glob.h"
 #include "policy/policy.h"
 
-#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -178,9 +177,8 @@ static void ids_text(const struct msg_log_row *row, char ret[IDS_BYTES])
     size_t at = 0;
     ret[0] = '\0';
     for (uint32_t i = 0; i < row->id_count && i < IDS_SHOWN; i++) {
-        char id[48];
-        format_ckpt(row->ids[i], sizeof(id), id);
-        at += (size_t)snprintf(ret + at, IDS_BYTES - at, "%s%s", i > 0 ? " " : "", id);
+        at += (size_t)snprintf(ret + at, IDS_BYTES - at, "%s%s", i > 0 ? " " : "",
+                               ckpt_id_text(row->ids[i]).at);
     }
     if (row->id_count > IDS_SHOWN) {
         snprintf(ret + at, IDS_BYTES - at, " and %u more", row->id_count - IDS_SHOWN);
@@ -189,19 +187,17 @@ static void ids_text(const struct msg_log_row *row, char ret[IDS_BYTES])
 
 static void detail_text(const struct msg_log_row *row, char ret[DETAIL_BYTES])
 {
-    char bytes[32], asked[48];
-    format_bytes(row->plain_bytes, sizeof(bytes), bytes);
-    format_ckpt(row->asked, sizeof(asked), asked);
     if (row->kind == CHAIN_COMMIT) {
-        snprintf(ret, DETAIL_BYTES, "%s of %u rank%s", bytes, row->world_size,
-                 plural(row->world_size));
+        snprintf(ret, DETAIL_BYTES, "%s of %u rank%s", bytes_text(row->plain_bytes).at,
+                 row->world_size, plural(row->world_size));
     } else if (row->kind == LOG_RESTORE && row->code != 0) {
         snprintf(ret, DETAIL_BYTES, "failed on %u rank%s: %s: %s", row->world_size,
                  plural(row->world_size), err_name(row->code), row->reason);
     } else if (row->kind == LOG_RESTORE) {
         bool fell_back = row->id_count > 0 && !ckpt_id_equal(row->ids[0], row->asked);
         snprintf(ret, DETAIL_BYTES, "on %u rank%s%s%s", row->world_size, plural(row->world_size),
-                 fell_back ? ", fell back from " : "", fell_back ? asked : "");
+                 fell_back ? ", fell back from " : "",
+                 fell_back ? ckpt_id_text(row->asked).at : "");
     } else {
         snprintf(ret, DETAIL_BYTES, "%s", row->reason);
     }
@@ -219,16 +215,16 @@ static void line_name(const struct line *line, char ret[RUN_NAME_TEXT_MAX])
 /* A row's first cells are run and time; of one run, the run is left out. */
 static void add_row(struct table *table, const struct line *line, bool one_run)
 {
-    char time[40], name[RUN_NAME_TEXT_MAX], ids[IDS_BYTES], detail[DETAIL_BYTES];
+    char name[RUN_NAME_TEXT_MAX], ids[IDS_BYTES], detail[DETAIL_BYTES];
     const char *who = line->row.actor[0] != '\0' ? line->row.actor : "-";
-    format_time(line->row.wall_ns, sizeof(time), time);
+    struct text time = time_text(line->row.wall_ns);
     line_name(line, name);
     ids_text(&line->row, ids);
     if (line->pattern && one_run) { /* the checkpoints' place */
         snprintf(ids, sizeof(ids), "%s", line->pattern);
     }
     detail_text(&line->row, detail);
-    const char *cells[] = {name, time, action_of(&line->row), ids, who, detail};
+    const char *cells[] = {name, time.at, action_of(&line->row), ids, who, detail};
     table_row(table, cells + one_run);
 }
 
@@ -263,14 +259,13 @@ static void json_ids(struct json *json, const struct msg_log_row *row)
 static void json_line(struct json *json, const struct line *line)
 {
     const struct msg_log_row *row = &line->row;
-    char name[RUN_NAME_TEXT_MAX], time[40];
+    char name[RUN_NAME_TEXT_MAX];
     line_name(line, name);
-    format_time(row->wall_ns, sizeof(time), time);
     json_open(json, NULL, '{');
     json_str(json, "run", name);
     json_str(json, "action", action_of(row));
     json_u64(json, "sequence", row->seq);
-    json_str(json, "at", row->wall_ns != 0 ? time : NULL);
+    json_str(json, "at", row->wall_ns != 0 ? time_text(row->wall_ns).at : NULL);
     json_str(json, "actor", row->actor[0] != '\0' ? row->actor : NULL);
     json_str(json, "reason", row->reason[0] != '\0' ? row->reason : NULL);
     json_ids(json, row);

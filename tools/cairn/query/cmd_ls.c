@@ -95,21 +95,19 @@ static void format_note(const struct ckpt_info *info, size_t size, char *ret)
 
 static void add_row(struct table *table, const struct ckpt_info *info)
 {
-    char id[48], bytes[32], time[40], ranks[32], parent[48] = "-", state[STANDING_BYTES],
-                                                 note[NOTE_TEXT_BYTES];
-    format_ckpt(info->id, sizeof(id), id);
-    format_bytes(info->plain_bytes, sizeof(bytes), bytes);
-    format_time(info->wall_ns, sizeof(time), time);
+    char ranks[32], state[STANDING_BYTES], note[NOTE_TEXT_BYTES];
+    struct text parent = {"-"};
     if (info->parent.term != 0) {
-        format_ckpt(info->parent, sizeof(parent), parent);
+        parent = ckpt_id_text(info->parent);
     }
     snprintf(ranks, sizeof(ranks), "%u", info->world_size);
     format_standing(info, state);
     bool committed = info->state == CKPT_COMMITTED;
     format_note(info, sizeof(note), note);
-    table_row(table,
-              (const char *const[]){info->is_latest ? "*" : "", id, state, committed ? bytes : "-",
-                                    ranks, parent, time, committed ? note : info->text});
+    table_row(table, (const char *const[]){
+                         info->is_latest ? "*" : "", ckpt_id_text(info->id).at, state,
+                         committed ? bytes_text(info->plain_bytes).at : "-", ranks, parent.at,
+                         time_text(info->wall_ns).at, committed ? note : info->text});
 }
 
 static int print_list(struct cli *cli, const struct ls_options *own, const struct cli_list *list)
@@ -141,10 +139,8 @@ static int print_list(struct cli *cli, const struct ls_options *own, const struc
 static int print_json(struct cli *cli, const struct ls_options *own, const struct cli_list *list)
 {
     struct json json;
-    char name[RUN_NAME_TEXT_MAX];
-    run_name_format(&cli->run, name);
     json_begin(&json);
-    json_str(&json, "run", name);
+    json_str(&json, "run", run_name_text(&cli->run).at);
     json_open(&json, "checkpoints", '[');
     for (size_t i = 0, shown = 0; i < list->count && (own->limit == 0 || shown < own->limit); i++) {
         if (is_shown(cli, own, &list->items[i])) {
@@ -180,18 +176,16 @@ static void time_left(const struct cli *cli, const struct ckpt_info *info, size_
 
 static void json_forgotten(struct json *json, const char *name, const struct ckpt_info *info)
 {
-    char committed[40], forgotten[40], until[40];
-    format_time(info->wall_ns, sizeof(committed), committed);
-    format_time(info->forgotten_wall_ns, sizeof(forgotten), forgotten);
-    format_time(info->until_wall_ns, sizeof(until), until);
+    struct text until = time_text(info->until_wall_ns);
     json_open(json, NULL, '{');
     json_str(json, "run", name);
     json_u64(json, "step", info->id.step);
     json_u64(json, "term", info->id.term);
     json_u64(json, "stored_bytes", info->stored_bytes);
-    json_str(json, "committed_at", committed);
-    json_str(json, "forgotten_at", info->forgotten_wall_ns != 0 ? forgotten : NULL);
-    json_str(json, "until", info->until_wall_ns != 0 ? until : NULL);
+    json_str(json, "committed_at", time_text(info->wall_ns).at);
+    json_str(json, "forgotten_at",
+             info->forgotten_wall_ns != 0 ? time_text(info->forgotten_wall_ns).at : NULL);
+    json_str(json, "until", info->until_wall_ns != 0 ? until.at : NULL);
     json_str(json, "text", info->text[0] != '\0' ? info->text : NULL);
     json_close(json, '}');
 }
@@ -199,14 +193,14 @@ static void json_forgotten(struct json *json, const char *name, const struct ckp
 static void show_forgotten(const struct cli *cli, struct forgotten *all, const char *name,
                            const struct ckpt_info *info)
 {
-    char id[48], bytes[32], time[40], left[48];
-    format_ckpt(info->id, sizeof(id), id);
-    format_bytes(info->stored_bytes, sizeof(bytes), bytes);
-    format_time(info->forgotten_wall_ns, sizeof(time), time);
+    char left[48];
     time_left(cli, info, sizeof(left), left);
     json_forgotten(&all->json, name, info);
     if (all->table) {
-        table_row(all->table, (const char *const[]){name, id, bytes, time, left, info->text});
+        table_row(all->table,
+                  (const char *const[]){name, ckpt_id_text(info->id).at,
+                                        bytes_text(info->stored_bytes).at,
+                                        time_text(info->forgotten_wall_ns).at, left, info->text});
     }
     all->count++;
 }

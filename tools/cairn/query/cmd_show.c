@@ -144,26 +144,24 @@ static void print_head(const struct cli *cli, const struct documents *documents)
 {
     const struct manifest *manifest = &documents->of.manifest;
     const struct ckpt_info *info = &documents->info;
-    char name[RUN_NAME_TEXT_MAX], id[48], parent[48] = "none", time[40], plain[32], stored[32];
+    struct text parent = {"none"};
     char sha[65], standing[STANDING_BYTES];
-    run_name_format(&cli->run, name);
-    format_ckpt(info->id, sizeof(id), id);
     if (manifest->parent.term != 0) {
-        format_ckpt(manifest->parent, sizeof(parent), parent);
+        parent = ckpt_id_text(manifest->parent);
     }
     format_standing(info, standing);
-    format_time(info->wall_ns, sizeof(time), time);
-    format_bytes(manifest->plain_bytes, sizeof(plain), plain);
-    format_bytes(manifest->stored_bytes, sizeof(stored), stored);
+    struct text stored = bytes_text(manifest->stored_bytes);
     hex_encode(sizeof(info->manifest_sha256), &info->manifest_sha256, sha);
     printf("run         %s\ncheckpoint  %s%s\nhealth      %s\nparent      %s\ncommitted   %s "
            "(sequence %" PRIu64 ")\n",
-           name, id, info->is_latest ? " (latest)" : "", standing, parent, time, info->seq);
+           run_name_text(&cli->run).at, ckpt_id_text(info->id).at,
+           info->is_latest ? " (latest)" : "", standing, parent.at, time_text(info->wall_ns).at,
+           info->seq);
     printf("ranks       %u\nsize        %s, stored %s in %" PRIu64 " object%s, %" PRIu64
            " chunk%s\nmanifest    sha256 %s\n",
-           manifest->world_size, plain, stored, manifest->object_count,
-           plural(manifest->object_count), manifest->chunk_count, plural(manifest->chunk_count),
-           sha);
+           manifest->world_size, bytes_text(manifest->plain_bytes).at, stored.at,
+           manifest->object_count, plural(manifest->object_count), manifest->chunk_count,
+           plural(manifest->chunk_count), sha);
     bool noted = info->note_version > 0; /* holds what the save was given, too */
     uint32_t tag_count = noted ? info->tag_count : manifest->tag_count;
     uint32_t metric_count = noted ? info->metric_count : manifest->metric_count;
@@ -181,23 +179,24 @@ static void print_head(const struct cli *cli, const struct documents *documents)
 static void print_shares(const struct documents *documents, const struct shares *shares)
 {
     const struct ckpt_info *info = &documents->info;
-    char id[48], bytes[32];
+    struct text bytes;
+    struct text id;
     if (info->base.term != 0) {
-        format_ckpt(info->base, sizeof(id), id);
-        printf("base        %s (sequence %" PRIu64 ")\n", id, info->base_seq);
+        id = ckpt_id_text(info->base);
+        printf("base        %s (sequence %" PRIu64 ")\n", id.at, info->base_seq);
     } else {
         printf("base        none\n");
     }
-    format_bytes(documents->of.manifest.stored_bytes, sizeof(bytes), bytes);
-    printf("own         %s in objects of its own\n", bytes);
+    bytes = bytes_text(documents->of.manifest.stored_bytes);
+    printf("own         %s in objects of its own\n", bytes.at);
     if (!shares->known) {
         struct shown room;
         printf("shared      not known: %s\n", shown(&room, shares->why.text));
     }
     for (size_t i = 0; i < shares->count; i++) {
-        format_ckpt(shares->items[i].id, sizeof(id), id);
-        format_bytes(shares->items[i].stored_bytes, sizeof(bytes), bytes);
-        printf("shared      %s in objects of %s\n", bytes, id);
+        id = ckpt_id_text(shares->items[i].id);
+        bytes = bytes_text(shares->items[i].stored_bytes);
+        printf("shared      %s in objects of %s\n", bytes.at, id.at);
     }
 }
 
@@ -208,14 +207,13 @@ static void print_entries(const struct documents *documents)
     struct table *table = table_new(ARRAY_LEN(titles), titles);
     for (size_t i = 0; table && i < documents->of.index_count; i++) {
         const struct index_entry *entry = &documents->of.index[i];
-        char shape[200] = "", bytes[32];
+        char shape[200] = "";
         if (entry->kind == INDEX_TENSOR) {
             shape_format(&entry->shape, sizeof(shape), shape);
         }
-        format_bytes(entry->plain_bytes, sizeof(bytes), bytes);
-        table_row(table,
-                  (const char *const[]){entry->name, dtype_of(entry), shape, bytes,
-                                        placement_name(entry->placement), entry->coordinate});
+        table_row(table, (const char *const[]){
+                             entry->name, dtype_of(entry), shape, bytes_text(entry->plain_bytes).at,
+                             placement_name(entry->placement), entry->coordinate});
     }
     if (table) {
         printf("\n");

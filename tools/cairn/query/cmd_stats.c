@@ -40,18 +40,9 @@ struct stats {
 
 static void add(struct msg_usage_row *io, const struct msg_usage_row *more)
 {
-    io->saves += more->saves;
-    io->saves_aborted += more->saves_aborted;
-    io->restores += more->restores;
-    io->restores_failed += more->restores_failed;
-    io->written_bytes += more->written_bytes;
-    io->byte_hours += more->byte_hours;
-    io->checkpoints += more->checkpoints;
-    io->forgotten += more->forgotten;
-    io->plain_bytes += more->plain_bytes;
-    io->stored_bytes += more->stored_bytes;
-    io->shared_bytes += more->shared_bytes;
-    io->reclaimable_bytes += more->reclaimable_bytes;
+#define ADD(figure) io->figure += more->figure;
+    USAGE_FIGURES(ADD)
+#undef ADD
     if (more->newest_wall_ns > io->newest_wall_ns) {
         io->newest_wall_ns = more->newest_wall_ns;
     }
@@ -166,18 +157,10 @@ static void json_row(struct json *json, const struct stats *stats, const struct 
     name_of(row, name);
     json_open(json, NULL, '{');
     json_str(json, by_project ? "project" : "run", name);
-    json_u64(json, "saves", row->saves);
-    json_u64(json, "saves_aborted", row->saves_aborted);
-    json_u64(json, "restores", row->restores);
-    json_u64(json, "restores_failed", row->restores_failed);
-    json_u64(json, "written_bytes", row->written_bytes);
-    json_f64(json, "byte_hours", row->byte_hours);
-    json_u64(json, "checkpoints", row->checkpoints);
-    json_u64(json, "forgotten", row->forgotten);
-    json_u64(json, "plain_bytes", row->plain_bytes);
-    json_u64(json, "stored_bytes", row->stored_bytes);
-    json_u64(json, "shared_bytes", row->shared_bytes);
-    json_u64(json, "reclaimable_bytes", row->reclaimable_bytes);
+#define SHOW(figure) \
+    _Generic(row->figure, double : json_f64, default : json_u64)(json, #figure, row->figure);
+    USAGE_SHOWN(SHOW)
+#undef SHOW
     const struct quota *quota = by_project ? quota_of(&stats->quotas, name) : NULL;
     if (quota) {
         json_u64(json, "quota_bytes", quota->bytes);
@@ -188,13 +171,11 @@ static void json_row(struct json *json, const struct stats *stats, const struct 
 
 static int print_json(const struct stats *stats)
 {
-    char since[40], now[40];
     struct json json;
     json_begin(&json);
-    format_time(stats->since_ns, sizeof(since), since);
-    format_time(stats->now_ns, sizeof(now), now);
-    json_str(&json, "since", stats->since_ns != 0 ? since : NULL);
-    json_str(&json, "until", now);
+    struct text since = time_text(stats->since_ns);
+    json_str(&json, "since", stats->since_ns != 0 ? since.at : NULL);
+    json_str(&json, "until", time_text(stats->now_ns).at);
     json_open(&json, "rows", '[');
     for (size_t i = 0; i < stats->count; i++) {
         json_row(&json, stats, &stats->rows[i]);
@@ -205,52 +186,53 @@ static int print_json(const struct stats *stats)
 
 static int print_csv(const struct stats *stats)
 {
-    printf("name,saves,saves_aborted,restores,restores_failed,written_bytes,byte_hours,checkpoints,"
-           "forgotten,plain_bytes,stored_bytes,shared_bytes,reclaimable_bytes\n");
+#define SHOW(figure) "," #figure
+    puts("name" USAGE_SHOWN(SHOW));
+#undef SHOW
     for (size_t i = 0; i < stats->count; i++) {
         const struct msg_usage_row *row = &stats->rows[i];
         char name[RUN_NAME_TEXT_MAX]; /* has neither commas nor quotes, by its alphabet */
         name_of(row, name);
-        printf("%s,%" PRIu64 ",%" PRIu64 ",%" PRIu64 ",%" PRIu64 ",%" PRIu64 ",%.3f,%" PRIu64
-               ",%" PRIu64 ",%" PRIu64 ",%" PRIu64 ",%" PRIu64 ",%" PRIu64 "\n",
-               name, row->saves, row->saves_aborted, row->restores, row->restores_failed,
-               row->written_bytes, row->byte_hours, row->checkpoints, row->forgotten,
-               row->plain_bytes, row->stored_bytes, row->shared_bytes, row->reclaimable_bytes);
+        printf("%s", name);
+#define SHOW(figure) \
+    printf(_Generic(row->figure, double : ",%.3f", default : ",%" PRIu64), row->figure);
+        USAGE_SHOWN(SHOW)
+#undef SHOW
+        printf("\n");
     }
     return out_flush();
 }
 
 static void format_quota(const struct quota *quota, size_t size, char *ret)
 {
-    char bytes[32] = "", count[40] = "";
+    char count[40] = "";
+    struct text bytes = {""};
     if (quota && quota->bytes != 0) {
-        format_bytes(quota->bytes, sizeof(bytes), bytes);
+        bytes = bytes_text(quota->bytes);
     }
     if (quota && quota->checkpoints != 0) {
         snprintf(count, sizeof(count), "%" PRIu64 " checkpoints", quota->checkpoints);
     }
-    snprintf(ret, size, "%s%s%s", bytes, bytes[0] && count[0] ? ", " : "", count);
+    snprintf(ret, size, "%s%s%s", bytes.at, bytes.at[0] && count[0] ? ", " : "", count);
 }
 
 static void table_add(struct table *table, const struct stats *stats,
                       const struct msg_usage_row *row)
 {
-    char name[RUN_NAME_TEXT_MAX], saves[48], restores[48], checkpoints[24], quota[80];
-    char written[32], stored[32], shared[32], reclaimable[32], hours[40];
+    char name[RUN_NAME_TEXT_MAX], saves[48], restores[48], checkpoints[24], quota[96];
+    char hours[40];
     name_of(row, name);
     snprintf(saves, sizeof(saves), "%" PRIu64 "+%" PRIu64, row->saves, row->saves_aborted);
     snprintf(restores, sizeof(restores), "%" PRIu64 "+%" PRIu64, row->restores,
              row->restores_failed);
     snprintf(checkpoints, sizeof(checkpoints), "%" PRIu64, row->checkpoints);
     snprintf(hours, sizeof(hours), "%.2f", row->byte_hours / (double)(UINT64_C(1) << 30));
-    format_bytes(row->written_bytes, sizeof(written), written);
-    format_bytes(row->stored_bytes, sizeof(stored), stored);
-    format_bytes(row->shared_bytes, sizeof(shared), shared);
-    format_bytes(row->reclaimable_bytes, sizeof(reclaimable), reclaimable);
     format_quota(row->run.run[0] == '\0' ? quota_of(&stats->quotas, name) : NULL, sizeof(quota),
                  quota);
-    table_row(table, (const char *const[]){name, saves, restores, written, checkpoints, stored,
-                                           shared, reclaimable, hours, quota});
+    table_row(table, (const char *const[]){name, saves, restores, bytes_text(row->written_bytes).at,
+                                           checkpoints, bytes_text(row->stored_bytes).at,
+                                           bytes_text(row->shared_bytes).at,
+                                           bytes_text(row->reclaimable_bytes).at, hours, quota});
 }
 
 static int print_table(const struct stats *stats)

@@ -168,10 +168,8 @@ static int print_json(const struct sample *look)
     json_open(&json, "saves", '[');
     for (size_t first = 0; first < look->count;) {
         const struct msg_progress_row *row = &look->rows[first].row;
-        char name[RUN_NAME_TEXT_MAX];
-        run_name_format(&row->run, name);
         json_open(&json, NULL, '{');
-        json_str(&json, "run", name);
+        json_str(&json, "run", run_name_text(&row->run).at);
         json_u64(&json, "step", row->id.step);
         json_u64(&json, "term", row->id.term);
         json_u64(&json, "world_size", row->world_size);
@@ -197,19 +195,17 @@ static size_t screen_rows(void)
 
 static void add_rank(struct table *table, const struct rank_row *rank)
 {
-    char name[RUN_NAME_TEXT_MAX], id[48], number[24], got[32], durable[32], in[40], out[40],
-        age[24];
+    char name[RUN_NAME_TEXT_MAX], number[24], age[24];
     run_name_format(&rank->row.run, name);
-    format_ckpt(rank->row.id, sizeof(id), id);
     snprintf(number, sizeof(number), rank->row.world_size > 0 ? "%u/%u" : "%u", rank->row.rank,
              rank->row.world_size);
-    format_bytes(rank->row.received_bytes, sizeof(got), got);
-    format_bytes(rank->row.durable_bytes, sizeof(durable), durable);
-    format_bytes((uint64_t)rank->received_rate, sizeof(in), in);
-    format_bytes((uint64_t)rank->durable_rate, sizeof(out), out);
     snprintf(age, sizeof(age), "%" PRIu64 ".%" PRIu64 " s", rank->row.age_ms / 1000,
              rank->row.age_ms % 1000 / 100);
-    table_row(table, (const char *const[]){name, id, number, got, in, durable, out, age,
+    table_row(table, (const char *const[]){name, ckpt_id_text(rank->row.id).at, number,
+                                           bytes_text(rank->row.received_bytes).at,
+                                           bytes_text((uint64_t)rank->received_rate).at,
+                                           bytes_text(rank->row.durable_bytes).at,
+                                           bytes_text((uint64_t)rank->durable_rate).at, age,
                                            rank->row.handed_over  ? "handed over"
                                            : !rank->row.connected ? "GONE"
                                            : rank->straggles      ? "SLOW"

@@ -112,9 +112,7 @@ static int show(const struct cli *cli, const struct ckpt_info *info)
     if (cli->json) {
         return cli_print_info(info);
     }
-    char id[48];
-    format_ckpt(info->id, sizeof(id), id);
-    printf("%s: %s\n", id, state_name(info->state));
+    printf("%s: %s\n", ckpt_id_text(info->id).at, state_name(info->state));
     return out_flush();
 }
 

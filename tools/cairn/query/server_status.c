@@ -46,25 +46,23 @@ static void show_daemons(const struct msg_server_status *status)
 
 static void show(const struct msg_server_status *status)
 {
-    char total[32], available[32], reserve[32], in[32], out[32];
     uint64_t minutes = status->uptime_ms / 60000;
-    format_bytes(status->total_bytes, sizeof(total), total);
-    format_bytes(status->free_bytes, sizeof(available), available);
-    format_bytes(status->bytes_in, sizeof(in), in);
-    format_bytes(status->bytes_out, sizeof(out), out);
+    struct text in = bytes_text(status->bytes_in);
+    struct text out = bytes_text(status->bytes_out);
     struct shown room;
     printf("server     %s, up %" PRIu64 "d %" PRIu64 "h %" PRIu64 "m\n",
            shown(&room, status->agent), minutes / 1440, minutes / 60 % 24, minutes % 60);
     show_health(status);
-    format_bytes(status->reserve_bytes, sizeof(reserve), reserve);
+    struct text reserve = bytes_text(status->reserve_bytes);
     printf("store      %s, %s; %s free of %s%s%s\n", shown(&room, status->store),
-           status->read_only ? "READ-ONLY" : "writable", available, total,
-           status->reserve_bytes > 0 ? ", reserve " : "", status->reserve_bytes > 0 ? reserve : "");
+           status->read_only ? "READ-ONLY" : "writable", bytes_text(status->free_bytes).at,
+           bytes_text(status->total_bytes).at, status->reserve_bytes > 0 ? ", reserve " : "",
+           status->reserve_bytes > 0 ? reserve.at : "");
     if (status->detail[0] != '\0') {
         printf("           %s\n", shown(&room, status->detail));
     }
     printf("sessions   %u, %u of them saving; %u run%s; %s in, %s out\n", status->sessions,
-           status->saves_open, status->runs, plural(status->runs), in, out);
+           status->saves_open, status->runs, plural(status->runs), in.at, out.at);
     show_daemons(status);
     if (status->has_scrub) {
         maintenance_show_scrub(&status->scrub);

@@ -68,11 +68,9 @@ static int choose(struct copying_all *all, const struct copy_options *own, struc
 
 static void on_tick(void *user, const struct repair_status *status)
 {
-    char bytes[32];
     (void)user;
-    format_bytes(status->bytes_read, sizeof(bytes), bytes);
     fprintf(stderr, "\r\033[K%s/%s: %s read and checked", status->run.project, status->run.run,
-            bytes);
+            bytes_text(status->bytes_read).at);
 }
 
 static const char *word_of(enum salvage_outcome outcome)
@@ -85,12 +83,10 @@ static void show_item(const struct copying_all *all, const char *run,
                       const struct salvage_item *item)
 {
     struct shown room;
-    char id[48];
     bool is_left = strcmp(word_of(item->outcome), "left") == 0;
-    format_ckpt(item->id, sizeof(id), id);
     if (is_left || (item->outcome == SALVAGE_WHOLE && !all->cli->quiet)) {
-        fprintf(is_left ? stderr : stdout, "%s%s %s: %s: %s\n", is_left ? "cairn: " : "", run, id,
-                word_of(item->outcome), shown(&room, item->text));
+        fprintf(is_left ? stderr : stdout, "%s%s %s: %s: %s\n", is_left ? "cairn: " : "", run,
+                ckpt_id_text(item->id).at, word_of(item->outcome), shown(&room, item->text));
     }
 }
 
@@ -124,10 +120,8 @@ static int show_json(const struct copying_all *all)
     json_open(&json, "runs", '[');
     for (size_t i = 0; i < all->count; i++) {
         const struct salvaged_run *run = &all->runs[i];
-        char name[RUN_NAME_TEXT_MAX];
-        run_name_format(&run->run, name);
         json_open(&json, NULL, '{');
-        json_str(&json, "run", name);
+        json_str(&json, "run", run_name_text(&run->run).at);
         json_str(&json, "error", run->code != 0 ? run->text : NULL);
         json_u64(&json, "bytes_read", run->bytes_read);
         json_open(&json, "checkpoints", '[');

@@ -75,13 +75,11 @@ static void count(const struct salvaged_run *run, struct salvage_sums *io)
 
 static void show_run(const struct salvaged_run *run)
 {
-    char id[48];
     for (size_t i = 0; i < run->count; i++) {
         const struct salvage_item *item = &run->items[i];
-        format_ckpt(item->id, sizeof(id), id);
         struct shown room;
         printf("%s/%s %s: %s: %s\n", run->run.project, run->run.run,
-               item->id.term == 0 ? "record" : id, word_of(item->outcome),
+               item->id.term == 0 ? "record" : ckpt_id_text(item->id).at, word_of(item->outcome),
                shown(&room, item->text));
     }
     if (run->code != 0) {
@@ -122,10 +120,8 @@ static void show_next(const struct cli *cli, const struct salvage_words *words,
 
 static void add_json(struct json *json, const struct salvaged_run *run)
 {
-    char name[RUN_NAME_TEXT_MAX];
-    run_name_format(&run->run, name);
     json_open(json, NULL, '{');
-    json_str(json, "run", name);
+    json_str(json, "run", run_name_text(&run->run).at);
     json_str(json, "error", run->code != 0 ? run->text : NULL);
     json_open(json, "items", '[');
     for (size_t i = 0; i < run->count; i++) {

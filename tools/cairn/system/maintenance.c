@@ -14,14 +14,15 @@ enum { SLEEP_MS = 500, FOLLOWS_MAX = 3, ADDRESSES_MAX = 8 };
 
 static void where_text(const struct run_name *run, struct ckpt_id id, size_t size, char *ret)
 {
-    char name[RUN_NAME_TEXT_MAX] = "", ckpt[48] = "";
+    char name[RUN_NAME_TEXT_MAX] = "";
+    struct text ckpt = {""};
     if (run->project[0] != '\0') {
         run_name_format(run, name);
     }
     if (id.term != 0) {
-        format_ckpt(id, sizeof(ckpt), ckpt);
+        ckpt = ckpt_id_text(id);
     }
-    snprintf(ret, size, "%s%s%s", name, ckpt[0] != '\0' ? " " : "", ckpt);
+    snprintf(ret, size, "%s%s%s", name, ckpt.at[0] != '\0' ? " " : "", ckpt.at);
 }
 
 static void show_findings(const struct scrub_info *info)
@@ -37,9 +38,8 @@ static void show_findings(const struct scrub_info *info)
 
 void maintenance_show_scrub(const struct scrub_info *info)
 {
-    char bytes[32], rate[32], when[48], where[RUN_NAME_TEXT_MAX + 64];
-    format_bytes(info->bytes, sizeof(bytes), bytes);
-    format_bytes(info->rate, sizeof(rate), rate);
+    char where[RUN_NAME_TEXT_MAX + 64];
+    struct text bytes = bytes_text(info->bytes);
     if (info->waiting) {
         printf(
             "scrub      not this daemon's duty: another daemon of the store runs it, or takes it "
@@ -49,14 +49,13 @@ void maintenance_show_scrub(const struct scrub_info *info)
     if (info->running) {
         where_text(&info->run, info->id, sizeof(where), where);
         printf("scrub      pass %" PRIu64 " at %s: %" PRIu64 " checkpoint%s, %s; %s%s\n",
-               info->pass, where, info->ckpts, plural(info->ckpts), bytes,
-               info->rate > 0 ? rate : "no limit", info->rate > 0 ? "/s" : "");
+               info->pass, where, info->ckpts, plural(info->ckpts), bytes.at,
+               info->rate > 0 ? bytes_text(info->rate).at : "no limit", info->rate > 0 ? "/s" : "");
     } else if (info->ended_wall_ns == 0) {
         printf("scrub      no pass has run yet\n");
     } else {
-        format_time(info->ended_wall_ns, sizeof(when), when);
         printf("scrub      pass %" PRIu64 " ended %s: %" PRIu64 " checkpoint%s, %s\n", info->pass,
-               when, info->ckpts, plural(info->ckpts), bytes);
+               time_text(info->ended_wall_ns).at, info->ckpts, plural(info->ckpts), bytes.at);
     }
     if (info->yielding) {
         printf("           it yields to saves and restores\n");
@@ -88,35 +87,34 @@ void maintenance_tell_damage(const struct scrub_info *info)
 
 void maintenance_waits_text(int64_t first_wall_ns, int64_t last_wall_ns, size_t size, char *ret)
 {
-    char first[48], last[48];
     if (last_wall_ns == 0) {
         snprintf(ret, size, "%s",
                  "until as many cycles of garbage collection have begun as [gc] keep-cycles says "
                  "(24, if it does not)");
         return;
     }
-    format_time(first_wall_ns, sizeof(first), first);
-    format_time(last_wall_ns, sizeof(last), last);
-    if (strcmp(first, last) == 0) {
-        snprintf(ret, size, "until %s", last);
+    struct text first = time_text(first_wall_ns);
+    struct text last = time_text(last_wall_ns);
+    if (strcmp(first.at, last.at) == 0) {
+        snprintf(ret, size, "until %s", last.at);
     } else {
-        snprintf(ret, size, "the first until %s, the last until %s", first, last);
+        snprintf(ret, size, "the first until %s, the last until %s", first.at, last.at);
     }
 }
 
 /* What waits, and the command that frees it. */
 static void show_forgotten(const struct gc_info *info)
 {
-    char bytes[32], until[160];
+    char until[160];
     if (info->forgotten == 0) {
         return;
     }
-    format_bytes(info->forgotten_bytes, sizeof(bytes), bytes);
+    struct text bytes = bytes_text(info->forgotten_bytes);
     maintenance_waits_text(info->first_wall_ns, info->last_wall_ns, sizeof(until), until);
     printf("           %s of %" PRIu64 " forgotten checkpoint%s wait%s to be reclaimed, %s;\n"
            "           `cairn gc --now` frees %s now, for good\n",
-           bytes, info->forgotten, plural(info->forgotten), info->forgotten == 1 ? "s" : "", until,
-           info->forgotten == 1 ? "it" : "them");
+           bytes.at, info->forgotten, plural(info->forgotten), info->forgotten == 1 ? "s" : "",
+           until, info->forgotten == 1 ? "it" : "them");
 }
 
 static void show_now(const struct gc_info *info)
@@ -136,23 +134,20 @@ static void show_now(const struct gc_info *info)
 
 static void show_pressure(const struct gc_info *info)
 {
-    char bytes[32], when[48];
     if (info->pressed_wall_ns == 0) {
         return;
     }
-    format_bytes(info->pressed_bytes_total, sizeof(bytes), bytes);
-    format_time(info->pressed_wall_ns, sizeof(when), when);
+    struct text bytes = bytes_text(info->pressed_bytes_total);
+    struct text when = time_text(info->pressed_wall_ns);
     printf("           for lack of room %" PRIu64
            " checkpoint%s reclaimed before %s time (%s), the last at %s\n",
            info->pressed_total, info->pressed_total == 1 ? " was" : "s were",
-           info->pressed_total == 1 ? "its" : "their", bytes, when);
+           info->pressed_total == 1 ? "its" : "their", bytes.at, when.at);
 }
 
 void maintenance_show_gc(const struct gc_info *info, bool tells_why)
 {
-    char bytes[32], read[32], when[48];
-    format_bytes(info->bytes, sizeof(bytes), bytes);
-    format_bytes(info->bytes_read, sizeof(read), read);
+    struct text read = bytes_text(info->bytes_read);
     if (info->waiting) {
         printf(
             "gc         not this daemon's duty: another daemon of the store runs it, or takes it "
@@ -167,21 +162,21 @@ void maintenance_show_gc(const struct gc_info *info, bool tells_why)
     if (info->running) {
         printf("gc         a pass is running\n");
     } else {
-        format_time(info->ended_wall_ns, sizeof(when), when);
-        printf("gc         pass %" PRIu64 " ended %s%s\n", info->pass, when,
+        printf("gc         pass %" PRIu64 " ended %s%s\n", info->pass,
+               time_text(info->ended_wall_ns).at,
                info->dry_run ? "; it was a dry run that removed nothing" : "");
     }
     printf("           %" PRIu64 " %sreclaimed; %s %" PRIu64 " object%s (%s) and %" PRIu64
            " %s; %" PRIu64 " go%s next time\n",
            info->reclaimed, info->dry_run ? "would be " : "",
-           info->dry_run ? "would remove" : "removed", info->objects, plural(info->objects), bytes,
-           info->smalls,
+           info->dry_run ? "would remove" : "removed", info->objects, plural(info->objects),
+           bytes_text(info->bytes).at, info->smalls,
            info->smalls == 1 ? "part, page or manifest" : "parts, pages and manifests", info->kept,
            info->kept == 1 ? "es" : "");
     struct shown room;
     printf("           looked at %" PRIu64 " checkpoint%s of %" PRIu64
            " run%s, read %s of tables; %" PRIu64 " error%s%s%s\n",
-           info->ckpts, plural(info->ckpts), info->runs, plural(info->runs), read, info->errors,
+           info->ckpts, plural(info->ckpts), info->runs, plural(info->runs), read.at, info->errors,
            plural(info->errors), tells_why && info->errors > 0 ? ": " : "",
            shown(&room, tells_why && info->errors > 0 ? info->text : ""));
     show_now(info);
