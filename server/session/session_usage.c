@@ -80,6 +80,14 @@ int session_on_usage(struct session *session, uint32_t stream, const struct msg 
     return 0;
 }
 
+void server_progress(const struct server *server,
+                     void (*row)(void *user, const struct ingest_row *row), void *user)
+{
+    if (server->ingest) {
+        ingest_progress(server->ingest, row, user);
+    }
+}
+
 /* --- PROGRESS ------------------------------------------------------------------------------- */
 
 struct collecting {
