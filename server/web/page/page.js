@@ -83,7 +83,7 @@ function badges(run) {
   if (run.saves_open > 0) list.push(badge("info", plural(run.saves_open, "save") + " open"));
   if (run.damaged > 0) list.push(badge("bad", `${run.damaged} damaged`));
   if (run.suspect > 0) list.push(badge("warn", `${run.suspect} suspect`));
-  const late = run.usual_interval_ms > 0 && known.now - Date.parse(run.last_commit_at) > 2 * run.usual_interval_ms;
+  const late = run.usual_interval_ms > 0 && known.now - Date.parse(run.last_commit_at) > Math.max(60000, 2 * run.usual_interval_ms);
   if (late && known.now - Date.parse(run.last_commit_at) < 2 * DAY) list.push(badge("warn", "late"));
   return list;
 }
@@ -105,7 +105,8 @@ function rangeButtons(chosen) {
 
 function fromOf(runs) {
   const wide = RANGES.find(([name]) => name === range)?.[1] ?? 7 * DAY;
-  return wide < Infinity ? known.now - wide : Math.min(known.now - 3600000, ...runs.map((run) => Date.parse(run.first_commit_at) || known.now));
+  const first = Math.min(known.now - 60000, ...runs.map((run) => Date.parse(run.first_commit_at) || known.now));
+  return Math.max(known.now - wide, first - (known.now - first) / 50);
 }
 
 function overview() {
@@ -124,14 +125,14 @@ function showRuns() {
     drawn.unobserve(row.target);
     row.target.draw();
   }), {rootMargin: "300px"});
-  const top = el("div"), list = el("div", {class: "card runs", role: "list", "aria-label": "Runs"}), count = el("span", {class: "soft", role: "status"});
+  const top = el("div", {class: "stack"}), list = el("div", {class: "card runs", role: "list", "aria-label": "Runs"}), count = el("span", {class: "soft", role: "status"});
   const buttons = el("div");
   const paint = () => {
     buttons.replaceChildren(rangeButtons(paint));
     const words = filter.toLowerCase().split(/\s+/).filter(Boolean), runs = [...known.runs.values()];
     const shown = runs.filter((run) => words.every((word) => run.run.toLowerCase().includes(word)))
       .sort((a, b) => (b.saves_open > 0) - (a.saves_open > 0) || (Date.parse(b.last_commit_at) || 0) - (Date.parse(a.last_commit_at) || 0));
-    const from = fromOf(shown), date = (ms) => new Date(ms).toLocaleDateString([], {day: "numeric", month: "short"});
+    const from = fromOf(shown), date = (ms) => (known.now - ms < DAY ? new Date(ms).toLocaleTimeString([], {timeStyle: "short"}) : new Date(ms).toLocaleDateString([], {day: "numeric", month: "short"}));
     top.replaceChildren(...[healthBanner(known.live?.health), overview()].filter(Boolean));
     count.textContent = `${plural(shown.length, "run")}${known.all ? "" : ", reading more"}`;
     drawn.disconnect();

@@ -11,9 +11,14 @@ function fill(node, attributes, children) {
     else if (value === true) node.setAttribute(name, "");
     else if (value !== false && value != null) node.setAttribute(name, value);
   }
-  node.append(...children.flat().filter((child) => child != null && child !== false));
+  const shown = children.flat(Infinity).filter((child) => child != null && child !== false && child !== "");
+  node.append(...shown.map((child) => (child instanceof Node ? child : plain(child))));
   return node;
 }
+
+// Writes controls and marks of direction as escapes, so that a text cannot pass for another one.
+const plain = (text) => String(text).replace(/[\u0000-\u001f\u007f-\u009f\u061c\u200b-\u200f\u2028-\u202e\u2066-\u2069\ufeff]/g,
+  (sign) => `\\u${sign.charCodeAt(0).toString(16).padStart(4, "0")}`);
 export const el = (name, attributes, ...children) => fill(document.createElement(name), attributes, children);
 export const svg = (name, attributes, ...children) => fill(document.createElementNS(SVG, name), attributes, children);
 
@@ -82,7 +87,7 @@ function walk(points, x, y) {
 // A plot of lines over steps. series: [{name, points: [[x, y], ...]}]; format: a value in words.
 export function plot(title, series, format, options = {}) {
   const shown = series.filter((one) => one.points.length > 0);
-  const box = el("figure", {class: "card", style: null}, el("h2", {}, title));
+  const box = el("figure", {class: "card"}, el("h2", {}, title));
   if (shown.length === 0) return fill(box, {}, [el("p", {class: "none"}, options.none ?? "Nothing is known yet.")]);
   const W = 560, H = 210, L = 62, R = 12, T = 10, B = 26;
   const xs = shown.flatMap((one) => one.points.map((point) => point[0]));
