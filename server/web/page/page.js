@@ -171,8 +171,9 @@ function chosenCard(name, entry, next) {
 
 function runPlots(entries, run, chosenMetric, choose) {
   const sorted = entries.filter((entry) => entry.state === "committed" && entry.on_lineage).sort((a, b) => a.step - b.step);
+  const trunk = new Set(sorted.map((entry) => `${entry.step}@${entry.term}`));
   const line = (name, value) => ({name, points: sorted.map((entry) => [entry.step, value(entry)]).filter((point) => point[1] != null)});
-  const times = (name, key) => ({name, points: run.saves.filter((save) => save[key] != null).sort((a, b) => a.step - b.step).map((save) => [save.step, save[key]])});
+  const times = (name, key) => ({name, points: run.saves.filter((save) => save[key] != null && trunk.has(`${save.step}@${save.term}`)).sort((a, b) => a.step - b.step).map((save) => [save.step, save[key]])});
   const names = [...new Set(sorted.flatMap((entry) => Object.keys(entry.metrics)))].sort((a, b) => b.includes("loss") - a.includes("loss") || a.localeCompare(b));
   const metric = names.includes(chosenMetric) ? chosenMetric : names[0];
   const curve = plot(metric ?? "Metrics", metric ? [line(metric, (entry) => entry.metrics[metric])] : [], number,
