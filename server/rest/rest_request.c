@@ -11,22 +11,32 @@
 #include <inttypes.h>
 #include <string.h>
 
+/* Returns the value of a hexadecimal digit, which browsers write in capitals, or -1. */
+static int hex_digit(char sign)
+{
+    static const char digits[] = "0123456789abcdef";
+    const char *at =
+        sign != '\0' ? strchr(digits, sign >= 'A' && sign <= 'F' ? sign + 32 : sign) : NULL;
+    return at ? (int)(at - digits) : -1;
+}
+
 /* Copies a piece of the target with its escapes resolved, and a NUL. Returns the place behind the
  * copy, or NULL if an escape is bad. */
 static char *resolve(const char *from, size_t bytes, char *to)
 {
     const char *end = from + bytes;
     while (from < end) {
-        uint64_t value;
         if (*from != '%') {
             *to++ = *from++;
             continue;
         }
-        from++;
-        if (end - from < 2 || !digits_read_hex(&from, 2, &value) || value == 0) {
+        int high = end - from >= 3 ? hex_digit(from[1]) : -1;
+        int low = end - from >= 3 ? hex_digit(from[2]) : -1;
+        if (high < 0 || low < 0 || high + low == 0) {
             return NULL;
         }
-        *to++ = (char)value;
+        *to++ = (char)(16 * high + low);
+        from += 3;
     }
     *to++ = '\0';
     return to;

@@ -88,7 +88,7 @@ class Web(Case):
         wait_until("all records are read", lambda: all(run["record"] == "read" for run in self.api("runs")["runs"]))
         names, after = [], ""
         while after is not None:
-            page = self.api(f"runs?limit=2{after and '&after=' + after}")
+            page = self.api(f"runs?limit=2{after and '&after=' + after.replace('/', '%2F')}")
             names += [run["run"] for run in page["runs"]]
             after = page["next"]
         self.assertEqual(names, ["demo/long"] + [f"p{name}/r" for name in "abcde"])
@@ -105,7 +105,8 @@ class Web(Case):
         self.assertEqual([run["run"] for run in self.api("runs?project=pb")["runs"]], ["pb/r"])
         changes = self.api("live")["changes"]
         self.assertEqual(self.api(f"runs?since={changes}")["runs"], [])
-        cairn("forget", "pa/r", "1", "--server", f"unix:{self.server.socket}", check=0)
+        step = self.api("runs?project=pa&checkpoints=3")["runs"][0]["points"][0][0]
+        cairn("pin", "pa/r", str(step), "--server", f"unix:{self.server.socket}", check=0)
         wait_until("it is told", lambda: [run["run"] for run in self.api(f"runs?since={changes}")["runs"]] == ["pa/r"])
 
     def test_what_is_refused(self):

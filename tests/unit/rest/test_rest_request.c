@@ -3,6 +3,7 @@
  * A target becomes exactly its words and arguments, or an error; no bytes of it lead outside.
  * Method: single targets, and each prefix and each changed byte of one.
  */
+#include "rest/rest.h"
 #include "rest/rest_request.h"
 
 #include "support/unit_test.h"
