@@ -176,6 +176,10 @@ int MUST_USE net_uv_new(struct loop *loop, struct net **ret, struct diag *diag);
 void net_uv_free(struct net *net);
 /* Wraps a connected descriptor, and owns it from then on, also when this fails. */
 int MUST_USE net_uv_adopt(struct net *net, int fd, struct sock **ret, struct diag *diag);
+/* Opens a listening TCP socket for a library that accepts by itself; *ret_fd is the caller's.
+ * *ret_bound is the address with the real port. Errors are those of listen. */
+int MUST_USE net_listen_fd(const struct net_addr *addr, int *ret_fd, struct net_addr *ret_bound,
+                           struct diag *diag);
 /* In a forked child: closes every descriptor of this net. */
 void net_uv_abandon(struct net *net);
 

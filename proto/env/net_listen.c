@@ -199,6 +199,17 @@ static int open_listening(const struct net_addr *addr, unsigned mode, int *ret, 
     return 0;
 }
 
+int net_listen_fd(const struct net_addr *addr, int *ret_fd, struct net_addr *ret_bound,
+                  struct diag *diag)
+{
+    CHECK(addr->family == NET_TCP);
+    int rc = open_listening(addr, 0, ret_fd, diag);
+    if (rc == 0) {
+        bound_address(*ret_fd, addr, ret_bound);
+    }
+    return rc;
+}
+
 /* Binds to the path with the given mode, and replaces a socket that a dead daemon has left. */
 static int bind_unix(int fd, const struct target *target, const struct net_addr *addr,
                      unsigned mode, struct diag *diag)

@@ -75,8 +75,18 @@ void config_defaults(struct config *config)
 
 /* --- finding a key -------------------------------------------------------------------------- */
 
+/* Keys that are in another section now. The old name still works. */
+static const struct {
+    const char *section, *name, *new_section;
+} moved[] = {{"metrics", "listen", "http"}, {"metrics", "on-network", "http"}};
+
 static const struct key *find_key(const char *section, const char *name)
 {
+    for (size_t i = 0; i < ARRAY_LEN(moved); i++) {
+        if (strcmp(moved[i].section, section) == 0 && strcmp(moved[i].name, name) == 0) {
+            section = moved[i].new_section;
+        }
+    }
     for (size_t i = 0; i < ARRAY_LEN(keys); i++) {
         if (strcmp(keys[i].section, section) == 0 && strcmp(keys[i].name, name) == 0) {
             return &keys[i];
@@ -87,6 +97,13 @@ static const struct key *find_key(const char *section, const char *name)
 
 static const struct key *find_flag(const char *flag)
 {
+    char old[64];
+    for (size_t i = 0; i < ARRAY_LEN(moved); i++) {
+        snprintf(old, sizeof(old), "%s-%s", moved[i].section, moved[i].name);
+        if (strcmp(old, flag) == 0) {
+            return find_key(moved[i].section, moved[i].name);
+        }
+    }
     for (size_t i = 0; i < ARRAY_LEN(keys); i++) {
         if (strcmp(keys[i].flag, flag) == 0) {
             return &keys[i];

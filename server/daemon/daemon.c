@@ -10,16 +10,17 @@
 #include "base/failpoint.h"
 #include "base/log.h"
 #include "daemon/listeners.h"
+#include "daemon/listeners_http.h"
 #include "daemon/opener.h"
 #include "daemon/upkeep.h"
 #include "env/prompt.h"
 #include "hash/hash.h"
 #include "net/stream.h"
-#include "obs/obs.h"
 #include "pipeline/encode_pool.h"
 #include "session/server.h"
 #include "store/open/store_open.h"
 #include "store/wrap/store_wrap.h"
+#include "web/web.h"
 
 #include <errno.h>
 #include <signal.h>
@@ -51,7 +52,7 @@ struct daemon {
     struct retain *retain;
     struct upkeep *upkeep;
     const struct store_counts *store_counts; /* owned by the store */
-    struct obs *obs;
+    struct web *web;
     int64_t begun_wall_ns;
     struct listeners *listeners;
     bool stopping, hurried, is_ready;
@@ -103,7 +104,7 @@ static void on_server_stopped(void *user)
 {
     struct daemon *daemon = user;
     CHECK(!daemon->upkeep);
-    CHECK(!daemon->obs);
+    CHECK(!daemon->web);
     CHECK(daemon->stopping);
     server_free(daemon->server);
     daemon->server = NULL;
@@ -135,10 +136,10 @@ static void stop_below(struct daemon *daemon)
     }
 }
 
-static void on_obs_closed(void *user)
+static void on_web_closed(void *user)
 {
     struct daemon *daemon = user;
-    daemon->obs = NULL;
+    daemon->web = NULL;
     stop_below(daemon);
 }
 
@@ -150,8 +151,8 @@ static void stop(struct daemon *daemon, uint64_t grace_ms)
     daemon->grace_ms = grace_ms;
     listeners_free(daemon->listeners);
     daemon->listeners = NULL;
-    if (daemon->obs) {
-        obs_close(daemon->obs, on_obs_closed, daemon);
+    if (daemon->web) {
+        web_close(daemon->web, on_web_closed, daemon);
     } else {
         stop_below(daemon);
     }
@@ -165,7 +166,7 @@ static void on_signal(void *user, int signum)
         daemon->hurried = true;
         LOG(LOG_WARN, "daemon", "a second signal came; open saves are aborted now",
             li("signal", signum));
-        if (!daemon->upkeep && !daemon->obs) {
+        if (!daemon->upkeep && !daemon->web) {
             server_stop(daemon->server, 0, on_server_stopped, daemon);
         }
         return;
@@ -285,25 +286,32 @@ static int start_upkeep(struct daemon *daemon)
 }
 
 /* Starts the monitoring first, so that it can show a daemon that waits for its store. */
-static int start_obs(struct daemon *daemon)
+static int start_web(struct daemon *daemon)
 {
     const struct config *config = daemon->config;
-    struct net_addr addr;
-    if (config->metrics_listen[0] == '\0') {
+    struct listeners_http http;
+    if (config->http_listen[0] == '\0') {
         return 0;
     }
-    int status = listeners_metrics_addr(config, &addr, &daemon->diag);
+    int status = listeners_http(config, &http, &daemon->diag);
     daemon->begun_wall_ns = loop_wall_ns(daemon->loop);
-    struct obs_options options = {
-        .net = daemon->net,
-        .addr = &addr,
-        .source = {.loop = daemon->loop, .begun_wall_ns = daemon->begun_wall_ns}};
-    return status != 0 ? status : obs_new(&options, &daemon->obs, &daemon->diag);
+    struct web_options options = {.addr = &http.addr,
+                                  .tls_cert = http.cert,
+                                  .tls_key = http.key,
+                                  .tls_ca = http.ca,
+                                  .token = http.token,
+                                  .trusts_all = http.trusts_all,
+                                  .quotas = &config->quotas,
+                                  .loop = daemon->loop,
+                                  .begun_wall_ns = daemon->begun_wall_ns};
+    status = status != 0 ? status : web_new(&options, &daemon->web, &daemon->diag);
+    listeners_http_fini(&http);
+    return status;
 }
 
 /* Gives the monitoring its sources. `ready` means that the store is open, and so is everything that
  * depends on it. */
-static void show_obs(struct daemon *daemon, bool ready)
+static void show_web(struct daemon *daemon, bool ready)
 {
     struct metrics_source source = {
         .loop = daemon->loop, .server = daemon->server, .begun_wall_ns = daemon->begun_wall_ns};
@@ -321,8 +329,12 @@ static void show_obs(struct daemon *daemon, bool ready)
         source.scrub = upkeep_scrub(daemon->upkeep);
         source.gc = upkeep_gc(daemon->upkeep);
     }
-    if (daemon->obs) {
-        obs_look_at(daemon->obs, &source);
+    char addresses[2048] = "";
+    if (daemon->listeners) {
+        listeners_addresses(daemon->listeners, daemon->config, sizeof(addresses), addresses);
+    }
+    if (daemon->web) {
+        web_look_at(daemon->web, &source, addresses);
     }
 }
 
@@ -348,7 +360,7 @@ static void on_catalog_ready(void *user, int status, const struct diag *diag)
         return;
     }
     daemon->is_ready = true;
-    show_obs(daemon, true);
+    show_web(daemon, true);
     char uuid[33];
     hex_encode(sizeof(daemon->store->caps.uuid), &daemon->store->caps.uuid, uuid);
     LOG(LOG_INFO, "daemon", "ready", ls("store", daemon->config->store_url), ls("store_uuid", uuid),
@@ -459,7 +471,7 @@ static void on_reload(void *user, int signum)
     config_reload(options->config, fresh, on_differs, &waiting);
     status = apply_config(daemon);
     if (daemon->is_ready) {
-        show_obs(daemon, true);
+        show_web(daemon, true);
     }
     LOG(LOG_INFO, "config", "the daemon has read its configuration again",
         lu("need_restart", waiting));
@@ -570,7 +582,7 @@ static void on_opener_failed(void *user, const struct diag *diag)
     CHECK(daemon->server != NULL);
     CHECK(!daemon->catalog);
     server_wait(daemon->server, diag);
-    show_obs(daemon, false);
+    show_web(daemon, false);
 }
 
 /* Begins to open the store: a directory at once, a cluster with an opener, which tries until it is
@@ -633,22 +645,22 @@ static int start(struct daemon *daemon)
         status = work_threads_new(daemon->loop, (unsigned)config->verify_threads, "cairn-verify",
                                   &daemon->verify_pool, &daemon->diag);
     }
-    status = status != 0 ? status : start_obs(daemon);
+    status = status != 0 ? status : start_web(daemon);
     return status != 0 ? status : begin_opening(daemon);
 }
 
-static void on_obs_dropped(void *user)
+static void on_web_dropped(void *user)
 {
     struct daemon *daemon = user;
-    daemon->obs = NULL;
+    daemon->web = NULL;
     loop_uv_stop(daemon->loop);
 }
 
 /* Frees what is left when the loop has ended, or when the start has failed. */
 static void finish(struct daemon *daemon)
 {
-    if (daemon->obs) { /* after a start that failed */
-        obs_close(daemon->obs, on_obs_dropped, daemon);
+    if (daemon->web) { /* after a start that failed */
+        web_close(daemon->web, on_web_dropped, daemon);
         loop_uv_run(daemon->loop);
     }
     if (daemon->store) {

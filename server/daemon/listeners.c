@@ -6,6 +6,7 @@
 
 #include "base/check.h"
 #include "base/log.h"
+#include "daemon/listeners_http.h"
 #include "env/net.h"
 #include "format/ids.h"
 
@@ -168,38 +169,16 @@ static int make_tls(const struct config *config, struct tls_context **ret, struc
     return config->tls_cert[0] != '\0' ? tls_context_new(&tls, ret, diag) : 0;
 }
 
-int listeners_metrics_addr(const struct config *config, struct net_addr *ret, struct diag *diag)
-{
-    const char *text = config->metrics_listen;
-    CHECK(text[0] != '\0');
-    int status = net_addr_parse(text, CAIRN_METRICS_PORT, ret, diag);
-    if (status != 0) {
-        diag_add(diag, "[metrics] listen");
-        return status;
-    }
-    if (ret->family != NET_TCP) {
-        return diag_set(diag, CAIRN_E_CONFIG,
-                        "[metrics] listen is '%s', which is not a TCP address; write host:port",
-                        text);
-    }
-    if (!net_addr_is_local(ret) && !config->metrics_network) {
-        return diag_set(diag, CAIRN_E_CONFIG,
-                        "[metrics] listen = %s can be reached from the network, where anyone could "
-                        "read the names of runs: listen on 127.0.0.1, or set on-network = yes",
-                        text);
-    }
-    return 0;
-}
-
 int listeners_check(const struct config *config, struct diag *diag)
 {
     struct address_user user = {.each = accept_address};
     struct tls_context *tls = NULL;
     int status = make_tls(config, &tls, diag);
     tls_context_free(tls);
-    if (status == 0 && config->metrics_listen[0] != '\0') {
-        struct net_addr addr;
-        status = listeners_metrics_addr(config, &addr, diag);
+    if (status == 0 && config->http_listen[0] != '\0') {
+        struct listeners_http http;
+        status = listeners_http(config, &http, diag);
+        listeners_http_fini(&http);
     }
     return status != 0 ? status : each_address(config, &user, diag);
 }

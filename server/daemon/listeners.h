@@ -22,11 +22,6 @@ struct listeners_options {
 /* Checks what can be checked without binding. Returns CONFIG for a bad address, or for plaintext on
  * the network. */
 int MUST_USE listeners_check(const struct config *config, struct diag *diag);
-enum { CAIRN_METRICS_PORT = 7422 };
-/* Gives the address in [metrics] listen, which must not be empty; the port is 7422 if it names
- * none. Returns CONFIG. */
-int MUST_USE listeners_metrics_addr(const struct config *config, struct net_addr *ret,
-                                    struct diag *diag);
 /* Binds everything or nothing. Returns BUSY if an address is in use, CONFIG, or AUTH for bad
  * certificates. */
 int MUST_USE listeners_new(const struct listeners_options *options, struct listeners **ret,

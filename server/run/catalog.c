@@ -67,8 +67,7 @@ static int name_compare(const struct run_name *a, const struct run_name *b)
     return order ? order : strcmp(a->run, b->run);
 }
 
-/* Returns the index of the run with that name, or the index at which to insert it. */
-static size_t lower_bound(const struct catalog *catalog, const struct run_name *name)
+size_t catalog_lower_bound(const struct catalog *catalog, const struct run_name *name)
 {
     size_t low = 0, high = catalog->run_count;
 
@@ -86,7 +85,7 @@ static size_t lower_bound(const struct catalog *catalog, const struct run_name *
 /* Returns the run of that name and adds it if it is new. Returns NULL if there is no memory. */
 static struct run *run_find_or_add(struct catalog *catalog, const struct run_name *name)
 {
-    size_t at = lower_bound(catalog, name);
+    size_t at = catalog_lower_bound(catalog, name);
     struct run *run = NULL;
 
     if (at < catalog->run_count && name_compare(&catalog->runs[at]->name, name) == 0) {
@@ -136,7 +135,7 @@ const struct run_name *catalog_collision(const struct catalog *catalog, const st
 
 bool catalog_has(const struct catalog *catalog, const struct run_name *name)
 {
-    size_t at = lower_bound(catalog, name);
+    size_t at = catalog_lower_bound(catalog, name);
 
     return at < catalog->run_count && name_compare(&catalog->runs[at]->name, name) == 0 &&
            catalog->runs[at]->held;
@@ -152,7 +151,7 @@ void catalog_release(struct run *run)
 void catalog_forget(struct run *run)
 {
     struct catalog *catalog = run->catalog;
-    size_t at = lower_bound(catalog, &run->name);
+    size_t at = catalog_lower_bound(catalog, &run->name);
 
     CHECK(at < catalog->run_count);
     CHECK(catalog->runs[at] == run);
@@ -183,7 +182,7 @@ int catalog_names(struct catalog *catalog, struct run_name **ret, size_t *ret_co
 
 bool catalog_run_is_removed(struct catalog *catalog, const struct run_name *name)
 {
-    size_t at = lower_bound(catalog, name);
+    size_t at = catalog_lower_bound(catalog, name);
     const struct run *run = at < catalog->run_count ? catalog->runs[at] : NULL;
     return run && name_compare(&run->name, name) == 0 && run->copy != COPY_NONE &&
            run->state.removed;
@@ -199,6 +198,9 @@ bool catalog_hold_run(struct catalog *catalog, const struct run_name *name, bool
     if (load && !run->held) {
         run->want_load = true;
         run_kick(run);
+    }
+    if (!run->held) {
+        looks_changed(run);
     }
     run->held = true;
     return true;

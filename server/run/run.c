@@ -133,6 +133,7 @@ void run_free(struct run *run)
     record_free(run->record);
     record_free(run->view);
     unrecorded_fini(run);
+    looks_fini(run);
     scratch_fini(&run->scratch);
     scratch_fini(&run->step_scratch);
     free(run);
@@ -282,6 +283,9 @@ static void on_loaded(struct store_req *req)
     run->want_load = false;
     if (status == 0) {
         status = take_loaded(run, req);
+    }
+    if (run->unreadable != (status != 0)) {
+        looks_changed(run);
     }
     run->unreadable = status != 0;
     catalog->counts.loads++;

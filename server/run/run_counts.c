@@ -7,6 +7,7 @@
 
 #include "base/check.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 static const uint64_t save_bounds_us[] = {
@@ -43,6 +44,62 @@ void counts_remember(struct run *run, const struct event *event)
     }
 }
 
+/* --- durations of saves ---------------------------------------------------------------------- */
+
+/* Returns the entry of the checkpoint, which may be made by dropping the oldest one, or NULL if
+ * there is no memory: a duration less on a page. */
+static struct run_time *time_of(struct run *run, struct ckpt_id id)
+{
+    struct run_looks *looks = &run->looks;
+    if (!looks->times) {
+        looks->times = calloc(RUN_TIMES_MAX, sizeof(*looks->times));
+    }
+    if (!looks->times) {
+        return NULL;
+    }
+    for (size_t i = looks->time_count; i > 0; i--) {
+        if (ckpt_id_equal(looks->times[i - 1].id, id)) {
+            return &looks->times[i - 1];
+        }
+    }
+    if (looks->time_count == RUN_TIMES_MAX) {
+        looks->time_count--;
+        memmove(looks->times, looks->times + 1, looks->time_count * sizeof(*looks->times));
+    }
+    CHECK(looks->time_count < RUN_TIMES_MAX);
+    struct run_time *time = &looks->times[looks->time_count++];
+    *time = (struct run_time){.id = id};
+    return time;
+}
+
+static void looks_took(struct run *run, struct ckpt_id id, uint64_t took_ms)
+{
+    struct run_time *time = time_of(run, id);
+    if (time) {
+        time->took_ms = took_ms;
+    }
+}
+
+static void looks_reported(struct run *run, uint64_t blocked_ms, uint64_t persist_ms)
+{
+    const struct run_state *state = &run->state;
+    struct run_time *time = NULL;
+    if (state->commit_count > 0) {
+        time = time_of(run, state->commits[state->commit_count - 1].entry.id);
+    }
+    if (time) {
+        time->blocked_ms = blocked_ms;
+        time->persist_ms = persist_ms;
+        time->is_reported = true;
+    }
+}
+
+void looks_changed(struct run *run) { run->looks.changed = ++run->catalog->changes; }
+
+void looks_fini(struct run *run) { free(run->looks.times); }
+
+/* --- counting --- */
+
 /* Counts a commit that this daemon has made, and how long its save took. */
 static void count_commit(struct run *run)
 {
@@ -56,6 +113,7 @@ static void count_commit(struct run *run)
             CHECK(loop_now_ms(run->catalog->loop) >= track->begun_ms);
             uint64_t ms = loop_now_ms(run->catalog->loop) - track->begun_ms;
             histogram_add(&counts->save_durations, ms * 1000);
+            looks_took(run, track->id, ms);
             return;
         }
     }
@@ -76,6 +134,7 @@ static void count_day(struct run *run)
     if (day->timed_saves > 0) {
         histogram_add(&counts->blocked, run->applying.blocked_ms * 1000);
         histogram_add(&counts->persisted, run->applying.persist_ms * 1000);
+        looks_reported(run, run->applying.blocked_ms, run->applying.persist_ms);
     }
 }
 
@@ -124,6 +183,33 @@ static void count_forgotten(const struct run_state *state, const struct state_co
     forgotten_add(io, &one);
 }
 
+/* Returns the figures of the day of a wall time, or NULL if a newer day has taken their place. */
+static struct run_day *day_at(struct run_sums *sums, int64_t wall_ns)
+{
+    uint64_t day = day_of(wall_ns);
+    struct run_day *at = &sums->days[day % RUN_DAYS];
+    if (day > at->day) {
+        *at = (struct run_day){.day = day};
+    }
+    return day == at->day && day != 0 ? at : NULL;
+}
+
+/* Adds a commit to the day on which it came, and to the day on which its space was reclaimed. */
+static void count_days(struct run_sums *sums, const struct state_commit *commit)
+{
+    struct run_day *came = day_at(sums, commit->entry.wall_ns);
+    if (came) {
+        came->saves++;
+        came->written_bytes += commit->entry.stored_bytes;
+    }
+    struct run_day *went = commit->reclaimed && commit->reclaim_mark
+                               ? day_at(sums, commit->reclaim_mark->wall_ns)
+                               : NULL;
+    if (went) {
+        went->reclaimed_bytes += commit->entry.stored_bytes;
+    }
+}
+
 void counts_update(struct run *run)
 {
     struct run_sums *sums = &run->sums;
@@ -132,6 +218,7 @@ void counts_update(struct run *run)
         const struct state_commit *commit = &run->state.commits[i];
         CHECK(commit->health <= HEALTH_DAMAGED);
         sums->stored_bytes += commit->reclaimed ? 0 : commit->entry.stored_bytes;
+        count_days(sums, commit);
         if (!commit->forgotten) {
             sums->checkpoints[commit->health]++;
         } else if (!commit->reclaimed) {
@@ -140,9 +227,11 @@ void counts_update(struct run *run)
     }
     if (run->state.commit_count > 0) {
         const struct entry_chain *newest = &run->state.commits[run->state.commit_count - 1].entry;
+        sums->first_wall_ns = run->state.commits[0].entry.wall_ns;
         sums->commit_wall_ns = newest->wall_ns;
         sums->commit_step = newest->id.step;
     }
+    looks_changed(run);
 }
 
 /* Returns true if a policy could forget a checkpoint of the run: two good ones always stay. */
@@ -226,4 +315,91 @@ size_t catalog_live_runs(const struct catalog *catalog, int64_t since_wall_ns, s
         count++;
     }
     return count;
+}
+
+/* --- looking --------------------------------------------------------------------------------- */
+
+uint64_t catalog_changes(const struct catalog *catalog) { return catalog->changes + 1; }
+
+static void look(const struct run *run, struct run_look *ret)
+{
+    const struct run_sums *sums = &run->sums;
+    *ret = (struct run_look){.name = &run->name,
+                             .state = run->copy != COPY_NONE ? &run->state : NULL,
+                             .is_unreadable = run->unreadable,
+                             .changed = run->looks.changed + 1,
+                             .forgotten = sums->forgotten,
+                             .stored_bytes = sums->stored_bytes,
+                             .saves_open = open_count(run),
+                             .first_wall_ns = sums->first_wall_ns,
+                             .commit_wall_ns = sums->commit_wall_ns,
+                             .days = sums->days,
+                             .times = run->looks.times,
+                             .time_count = run->looks.time_count};
+    memcpy(ret->checkpoints, sums->checkpoints, sizeof(ret->checkpoints));
+}
+
+bool catalog_look_next(const struct catalog *catalog, const struct run_name *after,
+                       struct run_look *ret)
+{
+    size_t at = catalog_lower_bound(catalog, after);
+    if (at < catalog->run_count && run_name_equal(&catalog->runs[at]->name, after)) {
+        at++;
+    }
+    while (at < catalog->run_count && !catalog->runs[at]->held) {
+        at++;
+    }
+    if (at >= catalog->run_count) {
+        return false;
+    }
+    look(catalog->runs[at], ret);
+    return true;
+}
+
+static struct run *find(const struct catalog *catalog, const struct run_name *name)
+{
+    size_t at = catalog_lower_bound(catalog, name);
+    bool found = at < catalog->run_count && run_name_equal(&catalog->runs[at]->name, name);
+    return found && catalog->runs[at]->held ? catalog->runs[at] : NULL;
+}
+
+bool catalog_look(const struct catalog *catalog, const struct run_name *name, struct run_look *ret)
+{
+    const struct run *run = find(catalog, name);
+    if (run) {
+        look(run, ret);
+    }
+    return run != NULL;
+}
+
+void run_look_again(struct catalog *catalog, const struct run_name *name, uint64_t every_ms)
+{
+    struct run *run = find(catalog, name);
+    uint64_t now_ms = loop_now_ms(catalog->loop);
+    if (!run || catalog->options.poll_ms == 0 || catalog->closing ||
+        now_ms - run->looks.again_ms < every_ms) {
+        return;
+    }
+    run->looks.again_ms = now_ms;
+    if (run_is_idle(run)) { /* an update under way reads its own outcome */
+        run_copy_ages(run);
+    }
+    run->want_load = true;
+    run_kick(run);
+}
+
+uint64_t run_look_opened_ms(const struct catalog *catalog, const struct run_name *name,
+                            struct ckpt_id id)
+{
+    const struct run *run = find(catalog, name);
+    if (!run) {
+        return 0;
+    }
+    list_each (node, &run->tracks) {
+        const struct open_track *track = list_item(node, struct open_track, link);
+        if (ckpt_id_equal(track->id, id)) {
+            return track->begun_ms;
+        }
+    }
+    return 0;
 }

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * run_counts: counters, for metrics, of what this daemon has done since its start, and a summary of
- * its runs at present. A thing is counted after its update of the record was made, so it is counted
- * once, by the daemon that did it. Loop's thread.
+ * its runs at present, and of each run. A thing is counted after its update of the record was made,
+ * so it is counted once, by the daemon that did it. Loop's thread.
  */
 #ifndef CAIRN_RUN_RUN_COUNTS_H
 #define CAIRN_RUN_RUN_COUNTS_H
@@ -68,5 +68,75 @@ struct run_totals {
 /* Gives at most `most` live runs, sorted by name. Returns how many there are altogether. */
 size_t catalog_live_runs(const struct catalog *catalog, int64_t since_wall_ns, size_t most,
                          struct run_totals *ret);
+
+/* --- looking at runs --------------------------------------------------------------------------
+ *
+ * What this daemon knows of its runs at this moment, for pages. Nothing here asks the store or
+ * waits: a run whose record was not read yet is given without a state. On a store that several
+ * daemons share, the record of a run that nobody here works with may have changed; run_look_again()
+ * has it read again in the background. */
+
+enum { RUN_TIMES_MAX = 256, RUN_DAYS = 8 };
+
+/* Durations of a save, as far as this daemon has seen them since its start. */
+struct run_time {
+    struct ckpt_id id;
+    uint64_t took_ms;                /* first sight of the opening to the commit; 0 if not known */
+    uint64_t blocked_ms, persist_ms; /* as rank 0 reported with its next save */
+    bool is_reported;
+};
+
+/* Bytes that were stored and given back on one day (days since 1970, UTC). */
+struct run_day {
+    uint64_t day, saves, written_bytes, reclaimed_bytes;
+};
+
+/* One run. Pointers are borrowed until the next turn of the loop. */
+struct run_look {
+    const struct run_name *name;
+    const struct run_state *state; /* NULL if its record was not read, or cannot be */
+    bool is_unreadable;
+    uint64_t changed; /* what catalog_changes() was when the run changed last */
+    uint64_t checkpoints[HEALTH_DAMAGED + 1];
+    struct forgotten_total forgotten;
+    uint64_t stored_bytes; /* of the checkpoints that are not reclaimed */
+    uint64_t saves_open;
+    int64_t first_wall_ns, commit_wall_ns; /* of the first and the newest commit; 0 if none */
+    const struct run_day *days;            /* RUN_DAYS of them, in no order; day 0 is empty */
+    const struct run_time *times;          /* oldest first */
+    size_t time_count;
+};
+
+/* Returns a number that grows whenever any run changes. It starts at 1. */
+uint64_t catalog_changes(const struct catalog *catalog);
+/* Gives the first run that the store holds behind `after` in the order of names, or from the
+ * beginning if both parts of `after` are empty. Returns false if there is none. */
+bool catalog_look_next(const struct catalog *catalog, const struct run_name *after,
+                       struct run_look *ret);
+/* Gives one run. Returns false if the store is not known to hold it. */
+bool catalog_look(const struct catalog *catalog, const struct run_name *name, struct run_look *ret);
+/* Has the record of the run read again in the background if several daemons use the store and that
+ * was not asked for within every_ms. Does nothing if there is no such run. */
+void run_look_again(struct catalog *catalog, const struct run_name *name, uint64_t every_ms);
+/* Gives when this daemon saw the opening of a save first, in ms of the loop's clock; 0 if it did
+ * not. */
+uint64_t run_look_opened_ms(const struct catalog *catalog, const struct run_name *name,
+                            struct ckpt_id id);
+
+/* What each run keeps of this, in run_private.h: figures of the decoded record, and what others
+ * look at. */
+struct run_sums {
+    uint64_t checkpoints[HEALTH_DAMAGED + 1], commit_step;
+    struct forgotten_total forgotten;
+    uint64_t stored_bytes;                 /* of the checkpoints that are not reclaimed */
+    int64_t first_wall_ns, commit_wall_ns; /* of the first and the newest commit; 0 if none */
+    struct run_day days[RUN_DAYS];         /* at day % RUN_DAYS; a newer day replaces an older */
+};
+
+struct run_looks {
+    uint64_t changed, again_ms;
+    struct run_time *times; /* NULL until the first; RUN_TIMES_MAX of them */
+    size_t time_count;
+};
 
 #endif

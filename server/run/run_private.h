@@ -61,14 +61,6 @@ struct run_refusal {
         struct token token;
     } open;
 };
-/* run_counts.c: figures of the decoded record. */
-struct run_sums {
-    uint64_t checkpoints[HEALTH_DAMAGED + 1], commit_step;
-    struct forgotten_total forgotten;
-    uint64_t stored_bytes;  /* of the checkpoints that are not reclaimed */
-    int64_t commit_wall_ns; /* 0 if there is no commit */
-};
-
 /* run_unrecorded.c: the checkpoints that are stored beside the record. */
 struct run_unrecorded {
     bool looked;       /* the store was listed at least once; diag.code is set if that failed */
@@ -155,6 +147,7 @@ struct run {
     /* The first unknown outcome since an update succeeded; its code is 0 if none. */
     struct diag unknown;
     struct run_unrecorded unrecorded;
+    struct run_looks looks;
 };
 
 static inline bool run_is_idle(const struct run *run) { return sm_is(&run->at_store, RUN_IDLE); }
@@ -168,6 +161,7 @@ struct catalog {
     size_t run_count, run_cap;
     struct docs docs;
     struct run_counts counts;
+    uint64_t changes; /* catalog_changes() */
     struct store_req req;
     struct post post;
     size_t pending, sweep_next;
@@ -203,6 +197,8 @@ void ckpt_text(const struct run_name *run, struct ckpt_id id, char ret[CKPT_TEXT
 
 /* catalog.c */
 void catalog_forget(struct run *run); /* frees a run that run_is_unused() */
+/* Returns the index of the run with that name, or the index at which to insert it. */
+size_t catalog_lower_bound(const struct catalog *catalog, const struct run_name *name);
 /* Notes that the store holds the run. Returns false if there is no memory. */
 bool catalog_hold_run(struct catalog *catalog, const struct run_name *name, bool load);
 void catalog_refresh_init(struct catalog *catalog);
@@ -246,6 +242,8 @@ void counts_init(struct run_counts *counts);
 void counts_remember(struct run *run, const struct event *event);
 void counts_applied(struct run *run); /* called when the store has made it */
 void counts_update(struct run *run);  /* called when the state was decoded anew */
+void looks_changed(struct run *run);  /* called when what struct run_look gives has changed */
+void looks_fini(struct run *run);
 
 /* batching.c: the seals of a save, and the good reports of a restore, share updates. */
 bool batch_is_kind(const struct event *event);

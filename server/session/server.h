@@ -91,6 +91,11 @@ struct event_forget;
  * to it, and the schedule of garbage collection, which counts how long nobody was. */
 void server_tell_use(void *server, const struct run_name *run, struct event_forget *ret);
 
+struct ingest_row;
+/* Calls row() for each rank that is bringing something to an open save. */
+void server_progress(const struct server *server,
+                     void (*row)(void *user, const struct ingest_row *row), void *user);
+
 struct health_word;
 /* Gives the health of the server. `usage` is what the store has just reported about itself; it may
  * be NULL. */

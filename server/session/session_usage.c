@@ -76,6 +76,14 @@ int session_ask_usage(struct request *request, struct diag *why)
     return 0;
 }
 
+void server_progress(const struct server *server,
+                     void (*row)(void *user, const struct ingest_row *row), void *user)
+{
+    if (server->ingest) {
+        ingest_progress(server->ingest, row, user);
+    }
+}
+
 /* --- PROGRESS ------------------------------------------------------------------------------- */
 
 struct collecting {

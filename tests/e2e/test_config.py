@@ -73,7 +73,7 @@ class Configuration(Case):
         """Commented ones with their default: what it says must be what --print-config says."""
         examples = {("store", "uuid"), ("listen", "unix"), ("listen", "tcp"), ("tls", "cert"), ("tls", "key"),
                     ("tls", "ca"), ("store", "url"), ("listen", "unix-mode"), ("log", "format"), ("retention", "interval"),
-                    ("scrub", "repair-from"), ("metrics", "listen"), ("listen", "advertise")}
+                    ("scrub", "repair-from"), ("http", "listen"), ("http", "token-file"), ("listen", "advertise")}
         shipped, section = {}, None
         for line in (SOURCE / "deploy" / "cairnd.conf").read_text().splitlines():
             if heading := re.fullmatch(r"(?:# )?\[([a-z]+)\]", line):

@@ -65,8 +65,8 @@ class Metrics(Case):
         self.where = ("--server", f"unix:{self.server.socket}")
 
     def address(self):
-        wait_until("there is an endpoint", lambda: "metrics: listening" in self.server.log())
-        return "127.0.0.1", int(re.search(r"metrics: listening addr=\S*:(\d+)", self.server.log())[1])
+        wait_until("there is an endpoint", lambda: "http: listening" in self.server.log())
+        return "127.0.0.1", int(re.search(r"http: listening addr=\S*:(\d+)", self.server.log())[1])
 
     def talk(self, data, wait_s=30):
         """What comes back until the server closes."""
@@ -84,7 +84,7 @@ class Metrics(Case):
 
     def get(self, path, accept="text/plain", method="GET"):
         """(status, headers, body)."""
-        raw = self.talk(f"{method} {path} HTTP/1.1\r\nHost: test\r\nAccept: {accept}\r\n\r\n".encode())
+        raw = self.talk(f"{method} {path} HTTP/1.1\r\nHost: test\r\nAccept: {accept}\r\nConnection: close\r\n\r\n".encode())
         head, _, body = raw.partition(b"\r\n\r\n")
         first, *rest = head.decode().split("\r\n")
         headers = {name.lower(): value for name, value in (line.split(": ", 1) for line in rest)}
@@ -168,7 +168,7 @@ class Metrics(Case):
         told = self.scrape()
         self.assertEqual(sum(told["health", f"word={word}"] for word in ("green", "yellow", "red")), 1)
         self.assertEqual((told["health", "word=red"], told["store_wait_seconds"]), (0, 0))
-        self.assertEqual(self.get("/")[0], 404)
+        self.assertEqual((self.get("/readyz")[0], self.get("/nothing")[0]), (200, 404))
         self.assertEqual(self.get("/metrics?x=1")[0], 200)
 
     def test_a_store_that_refuses(self):
@@ -220,26 +220,27 @@ class Metrics(Case):
         self.assertEqual(self.server.stop(), 0)
 
     def test_what_is_no_request(self):
-        head = b"GET /metrics HTTP/1.1\r\nHost: h\r\n"
-        for data, wanted in ((b"\x16\x03\x01\x02\x00", b"400"), (b"POST /metrics HTTP/1.1\r\nHost: h\r\n\r\n", b"405"),
+        close = b"Connection: close\r\n"
+        head = b"GET /metrics HTTP/1.1\r\nHost: h\r\n" + close
+        for data, wanted in ((b"POST /metrics HTTP/1.1\r\nHost: h\r\n" + close + b"\r\n", b"405"),
                              (head + b"X: " + b"y" * 20000 + b"\r\n\r\n", b"431"), (b"GET /metrics HTTP/1.1\r\n\r\n", b"400"),
                              (head + b"Content-Length: 70000\r\n\r\n" + b"z" * 70000, b"413"),
-                             (b"GET /" + b"a" * 500 + b" HTTP/1.1\r\nHost: h\r\n\r\n", b"414"),
-                             (head + b"Transfer-Encoding: chunked\r\n\r\n5\r\nabcde\r\n", b"501")):
+                             (b"GET /" + b"a" * 600 + b" HTTP/1.1\r\nHost: h\r\n" + close + b"\r\n", b"414"),
+                             (head + b"Transfer-Encoding: chunked\r\n\r\n5\r\nabcde\r\n", b"413")):
             self.assertEqual(self.talk(data)[:12], b"HTTP/1.1 " + wanted, data[:40])
+        self.assertEqual(self.talk(b"\x16\x03\x01\x02\x00\r\n\r\n"), b"")  # another protocol is closed without a word
         self.assertEqual(self.get("/healthz")[0], 200)
 
     def test_many_that_say_nothing(self):
-        idle = [socket.create_connection(self.address(), timeout=30) for _ in range(40)]
-        # Those beyond the limit are closed at once; saves do not notice; who goes makes room.
-        wait_until("the last ones are closed", lambda: self.is_closed(idle[-1]))
+        idle = [socket.create_connection(self.address(), timeout=30) for _ in range(520)]
+        # They make room for each other, the oldest first; saves do not notice, and who asks is answered.
+        wait_until("the first ones are closed", lambda: self.is_closed(idle[0]))
+        self.assertEqual(self.get("/healthz")[0], 200)
         group = self.group(self.server)
         group.save(1)
         group.end()
-        for peer in idle[:10]:
-            peer.close()
-        wait_until("there is room", lambda: self.talk(b"GET /healthz HTTP/1.0\r\n\r\n")[:12] == b"HTTP/1.1 200")
-        for peer in idle[10:]:
+        self.assertEqual(self.talk(b"GET /healthz HTTP/1.0\r\n\r\n")[:12], b"HTTP/1.1 200")
+        for peer in idle:
             peer.close()
         self.assertEqual(self.server.stop(), 0)
 
@@ -254,8 +255,8 @@ class Metrics(Case):
 
     def test_off_and_refused(self):
         plain = self.daemon("plain")
-        self.assertNotIn("metrics: listening", plain.log())
-        for listen, word in (("0.0.0.0:0", "on-network"), ("nonsense:x", "[metrics] listen"), ("unix:/x", "not a TCP address")):
+        self.assertNotIn("http: listening", plain.log())
+        for listen, word in (("0.0.0.0:0", "on-network"), ("nonsense:x", "[http] listen"), ("unix:/x", "not a TCP address")):
             other = self.bed.start(self.server.argv(store_url=f"dir:{self.bed.path}/x", metrics_listen=listen),
                                    stdin=-3, stdout=-1, stderr=-2)
             out = other.communicate(timeout=30)[0].decode()

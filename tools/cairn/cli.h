@@ -6,10 +6,10 @@
 #ifndef CAIRN_TOOLS_CLI_H
 #define CAIRN_TOOLS_CLI_H
 
-#include "json.h"
 #include "options.h"
 #include "out.h"
 #include "source.h"
+#include "wire/info_json.h"
 
 #include <stdio.h>
 
@@ -80,6 +80,12 @@ int MUST_USE cli_reconnect(struct cli *cli, const char *server, struct diag *dia
 int MUST_USE cli_connect_server(struct cli *cli, struct diag *diag);
 
 /* --- showing --- */
+/* Begins a document: an object that begins with schema_version. */
+void json_begin(struct json *json);
+/* Ends the object, prints the document and frees it. Returns what json_print() says. */
+int MUST_USE json_end(struct json *json);
+/* Prints the document and a newline to stdout. NO_MEMORY, and what out_flush() says. */
+int MUST_USE json_print(struct json *json);
 /* One line on stderr, with --json one object. status: the exit status. */
 void cli_error(const struct cli *cli, int code, int status, const char *text);
 bool cli_stdout_is_terminal(void);
@@ -93,8 +99,6 @@ struct text bytes_text(uint64_t bytes);               /* "1.50 GiB" */
 struct text time_text(int64_t wall_ns);               /* RFC 3339, UTC; "-" for 0 */
 struct text ckpt_id_text(struct ckpt_id id);          /* "STEP@TERM" */
 bool names_ckpt(const char *text, struct ckpt_id id); /* it begins with "checkpoint STEP@TERM" */
-const char *state_name(uint32_t state);               /* enum ckpt_state */
-const char *health_name(uint32_t health);
 /* "damaged, superseded, pinned" of a committed one, else the state: the words of ls, show, status.
  */
 enum { STANDING_BYTES = 64 };
@@ -154,7 +158,6 @@ int MUST_USE cli_each_run(struct cli *cli,
 void cli_say_mark(const struct cli *cli, const struct cli_list *list);
 /* The tags and metrics of info, copied into scratch: they outlive the reply. */
 int MUST_USE cli_keep_note(struct ckpt_info *io, struct scratch *scratch, struct diag *diag);
-void json_info(struct json *json, const char *name, const struct ckpt_info *info);
 /* {"schema_version": 1, "checkpoint": info} */
 int MUST_USE cli_print_info(const struct ckpt_info *info);
 

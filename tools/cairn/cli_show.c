@@ -76,16 +76,37 @@ bool names_ckpt(const char *text, struct ckpt_id id)
     return strncmp(text, name, (size_t)bytes) == 0 && !isdigit((unsigned char)text[bytes]);
 }
 
-const char *state_name(uint32_t state)
+void json_begin(struct json *json)
 {
-    static const char *const names[] = {"none", "open", "committed", "aborted", "forgotten"};
-    return state < ARRAY_LEN(names) ? names[state] : "unknown";
+    json_init(json);
+    json_open(json, NULL, '{');
+    json_u64(json, "schema_version", JSON_SCHEMA_VERSION);
 }
 
-const char *health_name(uint32_t health)
+int json_end(struct json *json)
 {
-    static const char *const names[] = {"verified", "suspect", "damaged"};
-    return health < ARRAY_LEN(names) ? names[health] : "unknown";
+    json_close(json, '}');
+    int status = json_print(json);
+    json_fini(json);
+    return status;
+}
+
+int json_print(struct json *json)
+{
+    int status = buf_status(&json->buf);
+    if (status != 0) {
+        return status;
+    }
+    printf("%.*s\n", (int)json->buf.bytes, (const char *)json->buf.data);
+    return out_flush();
+}
+
+int cli_print_info(const struct ckpt_info *info)
+{
+    struct json json;
+    json_begin(&json);
+    json_info(&json, "checkpoint", info);
+    return json_end(&json);
 }
 
 void format_standing(const struct ckpt_info *info, char ret[STANDING_BYTES])

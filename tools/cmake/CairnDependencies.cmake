@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 #
 # Finds every library with pkg-config and names everything that is missing in one message.
-# Targets: PkgConfig::LIBUV, PROTOBUF_C, OPENSSL, ZSTD, ISAL, XXHASH, INIH, JANSSON, CMOCKA.
+# Targets: PkgConfig::LIBUV, PROTOBUF_C, OPENSSL, ZSTD, ISAL, XXHASH, INIH, JANSSON, MICROHTTPD, GNUTLS, CMOCKA.
 # PROTOC_C: the protobuf-c compiler. The layer law fences their headers; link them PRIVATE.
 find_package(PkgConfig)
 find_package(Threads REQUIRED)
@@ -27,6 +27,8 @@ cairn_require(ISAL libisal libisal-dev)
 cairn_require(XXHASH libxxhash libxxhash-dev)
 cairn_require(INIH inih libinih-dev)
 cairn_require(JANSSON jansson libjansson-dev)
+cairn_require(MICROHTTPD libmicrohttpd libmicrohttpd-dev)
+cairn_require(GNUTLS gnutls libgnutls28-dev)
 if(CAIRN_TESTS)
     cairn_require(CMOCKA cmocka libcmocka-dev)
 endif()

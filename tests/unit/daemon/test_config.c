@@ -292,7 +292,7 @@ TEST(test_cross_checks)
                  {"listen-plain-tcp", "yes", "it must be no, loopback or network"},
                  {"listen-tcp", "127.0.0.1:7421,nonsense:port", "[listen] tcp"},
                  {"metrics-listen", "0.0.0.0:7422", "on-network"},
-                 {"metrics-listen", "nonsense:port", "[metrics] listen"}};
+                 {"metrics-listen", "nonsense:port", "[http] listen"}};
     for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
         struct diag diag = DIAG_INIT;
         config_defaults(&config);

@@ -5,11 +5,12 @@
 #include "formats/safetensors.h"
 
 #include "formats/metadata.h"
-#include "json.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+#include "base/json.h"
 
 enum { HEADER_BYTES_MAX = 100000000 };
 

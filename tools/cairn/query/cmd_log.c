@@ -159,17 +159,10 @@ static int compare_lines(const void *a, const void *b)
 
 static const char *action_of(const struct msg_log_row *row)
 {
-    static const char *const names[] = {
-        [CHAIN_COMMIT] = "commit",   [CHAIN_FORGET] = "forget", [CHAIN_UNDELETE] = "undelete",
-        [CHAIN_RECLAIM] = "reclaim", [CHAIN_PIN] = "pin",       [CHAIN_UNPIN] = "unpin",
-        [CHAIN_REPAIR] = "repair",   [CHAIN_REMOVE] = "remove"};
-    if (row->kind == LOG_RESTORE) {
-        return "restore";
-    }
     if (row->kind >= LOG_POLICY_SET) {
         return row->kind == LOG_POLICY_SET ? "set policy" : "remove policy";
     }
-    return row->kind < ARRAY_LEN(names) && names[row->kind] ? names[row->kind] : "other";
+    return log_action_name(row->kind);
 }
 
 static void ids_text(const struct msg_log_row *row, char ret[IDS_BYTES])
@@ -244,38 +237,11 @@ static int print_lines(const struct cli *cli, const struct log *log, size_t coun
     return out_flush();
 }
 
-static void json_ids(struct json *json, const struct msg_log_row *row)
-{
-    json_open(json, "checkpoints", '[');
-    for (uint32_t i = 0; i < row->id_count; i++) {
-        json_open(json, NULL, '{');
-        json_u64(json, "step", row->ids[i].step);
-        json_u64(json, "term", row->ids[i].term);
-        json_close(json, '}');
-    }
-    json_close(json, ']');
-}
-
 static void json_line(struct json *json, const struct line *line)
 {
-    const struct msg_log_row *row = &line->row;
     char name[RUN_NAME_TEXT_MAX];
     line_name(line, name);
-    json_open(json, NULL, '{');
-    json_str(json, "run", name);
-    json_str(json, "action", action_of(row));
-    json_u64(json, "sequence", row->seq);
-    json_str(json, "at", row->wall_ns != 0 ? time_text(row->wall_ns).at : NULL);
-    json_str(json, "actor", row->actor[0] != '\0' ? row->actor : NULL);
-    json_str(json, "reason", row->reason[0] != '\0' ? row->reason : NULL);
-    json_ids(json, row);
-    json_u64(json, "world_size", row->world_size);
-    json_u64(json, "plain_bytes", row->plain_bytes);
-    json_u64(json, "stored_bytes", row->stored_bytes);
-    json_u64(json, "asked_step", row->asked.step);
-    json_u64(json, "asked_term", row->asked.term);
-    json_str(json, "error", row->code != 0 ? err_name(row->code) : NULL);
-    json_close(json, '}');
+    json_log_row(json, name, action_of(&line->row), &line->row);
 }
 
 static int print_json(const struct log *log, size_t count)

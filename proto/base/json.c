@@ -4,14 +4,12 @@
  */
 #include "json.h"
 
-#include "out.h"
-
-#include "base/plain.h"
+#include "plain.h"
 
 #include <inttypes.h>
 #include <math.h>
-#include <stdio.h>
 #include <string.h>
+#include <time.h>
 
 void json_init(struct json *json)
 {
@@ -101,27 +99,12 @@ void json_raw(struct json *json, const char *name, size_t bytes, const char *tex
     buf_put(&json->buf, bytes, text);
 }
 
-void json_begin(struct json *json)
+void json_wall(struct json *json, const char *name, int64_t wall_ns)
 {
-    json_init(json);
-    json_open(json, NULL, '{');
-    json_u64(json, "schema_version", JSON_SCHEMA_VERSION);
-}
-
-int json_end(struct json *json)
-{
-    json_close(json, '}');
-    int status = json_print(json);
-    json_fini(json);
-    return status;
-}
-
-int json_print(struct json *json)
-{
-    int status = buf_status(&json->buf);
-    if (status != 0) {
-        return status;
-    }
-    printf("%.*s\n", (int)json->buf.bytes, (const char *)json->buf.data);
-    return out_flush();
+    time_t seconds = (time_t)(wall_ns / 1000000000);
+    char text[40];
+    struct tm tm;
+    bool known = wall_ns != 0 && gmtime_r(&seconds, &tm) &&
+                 strftime(text, sizeof(text), "%Y-%m-%dT%H:%M:%SZ", &tm) > 0;
+    json_str(json, name, known ? text : NULL);
 }

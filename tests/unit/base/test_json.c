@@ -2,7 +2,7 @@
  *
  * What the writer makes is JSON, whatever the texts hold. Method: documents compared whole.
  */
-#include "json.h"
+#include "base/json.h"
 
 #include <math.h>
 

@@ -1,0 +1,233 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * http_desk: see http_desk.h. A question goes from HTTP's thread into `asked`, and from there to
+ * the loop's thread, which alone takes questions out and makes answers; so a burst of equal
+ * requests costs the loop one computation.
+ */
+#include "http/http_desk.h"
+
+#include "base/check.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { KEPT_MAX = 64, REPLY_BYTES_MAX = 2 << 20 };
+
+struct question {
+    struct list link, waits; /* waits: http_wait.link */
+    struct http_request request;
+};
+
+/* An answer that is kept for those who ask the same within its time. */
+struct kept {
+    struct http_request request;
+    struct http_answer *answer; /* NULL in a free place */
+    uint64_t until_ms;
+};
+
+struct http_desk {
+    struct http_desk_options options;
+    pthread_mutex_t lock; /* guards the fields up to kept */
+    struct list asked;
+    bool is_stopped;
+    struct kept kept[KEPT_MAX];
+    struct post post;
+    bool is_closing;
+    void (*closed)(void *user);
+    void *closed_user;
+};
+
+static bool is_same(const struct http_request *a, const struct http_request *b)
+{
+    return a->is_trusted == b->is_trusted && a->wants_openmetrics == b->wants_openmetrics &&
+           strcmp(a->target, b->target) == 0;
+}
+
+/* Keeps an answer for a moment, in a place that is free or whose answer is the oldest. */
+static void keep(struct http_desk *desk, const struct http_request *request,
+                 struct http_answer *answer, uint64_t fresh_ms)
+{
+    struct kept *place = &desk->kept[0];
+    for (size_t i = 0; i < KEPT_MAX; i++) {
+        struct kept *kept = &desk->kept[i];
+        if (!kept->answer || is_same(&kept->request, request)) {
+            place = kept;
+            break;
+        }
+        place = kept->until_ms < place->until_ms ? kept : place;
+    }
+    http_answer_unref(place->answer);
+    atomic_fetch_add(&answer->refs, 1);
+    *place = (struct kept){.request = *request,
+                           .answer = answer,
+                           .until_ms = loop_now_ms(desk->options.loop) + fresh_ms};
+}
+
+/* Gives one question to its handler, and the answer to all that wait for it. */
+static void answer(struct http_desk *desk, struct question *question)
+{
+    struct http_reply reply = {.status = 500, .content_type = "text/plain; charset=utf-8"};
+    struct http_answer *made = NULL;
+    struct list *node;
+    buf_init(&reply.body, REPLY_BYTES_MAX);
+    desk->options.answer(desk->options.user, &question->request, &reply);
+    if (buf_status(&reply.body) == 0) {
+        made = http_answer_new(desk->options.http, &reply);
+    }
+    buf_fini(&reply.body);
+    if (made && reply.fresh_ms > 0) {
+        pthread_mutex_lock(&desk->lock);
+        keep(desk, &question->request, made, reply.fresh_ms);
+        pthread_mutex_unlock(&desk->lock);
+    }
+    while ((node = list_pop(&question->waits))) {
+        struct http_wait *wait = list_item(node, struct http_wait, link);
+        if (made) {
+            atomic_fetch_add(&made->refs, 1);
+        }
+        wait->answer = made;
+        desk->options.ready(wait);
+    }
+    http_answer_unref(made);
+    free(question);
+}
+
+void http_desk_clear(struct http_desk *desk)
+{
+    CHECK(desk->is_stopped);
+    for (size_t i = 0; i < KEPT_MAX; i++) {
+        http_answer_unref(desk->kept[i].answer);
+        desk->kept[i].answer = NULL;
+    }
+}
+
+static void desk_free(struct http_desk *desk)
+{
+    CHECK(list_is_empty(&desk->asked));
+    pthread_mutex_destroy(&desk->lock);
+    free(desk);
+}
+
+/* Takes the oldest question, or NULL. *ret_more says that others wait. */
+static struct question *take(struct http_desk *desk, bool *ret_more)
+{
+    pthread_mutex_lock(&desk->lock);
+    struct list *node = list_pop(&desk->asked);
+    *ret_more = !list_is_empty(&desk->asked);
+    pthread_mutex_unlock(&desk->lock);
+    return node ? list_item(node, struct question, link) : NULL;
+}
+
+/* Called on the loop's thread when something was asked, or when the desk closes. Answers one
+ * question a turn, so that many of them do not hold up a save. */
+static void on_post(struct post *post)
+{
+    struct http_desk *desk = container_of(post, struct http_desk, post);
+    bool more;
+    struct question *question = take(desk, &more);
+    if (question) {
+        answer(desk, question);
+    }
+    if (more) {
+        loop_post(desk->options.loop, &desk->post);
+    } else if (desk->is_closing) {
+        void (*closed)(void *user) = desk->closed;
+        void *user = desk->closed_user;
+        desk_free(desk);
+        if (closed) {
+            closed(user);
+        }
+    }
+}
+
+int http_desk_new(const struct http_desk_options *options, struct http_desk **ret)
+{
+    struct http_desk *desk = calloc(1, sizeof(*desk));
+    if (!desk) {
+        return CAIRN_E_NO_MEMORY;
+    }
+    desk->options = *options;
+    desk->post.cb = on_post;
+    list_init(&desk->asked);
+    CHECK(pthread_mutex_init(&desk->lock, NULL) == 0); /* needs no resource but its memory */
+    *ret = desk;
+    return 0;
+}
+
+struct http_answer *http_desk_find(struct http_desk *desk, const struct http_request *request)
+{
+    struct http_answer *found = NULL;
+    uint64_t now_ms = loop_now_ms(desk->options.loop);
+    pthread_mutex_lock(&desk->lock);
+    for (size_t i = 0; i < KEPT_MAX && !found; i++) {
+        struct kept *kept = &desk->kept[i];
+        if (kept->answer && kept->until_ms <= now_ms) {
+            http_answer_unref(kept->answer);
+            kept->answer = NULL;
+        } else if (kept->answer && is_same(&kept->request, request)) {
+            found = kept->answer;
+            atomic_fetch_add(&found->refs, 1);
+        }
+    }
+    pthread_mutex_unlock(&desk->lock);
+    return found;
+}
+
+/* Returns the question of that request, made if nobody has asked it yet, or NULL if there is no
+ * memory. */
+static struct question *question_of(struct http_desk *desk, const struct http_request *request)
+{
+    list_each (node, &desk->asked) {
+        struct question *question = list_item(node, struct question, link);
+        if (is_same(&question->request, request)) {
+            return question;
+        }
+    }
+    struct question *question = calloc(1, sizeof(*question));
+    if (question) {
+        question->request = *request;
+        list_init(&question->waits);
+        list_add_tail(&desk->asked, &question->link);
+    }
+    return question;
+}
+
+bool http_desk_ask(struct http_desk *desk, const struct http_request *request,
+                   struct http_wait *wait)
+{
+    pthread_mutex_lock(&desk->lock);
+    struct question *question = desk->is_stopped ? NULL : question_of(desk, request);
+    if (question) {
+        list_add_tail(&question->waits, &wait->link);
+    }
+    pthread_mutex_unlock(&desk->lock);
+    if (question) {
+        loop_post(desk->options.loop, &desk->post);
+    }
+    return question != NULL;
+}
+
+void http_desk_stop(struct http_desk *desk)
+{
+    struct list *node, *waiting;
+    pthread_mutex_lock(&desk->lock);
+    desk->is_stopped = true;
+    pthread_mutex_unlock(&desk->lock);
+    while ((node = list_pop(&desk->asked))) {
+        struct question *question = list_item(node, struct question, link);
+        while ((waiting = list_pop(&question->waits))) {
+            desk->options.ready(list_item(waiting, struct http_wait, link));
+        }
+        free(question);
+    }
+}
+
+void http_desk_close(struct http_desk *desk, void (*done)(void *user), void *user)
+{
+    CHECK(desk->is_stopped);
+    desk->is_closing = true;
+    desk->closed = done;
+    desk->closed_user = user;
+    loop_post(desk->options.loop, &desk->post);
+}
