@@ -96,7 +96,7 @@ def metrics():
     """The families in the order in which the daemon tells them. A counter's name ends in _total when it is told."""
     text = read("server/obs/metrics.c")
     families = {}
-    pattern = (r'\b(?:begin\(expose, FAMILY_(\w+)|(gauge|counter|moment|durations|errors)\(expose), ("cairn_\w+"),\s*'
+    pattern = (r'\b(?:begin\(\s*expose, FAMILY_(\w+)|(gauge|counter|moment|durations|errors)\(\s*expose), ("cairn_\w+"),\s*'
                r'((?:"(?:[^"\\]|\\.)*"\s*)+)|expose_label\(expose, ("\w+")|labelled\(expose, ("\w+")')
     kinds = {"moment": "gauge", "durations": "histogram", "errors": "counter"}
     name = None

@@ -315,8 +315,7 @@ static void show_web(struct daemon *daemon, bool ready)
 {
     struct metrics_source source = {
         .loop = daemon->loop, .server = daemon->server, .begun_wall_ns = daemon->begun_wall_ns};
-    if (daemon->config->tls_cert[0] != '\0') {
-        /* The listeners have read it. If it has gone since, there is no such metric. */
+    if (daemon->config->tls_cert[0] != '\0') { /* without the file there is no such metric */
         err_ignore(
             tls_certificate_ends(daemon->config->tls_cert, &source.certificate_ends_s, NULL));
     }

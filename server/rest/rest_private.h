@@ -13,6 +13,8 @@
 /* An answer that has grown this long ends, and the next page has the rest. It bounds how long the
  * loop is kept as well. */
 enum { REST_PAGE_BYTES = 256 << 10, REST_LIMIT_MAX = 1000 };
+/* How long an answer may be given to others who ask the same: as often as a page asks anew. */
+enum { REST_FRESH_MS = 1000 };
 
 struct rest_call {
     const struct rest_source *source;
@@ -29,7 +31,8 @@ int MUST_USE rest_checkpoints(struct rest_call *call, struct diag *diag);
 int MUST_USE rest_log(struct rest_call *call, struct diag *diag);
 int MUST_USE rest_projects(struct rest_call *call, struct diag *diag);
 
-/* Writes `limit` and the like. */
+/* rest_pieces.c */
+/* Gives the argument `limit`, from 1 to REST_LIMIT_MAX; `preset` where there is none. */
 int MUST_USE rest_limit(const struct rest_call *call, uint64_t preset, uint64_t *ret,
                         struct diag *diag);
 /* Gives the run that the path names, words[1]/words[2], with its state. Returns INVALID, NOT_FOUND,

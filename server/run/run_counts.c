@@ -94,10 +94,6 @@ static void looks_reported(struct run *run, uint64_t blocked_ms, uint64_t persis
     }
 }
 
-void looks_changed(struct run *run) { run->looks.changed = ++run->catalog->changes; }
-
-void looks_fini(struct run *run) { free(run->looks.times); }
-
 /* --- counting --- */
 
 /* Counts a commit that this daemon has made, and how long its save took. */

@@ -13,6 +13,8 @@
 #include "run.h"
 #include "run_counts.h"
 
+#include <stdlib.h>
+
 enum {
     RUN_TRIES_MAX = 32,    /* tries of one event after conflicts and unknown outcomes */
     RUN_BATCH_GAP_MS = 20, /* between two updates with a batch while more events are to come */
@@ -242,8 +244,9 @@ void counts_init(struct run_counts *counts);
 void counts_remember(struct run *run, const struct event *event);
 void counts_applied(struct run *run); /* called when the store has made it */
 void counts_update(struct run *run);  /* called when the state was decoded anew */
-void looks_changed(struct run *run);  /* called when what struct run_look gives has changed */
-void looks_fini(struct run *run);
+/* Called when what struct run_look gives has changed. */
+static inline void looks_changed(struct run *run) { run->looks.changed = ++run->catalog->changes; }
+static inline void looks_fini(struct run *run) { free(run->looks.times); }
 
 /* batching.c: the seals of a save, and the good reports of a restore, share updates. */
 bool batch_is_kind(const struct event *event);
