@@ -7,7 +7,7 @@ import signal
 import subprocess
 import time
 
-from harness import SOURCE, main, wait_until
+from harness import SOURCE, cairn_json, main
 from training import Training
 
 LAUNCH = SOURCE / "deploy" / "launch"
@@ -45,6 +45,25 @@ class Launch(Training):
         os.kill(victim, signal.SIGKILL)
         self.assertEqual(process.wait(300), 0, log.read_text())
         self.assertEqual(self.digest("killed"), digest)
+
+    def test_torchrun_leaves_when_memory_fails(self):
+        """The kernel counts an uncorrected error: the job saves, leaves, is started again, and ends with the same bits."""
+        digest = self.undisturbed(200)
+        self.program("failing", 200)
+        counter = self.bed.path / "root/sys/devices/system/edac/mc/mc0/ue_count"
+        counter.parent.mkdir(parents=True)
+        counter.write_text("0\n")
+        log = self.bed.path / "failing.out"
+        with open(log, "ab") as out:
+            process = self.bed.start([LAUNCH / "torchrun.sh"], cwd=self.work, stdout=out, stderr=out, env=self.env(
+                CAIRN_RUN="lab/failing", CAIRN_WATCH="edac", CAIRN_WATCH_ROOT=str(self.bed.path / "root"), CAIRN_NODE="node07"))
+        self.saved("failing")
+        counter.write_text("1\n")
+        self.assertEqual(process.wait(300), 0, log.read_text())
+        self.assert_resumed(log.read_text())
+        self.assertEqual(self.digest("failing"), digest)
+        found = cairn_json("ls", "lab/failing", "--server", f"unix:{self.daemon.socket}")["checkpoints"]
+        self.assertEqual([tag for one in found for tag in one["tags"]], ["notice on node07, edac: mc0/ue_count was 0, now 1"])
 
     def belongs(self, pid):
         """Whether a process works in this test's folder."""

@@ -44,6 +44,7 @@ int supervise_begin(struct supervise *supervise, struct diag *diag)
     waited_for(&set);
     supervise->stopped_by = 0;
     supervise->killed = false;
+    supervise->noticed = false;
     supervise->child = 0;
     return sigprocmask(SIG_BLOCK, &set, NULL) == 0
                ? 0
@@ -98,12 +99,30 @@ static void take_signal(struct supervise *supervise, int signum)
             kill_all(supervise);
         } else {
             supervise->stopped_by = signum;
-            supervise->kill_at_ms = supervise_now_ms() + supervise->grace_ms;
-            pass(supervise, signum);
+            if (!supervise->noticed) { /* else it was asked to end already */
+                supervise->kill_at_ms = supervise_now_ms() + supervise->grace_ms;
+                pass(supervise, signum);
+            }
         }
     } else if (signum != SIGCHLD && signum > 0) {
         pass(supervise, signum);
     }
+}
+
+/* Looks at the sources, and asks the process to end when one gives notice. Returns for how many ms
+ * nothing is to do. */
+static uint64_t look(struct supervise *supervise)
+{
+    if (supervise->noticed || supervise->stopped_by != 0) {
+        return LOOK_EVERY_MS;
+    }
+    uint64_t ms = node_watch_turn(supervise->watch, supervise_now_ms());
+    if (supervise->watch->fired) {
+        supervise->noticed = true;
+        supervise->kill_at_ms = supervise_now_ms() + supervise->grace_ms;
+        pass(supervise, SIGTERM);
+    }
+    return min_u64(ms, LOOK_EVERY_MS);
 }
 
 /* Until a signal, or for at most ms. */
@@ -130,8 +149,8 @@ static int wait_child(struct supervise *supervise)
         if (ended == supervise->child) {
             break;
         }
-        uint64_t now = supervise_now_ms(), patience = LOOK_EVERY_MS;
-        if (supervise->stopped_by != 0 && !supervise->killed) {
+        uint64_t patience = look(supervise), now = supervise_now_ms();
+        if ((supervise->stopped_by != 0 || supervise->noticed) && !supervise->killed) {
             patience = supervise->kill_at_ms > now ? supervise->kill_at_ms - now : 0;
             if (patience == 0) {
                 kill_all(supervise);
@@ -187,7 +206,11 @@ void supervise_pause(struct supervise *supervise, uint64_t ms)
 {
     uint64_t now = supervise_now_ms(), end = now + ms;
     while (now < end && supervise->stopped_by == 0) {
-        wait_signal(supervise, end - now);
+        uint64_t patience = look(supervise);
+        if (supervise->noticed) {
+            break;
+        }
+        wait_signal(supervise, min_u64(end - now, patience));
         now = supervise_now_ms();
     }
 }

@@ -7,7 +7,7 @@
 #ifndef CAIRN_TOOLS_SUPERVISE_H
 #define CAIRN_TOOLS_SUPERVISE_H
 
-#include "base/diag.h"
+#include "system/node_watch.h"
 
 #include <stddef.h>
 #include <stdint.h>
@@ -17,7 +17,10 @@ struct supervise {
     uint64_t grace_ms; /* from the first SIGTERM or SIGINT to SIGKILL */
     int stopped_by;    /* 0, SIGTERM or SIGINT: the first that came */
     bool killed;       /* the grace was over, or a second signal came */
+    bool noticed;      /* a source gave notice, and the process was asked to end by SIGTERM */
     uint64_t kill_at_ms;
+    struct node_watch
+        *watch;  /* looked at while the process runs and in pauses; may have no sources */
     pid_t child; /* 0: none */
 };
 
@@ -28,7 +31,7 @@ int MUST_USE supervise_begin(struct supervise *supervise, struct diag *diag);
  * where no process could be made. */
 int MUST_USE supervise_run(struct supervise *supervise, char *const *argv, int *ret_status,
                            struct diag *diag);
-/* Waits ms, or until a signal says stop. */
+/* Waits ms, or until a signal says stop or a source gives notice. */
 void supervise_pause(struct supervise *supervise, uint64_t ms);
 uint64_t supervise_now_ms(void);
 
