@@ -79,6 +79,15 @@ static double optimum_s(double cost_s, double mtbf_s)
     return sqrt(2 * cost_s * mtbf_s) * (1 + sqrt(ratio) / 3 + ratio / 9) - cost_s;
 }
 
+void interval_cost(const struct interval_input *input, struct interval_advice *io)
+{
+    double cost_s = input->blocked_s;
+    io->overhead = cost_s / (io->durable_s + cost_s);
+    io->lost_s = io->durable_s / 2 + larger(input->persist_s, cost_s);
+    io->waste = io->overhead + (io->lost_s + input->restart_s) / io->mtbf_s;
+    io->waste = io->waste < 1 ? io->waste : 1;
+}
+
 int interval_advise(const struct interval_input *input, struct interval_advice *ret,
                     struct diag *diag)
 {
@@ -97,10 +106,7 @@ int interval_advise(const struct interval_input *input, struct interval_advice *
     advice.bound = room_s > advice.staged_s      ? INTERVAL_PERSIST
                    : capped_s > advice.optimum_s ? INTERVAL_OVERHEAD
                                                  : INTERVAL_OPTIMUM;
-    advice.overhead = cost_s / (advice.durable_s + cost_s);
-    advice.lost_s = advice.durable_s / 2 + persist_s;
-    advice.waste = advice.overhead + (advice.lost_s + input->restart_s) / advice.mtbf_s;
-    advice.waste = advice.waste < 1 ? advice.waste : 1;
+    interval_cost(input, &advice);
     *ret = advice;
     return 0;
 }
@@ -111,9 +117,9 @@ struct words {
     char text[24];
 };
 
-/* Writes the time in the largest unit in which it is at least about two, with two digits or all
- * that stand before the point. */
-static struct words span_of(double seconds)
+/* The largest unit in which the time is at least about two, with two digits or all that stand
+ * before the point. */
+struct interval_span interval_span(double seconds)
 {
     static const struct {
         double from, unit;
@@ -124,7 +130,7 @@ static struct words span_of(double seconds)
                 {120, 60, "min"},
                 {1, 1, "s"},
                 {0, 1e-3, "ms"}};
-    struct words span = {"0 s"};
+    struct interval_span span = {"0 s"};
     size_t i = 0;
     if (seconds <= 0) {
         return span;
@@ -182,33 +188,42 @@ static void explain_failures(const struct interval_input *input,
         snprintf(seen, sizeof seen, "%llu seen", (unsigned long long)input->failures);
     }
     if (input->observed_s > 0) {
-        snprintf(of, sizeof of, " in %s of training", span_of(input->observed_s).text);
+        snprintf(of, sizeof of, " in %s of training", interval_span(input->observed_s).text);
     }
     if (input->planned > 0) {
         snprintf(planned, sizeof planned, ", %llu planned restart%s",
                  (unsigned long long)input->planned, input->planned == 1 ? "" : "s");
     }
     snprintf(ret, size, "failures: one in %s is expected (%s%s%s; before that, one in %s)",
-             span_of(advice->mtbf_s).text,
+             interval_span(advice->mtbf_s).text,
              input->failures == 0 && of[0] == '\0' ? "no training was seen yet" : seen, of, planned,
-             span_of(prior_mtbf_s(input)).text);
+             interval_span(prior_mtbf_s(input)).text);
+}
+
+void interval_explain_cost(const struct interval_advice *advice, char ret[INTERVAL_COST_BYTES])
+{
+    char total[64] = "hardly any time is left for training";
+    if (advice->waste < 0.995) {
+        snprintf(total, sizeof total, "%s of the time for both, with restarts",
+                 percent_of(advice->waste).text);
+    }
+    snprintf(ret, INTERVAL_COST_BYTES,
+             "%s of the time for saves, a failure costs %s of training; %s",
+             percent_of(advice->overhead).text, interval_span(advice->lost_s).text, total);
 }
 
 void interval_explain(const struct interval_input *input, const struct interval_advice *advice,
                       char ret[INTERVAL_TEXT_BYTES])
 {
-    char failures[232], total[64] = "hardly any time is left for training";
+    char failures[232], cost[INTERVAL_COST_BYTES];
     explain_failures(input, advice, sizeof failures, failures);
-    if (advice->waste < 0.995) {
-        snprintf(total, sizeof total, "%s of the time for both, with restarts",
-                 percent_of(advice->waste).text);
-    }
+    interval_explain_cost(advice, cost);
     snprintf(ret, INTERVAL_TEXT_BYTES,
              "%s\n"
              "saves: training stands still for %s, durable after %s: best every %s%s\n"
-             "so save every %s: %s of the time for saves, a failure costs %s of training; %s\n",
-             failures, span_of(input->blocked_s).text,
-             span_of(larger(input->persist_s, input->blocked_s)).text,
-             span_of(advice->optimum_s).text, reason(advice), span_of(advice->durable_s).text,
-             percent_of(advice->overhead).text, span_of(advice->lost_s).text, total);
+             "so save every %s: %s\n",
+             failures, interval_span(input->blocked_s).text,
+             interval_span(larger(input->persist_s, input->blocked_s)).text,
+             interval_span(advice->optimum_s).text, reason(advice),
+             interval_span(advice->durable_s).text, cost);
 }

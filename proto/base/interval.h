@@ -2,7 +2,8 @@
  *
  * interval: how often to save, from measured times: Young's rule in Daly's higher order, with
  * failures counted against a prior, a cap on the time that goes into saves, and the rate at which
- * saves become durable. Used by `cairn advise` and by Checkpointer(interval="auto"). Pure.
+ * saves become durable. Used by `cairn advise`, by `cairn plan` and by
+ * Checkpointer(interval="auto"). Pure.
  */
 #ifndef CAIRN_BASE_INTERVAL_H
 #define CAIRN_BASE_INTERVAL_H
@@ -58,7 +59,19 @@ struct interval_advice {
 int MUST_USE interval_advise(const struct interval_input *input, struct interval_advice *ret,
                              struct diag *diag);
 
-enum { INTERVAL_TEXT_BYTES = 640 };
+/* Computes what saving every io->durable_s costs: overhead, lost_s and waste. io->mtbf_s is set,
+ * and the input is one that interval_advise() has taken. */
+void interval_cost(const struct interval_input *input, struct interval_advice *io);
+
+struct interval_span {
+    char text[24];
+};
+/* Writes a time as people do: "3.4 ms", "5 min", "4.1 days". */
+struct interval_span interval_span(double seconds);
+
+enum { INTERVAL_COST_BYTES = 164, INTERVAL_TEXT_BYTES = 640 };
+/* Writes what interval_cost() has computed as a part of a line. */
+void interval_explain_cost(const struct interval_advice *advice, char ret[INTERVAL_COST_BYTES]);
 /* Writes the advice as three lines, each with a newline: failures, saves, and what follows from
  * them. */
 void interval_explain(const struct interval_input *input, const struct interval_advice *advice,

@@ -3,8 +3,9 @@
 
 import csv
 import io
+import re
 
-from harness import Case, Group, cairn, cairn_json, listed, main
+from harness import SOURCE, Case, Group, cairn, cairn_json, listed, main
 
 
 class Stats(Case):
@@ -116,6 +117,69 @@ class Advice(Case):
         self.assertEqual(counted(), (3, 2))
         _, text, _ = cairn("advise", "demo/run", *server, "--persist", "3", check=0)
         self.assertRegex(text, r"3 seen in .* of training, 2 planned restarts")
+
+
+class Plans(Case):
+    """`cairn plan` needs no server: numbers by hand, and bad values that are refused by name."""
+
+    def test_numbers_by_hand(self):
+        found = cairn_json("plan", "--params", "70e9", "--ranks", 512, "--interval", "5m", "--price-per-tib", 20)
+        for name, value in {"checkpoint_bytes": 980 * 10**9, "weights_bytes": 140 * 10**9, "optimizer_bytes": 840 * 10**9,
+                            "rank_bytes": 1914062500, "arena_node_bytes": 8 * 1914062500, "server_memory_bytes": 576 << 20,
+                            "waiting": 72, "interval_s": 300, "mtbf_s": 50700 * 3600 / 512, "lost_s": 450}.items():
+            self.assertEqual(found[name], value, name)
+        self.assertAlmostEqual(found["disk_bytes"], (76 * 980e9 + 2**28) / 0.95, delta=2)
+        self.assertAlmostEqual(found["price_per_month"], 20 * found["disk_bytes"] / 2**40, places=6)
+        text = cairn("plan", "--params", "70e9", "--ranks", 512, "--interval", "5m", check=0)[1]
+        self.assertRegex(text, r"checkpoint +912.70 GiB +70000000000 parameters, 14 bytes each")
+        self.assertNotIn("price", text)
+        self.assertIn("so save every", text)
+
+    def test_the_table_of_the_deployment_guide(self):
+        """Each row says what the command says."""
+        guide = (SOURCE / "deploy/README.md").read_text()
+        rows = [[cell.strip() for cell in row.strip("|").split("|")] for row in re.findall(r"^\|.*\|$", guide, re.M) if row[2].isdigit()]
+        self.assertGreaterEqual(len(rows), 4)
+        for params, ranks, interval, *cells in rows:
+            text = cairn("plan", "--params", params, "--ranks", ranks, "--interval", interval, check=0)[1]
+            said = [re.search(rf"^{what}\s+(\S+ \S+)  ", text, re.M)[1] for what in ("checkpoint", "arena", "store writes", "disk")]
+            said.append(re.search(r"^a save every .* a failure costs (\S+ \S+) of", text, re.M)[1])
+            self.assertEqual(cells, said, (params, ranks, interval))
+
+    def test_what_is_saved_of_a_parameter(self):
+        of = lambda *words: cairn_json("plan", "--params", "1e9", *words)["checkpoint_bytes"] / 10**9
+        self.assertEqual([of("--state", state) for state in ("mixed", "fp32", "bf16", "weights")], [14, 12, 6, 2])
+        self.assertEqual(of("--bytes-per-param", "18.5"), 18.5)
+
+    def test_a_configuration_and_a_slow_store(self):
+        config = self.bed.path / "plan.conf"
+        config.write_text("[gc]\nevery = 15m\nkeep-cycles = 4\npressure = 0\n[session]\nmax = 8\n[memory]\ncache = 128MiB\n")
+        words = ("plan", "--params", "1e9", "--ranks", 16, "--interval", "30m", "--config", config)
+        found = cairn_json(*words)
+        self.assertEqual((found["waiting"], found["sessions_max"], found["server_memory_bytes"]), (2, 8, 640 << 20))
+        self.assertEqual(found["disk_bytes"], 6 * 14 * 10**9 + 2**28)
+        self.assertEqual(cairn_json(*words, "--wait", "3h")["waiting"], 6)
+        self.assertIn("16 ranks need a larger [session] max than 8", cairn(*words, check=0)[1])
+        slow = (*words, "--write-rate", "4MiB")
+        self.assertIs(cairn_json(*slow)["durable_in_time"], False)
+        self.assertIn("too slow: ", cairn(*slow, check=0)[1])
+        config.write_text("[gc]\nevery = 0s\n")
+        self.assertIn("give --wait", cairn(*words, check=2)[2])
+        cairn(*words, "--wait", "1h", check=0)
+        config.write_text("[gc]\nevrey = 1s\n")
+        self.assertIn("plan.conf:2", cairn(*words, check=2)[2])
+
+    def test_bad_values(self):
+        good = {"--params": "1e9"}
+        for name, *values in (("--params", "0", "-1", "nan", "inf", "1e999", "1e300", "70B", ""), ("--ranks", "0", "-1", "65537", "8x"),
+                              ("--interval", "0", "-5m", "5x", "999ms"), ("--keep", "0", "99999999999999999999"),
+                              ("--stored-ratio", "0", "1.1"), ("--bytes-per-param", "0", "-2"), ("--price-per-tib", "-1", "free"),
+                              ("--write-rate", "0", "1", "2GB/s"), ("--mtbf", "-1"), ("--overhead-max", "0", "100"), ("--state", "fp8")):
+            for value in values:
+                words = [f"{option}={said}" for option, said in {**good, name: value}.items()]
+                self.assertIn(name, cairn("plan", *words, check=2)[2], (name, value))
+        self.assertIn("1 EiB", cairn("plan", "--params", "1e12", "--keep", "999999999999", check=2)[2])
+        self.assertIn("--params", cairn("plan", check=2)[2])
 
 
 class Quotas(Case):

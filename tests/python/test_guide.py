@@ -30,7 +30,7 @@ import pytest
 from conftest import Daemon
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-PAGES = [*sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "docs").glob("*.md")), "README.md",
+PAGES = [*sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "docs").glob("*.md")), "README.md", "deploy/README.md",
          "client/python/README.md", "client/python/cairn/dcp/README.md", "client/python/cairn/fs/README.md"]
 FENCE = re.compile(r"^```(\w*)[ \t]*([^\n]*)\n(.*?)^```[ \t]*$", re.M | re.S)
 LANGUAGES = ("sh", "python", "c", "ini", "text")
@@ -150,10 +150,10 @@ class Page:
         self.names = {"__name__": "__main__"}
         self.said = ""
         os.chdir(self.folder)
-        for name in ("docs", "tools"):  # a page that begins in the source tree needs no more of it
+        for name in ("deploy", "docs", "tools"):  # a page that begins in the source tree needs no more of it
             os.symlink(ROOT / name, name)
         self.bash = subprocess.Popen(["bash", "--norc"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        if page.endswith("README.md") and not page.startswith("docs/"):
+        if page.endswith("README.md") and not page.startswith(("deploy/", "docs/")):
             exec("import os\n" + NAMES, self.names)  # pylint: disable=exec-used
 
     def run(self, line, language, words, text):
