@@ -429,6 +429,18 @@ def test_import_order(url, first, second):
     subprocess.run([sys.executable, "-W", "error::ResourceWarning", "-c", code], check=True, timeout=120)
 
 
+def test_openssl_is_its_own(url, tmp_path):
+    """TensorFlow exports functions of OpenSSL's names, which are BoringSSL's, to the whole process."""
+    stub = tmp_path / "stub.so"
+    source = "".join(f"void {name}(void) {{ __builtin_trap(); }}\n" for name in ("EVP_Digest", "EVP_MD_fetch", "SSL_CTX_new", "BIO_new"))
+    subprocess.run(["cc", "-shared", "-fPIC", "-x", "c", "-", "-o", stub], input=source, text=True, check=True)
+    code = (f"import ctypes; ctypes.CDLL({str(stub)!r}, ctypes.RTLD_GLOBAL)\n"
+            f"import cairn\nwith cairn.Client({url!r}) as c:\n"
+            f"    c.set_blobs([('note', 1, b'hello', 1, None)]); c.save(1).result(30); op = c.restore(1); op.result(30)\n"
+            f"    assert op.blob('note') == b'hello'\n")
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
 def test_cairn_needs_no_torch():
     code = "import sys, cairn; assert 'torch' not in sys.modules; cairn.tree.encode({1: 2})"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

@@ -93,6 +93,9 @@ class Framework:
         in_workers: Where the program starts its ranks by itself, in other processes, and starts them again after one is killed: takes
             what is to be called in each of them before and behind the training.
         matrix: A program beside this one that proves resumes on other ranks; "" where there is none.
+        tests: A file of tests/python that is run as well; "" where there is none.
+        page: The page of docs/ that has the program; "" for that of the framework's name.
+        environment: Variables for the program.
         restores: The module, the class and the method that the framework's restart calls; its result is a step, or has one.
     """
 
@@ -104,6 +107,9 @@ class Framework:
     is_launched: bool = False
     in_workers: Optional[Callable] = None
     matrix: str = ""
+    tests: str = ""
+    page: str = ""
+    environment: dict = dataclasses.field(default_factory=dict)
     restores: tuple = ("cairn.training", "Run", "restore")
 
 
@@ -172,16 +178,22 @@ def _jax(names: dict) -> dict:
 
 
 def _keras(names: dict) -> dict:
+    import keras
     import numpy
 
     model = names["model"]
-    return {"variables": [numpy.asarray(item.value) for item in (*model.variables, *model.optimizer.variables)],
+    return {"variables": [keras.ops.convert_to_numpy(item.value) for item in (*model.variables, *model.optimizer.variables)],
             "rng": [random.getstate(), numpy.random.get_state(legacy=False)]}
+
+
+def _on_keras(backend: str, module: str) -> Framework:
+    return Framework(None, _keras, ranks=(1,), after_step=after_keras_batch, is_refused=False, page="keras", tests="test_keras.py",
+                     environment={"KERAS_BACKEND": backend, "TF_CPP_MIN_LOG_LEVEL": "3"}, restores=(module, "Checkpointer", "restore"))
 
 
 FRAMEWORKS = {
     "lightning": Framework(3, _lightning),
-    "lightning-paths": Framework(None, _lightning_paths, ranks=(1,), is_refused=False, restores=(
+    "lightning-paths": Framework(None, _lightning_paths, ranks=(1,), is_refused=False, page="lightning", restores=(
         "lightning.pytorch.trainer.connectors.checkpoint_connector", "_CheckpointConnector", "_parse_ckpt_path")),
     "transformers": Framework(2, _transformers),
     "accelerate": Framework(9, _accelerate),
@@ -192,14 +204,14 @@ FRAMEWORKS = {
                                      restores=("cairn.torch_checkpointing", "StorageConfig", "latest")),
     "ray": Framework(None, _ray, in_workers=in_ray_workers, restores=("cairn.ray", "Checkpointer", "restore")),
     "jax": Framework(None, _jax, after_step=after_jitted_call, is_refused=False, restores=("cairn.jax", "Checkpointer", "restore")),
-    "keras": Framework(None, _keras, ranks=(1,), after_step=after_keras_batch, is_refused=False, restores=("cairn.jax", "Checkpointer", "restore")),
+    "keras": _on_keras("jax", "cairn.jax"),
+    "keras-tensorflow": _on_keras("tensorflow", "cairn.arrays"),
+    "keras-torch": _on_keras("torch", "cairn.arrays"),
 }
 
 
 def program_of(framework: str) -> str:
-    """Returns the text of the framework's program."""
-    page, dash, _ = framework.partition("-")
-    fence = f"as {framework}" if dash else "with"
-    program, = re.findall(rf"^```python no-run tests/reach runs it,? {fence}[^\n]*\n(.*?)^```$",
-                          (ROOT / "docs" / f"{page}.md").read_text(encoding="utf-8"), re.M | re.S)
-    return program
+    """Returns the text of the framework's program: the one that its page names so, or else the page's only one without a name."""
+    text = (ROOT / "docs" / f"{FRAMEWORKS[framework].page or framework}.md").read_text(encoding="utf-8")
+    programs = dict(re.findall(r"^```python no-run tests/reach runs it(?: as ([a-z-]+))?,[^\n]*\n(.*?)^```$", text, re.M | re.S))
+    return programs.get(framework) or programs[""]

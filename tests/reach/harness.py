@@ -49,7 +49,7 @@ class Job:
         self.folder.mkdir()
         self.environment = {**os.environ, "CAIRN_SERVER": f"unix:{daemon.socket}", "REACH_RUN": f"cairn:///py/{name}",
                             "TMPDIR": str(self.folder), "RAY_TMPDIR": str(daemon.folder), "RAY_AUTH_MODE": "disabled",
-                            "HF_HUB_OFFLINE": "1", "KERAS_BACKEND": "jax", "TRANSFORMERS_VERBOSITY": "error"}
+                            "HF_HUB_OFFLINE": "1", "TRANSFORMERS_VERBOSITY": "error", **FRAMEWORKS[framework].environment}
 
     def attempt(self, kill=""):
         """Starts the program once. Returns its exit status."""
@@ -212,6 +212,9 @@ def main():
                 print(f"FAILED  {framework}, {ranks} ranks: {error}", flush=True)
         if FRAMEWORKS[framework].matrix:
             failed += subprocess.call([sys.executable, str(ROOT / "tests" / "reach" / FRAMEWORKS[framework].matrix)])
+        if FRAMEWORKS[framework].tests:
+            failed += subprocess.call([sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", FRAMEWORKS[framework].tests],
+                                      cwd=ROOT / "tests" / "python", env={**os.environ, **FRAMEWORKS[framework].environment})
     return 1 if failed else 0
 
 

@@ -12,39 +12,17 @@ leaves are values of the typed tree (cairn.tree).
 
 from __future__ import annotations
 
-import logging
-from dataclasses import dataclass
 from typing import Any, Mapping, NamedTuple, Optional, Sequence
 
 import jax
 import numpy
 from jax.experimental import multihost_utils
 
-from . import tree
-from .client import DTYPES, LATEST, REPLICATED, SHARDED, TREE, Client, Operation, new_attempt
-from .errors import CairnError, InvalidError, NotFoundError, SkippedError, UnsupportedError
+from .arrays import Restored, Saver, check_type, log, pack
+from .client import DTYPES, REPLICATED, SHARDED, Client, Operation, new_attempt
+from .errors import CairnError, InvalidError, UnsupportedError
 
-log = logging.getLogger("cairn")
-
-_BLOB = "cairn.jax"  # {"values": {path: value}, "keys": {path: implementation of a random key}}
 _REASON_BYTES = 250  # of a reason that the server hands on
-
-
-@dataclass(frozen=True)
-class Restored:
-    """A restored checkpoint.
-
-    Attributes:
-        step: Its step.
-        term: Its term.
-        state: A pytree of the structure that ``restore`` was given.
-        fell_back: True if newer checkpoints are damaged, and this is an older one.
-    """
-
-    step: int
-    term: int
-    state: Any
-    fell_back: bool
 
 
 class _Box(NamedTuple):
@@ -102,9 +80,7 @@ def _leaf(name: str, value: Any) -> _Leaf:
         if not isinstance(value, jax.Array):
             raise UnsupportedError.of(f"{name}: a random key cannot be described by a ShapeDtypeStruct; give a key, such as jax.random.key(0)")
         key, value = str(jax.random.key_impl(value)), jax.random.key_data(value)
-    if str(value.dtype) not in DTYPES:
-        raise UnsupportedError.of(f"{name}: Cairn does not store elements of the type {value.dtype}; convert the array to one of "
-                                  f"{', '.join(sorted(DTYPES))}")
+    check_type(name, value.dtype)
     return _Leaf(name, value, key)
 
 
@@ -185,7 +161,7 @@ class _Target:
         return jax.random.wrap_key_data(array, impl=key) if key else array
 
 
-class Checkpointer:
+class Checkpointer(Saver):
     """Saves and restores a pytree. With jax.distributed every process makes one, and calls the same methods in the same order.
 
     One thread uses it. It is a context manager. A save that fails in the background is raised once, by the next ``save``, ``wait``
@@ -205,14 +181,7 @@ class Checkpointer:
         if self._world > 1:
             drawn = numpy.frombuffer(bytes.fromhex(new_attempt()), numpy.uint8)
             attempt = bytes(bytearray(multihost_utils.broadcast_one_to_all(drawn))).hex()
-        self._client = Client(url, rank=jax.process_index(), world_size=self._world, attempt=attempt, **options)
-        self._saves: list = []  # (step, operation) of those whose end nobody has seen
-
-    def __enter__(self) -> "Checkpointer":
-        return self
-
-    def __exit__(self, *exc_info: object) -> None:
-        self.close()
+        super().__init__(Client(url, rank=jax.process_index(), world_size=self._world, attempt=attempt, **options))
 
     def save(self, step: int, state: Any, *, metrics: Optional[Mapping[str, float]] = None, tags: Sequence[str] = ()) -> Operation:
         """Saves a pytree. Every process calls it. Returns when all is copied.
@@ -234,27 +203,23 @@ class Checkpointer:
             CairnError: What Client.save raises, or an earlier save has ended with.
         """
         try:
-            self._settle()
+            self.settle()
             arrays, values, _, _ = _flatten(state)
-            blob = tree.encode({"values": values, "keys": {name: leaf.key for name, leaf in arrays.items() if leaf.key}})
+            blob = pack(values, {name: leaf.key for name, leaf in arrays.items() if leaf.key})
             rows = [(leaf, *_pieces(leaf.value)) for leaf in arrays.values()]
-            self._client.set_tensors([_row(leaf, pieces, ranks) for leaf, pieces, ranks in rows if pieces])
+            self.client.set_tensors([_row(leaf, pieces, ranks) for leaf, pieces, ranks in rows if pieces])
         except Exception as error:
             self._refuse(step, error)
             raise
-        self._client.set_blobs([(_BLOB, TREE, blob, REPLICATED, None)])
-        operation = self._client.save(step, metrics=metrics, tags=tags)
-        self._saves.append((step, operation))
-        self._client.set_tensors([])  # so that the arrays can be donated
-        return operation
+        return self.put(step, blob, metrics=metrics, tags=tags)
 
     def _refuse(self, step: int, error: Exception) -> None:
         """Lets a save fail on all processes, so that the others do not wait for this one."""
         if self._world == 1:
             return
-        reason = f"rank {self._client.rank} cannot save: {error}".encode()[:_REASON_BYTES].decode(errors="ignore")
+        reason = f"rank {self.client.rank} cannot save: {error}".encode()[:_REASON_BYTES].decode(errors="ignore")
         try:
-            self._client.refuse(step, reason)
+            self.client.refuse(step, reason)
         except CairnError as refused:
             log.warning("step %s: the other processes wait for this one until the deadline, since it cannot be told to them: %s", step, refused)
 
@@ -278,69 +243,12 @@ class Checkpointer:
         """
         arrays, values, names, structure = _flatten(state)
         targets = {name: _Target(leaf) for name, leaf in arrays.items()}
-        self._client.set_tensors([target.row() for target in targets.values() if target.pieces])
-        self._client.set_blobs([(_BLOB, TREE, tree.encode(None), REPLICATED, None)])
-        operation = self._client.restore(LATEST if step is None else step, term=term)
-        try:
-            result = operation.result()
-        except NotFoundError:
-            if step is None and operation.run_is_empty:
-                return None
-            raise
-        finally:
-            self._client.set_tensors([])
-        try:
-            stored = tree.decode(operation.blob(_BLOB))
-        except NotFoundError:
-            raise UnsupportedError.of(f"restore: step {result.step} was not saved by cairn.jax; read it by the door that saved it, or by "
-                                      "cairn.Client") from None
-        self._check_names(operation, stored["values"], set(arrays), set(values))
+        self.client.set_tensors([target.row() for target in targets.values() if target.pieces])
+        found = self.get(step, term)
+        if found is None:
+            return None
+        result, stored, operation = found
+        self.check_names(operation, stored["values"], set(arrays), set(values))
         made = {name: target.make(stored["keys"].get(name, "")) for name, target in targets.items()}
         leaves = [made[name] if name in made else stored["values"][name] for name in names]
         return Restored(result.step, result.term, jax.tree_util.tree_unflatten(structure, leaves), result.fell_back)
-
-    @staticmethod
-    def _check_names(operation: Operation, stored: Mapping[str, Any], arrays: set, values: set) -> None:
-        missing = sorted(values - set(stored))
-        if missing:
-            raise InvalidError.of(f"restore: the checkpoint has no value {missing[0]!r}, which the state has ({len(missing)} such)")
-        unexpected = sorted((set(operation.unexpected()) - arrays) | (set(stored) - values))
-        if unexpected:
-            raise InvalidError.of(f"restore: the checkpoint holds {unexpected[0]!r}, which the state has not ({len(unexpected)} such); give a "
-                                  "state of the structure that was saved")
-
-    def _settle(self, is_waiting: bool = False) -> None:
-        """Raises the error of a save that has ended so. Waits for those in flight if it is asked to."""
-        first: Optional[CairnError] = None
-        saves, self._saves = self._saves, []
-        for step, operation in saves:
-            if not is_waiting and not operation.done():
-                self._saves.append((step, operation))
-                continue
-            try:
-                operation.result()
-            except SkippedError as error:
-                log.warning("step %s was not saved: %s", step, error)
-            except CairnError as error:
-                first = first or error
-        if first is not None:
-            raise first
-
-    def wait(self) -> None:
-        """Waits until the saves in flight are durable.
-
-        Raises:
-            CairnError: The first error of one of them.
-        """
-        self._settle(is_waiting=True)
-
-    def close(self) -> None:
-        """Waits for the saves in flight and leaves the run. May be repeated.
-
-        Raises:
-            CairnError: The first error of a save.
-        """
-        try:
-            self._settle(is_waiting=True)
-        finally:
-            self._client.close()

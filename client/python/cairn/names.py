@@ -22,6 +22,8 @@ from urllib.parse import parse_qsl
 from .client import LATEST
 from .errors import InvalidError
 
+KEPT = "kept"  # the tag of checkpoints that a framework still wants
+
 _STEP_WORDS = frozenset(("step", "steps", "iter", "iters", "iteration", "iterations", "globalstep"))
 _CHECKPOINT_WORDS = frozenset(("checkpoint", "ckpt", "tag"))
 _SUFFIX = re.compile(r"\.(ckpt|pt|pth|bin|distcp|dcp)$")

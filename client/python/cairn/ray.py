@@ -27,10 +27,11 @@ from torch.utils.data import DataLoader
 
 from .client import numbers
 from .errors import CairnError, InvalidError, UnsupportedError
+from .names import KEPT
 from .torch import Checkpointer as _Checkpointer
 from .torch import Restored, SaveHandle, per_rank
 from .torch.futures import log
-from .training import KEPT, Run, between_epochs
+from .training import Run, between_epochs
 
 _POINTER = "pointer_ckpt.json"  # the name that Ray's own messages recommend
 _SETTLE_S = 10.0  # how long the end of a training waits for Ray to note the last report

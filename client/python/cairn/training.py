@@ -14,12 +14,10 @@ from typing import Any, Iterable, Mapping, Optional, Union
 
 from .client import LATEST, numbers
 from .errors import CairnError, InvalidError, NotFoundError, UnsupportedError
-from .names import parse_id, run_of, warn_of_local_folder
+from .names import KEPT, parse_id, run_of, warn_of_local_folder
 from .torch import Checkpointer, PerRank, Restored, SaveHandle, per_rank
 from .torch import rng
 from .torch.futures import log
-
-KEPT = "kept"  # the tag of checkpoints that the framework still wants
 
 
 class Run:

@@ -1,0 +1,183 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Arrays and values by name in a run of Cairn: what cairn.jax and cairn.keras share. Needs NumPy and no framework.
+
+A checkpoint has a tensor for each array, and one blob with all values that are no arrays.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from typing import Any, Iterable, Mapping, Optional, Sequence
+
+import numpy
+
+from . import tree
+from .client import DTYPES, LATEST, REPLICATED, TREE, Client, Operation
+from .errors import CairnError, InvalidError, NotFoundError, SkippedError, UnsupportedError
+
+log = logging.getLogger("cairn")
+
+_BLOB = "cairn.jax"  # {"values": {path: value}, "keys": {path: implementation of a random key of JAX}}
+
+
+@dataclass(frozen=True)
+class Restored:
+    """A restored checkpoint.
+
+    Attributes:
+        step: Its step.
+        term: Its term.
+        state: A state of the structure that ``restore`` was given.
+        fell_back: True if newer checkpoints are damaged, and this is an older one.
+    """
+
+    step: int
+    term: int
+    state: Any
+    fell_back: bool
+
+
+def check_type(name: str, dtype: Any) -> None:
+    """Raises UnsupportedError if Cairn does not store elements of the type."""
+    if str(dtype) not in DTYPES:
+        raise UnsupportedError.of(f"{name}: Cairn does not store elements of the type {dtype}; convert the array to one of "
+                                  f"{', '.join(sorted(DTYPES))}")
+
+
+def pack(values: Mapping[str, Any], keys: Mapping[str, str]) -> bytes:
+    """Returns the blob of a checkpoint. ``keys`` has the implementation of each random key of JAX."""
+    return tree.encode({"values": values, "keys": keys})
+
+
+class Saver:
+    """Saves and restores the rows of a Client, and keeps the saves in flight. It is a context manager. One thread uses it."""
+
+    def __init__(self, client: Client) -> None:
+        self.client = client
+        self._saves: list = []  # (step, operation) of those whose end nobody has seen
+
+    def __enter__(self) -> Any:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
+    def put(self, step: int, blob: bytes, **options: Any) -> Operation:
+        """Saves the registered tensors with what ``pack`` made. Returns when all is copied. ``options`` are those of Client.save."""
+        self.client.set_blobs([(_BLOB, TREE, blob, REPLICATED, None)])
+        operation = self.client.save(step, **options)
+        self._saves.append((step, operation))
+        self.client.set_tensors([])  # so that the arrays can be donated
+        return operation
+
+    def get(self, step: Optional[int], term: int = 0) -> Optional[tuple]:
+        """Fills the registered tensors. Returns (result, what ``pack`` took, the operation); None for a run proven to be empty."""
+        self.client.set_blobs([(_BLOB, TREE, tree.encode(None), REPLICATED, None)])
+        operation = self.client.restore(LATEST if step is None else step, term=term)
+        try:
+            result = operation.result()
+        except NotFoundError:
+            if step is None and operation.run_is_empty:
+                return None
+            raise
+        finally:
+            self.client.set_tensors([])
+        try:
+            return result, tree.decode(operation.blob(_BLOB)), operation
+        except NotFoundError:
+            raise UnsupportedError.of(f"restore: step {result.step} was not saved by cairn.jax or cairn.keras; read it by the door that "
+                                      "saved it, or by cairn.Client") from None
+
+    @staticmethod
+    def check_names(operation: Operation, stored: Iterable[str], arrays: set, values: set) -> None:
+        """Raises InvalidError if the checkpoint holds other values or more arrays than the state."""
+        missing = sorted(values - set(stored))
+        if missing:
+            raise InvalidError.of(f"restore: the checkpoint has no value {missing[0]!r}, which the state has ({len(missing)} such)")
+        unexpected = sorted((set(operation.unexpected()) - arrays) | (set(stored) - values))
+        if unexpected:
+            raise InvalidError.of(f"restore: the checkpoint holds {unexpected[0]!r}, which the state has not ({len(unexpected)} such); give a "
+                                  "state of the structure that was saved")
+
+    def settle(self, is_waiting: bool = False) -> None:
+        """Raises the error of a save that has ended so. Waits for those in flight if it is asked to."""
+        first: Optional[CairnError] = None
+        saves, self._saves = self._saves, []
+        for step, operation in saves:
+            if not is_waiting and not operation.done():
+                self._saves.append((step, operation))
+                continue
+            try:
+                operation.result()
+            except SkippedError as error:
+                log.warning("step %s was not saved: %s", step, error)
+            except CairnError as error:
+                first = first or error
+        if first is not None:
+            raise first
+
+    def wait(self) -> None:
+        """Waits until the saves in flight are durable.
+
+        Raises:
+            CairnError: The first error of one of them.
+        """
+        self.settle(is_waiting=True)
+
+    def close(self) -> None:
+        """Waits for the saves in flight and leaves the run. May be repeated.
+
+        Raises:
+            CairnError: The first error of a save.
+        """
+        try:
+            self.settle(is_waiting=True)
+        finally:
+            self.client.close()
+
+
+def _row(name: str, array: numpy.ndarray) -> tuple:
+    return name, DTYPES[str(array.dtype)], array.shape, array.ctypes.data, None, array, REPLICATED, None, None, None
+
+
+class Checkpointer(Saver):
+    """Saves and restores a mapping from names to numpy.ndarray and values of the typed tree, by one process. Names are those that
+    cairn.jax gives to the leaves of such a mapping.
+
+    Args:
+        url: The URL of the run.
+        **options: As for cairn.Client.
+    """
+
+    def __init__(self, url: str, **options: Any) -> None:
+        super().__init__(Client(url, **options))
+
+    @staticmethod
+    def _split(state: Mapping[str, Any]) -> tuple:
+        """Returns (arrays, values)."""
+        arrays = {name: numpy.asarray(value, order="C") for name, value in state.items() if isinstance(value, numpy.ndarray)}
+        for name, array in arrays.items():
+            check_type(name, array.dtype)
+        return arrays, {name: value for name, value in state.items() if name not in arrays}
+
+    def save(self, step: int, state: Mapping[str, Any], *, metrics: Optional[Mapping[str, float]] = None, tags: Sequence[str] = ()) -> Operation:
+        """Saves a state, as ``cairn.jax.Checkpointer.save`` does."""
+        self.settle()
+        arrays, values = self._split(state)
+        self.client.set_tensors([_row(name, array) for name, array in arrays.items()])
+        return self.put(step, pack(values, {}), metrics=metrics, tags=tags)
+
+    def restore(self, state: Mapping[str, Any], step: Optional[int] = None, is_part: bool = False) -> Optional[Restored]:
+        """Restores a state, as ``cairn.jax.Checkpointer.restore`` does. Nothing of ``state`` is changed. With ``is_part`` the
+        checkpoint may hold more."""
+        arrays, values = self._split(state)
+        made = {name: numpy.empty(array.shape, array.dtype) for name, array in arrays.items()}
+        self.client.set_tensors([_row(name, array) for name, array in made.items()])
+        found = self.get(step)
+        if found is None:
+            return None
+        result, stored, operation = found
+        if not is_part:
+            self.check_names(operation, stored["values"], set(made), set(values))
+        return Restored(result.step, result.term, {**made, **stored["values"]}, result.fell_back)
