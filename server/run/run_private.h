@@ -242,8 +242,9 @@ void keep_conflict(struct run *run);
 void counts_init(struct run_counts *counts);
 /* Called when an update is sent to the store. */
 void counts_remember(struct run *run, const struct event *event);
-void counts_applied(struct run *run); /* called when the store has made it */
-void counts_update(struct run *run);  /* called when the state was decoded anew */
+void counts_applied(struct run *run);           /* called when the store has made it */
+void counts_update(struct run *run);            /* called when the state was decoded anew */
+uint64_t run_open_count(const struct run *run); /* open saves */
 /* Called when what struct run_look gives has changed. */
 static inline void looks_changed(struct run *run) { run->looks.changed = ++run->catalog->changes; }
 static inline void looks_fini(struct run *run) { free(run->looks.times); }
