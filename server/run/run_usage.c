@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * run_usage: see run_usage.h. A run whose record cannot be read becomes a row with its error, and
- * the others are counted all the same.
+ * the others are counted all the same. Looking at runs (run_counts.h) stands here as well.
  */
 #include "run_usage.h"
 
 #include "base/check.h"
+#include "env/loop.h"
+#include "run_private.h"
 
 #include <inttypes.h>
 #include <stdio.h>

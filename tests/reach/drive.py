@@ -70,6 +70,7 @@ def arm(framework):
 def begin(framework):
     """Makes this process ready to be a rank."""
     torch.set_num_threads(1)
+    FRAMEWORKS[framework].prepare(note)
     watch_restores(framework)
     arm(framework)
 

@@ -78,6 +78,24 @@ def in_ray_workers(begin: Callable, end: Callable) -> None:
     ray.train.torch.TorchTrainer = Trainer
 
 
+def ready_megatron(note: Callable) -> None:
+    """Lets Megatron-Core run without a GPU. Its program asks before it loads, so a start from nothing is noted there."""
+    from on_cpu import enter
+
+    enter()
+    import cairn.megatron
+
+    ask = cairn.megatron.check_is_distributed_checkpoint
+
+    def asked(url: str) -> bool:
+        found = ask(url)
+        if not found:
+            note("restored", "nothing")
+        return found
+
+    cairn.megatron.check_is_distributed_checkpoint = asked
+
+
 @dataclasses.dataclass(frozen=True)
 class Framework:
     """One framework.
@@ -92,10 +110,12 @@ class Framework:
         is_launched: Whether one rank is started by torchrun as well.
         in_workers: Where the program starts its ranks by itself, in other processes, and starts them again after one is killed: takes
             what is to be called in each of them before and behind the training.
+        needs: The distribution without which the row is left out, where it may be missing; "" where it may not.
         matrix: A program beside this one that proves resumes on other ranks; "" where there is none.
         tests: A file of tests/python that is run as well; "" where there is none.
         page: The page of docs/ that has the program; "" for that of the framework's name.
         environment: Variables for the program.
+        prepare: Called before the program runs, with drive.py's ``note``.
         restores: The module, the class and the method that the framework's restart calls; its result is a step, or has one.
     """
 
@@ -106,10 +126,12 @@ class Framework:
     is_refused: bool = True
     is_launched: bool = False
     in_workers: Optional[Callable] = None
+    needs: str = ""
     matrix: str = ""
     tests: str = ""
     page: str = ""
     environment: dict = dataclasses.field(default_factory=dict)
+    prepare: Callable[[Callable], None] = lambda note: None
     restores: tuple = ("cairn.training", "Run", "restore")
 
 
@@ -169,6 +191,15 @@ def _ray(names: dict) -> dict:
     return _torch_state(names["model"], names["optim"], names["sched"])
 
 
+def _megatron(names: dict) -> dict:
+    import torch
+
+    inner = names["optimizer"].chained_optimizers[0].optimizer
+    state = [[param, inner.state[param]] for group in inner.param_groups for param in group["params"]]
+    return {"model": names["model"].state_dict(), "optimizer": state, "rng": torch.get_rng_state(),
+            "tracker": names["tensor_parallel"].get_cuda_rng_tracker().get_states()}
+
+
 def _jax(names: dict) -> dict:
     import jax
     import numpy
@@ -203,6 +234,8 @@ FRAMEWORKS = {
     "torch-checkpointing": Framework(None, _torch_checkpointing, is_refused=False, is_launched=True,
                                      restores=("cairn.torch_checkpointing", "StorageConfig", "latest")),
     "ray": Framework(None, _ray, in_workers=in_ray_workers, restores=("cairn.ray", "Checkpointer", "restore")),
+    "megatron": Framework(None, _megatron, is_refused=False, is_launched=True, needs="megatron-core", matrix="matrix_megatron.py",
+                          prepare=ready_megatron, restores=("cairn.megatron", "_Run", "loaded")),
     "jax": Framework(None, _jax, after_step=after_jitted_call, is_refused=False, restores=("cairn.jax", "Checkpointer", "restore")),
     "keras": _on_keras("jax", "cairn.jax"),
     "keras-tensorflow": _on_keras("tensorflow", "cairn.arrays"),

@@ -9,6 +9,7 @@ A kill hits the whole job, one rank, or the daemon, which is then started again.
 """
 
 import argparse
+import importlib.metadata
 import os
 import pathlib
 import random
@@ -194,8 +195,13 @@ def main():
     if unknown:
         parser.error(f"{', '.join(unknown)} is not among {', '.join(FRAMEWORKS)}")
     print(f"tests/reach: --seed {arguments.seed}", flush=True)
-    failed = 0
-    for framework in arguments.frameworks or FRAMEWORKS:
+    wanted, failed = arguments.frameworks or list(FRAMEWORKS), 0
+    missing = [name for name in wanted if FRAMEWORKS[name].needs and not any(importlib.metadata.distributions(name=FRAMEWORKS[name].needs))]
+    for framework in missing:
+        print(f"SKIPPED {framework}: it is not installed", flush=True)
+    if wanted == missing:
+        return 77
+    for framework in (name for name in wanted if name not in missing):
         try:
             if FRAMEWORKS[framework].is_refused:
                 prove_refusal(framework)

@@ -1,0 +1,61 @@
+# SPDX-License-Identifier: Apache-2.0
+"""cairn.megatron on one rank, where Megatron-Core is installed. tests/reach proves it on more of them, with a real model."""
+
+import subprocess
+import sys
+
+import pytest
+
+pytest.importorskip("megatron.core.dist_checkpointing", reason="Megatron-Core is not installed; tests/reach/run BUILD-FOLDER megatron has it")
+
+PROGRAM = """
+import argparse, sys
+import torch, torch.distributed as dist
+import cairn
+import cairn.megatron as dist_checkpointing
+
+dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+url = sys.argv[1] + "/"
+
+def state(value, **more):
+    tensor = torch.full((4, 3), float(value)), torch.full((2,), value, dtype=torch.int64)
+    return {"a": dist_checkpointing.ShardedTensor.from_rank_offsets("a", tensor[0], (0, 0, 1)),
+            "b": dist_checkpointing.ShardedTensor.from_rank_offsets("b", tensor[1], (0, 0, 1)),
+            "own": dist_checkpointing.ShardedObject("own", {"value": value}, (1,), (0,)), "iteration": value, **more}
+
+args = argparse.Namespace(lr=0.1, dtype=torch.bfloat16)
+assert not dist_checkpointing.check_is_distributed_checkpoint(url + "latest")
+queue = dist_checkpointing.AsyncCallsQueue()
+for step in (1, 2):
+    queue.schedule_async_request(dist_checkpointing.save(state(step, args=args), url + f"iter_{step:07}", async_sharded_save=True))
+queue.close()
+try:
+    dist_checkpointing.save(state(3), url + "iter_0000002")
+except cairn.ExistsError:
+    pass
+else:
+    raise AssertionError("a step is saved twice")
+found = dist_checkpointing.load(state(0), url + "latest")
+assert found["iteration"] == 2 and found["own"] == {"value": 2} and found["args"] == args
+assert torch.equal(found["a"], torch.full((4, 3), 2.0)) and torch.equal(found["b"], torch.full((2,), 2))
+assert dist_checkpointing.load(state(0), url + "iter_0000001")["iteration"] == 1
+assert set(dist_checkpointing.load_tensors_metadata(url + "latest")) == {"a", "b"}
+assert dist_checkpointing.load_common_state_dict(url + "latest")["iteration"] == 2
+for call, word in ((lambda: dist_checkpointing.load(state(0), url + "iter_0000009"), "no such checkpoint"),
+                   (lambda: dist_checkpointing.load(state(0, more=dist_checkpointing.ShardedObject("more", None, (1,), (0,))), url + "latest"), "more"),
+                   (lambda: dist_checkpointing.save(state(3, odd=open), url + "iter_0000003"), "builtin")):
+    try:
+        call()
+    except cairn.CairnError as error:
+        assert word in str(error), error
+    else:
+        raise AssertionError(word)
+assert dist_checkpointing.load(state(0), url + "latest")["iteration"] == 2
+"""
+
+
+def test_round_trip(url, tmp_path):
+    server, _, run = url.partition("?run=")
+    done = subprocess.run([sys.executable, "-W", "ignore", "-c", PROGRAM, f"cairn:///{run}"], capture_output=True, text=True, timeout=120, check=False,
+                          cwd=tmp_path, env={"CAIRN_SERVER": server.replace("cairn+unix://", "unix:"), "PATH": ""})
+    assert done.returncode == 0, done.stderr[-3000:]
