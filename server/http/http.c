@@ -160,7 +160,8 @@ static bool make_answers(struct http *http)
     http->no_memory = refusal(503, "the daemon has no memory for the answer, or is stopping\n");
     http->no_trust = refusal(
         401, "this needs a client certificate of [tls] ca, or the token of [http] token-file in "
-             "the header \"Authorization: Bearer TOKEN\"\n");
+             "the header \"Authorization: Bearer TOKEN\"; or, where everyone on the host is trusted, "
+             "a Host that is a number or localhost\n");
     http->files = calloc(options->file_count + 1, sizeof(struct http_answer *));
     bool good = http->bad_method && http->bad_body && http->bad_target && http->no_memory &&
                 http->no_trust && http->files;
@@ -203,12 +204,12 @@ static const char *header(struct MHD_Connection *connection, const char *name)
     return MHD_lookup_connection_value(connection, MHD_HEADER_KIND, name);
 }
 
-static bool is_trusted(const struct http *http, struct MHD_Connection *connection)
+static bool is_trusted(const struct http *http, struct MHD_Connection *connection, bool names_site)
 {
     const union MHD_ConnectionInfo *tls =
         http->has_tls ? MHD_get_connection_info(connection, MHD_CONNECTION_INFO_GNUTLS_SESSION)
                       : NULL;
-    return (http->options.trusts_all && http_peer_names_no_site(header(connection, "Host"))) ||
+    return (http->options.trusts_all && !names_site) ||
            (tls && http_peer_has_certificate(tls->tls_session)) ||
            http_peer_has_token(header(connection, "Authorization"), http->token);
 }
@@ -233,8 +234,9 @@ static struct http_answer *decide(struct http *http, struct call *call, const ch
         }
     }
     request->wants_openmetrics = accept && strstr(accept, "application/openmetrics-text");
-    request->is_trusted = is_trusted(http, connection);
-    return !request->is_trusted && http->options.is_private(http->options.user, request->target)
+    request->names_site = !http_peer_names_no_site(header(connection, "Host"));
+    request->is_trusted = is_trusted(http, connection, request->names_site);
+    return !request->is_trusted && http->options.is_private(http->options.user, request)
                ? http->no_trust
                : NULL;
 }

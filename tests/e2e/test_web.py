@@ -122,7 +122,12 @@ class Web(Case):
         status, headers, _ = self.get("/api/v1/runs", method="DELETE")
         self.assertEqual((status, headers["Allow"]), (405, "GET, HEAD"))
         self.assertIn("script-src 'self'", self.get("/")[1]["Content-Security-Policy"])
-        self.assertEqual(self.get("/api/v1/runs", Host="evil.example")[0], 401)  # a name that points here
+        for path in ("/api/v1/runs", "/metrics"):  # a name that points here, and what only looks like a number
+            for host in ("evil.example", "evil.example:7422", "127.0.0.1.evil.example", "localhost.evil.example", "1.2.3", "x" * 99):
+                self.assertEqual(self.get(path, Host=host)[0], 401, (path, host))
+            for host in ("localhost", "127.0.0.1:1", "[::1]:7422", "LOCALHOST:1"):
+                status, headers, _ = self.get(path, Host=host, Origin="http://evil.example")
+                self.assertEqual((status, [name for name in headers if name.lower().startswith("access-control")]), (200, []), (path, host))
 
     def test_the_token(self):
         secret = self.bed.path / "token"
