@@ -18,6 +18,7 @@
 #include <microhttpd.h>
 #include <signal.h>
 #include <stdarg.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -159,9 +160,10 @@ static bool make_answers(struct http *http)
     http->bad_target = refusal(414, "the path with its query may have 511 bytes\n");
     http->no_memory = refusal(503, "the daemon has no memory for the answer, or is stopping\n");
     http->no_trust = refusal(
-        401, "this needs a client certificate of [tls] ca, or the token of [http] token-file in "
-             "the header \"Authorization: Bearer TOKEN\"; or, where everyone on the host is trusted, "
-             "a Host that is a number or localhost\n");
+        401,
+        "this needs a client certificate of [tls] ca, or the token of [http] token-file in "
+        "the header \"Authorization: Bearer TOKEN\"; or, where everyone on the host is trusted, "
+        "a Host that is a number or localhost\n");
     http->files = calloc(options->file_count + 1, sizeof(struct http_answer *));
     bool good = http->bad_method && http->bad_body && http->bad_target && http->no_memory &&
                 http->no_trust && http->files;
@@ -247,7 +249,7 @@ static enum MHD_Result begin(struct http *http, struct call *call, const char *m
     struct http_conn *conn = conn_of(call->connection);
     struct http_answer *answer = decide(http, call, method), *fresh = NULL;
     if (conn) {
-        http_conns_step(&http->conns, conn, loop_now_ms(http->options.loop));
+        http_conns_step(&http->conns, conn, true, loop_now_ms(http->options.loop));
     }
     if (!answer) {
         answer = fresh = http_desk_find(http->desk, &call->request);
@@ -312,12 +314,10 @@ static void *on_target(void *user, const char *target, struct MHD_Connection *co
 {
     struct call *call = calloc(1, sizeof(*call));
     if (call) {
-        size_t bytes = strlen(target);
         call->http = user;
         call->connection = connection;
-        call->is_too_long = bytes >= sizeof(call->request.target);
-        bytes = call->is_too_long ? sizeof(call->request.target) - 1 : bytes;
-        memcpy(call->request.target, target, bytes);
+        call->is_too_long = strlen(target) >= sizeof(call->request.target);
+        snprintf(call->request.target, sizeof(call->request.target), "%s", target);
     }
     return call;
 }
@@ -331,7 +331,7 @@ static void on_completed(void *user, struct MHD_Connection *connection, void **i
     struct http_conn *conn = conn_of(connection);
     (void)code;
     if (conn) {
-        http_conns_step(&http->conns, conn, loop_now_ms(http->options.loop));
+        http_conns_step(&http->conns, conn, false, loop_now_ms(http->options.loop));
     }
     if (call) {
         http_answer_unref(call->wait.answer);
@@ -401,6 +401,7 @@ static void http_free(struct http *http)
 {
     drop_answers(http);
     http_conns_fini(&http->conns);
+    explicit_bzero(http->token, sizeof(http->token));
     CHECK(http->alive_bytes == 0);
     free(http);
 }

@@ -217,6 +217,18 @@ class Web(Case):
         self.assert_whole(self.server, [(step, 1) for step in range(1, 12)])
         self.assertEqual(self.server.stop(), 0)
 
+    def test_many_that_asked_once_keep_nobody_out(self):
+        self.start()
+        peers = []
+        for _ in range(600):  # more than there are places
+            peers.append(socket.create_connection(self.address, timeout=10))
+            self.addCleanup(peers[-1].close)
+            peers[-1].sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            self.assertIn(b" 200 OK", peers[-1].recv(4096))
+        began = time.monotonic()
+        self.assertEqual(self.get("/healthz")[0], 200)
+        self.assertLess(time.monotonic() - began, 10)
+
     def test_it_ends_while_others_ask(self):
         self.start()
         peers = [http.client.HTTPConnection(*self.address, timeout=30) for _ in range(50)]
