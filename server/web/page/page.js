@@ -2,7 +2,7 @@
 // The views of the page. Each is a function that fills <main>, and may return a function that is
 // called when something new is known. The fragment of the address chooses the view.
 
-import {ask, known, onRefused, Refused, useToken, watch} from "/data.js";
+import {ask, decoded, known, onRefused, Refused, useToken, watch} from "/data.js";
 import {ago, bar, bytes, clock, el, legend, number, plot, span, strip, tree, words} from "/plot.js";
 
 const main = document.getElementById("main"), said = document.getElementById("said");
@@ -335,15 +335,15 @@ function showProjects() {
 /* --- the frame --- */
 
 function route() {
-  const parts = location.hash.replace(/^#\/?/, "").split("/").map(decodeURIComponent);
+  const parts = location.hash.replace(/^#\/?/, "").split("/").map(decoded);
   const views = {run: () => showRun(parts[1] ?? "", parts[2] ?? ""), live: showLive, store: showStore, projects: showProjects};
   for (const link of document.querySelectorAll("nav a")) {
-    const here = link.getAttribute("href") === (parts[0] in views && parts[0] !== "run" ? `#/${parts[0]}` : "#/");
+    const here = link.getAttribute("href") === (Object.hasOwn(views, parts[0]) && parts[0] !== "run" ? `#/${parts[0]}` : "#/");
     if (here) link.setAttribute("aria-current", "page");
     else link.removeAttribute("aria-current");
   }
   document.title = parts[0] === "run" ? `${parts[1]}/${parts[2]} – Cairn` : "Cairn";
-  update = (views[parts[0]] ?? showRuns)() ?? (() => {});
+  update = (Object.hasOwn(views, parts[0]) ? views[parts[0]] : showRuns)() ?? (() => {});
 }
 
 function frame() {
