@@ -221,6 +221,22 @@ class Page(Case):
         cairn("forget", "demo/run", "70@2", *self.where, check=0)  # its changes are fewer than those that the page has seen
         self.see("a.run", "10 ckpts")
 
+    def test_numbers_at_the_edge(self):
+        """Values whose difference is below a double's last place, and those that JSON does not have."""
+        self.start()
+        group = self.group(self.server)
+        for step, values in enumerate((("1e16", "1e308"), ("10000000000000002", "-1e308"), ("inf", "-inf"), ("1e16", "1e-320")), 1):
+            group.all("fill", step)
+            group.save(step)
+            cairn("annotate", "demo/run", str(step), "--metric", f"loss={values[0]}", "--metric", f"__proto__={values[1]}", *self.where, check=0)
+        group.end()
+        self.driver.get(f"{self.url}/#/run/demo/run")
+        self.see("figure", "loss")
+        Select(self.see("select")).select_by_value("__proto__")
+        self.see("figure", "__proto__")
+        self.see("td", "4@1")
+        self.assert_clean()
+
     def test_links_that_mean_nothing(self):
         self.start()
         for link in ("#/constructor", "#/%zz", "#token=%zz"):

@@ -172,11 +172,11 @@ function chosenCard(name, entry, next) {
 function runPlots(entries, run, chosenMetric, choose) {
   const sorted = entries.filter((entry) => entry.state === "committed" && entry.on_lineage).sort((a, b) => a.step - b.step);
   const trunk = new Set(sorted.map((entry) => `${entry.step}@${entry.term}`));
-  const line = (name, value) => ({name, points: sorted.map((entry) => [entry.step, value(entry)]).filter((point) => point[1] != null)});
+  const line = (name, value) => ({name, points: sorted.map((entry) => [entry.step, value(entry)]).filter((point) => point[1] != null && Math.abs(point[1]) < 1e300)}); // more has no scale
   const times = (name, key) => ({name, points: run.saves.filter((save) => save[key] != null && trunk.has(`${save.step}@${save.term}`)).sort((a, b) => a.step - b.step).map((save) => [save.step, save[key]])});
   const names = [...new Set(sorted.flatMap((entry) => Object.keys(entry.metrics)))].sort((a, b) => b.includes("loss") - a.includes("loss") || a.localeCompare(b));
   const metric = names.includes(chosenMetric) ? chosenMetric : names[0];
-  const curve = plot(metric ?? "Metrics", metric ? [line(metric, (entry) => entry.metrics[metric])] : [], number,
+  const curve = plot(metric ?? "Metrics", metric ? [line(metric, (entry) => (Object.hasOwn(entry.metrics, metric) ? entry.metrics[metric] : null))] : [], number,
     {none: "No checkpoint has metrics. A save with metrics, or `cairn annotate`, gives some."});
   if (names.length > 1) {
     curve.querySelector("h2").replaceChildren(el("select", {"aria-label": "Metric", onchange: (event) => choose(event.target.value)},
