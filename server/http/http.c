@@ -318,6 +318,10 @@ static void *on_target(void *user, const char *target, struct MHD_Connection *co
         call->connection = connection;
         call->is_too_long = strlen(target) >= sizeof(call->request.target);
         snprintf(call->request.target, sizeof(call->request.target), "%s", target);
+        const char *prefix = call->http->options.query_prefix;
+        if (strncmp(target, prefix, strlen(prefix)) != 0) {
+            call->request.target[strcspn(call->request.target, "?")] = '\0';
+        }
     }
     return call;
 }

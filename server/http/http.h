@@ -52,6 +52,9 @@ struct http_options {
     bool trusts_all;   /* whoever can connect may read everything by other ways already */
     const struct http_file *files;
     size_t file_count;
+    /* Only paths that begin so have a query; that of others is cut off, and they get the answer
+     * that the path alone gets, so that nobody can ask a thousand different questions of them. */
+    const char *query_prefix;
     /* Returns true if only a trusted peer may get this. Any thread. */
     bool (*is_private)(void *user, const struct http_request *request);
     /* Answers on the loop's thread, at once. */

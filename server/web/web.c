@@ -245,6 +245,7 @@ int web_new(const struct web_options *options, struct web **ret, struct diag *di
                                 .trusts_all = options->trusts_all,
                                 .files = page_files,
                                 .file_count = page_file_count,
+                                .query_prefix = REST_PREFIX,
                                 .is_private = is_private,
                                 .answer = on_question,
                                 .user = web};

@@ -119,6 +119,9 @@ class Web(Case):
         status, headers, body = self.get("/api/v1/runs", method="HEAD")
         self.assertEqual((status, body), (200, b""))
         self.assertGreater(int(headers["Content-Length"]), 50)
+        for path in ("/healthz?a", "/metrics?%zz", "/?", "/page.js?x=1"):  # no question of its own
+            self.assertEqual(self.get(path)[0], 200, path)
+        self.assertEqual(self.get("/nothing?/api/v1/runs")[0], 404)
         status, headers, _ = self.get("/api/v1/runs", method="DELETE")
         self.assertEqual((status, headers["Allow"]), (405, "GET, HEAD"))
         self.assertIn("script-src 'self'", self.get("/")[1]["Content-Security-Policy"])
