@@ -9,6 +9,7 @@
 #include "base/plain.h"
 #include "daemon/daemon.h"
 #include "daemon/listeners.h"
+#include "http/http.h"
 
 #include <signal.h>
 #include <stdio.h>
@@ -121,7 +122,8 @@ static void raise_descriptor_limit(const struct config *config)
 {
     enum { DESCRIPTORS_PER_SESSION = 4, DESCRIPTORS_OF_DAEMON = 256 };
     struct rlimit limit;
-    rlim_t wanted = (rlim_t)config->sessions_max * DESCRIPTORS_PER_SESSION + DESCRIPTORS_OF_DAEMON;
+    rlim_t wanted = (rlim_t)config->sessions_max * DESCRIPTORS_PER_SESSION + DESCRIPTORS_OF_DAEMON +
+                    (config->http_listen[0] != '\0' ? HTTP_CONNS_MAX : 0);
     if (getrlimit(RLIMIT_NOFILE, &limit) != 0) {
         return;
     }

@@ -31,6 +31,9 @@ static int read_file(const char *path, bool is_secret, char **ret, struct diag *
     ssize_t bytes = text ? read(fd, text, PEM_BYTES_MAX - 1) : -1;
     close(fd);
     if (bytes < 0 || (is_secret && (about.st_mode & (S_IRWXO | S_IWGRP)) != 0)) {
+        if (text) {
+            explicit_bzero(text, PEM_BYTES_MAX);
+        }
         free(text);
         return bytes < 0 ? diag_set(diag, CAIRN_E_CONFIG, "cannot read %s", path)
                          : diag_set(diag, CAIRN_E_CONFIG,
@@ -64,6 +67,7 @@ static int read_token(const char *path, struct listeners_http *io, struct diag *
                           "signs: openssl rand -hex 32 > %s",
                           path, path);
     }
+    explicit_bzero(text, PEM_BYTES_MAX);
     free(text);
     return status;
 }

@@ -18,6 +18,7 @@
 #include <microhttpd.h>
 #include <signal.h>
 #include <stdarg.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -159,8 +160,10 @@ static bool make_answers(struct http *http)
     http->bad_target = refusal(414, "the path with its query may have 511 bytes\n");
     http->no_memory = refusal(503, "the daemon has no memory for the answer, or is stopping\n");
     http->no_trust = refusal(
-        401, "this needs a client certificate of [tls] ca, or the token of [http] token-file in "
-             "the header \"Authorization: Bearer TOKEN\"\n");
+        401,
+        "this needs a client certificate of [tls] ca, or the token of [http] token-file in "
+        "the header \"Authorization: Bearer TOKEN\"; or, where everyone on the host is trusted, "
+        "a Host that is a number or localhost\n");
     http->files = calloc(options->file_count + 1, sizeof(struct http_answer *));
     bool good = http->bad_method && http->bad_body && http->bad_target && http->no_memory &&
                 http->no_trust && http->files;
@@ -203,12 +206,12 @@ static const char *header(struct MHD_Connection *connection, const char *name)
     return MHD_lookup_connection_value(connection, MHD_HEADER_KIND, name);
 }
 
-static bool is_trusted(const struct http *http, struct MHD_Connection *connection)
+static bool is_trusted(const struct http *http, struct MHD_Connection *connection, bool names_site)
 {
     const union MHD_ConnectionInfo *tls =
         http->has_tls ? MHD_get_connection_info(connection, MHD_CONNECTION_INFO_GNUTLS_SESSION)
                       : NULL;
-    return (http->options.trusts_all && http_peer_names_no_site(header(connection, "Host"))) ||
+    return (http->options.trusts_all && !names_site) ||
            (tls && http_peer_has_certificate(tls->tls_session)) ||
            http_peer_has_token(header(connection, "Authorization"), http->token);
 }
@@ -233,8 +236,9 @@ static struct http_answer *decide(struct http *http, struct call *call, const ch
         }
     }
     request->wants_openmetrics = accept && strstr(accept, "application/openmetrics-text");
-    request->is_trusted = is_trusted(http, connection);
-    return !request->is_trusted && http->options.is_private(http->options.user, request->target)
+    request->names_site = !http_peer_names_no_site(header(connection, "Host"));
+    request->is_trusted = is_trusted(http, connection, request->names_site);
+    return !request->is_trusted && http->options.is_private(http->options.user, request)
                ? http->no_trust
                : NULL;
 }
@@ -245,7 +249,7 @@ static enum MHD_Result begin(struct http *http, struct call *call, const char *m
     struct http_conn *conn = conn_of(call->connection);
     struct http_answer *answer = decide(http, call, method), *fresh = NULL;
     if (conn) {
-        http_conns_step(&http->conns, conn, loop_now_ms(http->options.loop));
+        http_conns_step(&http->conns, conn, true, loop_now_ms(http->options.loop));
     }
     if (!answer) {
         answer = fresh = http_desk_find(http->desk, &call->request);
@@ -310,12 +314,14 @@ static void *on_target(void *user, const char *target, struct MHD_Connection *co
 {
     struct call *call = calloc(1, sizeof(*call));
     if (call) {
-        size_t bytes = strlen(target);
         call->http = user;
         call->connection = connection;
-        call->is_too_long = bytes >= sizeof(call->request.target);
-        bytes = call->is_too_long ? sizeof(call->request.target) - 1 : bytes;
-        memcpy(call->request.target, target, bytes);
+        call->is_too_long = strlen(target) >= sizeof(call->request.target);
+        snprintf(call->request.target, sizeof(call->request.target), "%s", target);
+        const char *prefix = call->http->options.query_prefix;
+        if (strncmp(target, prefix, strlen(prefix)) != 0) {
+            call->request.target[strcspn(call->request.target, "?")] = '\0';
+        }
     }
     return call;
 }
@@ -329,7 +335,7 @@ static void on_completed(void *user, struct MHD_Connection *connection, void **i
     struct http_conn *conn = conn_of(connection);
     (void)code;
     if (conn) {
-        http_conns_step(&http->conns, conn, loop_now_ms(http->options.loop));
+        http_conns_step(&http->conns, conn, false, loop_now_ms(http->options.loop));
     }
     if (call) {
         http_answer_unref(call->wait.answer);
@@ -399,6 +405,7 @@ static void http_free(struct http *http)
 {
     drop_answers(http);
     http_conns_fini(&http->conns);
+    explicit_bzero(http->token, sizeof(http->token));
     CHECK(http->alive_bytes == 0);
     free(http);
 }

@@ -24,6 +24,7 @@ enum {
 struct http_request {
     char target[HTTP_TARGET_MAX]; /* as it came: path?query, with its escapes */
     bool wants_openmetrics;       /* the Accept header names that format */
+    bool names_site;              /* its Host is a name, which a foreign site may have made */
     /* The peer has shown a certificate or the token, or needs neither. */
     bool is_trusted;
 };
@@ -51,8 +52,11 @@ struct http_options {
     bool trusts_all;   /* whoever can connect may read everything by other ways already */
     const struct http_file *files;
     size_t file_count;
-    /* Returns true if only a trusted peer may get this path. Any thread. */
-    bool (*is_private)(void *user, const char *target);
+    /* Only paths that begin so have a query; that of others is cut off, and they get the answer
+     * that the path alone gets, so that nobody can ask a thousand different questions of them. */
+    const char *query_prefix;
+    /* Returns true if only a trusted peer may get this. Any thread. */
+    bool (*is_private)(void *user, const struct http_request *request);
     /* Answers on the loop's thread, at once. */
     void (*answer)(void *user, const struct http_request *request, struct http_reply *io);
     void *user;

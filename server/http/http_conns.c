@@ -22,6 +22,23 @@ void http_conns_fini(struct http_conns *conns)
     pthread_mutex_destroy(&conns->lock);
 }
 
+/* Shuts down the connection that has waited longest for a request. One that has asked before is no
+ * better than one that never did: else 512 peers that ask once would keep all others out. */
+static void make_room(struct http_conns *conns)
+{
+    struct http_conn *longest = NULL;
+    list_each (node, &conns->all) {
+        struct http_conn *conn = list_item(node, struct http_conn, link);
+        if (!conn->is_busy && conn->fd >= 0 && (!longest || conn->since_ms < longest->since_ms)) {
+            longest = conn;
+        }
+    }
+    if (longest) {
+        shutdown(longest->fd, SHUT_RDWR);
+        longest->fd = -1; /* not twice */
+    }
+}
+
 struct http_conn *http_conns_add(struct http_conns *conns, int fd, unsigned most, uint64_t now_ms)
 {
     struct http_conn *conn = calloc(1, sizeof(*conn));
@@ -31,26 +48,20 @@ struct http_conn *http_conns_add(struct http_conns *conns, int fd, unsigned most
     conn->fd = fd;
     conn->since_ms = now_ms;
     pthread_mutex_lock(&conns->lock);
-    list_add_tail(&conns->all, &conn->link);
     if (++conns->count >= most) {
-        list_each (node, &conns->all) {
-            struct http_conn *oldest = list_item(node, struct http_conn, link);
-            if (!oldest->has_asked && oldest->fd >= 0) {
-                shutdown(oldest->fd, SHUT_RDWR);
-                oldest->fd = -1; /* not twice */
-                break;
-            }
-        }
+        make_room(conns);
     }
+    list_add_tail(&conns->all, &conn->link);
     pthread_mutex_unlock(&conns->lock);
     return conn;
 }
 
-void http_conns_step(struct http_conns *conns, struct http_conn *conn, uint64_t now_ms)
+void http_conns_step(struct http_conns *conns, struct http_conn *conn, bool is_busy,
+                     uint64_t now_ms)
 {
     pthread_mutex_lock(&conns->lock);
     conn->since_ms = now_ms;
-    conn->has_asked = true;
+    conn->is_busy = is_busy;
     pthread_mutex_unlock(&conns->lock);
 }
 

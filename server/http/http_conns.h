@@ -17,7 +17,7 @@ struct http_conn {
     struct list link;
     int fd;
     uint64_t since_ms;
-    bool has_asked; /* a whole request has come on it */
+    bool is_busy; /* a whole request has come, and its answer was not sent yet */
 };
 
 struct http_conns {
@@ -28,11 +28,13 @@ struct http_conns {
 
 void http_conns_init(struct http_conns *conns);
 void http_conns_fini(struct http_conns *conns);
-/* Adds a connection. If there are `most` then, the oldest one that has asked nothing yet is shut
- * down to make room. Returns NULL if there is no memory. */
+/* Adds a connection. If there are `most` then, the one that has waited longest for a request is
+ * shut down to make room. Returns NULL if there is no memory. */
 struct http_conn *http_conns_add(struct http_conns *conns, int fd, unsigned most, uint64_t now_ms);
-/* Notes that the connection begins something new: an answer, or waiting for a request. */
-void http_conns_step(struct http_conns *conns, struct http_conn *conn, uint64_t now_ms);
+/* Notes that the connection begins something new: an answer (it is busy), or waiting for a request.
+ */
+void http_conns_step(struct http_conns *conns, struct http_conn *conn, bool is_busy,
+                     uint64_t now_ms);
 /* Called before the descriptor is closed. Accepts NULL. */
 void http_conns_remove(struct http_conns *conns, struct http_conn *conn);
 /* Shuts down each connection that has been at the same thing since before that time. */

@@ -40,8 +40,8 @@ struct http_desk {
 
 static bool is_same(const struct http_request *a, const struct http_request *b)
 {
-    return a->is_trusted == b->is_trusted && a->wants_openmetrics == b->wants_openmetrics &&
-           strcmp(a->target, b->target) == 0;
+    return a->is_trusted == b->is_trusted && a->names_site == b->names_site &&
+           a->wants_openmetrics == b->wants_openmetrics && strcmp(a->target, b->target) == 0;
 }
 
 /* Keeps an answer for a moment, in a place that is free or whose answer is the oldest. */

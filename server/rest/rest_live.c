@@ -10,6 +10,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* RANKS_VISITED_MAX: of all saves together, after which no other save follows. */
+enum { RANKS_VISITED_MAX = 1 << 17 };
 enum { SAVES_MAX = 64, ROWS_MAX = 16384, RANKS_PRESET = 64, RANKS_MAX = 4096 };
 
 struct rank_row {
@@ -129,7 +131,7 @@ static int write_save(const struct rest_call *call, const struct run_look *look,
                                      : 0);
     json_u64(json, "ranks_behind", behind);
     json_open(json, "ranks", '[');
-    for (size_t i = 0; i < behind && i < most && json->buf.bytes < 2 * REST_PAGE_BYTES; i++) {
+    for (size_t i = 0; i < behind && i < most && json->buf.bytes / 2 < REST_PAGE_BYTES; i++) {
         write_rank(json, &ranks[i]);
     }
     json_close(json, ']');
@@ -142,7 +144,7 @@ static int write_saves(const struct rest_call *call, uint64_t most, const struct
 {
     const char *project = rest_arg(call->request, "project");
     struct run_look look = {.name = &(struct run_name){.project = ""}};
-    size_t count = 0;
+    size_t count = 0, visited = 0;
     bool more = false;
     int status = 0;
     json_open(call->json, "saves", '[');
@@ -150,9 +152,11 @@ static int write_saves(const struct rest_call *call, uint64_t most, const struct
         bool is_meant = !project || strcmp(project, look.name->project) == 0;
         size_t opens = look.state && is_meant ? look.state->open_count : 0;
         for (size_t i = 0; status == 0 && !more && i < opens; i++) {
-            more = count == SAVES_MAX || call->json->buf.bytes >= REST_PAGE_BYTES;
+            more = count == SAVES_MAX || visited >= RANKS_VISITED_MAX ||
+                   call->json->buf.bytes >= REST_PAGE_BYTES;
             if (!more) {
                 status = write_save(call, &look, &look.state->opens[i], rows, most);
+                visited += look.state->opens[i].world_size;
                 count++;
             }
         }
@@ -192,6 +196,7 @@ int rest_live(struct rest_call *call, struct diag *diag)
         return diag_no_memory(diag, "the saves under way");
     }
     server_progress(call->source->metrics->server, collect, &rows);
+    json_wall(call->json, "started_at", call->source->metrics->begun_wall_ns);
     json_u64(call->json, "changes", catalog_changes(call->catalog));
     rest_json_health(call->json, &call->source->usage->health);
     write_counts(call);

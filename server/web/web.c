@@ -23,6 +23,7 @@ struct web {
     char addresses[ADDRESSES_BYTES];
     struct timer timer;
     struct store_req req;
+    bool is_local;                                        /* only this host can connect */
     bool is_asking, is_asked, is_closing, is_http_closed; /* is_asked: there is a last answer */
     uint64_t begun_ms, asked_ms;
     int status; /* of the last answer */
@@ -179,17 +180,24 @@ static bool is_api(const char *target)
            (target[bytes] == '\0' || target[bytes] == '/' || target[bytes] == '?');
 }
 
+/* Returns true if /metrics and all of /healthz, which name runs, are for every peer: over plain
+ * HTTP, as the operator has allowed. On loopback they are not for a browser that a foreign site's
+ * page has led here by a name of its own. */
+static bool is_open(const struct web *web, const struct http_request *request)
+{
+    return !web->options.tls_cert && !(web->is_local && request->names_site);
+}
+
 /* Called on the loop's thread for each question. */
 static void on_question(void *user, const struct http_request *request, struct http_reply *io)
 {
     struct web *web = user;
     struct metrics_usage usage;
-    bool is_plain = web->options.tls_cert == NULL;
     usage_now(web, &usage);
     if (is_path(request->target, "/metrics")) {
         answer_metrics(web, &usage, request->wants_openmetrics, io);
     } else if (is_path(request->target, "/healthz")) {
-        answer_health(&usage.health, is_plain || request->is_trusted, io);
+        answer_health(&usage.health, is_open(web, request) || request->is_trusted, io);
     } else if (is_path(request->target, "/readyz")) {
         bool ready = web->source.catalog != NULL;
         answer_text(io, ready ? 200 : 503,
@@ -205,12 +213,11 @@ static void on_question(void *user, const struct http_request *request, struct h
     }
 }
 
-/* Called on any thread. Runs' names are read over the network with a certificate only, whatever
- * shows them; over plain HTTP /metrics stays open, as the operator has allowed. */
-static bool is_private(void *user, const char *target)
+/* Called on any thread. */
+static bool is_private(void *user, const struct http_request *request)
 {
-    const struct web *web = user;
-    return is_api(target) || (web->options.tls_cert != NULL && is_path(target, "/metrics"));
+    return is_api(request->target) ||
+           (is_path(request->target, "/metrics") && !is_open(user, request));
 }
 
 /* --- begin and end --- */
@@ -224,6 +231,7 @@ int web_new(const struct web_options *options, struct web **ret, struct diag *di
         return diag_no_memory(diag, "[http]");
     }
     web->options = *options;
+    web->is_local = net_addr_is_local(options->addr);
     web->source =
         (struct metrics_source){.loop = options->loop, .begun_wall_ns = options->begun_wall_ns};
     web->begun_ms = loop_now_ms(options->loop);
@@ -237,6 +245,7 @@ int web_new(const struct web_options *options, struct web **ret, struct diag *di
                                 .trusts_all = options->trusts_all,
                                 .files = page_files,
                                 .file_count = page_file_count,
+                                .query_prefix = REST_PREFIX,
                                 .is_private = is_private,
                                 .answer = on_question,
                                 .user = web};

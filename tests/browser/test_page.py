@@ -4,6 +4,7 @@ console stays empty; hostile texts stay texts; without the token nothing is show
 
 import json
 import os
+import signal
 import sys
 import tempfile
 import time
@@ -204,6 +205,45 @@ class Page(Case):
         other.get(f"{self.url}/#token={'a' * 32}")
         wait_until("the link opens it", lambda: "Nothing was saved" in other.find_element(By.ID, "main").text)
         self.assertNotIn("aaaa", other.current_url)
+
+    def test_a_daemon_that_hangs_or_begins_anew(self):
+        self.start()
+        self.fill()
+        self.driver.get(self.url)
+        self.see("a.run", "step 75")
+        self.server.process.send_signal(signal.SIGSTOP)
+        self.see("#health-word", "no answer")  # not the last good word
+        self.server.process.send_signal(signal.SIGCONT)
+        self.see("#health-word", "yellow")
+        self.assertEqual(self.server.stop(), 0)
+        self.server.keys["http_listen"] = self.url.removeprefix("http://")
+        self.server.start()
+        cairn("forget", "demo/run", "70@2", *self.where, check=0)  # its changes are fewer than those that the page has seen
+        self.see("a.run", "10 ckpts")
+
+    def test_numbers_at_the_edge(self):
+        """Values whose difference is below a double's last place, and those that JSON does not have."""
+        self.start()
+        group = self.group(self.server)
+        for step, values in enumerate((("1e16", "1e308"), ("10000000000000002", "-1e308"), ("inf", "-inf"), ("1e16", "1e-320")), 1):
+            group.all("fill", step)
+            group.save(step)
+            cairn("annotate", "demo/run", str(step), "--metric", f"loss={values[0]}", "--metric", f"__proto__={values[1]}", *self.where, check=0)
+        group.end()
+        self.driver.get(f"{self.url}/#/run/demo/run")
+        self.see("figure", "loss")
+        Select(self.see("select")).select_by_value("__proto__")
+        self.see("figure", "__proto__")
+        self.see("td", "4@1")
+        self.assert_clean()
+
+    def test_links_that_mean_nothing(self):
+        self.start()
+        for link in ("#/constructor", "#/%zz", "#token=%zz"):
+            self.driver.get("about:blank")
+            self.driver.get(f"{self.url}/{link}")
+            self.see("main", "Nothing was saved here yet.")
+            self.see("#health-word", "green")
 
     def test_looks(self):
         """Dark, light and a phone: nothing is wider than the screen."""

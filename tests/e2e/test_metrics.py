@@ -84,7 +84,7 @@ class Metrics(Case):
 
     def get(self, path, accept="text/plain", method="GET"):
         """(status, headers, body)."""
-        raw = self.talk(f"{method} {path} HTTP/1.1\r\nHost: test\r\nAccept: {accept}\r\nConnection: close\r\n\r\n".encode())
+        raw = self.talk(f"{method} {path} HTTP/1.1\r\nHost: localhost\r\nAccept: {accept}\r\nConnection: close\r\n\r\n".encode())
         head, _, body = raw.partition(b"\r\n\r\n")
         first, *rest = head.decode().split("\r\n")
         headers = {name.lower(): value for name, value in (line.split(": ", 1) for line in rest)}
@@ -221,11 +221,11 @@ class Metrics(Case):
 
     def test_what_is_no_request(self):
         close = b"Connection: close\r\n"
-        head = b"GET /metrics HTTP/1.1\r\nHost: h\r\n" + close
-        for data, wanted in ((b"POST /metrics HTTP/1.1\r\nHost: h\r\n" + close + b"\r\n", b"405"),
+        head = b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n" + close
+        for data, wanted in ((b"POST /metrics HTTP/1.1\r\nHost: localhost\r\n" + close + b"\r\n", b"405"),
                              (head + b"X: " + b"y" * 20000 + b"\r\n\r\n", b"431"), (b"GET /metrics HTTP/1.1\r\n\r\n", b"400"),
                              (head + b"Content-Length: 70000\r\n\r\n" + b"z" * 70000, b"413"),
-                             (b"GET /" + b"a" * 600 + b" HTTP/1.1\r\nHost: h\r\n" + close + b"\r\n", b"414"),
+                             (b"GET /" + b"a" * 600 + b" HTTP/1.1\r\nHost: localhost\r\n" + close + b"\r\n", b"414"),
                              (head + b"Transfer-Encoding: chunked\r\n\r\n5\r\nabcde\r\n", b"413")):
             self.assertEqual(self.talk(data)[:12], b"HTTP/1.1 " + wanted, data[:40])
         self.assertEqual(self.talk(b"\x16\x03\x01\x02\x00\r\n\r\n"), b"")  # another protocol is closed without a word

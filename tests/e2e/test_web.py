@@ -119,10 +119,18 @@ class Web(Case):
         status, headers, body = self.get("/api/v1/runs", method="HEAD")
         self.assertEqual((status, body), (200, b""))
         self.assertGreater(int(headers["Content-Length"]), 50)
+        for path in ("/healthz?a", "/metrics?%zz", "/?", "/page.js?x=1"):  # no question of its own
+            self.assertEqual(self.get(path)[0], 200, path)
+        self.assertEqual(self.get("/nothing?/api/v1/runs")[0], 404)
         status, headers, _ = self.get("/api/v1/runs", method="DELETE")
         self.assertEqual((status, headers["Allow"]), (405, "GET, HEAD"))
         self.assertIn("script-src 'self'", self.get("/")[1]["Content-Security-Policy"])
-        self.assertEqual(self.get("/api/v1/runs", Host="evil.example")[0], 401)  # a name that points here
+        for path in ("/api/v1/runs", "/metrics"):  # a name that points here, and what only looks like a number
+            for host in ("evil.example", "evil.example:7422", "127.0.0.1.evil.example", "localhost.evil.example", "1.2.3", "x" * 99):
+                self.assertEqual(self.get(path, Host=host)[0], 401, (path, host))
+            for host in ("localhost", "127.0.0.1:1", "[::1]:7422", "LOCALHOST:1"):
+                status, headers, _ = self.get(path, Host=host, Origin="http://evil.example")
+                self.assertEqual((status, [name for name in headers if name.lower().startswith("access-control")]), (200, []), (path, host))
 
     def test_the_token(self):
         secret = self.bed.path / "token"
@@ -211,6 +219,18 @@ class Web(Case):
         group.end()
         self.assert_whole(self.server, [(step, 1) for step in range(1, 12)])
         self.assertEqual(self.server.stop(), 0)
+
+    def test_many_that_asked_once_keep_nobody_out(self):
+        self.start()
+        peers = []
+        for _ in range(600):  # more than there are places
+            peers.append(socket.create_connection(self.address, timeout=10))
+            self.addCleanup(peers[-1].close)
+            peers[-1].sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            self.assertIn(b" 200 OK", peers[-1].recv(4096))
+        began = time.monotonic()
+        self.assertEqual(self.get("/healthz")[0], 200)
+        self.assertLess(time.monotonic() - began, 10)
 
     def test_it_ends_while_others_ask(self):
         self.start()

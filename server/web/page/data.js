@@ -2,14 +2,23 @@
 // What the page knows, and how it asks /api/v1/ for it. Answers are asked again every few seconds
 // while the page is visible; runs are asked for only when the daemon says that something changed.
 
-const POLL_MS = 2000, PAGE = 100, POINTS = 60;
+const POLL_MS = 2000, PATIENCE_MS = 15000, PAGE = 100, POINTS = 60;
 
 export const known = {now: Date.now(), status: null, live: null, runs: new Map(), all: false, error: null};
-let token = sessionStorage.getItem("token"), since = 0, refused = () => {};
+let token = sessionStorage.getItem("token"), since = 0, started = null, refused = () => {};
+
+// Resolves the escapes of a piece of a link; what is no escape stays.
+export function decoded(text) {
+  try {
+    return decodeURIComponent(text);
+  } catch {
+    return text;
+  }
+}
 
 // A token may come in the fragment of a link (#token=...), which no server and no log sees.
 if (location.hash.startsWith("#token=")) {
-  token = decodeURIComponent(location.hash.slice(7));
+  token = decoded(location.hash.slice(7));
   sessionStorage.setItem("token", token);
   history.replaceState(null, "", "/#/");
 }
@@ -23,7 +32,8 @@ export function useToken(text) {
 export function onRefused(call) { refused = call; }
 
 export async function ask(path) {
-  const answer = await fetch(`/api/v1/${path}`, {headers: token ? {Authorization: `Bearer ${token}`} : {}, cache: "no-store"});
+  const answer = await fetch(`/api/v1/${path}`, {headers: token ? {Authorization: `Bearer ${token}`} : {}, cache: "no-store",
+    signal: AbortSignal.timeout(PATIENCE_MS)}); // a daemon that hangs is not shown as well
   if (answer.status === 401) {
     refused(token !== null);
     throw new Refused("a token is needed");
@@ -58,6 +68,11 @@ export async function watch(told) {
     if (!document.hidden) {
       try {
         known.live = await ask("live");
+        if (known.live.started_at !== started) { // another daemon, whose numbers begin anew
+          started = known.live.started_at;
+          since = statusAt = 0;
+          known.runs.clear();
+        }
         if (Date.now() - statusAt > 10 * POLL_MS) {
           known.status = await ask("status");
           statusAt = Date.now();

@@ -2,7 +2,7 @@
 // The views of the page. Each is a function that fills <main>, and may return a function that is
 // called when something new is known. The fragment of the address chooses the view.
 
-import {ask, known, onRefused, Refused, useToken, watch} from "/data.js";
+import {ask, decoded, known, onRefused, Refused, useToken, watch} from "/data.js";
 import {ago, bar, bytes, clock, el, legend, number, plot, span, strip, tree, words} from "/plot.js";
 
 const main = document.getElementById("main"), said = document.getElementById("said");
@@ -172,11 +172,11 @@ function chosenCard(name, entry, next) {
 function runPlots(entries, run, chosenMetric, choose) {
   const sorted = entries.filter((entry) => entry.state === "committed" && entry.on_lineage).sort((a, b) => a.step - b.step);
   const trunk = new Set(sorted.map((entry) => `${entry.step}@${entry.term}`));
-  const line = (name, value) => ({name, points: sorted.map((entry) => [entry.step, value(entry)]).filter((point) => point[1] != null)});
+  const line = (name, value) => ({name, points: sorted.map((entry) => [entry.step, value(entry)]).filter((point) => point[1] != null && Math.abs(point[1]) < 1e300)}); // more has no scale
   const times = (name, key) => ({name, points: run.saves.filter((save) => save[key] != null && trunk.has(`${save.step}@${save.term}`)).sort((a, b) => a.step - b.step).map((save) => [save.step, save[key]])});
   const names = [...new Set(sorted.flatMap((entry) => Object.keys(entry.metrics)))].sort((a, b) => b.includes("loss") - a.includes("loss") || a.localeCompare(b));
   const metric = names.includes(chosenMetric) ? chosenMetric : names[0];
-  const curve = plot(metric ?? "Metrics", metric ? [line(metric, (entry) => entry.metrics[metric])] : [], number,
+  const curve = plot(metric ?? "Metrics", metric ? [line(metric, (entry) => (Object.hasOwn(entry.metrics, metric) ? entry.metrics[metric] : null))] : [], number,
     {none: "No checkpoint has metrics. A save with metrics, or `cairn annotate`, gives some."});
   if (names.length > 1) {
     curve.querySelector("h2").replaceChildren(el("select", {"aria-label": "Metric", onchange: (event) => choose(event.target.value)},
@@ -335,15 +335,15 @@ function showProjects() {
 /* --- the frame --- */
 
 function route() {
-  const parts = location.hash.replace(/^#\/?/, "").split("/").map(decodeURIComponent);
+  const parts = location.hash.replace(/^#\/?/, "").split("/").map(decoded);
   const views = {run: () => showRun(parts[1] ?? "", parts[2] ?? ""), live: showLive, store: showStore, projects: showProjects};
   for (const link of document.querySelectorAll("nav a")) {
-    const here = link.getAttribute("href") === (parts[0] in views && parts[0] !== "run" ? `#/${parts[0]}` : "#/");
+    const here = link.getAttribute("href") === (Object.hasOwn(views, parts[0]) && parts[0] !== "run" ? `#/${parts[0]}` : "#/");
     if (here) link.setAttribute("aria-current", "page");
     else link.removeAttribute("aria-current");
   }
   document.title = parts[0] === "run" ? `${parts[1]}/${parts[2]} – Cairn` : "Cairn";
-  update = (views[parts[0]] ?? showRuns)() ?? (() => {});
+  update = (Object.hasOwn(views, parts[0]) ? views[parts[0]] : showRuns)() ?? (() => {});
 }
 
 function frame() {

@@ -73,9 +73,9 @@ export function strip(points, from, to) {
 function ticks(low, high, most) {
   const raw = (high - low) / most || 1, power = 10 ** Math.floor(Math.log10(raw));
   const step = [1, 2, 5, 10].map((unit) => unit * power).find((unit) => unit >= raw);
-  const out = [];
-  for (let at = Math.ceil(low / step) * step; at <= high + step * 1e-9; at += step) out.push(at);
-  return out;
+  const first = Math.ceil(low / step), out = [];
+  for (let i = 0; i <= most + 1; i++) out.push((first + i) * step); // a sum may stay where it is: 1e16 + 1 is 1e16
+  return out.filter((at) => at <= high + step * 1e-9);
 }
 
 function walk(points, x, y) {
