@@ -135,9 +135,7 @@ static void on_post(struct post *post)
         void (*closed)(void *user) = desk->closed;
         void *user = desk->closed_user;
         desk_free(desk);
-        if (closed) {
-            closed(user);
-        }
+        closed(user);
     }
 }
 
@@ -226,6 +224,10 @@ void http_desk_stop(struct http_desk *desk)
 void http_desk_close(struct http_desk *desk, void (*done)(void *user), void *user)
 {
     CHECK(desk->is_stopped);
+    if (!done) { /* nothing was asked, and the loop may not run any more */
+        desk_free(desk);
+        return;
+    }
     desk->is_closing = true;
     desk->closed = done;
     desk->closed_user = user;

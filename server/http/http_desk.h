@@ -52,7 +52,8 @@ bool MUST_USE http_desk_ask(struct http_desk *desk, const struct http_request *r
 void http_desk_stop(struct http_desk *desk);
 /* Called when HTTP's thread has ended: gives up the answers that are kept. */
 void http_desk_clear(struct http_desk *desk);
-/* Frees, and then calls done, which may be NULL. Loop's thread. */
+/* Frees in a later turn of the loop, and then calls done; at once if done is NULL, which is for a
+ * desk that nobody has asked. Loop's thread. */
 void http_desk_close(struct http_desk *desk, void (*done)(void *user), void *user);
 
 #endif

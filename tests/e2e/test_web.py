@@ -145,6 +145,10 @@ class Web(Case):
         for keys, word in (({"http_listen": "0.0.0.0:0"}, "on-network"), ({"http_listen": "0.0.0.0:0", "http_on_network": "yes"}, "in plain"),
                            ({"http_tls": "yes"}, "[tls] cert"), ({"http_token_file": self.bed.path / "none"}, "openssl rand")):
             self.refused(secret, keys, word)
+        argv = self.server.argv(http_listen="{}:{}".format(*self.address))  # in use: refused, and nothing is leaked
+        done = subprocess.run([str(one) for one in argv], capture_output=True, text=True, timeout=30, check=False)
+        self.assertIn(":{}".format(self.address[1]), done.stderr)
+        self.assertNotIn("Sanitizer", done.stderr)
         secret.chmod(0o644)
         self.refused(secret, {}, "chmod 600")
 
