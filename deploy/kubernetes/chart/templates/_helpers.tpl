@@ -114,13 +114,13 @@ spec:
         - {name: cairn, containerPort: {{ .Values.port }}}
         {{- end }}
         - {name: http, containerPort: {{ .Values.httpPort }}}
-      # A start reads the record of every run. A daemon that refuses saves is not ready, and a restart would not help it.
+      # A start reads the record of every run. A daemon that refuses saves stays ready: restores and `cairn forget` need it.
       startupProbe:
-        httpGet: {path: /healthz, port: http}
+        httpGet: {path: /readyz, port: http}
         periodSeconds: 5
         failureThreshold: 60
       readinessProbe:
-        httpGet: {path: /healthz, port: http}
+        httpGet: {path: /readyz, port: http}
         periodSeconds: 5
       lifecycle:
         preStop:
