@@ -38,6 +38,13 @@ def shuffled(workers):
     return StatefulDataLoader(data, batch_size=4, sampler=sampler, num_workers=workers), sampler.set_epoch
 
 
+def distributed(workers):
+    """The same with PyTorch's own sampler, which keeps no state: the loader counts."""
+    data = list(range(SAMPLES))
+    sampler = torch.utils.data.DistributedSampler(data, num_replicas=1, rank=0, shuffle=True, seed=3)
+    return StatefulDataLoader(data, batch_size=4, sampler=sampler, num_workers=workers), sampler.set_epoch
+
+
 def streamed(workers):
     """datasets' IterableDataset, in shards."""
     datasets = pytest.importorskip("datasets")
@@ -70,7 +77,7 @@ def train(url, make, workers, batches, every):
         return place.seen
 
 
-@pytest.mark.parametrize("make", [shuffled, streamed])
+@pytest.mark.parametrize("make", [shuffled, distributed, streamed])
 @pytest.mark.parametrize("workers", [0, 1])
 def test_no_sample_is_lost_or_repeated_after_a_kill_at_any_batch(url, make, workers):
     whole = train(f"{url}-whole", make, workers, -1, 1)
