@@ -93,6 +93,8 @@ def test_files_whose_process_group_is_gone_are_named(url, monkeypatch, capfd):
 
     monkeypatch.setattr(cairn.fs.filesystem, "meeting_of",
                         lambda run_url, step: cairn.fs.ranks.Meeting(Store(), 1, 2, run_url, step))
+    failed = threading.Event()
+    monkeypatch.setattr(cairn.fs.filesystem._cairn, "fail_exit", failed.set)  # this process is pytest's
     fs = fsspec.filesystem("cairn")
     fs.pipe(f"{url}/step-1/data", b"x")
     tree = fs._tree(cairn.fs.paths.place_of(f"{url}/step-1"))
@@ -100,6 +102,7 @@ def test_files_whose_process_group_is_gone_are_named(url, monkeypatch, capfd):
     assert tree.ended.wait(60)
     words = capfd.readouterr().err
     assert "/step-1 was not committed: torch.distributed's process group ended before" in words and "'data'" in words
+    assert failed.is_set()
 
 
 def test_ranks_that_cannot_agree_are_refused(url, monkeypatch):
