@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * rows: row_put_x() writes and row_take_x() reads the fixed fields of a document or of a row in
- * one, as rows.def declares them. What is read is checked by its caller. Pure; for the files of
- * this folder.
+ * one, as rows.def declares them. The caller checks the values that it reads. Pure; for the files
+ * of this folder.
  */
 #ifndef CAIRN_FORMAT_ROWS_PRIVATE_H
 #define CAIRN_FORMAT_ROWS_PRIVATE_H
