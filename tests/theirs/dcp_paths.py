@@ -16,7 +16,9 @@ def url_of(path):
     return f"{run_of(path)}/step-1" if is_path(path) else os.fspath(path)
 
 
-class FileSystemWriter(FsspecWriter):
+class _ByUrl:
+    """What the writer and the reader do alike: a folder becomes a URL."""
+
     def __init__(self, path, *args, **options):
         super().__init__(url_of(path), *args, **options)
 
@@ -28,16 +30,12 @@ class FileSystemWriter(FsspecWriter):
         super().reset(None if checkpoint_id is None else url_of(checkpoint_id))
 
 
-class FileSystemReader(FsspecReader):
-    def __init__(self, path, *args, **options):
-        super().__init__(url_of(path), *args, **options)
+class FileSystemWriter(_ByUrl, FsspecWriter):
+    pass
 
-    @classmethod
-    def validate_checkpoint_id(cls, checkpoint_id):
-        return is_path(checkpoint_id)
 
-    def reset(self, checkpoint_id=None):
-        super().reset(None if checkpoint_id is None else url_of(checkpoint_id))
+class FileSystemReader(_ByUrl, FsspecReader):
+    pass
 
 
 for _module in (dcp, _storage_utils, filesystem):
