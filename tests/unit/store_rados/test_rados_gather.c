@@ -34,6 +34,7 @@ struct bench {
     struct run_name run;
     struct object_id id;
     struct store_req writes[WRITES];
+    struct work opener;
     uint8_t *memory;
     unsigned left;
 };
@@ -107,6 +108,29 @@ static void on_done(struct store_req *req)
     }
 }
 
+static void open_gate(struct work *work)
+{
+    (void)work;
+    set_gate(true);
+}
+
+static void on_opened(struct work *work)
+{
+    (void)work;
+    if (--bench.left == 0) {
+        loop_uv_stop(bench.loop);
+    }
+}
+
+/* Opens the gate when a thread has taken each write: the pool serves in order. Opened at once, it
+ * would let writes pass alone that no thread has taken yet. */
+static void open_gate_behind_the_writes(void)
+{
+    bench.opener = (struct work){.run = open_gate, .done = on_opened};
+    bench.left++;
+    work_submit(bench.pool, &bench.opener);
+}
+
 static int run(struct store_req *req)
 {
     req->run = bench.run;
@@ -176,7 +200,7 @@ FIXED_TEST(test_small_writes_share_pieces)
 {
     submit_writes();
     await_gate(8);
-    set_gate(true);
+    open_gate_behind_the_writes();
     loop_uv_run(bench.loop);
     for (size_t i = 0; i < WRITES; i++) {
         assert_int_equal(bench.writes[i].status, 0);
