@@ -74,7 +74,8 @@ class Admission(Case):
         self.assertFalse(may_connect(daemon.socket, NOBODY, NOBODY))
         daemon.socket.parent.chmod(0o755)
         self.assertFalse(may_connect(daemon.socket, NOBODY, NOBODY))
-        self.assertTrue(may_connect(daemon.socket, NOBODY, os.getegid()))  # a member of the daemon's group
+        modes = {str(path): oct(path.stat().st_mode) for path in (daemon.socket, *daemon.socket.parents)}
+        self.assertTrue(may_connect(daemon.socket, NOBODY, os.getegid()), modes)  # a member of the daemon's group
 
 
 class Reload(Case):
