@@ -1,26 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The parts of the daemon, from bottom to top: they are started in that order and ended in reverse.
- * Main thread, blocking; after loop_uv_run() everything happens in callbacks, until the last of
- * them stops the loop.
+ * The parts of the daemon, from bottom to top: they are started in that order, and daemon_end.c
+ * ends them in reverse. Main thread, blocking; after loop_uv_run() everything happens in callbacks,
+ * until the last of them stops the loop.
  */
-#include "daemon/daemon.h"
+#include "daemon/daemon_private.h"
 
 #include "base/check.h"
 #include "base/failpoint.h"
 #include "base/log.h"
-#include "daemon/listeners.h"
 #include "daemon/listeners_http.h"
-#include "daemon/opener.h"
-#include "daemon/upkeep.h"
 #include "env/prompt.h"
 #include "hash/hash.h"
 #include "net/stream.h"
 #include "pipeline/encode_pool.h"
-#include "session/server.h"
 #include "store/open/store_open.h"
 #include "store/wrap/store_wrap.h"
-#include "web/web.h"
 
 #include <errno.h>
 #include <signal.h>
@@ -37,146 +32,6 @@
 enum { SHARED_POLL_MS = 100 };
 /* Pause between two tries to reach a cluster. */
 enum { OPEN_AGAIN_MS = 3000 };
-
-struct daemon {
-    const struct daemon_options *options;
-    const struct config *config; /* of the options */
-    struct loop *loop;
-    struct net *net;
-    struct work_pool *store_pool, *verify_pool;
-    struct opener *opener; /* of a cluster, until its store is open */
-    struct uuid expected;
-    struct store *store; /* the store's outermost decorator: its watch */
-    struct catalog *catalog;
-    struct server *server;
-    struct retain *retain;
-    struct upkeep *upkeep;
-    const struct store_counts *store_counts; /* owned by the store */
-    struct web *web;
-    int64_t begun_wall_ns;
-    struct listeners *listeners;
-    bool stopping, hurried, is_ready;
-    uint64_t grace_ms;
-    int status;
-    struct diag diag;
-    char no_store[STORE_URL_MAX + 128]; /* the remedy of NO_STORE */
-};
-
-/* --- the end, from top to bottom ------------------------------------------------------------ */
-
-static void on_store_closed(void *user)
-{
-    struct daemon *daemon = user;
-    CHECK(daemon->catalog == NULL);
-    daemon->store = NULL;
-    loop_uv_stop(daemon->loop);
-}
-
-static void on_catalog_closed(void *user)
-{
-    struct daemon *daemon = user;
-    CHECK(daemon->server == NULL);
-    CHECK(daemon->store != NULL);
-    daemon->catalog = NULL;
-    store_close(daemon->store, on_store_closed, daemon);
-}
-
-static void on_opener_closed(void *user)
-{
-    struct daemon *daemon = user;
-    daemon->opener = NULL;
-    loop_uv_stop(daemon->loop);
-}
-
-/* Closes the catalogue, or the opener if there is no store yet. */
-static void close_catalog(struct daemon *daemon)
-{
-    if (daemon->catalog) {
-        catalog_close(daemon->catalog, on_catalog_closed, daemon);
-    } else if (daemon->opener) {
-        opener_close(daemon->opener, on_opener_closed, daemon);
-    } else {
-        loop_uv_stop(daemon->loop);
-    }
-}
-
-static void on_server_stopped(void *user)
-{
-    struct daemon *daemon = user;
-    CHECK(!daemon->upkeep);
-    CHECK(!daemon->web);
-    CHECK(daemon->stopping);
-    server_free(daemon->server);
-    daemon->server = NULL;
-    close_catalog(daemon);
-}
-
-/* Called when scrub and gc have ended. They end early, so that open saves have the disk for
- * themselves. */
-static void on_upkeep_closed(void *user)
-{
-    struct daemon *daemon = user;
-    daemon->upkeep = NULL;
-    server_stop(daemon->server, daemon->hurried ? 0 : daemon->grace_ms, on_server_stopped, daemon);
-}
-
-/* Stops retention at once, and then closes the uppermost of upkeep, server and catalogue that is
- * there. The callback of each closes the next. */
-static void stop_below(struct daemon *daemon)
-{
-    retain_free(daemon->retain);
-    daemon->retain = NULL;
-    if (daemon->upkeep) {
-        upkeep_close(daemon->upkeep, on_upkeep_closed, daemon);
-    } else if (daemon->server) {
-        server_stop(daemon->server, daemon->hurried ? 0 : daemon->grace_ms, on_server_stopped,
-                    daemon);
-    } else {
-        close_catalog(daemon);
-    }
-}
-
-static void on_web_closed(void *user)
-{
-    struct daemon *daemon = user;
-    daemon->web = NULL;
-    stop_below(daemon);
-}
-
-/* Stops the daemon. The monitoring ends first, because it looks at all the other parts. */
-static void stop(struct daemon *daemon, uint64_t grace_ms)
-{
-    CHECK(!daemon->stopping);
-    daemon->stopping = true;
-    daemon->grace_ms = grace_ms;
-    listeners_free(daemon->listeners);
-    daemon->listeners = NULL;
-    if (daemon->web) {
-        web_close(daemon->web, on_web_closed, daemon);
-    } else {
-        stop_below(daemon);
-    }
-}
-
-/* Called on SIGTERM and SIGINT. The first signal begins the grace, a second one ends it. */
-static void on_signal(void *user, int signum)
-{
-    struct daemon *daemon = user;
-    if (daemon->stopping && !daemon->hurried && daemon->server) {
-        daemon->hurried = true;
-        LOG(LOG_WARN, "daemon", "a second signal came; open saves are aborted now",
-            li("signal", signum));
-        if (!daemon->upkeep && !daemon->web) {
-            server_stop(daemon->server, 0, on_server_stopped, daemon);
-        }
-        return;
-    }
-    if (!daemon->stopping) {
-        LOG(LOG_INFO, "daemon", "stopping", li("signal", signum),
-            lf("grace_s", (double)daemon->config->grace_ms / 1000.0));
-        stop(daemon, daemon->config->grace_ms);
-    }
-}
 
 /* --- readiness --- */
 
@@ -294,6 +149,9 @@ static int start_web(struct daemon *daemon)
         return 0;
     }
     int status = listeners_http(config, &http, &daemon->diag);
+    if (config->tls_cert[0] != '\0') { /* without the file there is no such metric */
+        err_ignore(tls_certificate_ends(config->tls_cert, &daemon->certificate_ends_s, NULL));
+    }
     daemon->begun_wall_ns = loop_wall_ns(daemon->loop);
     struct web_options options = {.addr = &http.addr,
                                   .tls_cert = http.cert,
@@ -313,12 +171,10 @@ static int start_web(struct daemon *daemon)
  * depends on it. */
 static void show_web(struct daemon *daemon, bool ready)
 {
-    struct metrics_source source = {
-        .loop = daemon->loop, .server = daemon->server, .begun_wall_ns = daemon->begun_wall_ns};
-    if (daemon->config->tls_cert[0] != '\0') { /* without the file there is no such metric */
-        err_ignore(
-            tls_certificate_ends(daemon->config->tls_cert, &source.certificate_ends_s, NULL));
-    }
+    struct metrics_source source = {.loop = daemon->loop,
+                                    .server = daemon->server,
+                                    .begun_wall_ns = daemon->begun_wall_ns,
+                                    .certificate_ends_s = daemon->certificate_ends_s};
     if (ready) {
         source.catalog = daemon->catalog;
         source.retain = daemon->retain;
@@ -342,7 +198,7 @@ static void show_web(struct daemon *daemon, bool ready)
 static void on_catalog_ready(void *user, int status, const struct diag *diag)
 {
     struct daemon *daemon = user;
-    if (daemon->stopping) {
+    if (daemon_is_ending(daemon)) {
         return;
     }
     if (status != 0) {
@@ -355,10 +211,10 @@ static void on_catalog_ready(void *user, int status, const struct diag *diag)
     }
     daemon->status = status;
     if (status != 0) {
-        stop(daemon, 0);
+        daemon_end(daemon, 0);
         return;
     }
-    daemon->is_ready = true;
+    daemon->phase = DAEMON_READY;
     show_web(daemon, true);
     char uuid[33];
     hex_encode(sizeof(daemon->store->caps.uuid), &daemon->store->caps.uuid, uuid);
@@ -433,7 +289,7 @@ static int apply_config(struct daemon *daemon)
     }
     if (!daemon->retain) {
         int status = FAILPOINT("daemon.retention");
-        return status == 0 && daemon->is_ready ? start_retention(daemon) : status;
+        return status == 0 && daemon->phase == DAEMON_READY ? start_retention(daemon) : status;
     }
     if (config->retention_ms > 0) {
         retain_set_interval(daemon->retain, config->retention_ms);
@@ -452,7 +308,7 @@ static void on_reload(void *user, int signum)
     struct diag diag = DIAG_INIT;
     unsigned waiting = 0;
     (void)signum;
-    if (daemon->stopping || !options->reread) {
+    if (daemon_is_ending(daemon) || !options->reread) {
         return;
     }
     struct config *fresh = malloc(sizeof(*fresh));
@@ -469,7 +325,7 @@ static void on_reload(void *user, int signum)
     }
     config_reload(options->config, fresh, on_differs, &waiting);
     status = apply_config(daemon);
-    if (daemon->is_ready) {
+    if (daemon->phase == DAEMON_READY) {
         show_web(daemon, true);
     }
     LOG(LOG_INFO, "config", "the daemon has read its configuration again",
@@ -555,7 +411,7 @@ static void on_opener_ended(void *user, int status, struct store *store, const s
     opener_close(opener, NULL, NULL);
     daemon->status = status;
     if (status != 0) {
-        stop(daemon, 0);
+        daemon_end(daemon, 0);
     }
 }
 
@@ -564,13 +420,13 @@ static void on_opener_ended(void *user, int status, struct store *store, const s
 static void on_opener_failed(void *user, const struct diag *diag)
 {
     struct daemon *daemon = user;
-    if (daemon->stopping) {
+    if (daemon_is_ending(daemon)) {
         return;
     }
     if (!daemon->server) {
         daemon->status = start_server(daemon);
         if (daemon->status != 0) {
-            stop(daemon, 0);
+            daemon_end(daemon, 0);
             return;
         }
         LOG(LOG_ERROR, "daemon", "the store cannot be opened yet; the daemon keeps trying",
@@ -616,15 +472,19 @@ static int begin_opening(struct daemon *daemon)
                                   "there is not enough memory for opening the store");
 }
 
-/* Starts the parts of the daemon from bottom to top. After an error, finish() ends those that were
- * started. */
+/* Starts the parts of the daemon from bottom to top. After an error, daemon_finish() ends those
+ * that were started. */
 static int start(struct daemon *daemon)
 {
     static const int signals[] = {SIGTERM, SIGINT};
     const struct config *config = daemon->config;
     int status = loop_uv_new(&daemon->loop, &daemon->diag);
+    if (status == 0) {
+        daemon_end_init(daemon);
+    }
     for (size_t i = 0; status == 0 && i < sizeof(signals) / sizeof(signals[0]); i++) {
-        status = loop_uv_on_signal(daemon->loop, signals[i], on_signal, daemon, &daemon->diag);
+        status =
+            loop_uv_on_signal(daemon->loop, signals[i], daemon_on_signal, daemon, &daemon->diag);
     }
     if (status == 0) {
         status = loop_uv_on_signal(daemon->loop, SIGHUP, on_reload, daemon, &daemon->diag);
@@ -648,35 +508,6 @@ static int start(struct daemon *daemon)
     return status != 0 ? status : begin_opening(daemon);
 }
 
-static void on_web_dropped(void *user)
-{
-    struct daemon *daemon = user;
-    daemon->web = NULL;
-    loop_uv_stop(daemon->loop);
-}
-
-/* Frees what is left when the loop has ended, or when the start has failed. */
-static void finish(struct daemon *daemon)
-{
-    if (daemon->web) { /* after a start that failed */
-        web_close(daemon->web, on_web_dropped, daemon);
-        loop_uv_run(daemon->loop);
-    }
-    if (daemon->store) {
-        /* Only after a start that failed above the store: nothing is in flight. */
-        store_close(daemon->store, on_store_closed, daemon);
-        loop_uv_run(daemon->loop);
-    }
-    CHECK(!daemon->upkeep);
-    CHECK(!daemon->store);
-    work_threads_free(daemon->verify_pool);
-    work_threads_free(daemon->store_pool);
-    net_uv_free(daemon->net);
-    if (daemon->loop) {
-        loop_uv_free(daemon->loop);
-    }
-}
-
 int daemon_run(const struct daemon_options *options, struct diag *diag)
 {
     struct daemon daemon = {.options = options, .config = options->config};
@@ -691,7 +522,7 @@ int daemon_run(const struct daemon_options *options, struct diag *diag)
         loop_uv_run(daemon.loop);
         status = daemon.status;
     }
-    finish(&daemon);
+    daemon_finish(&daemon);
     if (status != 0) {
         return diag_set(diag, status, "%s", diag_text(&daemon.diag, status));
     }

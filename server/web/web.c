@@ -19,17 +19,17 @@ enum { USAGE_EVERY_MS = 2000, USAGE_PATIENCE_MS = 2000, ADDRESSES_BYTES = 2048 }
 struct web {
     struct web_options options; /* its texts are not used after web_new() */
     struct metrics_source source;
-    struct http *http;
+    struct http *http; /* NULL when it has ended */
     char addresses[ADDRESSES_BYTES];
     struct timer timer;
     struct store_req req;
-    bool is_local;                                        /* only this host can connect */
-    bool is_asking, is_asked, is_closing, is_http_closed; /* is_asked: there is a last answer */
+    bool is_local;            /* only this host can connect */
+    bool is_asking, is_asked; /* is_asked: there is a last answer */
     uint64_t begun_ms, asked_ms;
     int status; /* of the last answer */
     struct store_usage usage;
     struct diag diag;
-    void (*closed)(void *user);
+    void (*closed)(void *user); /* set when the end has begun */
     void *closed_user;
 };
 
@@ -39,7 +39,7 @@ static const char plain[] = "text/plain; charset=utf-8";
 
 static void end_if_idle(struct web *web)
 {
-    if (web->is_closing && web->is_http_closed && !web->is_asking) {
+    if (web->closed && !web->http && !web->is_asking) {
         void (*closed)(void *user) = web->closed;
         void *user = web->closed_user;
         free(web);
@@ -62,6 +62,7 @@ static void on_usage(struct store_req *req)
 static void ask(struct web *web)
 {
     if (web->source.catalog && !web->is_asking) {
+        CHECK(!web->closed);
         web->is_asking = true;
         web->asked_ms = loop_now_ms(web->options.loop);
         web->req = (struct store_req){.op = STORE_USAGE, .done = on_usage};
@@ -88,6 +89,7 @@ static void set_red(struct health_word *ret, int code, const char *text, const c
 static void judge(const struct web *web, const struct diag *diag, struct metrics_usage *io)
 {
     char text[DIAG_TEXT_MAX + 64];
+    CHECK(web->source.server || io->status != 0);
     if (!web->source.server) {
         set_red(&io->health, io->status, "the store is being opened",
                 "none is needed unless this lasts; then look at the daemon's log");
@@ -107,6 +109,7 @@ static void usage_now(struct web *web, struct metrics_usage *ret)
 {
     uint64_t now_ms = loop_now_ms(web->options.loop);
     struct diag diag = DIAG_INIT;
+    CHECK(web->asked_ms <= now_ms);
     memset(ret, 0, sizeof(*ret));
     if (!web->source.catalog) {
         ret->waits_ms = now_ms - web->begun_ms;
@@ -193,6 +196,7 @@ static void on_question(void *user, const struct http_request *request, struct h
 {
     struct web *web = user;
     struct metrics_usage usage;
+    CHECK(!web->closed);
     usage_now(web, &usage);
     if (is_path(request->target, "/metrics")) {
         answer_metrics(web, &usage, request->wants_openmetrics, io);
@@ -263,6 +267,7 @@ int web_new(const struct web_options *options, struct web **ret, struct diag *di
 
 void web_look_at(struct web *web, const struct metrics_source *source, const char *addresses)
 {
+    CHECK(!web->closed);
     CHECK(source->loop != NULL);
     CHECK(source->catalog == NULL || source->store != NULL);
     bool is_new = !web->source.catalog && source->catalog;
@@ -276,15 +281,15 @@ void web_look_at(struct web *web, const struct metrics_source *source, const cha
 static void on_http_closed(void *user)
 {
     struct web *web = user;
-    web->is_http_closed = true;
+    CHECK(web->closed != NULL);
+    web->http = NULL;
     end_if_idle(web);
 }
 
 void web_close(struct web *web, void (*done)(void *user), void *user)
 {
-    CHECK(!web->is_closing);
+    CHECK(!web->closed);
     CHECK(done != NULL);
-    web->is_closing = true;
     web->closed = done;
     web->closed_user = user;
     timer_stop(&web->timer);

@@ -5,7 +5,9 @@ keep their rules; requests that are none, many connections and a store that hang
 import math
 import os
 import re
+import signal
 import socket
+import subprocess
 import time
 
 from harness import Case, Daemon, cairn, cairn_json, flip, main, wait_until
@@ -199,7 +201,29 @@ class Metrics(Case):
         self.assertLess(time.monotonic() - began, 20)
         self.assertEqual((told["backend_up"], told["scrape_success"], told["health", "word=red"]), (0, 0, 1))
         self.assertGreater(told["backend_operations_running"], 0)
-        self.server.kill()
+        self.end_without_the_store()
+
+    def end_without_the_store(self):
+        """It waits for an orderly end, but not for ever, and what was durable stays."""
+        self.server.process.send_signal(signal.SIGTERM)
+        wait_until("it stops", lambda: "daemon: stopping" in self.server.log())
+        self.assertRaises(subprocess.TimeoutExpired, self.server.process.wait, 6)
+        began = time.monotonic()
+        self.assertEqual(self.server.stop(20), 5, "a second signal")
+        self.assertLess(time.monotonic() - began, 12)
+        self.assertIn("without waiting for its store", self.server.log())
+        self.server.start()
+        self.assert_whole(self.server, {(1, 1)})
+
+    def test_an_end_has_a_deadline(self):
+        self.server.env = {"CAIRN_FAILPOINTS": "dir.read=delay:90000"}
+        self.assertEqual(self.server.stop(), 0)
+        self.server.keys.update(daemon_grace="1s", store_threads="1")
+        self.server.start()
+        self.group(self.server).save(1)
+        cairn("scrub", *self.where, check=0)
+        wait_until("it hangs", lambda: self.get("/healthz")[0] == 503)
+        self.assertEqual(self.server.stop(40), 5)
 
     def test_before_there_is_a_store(self):
         conf = self.bed.path / "away.conf"
