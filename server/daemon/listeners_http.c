@@ -19,29 +19,29 @@ enum { PEM_BYTES_MAX = 1 << 20, TOKEN_BYTES_MIN = 16 };
 static int read_file(const char *path, bool is_secret, char **ret, struct diag *diag)
 {
     struct stat about;
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0 || fstat(fd, &about) != 0) {
-        int error = errno;
-        if (fd >= 0) {
-            close(fd);
-        }
-        return diag_set(diag, CAIRN_E_CONFIG, "cannot read %s: %s", path, strerror(error));
-    }
+    int fd = open(path, O_RDONLY | O_CLOEXEC), status = 0;
     char *text = calloc(1, PEM_BYTES_MAX);
-    ssize_t bytes = text ? read(fd, text, PEM_BYTES_MAX - 1) : -1;
-    close(fd);
-    if (bytes < 0 || (is_secret && (about.st_mode & (S_IRWXO | S_IWGRP)) != 0)) {
-        if (text) {
-            explicit_bzero(text, PEM_BYTES_MAX);
-        }
+    ssize_t bytes = text && fd >= 0 ? read(fd, text, PEM_BYTES_MAX) : -1;
+    if (bytes < 0 || fstat(fd, &about) != 0) {
+        status = diag_set(diag, CAIRN_E_CONFIG, "cannot read %s: %s", path, strerror(errno));
+    } else if (bytes == PEM_BYTES_MAX) {
+        status = diag_set(diag, CAIRN_E_CONFIG, "%s is too long: it may have %d bytes", path,
+                          PEM_BYTES_MAX - 1);
+    } else if (is_secret && (about.st_mode & (S_IRWXO | S_IWGRP)) != 0) {
+        status =
+            diag_set(diag, CAIRN_E_CONFIG,
+                     "%s is a secret that others can read or change: chmod 600 %s", path, path);
+    }
+    if (fd >= 0) {
+        close(fd);
+    }
+    if (status != 0 && text) {
+        explicit_bzero(text, PEM_BYTES_MAX);
         free(text);
-        return bytes < 0 ? diag_set(diag, CAIRN_E_CONFIG, "cannot read %s", path)
-                         : diag_set(diag, CAIRN_E_CONFIG,
-                                    "%s is a secret that others can read or change: chmod 600 %s",
-                                    path, path);
+        return status;
     }
     *ret = text;
-    return 0;
+    return status;
 }
 
 /* Reads the token: one line of 16 to 255 characters that a header can carry. */
@@ -128,7 +128,9 @@ int listeners_http(const struct config *config, struct listeners_http *ret, stru
     if (status == 0 && config->http_token_file[0] != '\0') {
         status = read_token(config->http_token_file, ret, diag);
     }
-    return status == 0 && config->http_tls ? read_tls(config, ret, diag) : status;
+    status = status == 0 && config->http_tls ? read_tls(config, ret, diag) : status;
+    CHECK(status != 0 || !config->http_tls || (ret->cert && ret->key && ret->ca));
+    return status;
 }
 
 void listeners_http_fini(struct listeners_http *http)

@@ -7,14 +7,14 @@
 #define CAIRN_DAEMON_LISTENERS_HTTP_H
 
 #include "daemon/config.h"
-#include "env/net.h"
+#include "http/http.h"
 
 enum { CAIRN_HTTP_PORT = 7422 };
 
 struct listeners_http {
-    struct net_addr addr;  /* the port is 7422 if listen names none */
-    char *cert, *key, *ca; /* PEM; NULL for plain HTTP */
-    char token[256];       /* "" if there is none */
+    struct net_addr addr;       /* the port is 7422 if listen names none */
+    char *cert, *key, *ca;      /* PEM; NULL for plain HTTP */
+    char token[HTTP_TOKEN_MAX]; /* "" if there is none */
     /* Whoever reaches the address may read and write everything over plain TCP already. */
     bool trusts_all;
 };
