@@ -21,7 +21,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "base/check.h"
 
@@ -40,13 +39,18 @@ struct http {
     atomic_size_t alive_bytes; /* of answers that somebody sends, or may */
 };
 
+enum call_step {
+    CALL_NEW,    /* its first line was seen */
+    CALL_HEADED, /* its head was seen */
+    CALL_ASKED   /* the loop has, or had, the question */
+};
+
 /* A request, from its first line until its answer is sent. */
 struct call {
     struct http *http;
     struct MHD_Connection *connection;
     struct http_wait wait;
-    bool is_begun;    /* its head was seen */
-    bool is_asked;    /* the loop has, or had, the question */
+    enum call_step step;
     bool is_too_long; /* its target was cut */
     struct http_request request;
 };
@@ -73,6 +77,7 @@ static ssize_t read_body(void *user, uint64_t at, char *to, size_t most)
 static void free_body(void *user)
 {
     struct body *body = user;
+    CHECK(body->http->alive_bytes >= body->bytes);
     atomic_fetch_sub(&body->http->alive_bytes, body->bytes);
     free(body->data);
     free(body);
@@ -130,7 +135,9 @@ struct http_answer *http_answer_new(struct http *http, struct http_reply *reply)
 
 void http_answer_unref(struct http_answer *answer)
 {
-    if (answer && atomic_fetch_sub(&answer->refs, 1) == 1) {
+    unsigned refs = answer ? atomic_fetch_sub(&answer->refs, 1) : 0;
+    CHECK(!answer || refs > 0);
+    if (refs == 1) {
         MHD_destroy_response(answer->response);
         free(answer);
     }
@@ -221,6 +228,7 @@ static struct http_answer *decide(struct http *http, struct call *call, const ch
 {
     struct MHD_Connection *connection = call->connection;
     struct http_request *request = &call->request;
+    CHECK(call->step == CALL_HEADED);
     const char *accept = header(connection, "Accept");
     size_t path_bytes = strcspn(request->target, "?");
     if (strcmp(method, "GET") != 0 && strcmp(method, "HEAD") != 0) {
@@ -255,12 +263,11 @@ static enum MHD_Result begin(struct http *http, struct call *call, const char *m
         answer = fresh = http_desk_find(http->desk, &call->request);
     }
     if (!answer) {
-        call->is_asked = true;
+        call->step = CALL_ASKED;
         MHD_suspend_connection(call->connection);
-        if (http_desk_ask(http->desk, &call->request, &call->wait)) {
-            return MHD_YES;
+        if (!http_desk_ask(http->desk, &call->request, &call->wait)) {
+            MHD_resume_connection(call->connection); /* the next call finds no answer */
         }
-        MHD_resume_connection(call->connection); /* the next call finds no answer */
         return MHD_YES;
     }
     enum MHD_Result queued = MHD_queue_response(call->connection, answer->status, answer->response);
@@ -271,7 +278,9 @@ static enum MHD_Result begin(struct http *http, struct call *call, const char *m
 /* Called by the loop's thread. */
 static void on_ready(struct http_wait *wait)
 {
-    MHD_resume_connection(container_of(wait, struct call, wait)->connection);
+    const struct call *call = container_of(wait, struct call, wait);
+    CHECK(call->step == CALL_ASKED);
+    MHD_resume_connection(call->connection);
 }
 
 static bool has_body(struct MHD_Connection *connection)
@@ -295,14 +304,14 @@ static enum MHD_Result on_request(void *user, struct MHD_Connection *connection,
     if (*upload_bytes > 0) {
         return MHD_NO; /* a body, which was refused before it came */
     }
-    if (!call->is_begun) {
-        call->is_begun = true;
-        call->connection = connection;
+    CHECK(call->connection == connection);
+    if (call->step == CALL_NEW) {
+        call->step = CALL_HEADED;
         const struct http_answer *refused = has_body(connection) ? http->bad_body : NULL;
         return refused ? MHD_queue_response(connection, refused->status, refused->response)
                        : MHD_YES;
     }
-    if (!call->is_asked) {
+    if (call->step == CALL_HEADED) {
         return begin(http, call, method);
     }
     const struct http_answer *answer = call->wait.answer ? call->wait.answer : http->no_memory;
@@ -338,6 +347,7 @@ static void on_completed(void *user, struct MHD_Connection *connection, void **i
         http_conns_step(&http->conns, conn, false, loop_now_ms(http->options.loop));
     }
     if (call) {
+        CHECK(call->http == http);
         http_answer_unref(call->wait.answer);
         free(call);
     }
@@ -374,7 +384,8 @@ static void on_reap(struct timer *timer)
 
 static const char priorities[] = "SECURE128:-VERS-ALL:+VERS-TLS1.3"; /* in GnuTLS's words */
 
-/* Starts libmicrohttpd's thread on the listening socket, which it owns from then on. */
+/* Starts libmicrohttpd's thread on the listening socket, which it owns from then on. If it does not
+ * start, it has closed the socket. */
 static struct MHD_Daemon *start(struct http *http, int fd)
 {
     const struct http_options *options = &http->options;
@@ -419,6 +430,8 @@ int http_new(const struct http_options *options, struct http **ret, struct net_a
         return diag_no_memory(diag, "[http]");
     }
     CHECK(strlen(options->token) < sizeof(http->token));
+    CHECK(!options->tls_cert == !options->tls_key && !options->tls_cert == !options->tls_ca);
+    CHECK(options->answer && options->is_private && options->query_prefix);
     http->options = *options;
     http->has_tls = options->tls_cert != NULL;
     memcpy(http->token, options->token, strlen(options->token) + 1);
@@ -444,9 +457,6 @@ int http_new(const struct http_options *options, struct http **ret, struct net_a
         timer_start(&http->reap, REAP_MS);
         *ret = http;
         return 0;
-    }
-    if (fd >= 0) {
-        close(fd);
     }
     if (http->desk) {
         http_desk_stop(http->desk);

@@ -19,6 +19,7 @@ void http_conns_init(struct http_conns *conns)
 void http_conns_fini(struct http_conns *conns)
 {
     CHECK(conns->count == 0);
+    CHECK(list_is_empty(&conns->all));
     pthread_mutex_destroy(&conns->lock);
 }
 
@@ -45,6 +46,7 @@ struct http_conn *http_conns_add(struct http_conns *conns, int fd, unsigned most
     if (!conn) {
         return NULL;
     }
+    CHECK(fd >= 0);
     conn->fd = fd;
     conn->since_ms = now_ms;
     pthread_mutex_lock(&conns->lock);

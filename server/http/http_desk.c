@@ -33,8 +33,7 @@ struct http_desk {
     bool is_stopped;
     struct kept kept[KEPT_MAX];
     struct post post;
-    bool is_closing;
-    void (*closed)(void *user);
+    void (*closed)(void *user); /* set when the end has begun */
     void *closed_user;
 };
 
@@ -57,6 +56,7 @@ static void keep(struct http_desk *desk, const struct http_request *request,
         }
         place = kept->until_ms < place->until_ms ? kept : place;
     }
+    CHECK(!desk->is_stopped);
     http_answer_unref(place->answer);
     atomic_fetch_add(&answer->refs, 1);
     *place = (struct kept){.request = *request,
@@ -70,6 +70,7 @@ static void answer(struct http_desk *desk, struct question *question)
     struct http_reply reply = {.status = 500, .content_type = "text/plain; charset=utf-8"};
     struct http_answer *made = NULL;
     struct list *node;
+    CHECK(!list_is_empty(&question->waits)); /* somebody has asked it */
     buf_init(&reply.body, REPLY_BYTES_MAX);
     desk->options.answer(desk->options.user, &question->request, &reply);
     if (buf_status(&reply.body) == 0) {
@@ -86,6 +87,7 @@ static void answer(struct http_desk *desk, struct question *question)
         if (made) {
             atomic_fetch_add(&made->refs, 1);
         }
+        CHECK(!wait->answer);
         wait->answer = made;
         desk->options.ready(wait);
     }
@@ -104,6 +106,7 @@ void http_desk_clear(struct http_desk *desk)
 
 static void desk_free(struct http_desk *desk)
 {
+    CHECK(desk->is_stopped);
     CHECK(list_is_empty(&desk->asked));
     pthread_mutex_destroy(&desk->lock);
     free(desk);
@@ -131,7 +134,7 @@ static void on_post(struct post *post)
     }
     if (more) {
         loop_post(desk->options.loop, &desk->post);
-    } else if (desk->is_closing) {
+    } else if (desk->closed) {
         void (*closed)(void *user) = desk->closed;
         void *user = desk->closed_user;
         desk_free(desk);
@@ -209,6 +212,7 @@ bool http_desk_ask(struct http_desk *desk, const struct http_request *request,
 void http_desk_stop(struct http_desk *desk)
 {
     struct list *node, *waiting;
+    CHECK(!desk->is_stopped);
     pthread_mutex_lock(&desk->lock);
     desk->is_stopped = true;
     pthread_mutex_unlock(&desk->lock);
@@ -224,11 +228,11 @@ void http_desk_stop(struct http_desk *desk)
 void http_desk_close(struct http_desk *desk, void (*done)(void *user), void *user)
 {
     CHECK(desk->is_stopped);
+    CHECK(!desk->closed);
     if (!done) { /* nothing was asked, and the loop may not run any more */
         desk_free(desk);
         return;
     }
-    desk->is_closing = true;
     desk->closed = done;
     desk->closed_user = user;
     loop_post(desk->options.loop, &desk->post);
