@@ -55,6 +55,7 @@ static int rest_index(struct rest_call *call, struct diag *diag)
 static bool fits(const struct endpoint *endpoint, const struct rest_request *request)
 {
     const char *at = endpoint->path;
+    CHECK(request->word_count <= REST_WORDS_MAX);
     for (size_t i = 0; i < request->word_count; i++) {
         size_t bytes = strcspn(at, "/");
         bool same = strlen(request->words[i]) == bytes && memcmp(at, request->words[i], bytes) == 0;
@@ -69,6 +70,7 @@ static bool fits(const struct endpoint *endpoint, const struct rest_request *req
 static int check_args(const struct endpoint *endpoint, const struct rest_request *request,
                       struct diag *diag)
 {
+    CHECK(request->arg_count <= REST_ARGS_MAX);
     for (size_t i = 0; i < request->arg_count; i++) {
         bool known = false;
         for (size_t k = 0; k < ARGS_MAX && endpoint->args[k]; k++) {
@@ -133,6 +135,8 @@ void rest_answer(const struct rest_source *source, const char *target, struct ht
     struct rest_request request;
     struct rest_call call = {
         .source = source, .request = &request, .catalog = source->metrics->catalog, .json = &json};
+    CHECK(source->usage && source->addresses);
+    CHECK(io->body.bytes == 0);
     begin(source, &json);
     int status = rest_request_parse(target, &request, &diag);
     status = status != 0 ? status : dispatch(&call, &diag);

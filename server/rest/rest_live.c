@@ -5,6 +5,7 @@
  */
 #include "rest/rest_private.h"
 
+#include "base/check.h"
 #include "ingest/ingest.h"
 
 #include <stdlib.h>
@@ -30,6 +31,7 @@ struct rows {
 static void collect(void *user, const struct ingest_row *row)
 {
     struct rows *rows = user;
+    CHECK(rows->count <= ROWS_MAX);
     if (rows->count < ROWS_MAX) {
         rows->rows[rows->count++] = (struct rank_row){.run = row->run,
                                                       .id = row->id,
@@ -55,14 +57,15 @@ static int compare(const void *a, const void *b)
 
 /* Gives the ranks of a save that have not sealed their part, the furthest behind first; those
  * without a connection have brought nothing. Returns NULL if there is no memory. */
-static struct rank_row *behind_of(const struct run_look *look, const struct state_open *open,
+static struct rank_row *behind_of(const struct run_overview *run, const struct state_open *open,
                                   const struct rows *rows, size_t *ret_count)
 {
     size_t world = open->world_size, count = 0;
+    CHECK(world > 0);
     struct rank_row *ranks = calloc(world + 1, sizeof(*ranks));
     bool *is_sealed = calloc(world + 1, sizeof(*is_sealed));
-    for (size_t i = 0; is_sealed && i < look->state->seal_count; i++) {
-        const struct state_seal *seal = &look->state->seals[i];
+    for (size_t i = 0; is_sealed && i < run->state->seal_count; i++) {
+        const struct state_seal *seal = &run->state->seals[i];
         if (ckpt_id_equal(seal->id, open->id) && !seal->orphan && seal->rank < world) {
             is_sealed[seal->rank] = true;
         }
@@ -73,7 +76,7 @@ static struct rank_row *behind_of(const struct run_look *look, const struct stat
     for (size_t i = 0; ranks && i < rows->count; i++) {
         const struct rank_row *row = &rows->rows[i];
         if (row->rank < world && ckpt_id_equal(row->id, open->id) &&
-            run_name_equal(row->run, look->name)) {
+            run_name_equal(row->run, run->name)) {
             ranks[row->rank] = *row;
         }
     }
@@ -89,6 +92,7 @@ static struct rank_row *behind_of(const struct run_look *look, const struct stat
         ranks = NULL;
     }
     free(is_sealed);
+    CHECK(count <= world);
     *ret_count = count;
     return ranks;
 }
@@ -107,20 +111,22 @@ static void write_rank(struct json *json, const struct rank_row *row)
     json_close(json, '}');
 }
 
-static int write_save(const struct rest_call *call, const struct run_look *look,
+static int write_save(const struct rest_call *call, const struct run_overview *run,
                       const struct state_open *open, const struct rows *rows, uint64_t most)
 {
-    const struct run_state *state = look->state;
+    const struct run_state *state = run->state;
     struct json *json = call->json;
     size_t behind = 0;
-    struct rank_row *ranks = behind_of(look, open, rows, &behind);
+    struct rank_row *ranks = behind_of(run, open, rows, &behind);
     uint64_t now_ms = loop_now_ms(call->source->metrics->loop);
-    uint64_t opened_ms = run_look_opened_ms(call->catalog, look->name, open->id);
+    uint64_t opened_ms = run_opened_ms(call->catalog, run->name, open->id);
     if (!ranks) {
         return CAIRN_E_NO_MEMORY;
     }
+    CHECK(opened_ms <= now_ms);
+    CHECK(open->sealed_count <= open->world_size);
     json_open(json, NULL, '{');
-    rest_json_run_name(json, look->name);
+    rest_json_run_name(json, run->name);
     rest_json_id(json, open->id);
     json_u64(json, "age_ms", opened_ms != 0 ? now_ms - opened_ms : 0);
     json_u64(json, "deadline_ms", open->entry.deadline_ms);
@@ -131,6 +137,7 @@ static int write_save(const struct rest_call *call, const struct run_look *look,
                                      : 0);
     json_u64(json, "ranks_behind", behind);
     json_open(json, "ranks", '[');
+    /* The ranks of the save with which a page ends may have a page of their own. */
     for (size_t i = 0; i < behind && i < most && json->buf.bytes / 2 < REST_PAGE_BYTES; i++) {
         write_rank(json, &ranks[i]);
     }
@@ -143,20 +150,20 @@ static int write_save(const struct rest_call *call, const struct run_look *look,
 static int write_saves(const struct rest_call *call, uint64_t most, const struct rows *rows)
 {
     const char *project = rest_arg(call->request, "project");
-    struct run_look look = {.name = &(struct run_name){.project = ""}};
+    struct run_overview run = {.name = &(struct run_name){.project = ""}};
     size_t count = 0, visited = 0;
     bool more = false;
     int status = 0;
     json_open(call->json, "saves", '[');
-    while (status == 0 && !more && catalog_look_next(call->catalog, look.name, &look)) {
-        bool is_meant = !project || strcmp(project, look.name->project) == 0;
-        size_t opens = look.state && is_meant ? look.state->open_count : 0;
+    while (status == 0 && !more && catalog_next_overview(call->catalog, run.name, &run)) {
+        bool is_meant = !project || strcmp(project, run.name->project) == 0;
+        size_t opens = run.state && is_meant ? run.state->open_count : 0;
         for (size_t i = 0; status == 0 && !more && i < opens; i++) {
             more = count == SAVES_MAX || visited >= RANKS_VISITED_MAX ||
                    call->json->buf.bytes >= REST_PAGE_BYTES;
             if (!more) {
-                status = write_save(call, &look, &look.state->opens[i], rows, most);
-                visited += look.state->opens[i].world_size;
+                status = write_save(call, &run, &run.state->opens[i], rows, most);
+                visited += run.state->opens[i].world_size;
                 count++;
             }
         }
@@ -170,6 +177,7 @@ static void write_counts(const struct rest_call *call)
 {
     const struct run_counts *counts = catalog_counts(call->catalog);
     struct server_stats stats;
+    CHECK(call->source->metrics->server != NULL); /* it is there before the catalogue */
     server_stats(call->source->metrics->server, &stats);
     json_open(call->json, "counts", '{');
     json_u64(call->json, "saves_committed", counts->saves_committed);

@@ -5,26 +5,28 @@
  */
 #include "rest/rest_private.h"
 
-#include <string.h>
+#include "base/check.h"
 
 int rest_limit(const struct rest_call *call, uint64_t preset, uint64_t *ret, struct diag *diag)
 {
+    CHECK(preset >= 1 && preset <= REST_LIMIT_MAX);
     struct rest_range range = {.preset = preset, .least = 1, .most = REST_LIMIT_MAX};
     return rest_arg_u64(call->request, "limit", range, ret, diag);
 }
 
-int rest_find_run(const struct rest_call *call, struct run_look *ret, struct diag *diag)
+int rest_find_run(const struct rest_call *call, struct run_overview *ret, struct diag *diag)
 {
     struct run_name name;
+    CHECK(call->request->word_count >= 3);
     int status = run_name_set(call->request->words[1], call->request->words[2], &name, diag);
     if (status != 0) {
         return CAIRN_E_INVALID;
     }
-    if (!catalog_look(call->catalog, &name, ret) || (ret->state && ret->state->removed)) {
+    if (!catalog_overview(call->catalog, &name, ret) || (ret->state && ret->state->removed)) {
         return diag_set(diag, CAIRN_E_NOT_FOUND, "there is no run %s/%s; `cairn ls` lists the runs",
                         name.project, name.run);
     }
-    run_look_again(call->catalog, &name, REST_FRESH_MS);
+    run_overview_refresh(call->catalog, &name, REST_FRESH_MS);
     if (!ret->state && ret->is_unreadable) {
         return diag_set(diag, CAIRN_E_DAMAGED,
                         "the record of %s/%s cannot be read; run `cairn doctor`", name.project,
@@ -39,6 +41,7 @@ int rest_find_run(const struct rest_call *call, struct run_look *ret, struct dia
 void rest_json_run_name(struct json *json, const struct run_name *name)
 {
     char text[RUN_NAME_TEXT_MAX];
+    CHECK(name->project[0] != '\0' && name->run[0] != '\0');
     run_name_format(name, text);
     json_str(json, "run", text);
     json_str(json, "project", name->project);
@@ -61,12 +64,13 @@ void rest_json_health(struct json *json, const struct health_word *health)
     json_close(json, '}');
 }
 
-void rest_flow_add(const struct run_look *look, int64_t now_ns, struct rest_flow *io)
+void rest_flow_add(const struct run_overview *run, int64_t now_ns, struct rest_flow *io)
 {
     uint64_t today = day_of(now_ns);
     bool has_saves = false;
+    CHECK(run->days != NULL);
     for (size_t i = 0; i < RUN_DAYS; i++) {
-        const struct run_day *day = &look->days[i];
+        const struct run_day *day = &run->days[i];
         if (day->day != 0 && day->day <= today && day->day + RUN_DAYS > today) {
             io->saves += day->saves;
             io->written_bytes += day->written_bytes;
@@ -74,7 +78,7 @@ void rest_flow_add(const struct run_look *look, int64_t now_ns, struct rest_flow
             has_saves = has_saves || day->saves > 0;
         }
     }
-    if (has_saves && (io->first_wall_ns == 0 || look->first_wall_ns < io->first_wall_ns)) {
-        io->first_wall_ns = look->first_wall_ns;
+    if (has_saves && (io->first_wall_ns == 0 || run->first_wall_ns < io->first_wall_ns)) {
+        io->first_wall_ns = run->first_wall_ns;
     }
 }

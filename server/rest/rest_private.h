@@ -15,6 +15,7 @@
 enum { REST_PAGE_BYTES = 256 << 10, REST_LIMIT_MAX = 1000 };
 /* How long an answer may be given to others who ask the same: as often as a page asks anew. */
 enum { REST_FRESH_MS = 1000 };
+#define DAY_NS INT64_C(86400000000000)
 
 struct rest_call {
     const struct rest_source *source;
@@ -37,9 +38,10 @@ int MUST_USE rest_limit(const struct rest_call *call, uint64_t preset, uint64_t 
                         struct diag *diag);
 /* Gives the run that the path names, words[1]/words[2], with its state. Returns INVALID, NOT_FOUND,
  * AGAIN (its record was not read yet) or DAMAGED (it cannot be read). */
-int MUST_USE rest_find_run(const struct rest_call *call, struct run_look *ret, struct diag *diag);
+int MUST_USE rest_find_run(const struct rest_call *call, struct run_overview *ret,
+                           struct diag *diag);
 /* The fields of a run, with its newest `points` checkpoints. */
-void rest_json_run(struct json *json, const struct run_look *look, uint64_t points);
+void rest_json_run(struct json *json, const struct run_overview *run, uint64_t points);
 void rest_json_run_name(struct json *json, const struct run_name *name); /* run, project, name */
 void rest_json_id(struct json *json, struct ckpt_id id);                 /* step, term */
 void rest_json_health(struct json *json, const struct health_word *health);
@@ -48,6 +50,6 @@ struct rest_flow {
     uint64_t saves, written_bytes, reclaimed_bytes;
     int64_t first_wall_ns; /* of the first commit that is counted; 0 if there is none */
 };
-void rest_flow_add(const struct run_look *look, int64_t now_ns, struct rest_flow *io);
+void rest_flow_add(const struct run_overview *run, int64_t now_ns, struct rest_flow *io);
 
 #endif

@@ -5,6 +5,8 @@
  */
 #include "rest/rest_private.h"
 
+#include "base/check.h"
+
 #include <stdio.h>
 #include <string.h>
 
@@ -16,21 +18,21 @@ struct project {
     int64_t commit_wall_ns;
 };
 
-static void add_run(struct project *io, const struct run_look *look, int64_t now_ns)
+static void add_run(struct project *io, const struct run_overview *run, int64_t now_ns)
 {
-    io->name = *look->name;
+    io->name = *run->name;
     io->runs++;
     for (size_t i = 0; i <= HEALTH_DAMAGED; i++) {
-        io->checkpoints += look->checkpoints[i];
+        io->checkpoints += run->checkpoints[i];
     }
-    io->damaged += look->checkpoints[HEALTH_DAMAGED];
-    io->stored_bytes += look->stored_bytes;
-    io->saves_open += look->saves_open;
-    io->forgotten.count += look->forgotten.count;
-    io->forgotten.bytes += look->forgotten.bytes;
+    io->damaged += run->checkpoints[HEALTH_DAMAGED];
+    io->stored_bytes += run->stored_bytes;
+    io->saves_open += run->saves_open;
+    io->forgotten.count += run->forgotten.count;
+    io->forgotten.bytes += run->forgotten.bytes;
     io->commit_wall_ns =
-        look->commit_wall_ns > io->commit_wall_ns ? look->commit_wall_ns : io->commit_wall_ns;
-    rest_flow_add(look, now_ns, &io->flow);
+        run->commit_wall_ns > io->commit_wall_ns ? run->commit_wall_ns : io->commit_wall_ns;
+    rest_flow_add(run, now_ns, &io->flow);
 }
 
 static void write_project(const struct rest_call *call, const struct project *project)
@@ -55,16 +57,18 @@ static void write_project(const struct rest_call *call, const struct project *pr
 }
 
 /* Moves on to the first run of the next project. */
-static bool next_project(const struct rest_call *call, struct run_look *io, struct project *ret)
+static bool next_project(const struct rest_call *call, struct run_overview *io, struct project *ret)
 {
     int64_t now_ns = loop_wall_ns(call->source->metrics->loop);
     bool more = true;
     memset(ret, 0, sizeof(*ret));
     const char *project = io->name->project;
+    CHECK(project[0] != '\0');
     while (more && strcmp(io->name->project, project) == 0) {
         add_run(ret, io, now_ns);
-        more = catalog_look_next(call->catalog, io->name, io);
+        more = catalog_next_overview(call->catalog, io->name, io);
     }
+    CHECK(ret->runs > 0);
     return more;
 }
 
@@ -72,7 +76,7 @@ int rest_projects(struct rest_call *call, struct diag *diag)
 {
     const char *after = rest_arg(call->request, "after");
     struct run_name from = {.project = ""};
-    struct run_look look;
+    struct run_overview run;
     struct project project;
     uint64_t limit = 0;
     int status = rest_limit(call, 100, &limit, diag);
@@ -85,10 +89,10 @@ int rest_projects(struct rest_call *call, struct diag *diag)
     /* Behind all runs of `after`: no name of a run begins with this byte. */
     snprintf(from.project, sizeof(from.project), "%s", after ? after : "");
     snprintf(from.run, sizeof(from.run), "%s", after ? "\x7f" : "");
-    bool more = catalog_look_next(call->catalog, &from, &look);
+    bool more = catalog_next_overview(call->catalog, &from, &run);
     json_open(call->json, "projects", '[');
     while (more && limit-- > 0 && call->json->buf.bytes < REST_PAGE_BYTES) {
-        more = next_project(call, &look, &project);
+        more = next_project(call, &run, &project);
         write_project(call, &project);
         from = project.name;
     }

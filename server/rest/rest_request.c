@@ -105,6 +105,7 @@ int rest_request_parse(const char *target, struct rest_request *ret, struct diag
     if (!room) {
         return bad(diag);
     }
+    CHECK(ret->word_count <= REST_WORDS_MAX && ret->arg_count <= REST_ARGS_MAX);
     CHECK(room <= ret->text + sizeof(ret->text));
     return 0;
 }
@@ -123,6 +124,7 @@ int rest_arg_u64(const struct rest_request *request, const char *name, struct re
                  uint64_t *ret, struct diag *diag)
 {
     const char *text = rest_arg(request, name);
+    CHECK(range.least <= range.most && range.preset <= range.most);
     uint64_t value = range.preset;
     if (text && (!digits_parse_decimal(text, range.most, &value) || value < range.least)) {
         return diag_set(diag, CAIRN_E_INVALID, "%s must be a number from %" PRIu64 " to %" PRIu64,

@@ -5,9 +5,8 @@
  */
 #include "rest/rest_private.h"
 
+#include "base/check.h"
 #include "run/run_info.h"
-
-#include <string.h>
 
 enum { TERMS_MAX = 500, DAYS_MAX = 60, SCRATCH_MAX = 16 << 20 };
 
@@ -38,7 +37,7 @@ static void write_days(struct json *json, const struct run_state *state)
     for (size_t i = first; i < state->day_count; i++) {
         const struct entry_day *day = &state->days[i].entry;
         json_open(json, NULL, '{');
-        json_wall(json, "day", (int64_t)state->days[i].day * INT64_C(86400000000000));
+        json_wall(json, "day", (int64_t)state->days[i].day * DAY_NS);
         json_u64(json, "timed_saves", day->timed_saves);
         json_u64(json, "blocked_ms", day->blocked_ms);
         json_u64(json, "persist_ms", day->persist_ms);
@@ -60,11 +59,12 @@ static void ms_or_null(struct json *json, const char *name, bool is_known, uint6
 }
 
 /* Writes the durations of the saves that this daemon has seen. */
-static void write_times(struct json *json, const struct run_look *look)
+static void write_times(struct json *json, const struct run_overview *run)
 {
+    CHECK(run->time_count <= RUN_TIMES_MAX);
     json_open(json, "saves", '[');
-    for (size_t i = 0; i < look->time_count; i++) {
-        const struct run_time *time = &look->times[i];
+    for (size_t i = 0; i < run->time_count; i++) {
+        const struct run_time *time = &run->times[i];
         json_open(json, NULL, '{');
         rest_json_id(json, time->id);
         ms_or_null(json, "took_ms", time->took_ms != 0, time->took_ms);
@@ -77,13 +77,14 @@ static void write_times(struct json *json, const struct run_look *look)
 
 int rest_run(struct rest_call *call, struct diag *diag)
 {
-    struct run_look look;
-    int status = rest_find_run(call, &look, diag);
+    struct run_overview run;
+    int status = rest_find_run(call, &run, diag);
     if (status == 0) {
-        rest_json_run(call->json, &look, 0);
-        write_terms(call->json, look.state);
-        write_times(call->json, &look);
-        write_days(call->json, look.state);
+        CHECK(run.state != NULL);
+        rest_json_run(call->json, &run, 0);
+        write_terms(call->json, run.state);
+        write_times(call->json, &run);
+        write_days(call->json, run.state);
     }
     return status;
 }
@@ -112,7 +113,7 @@ static void write_next(struct json *json, bool more, uint64_t next)
 
 int rest_checkpoints(struct rest_call *call, struct diag *diag)
 {
-    struct run_look look;
+    struct run_overview run;
     struct msg_list ask = {.before_seq = 0};
     struct msg_list_reply reply = {0};
     struct scratch scratch;
@@ -121,14 +122,15 @@ int rest_checkpoints(struct rest_call *call, struct diag *diag)
     status = status != 0 ? status
                          : rest_arg_u64(call->request, "forgotten", (struct rest_range){0, 0, 1},
                                         &forgotten, diag);
-    status = status != 0 ? status : rest_find_run(call, &look, diag);
+    status = status != 0 ? status : rest_find_run(call, &run, diag);
     if (status != 0) {
         return status;
     }
     ask.limit = (uint32_t)limit;
     ask.forgotten = forgotten != 0;
     scratch_init(&scratch, SCRATCH_MAX);
-    status = run_info_list(look.state, &ask, &scratch, &reply);
+    status = run_info_list(run.state, &ask, &scratch, &reply);
+    CHECK(status != 0 || reply.count <= limit);
     json_open(call->json, "checkpoints", '[');
     for (uint32_t i = 0; status == 0 && i < reply.count; i++) {
         if (call->json->buf.bytes >= REST_PAGE_BYTES && next != 0) {
@@ -145,21 +147,22 @@ int rest_checkpoints(struct rest_call *call, struct diag *diag)
 
 int rest_log(struct rest_call *call, struct diag *diag)
 {
-    struct run_look look;
+    struct run_overview run;
     struct msg_log ask = {.before_seq = 0};
     struct msg_log_reply reply = {0};
     struct scratch scratch;
     uint64_t limit = 0, next = 0;
     int status = page_of(call, &ask.before_seq, &limit, diag);
-    status = status != 0 ? status : rest_find_run(call, &look, diag);
+    status = status != 0 ? status : rest_find_run(call, &run, diag);
     if (status != 0) {
         return status;
     }
     ask.limit = (uint32_t)limit;
     char name[RUN_NAME_TEXT_MAX];
-    run_name_format(look.name, name);
+    run_name_format(run.name, name);
     scratch_init(&scratch, SCRATCH_MAX);
-    status = run_info_log(look.state, &ask, &scratch, &reply, diag);
+    status = run_info_log(run.state, &ask, &scratch, &reply, diag);
+    CHECK(status != 0 || reply.count <= limit);
     json_open(call->json, "log", '[');
     for (uint32_t i = 0; status == 0 && i < reply.count; i++) {
         if (call->json->buf.bytes >= REST_PAGE_BYTES && next != 0) {

@@ -5,6 +5,7 @@
  */
 #include "rest/rest_private.h"
 
+#include "base/check.h"
 #include "core/unrecorded.h"
 
 #include <stdio.h>
@@ -31,6 +32,7 @@ static const char *marks_of(const struct state_commit *commit, char ret[8])
             ret[count++] = marks[i].letter;
         }
     }
+    CHECK(count < 8);
     ret[count] = '\0';
     return ret;
 }
@@ -39,6 +41,7 @@ static const char *marks_of(const struct state_commit *commit, char ret[8])
 static void write_points(struct json *json, const struct run_state *state, uint64_t most)
 {
     size_t first = state->commit_count, left = most;
+    CHECK(most <= POINTS_MAX);
     while (first > 0 && left > 0) {
         left -= !state->commits[--first].reclaimed;
     }
@@ -77,6 +80,7 @@ static uint64_t usual_interval_ms(const struct run_state *state)
             gaps[count++] = gap;
         }
     }
+    CHECK(count <= GAPS_MAX);
     qsort(gaps, count, sizeof(gaps[0]), compare);
     return count >= 2 ? (uint64_t)(gaps[count / 2] / 1000000) : 0;
 }
@@ -97,22 +101,22 @@ static void write_latest(struct json *json, const struct run_state *state)
     json_close(json, '}');
 }
 
-void rest_json_run(struct json *json, const struct run_look *look, uint64_t points)
+void rest_json_run(struct json *json, const struct run_overview *run, uint64_t points)
 {
-    const struct run_state *state = look->state;
+    const struct run_state *state = run->state;
     char mark[DIAG_TEXT_MAX] = "";
-    rest_json_run_name(json, look->name);
-    json_u64(json, "changed", look->changed);
-    json_str(json, "record", look->is_unreadable ? "unreadable" : state ? "read" : "unread");
-    json_u64(json, "verified", look->checkpoints[HEALTH_VERIFIED]);
-    json_u64(json, "suspect", look->checkpoints[HEALTH_SUSPECT]);
-    json_u64(json, "damaged", look->checkpoints[HEALTH_DAMAGED]);
-    json_u64(json, "forgotten", look->forgotten.count);
-    json_u64(json, "stored_bytes", look->stored_bytes);
-    json_u64(json, "reclaimable_bytes", look->forgotten.bytes);
-    json_u64(json, "saves_open", look->saves_open);
-    json_wall(json, "first_commit_at", look->first_wall_ns);
-    json_wall(json, "last_commit_at", look->commit_wall_ns);
+    rest_json_run_name(json, run->name);
+    json_u64(json, "changed", run->changed);
+    json_str(json, "record", run->is_unreadable ? "unreadable" : state ? "read" : "unread");
+    json_u64(json, "verified", run->checkpoints[HEALTH_VERIFIED]);
+    json_u64(json, "suspect", run->checkpoints[HEALTH_SUSPECT]);
+    json_u64(json, "damaged", run->checkpoints[HEALTH_DAMAGED]);
+    json_u64(json, "forgotten", run->forgotten.count);
+    json_u64(json, "stored_bytes", run->stored_bytes);
+    json_u64(json, "reclaimable_bytes", run->forgotten.bytes);
+    json_u64(json, "saves_open", run->saves_open);
+    json_wall(json, "first_commit_at", run->first_wall_ns);
+    json_wall(json, "last_commit_at", run->commit_wall_ns);
     if (!state) {
         return;
     }
@@ -146,7 +150,7 @@ int rest_runs(struct rest_call *call, struct diag *diag)
     const char *project = rest_arg(call->request, "project");
     uint64_t limit = 0, points = 0, since = 0;
     struct run_name after;
-    struct run_look look;
+    struct run_overview run;
     bool more = false;
     int status = rest_limit(call, 100, &limit, diag);
     status = status != 0 ? status
@@ -161,24 +165,24 @@ int rest_runs(struct rest_call *call, struct diag *diag)
     }
     json_u64(call->json, "changes", catalog_changes(call->catalog));
     json_open(call->json, "runs", '[');
-    while (catalog_look_next(call->catalog, &after, &look)) {
-        bool is_meant = !project || strcmp(project, look.name->project) == 0;
-        bool is_gone = since == 0 && look.state && look.state->removed;
-        if (project && strcmp(look.name->project, project) > 0) {
+    while (catalog_next_overview(call->catalog, &after, &run)) {
+        bool is_meant = !project || strcmp(project, run.name->project) == 0;
+        bool is_gone = since == 0 && run.state && run.state->removed;
+        if (project && strcmp(run.name->project, project) > 0) {
             break;
         }
-        if (is_meant && !is_gone && look.changed > since) {
+        if (is_meant && !is_gone && run.changed > since) {
             more = limit == 0 || call->json->buf.bytes >= REST_PAGE_BYTES;
             if (more) {
                 break;
             }
             limit--;
             json_open(call->json, NULL, '{');
-            rest_json_run(call->json, &look, points);
+            rest_json_run(call->json, &run, points);
             json_close(call->json, '}');
-            run_look_again(call->catalog, look.name, AGAIN_MS);
+            run_overview_refresh(call->catalog, run.name, AGAIN_MS);
         }
-        after = *look.name;
+        after = *run.name;
     }
     char next[RUN_NAME_TEXT_MAX] = "";
     run_name_format(&after, next);

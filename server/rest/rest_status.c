@@ -4,9 +4,8 @@
  */
 #include "rest/rest_private.h"
 
+#include "base/check.h"
 #include "store/store.h"
-
-static const double NS_PER_DAY = 86400e9;
 
 static void write_daemon(const struct rest_call *call)
 {
@@ -34,6 +33,7 @@ static void write_store(const struct rest_call *call)
     const struct store_caps *caps = &catalog_store(call->catalog)->caps;
     struct json *json = call->json;
     char uuid[33];
+    CHECK(call->catalog != NULL);
     hex_encode(sizeof(caps->uuid), &caps->uuid, uuid);
     json_open(json, "store", '{');
     json_str(json, "backend", caps->name);
@@ -135,14 +135,14 @@ static void write_capacity(const struct rest_call *call, int64_t now_ns)
 {
     const struct metrics_usage *usage = call->source->usage;
     struct rest_flow flow = {0};
-    struct run_look look = {.name = &(struct run_name){.project = ""}};
+    struct run_overview run = {.name = &(struct run_name){.project = ""}};
     struct json *json = call->json;
-    while (catalog_look_next(call->catalog, look.name, &look)) {
-        rest_flow_add(&look, now_ns, &flow);
+    while (catalog_next_overview(call->catalog, run.name, &run)) {
+        rest_flow_add(&run, now_ns, &flow);
     }
-    int64_t window_ns = (int64_t)(day_of(now_ns) - RUN_DAYS + 1) * INT64_C(86400000000000);
+    int64_t window_ns = (int64_t)(day_of(now_ns) - RUN_DAYS + 1) * DAY_NS;
     int64_t from_ns = flow.first_wall_ns > window_ns ? flow.first_wall_ns : window_ns;
-    double days = (double)(now_ns - from_ns) / NS_PER_DAY;
+    double days = (double)(now_ns - from_ns) / (double)DAY_NS;
     double net = (double)flow.written_bytes - (double)flow.reclaimed_bytes;
     /* Within the first hour nobody can tell a rate. */
     bool is_known = flow.saves > 1 && days > 1.0 / 24;
@@ -156,7 +156,7 @@ static void write_capacity(const struct rest_call *call, int64_t now_ns)
     json_u64(json, "reclaimed_bytes", flow.reclaimed_bytes);
     json_bool(json, "is_known", is_known);
     json_f64(json, "net_bytes_per_day", rate);
-    json_wall(json, "full_at", fills ? now_ns + (int64_t)(left_days * NS_PER_DAY) : 0);
+    json_wall(json, "full_at", fills ? now_ns + (int64_t)(left_days * (double)DAY_NS) : 0);
     json_close(json, '}');
 }
 

@@ -82,6 +82,14 @@ size_t catalog_lower_bound(const struct catalog *catalog, const struct run_name 
     return low;
 }
 
+struct run *catalog_find(const struct catalog *catalog, const struct run_name *name)
+{
+    size_t at = catalog_lower_bound(catalog, name);
+    bool is_there = at < catalog->run_count && run_name_equal(&catalog->runs[at]->name, name);
+
+    return is_there ? catalog->runs[at] : NULL;
+}
+
 /* Returns the run of that name and adds it if it is new. Returns NULL if there is no memory. */
 static struct run *run_find_or_add(struct catalog *catalog, const struct run_name *name)
 {
@@ -135,10 +143,9 @@ const struct run_name *catalog_collision(const struct catalog *catalog, const st
 
 bool catalog_has(const struct catalog *catalog, const struct run_name *name)
 {
-    size_t at = catalog_lower_bound(catalog, name);
+    const struct run *run = catalog_find(catalog, name);
 
-    return at < catalog->run_count && name_compare(&catalog->runs[at]->name, name) == 0 &&
-           catalog->runs[at]->held;
+    return run && run->held;
 }
 
 void catalog_release(struct run *run)
@@ -182,10 +189,8 @@ int catalog_names(struct catalog *catalog, struct run_name **ret, size_t *ret_co
 
 bool catalog_run_is_removed(struct catalog *catalog, const struct run_name *name)
 {
-    size_t at = catalog_lower_bound(catalog, name);
-    const struct run *run = at < catalog->run_count ? catalog->runs[at] : NULL;
-    return run && name_compare(&run->name, name) == 0 && run->copy != COPY_NONE &&
-           run->state.removed;
+    const struct run *run = catalog_find(catalog, name);
+    return run && run->copy != COPY_NONE && run->state.removed;
 }
 
 bool catalog_hold_run(struct catalog *catalog, const struct run_name *name, bool load)
@@ -200,7 +205,7 @@ bool catalog_hold_run(struct catalog *catalog, const struct run_name *name, bool
         run_kick(run);
     }
     if (!run->held) {
-        looks_changed(run);
+        run_changed(run);
     }
     run->held = true;
     return true;

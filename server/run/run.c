@@ -133,7 +133,7 @@ void run_free(struct run *run)
     record_free(run->record);
     record_free(run->view);
     unrecorded_fini(run);
-    looks_fini(run);
+    run_shown_fini(run);
     scratch_fini(&run->scratch);
     scratch_fini(&run->step_scratch);
     free(run);
@@ -285,7 +285,7 @@ static void on_loaded(struct store_req *req)
         status = take_loaded(run, req);
     }
     if (run->unreadable != (status != 0)) {
-        looks_changed(run);
+        run_changed(run);
     }
     run->unreadable = status != 0;
     catalog->counts.loads++;

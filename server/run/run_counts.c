@@ -50,29 +50,29 @@ void counts_remember(struct run *run, const struct event *event)
  * there is no memory: a duration less on a page. */
 static struct run_time *time_of(struct run *run, struct ckpt_id id)
 {
-    struct run_looks *looks = &run->looks;
-    if (!looks->times) {
-        looks->times = calloc(RUN_TIMES_MAX, sizeof(*looks->times));
+    struct run_shown *shown = &run->shown;
+    if (!shown->times) {
+        shown->times = calloc(RUN_TIMES_MAX, sizeof(*shown->times));
     }
-    if (!looks->times) {
+    if (!shown->times) {
         return NULL;
     }
-    for (size_t i = looks->time_count; i > 0; i--) {
-        if (ckpt_id_equal(looks->times[i - 1].id, id)) {
-            return &looks->times[i - 1];
+    for (size_t i = shown->time_count; i > 0; i--) {
+        if (ckpt_id_equal(shown->times[i - 1].id, id)) {
+            return &shown->times[i - 1];
         }
     }
-    if (looks->time_count == RUN_TIMES_MAX) {
-        looks->time_count--;
-        memmove(looks->times, looks->times + 1, looks->time_count * sizeof(*looks->times));
+    if (shown->time_count == RUN_TIMES_MAX) {
+        shown->time_count--;
+        memmove(shown->times, shown->times + 1, shown->time_count * sizeof(*shown->times));
     }
-    CHECK(looks->time_count < RUN_TIMES_MAX);
-    struct run_time *time = &looks->times[looks->time_count++];
+    CHECK(shown->time_count < RUN_TIMES_MAX);
+    struct run_time *time = &shown->times[shown->time_count++];
     *time = (struct run_time){.id = id};
     return time;
 }
 
-static void looks_took(struct run *run, struct ckpt_id id, uint64_t took_ms)
+static void note_took(struct run *run, struct ckpt_id id, uint64_t took_ms)
 {
     struct run_time *time = time_of(run, id);
     if (time) {
@@ -80,7 +80,7 @@ static void looks_took(struct run *run, struct ckpt_id id, uint64_t took_ms)
     }
 }
 
-static void looks_reported(struct run *run, uint64_t blocked_ms, uint64_t persist_ms)
+static void note_reported(struct run *run, uint64_t blocked_ms, uint64_t persist_ms)
 {
     const struct run_state *state = &run->state;
     struct run_time *time = NULL;
@@ -109,7 +109,7 @@ static void count_commit(struct run *run)
             CHECK(loop_now_ms(run->catalog->loop) >= track->begun_ms);
             uint64_t ms = loop_now_ms(run->catalog->loop) - track->begun_ms;
             histogram_add(&counts->save_durations, ms * 1000);
-            looks_took(run, track->id, ms);
+            note_took(run, track->id, ms);
             return;
         }
     }
@@ -130,7 +130,7 @@ static void count_day(struct run *run)
     if (day->timed_saves > 0) {
         histogram_add(&counts->blocked, run->applying.blocked_ms * 1000);
         histogram_add(&counts->persisted, run->applying.persist_ms * 1000);
-        looks_reported(run, run->applying.blocked_ms, run->applying.persist_ms);
+        note_reported(run, run->applying.blocked_ms, run->applying.persist_ms);
     }
 }
 
@@ -227,7 +227,7 @@ void counts_update(struct run *run)
         sums->commit_wall_ns = newest->wall_ns;
         sums->commit_step = newest->id.step;
     }
-    looks_changed(run);
+    run_changed(run);
 }
 
 /* Returns true if a policy could forget a checkpoint of the run: two good ones always stay. */

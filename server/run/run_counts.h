@@ -69,12 +69,12 @@ struct run_totals {
 size_t catalog_live_runs(const struct catalog *catalog, int64_t since_wall_ns, size_t most,
                          struct run_totals *ret);
 
-/* --- looking at runs --------------------------------------------------------------------------
+/* --- overviews --------------------------------------------------------------------------------
  *
  * What this daemon knows of its runs at this moment, for pages. Nothing here asks the store or
  * waits: a run whose record was not read yet is given without a state. On a store that several
- * daemons share, the record of a run that nobody here works with may have changed; run_look_again()
- * has it read again in the background. */
+ * daemons share, the record of a run that nobody here works with may have changed;
+ * run_overview_refresh() has it read again in the background. */
 
 enum { RUN_TIMES_MAX = 256, RUN_DAYS = 8 };
 
@@ -92,7 +92,7 @@ struct run_day {
 };
 
 /* One run. Pointers are borrowed until the next turn of the loop. */
-struct run_look {
+struct run_overview {
     const struct run_name *name;
     const struct run_state *state; /* NULL if its record was not read, or cannot be */
     bool is_unreadable;
@@ -111,20 +111,21 @@ struct run_look {
 uint64_t catalog_changes(const struct catalog *catalog);
 /* Gives the first run that the store holds behind `after` in the order of names, or from the
  * beginning if both parts of `after` are empty. Returns false if there is none. */
-bool catalog_look_next(const struct catalog *catalog, const struct run_name *after,
-                       struct run_look *ret);
+bool catalog_next_overview(const struct catalog *catalog, const struct run_name *after,
+                           struct run_overview *ret);
 /* Gives one run. Returns false if the store is not known to hold it. */
-bool catalog_look(const struct catalog *catalog, const struct run_name *name, struct run_look *ret);
+bool catalog_overview(const struct catalog *catalog, const struct run_name *name,
+                      struct run_overview *ret);
 /* Has the record of the run read again in the background if several daemons use the store and that
  * was not asked for within every_ms. Does nothing if there is no such run. */
-void run_look_again(struct catalog *catalog, const struct run_name *name, uint64_t every_ms);
+void run_overview_refresh(struct catalog *catalog, const struct run_name *name, uint64_t every_ms);
 /* Gives when this daemon saw the opening of a save first, in ms of the loop's clock; 0 if it did
  * not. */
-uint64_t run_look_opened_ms(const struct catalog *catalog, const struct run_name *name,
-                            struct ckpt_id id);
+uint64_t run_opened_ms(const struct catalog *catalog, const struct run_name *name,
+                       struct ckpt_id id);
 
-/* What each run keeps of this, in run_private.h: figures of the decoded record, and what others
- * look at. */
+/* What run_private.h keeps for each run: figures of the decoded record, and what pages ask for
+ * beside them. */
 struct run_sums {
     uint64_t checkpoints[HEALTH_DAMAGED + 1], commit_step;
     struct forgotten_total forgotten;
@@ -133,7 +134,7 @@ struct run_sums {
     struct run_day days[RUN_DAYS];         /* at day % RUN_DAYS; a newer day replaces an older */
 };
 
-struct run_looks {
+struct run_shown {
     uint64_t changed, again_ms;
     struct run_time *times; /* NULL until the first; RUN_TIMES_MAX of them */
     size_t time_count;

@@ -149,7 +149,7 @@ struct run {
     /* The first unknown outcome since an update succeeded; its code is 0 if none. */
     struct diag unknown;
     struct run_unrecorded unrecorded;
-    struct run_looks looks;
+    struct run_shown shown;
 };
 
 static inline bool run_is_idle(const struct run *run) { return sm_is(&run->at_store, RUN_IDLE); }
@@ -199,8 +199,9 @@ void ckpt_text(const struct run_name *run, struct ckpt_id id, char ret[CKPT_TEXT
 
 /* catalog.c */
 void catalog_forget(struct run *run); /* frees a run that run_is_unused() */
-/* Returns the index of the run with that name, or the index at which to insert it. */
+/* Return the index of the run with that name, or where to insert it; and the run, or NULL. */
 size_t catalog_lower_bound(const struct catalog *catalog, const struct run_name *name);
+struct run *catalog_find(const struct catalog *catalog, const struct run_name *name);
 /* Notes that the store holds the run. Returns false if there is no memory. */
 bool catalog_hold_run(struct catalog *catalog, const struct run_name *name, bool load);
 void catalog_refresh_init(struct catalog *catalog);
@@ -245,9 +246,9 @@ void counts_remember(struct run *run, const struct event *event);
 void counts_applied(struct run *run);           /* called when the store has made it */
 void counts_update(struct run *run);            /* called when the state was decoded anew */
 uint64_t run_open_count(const struct run *run); /* open saves */
-/* Called when what struct run_look gives has changed. */
-static inline void looks_changed(struct run *run) { run->looks.changed = ++run->catalog->changes; }
-static inline void looks_fini(struct run *run) { free(run->looks.times); }
+/* Called when what struct run_overview gives has changed. */
+static inline void run_changed(struct run *run) { run->shown.changed = ++run->catalog->changes; }
+static inline void run_shown_fini(struct run *run) { free(run->shown.times); }
 
 /* batching.c: the seals of a save, and the good reports of a restore, share updates. */
 bool batch_is_kind(const struct event *event);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * run_usage: see run_usage.h. A run whose record cannot be read becomes a row with its error, and
- * the others are counted all the same. Looking at runs (run_counts.h) stands here as well.
+ * the others are counted all the same. The overviews of runs (run_counts.h) are here as well.
  */
 #include "run_usage.h"
 
@@ -239,30 +239,32 @@ int quota_check_save(const struct quota *quota, const struct quota_use *use, uin
                     remedy_of(use, sizeof(remedy), remedy));
 }
 
-/* --- looking --------------------------------------------------------------------------------- */
+/* --- overviews ------------------------------------------------------------------------------- */
 
 uint64_t catalog_changes(const struct catalog *catalog) { return catalog->changes + 1; }
 
-static void look(const struct run *run, struct run_look *ret)
+static void fill_overview(const struct run *run, struct run_overview *ret)
 {
     const struct run_sums *sums = &run->sums;
-    *ret = (struct run_look){.name = &run->name,
-                             .state = run->copy != COPY_NONE ? &run->state : NULL,
-                             .is_unreadable = run->unreadable,
-                             .changed = run->looks.changed + 1,
-                             .forgotten = sums->forgotten,
-                             .stored_bytes = sums->stored_bytes,
-                             .saves_open = run_open_count(run),
-                             .first_wall_ns = sums->first_wall_ns,
-                             .commit_wall_ns = sums->commit_wall_ns,
-                             .days = sums->days,
-                             .times = run->looks.times,
-                             .time_count = run->looks.time_count};
+    CHECK(run->held);
+    CHECK(run->shown.changed <= run->catalog->changes);
+    *ret = (struct run_overview){.name = &run->name,
+                                 .state = run->copy != COPY_NONE ? &run->state : NULL,
+                                 .is_unreadable = run->unreadable,
+                                 .changed = run->shown.changed + 1,
+                                 .forgotten = sums->forgotten,
+                                 .stored_bytes = sums->stored_bytes,
+                                 .saves_open = run_open_count(run),
+                                 .first_wall_ns = sums->first_wall_ns,
+                                 .commit_wall_ns = sums->commit_wall_ns,
+                                 .days = sums->days,
+                                 .times = run->shown.times,
+                                 .time_count = run->shown.time_count};
     memcpy(ret->checkpoints, sums->checkpoints, sizeof(ret->checkpoints));
 }
 
-bool catalog_look_next(const struct catalog *catalog, const struct run_name *after,
-                       struct run_look *ret)
+bool catalog_next_overview(const struct catalog *catalog, const struct run_name *after,
+                           struct run_overview *ret)
 {
     size_t at = catalog_lower_bound(catalog, after);
     if (at < catalog->run_count && run_name_equal(&catalog->runs[at]->name, after)) {
@@ -274,35 +276,32 @@ bool catalog_look_next(const struct catalog *catalog, const struct run_name *aft
     if (at >= catalog->run_count) {
         return false;
     }
-    look(catalog->runs[at], ret);
+    fill_overview(catalog->runs[at], ret);
     return true;
 }
 
-static struct run *find(const struct catalog *catalog, const struct run_name *name)
+bool catalog_overview(const struct catalog *catalog, const struct run_name *name,
+                      struct run_overview *ret)
 {
-    size_t at = catalog_lower_bound(catalog, name);
-    bool found = at < catalog->run_count && run_name_equal(&catalog->runs[at]->name, name);
-    return found && catalog->runs[at]->held ? catalog->runs[at] : NULL;
-}
-
-bool catalog_look(const struct catalog *catalog, const struct run_name *name, struct run_look *ret)
-{
-    const struct run *run = find(catalog, name);
-    if (run) {
-        look(run, ret);
+    const struct run *run = catalog_find(catalog, name);
+    bool is_held = run && run->held;
+    if (is_held) {
+        fill_overview(run, ret);
     }
-    return run != NULL;
+    return is_held;
 }
 
-void run_look_again(struct catalog *catalog, const struct run_name *name, uint64_t every_ms)
+void run_overview_refresh(struct catalog *catalog, const struct run_name *name, uint64_t every_ms)
 {
-    struct run *run = find(catalog, name);
+    struct run *run = catalog_find(catalog, name);
     uint64_t now_ms = loop_now_ms(catalog->loop);
-    if (!run || catalog->options.poll_ms == 0 || catalog->closing ||
-        now_ms - run->looks.again_ms < every_ms) {
+    CHECK(every_ms > 0);
+    CHECK(!run || run->shown.again_ms <= now_ms);
+    if (!run || !run->held || catalog->options.poll_ms == 0 || catalog->closing ||
+        now_ms - run->shown.again_ms < every_ms) {
         return;
     }
-    run->looks.again_ms = now_ms;
+    run->shown.again_ms = now_ms;
     if (run_is_idle(run)) { /* an update under way reads its own outcome */
         run_copy_ages(run);
     }
@@ -310,16 +309,17 @@ void run_look_again(struct catalog *catalog, const struct run_name *name, uint64
     run_kick(run);
 }
 
-uint64_t run_look_opened_ms(const struct catalog *catalog, const struct run_name *name,
-                            struct ckpt_id id)
+uint64_t run_opened_ms(const struct catalog *catalog, const struct run_name *name,
+                       struct ckpt_id id)
 {
-    const struct run *run = find(catalog, name);
+    const struct run *run = catalog_find(catalog, name);
     if (!run) {
         return 0;
     }
     list_each (node, &run->tracks) {
         const struct open_track *track = list_item(node, struct open_track, link);
         if (ckpt_id_equal(track->id, id)) {
+            CHECK(track->begun_ms <= loop_now_ms(catalog->loop));
             return track->begun_ms;
         }
     }
