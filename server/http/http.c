@@ -230,7 +230,6 @@ static struct http_answer *decide(struct http *http, struct call *call, const ch
     struct http_request *request = &call->request;
     CHECK(call->step == CALL_HEADED);
     const char *accept = header(connection, "Accept");
-    size_t path_bytes = strcspn(request->target, "?");
     if (strcmp(method, "GET") != 0 && strcmp(method, "HEAD") != 0) {
         return http->bad_method;
     }
@@ -238,8 +237,7 @@ static struct http_answer *decide(struct http *http, struct call *call, const ch
         return http->bad_target;
     }
     for (size_t i = 0; i < http->options.file_count; i++) {
-        const char *path = http->options.files[i].path;
-        if (strlen(path) == path_bytes && memcmp(path, request->target, path_bytes) == 0) {
+        if (strcmp(http->options.files[i].path, request->target) == 0) {
             return http->files[i];
         }
     }

@@ -22,7 +22,7 @@ enum {
 };
 
 struct http_request {
-    char target[HTTP_TARGET_MAX]; /* as it came: path?query, with its escapes */
+    char target[HTTP_TARGET_MAX]; /* path, or path?query below query_prefix; with its escapes */
     bool wants_openmetrics;       /* the Accept header names that format */
     bool names_site;              /* its Host is a name, which a foreign site may have made */
     /* The peer has shown a certificate or the token, or needs neither. */

@@ -170,12 +170,6 @@ static void answer_metrics(struct web *web, const struct metrics_usage *usage, b
     expose_fini(&expose);
 }
 
-static bool is_path(const char *target, const char *path)
-{
-    size_t bytes = strlen(path);
-    return strncmp(target, path, bytes) == 0 && (target[bytes] == '\0' || target[bytes] == '?');
-}
-
 static bool is_api(const char *target)
 {
     size_t bytes = strlen(REST_PREFIX);
@@ -198,11 +192,11 @@ static void on_question(void *user, const struct http_request *request, struct h
     struct metrics_usage usage;
     CHECK(!web->closed);
     usage_now(web, &usage);
-    if (is_path(request->target, "/metrics")) {
+    if (strcmp(request->target, "/metrics") == 0) {
         answer_metrics(web, &usage, request->wants_openmetrics, io);
-    } else if (is_path(request->target, "/healthz")) {
+    } else if (strcmp(request->target, "/healthz") == 0) {
         answer_health(&usage.health, is_open(web, request) || request->is_trusted, io);
-    } else if (is_path(request->target, "/readyz")) {
+    } else if (strcmp(request->target, "/readyz") == 0) {
         bool ready = web->source.catalog != NULL;
         answer_text(io, ready ? 200 : 503,
                     ready ? "ok\n" : "the daemon has not opened its store yet\n");
@@ -221,7 +215,7 @@ static void on_question(void *user, const struct http_request *request, struct h
 static bool is_private(void *user, const struct http_request *request)
 {
     return is_api(request->target) ||
-           (is_path(request->target, "/metrics") && !is_open(user, request));
+           (strcmp(request->target, "/metrics") == 0 && !is_open(user, request));
 }
 
 /* --- begin and end --- */
