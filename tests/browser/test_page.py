@@ -237,6 +237,28 @@ class Page(Case):
         self.see("td", "4@1")
         self.assert_clean()
 
+    def test_steps_beyond_a_double(self):
+        """A step keeps its digits on the page and in the commands; a metric may have the name of a step."""
+        self.start()
+        group = self.group(self.server)
+        steps = [(1 << 53) + 1, (1 << 53) + 2, (1 << 53) + 3, (1 << 64) - 2]
+        for step in steps:
+            group.all("fill", step)
+            group.save(step)
+            cairn("annotate", "demo/run", str(step), "--metric", f"step={step}", *self.where, check=0)
+        group.end()
+        self.driver.get(self.url)
+        self.see("a.run", f"step {steps[-1]}")
+        self.driver.get(f"{self.url}/#/run/demo/run")
+        for step in steps:
+            self.assertIn(f"cairn show demo/run {step}@1 ", self.pick(step))
+        self.assertIn(f"cairn diff demo/run {steps[-1]}@1 {steps[0]}@1", self.pick(steps[0]))
+        self.assert_clean()
+
+    def pick(self, step):
+        self.see("button.link", f"{step}@1").click()
+        return self.see(f"section[aria-label='Checkpoint {step}@1']").text
+
     def test_links_that_mean_nothing(self):
         self.start()
         for link in ("#/constructor", "#/%zz", "#token=%zz"):

@@ -5,7 +5,7 @@
 const POLL_MS = 2000, PATIENCE_MS = 15000, PAGE = 100, POINTS = 60;
 
 export const known = {now: Date.now(), status: null, live: null, runs: new Map(), all: false, error: null};
-let token = sessionStorage.getItem("token"), since = 0, started = null, refused = () => {};
+let token = sessionStorage.getItem("token"), since = 0, started = null, turns = 0, refused = () => {};
 
 // Resolves the escapes of a piece of a link; what is no escape stays.
 export function decoded(text) {
@@ -38,7 +38,8 @@ export async function ask(path) {
     refused(token !== null);
     throw new Refused("a token is needed");
   }
-  const document = await answer.json();
+  // A number beyond 2^53 loses digits, so that such steps, terms and sequences stay the texts they came as.
+  const document = JSON.parse((await answer.text()).replace(/"((?:base_|parent_)?(?:step|term)|sequence|next)":(\d{16,})(?=[,}])/g, '"$1":"$2"'));
   known.now = Date.parse(document.now);
   if (document.error) throw new Error(`${document.error.code}: ${document.error.message}`);
   return document;
@@ -61,10 +62,11 @@ export async function readRuns(told) {
   since = changes;
 }
 
-// Calls told(what) whenever something new is known: "live", "status", "runs" or "error".
+// Calls told(what) whenever something new is known: "live", "status", "runs" or "error". A new call ends the one before.
 export async function watch(told) {
+  const turn = ++turns;
   let statusAt = 0;
-  for (;;) {
+  while (turn === turns) {
     if (!document.hidden) {
       try {
         known.live = await ask("live");

@@ -218,13 +218,13 @@ function showRun(project, leaf) {
           el("button", {type: "button", class: "link", "aria-expanded": String(id === chosen), "data-id": id, onclick: () => choose(id)}, id),
           badge(entry.state === "forgotten" ? "" : entry.health === "damaged" ? "bad" : entry.health === "suspect" ? "warn" : entry.on_lineage ? "good" : "", words(entry)),
           clock(entry.committed_at), bytes(entry.plain_bytes), bytes(entry.stored_bytes), entry.tags.map((tag) => badge("info", tag))]}; }), "No checkpoint yet."),
-        next && el("button", {type: "button", onclick: async () => { await read(next); paint(); }}, "Show older ones")),
+        next && el("button", {type: "button", onclick: () => load(next)}, "Show older ones")),
       el("section", {class: "card"}, el("h2", {}, "Commands"), commands([["Resume from", command("restore", name, "latest", "--to", leaf)], ["Watch saves", command("top", name)],
         ["What happened", command("log", name)], ["How often", command("advise", name)], ["Verify all", command("verify", name)]]))];
     body.replaceChildren(...parts.filter(Boolean));
     if (focused) body.querySelector(`[data-id="${focused}"]`)?.focus();
   };
-  const load = () => read().then(paint, (error) => { if (!(error instanceof Refused)) body.replaceChildren(el("p", {class: "none", role: "alert"}, error.message)); });
+  const load = (before) => read(before).then(paint, (error) => { if (!(error instanceof Refused)) body.replaceChildren(el("p", {class: "none", role: "alert"}, error.message)); });
   load();
   return (what) => { if (what === "runs" && run && known.runs.get(name)?.changed !== seen) load(); };
 }

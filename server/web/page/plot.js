@@ -39,7 +39,7 @@ export function span(ms) {
 export const ago = (text, now) => (text ? `${span(Math.max(0, now - Date.parse(text)))} ago` : "never");
 export const clock = (text) => (text ? new Date(text).toLocaleString([], {dateStyle: "medium", timeStyle: "short"}) : "–");
 export const number = (value) => (Math.abs(value) >= 1e5 || (value !== 0 && Math.abs(value) < 1e-3)
-  ? value.toExponential(2) : String(+value.toPrecision(4)));
+  ? (+value).toExponential(2) : String(+value.toPrecision(4)));
 
 export function bar(share, kind = "", softShare = 0) {
   const width = (part) => Math.max(0, Math.min(100, 100 * part));
@@ -94,6 +94,7 @@ export function plot(title, series, format, options = {}) {
   const ys = shown.flatMap((one) => one.points.map((point) => point[1]));
   const x0 = Math.min(...xs), x1 = Math.max(...xs), low = options.fromZero ? 0 : Math.min(...ys), high = Math.max(...ys);
   const pad = (high - low || Math.abs(high) || 1) * 0.08, y0 = options.fromZero ? 0 : low - pad, y1 = high + pad;
+  const exact = (at) => xs.find((one) => Number(one) === at); // a step beyond 2^53 is a text
   const x = (value) => L + (W - L - R) * (x1 > x0 ? (value - x0) / (x1 - x0) : 0.5);
   const y = (value) => H - B - (H - T - B) * (value - y0) / (y1 - y0);
   const cursor = svg("path", {class: "cursor"});
@@ -107,7 +108,7 @@ export function plot(title, series, format, options = {}) {
   };
   const last = shown.map((one) => `${one.name} ${format(one.points.at(-1)[1])}`).join(", ");
   const drawing = svg("svg", {class: "plot", viewBox: `0 0 ${W} ${H}`, role: "img", onpointermove: say,
-    "aria-label": `${title}: ${xs.length} values from step ${x0} to ${x1}; the last: ${last}`},
+    "aria-label": `${title}: ${xs.length} values from step ${exact(x0)} to ${exact(x1)}; the last: ${last}`},
     ticks(y0, y1, 4).map((value) => [svg("path", {class: "rule", d: `M${L} ${y(value)}H${W - R}`}),
       svg("text", {x: L - 8, y: y(value) + 4, "text-anchor": "end"}, format(value))]),
     ticks(x0, x1, 5).map((value) => svg("text", {x: x(value), y: H - 8, "text-anchor": "middle"}, String(value))),
