@@ -5,6 +5,8 @@ hurt a save."""
 import http.client
 import json
 import os
+import re
+import signal
 import socket
 import ssl
 import subprocess
@@ -21,6 +23,9 @@ class Web(Case):
         keys = {"listen_plain_tcp": "loopback", "http_listen": "127.0.0.1:0", "scrub_every": "0s", "gc_every": "0s", **keys}
         self.server = self.daemon(name, **keys)
         self.where = ("--server", f"unix:{self.server.socket}")
+        self.find_address()
+
+    def find_address(self):
         host, _, port = self.server.log().split("http: listening addr=tcp:")[1].split()[0].rpartition(":")
         self.address = host, int(port)
 
@@ -83,8 +88,7 @@ class Web(Case):
         for name in "abcde":
             subprocess.run([maker, f"dir:{self.server.store}", f"p{name}/r", "3"], check=True)
         self.server.start()
-        host, _, port = self.server.log().split("http: listening addr=tcp:")[1].split()[0].rpartition(":")
-        self.address = host, int(port)
+        self.find_address()
         wait_until("all records are read", lambda: all(run["record"] == "read" for run in self.api("runs")["runs"]))
         names, after = [], ""
         while after is not None:
@@ -171,10 +175,29 @@ class Web(Case):
         friend.load_cert_chain(str(pki / "client.crt"), str(pki / "client.key"))
         self.assertEqual([self.get(path, tls=stranger)[0] for path in ("/", "/healthz", "/metrics", "/api/v1/runs")], [200, 200, 401, 401])
         self.assertEqual([self.get(path, tls=friend)[0] for path in ("/metrics", "/api/v1/runs")], [200, 200])
+        self.tell_of_the_certificate_in_use(pki, friend)
         old = ssl.create_default_context(cafile=str(files["tls_ca"]))
         old.check_hostname = False
         old.maximum_version = ssl.TLSVersion.TLSv1_2
         self.assertRaises(ssl.SSLError, self.get, "/healthz", tls=old)
+
+    def tell_of_the_certificate_in_use(self, pki, friend):
+        """Files that were renewed are read at the next start: a reload tells nothing else before."""
+        told = lambda: float(re.search(rb"(?m)^cairn_certificate_expiry_timestamp_seconds (\S+)$", self.get("/metrics", tls=friend)[2])[1])
+        before = told()
+        new = self.bed.path / "new"
+        subprocess.run([str(SOURCE / "tools/make-test-pki"), "--days", "90", str(new)], check=True, capture_output=True)
+        for name in ("ca.crt", "server.crt", "server.key"):
+            (pki / name).write_bytes((new / name).read_bytes())
+        self.server.process.send_signal(signal.SIGHUP)
+        wait_until("it is read again", lambda: "has read its configuration again" in self.server.log())
+        self.assertEqual(told(), before)
+        self.assertEqual(self.server.stop(), 0)
+        self.server.start()
+        friend.load_verify_locations(str(new / "ca.crt"))
+        friend.load_cert_chain(str(new / "client.crt"), str(new / "client.key"))
+        self.find_address()
+        self.assertGreater(told(), before + 50 * 86400)
 
     def test_a_slow_reader_ends(self):
         self.start()
