@@ -7,7 +7,6 @@
 #include "daemon/daemon_private.h"
 
 #include "base/check.h"
-#include "base/failpoint.h"
 #include "base/log.h"
 #include "daemon/listeners_http.h"
 #include "env/prompt.h"
@@ -30,14 +29,10 @@
 
 /* How often the record is read while a request waits for an update of another daemon. */
 enum { SHARED_POLL_MS = 100 };
-/* Pause between two tries to reach a cluster. */
-enum { OPEN_AGAIN_MS = 3000 };
 
 /* --- readiness --- */
 
-/* Tells systemd (Type=notify) that the daemon is ready, without its library: one datagram to
- * $NOTIFY_SOCKET. */
-static void notify_ready(void)
+void daemon_notify_ready(void)
 {
     const char *path = getenv("NOTIFY_SOCKET");
     struct sockaddr_un addr = {.sun_family = AF_UNIX};
@@ -69,7 +64,7 @@ static uint32_t encode_lanes(const struct config *config)
     return (uint32_t)min_u64(lanes, min_u64(config->verify_threads, ENCODE_POOL_ENCODERS));
 }
 
-static int start_retention(struct daemon *daemon)
+int daemon_start_retention(struct daemon *daemon)
 {
     CHECK(!daemon->retain);
     CHECK(daemon->catalog != NULL);
@@ -91,8 +86,7 @@ static void tell_state(void *user, struct store_state *ret)
     store_watch_state(daemon->store, ret);
 }
 
-/* Starts the server and its listeners, with or without a store. */
-static int start_server(struct daemon *daemon)
+int daemon_start_server(struct daemon *daemon)
 {
     CHECK(!daemon->server);
     const struct config *config = daemon->config;
@@ -167,9 +161,7 @@ static int start_web(struct daemon *daemon)
     return status;
 }
 
-/* Gives the monitoring its sources. `ready` means that the store is open, and so is everything that
- * depends on it. */
-static void show_web(struct daemon *daemon, bool ready)
+void daemon_show_web(struct daemon *daemon, bool ready)
 {
     struct metrics_source source = {.loop = daemon->loop,
                                     .server = daemon->server,
@@ -205,9 +197,9 @@ static void on_catalog_ready(void *user, int status, const struct diag *diag)
         err_ignore(diag_copy(&daemon->diag, diag)); /* returned as the daemon's status */
     } else {
         status = daemon->server ? server_open(daemon->server, daemon->catalog, &daemon->diag)
-                                : start_server(daemon);
+                                : daemon_start_server(daemon);
         status = status != 0 ? status : start_upkeep(daemon);
-        status = status != 0 ? status : start_retention(daemon);
+        status = status != 0 ? status : daemon_start_retention(daemon);
     }
     daemon->status = status;
     if (status != 0) {
@@ -215,149 +207,15 @@ static void on_catalog_ready(void *user, int status, const struct diag *diag)
         return;
     }
     daemon->phase = DAEMON_READY;
-    show_web(daemon, true);
+    daemon_show_web(daemon, true);
     char uuid[33];
     hex_encode(sizeof(daemon->store->caps.uuid), &daemon->store->caps.uuid, uuid);
     LOG(LOG_INFO, "daemon", "ready", ls("store", daemon->config->store_url), ls("store_uuid", uuid),
         lu("epoch", daemon->store->caps.epoch), ls("version", CAIRN_VERSION));
-    notify_ready();
+    daemon_notify_ready();
 }
 
-/* Puts the counting decorator in front of the store. */
-static int count_store(struct daemon *daemon)
-{
-    struct store *counted = NULL;
-    int status = store_count_new(daemon->loop, daemon->store, &counted, &daemon->store_counts);
-    if (status != 0) {
-        return diag_set(&daemon->diag, status,
-                        "there is not enough memory for the counters of the store");
-    }
-    daemon->store = counted;
-    return 0;
-}
-
-/* Called when the store begins to refuse, or serves again. A store that refuses may lack room, so
- * garbage collection looks at it at once. */
-static void on_store_changed(void *user, bool is_ill, const struct diag *refusal)
-{
-    struct daemon *daemon = user;
-    if (is_ill) {
-        LOG(LOG_ERROR, "store", "the store refuses writes; saves are refused until it works again",
-            ls("code", err_name(refusal->code)), ls("err", diag_text(refusal, refusal->code)));
-        if (daemon->upkeep) {
-            upkeep_press(daemon->upkeep);
-        }
-    } else {
-        LOG(LOG_INFO, "store", "the store takes writes again");
-    }
-}
-
-/* --- SIGHUP --------------------------------------------------------------------------------- */
-
-void daemon_set_log(const struct config *config)
-{
-    enum log_level level = LOG_INFO;
-    enum log_format format = LOG_TEXT;
-    /* config_check() has checked both words. */
-    err_ignore(log_parse_level(config->log_level, &level));
-    err_ignore(log_parse_format(config->log_format, &format));
-    log_setup(level, format);
-}
-
-/* Called for each key that differs after a reload of the configuration. Counts those that wait for
- * a restart. */
-static void on_differs(void *user, const char *section, const char *name, bool is_taken)
-{
-    unsigned *waiting = user;
-    if (is_taken) {
-        LOG(LOG_INFO, "config", "a changed setting is in effect", ls("section", section),
-            ls("key", name[0] != '\0' ? name : NULL));
-    } else {
-        ++*waiting;
-        LOG(LOG_WARN, "config", "a changed setting takes effect only after a restart",
-            ls("section", section), ls("key", name));
-    }
-}
-
-/* Passes on the new configuration to parts that do not read it each time. Retention may begin, end,
- * or go on with another interval. */
-static int apply_config(struct daemon *daemon)
-{
-    const struct config *config = daemon->config;
-    if (daemon->upkeep) {
-        upkeep_reload(daemon->upkeep);
-    }
-    if (!daemon->retain) {
-        int status = FAILPOINT("daemon.retention");
-        return status == 0 && daemon->phase == DAEMON_READY ? start_retention(daemon) : status;
-    }
-    if (config->retention_ms > 0) {
-        retain_set_interval(daemon->retain, config->retention_ms);
-        return 0;
-    }
-    retain_free(daemon->retain);
-    daemon->retain = NULL;
-    return 0;
-}
-
-/* Reloads the configuration on SIGHUP. Nothing is taken from a file with a mistake. */
-static void on_reload(void *user, int signum)
-{
-    struct daemon *daemon = user;
-    const struct daemon_options *options = daemon->options;
-    struct diag diag = DIAG_INIT;
-    unsigned waiting = 0;
-    (void)signum;
-    if (daemon_is_ending(daemon) || !options->reread) {
-        return;
-    }
-    struct config *fresh = malloc(sizeof(*fresh));
-    int status = fresh ? options->reread(options->user, fresh, &diag) : CAIRN_E_NO_MEMORY;
-    if (status != 0) {
-        LOG(LOG_ERROR, "config",
-            "nothing of the configuration file is taken: the daemon keeps its old configuration",
-            ls("code", err_name(status)), ls("err", diag_text(&diag, status)));
-        free(fresh);
-        return;
-    }
-    if (!log_enabled(LOG_INFO)) {
-        daemon_set_log(fresh); /* the following lines use the more verbose of both levels */
-    }
-    config_reload(options->config, fresh, on_differs, &waiting);
-    status = apply_config(daemon);
-    if (daemon->phase == DAEMON_READY) {
-        show_web(daemon, true);
-    }
-    LOG(LOG_INFO, "config", "the daemon has read its configuration again",
-        lu("need_restart", waiting));
-    if (status != 0) {
-        LOG(LOG_ERROR, "config",
-            "the new configuration is in effect, but [retention] could not be started: send SIGHUP "
-            "again",
-            ls("code", err_name(status)));
-    }
-    daemon_set_log(options->config);
-    free(fresh);
-}
-
-/* Puts counts and watch between the store and its users. */
-static int watch_store(struct daemon *daemon, struct store *store)
-{
-    CHECK(!daemon->store);
-    struct store_watch_options watch = {.changed = on_store_changed, .user = daemon};
-    daemon->store = store;
-    int status = count_store(daemon);
-    if (status != 0) {
-        return status;
-    }
-    status = store_watch_new(daemon->loop, daemon->store, &watch, &daemon->store);
-    return status == 0 ? 0
-                       : diag_set(&daemon->diag, status,
-                                  "there is not enough memory for watching the store");
-}
-
-/* Makes the catalogue over the store. on_catalog_ready() continues. */
-static int open_catalog(struct daemon *daemon)
+int daemon_open_catalog(struct daemon *daemon)
 {
     CHECK(!daemon->catalog);
     CHECK(daemon->store != NULL);
@@ -375,103 +233,6 @@ static int open_catalog(struct daemon *daemon)
     return catalog_new(daemon->loop, daemon->store, &options, &daemon->catalog);
 }
 
-/* --- opening the store ---------------------------------------------------------------------- */
-
-/* Opens a store on this host. It either opens at once or ends the start. */
-static int open_store(struct daemon *daemon, const struct store_open_options *options)
-{
-    struct store *store = NULL;
-    int status = store_open(options, &store, &daemon->diag);
-    if (status == 0) {
-        status = watch_store(daemon, store);
-        return status != 0 ? status : open_catalog(daemon);
-    }
-    if (status == CAIRN_E_DENIED) {
-        diag_add(&daemon->diag, "check that user %lu may write in %s", (unsigned long)geteuid(),
-                 options->url);
-    } else {
-        diag_add(&daemon->diag, "open the store %s", options->url);
-    }
-    return status;
-}
-
-/* Called when the cluster is open, or can never be. */
-static void on_opener_ended(void *user, int status, struct store *store, const struct diag *diag)
-{
-    struct daemon *daemon = user;
-    struct opener *opener = daemon->opener;
-    daemon->opener = NULL;
-    if (status == 0) {
-        status = watch_store(daemon, store);
-        status = status != 0 ? status : open_catalog(daemon);
-    } else {
-        err_ignore(diag_copy(&daemon->diag, diag)); /* returned as the daemon's status */
-        diag_add(&daemon->diag, "open the store %s", daemon->config->store_url);
-    }
-    opener_close(opener, NULL, NULL);
-    daemon->status = status;
-    if (status != 0) {
-        daemon_end(daemon, 0);
-    }
-}
-
-/* Called when a try to open the cluster has failed, because it is out of reach or refuses this
- * user. The daemon tells its clients, and goes on trying. */
-static void on_opener_failed(void *user, const struct diag *diag)
-{
-    struct daemon *daemon = user;
-    if (daemon_is_ending(daemon)) {
-        return;
-    }
-    if (!daemon->server) {
-        daemon->status = start_server(daemon);
-        if (daemon->status != 0) {
-            daemon_end(daemon, 0);
-            return;
-        }
-        LOG(LOG_ERROR, "daemon", "the store cannot be opened yet; the daemon keeps trying",
-            ls("store", daemon->config->store_url), ls("code", err_name(diag->code)),
-            ls("err", diag->text));
-        notify_ready();
-    }
-    CHECK(daemon->server != NULL);
-    CHECK(!daemon->catalog);
-    server_wait(daemon->server, diag);
-    show_web(daemon, false);
-}
-
-/* Begins to open the store: a directory at once, a cluster with an opener, which tries until it is
- * in reach. */
-static int begin_opening(struct daemon *daemon)
-{
-    const struct config *config = daemon->config;
-    bool expected = config->store_uuid[0] != '\0' &&
-                    hex_decode(sizeof(daemon->expected), config->store_uuid, &daemon->expected);
-    snprintf(
-        daemon->no_store, sizeof(daemon->no_store),
-        "check that its disk is mounted; a new store is made once, with `cairn store create '%s'`",
-        config->store_url);
-    struct opener_options options = {.open = {.loop = daemon->loop,
-                                              .pool = daemon->store_pool,
-                                              .url = config->store_url,
-                                              .remedy = daemon->no_store,
-                                              .force_fs = config->store_force,
-                                              .expected_uuid = expected ? &daemon->expected : NULL,
-                                              .reserve_bytes = config->store_reserve},
-                                     .again_ms = OPEN_AGAIN_MS,
-                                     .ended = on_opener_ended,
-                                     .failed = on_opener_failed,
-                                     .user = daemon};
-    if (!store_url_is_cluster(config->store_url)) {
-        /* It opens at once, or fails and ends the daemon. */
-        return open_store(daemon, &options.open);
-    }
-    int status = opener_new(&options, &daemon->opener);
-    return status == 0 ? 0
-                       : diag_set(&daemon->diag, status,
-                                  "there is not enough memory for opening the store");
-}
-
 /* Starts the parts of the daemon from bottom to top. After an error, daemon_finish() ends those
  * that were started. */
 static int start(struct daemon *daemon)
@@ -487,7 +248,7 @@ static int start(struct daemon *daemon)
             loop_uv_on_signal(daemon->loop, signals[i], daemon_on_signal, daemon, &daemon->diag);
     }
     if (status == 0) {
-        status = loop_uv_on_signal(daemon->loop, SIGHUP, on_reload, daemon, &daemon->diag);
+        status = loop_uv_on_signal(daemon->loop, SIGHUP, daemon_on_reload, daemon, &daemon->diag);
     }
     if (status == 0) {
         status = net_uv_new(daemon->loop, &daemon->net, &daemon->diag);
@@ -505,7 +266,7 @@ static int start(struct daemon *daemon)
                                   &daemon->verify_pool, &daemon->diag);
     }
     status = status != 0 ? status : start_web(daemon);
-    return status != 0 ? status : begin_opening(daemon);
+    return status != 0 ? status : daemon_open(daemon);
 }
 
 int daemon_run(const struct daemon_options *options, struct diag *diag)

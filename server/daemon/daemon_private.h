@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What daemon.c and daemon_end.c share: the parts of the daemon, from bottom to top.
+ * What daemon.c and the other files of the same stem share: the parts of the daemon, from bottom to
+ * top.
  */
 #ifndef CAIRN_DAEMON_DAEMON_PRIVATE_H
 #define CAIRN_DAEMON_DAEMON_PRIVATE_H
@@ -49,6 +50,29 @@ static inline bool daemon_is_ending(const struct daemon *daemon)
 {
     return daemon->phase >= DAEMON_ENDS;
 }
+
+/* daemon.c */
+/* Tells systemd (Type=notify) that the daemon is ready, without its library: one datagram to
+ * $NOTIFY_SOCKET. */
+void daemon_notify_ready(void);
+/* Starts the server and its listeners, with or without a store. */
+int MUST_USE daemon_start_server(struct daemon *daemon);
+/* Starts retention if it has an interval. */
+int MUST_USE daemon_start_retention(struct daemon *daemon);
+/* Makes the catalogue over the store; the rest of the daemon starts when it is loaded. */
+int MUST_USE daemon_open_catalog(struct daemon *daemon);
+/* Gives the monitoring its sources. `ready` means that the store is open, and so is everything that
+ * depends on it. */
+void daemon_show_web(struct daemon *daemon, bool ready);
+
+/* daemon_store.c */
+/* Begins to open the store: a directory at once, a cluster with an opener, which tries until it is
+ * in reach. daemon_open_catalog() follows. */
+int MUST_USE daemon_open(struct daemon *daemon);
+
+/* daemon_reload.c */
+/* Reads the configuration again. Nothing is taken from a file with a mistake. */
+void daemon_on_reload(void *user, int signum);
 
 /* daemon_end.c */
 /* Called once, when there is a loop. */
