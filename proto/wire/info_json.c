@@ -19,13 +19,33 @@ const char *health_name(uint32_t health)
     return health < ARRAY_LEN(names) ? names[health] : "unknown";
 }
 
+void json_ckpt_id(struct json *json, struct ckpt_id id)
+{
+    json_u64(json, "step", id.step);
+    json_u64(json, "term", id.term);
+}
+
+void json_notes(struct json *json, uint32_t tag_count, const char *const *tags,
+                uint32_t metric_count, const struct metric *metrics)
+{
+    json_open(json, "tags", '[');
+    for (uint32_t i = 0; i < tag_count; i++) {
+        json_str(json, NULL, tags[i]);
+    }
+    json_close(json, ']');
+    json_open(json, "metrics", '{');
+    for (uint32_t i = 0; i < metric_count; i++) {
+        json_f64(json, metrics[i].name, metrics[i].value);
+    }
+    json_close(json, '}');
+}
+
 void json_info(struct json *json, const char *name, const struct ckpt_info *info)
 {
     char sha[65];
     hex_encode(sizeof(info->manifest_sha256), &info->manifest_sha256, sha);
     json_open(json, name, '{');
-    json_u64(json, "step", info->id.step);
-    json_u64(json, "term", info->id.term);
+    json_ckpt_id(json, info->id);
     json_str(json, "state", state_name(info->state));
     json_str(json, "health", info->state == CKPT_COMMITTED ? health_name(info->health) : NULL);
     json_u64(json, "sequence", info->seq);
@@ -45,16 +65,7 @@ void json_info(struct json *json, const char *name, const struct ckpt_info *info
     json_str(json, "manifest_sha256", info->state == CKPT_COMMITTED ? sha : NULL);
     json_str(json, "text", info->text && info->text[0] ? info->text : NULL);
     json_u64(json, "note_version", info->note_version);
-    json_open(json, "tags", '[');
-    for (uint32_t i = 0; i < info->tag_count; i++) {
-        json_str(json, NULL, info->tags[i]);
-    }
-    json_close(json, ']');
-    json_open(json, "metrics", '{');
-    for (uint32_t i = 0; i < info->metric_count; i++) {
-        json_f64(json, info->metrics[i].name, info->metrics[i].value);
-    }
-    json_close(json, '}');
+    json_notes(json, info->tag_count, info->tags, info->metric_count, info->metrics);
     json_close(json, '}');
 }
 
@@ -83,8 +94,7 @@ void json_log_row(struct json *json, const char *run, const char *action,
     json_open(json, "checkpoints", '[');
     for (uint32_t i = 0; i < row->id_count; i++) {
         json_open(json, NULL, '{');
-        json_u64(json, "step", row->ids[i].step);
-        json_u64(json, "term", row->ids[i].term);
+        json_ckpt_id(json, row->ids[i]);
         json_close(json, '}');
     }
     json_close(json, ']');

@@ -11,6 +11,10 @@
 
 enum { JSON_SCHEMA_VERSION = 1 }; /* of every document that holds such entries */
 
+void json_ckpt_id(struct json *json, struct ckpt_id id); /* step, term */
+/* The fields tags and metrics. */
+void json_notes(struct json *json, uint32_t tag_count, const char *const *tags,
+                uint32_t metric_count, const struct metric *metrics);
 void json_info(struct json *json, const char *name, const struct ckpt_info *info);
 const char *state_name(uint32_t state); /* enum ckpt_state */
 const char *health_name(uint32_t health);

@@ -127,7 +127,7 @@ static int write_save(const struct rest_call *call, const struct run_overview *r
     CHECK(open->sealed_count <= open->world_size);
     json_open(json, NULL, '{');
     rest_json_run_name(json, run->name);
-    rest_json_id(json, open->id);
+    json_ckpt_id(json, open->id);
     json_u64(json, "age_ms", opened_ms != 0 ? now_ms - opened_ms : 0);
     json_u64(json, "deadline_ms", open->entry.deadline_ms);
     json_u64(json, "world_size", open->world_size);

@@ -48,12 +48,6 @@ void rest_json_run_name(struct json *json, const struct run_name *name)
     json_str(json, "name", name->run);
 }
 
-void rest_json_id(struct json *json, struct ckpt_id id)
-{
-    json_u64(json, "step", id.step);
-    json_u64(json, "term", id.term);
-}
-
 void rest_json_health(struct json *json, const struct health_word *health)
 {
     json_open(json, "health", '{');

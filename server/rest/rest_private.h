@@ -43,7 +43,6 @@ int MUST_USE rest_find_run(const struct rest_call *call, struct run_overview *re
 /* The fields of a run, with its newest `points` checkpoints. */
 void rest_json_run(struct json *json, const struct run_overview *run, uint64_t points);
 void rest_json_run_name(struct json *json, const struct run_name *name); /* run, project, name */
-void rest_json_id(struct json *json, struct ckpt_id id);                 /* step, term */
 void rest_json_health(struct json *json, const struct health_word *health);
 /* Adds what was written and reclaimed within the last RUN_DAYS days, today among them. */
 struct rest_flow {

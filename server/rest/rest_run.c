@@ -66,7 +66,7 @@ static void write_times(struct json *json, const struct run_overview *run)
     for (size_t i = 0; i < run->time_count; i++) {
         const struct run_time *time = &run->times[i];
         json_open(json, NULL, '{');
-        rest_json_id(json, time->id);
+        json_ckpt_id(json, time->id);
         ms_or_null(json, "took_ms", time->took_ms != 0, time->took_ms);
         ms_or_null(json, "blocked_ms", time->is_reported, time->blocked_ms);
         ms_or_null(json, "persist_ms", time->is_reported, time->persist_ms);

@@ -93,7 +93,7 @@ static void write_latest(struct json *json, const struct run_state *state)
         return;
     }
     json_open(json, "latest", '{');
-    rest_json_id(json, latest->entry.id);
+    json_ckpt_id(json, latest->entry.id);
     json_wall(json, "committed_at", latest->entry.wall_ns);
     json_u64(json, "world_size", latest->entry.world_size);
     json_u64(json, "plain_bytes", latest->entry.plain_bytes);

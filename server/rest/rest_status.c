@@ -68,7 +68,7 @@ static void write_finding(struct json *json, const struct scrub_finding *finding
 {
     json_open(json, NULL, '{');
     rest_json_run_name(json, &finding->run);
-    rest_json_id(json, finding->id);
+    json_ckpt_id(json, finding->id);
     json_str(json, "health", health_name(finding->health));
     json_wall(json, "at", finding->wall_ns);
     json_str(json, "text", finding->text);

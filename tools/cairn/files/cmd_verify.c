@@ -206,8 +206,7 @@ static int verify_one(struct cli *cli, struct totals *totals, const struct ckpt_
     run_name_format(&cli->run, name);
     json_open(&totals->json, NULL, '{');
     json_str(&totals->json, "run", name);
-    json_u64(&totals->json, "step", info->id.step);
-    json_u64(&totals->json, "term", info->id.term);
+    json_ckpt_id(&totals->json, info->id);
     struct judged judged = judge(totals, before, unread_before);
     if (totals->repair && (judged.damaged || info->health != HEALTH_VERIFIED)) {
         totals->result.unread = unread_before;

@@ -108,8 +108,7 @@ void mark_json(struct json *json, const struct msg_marked *marked, const char *d
         char reasons[REASONS_BYTES];
         reasons_of(record, reasons);
         json_open(json, NULL, '{');
-        json_u64(json, "step", record->id.step);
-        json_u64(json, "term", record->id.term);
+        json_ckpt_id(json, record->id);
         json_str(json, "committed_at", record->wall_ns != 0 ? time_text(record->wall_ns).at : NULL);
         json_str(json, "action", mark_action(record, done));
         json_str(json, "reasons", why && record->outcome == MARK_DONE ? why : reasons);

@@ -179,8 +179,7 @@ static void json_forgotten(struct json *json, const char *name, const struct ckp
     struct text until = time_text(info->until_wall_ns);
     json_open(json, NULL, '{');
     json_str(json, "run", name);
-    json_u64(json, "step", info->id.step);
-    json_u64(json, "term", info->id.term);
+    json_ckpt_id(json, info->id);
     json_u64(json, "stored_bytes", info->stored_bytes);
     json_str(json, "committed_at", time_text(info->wall_ns).at);
     json_str(json, "forgotten_at",

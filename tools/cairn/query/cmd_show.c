@@ -68,16 +68,8 @@ static void json_manifest(struct json *json, const struct manifest *manifest)
     json_u64(json, "blobs", manifest->blob_count);
     json_u64(json, "chunks", manifest->chunk_count);
     json_u64(json, "objects", manifest->object_count);
-    json_open(json, "tags", '[');
-    for (uint32_t i = 0; i < manifest->tag_count; i++) {
-        json_str(json, NULL, manifest->tags[i]);
-    }
-    json_close(json, ']');
-    json_open(json, "metrics", '{');
-    for (uint32_t i = 0; i < manifest->metric_count; i++) {
-        json_f64(json, manifest->metrics[i].name, manifest->metrics[i].value);
-    }
-    json_close(json, '}');
+    json_notes(json, manifest->tag_count, manifest->tags, manifest->metric_count,
+               manifest->metrics);
 }
 
 /* The metadata is opaque; a typed tree is shown as JSON, anything else as its length. */
@@ -114,8 +106,7 @@ static void json_shares(struct json *json, const struct manifest *manifest,
     json_open(json, "shared_with", '[');
     for (size_t i = 0; i < shares->count; i++) {
         json_open(json, NULL, '{');
-        json_u64(json, "step", shares->items[i].id.step);
-        json_u64(json, "term", shares->items[i].id.term);
+        json_ckpt_id(json, shares->items[i].id);
         json_u64(json, "stored_bytes", shares->items[i].stored_bytes);
         json_close(json, '}');
     }

@@ -170,8 +170,7 @@ static int print_json(const struct sample *look)
         const struct msg_progress_row *row = &look->rows[first].row;
         json_open(&json, NULL, '{');
         json_str(&json, "run", run_name_text(&row->run).at);
-        json_u64(&json, "step", row->id.step);
-        json_u64(&json, "term", row->id.term);
+        json_ckpt_id(&json, row->id);
         json_u64(&json, "world_size", row->world_size);
         json_open(&json, "ranks", '[');
         for (size_t end = save_end(look, first); first < end; first++) {

@@ -127,8 +127,7 @@ static int show_json(const struct copying_all *all)
         json_open(&json, "checkpoints", '[');
         for (size_t j = 0; j < run->count; j++) {
             json_open(&json, NULL, '{');
-            json_u64(&json, "step", run->items[j].id.step);
-            json_u64(&json, "term", run->items[j].id.term);
+            json_ckpt_id(&json, run->items[j].id);
             json_str(&json, "outcome", word_of(run->items[j].outcome));
             json_str(&json, "text", run->items[j].text);
             json_close(&json, '}');

@@ -126,8 +126,7 @@ static void add_json(struct json *json, const struct salvaged_run *run)
     json_open(json, "items", '[');
     for (size_t i = 0; i < run->count; i++) {
         json_open(json, NULL, '{');
-        json_u64(json, "step", run->items[i].id.step);
-        json_u64(json, "term", run->items[i].id.term);
+        json_ckpt_id(json, run->items[i].id);
         json_str(json, "outcome", word_of(run->items[i].outcome));
         json_str(json, "text", run->items[i].text);
         json_close(json, '}');

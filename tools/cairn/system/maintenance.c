@@ -213,8 +213,7 @@ void maintenance_json_scrub(struct json *json, const char *name, const struct sc
         run_name_format(&finding->run, run);
         json_open(json, NULL, '{');
         json_str(json, "run", run);
-        json_u64(json, "step", finding->id.step);
-        json_u64(json, "term", finding->id.term);
+        json_ckpt_id(json, finding->id);
         json_str(json, "health", health_name(finding->health));
         json_str(json, "text", finding->text);
         json_close(json, '}');
