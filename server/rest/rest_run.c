@@ -126,11 +126,13 @@ int rest_checkpoints(struct rest_call *call, struct diag *diag)
     if (status != 0) {
         return status;
     }
-    ask.limit = (uint32_t)limit;
+    /* Open saves have no sequence to go on from, so they come beside the first page. */
+    bool has_opens = ask.before_seq == 0 && forgotten == 0;
+    ask.limit = (uint32_t)(limit + (has_opens ? run.state->open_count : 0));
     ask.forgotten = forgotten != 0;
     scratch_init(&scratch, SCRATCH_MAX);
     status = run_info_list(run.state, &ask, &scratch, &reply);
-    CHECK(status != 0 || reply.count <= limit);
+    CHECK(status != 0 || reply.count <= ask.limit);
     json_open(call->json, "checkpoints", '[');
     for (uint32_t i = 0; status == 0 && i < reply.count; i++) {
         if (call->json->buf.bytes >= REST_PAGE_BYTES && next != 0) {
@@ -161,8 +163,8 @@ int rest_log(struct rest_call *call, struct diag *diag)
     char name[RUN_NAME_TEXT_MAX];
     run_name_format(run.name, name);
     scratch_init(&scratch, SCRATCH_MAX);
-    status = run_info_log(run.state, &ask, &scratch, &reply, diag);
-    CHECK(status != 0 || reply.count <= limit);
+    status = run_info_log(run.state, &ask, &scratch, &reply, diag); /* with all ended restores */
+    CHECK(status != 0 || reply.count <= limit + run.state->ended_count);
     json_open(call->json, "log", '[');
     for (uint32_t i = 0; status == 0 && i < reply.count; i++) {
         if (call->json->buf.bytes >= REST_PAGE_BYTES && next != 0) {

@@ -113,6 +113,30 @@ class Web(Case):
         cairn("pin", "pa/r", str(step), "--server", f"unix:{self.server.socket}", check=0)
         wait_until("it is told", lambda: [run["run"] for run in self.api(f"runs?since={changes}")["runs"]] == ["pa/r"])
 
+    def test_a_page_beside_open_saves_and_restores(self):
+        """They have no sequence to go on from, so the first page has all of them, whatever its limit is."""
+        self.start()
+        self.fill().end()
+        for _ in range(3):
+            again = self.group(self.server)
+            again.restore("3")
+            again.end()
+        group = self.group(self.server)
+        group[0].send("save", 4, 60000)  # rank 1 does not come
+        wait_until("it is open", lambda: self.api("runs/demo/run")["saves_open"] == 1)
+        found = {"checkpoints": [], "log": []}
+        for name, rows in found.items():
+            before = 0
+            while before is not None and len(rows) < 20:
+                page = self.api(f"runs/demo/run/{name}?limit=1&before={before}")
+                rows.append([(row.get("action"), row.get("step"), row["sequence"]) for row in page[name]])
+                before = page["next"]
+        self.assertEqual(found["checkpoints"], [[(None, 4, 0), (None, 3, 3)], [(None, 2, 2)], [(None, 1, 1)]])
+        self.assertEqual(found["log"], [3 * [("restore", None, 0)] + [("commit", None, 3)], [("commit", None, 2)], [("commit", None, 1)]])
+        group[1].do("save", 4, 60000)
+        group[0].reply()
+        group.end()
+
     def test_what_is_refused(self):
         self.start()
         for path, status, word in (("nothing", 404, "no such path"), ("runs/a", 404, "no such path"), ("runs/no/run", 404, "no run no/run"),
