@@ -50,7 +50,7 @@ static const struct option options[] = {
     {"keep", "N", "checkpoints that the policy keeps", .preset = "3", .min = 1,
      OPTION_AT_COUNT(struct plan_options, keep)},
     {"wait", "DURATION",
-     "time until a forgotten checkpoint is reclaimed, instead of [gc] every × keep-cycles",
+     "time until a forgotten checkpoint is reclaimed, instead of [gc] keep-cycles times every",
      OPTION_AT_DURATION(struct plan_options, wait_ms), .min = 1},
     {"config", "FILE", "configuration of the daemon, instead of its defaults",
      OPTION_AT_TEXT(struct plan_options, config), .completes = COMPLETES_FILES},
