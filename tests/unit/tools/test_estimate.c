@@ -104,6 +104,9 @@ static void test_a_slow_store_is_told(void **state)
     input.ranks = 1;
     input.ranks_per_node = 8;
     assert_near(made(&input).arena_node_bytes, 980e9); /* no node has more ranks than there are */
+    input.ranks = 9;
+    assert_near(made(&input).arena_node_bytes, ceil(980e9 / 9) * 8); /* the full one of two */
+    assert_near(made(&input).network_node_rate, made(&input).network_rate / 9 * 8);
 }
 
 static void test_what_is_impossible_is_refused_by_name(void **state)

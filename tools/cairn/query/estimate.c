@@ -52,15 +52,19 @@ static int check_input(const struct estimate_input *input, struct diag *diag)
     return 0;
 }
 
+/* Returns the ranks of a node that is full; the others need less. */
+static double ranks_of_node(const struct estimate_input *input)
+{
+    return (double)min_u64(input->ranks, input->ranks_per_node);
+}
+
 static void size_state(const struct estimate_input *input, struct estimate *io)
 {
-    double nodes = ceil((double)input->ranks / (double)input->ranks_per_node);
-    double ranks_of_node = (double)input->ranks / nodes;
     io->checkpoint_bytes = ceil(input->params * input->bytes_per_param);
     io->stored_bytes = ceil(io->checkpoint_bytes * input->stored_ratio);
     io->rank_bytes = ceil(io->checkpoint_bytes / (double)input->ranks);
     io->arena_bytes = io->rank_bytes * (double)input->snapshots;
-    io->arena_node_bytes = ceil(io->arena_bytes * ranks_of_node);
+    io->arena_node_bytes = ceil(io->arena_bytes * ranks_of_node(input));
 }
 
 static int choose_interval(const struct estimate_input *input, struct estimate *io,
@@ -93,10 +97,9 @@ static int choose_interval(const struct estimate_input *input, struct estimate *
 
 static void size_store(const struct estimate_input *input, struct estimate *io)
 {
-    double nodes = ceil((double)input->ranks / (double)input->ranks_per_node);
     io->write_rate = io->stored_bytes / io->interval_s;
     io->network_rate = io->checkpoint_bytes / io->interval_s;
-    io->network_node_rate = io->network_rate / nodes;
+    io->network_node_rate = io->network_rate / (double)input->ranks * ranks_of_node(input);
     io->is_durable_in_time = input->write_rate == 0 || input->write_rate >= io->write_rate;
     io->waiting = ceil(input->wait_s / io->interval_s);
     double count = (double)input->keep + 1 + io->waiting; /* the 1 is the save in flight */
