@@ -228,6 +228,24 @@ class Watch(Case):
         self.assertEqual((status, lines.count("signal 15")), (os.EX_TEMPFAIL, 1))
         self.assertIn("killed", events[-1]["message"])
 
+    def test_a_killed_command_is_no_orderly_end(self):
+        """SIGTERM comes in the flush after a notice, for which the command had to be killed."""
+        daemon = self.daemon()
+        self.group(daemon).save(1)
+        running = self.start("stubborn", options=(*self.announced(), "--grace", "9s", "--max-restarts", "3", "--run", "demo/run",
+                                                  "--server", f"unix:{daemon.socket}"))
+        daemon.process.send_signal(signal.SIGSTOP)  # the flush has to wait
+        self.announce()
+        wait_until("it is killed", lambda: self.flushes(running))
+        running.process.send_signal(signal.SIGTERM)
+        daemon.process.send_signal(signal.SIGCONT)
+        status, _, events = self.end(running)
+        self.assertEqual((status, events[-1]["event"]), (os.EX_TEMPFAIL, "stopped"))
+
+    def flushes(self, running):
+        children = Path(f"/proc/{running.process.pid}/task/{running.process.pid}/children").read_text(encoding="ascii").split()
+        return any(b"flush" in Path(f"/proc/{pid}/cmdline").read_bytes() for pid in children)
+
     def test_reason_is_written(self):
         daemon = self.daemon()
         group = self.group(daemon)

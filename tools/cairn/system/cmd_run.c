@@ -190,13 +190,16 @@ static int dry_run(const struct running *running)
 /* --- the end --- */
 
 /* Runs this program again as another process, because this one must still hear another signal, and
- * for at most left_ms and a second. Returns its exit status, or an error (< 0). */
+ * for at most left_ms and a second. Whether the command was killed stays known. Returns the exit
+ * status, or an error (< 0). */
 static int run_self(struct running *running, char *const *argv, uint64_t left_ms, struct diag *diag)
 {
     int status = 0;
+    bool killed = running->supervise.killed;
     running->supervise.killed = false;
     running->supervise.kill_at_ms = supervise_now_ms() + left_ms + FLUSH_MS_MIN;
     int failed = supervise_run(&running->supervise, argv, &status, diag);
+    running->supervise.killed = killed;
     return failed != 0 ? failed : status;
 }
 
