@@ -191,10 +191,12 @@ static void on_question(void *user, const struct http_request *request, struct h
     struct web *web = user;
     struct metrics_usage usage;
     CHECK(!web->closed);
-    usage_now(web, &usage);
+    /* The health is computed only where it is told: anyone may ask for what is not there. */
     if (strcmp(request->target, "/metrics") == 0) {
+        usage_now(web, &usage);
         answer_metrics(web, &usage, request->wants_openmetrics, io);
     } else if (strcmp(request->target, "/healthz") == 0) {
+        usage_now(web, &usage);
         answer_health(&usage.health, is_open(web, request) || request->is_trusted, io);
     } else if (strcmp(request->target, "/readyz") == 0) {
         bool ready = web->source.catalog != NULL;
@@ -205,6 +207,7 @@ static void on_question(void *user, const struct http_request *request, struct h
                                      .usage = &usage,
                                      .quotas = web->options.quotas,
                                      .addresses = web->addresses};
+        usage_now(web, &usage);
         rest_answer(&source, request->target, io);
     } else {
         answer_text(io, 404, "this address serves /, /metrics, /healthz, /readyz and /api/v1/\n");
