@@ -129,7 +129,26 @@ class Watch(Case):
         self.write("status", 0)
         values = (0 if i % 40 < 20 else 8 for i in range(10000))  # the disk is well for a look, then it fails
         self.rises(running, lambda value: self.write("status", value), values)
-        self.assert_notice(running, "smart", "failure of /dev/sdb was 0, now 1")
+        self.assert_notice(running, "smart", "failure of /dev/sdb -d scsi was 0, now 1")
+
+    def test_disks_behind_one_name(self):
+        """Disks of a controller share a device; one that had failed before the job is no notice. Neither are GPUs of one name."""
+        asked = self.bed.path / "asked"
+        self.program("smartctl", f"""[ "$1" = --scan ] && echo "/dev/bus/0 -d megaraid,0 # a disk" &&
+            echo "/dev/bus/0 -d megaraid,1 # another" && exit 0
+            echo >>{asked}
+            [ "$*" = "-H /dev/bus/0 -d megaraid,1" ] && exit 8
+            exit 0""")
+        exporter = Exporter()
+        self.addCleanup(exporter.close)
+        exporter.text = 'DCGM_FI_DEV_XID_ERRORS{UUID="a"} 0\nDCGM_FI_DEV_XID_ERRORS{UUID="b"} 79\n'
+        running = self.start("wait", options=("--watch", "smart,dcgm", "--watch-interval", "100ms", "--dcgm-url", exporter.url))
+        wait_until("both were looked at", lambda: asked.exists() and len(asked.read_text()) >= 6)
+        exporter.asked(3)
+        self.assertNotIn(b"signal", self.read(running))
+        exporter.text = exporter.text.replace("} 0", "} 48")
+        running.until("signal")
+        self.assert_notice(running, "dcgm", "now 48")
 
     def test_exporter(self):
         """An XID that a program's mistake causes is no notice; one of a GPU that fell off the bus is."""

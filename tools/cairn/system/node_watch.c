@@ -38,9 +38,10 @@ static const struct row {
      "awk '/^ *MCE:/ { for (i = 2; $i ~ /^[0-9]+$/; i++) n += $i;"
      " print \"machine check exceptions\", n + 0 }' \"$CAIRN_WATCH_ROOT/proc/interrupts\""},
     {"smart", 12, /* bits 0 to 2 of smartctl's status: it could not ask; bit 3: the disk fails */
-     "smartctl --scan | while read -r line; do disk=${line%%#*}; smartctl -H $disk >/dev/null 2>&1;"
+     "smartctl --scan | while read -r line; do disk=${line%% #*}; smartctl -H $disk >/dev/null "
+     "2>&1;"
      " s=$?; if [ $((s & 7)) -ne 0 ]; then echo \"smartctl -H $disk ended with $s\" >&2;"
-     " else echo \"failure of ${disk%% *} $(((s & 8) / 8))\"; fi; done"},
+     " else echo \"failure of $disk $(((s & 8) / 8))\"; fi; done"},
     {"dcgm", 3,
      "text=$(curl -fsS --noproxy '*' \"$CAIRN_DCGM_URL\") || exit; printf '%s\\n' \"$text\" | awk '"
      "/^DCGM_FI_DEV_(XID_ERRORS|ECC_DBE_VOL_TOTAL|ROW_REMAP_FAILURE|UNCORRECTABLE_REMAPPED_ROWS)[{]"
@@ -157,16 +158,22 @@ static const char *next_line(const char *line)
     return end ? end + 1 : line + strlen(line);
 }
 
-/* Returns false if there was no reading of that name. */
-static bool value_before(const char *readings, const char *line, size_t name_bytes, double *ret)
+/* Returns whether there was a reading of that name, and none with this value: several things may
+ * have one name. *ret_before is the last that there was. */
+static bool is_changed(const char *readings, const char *line, size_t name_bytes, double now,
+                       double *ret_before)
 {
     size_t bytes = 0;
+    bool known = false, same = false;
+    double before = 0;
     for (const char *at = readings; *at != '\0'; at = next_line(at)) {
-        if (read_line(at, &bytes, ret) && bytes == name_bytes && memcmp(at, line, bytes) == 0) {
-            return true;
+        if (read_line(at, &bytes, &before) && bytes == name_bytes && memcmp(at, line, bytes) == 0) {
+            known = true;
+            same = same || !(now > before || now < before);
+            *ret_before = before;
         }
     }
-    return false;
+    return known && !same;
 }
 
 /* Returns the first line that is no reading, or NULL. */
@@ -227,8 +234,8 @@ static void compare(struct node_watch *watch, struct watched *source, const char
         size_t bytes = 0;
         double now = 0, before = 0;
         CHECK(read_line(line, &bytes, &now));
-        bool known = value_before(source->readings, line, bytes, &before);
-        if (known && (now > before || now < before) && (now > 0 || now < 0)) {
+        bool is_set = now > 0 || now < 0;
+        if (is_set && is_changed(source->readings, line, bytes, now, &before)) {
             give_notice(watch, source, "%.*s was %g, now %g", (int)min_u64(bytes, 160), line,
                         before, now);
         }
