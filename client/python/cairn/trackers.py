@@ -9,10 +9,12 @@ All doors that take the options of Checkpointer take ``on_commit``. The tracker'
 from __future__ import annotations
 
 import time
-from typing import Any, Callable, Optional
+from typing import TYPE_CHECKING, Any, Callable, Optional
 
 from .errors import InvalidError
-from .torch.commits import Commit
+
+if TYPE_CHECKING:  # it imports PyTorch
+    from .torch.commits import Commit
 
 _FIELDS = ("blocked_s", "durable_s", "plain_bytes", "stored_bytes")
 
