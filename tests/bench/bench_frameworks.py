@@ -74,6 +74,7 @@ def measure(bench, framework):
     for turn in range(-1, options.repeat):  # the first makes arenas, and starts helper processes
         for name, side in sides.items():
             samples[name].append(side.turn(options.steps))
+        say(f"{framework}: round {turn + 1} of {options.repeat}")
     own_way = sides["own"].group.ready[0]["own"]
     for side in sides.values():
         side.close()

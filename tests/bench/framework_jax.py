@@ -6,7 +6,7 @@ import jax.numpy as jnp
 
 from framework_worker import Way
 
-ARRAYS, WIDTH, BATCH = 16, 512, 64
+ARRAYS, WIDTH, BATCH = 16, 512, 16
 
 
 class JaxWay(Way):

@@ -9,7 +9,7 @@ import torch
 
 from framework_worker import Way
 
-WIDTH, BATCH = 512, 64
+WIDTH, BATCH = 512, 16
 
 
 def net(size):
