@@ -302,6 +302,12 @@ class CairnFileSystem(AsyncFileSystem):
         """Returns (step, folder) of each committed checkpoint of a run, newest first."""
         return [(item.step, Reader.folder(item)) for item in self._reader(place_to_read(url)).steps()]
 
+    def forget_older(self, url: str, keep: int) -> None:
+        """Forgets the committed checkpoints of a run but for the newest ``keep``, through retention's guard."""
+        reader = self._reader(place_to_read(url))
+        for item in reader.steps()[keep:]:
+            reader.remove(item.step, item.term)
+
     @staticmethod
     def is_checkpoint(path: str) -> bool:
         """Returns whether a path names a checkpoint as a whole, be it there or not."""
