@@ -32,7 +32,7 @@ class Jax(JaxWay):
         else:
             import orbax.checkpoint as ocp
 
-            options = ocp.CheckpointManagerOptions(max_to_keep=2, enable_async_checkpointing=True)
+            options = ocp.CheckpointManagerOptions(enable_async_checkpointing=True)  # keeps all, as Cairn does
             self.checkpointer, self.args = ocp.CheckpointManager(self.folder, options=options), ocp.args.StandardSave
 
     @staticmethod
@@ -85,7 +85,7 @@ class Keras(JaxWay):
             cairn.arrays.Saver.put = noted
             self.callback = cairn.keras.BackupAndRestore(self.url)
         else:
-            self.callback = keras.callbacks.OrbaxCheckpoint(str(self.folder))
+            self.callback = keras.callbacks.OrbaxCheckpoint(str(self.folder), max_to_keep=None)  # keeps all, as Cairn does
         self.callback.set_model(self.model)
         self.callback.on_train_begin()
 

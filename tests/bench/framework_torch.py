@@ -164,16 +164,23 @@ class Accelerate(TorchWay):
 
 
 class DeepSpeed(TorchWay):
-    name, own = "deepspeed", "its synchronous save"
+    name = "deepspeed"
 
     def __init__(self, job):
         super().__init__(job)
         import deepspeed
 
+        # One rank reduces nothing, and a build that is killed leaves a lock behind, for which the next one waits for ever.
+        deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
         self.join_group()
         deepspeed.init_distributed(dist_backend="gloo", auto_mpi_discovery=False)
         config = {"train_micro_batch_size_per_gpu": BATCH, "bf16": {"enabled": True}, "zero_optimization": {"stage": 2},
                   "zero_force_ds_cpu_optimizer": False, "steps_per_print": 1000000}
+        if not self.is_cairn:
+            kind = os.environ.get("KIND") or ("FAST" if deepspeed.ops.__compatible_ops__["async_io"] else "PYTHON")
+            self.own = f'decoupled, writer "{kind}"'
+            if kind != "NONE":
+                config["checkpoint"] = {"writer": {"type": kind, "data_parallel": "replica", "decoupled": True}}
         self.engine, *_ = deepspeed.initialize(model=self.model, optimizer=self.optimizer, config=config)
         if self.is_cairn:
             import cairn.deepspeed
@@ -187,6 +194,11 @@ class DeepSpeed(TorchWay):
     def save(self, number):
         saved = self.engine.save_checkpoint(str(self.folder), tag=f"step_{number}")
         self.handle = saved if self.is_cairn else None
+
+    def is_done(self):
+        if self.is_cairn:
+            return super().is_done()
+        return not self.engine.checkpoint_engine.is_decoupled() or self.engine.checkpoint_engine.get_commit_info() is None
 
     def close(self):
         self.engine.destroy()
@@ -226,7 +238,11 @@ class Torchtitan(TorchWay):
     def __init__(self, job):
         super().__init__(job)
         from torch.distributed.checkpoint.state_dict import StateDictOptions, get_optimizer_state_dict
-        from torchtitan.components.checkpointer.dcp import CheckpointManager
+
+        if self.is_cairn:
+            from cairn.torchtitan import CheckpointManager
+        else:
+            from torchtitan.components.checkpointer.dcp import CheckpointManager
 
         class States:
             def __init__(self, ask):

@@ -78,13 +78,26 @@ def helpers_bytes(pid="self"):
     return total
 
 
-class Watch(threading.Thread):
-    """Waits until a save is durable. ``is_weighing``: looks at the memory of helper processes, too, which takes time."""
+def arena_bytes():
+    """The resident size of Cairn's arena."""
+    total, is_arena = 0, False
+    for line in Path("/proc/self/smaps").read_text().splitlines():
+        if line.startswith("Rss:"):
+            total += int(line.split()[1]) * 1024 if is_arena else 0
+        elif "-" in line.split(maxsplit=1)[0]:
+            is_arena = "memfd:cairn-arena" in line
+    return total
 
-    def __init__(self, way, begin, is_weighing):
+
+class Watch(threading.Thread):
+    """Waits until a save has ended, and then until it is durable. ``is_weighing``: looks at the memory of helper processes, too, which
+    takes time."""
+
+    def __init__(self, way, is_weighing):
         super().__init__(daemon=True)
-        self.way, self.begin, self.is_weighing = way, begin, is_weighing
-        self.durable, self.helpers, self.error = None, 0, None
+        self.way, self.is_weighing = way, is_weighing
+        self.ended = self.durable = self.error = None  # moments; the error
+        self.helpers = 0
         self.start()
 
     def run(self):
@@ -92,8 +105,9 @@ class Watch(threading.Thread):
             while not self.way.is_done():
                 self.helpers = max(self.helpers, helpers_bytes() if self.is_weighing else 0)
                 time.sleep(POLL_S)
+            self.ended = time.monotonic()
             self.way.sync()
-            self.durable = time.monotonic() - self.begin
+            self.durable = time.monotonic()
         except BaseException as error:  # told by end()
             self.error = error
 
@@ -103,29 +117,31 @@ class Watch(threading.Thread):
             raise self.error
 
 
-def segment(way, number, steps, free):
+def segment(way, number, steps):
     """Yields for each step that is wanted; returns the seconds of the save."""
-    busy = []
+    free, busy, synced = [], [], []  # steps without a save, with one in flight, and while the benchmark calls fsync
+    before = time.monotonic()
     for _ in range(steps):
-        begin = time.monotonic()
+        now = time.monotonic()
         yield
-        free.append(time.monotonic() - begin)
+        free.append(time.monotonic() - now)
     peak = Proc("self").status_bytes("VmHWM")
-    begin = time.monotonic()
+    begin, busy_s = time.monotonic(), time.thread_time()
     way.save(number)
-    blocked = time.monotonic()
-    watch = Watch(way, begin, number == 1)
+    blocked, busy_s = time.monotonic() - begin, time.thread_time() - busy_s
+    watch = Watch(way, number == 1)
     for _ in range(steps):
-        now, kind = time.monotonic(), free if watch.durable else busy
+        now, kind = time.monotonic(), free if watch.durable else synced if watch.ended else busy
         yield
         kind.append(time.monotonic() - now)
     end = time.monotonic()
     way.finish()
-    watch.end()
     over = time.monotonic() - end
+    watch.end()
+    over = max(over, watch.ended - end)
     usual = statistics.median(free)
-    return {"blocked": blocked - begin, "durable": watch.durable, "lost": blocked - begin + sum(busy) - len(busy) * usual + over,
-            "step": usual, "peak": peak, "helpers": watch.helpers}
+    return {"blocked": blocked, "blocked_cpu": busy_s, "durable": watch.durable - begin, "lost": blocked + sum(busy) - len(busy) * usual + over,
+            "extra": end - begin + over - (begin - before), "step": usual, "peak": peak, "helpers": watch.helpers}
 
 
 def requests(way, lines, answer):
@@ -137,9 +153,10 @@ def requests(way, lines, answer):
     number, before = 0, None
     for line in lines:
         number += 1
-        seconds = yield from segment(way, number, int(line.split()[1]), [])
+        seconds = yield from segment(way, number, int(line.split()[1]))
         before = before or seconds["peak"]  # of the training alone
         seconds["memory"] = Proc("self").status_bytes("VmHWM") - before + seconds.pop("helpers")
+        seconds["arena"] = arena_bytes()
         answer(seconds)
 
 
