@@ -11,19 +11,17 @@ from __future__ import annotations
 from typing import Any, Iterator, NamedTuple, Optional
 
 import torch
+import torch.distributed as dist
 
 from ..errors import UnsupportedValueError
-from .sharded import Layout, Layouts, Sharded
+from .sharded import Layout, Layouts, Sharded, class_of
 
-try:
-    import torch.distributed as dist
-    from torch.distributed.fsdp import FullyShardedDataParallel
-except ImportError:  # a PyTorch without it
-    FullyShardedDataParallel = None  # type: ignore[assignment,misc]
-try:
-    from torch.distributed.fsdp import FSDPModule
-except ImportError:
-    FSDPModule = None  # type: ignore[assignment,misc]
+_FSDP = "torch.distributed.fsdp"
+
+
+def is_fsdp(kind: type) -> bool:
+    """Returns whether the modules of a class are under FSDP2 or FSDP1."""
+    return issubclass(kind, (class_of(_FSDP, "FSDPModule"), class_of(_FSDP, "FullyShardedDataParallel")))
 
 
 class FlatParam(NamedTuple):
@@ -37,18 +35,17 @@ class FlatParam(NamedTuple):
 
 def reshard(model: torch.nn.Module) -> None:
     """Registers the sharded parameters of FSDP2 again. A forward pass without a backward pass leaves the whole ones."""
-    if FSDPModule is not None:
-        for module in model.modules():
-            if isinstance(module, FSDPModule):
-                module.reshard()
+    kind = class_of(_FSDP, "FSDPModule")
+    for module in model.modules() if kind else ():
+        if isinstance(module, kind):
+            module.reshard()
 
 
 def flat_params(key: str, model: torch.nn.Module, layouts: Layouts) -> Iterator[FlatParam]:
     """Yields the parameters that FSDP1 has cut. Raises UnsupportedValueError, which names the model and the remedy."""
-    if FullyShardedDataParallel is None:
-        return
-    for name, module in model.named_modules():
-        handle = getattr(module, "_handle", None) if isinstance(module, FullyShardedDataParallel) else None
+    kind = class_of(_FSDP, "FullyShardedDataParallel")
+    for name, module in model.named_modules() if kind else ():
+        handle = getattr(module, "_handle", None) if isinstance(module, kind) else None
         if handle is None:
             continue
         path = f"{key}.{name}" if name else key

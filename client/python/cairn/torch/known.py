@@ -17,14 +17,13 @@ from typing import Any, Iterable, Iterator, Optional
 import torch
 
 from .arrays import TORCH_NAMES
-from .fsdp import FSDPModule, FullyShardedDataParallel
+from .fsdp import is_fsdp
 from .lazy import steps_through_hooks
 from .naming import Walk
 from .optim import OptimizerState
 from .parts import ModuleState
 
 _VALUES = frozenset((type(None), bool, int, float, str))
-_SHARDED = tuple(kind for kind in (FSDPModule, FullyShardedDataParallel) if kind is not None)
 _TENSORS = (torch.Tensor, torch.nn.Parameter)
 _is_plain: dict = {}  # class of a module -> whether a look sees all of it
 
@@ -32,7 +31,7 @@ _is_plain: dict = {}  # class of a module -> whether a look sees all of it
 def _looks_plain(kind: type) -> bool:
     found = _is_plain.get(kind)
     if found is None:
-        found = _is_plain[kind] = kind.get_extra_state is torch.nn.Module.get_extra_state and not issubclass(kind, _SHARDED)
+        found = _is_plain[kind] = kind.get_extra_state is torch.nn.Module.get_extra_state and not is_fsdp(kind)
     return found
 
 

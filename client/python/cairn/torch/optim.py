@@ -12,6 +12,7 @@ from __future__ import annotations
 from typing import Any, Callable, Optional
 
 import torch
+import torch.distributed as dist
 
 from .. import tree
 from ..errors import DigestMismatchError, FormatError, InvalidError, UnsupportedValueError
@@ -20,14 +21,8 @@ from . import arrays
 from .naming import Names
 from .part import Part
 from .plan import Plan
-from .sharded import Layouts, Sharded, is_dtensor, replicated_like
+from .sharded import Layouts, Sharded, class_of, is_dtensor, replicated_like
 from .special import is_special, note_class
-
-try:
-    import torch.distributed as dist
-    from torch.distributed.optim import ZeroRedundancyOptimizer
-except ImportError:  # a PyTorch without it
-    ZeroRedundancyOptimizer = None  # type: ignore[assignment,misc]
 
 
 def _map_arrays(value: Any, change: Any) -> Any:
@@ -50,7 +45,7 @@ class OptimizerState(Part):
     def __init__(self, key: str, obj: torch.optim.Optimizer, layouts: Layouts) -> None:
         super().__init__(key, obj, layouts)
         self._inner: Any = obj
-        if ZeroRedundancyOptimizer is not None and isinstance(obj, ZeroRedundancyOptimizer):
+        if isinstance(obj, class_of("torch.distributed.optim", "ZeroRedundancyOptimizer")):
             self._inner = self._inside_zero(key, obj)
 
     def _inside_zero(self, key: str, obj: Any) -> Any:

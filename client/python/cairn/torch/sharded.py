@@ -11,20 +11,14 @@ from __future__ import annotations
 
 import itertools
 import math
+import sys
 from typing import Any, Iterable, NamedTuple, Optional, Sequence
 
 import torch
 
 from ..errors import InvalidError, ShapeMismatchError, UnsupportedValueError
 
-try:
-    from torch.distributed.tensor import DTensor, Replicate, Shard
-except ImportError:  # a PyTorch without it
-    DTensor = Replicate = Shard = None  # type: ignore[assignment,misc]
-try:
-    from torch.distributed.tensor.placement_types import _StridedShard
-except ImportError:
-    _StridedShard = None  # type: ignore[assignment,misc]
+_TENSOR = "torch.distributed.tensor"
 
 
 class Box(NamedTuple):
@@ -80,8 +74,14 @@ class Sharded:
         return self.local if self.whole is None else self.whole
 
 
+def class_of(module: str, name: str) -> Any:
+    """Returns a class of PyTorch, or () if the program has not imported its module. Then there is no instance, and the import,
+    which takes up to a second, is spared."""
+    return getattr(sys.modules.get(module), name, ())
+
+
 def is_dtensor(value: Any) -> bool:
-    return DTensor is not None and isinstance(value, DTensor)
+    return isinstance(value, class_of(_TENSOR, "DTensor"))
 
 
 def is_sharded(value: Any) -> bool:
@@ -237,16 +237,18 @@ class Layouts:
             raise UnsupportedValueError.of(f"{path}: this rank is not in the tensor's device mesh; give each Checkpointer "
                                            "only tensors that it holds a part of")
         self.group(path, mesh.mesh.reshape(-1).tolist())  # all who hold parts of it save it
+        everywhere, plain = class_of(_TENSOR, "Replicate"), class_of(_TENSOR, "Shard")
+        strided = class_of(_TENSOR + ".placement_types", "_StridedShard")
         cuts: list = [[] for _ in shape]
         same: list = []  # how to index the mesh for the ranks that hold the same boxes
         for dim, placement in enumerate(tensor.placements):
-            if isinstance(placement, Replicate):
+            if isinstance(placement, everywhere):
                 same.append(slice(None))
                 continue
             factor = None
-            if _StridedShard is not None and isinstance(placement, _StridedShard):
+            if isinstance(placement, strided):
                 factor = int(placement.split_factor)
-            elif type(placement) is Shard:
+            elif type(placement) is plain:
                 factor = 1
             if factor is None:
                 raise UnsupportedValueError.of(
@@ -283,13 +285,13 @@ def like(sharded: Sharded, dtype: torch.dtype) -> Sharded:
     local = torch.empty_like(sharded.local, dtype=dtype, memory_format=torch.preserve_format)
     whole = sharded.whole
     if whole is not None:
-        whole = DTensor.from_local(local, whole.device_mesh, whole.placements, run_check=False, shape=whole.shape,
-                                   stride=whole.stride())
+        whole = class_of(_TENSOR, "DTensor").from_local(local, whole.device_mesh, whole.placements, run_check=False, shape=whole.shape,
+                                                        stride=whole.stride())
         local = whole._local_tensor if hasattr(whole, "_local_tensor") else whole.to_local()
     return Sharded(local, sharded.layout, whole)
 
 
 def replicated_like(tensor: Any, local: torch.Tensor) -> Any:
     """Returns a DTensor around ``local`` that is replicated on all ranks of the mesh of ``tensor``."""
-    mesh = tensor.device_mesh
-    return DTensor.from_local(local, mesh, [Replicate()] * mesh.ndim, run_check=False)
+    mesh, replicate = tensor.device_mesh, class_of(_TENSOR, "Replicate")
+    return class_of(_TENSOR, "DTensor").from_local(local, mesh, [replicate()] * mesh.ndim, run_check=False)
