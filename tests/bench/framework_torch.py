@@ -164,7 +164,7 @@ class Accelerate(TorchWay):
 
 
 class DeepSpeed(TorchWay):
-    name = "deepspeed"
+    name, own = "deepspeed", "DecoupledCheckpointEngine"
 
     def __init__(self, job):
         super().__init__(job)
@@ -176,11 +176,8 @@ class DeepSpeed(TorchWay):
         deepspeed.init_distributed(dist_backend="gloo", auto_mpi_discovery=False)
         config = {"train_micro_batch_size_per_gpu": BATCH, "bf16": {"enabled": True}, "zero_optimization": {"stage": 2},
                   "zero_force_ds_cpu_optimizer": False, "steps_per_print": 1000000}
-        if not self.is_cairn:
-            kind = os.environ.get("KIND") or ("FAST" if deepspeed.ops.__compatible_ops__["async_io"] else "PYTHON")
-            self.own = f'decoupled, writer "{kind}"'
-            if kind != "NONE":
-                config["checkpoint"] = {"writer": {"type": kind, "data_parallel": "replica", "decoupled": True}}
+        if not self.is_cairn:  # DeepSpeed's fast writer pins memory, for which it needs a GPU
+            config["checkpoint"] = {"writer": {"type": "PYTHON", "data_parallel": "replica", "decoupled": True}}
         self.engine, *_ = deepspeed.initialize(model=self.model, optimizer=self.optimizer, config=config)
         if self.is_cairn:
             import cairn.deepspeed
@@ -198,7 +195,7 @@ class DeepSpeed(TorchWay):
     def is_done(self):
         if self.is_cairn:
             return super().is_done()
-        return not self.engine.checkpoint_engine.is_decoupled() or self.engine.checkpoint_engine.get_commit_info() is None
+        return self.engine.checkpoint_engine.get_commit_info() is None  # its step commits, right before the optimizer
 
     def close(self):
         self.engine.destroy()

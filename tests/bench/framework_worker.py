@@ -64,29 +64,32 @@ class Way:
         pass
 
 
-def helpers_bytes(pid="self"):
-    """The memory that processes below this one have for themselves."""
-    total = 0
+def memory_of(pid):
+    """Returns bytes that a process has for itself or in memory files of Cairn, and those of them that are an arena."""
+    own, arena, name = 0, 0, ""
+    for line in Path(f"/proc/{pid}/smaps").read_text().splitlines():
+        words = line.split()
+        if "-" in words[0]:
+            name = words[5] if len(words) > 5 else ""
+        elif words[0] == "Rss:" and "memfd:cairn" in name:
+            own += int(words[1]) * 1024
+            arena += int(words[1]) * 1024 if "arena" in name else 0
+        elif words[0].startswith("Private_") and "memfd:cairn" not in name:
+            own += int(words[1]) * 1024
+    return own, arena
+
+
+def helpers_memory(pid="self"):
+    """Returns what memory_of says of all processes below this one."""
+    own = arena = 0
     for task in Path(f"/proc/{pid}/task").iterdir():
         try:
             for child in (task / "children").read_text().split():
-                lines = Path(f"/proc/{child}/smaps_rollup").read_text().splitlines()
-                total += sum(int(line.split()[1]) * 1024 for line in lines if line.startswith("Private_"))
-                total += helpers_bytes(child)
+                for found in (memory_of(child), helpers_memory(child)):
+                    own, arena = own + found[0], arena + found[1]
         except (FileNotFoundError, ProcessLookupError):
             pass  # it has ended
-    return total
-
-
-def arena_bytes():
-    """The resident size of Cairn's arena."""
-    total, is_arena = 0, False
-    for line in Path("/proc/self/smaps").read_text().splitlines():
-        if line.startswith("Rss:"):
-            total += int(line.split()[1]) * 1024 if is_arena else 0
-        elif "-" in line.split(maxsplit=1)[0]:
-            is_arena = "memfd:cairn-arena" in line
-    return total
+    return own, arena
 
 
 class Watch(threading.Thread):
@@ -97,13 +100,13 @@ class Watch(threading.Thread):
         super().__init__(daemon=True)
         self.way, self.is_weighing = way, is_weighing
         self.ended = self.durable = self.error = None  # moments; the error
-        self.helpers = 0
+        self.helpers = (0, 0)
         self.start()
 
     def run(self):
         try:
             while not self.way.is_done():
-                self.helpers = max(self.helpers, helpers_bytes() if self.is_weighing else 0)
+                self.helpers = max(self.helpers, helpers_memory() if self.is_weighing else (0, 0))
                 time.sleep(POLL_S)
             self.ended = time.monotonic()
             self.way.sync()
@@ -149,14 +152,17 @@ def requests(way, lines, answer):
     for _ in range(5):
         yield
     Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
+    for _ in range(15):  # it takes some steps until the training alone has had its peak
+        yield
     answer({"own": way.own})
     number, before = 0, None
     for line in lines:
         number += 1
         seconds = yield from segment(way, number, int(line.split()[1]))
         before = before or seconds["peak"]  # of the training alone
-        seconds["memory"] = Proc("self").status_bytes("VmHWM") - before + seconds.pop("helpers")
-        seconds["arena"] = arena_bytes()
+        helpers, arena = seconds.pop("helpers")
+        seconds["memory"] = Proc("self").status_bytes("VmHWM") - before + helpers
+        seconds["arena"] = memory_of("self")[1] + arena
         answer(seconds)
 
 
