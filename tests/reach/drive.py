@@ -84,7 +84,7 @@ def end(framework, names, result):
 
 def main():
     framework, result = sys.argv[1:3]
-    os.environ["REACH_GROUP"] = str(os.getpgrp())
+    os.environ.setdefault("REACH_GROUP", str(os.getpgrp()))
     in_workers, names = FRAMEWORKS[framework].in_workers, {"__name__": "__main__"}
     if in_workers is None:
         begin(framework)

@@ -4,9 +4,11 @@ whose fence says that tests/reach runs it. A row whose name has a dash (lightnin
 """
 
 import dataclasses
+import os
 import pathlib
 import random
 import re
+import sys
 from typing import Any, Callable, Optional
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -78,6 +80,43 @@ def in_ray_workers(begin: Callable, end: Callable) -> None:
     ray.train.torch.TorchTrainer = Trainer
 
 
+def in_horovod_workers(begin: Callable, end: Callable) -> None:
+    """Starts the program again under horovodrun, unless that has started it. Lets ``begin`` be called in each worker before the program,
+    and ``end`` with the state that it closes. Each worker is on a host of its own, which Horovod gives up when the worker dies; a
+    spare one takes its place."""
+    if "HOROVOD_HOSTNAME" not in os.environ:
+        ranks = os.environ["REACH_RANKS"]
+        hosts = "printf '%s:1\\n' localhost 127.0.0.1 127.1"  # names of this machine
+        horovodrun = pathlib.Path(sys.executable).with_name("horovodrun")
+        os.execv(horovodrun, [str(horovodrun), "--gloo", "-np", ranks, "--min-np", ranks, "--max-np", ranks, "--network-interfaces", "lo",
+                              "--host-discovery-script", hosts, sys.executable, *sys.argv])
+    import cairn.horovod
+
+    close = cairn.horovod.TorchState.close
+
+    def noted(state: Any) -> None:
+        close(state)
+        end(vars(state))
+
+    cairn.horovod.TorchState.close = noted
+    begin()
+
+
+def ready_horovod(_: Callable) -> None:
+    """Gives this worker its number, again when Horovod has given out others."""
+    import horovod.torch as hvd
+    import horovod.torch.elastic as elastic
+
+    init = hvd.init
+
+    def numbered(*args: Any, **kwargs: Any) -> None:
+        init(*args, **kwargs)
+        os.environ["RANK"] = str(hvd.rank())
+
+    hvd.init = elastic.init = numbered
+    numbered()
+
+
 def ready_megatron(note: Callable) -> None:
     """Lets Megatron-Core run without a GPU. Its program asks before it loads, so a start from nothing is noted there."""
     from on_cpu import enter
@@ -110,6 +149,7 @@ class Framework:
         is_launched: Whether one rank is started by torchrun as well.
         in_workers: Where the program starts its ranks by itself, in other processes, and starts them again after one is killed: takes
             what is to be called in each of them before and behind the training.
+        taken_over: From how many ranks on the others go on when one is killed, where the program starts its ranks by itself.
         needs: The distribution without which the row is left out, where it may be missing; "" where it may not.
         matrix: A program beside this one that proves resumes on other ranks; "" where there is none.
         tests: A file of tests/python that is run as well; "" where there is none.
@@ -126,6 +166,7 @@ class Framework:
     is_refused: bool = True
     is_launched: bool = False
     in_workers: Optional[Callable] = None
+    taken_over: int = 1
     needs: str = ""
     matrix: str = ""
     tests: str = ""
@@ -191,6 +232,10 @@ def _ray(names: dict) -> dict:
     return _torch_state(names["model"], names["optim"], names["sched"])
 
 
+def _horovod(names: dict) -> dict:
+    return _torch_state(names["model"], names["optimizer"], names["scheduler"])
+
+
 def _megatron(names: dict) -> dict:
     import torch
 
@@ -234,6 +279,8 @@ FRAMEWORKS = {
     "torch-checkpointing": Framework(None, _torch_checkpointing, is_refused=False, is_launched=True,
                                      restores=("cairn.torch_checkpointing", "StorageConfig", "latest")),
     "ray": Framework(None, _ray, in_workers=in_ray_workers, restores=("cairn.ray", "Checkpointer", "restore")),
+    "horovod": Framework(None, _horovod, is_refused=False, in_workers=in_horovod_workers, taken_over=2, needs="horovod", tests="test_horovod.py",
+                         prepare=ready_horovod, restores=("cairn.horovod", "TorchState", "_resume")),
     "megatron": Framework(None, _megatron, is_refused=False, is_launched=True, needs="megatron-core", matrix="matrix_megatron.py",
                           prepare=ready_megatron, restores=("cairn.megatron", "_Run", "loaded")),
     "jax": Framework(None, _jax, after_step=after_jitted_call, is_refused=False, restores=("cairn.jax", "Checkpointer", "restore")),

@@ -138,7 +138,8 @@ def disturbed(daemon, framework, ranks, kills, moments):
                 raise RuntimeError(f"{framework} on {ranks} ranks failed before it was killed:\n{job.tail()}")
             break  # it was through before its moment
         hit += 1
-        is_survived = target == "daemon" or (target != "all" and FRAMEWORKS[framework].in_workers is not None)
+        is_survived = target == "daemon" or (target != "all" and FRAMEWORKS[framework].in_workers is not None
+                                           and ranks >= FRAMEWORKS[framework].taken_over)
         if (status == 0) != is_survived:
             raise RuntimeError(f"{framework} on {ranks} ranks ended with {status} after the kill {plan!r}:\n{job.tail()}")
         if status == 0:
