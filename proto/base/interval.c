@@ -183,6 +183,11 @@ static const char *reason(const struct interval_advice *advice)
 static void explain_failures(const struct interval_input *input,
                              const struct interval_advice *advice, size_t size, char *ret)
 {
+    if (input->failures == 0 && input->observed_s == 0) {
+        snprintf(ret, size, "failures: one in %s is expected (no training was seen yet)",
+                 interval_span(advice->mtbf_s).text);
+        return;
+    }
     char seen[32] = "none seen", of[40] = "", planned[40] = "";
     if (input->failures > 0) {
         snprintf(seen, sizeof seen, "%llu seen", (unsigned long long)input->failures);
@@ -195,8 +200,7 @@ static void explain_failures(const struct interval_input *input,
                  (unsigned long long)input->planned, input->planned == 1 ? "" : "s");
     }
     snprintf(ret, size, "failures: one in %s is expected (%s%s%s; before that, one in %s)",
-             interval_span(advice->mtbf_s).text,
-             input->failures == 0 && of[0] == '\0' ? "no training was seen yet" : seen, of, planned,
+             interval_span(advice->mtbf_s).text, seen, of, planned,
              interval_span(prior_mtbf_s(input)).text);
 }
 

@@ -17,6 +17,8 @@ struct listener;
 
 enum net_family { NET_TCP, NET_UNIX };
 
+enum { NET_UNIX_PATH_MAX = 107 }; /* bytes of a socket's path: sun_path without its NUL */
+
 /* Where to connect to or to listen. */
 struct net_addr {
     enum net_family family;

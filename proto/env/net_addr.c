@@ -64,7 +64,6 @@ int net_addr_parse(const char *text, uint16_t default_port, struct net_addr *ret
 /* Parses an absolute path that fits into sun_path. */
 static int parse_unix(const char *path, struct net_addr *ret, struct diag *diag)
 {
-    enum { UNIX_PATH_MAX_BYTES = 107 }; /* sun_path without its NUL */
     struct net_addr addr = {.family = NET_UNIX};
     size_t bytes = strlen(path);
 
@@ -72,11 +71,11 @@ static int parse_unix(const char *path, struct net_addr *ret, struct diag *diag)
         return diag_set(diag, CAIRN_E_INVALID,
                         "the address \"unix:%s\" is not valid: the path must start with /", path);
     }
-    if (bytes > UNIX_PATH_MAX_BYTES) {
+    if (bytes > NET_UNIX_PATH_MAX) {
         return diag_set(
             diag, CAIRN_E_INVALID,
             "the address \"unix:%s\" is not valid: the path of a socket may have at most %d bytes",
-            path, UNIX_PATH_MAX_BYTES);
+            path, NET_UNIX_PATH_MAX);
     }
     memcpy(addr.host, path, bytes);
     *ret = addr;

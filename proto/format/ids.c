@@ -57,10 +57,11 @@ static int run_name_part(const char *what, size_t bytes, const char *text,
         }
         unsigned c = (unsigned char)text[i];
         if (c > 0x20 && c < 0x7f) {
-            return diag_set(
-                diag, CAIRN_E_INVALID,
-                "the %s name has the character '%c' at position %zu; allowed are A-Z a-z 0-9 . _ -",
-                what, (int)c, i + 1);
+            return diag_set(diag, CAIRN_E_INVALID,
+                            "the %s name has the character '%c' at position %zu; allowed are A-Z "
+                            "a-z 0-9 . _ -%s",
+                            what, (int)c, i + 1,
+                            c == '/' ? "; a run is project/run, with no step behind it" : "");
         }
         return diag_set(
             diag, CAIRN_E_INVALID,

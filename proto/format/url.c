@@ -72,7 +72,8 @@ static int url_add_host(struct url *url, size_t bytes, const char *text, struct 
     if (!good) {
         return diag_set(diag, CAIRN_E_INVALID,
                         "\"%.*s\" does not name a server; write host, host:port or [ipv6]:port, "
-                        "with a port of 1 to 65535",
+                        "with a port of 1 to 65535; for a Unix socket unix:/path in CAIRN_SERVER "
+                        "or --server, cairn+unix:///path in a URL",
                         (int)(bytes < 80 ? bytes : 80), text);
     }
     int rc = url_add(url, "", bytes, text, diag);
@@ -120,8 +121,8 @@ static int url_add_default(struct url *url, const char *default_server, struct d
 {
     if (default_server == NULL || default_server[0] == '\0') {
         return diag_set(diag, CAIRN_E_INVALID,
-                        "the URL names no server and CAIRN_SERVER is not set; write "
-                        "cairn://host:port/project/run");
+                        "the URL names no server and CAIRN_SERVER is not set; set it to "
+                        "unix:/path or host:port, or write cairn://host:port/project/run");
     }
     int rc = strncmp(default_server, "unix:", 5) == 0
                  ? url_add_unix(url, strlen(default_server + 5), default_server + 5, diag)
@@ -152,8 +153,15 @@ static int url_parse_tcp(const char *rest, const char *default_server, bool allo
     if (rc != 0) {
         return rc;
     }
-    return url_set_run(url, rest[hosts] == '/' ? rest + hosts + 1 : rest + hosts, allow_no_run,
-                       diag);
+    const char *run = rest[hosts] == '/' ? rest + hosts + 1 : rest + hosts;
+    if (hosts > 0 && run[0] != '\0' && strchr(run, '/') == NULL) {
+        return diag_set(diag, CAIRN_E_INVALID,
+                        "the URL names the server \"%.*s\" and no run on it; write "
+                        "cairn:///project/run for the server in CAIRN_SERVER, or "
+                        "cairn://host:port/project/run",
+                        (int)(hosts < 80 ? hosts : 80), rest);
+    }
+    return url_set_run(url, run, allow_no_run, diag);
 }
 
 /* Parses what follows cairn+unix://, a path and perhaps a run. */

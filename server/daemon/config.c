@@ -371,6 +371,11 @@ static int check_numbers(const struct config *config, struct diag *diag)
 /* Checks the URL of a store, which a daemon takes only with an absolute path. */
 static int check_url(const char *url, const char *key, struct diag *diag)
 {
+    if (url[0] == '\0') {
+        return diag_set(diag, CAIRN_E_CONFIG,
+                        "%s is not set; write the store's URL there, such as dir:/srv/cairn/store",
+                        key);
+    }
     if (store_url_check(url, diag) != 0) {
         diag_add(diag, "%s", key);
         return CAIRN_E_CONFIG;

@@ -124,10 +124,11 @@ static int each_address(const struct config *config, struct address_user *user, 
     int status = 0;
     if (config->listen_unix[0] != '\0') {
         struct net_addr addr = {.family = NET_UNIX};
-        if (strlen(config->listen_unix) >= sizeof(addr.host)) {
-            return diag_set(
-                diag, CAIRN_E_CONFIG,
-                "[listen] unix is too long for the path of a socket; choose a shorter one");
+        if (strlen(config->listen_unix) > NET_UNIX_PATH_MAX) {
+            return diag_set(diag, CAIRN_E_CONFIG,
+                            "[listen] unix has %zu bytes, and the path of a socket may have at "
+                            "most %d; choose a shorter one",
+                            strlen(config->listen_unix), NET_UNIX_PATH_MAX);
         }
         memcpy(addr.host, config->listen_unix, strlen(config->listen_unix) + 1);
         unsigned mode = (unsigned)strtoul(config->listen_unix_mode, NULL, 8);

@@ -90,6 +90,14 @@ class Manifests(Case):
             chart("directory", "mode=disk")
         self.assertIn("mode must be directory, ceph or node", caught.exception.stderr)
 
+    def test_the_pool_of_the_data_is_named(self):
+        for found, wanted in ((chart("ceph"), False), (chart("ceph", "store.ceph.dataPool=cairn-ec", "store.create=true"), True)):
+            [url] = [line for line in only(found, "ConfigMap")["data"]["cairnd.conf"].splitlines() if line.startswith("url = ")]
+            self.assertEqual(url.endswith("&data-pool=cairn-ec"), wanted)
+            if wanted:
+                create = only(found, "Deployment")["spec"]["template"]["spec"]["initContainers"][0]["command"]
+                self.assertEqual(create[-1], url.removeprefix("url = "))
+
     def test_the_grace_fits(self):
         for mode in OVERLAYS:
             with self.subTest(mode=mode):
@@ -147,7 +155,9 @@ class Pods(Case):
         with self.assertRaises(Failure) as caught:  # a disk that lost its store is an error, never an empty store
             self.server(found, "StatefulSet", {"store": store}).start()
         self.assertIn("ended with 10", str(caught.exception))
-        first = self.server(chart("directory", "store.create=true"), "StatefulSet", {"store": store}).start()
+        creating = chart("directory", "store.create=true")
+        self.assertEqual(self.server(creating, "StatefulSet", {"store": store}).start().stop(), 0)
+        first = self.server(creating, "StatefulSet", {"store": store}).start()  # a pod that moves before the value is taken away
         self.cluster.resolve("cairn", first.address)
         client = self.job(found)
         container = client.spec["containers"][0]

@@ -466,6 +466,16 @@ class Commands(Case):
                 self.assertEqual((error["message_type"], error["code"], error["schema_version"]),
                                  ("exit_error", status, 1))
 
+    def test_a_url_without_a_server_takes_the_one_that_is_named(self):
+        for way in self.ways:
+            self.assertEqual(cairn("ls", "cairn:///demo/one", *way, env={"CAIRN_SERVER": "127.0.0.1:1"}, check=0),
+                             cairn("ls", "demo/one", *way, check=0))
+            self.assertEqual(cairn("ls", "cairn:///", *way, check=0), cairn("ls", *way, check=0))
+        _, _, err = cairn("ls", "cairn:///demo/one", check=2)
+        self.assertIn("give --server", err)
+        _, _, err = cairn("ls", "--server", self.server.socket, check=2)
+        self.assertIn(f"is a path; write unix:{self.server.socket}", err)
+
     def test_terminal_and_pipe(self):
         words = [str(BIN / "cairn"), "verify", *self.ways[1]]
         primary, secondary = pty.openpty()

@@ -154,6 +154,10 @@ class Stores(Case):
             _, _, err = cairn(*words, check=1)
             self.assertIn("EXISTS", err)
             self.assertIn(uuid, err)
+        for words in ((*create, "--if-missing"), (*create, "--if-missing", "--dry-run")):
+            self.assertEqual(cairn_json(*words), {"schema_version": 1, "store": f"dir:{daemon.store}", "store_uuid": uuid,
+                                                  "changed": False})
+            self.assertIn(f"already holds the store {uuid}", cairn(*words, check=0)[1])
         self.assert_whole(daemon, {(1, 1)})
         self.assertEqual(cairn_json("store", "upgrade", f"dir:{daemon.store}")["store_uuid"], uuid)
         theirs = self.bed.path / "theirs"

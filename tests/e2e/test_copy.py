@@ -170,7 +170,7 @@ class Copies(Case):
         _, _, err = cairn("copy", "*", "--from", source, "--to", source, check=11)  # a daemon has it
         self.assertIn("STORE_LOCKED", err)
         for words, error, code in ((("demo/none", "--from", source, "--to", target), "NOT_FOUND", 4),
-                                   (("*", "--from", source, "--to", f"dir:{self.bed.path}/none"), "NO_STORE", 10),
+                                   (("*", "--from", source, "--to", f"dir:{self.bed.path}/none"), "a mirror is made once", 10),
                                    (("*", "--to", target), "INVALID", 2), (("*", "--from", target, "--to", target), "NOT_FOUND", 4)):
             self.assertIn(error, cairn("copy", *words, check=code)[2])
         other = self.daemon("other")

@@ -99,6 +99,17 @@ def test_every_link_between_files_leads_somewhere():
     assert [(str(page), target) for page, target in links if not page.parent.joinpath(target).exists()] == []
 
 
+def test_every_part_of_a_configuration_is_taken(tmp_path):
+    parts = [(f"{page}:{line}", text) for page in PAGES for line, language, words, text in blocks_of(page)
+             if language == "ini" and words.startswith("no-run a part of cairnd.conf")]
+    assert len(parts) >= 5
+    for number, (place, text) in enumerate(parts):
+        path = tmp_path / f"{number}.conf"
+        path.write_text(f"[store]\nurl = dir:/store\n\n[listen]\nunix = /sock\n\n{text}", encoding="utf-8")
+        done = subprocess.run([os.environ["CAIRND"], "--config", path, "--check-config"], capture_output=True, text=True, check=False)
+        assert done.returncode == 0, f"{place}: {done.stderr}"
+
+
 @pytest.fixture(scope="module")
 def processes():
     """Processes in which PyTorch is imported already: for eight pages it would be half of the time."""

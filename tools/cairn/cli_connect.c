@@ -26,11 +26,17 @@ static void use_server(struct cli *cli, const char *server)
     }
 }
 
-/* RUN is "project/run" or a whole URL; the server is --server, the URL's, or CAIRN_SERVER. */
+/* RUN is "project/run" or a whole URL. The server is the URL's; of a URL that names none, and
+ * without a URL, it is --server or CAIRN_SERVER. */
 static int understand_run(struct cli *cli, struct diag *diag)
 {
+    static const char no_server[] = "cairn:///";
     const char *text = cli->run_text;
     const char *server = cli->source.url ? cli->source.url : getenv("CAIRN_SERVER");
+    if (text && strncmp(text, no_server, sizeof no_server - 1) == 0) {
+        text += sizeof no_server - 1;
+        text = text[0] != '\0' ? text : NULL;
+    }
     if (text && strstr(text, "://")) {
         struct url url;
         int status = url_parse(text, server, true, &url, diag);
@@ -56,6 +62,10 @@ static int understand_run(struct cli *cli, struct diag *diag)
         return diag_set(diag, CAIRN_E_INVALID,
                         "no server is named: give --server HOST:PORT (or unix:/path), set "
                         "CAIRN_SERVER, or read a store with --store dir:/path");
+    }
+    if (server[0] == '/') {
+        return diag_set(diag, CAIRN_E_INVALID, "the server %s is a path; write unix:%s", server,
+                        server);
     }
     use_server(cli, server);
     return 0;

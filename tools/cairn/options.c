@@ -139,7 +139,7 @@ static int take_number(struct said said, double *to, struct diag *diag)
     char *end = NULL;
     double value = strtod(said.text, &end);
     if (end == said.text || *end != '\0' || !isfinite(value)) {
-        return refuse(said, "it must be a number", diag);
+        return refuse(said, "it must be a number, for instance 20, 0.5 or 7e9", diag);
     }
     *to = value;
     return 0;

@@ -22,6 +22,7 @@ from lightning.pytorch import __version__ as _lightning_version
 from lightning.pytorch import callbacks
 from lightning.pytorch.strategies import DDPStrategy, SingleDeviceStrategy
 from lightning.pytorch.trainer.states import TrainerFn
+from lightning.pytorch.utilities.rank_zero import rank_zero_info
 
 from .errors import UnsupportedError
 from .names import is_url
@@ -77,7 +78,9 @@ class _RunIO(CheckpointIO):
         fits = self._trainer.state.fn == TrainerFn.FITTING
         restored = self._run.restore(state, self._run.step_of(text.removeprefix(f"{_LAST}://")), None if fits else [_KEY])
         if restored is None:
+            rank_zero_info(f"{self._run.url} has no checkpoint yet, so nothing is restored")
             return _Nothing({"pytorch-lightning_version": _lightning_version})
+        rank_zero_info(f"{self._run.url}: restored step {restored.step} of term {restored.term}")
         self.loaders = loaders.states
         _loop_state(state[_KEY])["combined_loader"] = loaders.states
         return state[_KEY]

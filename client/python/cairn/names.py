@@ -72,12 +72,12 @@ def split_url(url: str) -> tuple:
         path = dict(parse_qsl(query)).get("run", "")
         head += "?run="
     else:
-        raise InvalidError.of(f"{url!r} is not a Cairn URL; write cairn://host:port/project/run[/step-100] or "
-                              "cairn+unix:///path?run=project/run[/step-100]")
+        raise InvalidError.of(f"{url!r} is not a Cairn URL; write cairn:///project/run[/step-100] for the server in CAIRN_SERVER, "
+                              "cairn://host:port/project/run or cairn+unix:///path?run=project/run")
     parts = [part for part in path.split("/") if part]
     if len(parts) < 2:
-        raise InvalidError.of(f"{url!r} does not name a run; write cairn://host:port/project/run[/step-100] or "
-                              "cairn+unix:///path?run=project/run[/step-100]")
+        raise InvalidError.of(f"{url!r} does not name a run; write cairn:///project/run[/step-100] for the server in CAIRN_SERVER, "
+                              "cairn://host:port/project/run or cairn+unix:///path?run=project/run")
     return head + "/".join(parts[:2]), "/".join(parts[2:])
 
 

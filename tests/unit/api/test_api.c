@@ -72,7 +72,9 @@ FIXED_TEST(test_bad_urls_are_refused_with_what_is_wrong)
     unsetenv("CAIRN_SERVER");
     refused(NULL, NULL, CAIRN_E_INVALID, "url is NULL");
     refused("http://a/b/c", NULL, CAIRN_E_INVALID, "http://a/b/c");
-    refused("cairn:///demo/run1", NULL, CAIRN_E_INVALID, "CAIRN_SERVER");
+    refused("cairn:///demo/run1", NULL, CAIRN_E_INVALID, "set it to unix:/path");
+    refused("cairn://demo/run1", NULL, CAIRN_E_INVALID, "the server \"demo\" and no run");
+    refused("cairn://host/demo/run1/step-5", NULL, CAIRN_E_INVALID, "a run is project/run");
     refused("cairn://host:7421", NULL, CAIRN_E_INVALID, "names no run");
     refused("cairn://host:70000/demo/run1", NULL, CAIRN_E_INVALID, "70000");
     refused("cairn://host:7421/de&mo/run1", NULL, CAIRN_E_INVALID, "&");
@@ -85,6 +87,8 @@ FIXED_TEST(test_the_server_comes_from_the_environment)
     setenv("CAIRN_SERVER", "unix:/run/cairn.sock", 1);
     assert_int_equal(cairn_open("cairn:///demo/run1", NULL, &cairn, NULL), 0);
     close_well(cairn);
+    setenv("CAIRN_SERVER", "/run/cairn.sock", 1);
+    refused("cairn:///demo/run1", NULL, CAIRN_E_INVALID, "for a Unix socket unix:/path");
     unsetenv("CAIRN_SERVER");
 }
 

@@ -267,11 +267,15 @@ TEST(test_flags)
 }
 
 /* Settings that are good one by one and not together. */
+#define NINE     "/socket89"
+#define TOO_LONG /* by one byte, for the path of a socket */ \
+    NINE NINE NINE NINE NINE NINE NINE NINE NINE NINE NINE NINE
+
 TEST(test_cross_checks)
 {
     static const struct {
         const char *flag, *value, *what;
-    } cases[] = {{"store-url", "", "[store] url"},
+    } cases[] = {{"store-url", "", "[store] url is not set"},
                  {"store-url", "dir:relative", "[store] url"},
                  {"listen-tcp", "", "[listen]"},
                  {"tls-cert", "cert.pem", "must be set together"},
@@ -286,6 +290,7 @@ TEST(test_cross_checks)
                  {"log-level", "loud", "[log] level"},
                  {"log-format", "xml", "[log] format"},
                  {"listen-unix-mode", "0999", "unix-mode"},
+                 {"listen-unix", TOO_LONG, "[listen] unix has 108 bytes"},
                  {"store-uuid", "abc", "[store] uuid"},
                  {"listen-tcp", "0.0.0.0:7421", "plain-tcp = network"},
                  {"listen-plain-tcp", "no", "plain-tcp = loopback"},

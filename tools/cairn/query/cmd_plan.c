@@ -154,10 +154,10 @@ static void rows_of_server(struct table *table, const struct answer *answer)
     row(table, "store writes", plan->write_rate, "/s", text);
     row(table, "server receives", plan->network_rate, "/s", "over the network, before encoding");
     row(table, "a node sends", plan->network_node_rate, "/s", "");
-    snprintf(
-        text, sizeof(text),
-        "%" PRIu64 " kept, 1 in flight, %.0f that wait %s to be reclaimed; reserve, %g %% free",
-        input->keep, plan->waiting, interval_span(input->wait_s).text, input->free_share * 100);
+    snprintf(text, sizeof(text),
+             "%" PRIu64 " kept, 1 in flight, %.0f waiting %s to be reclaimed; reserve, %g %% free",
+             input->keep, plan->waiting, interval_span(input->wait_s).text,
+             input->free_share * 100);
     row(table, "disk", plan->disk_bytes, "", text);
     row(table, "server's memory", (double)answer->memory_bytes, "", "[memory], all keys together");
 }
@@ -187,8 +187,7 @@ static int print_text(const struct answer *answer, struct diag *diag)
     }
     interval_explain_cost(&plan->at, cost);
     printf("a save every %s: %s\n", interval_span(plan->interval_s).text, cost);
-    printf("a month: %.2f failures; saves, repeated training and restarts take %.0f hours of a "
-           "rank\n",
+    printf("a month: %.2f failures; saves, repeated training and restarts take %.0f rank-hours\n",
            plan->failures_per_month, plan->lost_rank_hours_per_month);
     interval_explain(&plan->input, &plan->advice, text);
     printf("advice%s:\n%s",

@@ -15,7 +15,7 @@
 
 struct store_options {
     const char *verb, *url;
-    bool single_writer, dry_run;
+    bool single_writer, if_missing, dry_run;
 };
 
 static const struct argument arguments[] = {
@@ -28,9 +28,17 @@ static const struct option options[] = {
      "create: allow tmpfs and network file systems, if you are sure that no other host writes "
      "there",
      OPTION_AT_FLAG(struct store_options, single_writer)},
+    {"if-missing", NULL, "create: leave a store that is there already as it is, which is no error",
+     OPTION_AT_FLAG(struct store_options, if_missing)},
     {"dry-run", NULL, "show what would change, and change nothing",
      OPTION_AT_FLAG(struct store_options, dry_run), .letter = 'n'},
     {0}};
+
+/* The store that was found or made. */
+struct store_found {
+    char uuid[33];
+    bool is_new; /* made by this command, or with --dry-run missing */
+};
 
 /* --- opening ---------------------------------------------------------------------------------- */
 
@@ -63,29 +71,33 @@ static int visit(struct store_open_options *open, char uuid[33], struct diag *di
     return 0;
 }
 
-/* One that is there already, or cannot be read, is left as it is. */
-static int make(struct store_open_options *open, const struct store_options *own, char uuid[33],
-                struct diag *diag)
+/* Makes the store. One that is there already, or cannot be read, is left as it is. */
+static int make(struct store_open_options *open, const struct store_options *own,
+                struct store_found *found, struct diag *diag)
 {
     struct diag why = DIAG_INIT;
     open->read_only = true;
     open->create = true; /* asked for: what is refused is a making */
-    int status = visit(open, uuid, &why);
+    int status = visit(open, found->uuid, &why);
+    if (status == 0 && own->if_missing) {
+        return 0;
+    }
     if (status == 0) {
         return diag_set(diag, CAIRN_E_EXISTS,
                         "%s already holds the store %s, so nothing was changed; start cairnd on it",
-                        open->url, uuid);
+                        open->url, found->uuid);
     }
     if (status != CAIRN_E_NO_STORE) {
         return diag_copy(diag, &why);
     }
-    uuid[0] = '\0';
+    found->uuid[0] = '\0';
+    found->is_new = true;
     if (own->dry_run) {
         return 0;
     }
     open->read_only = false;
     open->force_fs = own->single_writer;
-    status = visit(open, uuid, diag);
+    status = visit(open, found->uuid, diag);
     if (status == CAIRN_E_DENIED) {
         diag_add(diag, "check that user %lu may write in %s", (unsigned long)geteuid(), open->url);
     }
@@ -93,7 +105,8 @@ static int make(struct store_open_options *open, const struct store_options *own
 }
 
 /* Opening reads the store's record and refuses, by name, what this version does not know. */
-static int work(const struct store_options *own, bool creates, char uuid[33], struct diag *diag)
+static int work(const struct store_options *own, bool creates, struct store_found *found,
+                struct diag *diag)
 {
     struct store_open_options open = {.url = own->url, .reserve_bytes = STORE_DIR_RESERVE_BYTES};
     int status = store_url_check(own->url, diag);
@@ -104,7 +117,7 @@ static int work(const struct store_options *own, bool creates, char uuid[33], st
     }
     if (status == 0) {
         open.read_only = true;
-        status = creates ? make(&open, own, uuid, diag) : visit(&open, uuid, diag);
+        status = creates ? make(&open, own, found, diag) : visit(&open, found->uuid, diag);
     }
     work_threads_free(open.pool);
     loop_uv_free(open.loop);
@@ -113,13 +126,13 @@ static int work(const struct store_options *own, bool creates, char uuid[33], st
 
 /* --- showing ---------------------------------------------------------------------------------- */
 
-static int show_json(const struct store_options *own, bool creates, const char *uuid)
+static int show_json(const struct store_options *own, bool creates, const struct store_found *found)
 {
     struct json json;
     json_begin(&json);
     json_str(&json, "store", own->url);
-    json_str(&json, "store_uuid", uuid[0] != '\0' ? uuid : NULL);
-    json_bool(&json, "changed", creates && !own->dry_run);
+    json_str(&json, "store_uuid", found->uuid[0] != '\0' ? found->uuid : NULL);
+    json_bool(&json, "changed", found->is_new && !own->dry_run);
     if (!creates) {
         json_open(&json, "features", '[');
         json_close(&json, ']');
@@ -127,18 +140,18 @@ static int show_json(const struct store_options *own, bool creates, const char *
     return json_end(&json);
 }
 
-static int show(const struct store_options *own, bool creates, const char *uuid)
+static int show(const struct store_options *own, bool creates, const struct store_found *found)
 {
     if (!creates) {
         printf("%s: there is nothing to upgrade, because cairn %s knows no feature that this store "
                "lacks\n",
                own->url, CAIRN_VERSION);
-    } else if (own->dry_run) {
+    } else if (own->dry_run && found->is_new) {
         printf("%s: there is no store yet; one would be created\n", own->url);
     } else {
-        printf("%s: created the store %s\nWith [store] uuid = %s in its configuration, cairnd "
+        printf("%s: %s the store %s\nWith [store] uuid = %s in its configuration, cairnd "
                "starts on no other store\n",
-               own->url, uuid, uuid);
+               own->url, found->is_new ? "created" : "already holds", found->uuid, found->uuid);
     }
     return out_flush();
 }
@@ -146,17 +159,17 @@ static int show(const struct store_options *own, bool creates, const char *uuid)
 static int run(struct cli *cli, void *values, struct diag *diag)
 {
     const struct store_options *own = values;
-    char uuid[33] = "";
+    struct store_found found = {0};
     bool creates = strcmp(own->verb, "create") == 0;
     if (!creates && strcmp(own->verb, "upgrade") != 0) {
         return diag_set(diag, CAIRN_E_INVALID, "cairn store cannot '%s'; give create or upgrade",
                         own->verb);
     }
-    int status = work(own, creates, uuid, diag);
+    int status = work(own, creates, &found, diag);
     if (status != 0) {
         return status;
     }
-    return cli->json ? show_json(own, creates, uuid) : show(own, creates, uuid);
+    return cli->json ? show_json(own, creates, &found) : show(own, creates, &found);
 }
 
 const struct command command_store = {

@@ -58,6 +58,9 @@ static int start(struct salvager *s, struct diag *diag)
     const char *from = s->options->from;
     struct store_open_options open = {.url = s->options->store,
                                       .read_only = !s->options->how.yes && !from,
+                                      .remedy = from ? "check the path; a mirror is made once, "
+                                                       "with `cairn store create`"
+                                                     : NULL,
                                       .expected_uuid = s->options->uuid,
                                       .salvaged = s->options->store_lost};
     int status = offline_store_open(&s->at, &open, diag);

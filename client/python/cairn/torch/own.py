@@ -90,8 +90,8 @@ def differences(of_ranks: Sequence[dict], first: Sequence[int]) -> list:
                         f"kept for each rank: a restore gives all of them one rank's values, and ends with REPLICAS_DIFFER for tensors; use "
                         f"per_rank({key})")
         elif odd:
-            told.append(f"{key}: {ranks_text(odd)} hold{'s' * (len(odd) == 1)} other contents than rank {first[odd[0]]}. Each rank gets its own back, "
-                        f"but on other ranks all get rank {first[odd[0]]}'s; per_rank({key}) says what is to happen then")
+            told.append(f"{key}: {ranks_text(odd)} hold{'s' * (len(odd) == 1)} other contents than rank {first[odd[0]]}. Each rank gets its own back. "
+                        f"On another number of ranks all get rank {first[odd[0]]}'s, unless the state has per_rank({key})")
     return told
 
 

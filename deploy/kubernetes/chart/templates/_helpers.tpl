@@ -20,6 +20,7 @@ imagePullPolicy: {{ .Values.image.pullPolicy }}
 {{- if eq .Values.mode "ceph" -}}
 {{- with .Values.store.ceph -}}
 rados:{{ .pool }}{{ with .namespace }}/{{ . }}{{ end }}?conf=/etc/ceph/ceph.conf&user={{ .user }}&keyring=/etc/ceph-key/keyring
+{{- with .dataPool }}&data-pool={{ . }}{{ end }}
 {{- end -}}
 {{- else -}}
 dir:/var/lib/cairn/store
@@ -93,7 +94,7 @@ spec:
   initContainers:
     - name: create
       {{- include "cairn.image" . | nindent 6 }}
-      command: ["cairn", "store", "create", {{ include "cairn.url" . | quote }}]
+      command: ["cairn", "store", "create", "--if-missing", {{ include "cairn.url" . | quote }}]
       securityContext:
         {{- include "cairn.containerSecurity" . | nindent 8 }}
       volumeMounts:
