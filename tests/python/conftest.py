@@ -153,7 +153,6 @@ def nothing_is_left_unsealed():
     """Drops the folders that a test left without their marker, since the end of pytest's process would otherwise name them and
     end with status 1. Tests of that end start processes of their own."""
     yield
-    filesystem = sys.modules.get("cairn.fs.filesystem")
-    if filesystem is not None:
-        with filesystem._lock:
-            filesystem._trees.clear()
+    process = sys.modules.get("cairn.fs.process")
+    if process is not None:
+        process.take_trees()

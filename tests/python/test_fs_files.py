@@ -19,6 +19,7 @@ import torch.distributed.checkpoint as dcp
 
 import cairn
 import cairn.fs
+from cairn.fs import process
 from cairn.fs.paths import place_of, strip
 
 
@@ -158,9 +159,9 @@ def test_range_reads(url):
             assert file.seek(-10, 2) == 299_990 and file.read() == data[-10:]
             assert file.seek(100_000) == 100_000 and file.read(5) == data[100_000:100_005]
         assert fs.cat(f"{url}/step-1/empty") == b""
-        if fs._tree(place_of(f"{url}/step-1")):
+        if process.tree_at(place_of(f"{url}/step-1")):
             fs.seal(f"{url}/step-1")
-    assert not fs._tree(place_of(f"{url}/step-1"))
+    assert not process.tree_at(place_of(f"{url}/step-1"))
 
 
 def test_get_put_and_text(url, tmp_path):
@@ -230,7 +231,7 @@ def test_a_transaction_commits_at_its_end_or_discards_all(url):
     fs, data = fsspec.filesystem("cairn"), os.urandom(100_000)
     with fs.transaction, fs.open(f"{url}/epoch=0-step=3.ckpt", "wb") as file:
         file.write(data)
-    assert fs.cat(f"{url}/step-3") == data and not cairn.fs.filesystem._trees
+    assert fs.cat(f"{url}/step-3") == data and not process.trees
     with pytest.raises(KeyError):
         with fs.transaction:
             with fs.open(f"{url}/epoch=0-step=4.ckpt", "wb") as file:
@@ -238,7 +239,7 @@ def test_a_transaction_commits_at_its_end_or_discards_all(url):
             write(f"{url}/step-5/.metadata", b"m")  # the same instance, so it is in the transaction
             assert not fs.isfile(f"{url}/step-4") and not fs.exists(f"{url}/step-5/.metadata")
             raise KeyError("the training's")
-    assert not fs.exists(f"{url}/step-4") and not fs.exists(f"{url}/step-5") and not cairn.fs.filesystem._trees
+    assert not fs.exists(f"{url}/step-4") and not fs.exists(f"{url}/step-5") and not process.trees
     with fs.transaction:
         with fs.open(f"{url}/step-4/words.txt", "w", encoding="utf-8") as file:
             file.write("käse")
@@ -464,7 +465,7 @@ def test_a_tree_that_another_rank_seals_is_not_read_before_the_end(url, monkeypa
         def leave(self):
             pass
 
-    monkeypatch.setattr(cairn.fs.filesystem, "meeting_of", lambda run_url, step: Meeting())
+    monkeypatch.setattr(cairn.fs.runs, "meeting_of", lambda run_url, step: Meeting())
     fs = fsspec.filesystem("cairn")
     write(f"{url}/step-1/x", b"1")
     assert fs.exists(f"{url}/step-1/x") and heard["on_seal"]() == {"x": 1}

@@ -43,9 +43,13 @@ class WriteFile(io.FileIO):
                 done += super().write(view[done:])
             return done
 
+    def tear(self) -> None:
+        """Lets ``close`` discard it."""
+        self._discard = True
+
     def discard(self) -> None:
         """Closes it; nothing of it stays."""
-        self._discard = True
+        self.tear()
         self.close()
         if self._waits:
             self._waits = False
