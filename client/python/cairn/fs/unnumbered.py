@@ -8,13 +8,18 @@ A removed file has a newest checkpoint without a file. Blocking; any thread.
 
 from __future__ import annotations
 
+import random
+import time
 from dataclasses import replace
 from typing import Any
 
 from ..errors import FencedError
 from .paths import Place
 
-_TRIES = 8  # of a commit to the list of names, which other processes may write at the same time
+_TRIES = 12  # of a commit to the list of names, which other processes may write at the same time
+_PAUSE_S = 0.1  # at most, after the first try; doubled after each, up to _LONGEST_PAUSE_S
+_LONGEST_PAUSE_S = 5.0
+_chance = random.SystemRandom()  # the training's own generators stay as they are
 
 
 def to_read(runs: Any, place: Place) -> Place:
@@ -63,6 +68,7 @@ def note(runs: Any, place: Place) -> None:
             runs.begin_again(listed.run_url)
             if tries == _TRIES - 1:
                 raise
+            time.sleep(_chance.uniform(0, min(_PAUSE_S * 2 ** tries, _LONGEST_PAUSE_S)))  # or they would fence each other again and again
 
 
 def remove(runs: Any, place: Place) -> None:
