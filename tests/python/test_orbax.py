@@ -20,6 +20,7 @@ from jax.sharding import NamedSharding, PartitionSpec  # noqa: E402
 
 import cairn  # noqa: E402
 import cairn.orbax  # noqa: E402
+from conftest import steps_of  # noqa: E402
 
 
 def state(value):
@@ -36,11 +37,6 @@ def assert_is(found, value):
 
 def manager_of(folder, url, **options):
     return ocp.CheckpointManager(folder, item_handlers=cairn.orbax.CheckpointHandler(url), options=ocp.CheckpointManagerOptions(**options))
-
-
-def steps_of(url):
-    with cairn.Client(url, read_only=True) as client:
-        return [item.step for item in client.list()]
 
 
 @pytest.mark.parametrize("is_async", [True, False])
