@@ -22,8 +22,8 @@ import numpy
 from . import arrays, tree
 from .arrays import Restored, log
 from .client import Operation, numbers
-from .errors import CairnError, InvalidError, NotFoundError, SkippedError, UnsupportedError
-from .names import KEPT
+from .errors import CairnError, InvalidError, SkippedError, UnsupportedError
+from .kept import KEPT, let_go
 
 
 def _random_state() -> dict:
@@ -325,12 +325,7 @@ class ModelCheckpoint(keras.callbacks.ModelCheckpoint):
                 self._kept += displaced
                 continue
             for gone in displaced:
-                try:
-                    self._checkpointer.client.annotate(gone.step, term=gone.term, remove_tags=[KEPT])
-                except NotFoundError:
-                    pass  # it is gone already
-                except CairnError as error:
-                    log.warning("step %s keeps the tag %r, though %s is better: %s", gone.step, KEPT, item.step, error)
+                let_go(self._checkpointer.client.annotate, gone.step, term=gone.term)
 
     def on_train_end(self, logs: Optional[dict] = None) -> None:
         """Waits until all is durable. Keras calls it."""

@@ -19,7 +19,6 @@ import tempfile
 import types
 from typing import Any, Iterator, Optional, Union
 
-import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as torch_dcp
 from megatron.core import dist_checkpointing as theirs
@@ -39,8 +38,8 @@ from . import dcp, tree
 from .client import Client
 from .dcp.session import note_load
 from .errors import CairnError, DamagedError, DigestMismatchError, InvalidError, NotFoundError, from_code
-from .names import is_url, parse_id
-from .torch.group import Group, text_of
+from .names import checkpoint_name, is_url, parse_id
+from .torch.group import Group
 
 _COMMON = ShardedObject("common_state", None, (1,), (0,)).unique_key
 _DAMAGE = (DamagedError, DigestMismatchError)
@@ -139,7 +138,7 @@ class _Save(torch_dist.TorchDistSaveShardedStrategy):
                 error = failure
             self.run.group.agree(error, f"saving {self.url}")
 
-        self.request = async_utils.AsyncRequest(None, (saving,), [finish])
+        self.request = async_utils.AsyncRequest(None, (saving, self.run.group), [finish])
         return self.request
 
 
@@ -260,10 +259,9 @@ class AsyncCallsQueue(async_utils.AsyncCallsQueue):
         return done
 
     def _is_durable(self, no_dist: bool) -> bool:
-        saving, = self.async_calls[0].async_request.async_fn_args
+        saving, group = self.async_calls[0].async_request.async_fn_args
         if no_dist or dist.get_world_size() == 1:
             return saving.done()
-        group = next(iter(_runs.values()))[1].group
         running, = group.max_result(group.max_start([int(not saving.done())], "asking for the end of a save"), "asking for the end of a save")
         return not running
 
@@ -286,7 +284,7 @@ def _find(run: _Run, url: str) -> list:
         found = [(item.term, item.step) for item in client.list()]
     if not url.rstrip("/").endswith("/latest"):
         found = [(term, step) for term, step in found if step == wanted.step and wanted.term in (0, term)][:1]
-    return [f"{run.url}/step-{step}@{term}" for term, step in sorted(found, reverse=True)]
+    return [f"{run.url}/{checkpoint_name(step, term)}" for term, step in sorted(found, reverse=True)]
 
 
 def _common(run: _Run, url: str) -> dict:

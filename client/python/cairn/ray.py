@@ -27,7 +27,8 @@ from torch.utils.data import DataLoader
 
 from .client import numbers
 from .errors import CairnError, InvalidError, UnsupportedError
-from .names import KEPT
+from .kept import KEPT, let_go
+from .names import checkpoint_name
 from .torch import Checkpointer as _Checkpointer
 from .torch import Restored, SaveHandle, per_rank
 from .torch.futures import log
@@ -187,11 +188,11 @@ class Checkpointer(_Checkpointer):
         try:
             reported = ray.train.get_all_reported_checkpoints(ray.train.CheckpointConsistencyMode.COMMITTED, timeout_s=seconds)
             wanted = {pathlib.PurePosixPath(item.checkpoint.path).name for item in reported}
-            items = {f"step-{item.step}@{item.term}": item for item in self.list()}
+            items = {checkpoint_name(item.step, item.term): item for item in self.list()}
             newest = max((items[name].sequence for name in wanted if name in items), default=0)
             for name, item in items.items():
                 if name not in wanted and item.sequence < newest and KEPT in (item.tags or ()):
-                    self.annotate(f"{item.step}@{item.term}", remove_tags=[KEPT])
+                    let_go(self.annotate, f"{item.step}@{item.term}")
         except (CairnError, RayError) as error:
             log.warning("checkpoints that Ray no longer keeps have the tag %r until a later report: %s", KEPT, error)
 

@@ -13,11 +13,11 @@ import operator
 from typing import Any, Iterable, Mapping, Optional, Union
 
 from .client import LATEST, numbers
-from .errors import CairnError, InvalidError, NotFoundError, UnsupportedError
-from .names import KEPT, parse_id, run_of, warn_of_local_folder
+from .errors import InvalidError, UnsupportedError
+from .kept import KEPT, let_go
+from .names import checkpoint_name, parse_id, run_of, warn_of_local_folder
 from .torch import Checkpointer, PerRank, Restored, SaveHandle, per_rank
 from .torch import rng
-from .torch.futures import log
 
 
 class Run:
@@ -41,7 +41,7 @@ class Run:
 
     def path(self, step: int) -> str:
         """Returns the name under which a framework knows the checkpoint of a step."""
-        return f"{self.url}/step-{step}"
+        return f"{self.url}/{checkpoint_name(step)}"
 
     def step_of(self, path: Any) -> Union[int, str]:
         """Returns what ``restore`` takes for a path: a step, "STEP@TERM", or "latest" for the run itself.
@@ -128,13 +128,8 @@ class Run:
             if not successor.durable.done():
                 waiting.append((successor, step))
             elif successor.durable.exception(0) is None:
-                try:
-                    assert self._checkpointer is not None
-                    self._checkpointer.annotate(step, remove_tags=[KEPT])
-                except NotFoundError:
-                    pass  # it is gone already
-                except CairnError as error:
-                    log.warning("step %s keeps the tag %r, though the framework no longer wants it: %s", step, KEPT, error)
+                assert self._checkpointer is not None
+                let_go(self._checkpointer.annotate, step)
         self._unwanted = waiting
 
     def wait(self) -> None:
