@@ -71,6 +71,10 @@ class Saver:
         self.client.set_tensors([])  # so that the arrays can be donated
         return operation
 
+    def release(self, operation: Operation) -> None:
+        """Leaves a save to the caller: no method here waits for it any more, or raises its error."""
+        self._saves = [item for item in self._saves if item[1] is not operation]
+
     def get(self, step: Optional[int], term: int = 0) -> Optional[tuple]:
         """Fills the registered tensors. Returns (result, what ``pack`` took, the operation); None for a run proven to be empty."""
         self.client.set_blobs([(_BLOB, TREE, tree.encode(None), REPLICATED, None)])
