@@ -3,6 +3,7 @@
 or never."""
 
 import concurrent.futures
+import contextlib
 import io
 import os
 import resource
@@ -386,6 +387,23 @@ def last_words(code):
                           stderr=subprocess.PIPE, stdout=subprocess.PIPE, timeout=60, env=environment)
     assert done.stdout == ""
     return done.returncode, done.stderr
+
+
+def test_a_commit_after_one_that_came_too_late_stays_in_the_lineage(url, monkeypatch):
+    """A first commit whose look at the newest checkpoint takes too long fails, and the next one looks again."""
+    elsewhere(f"import cairn.fs; fsspec.filesystem('cairn').pipe({url!r} + '/step-1/a', b'1'); cairn.fs.seal({url!r} + '/step-1')")
+    restore, deadlines = cairn.Client.restore, [1e-6]
+
+    def late(client, *args, **options):
+        return restore(client, *args, **options, **({"deadline": deadlines.pop()} if deadlines and not client.read_only else {}))
+
+    monkeypatch.setattr(cairn.Client, "restore", late)
+    for error in cairn.TimedOutError, None:
+        write(f"{url}/step-2/a", b"2")
+        with pytest.raises(error) if error else contextlib.nullcontext():
+            cairn.fs.seal(f"{url}/step-2")
+    with cairn.Client(url, read_only=True) as client:
+        assert [(item.step, item.superseded) for item in client.list()] == [(2, False), (1, False)]
 
 
 def test_files_that_are_never_committed_are_named_at_exit(url):

@@ -185,20 +185,25 @@ class Committer:
     def start(self, step: int, files: dict, index: Optional[dict], name: str) -> Any:
         """Begins the save, and returns it when ``files`` are copied. Rank 0 gives the ``index`` of all ranks' files, the others None."""
         with self._lock:
-            if self._client is None:
-                self._client = Client(self._run_url, rank=self._rank, world_size=self._world, attempt=self._token,
-                                      label="fs", **self._options)
-                try:
-                    self._client.restore(allow_older=True).result()
-                except NotFoundError:
-                    pass  # the first of the run
-            client = self._client
+            client = self._client = self._client or self._connect()
             client.set_tensors([_row(path, content) for path, content in files.items()])
             listed = tree.encode({"version": VERSION, "files": index, "name": name}, "files")
             client.set_blobs([(INDEX_BLOB, TREE, listed, SHARDED, None)] if index is not None else [])
             note = tree.encode({"framework": "files"})
             folder = folder_of(name)
             return client.save(step, metadata=note, tags=[FOLDER + folder] if folder else [])
+
+    def _connect(self) -> Client:
+        """Returns a client that descends from the newest checkpoint. One that does not would begin a lineage beside it."""
+        client = Client(self._run_url, rank=self._rank, world_size=self._world, attempt=self._token, label="fs", **self._options)
+        try:
+            client.restore(allow_older=True).result()
+        except NotFoundError:
+            pass  # there is none
+        except BaseException:
+            client.close(0)
+            raise
+        return client
 
     def finish(self, op: Any) -> Result:
         return op.result()
