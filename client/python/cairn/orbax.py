@@ -71,7 +71,8 @@ class CheckpointHandler(ocp.AsyncCheckpointHandler):
         self._seen: dict = {}  # stub of a step that Orbax has listed -> (step, term)
 
     async def async_save(self, directory: epath.Path, args: "Save") -> list:
-        """Begins a save, and returns when all is copied. Orbax calls it.
+        """Begins a save, and returns when all is copied. Orbax calls it. With several processes the future raises what is wrong with
+        the state.
 
         Args:
             directory: The item's folder.
@@ -80,10 +81,18 @@ class CheckpointHandler(ocp.AsyncCheckpointHandler):
         Returns:
             A future that ends when the checkpoint is committed and the stub is written.
         """
-        operation = self._begin(directory, args)
+        begun: Any = None
+        try:
+            begun = self._begin(directory, args)
+        except Exception as error:
+            if jax.process_count() == 1:
+                raise
+            begun = error  # the other processes would wait for this one in Orbax's barriers, which come before the future's end
 
         async def commit() -> None:
-            self._finish(operation, directory)
+            if isinstance(begun, Exception):
+                raise begun
+            self._finish(begun, directory)
 
         return [ocp.future.CommitFutureAwaitingContractedSignals(commit(), name="cairn_save")]
 
@@ -95,6 +104,7 @@ class CheckpointHandler(ocp.AsyncCheckpointHandler):
 
     def _finish(self, operation: Operation, directory: epath.Path) -> None:
         result = operation.result()
+        self._checkpointer.committed.add(result.step)
         if jax.process_index() == 0:
             said = {"run": self._url, "step": result.step, "term": result.term}
             (directory / STUB).write_text(json.dumps(said))
