@@ -36,7 +36,7 @@ class Run:
         self.url = run_of(url)
         self._options = options
         self._checkpointer: Optional[Checkpointer] = None
-        self._unwanted: list = []  # (save that must be durable first, step)
+        self._unwanted: list = []  # (save that must be durable first, or None for the next one; step)
         self._rng: Optional[dict] = None
 
     def path(self, step: int) -> str:
@@ -84,7 +84,9 @@ class Run:
         """
         checkpointer = self._open(state)
         self._settle()
-        return checkpointer.save(operator.index(step), metrics=numbers(metrics or {}), tags=[KEPT])
+        handle = checkpointer.save(operator.index(step), metrics=numbers(metrics or {}), tags=[KEPT])
+        self._unwanted = [(successor or handle, unwanted) for successor, unwanted in self._unwanted]
+        return handle
 
     def restore(self, state: dict, step: Union[int, str] = "latest", only: Optional[Iterable[str]] = None) -> Optional[Restored]:
         """Fills the state, as ``Checkpointer.restore`` does. Every rank calls it.
@@ -122,12 +124,14 @@ class Run:
         self._unwanted.append((successor, step))
 
     def _settle(self) -> None:
-        """Takes the tag from unwanted checkpoints whose successor is durable. A failed successor leaves them as they are."""
-        waiting = []
+        """Takes the tag from unwanted checkpoints whose successor is durable. In place of a failed successor the next save counts."""
+        waiting: list = []
         for successor, step in self._unwanted:
-            if not successor.durable.done():
+            if successor is None or not successor.durable.done():
                 waiting.append((successor, step))
-            elif successor.durable.exception(0) is None:
+            elif not successor.is_good():
+                waiting.append((None, step))
+            else:
                 assert self._checkpointer is not None
                 let_go(self._checkpointer.annotate, step)
         self._unwanted = waiting

@@ -21,7 +21,7 @@ from datetime import timedelta
 from typing import Any, Callable, Optional
 
 from ..client import new_attempt
-from ..errors import CairnError, InvalidError, MissingRanksError, UnsupportedError, from_code
+from ..errors import CairnError, InternalError, InvalidError, MissingRanksError, UnsupportedError, from_code
 
 _LOOK_S = 0.05
 _ANSWER_S = 60.0
@@ -103,11 +103,12 @@ def ask_first(key: str, ask: Callable[[], Any]) -> Any:
         return value
     try:
         value = ask()
-    except CairnError as error:
-        store.set(key, json.dumps([None, error.code, error.text]))
+        store.set(key, json.dumps([value, None, ""]))
+        return value
+    except Exception as error:  # whatever it is, the other ranks wait for an answer
+        known = error if isinstance(error, CairnError) else InternalError.of(f"{type(error).__name__}: {error}")
+        store.set(key, json.dumps([None, known.code, known.text]))
         raise
-    store.set(key, json.dumps([value, None, ""]))
-    return value
 
 
 def _connection(store: Any) -> Any:
