@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import multiprocessing
-import multiprocessing.util
 import os
 import sys
 import threading
@@ -109,7 +107,7 @@ def _leave() -> None:
     if any(told):
         _cairn.fail_exit()
         if os.getpid() in _children:
-            multiprocessing.util.Finalize(None, _fail_the_child, exitpriority=-100)  # after all others
+            _at_the_child_s_end(_fail_the_child, -100)  # after all others
 
 
 def _fail_the_child() -> None:
@@ -122,6 +120,13 @@ def _fail_the_child() -> None:
 
 def leave_with_the_child() -> None:
     """Registers the end where atexit does not: a child that multiprocessing has forked has a list of its own."""
-    if multiprocessing.parent_process() is not None and os.getpid() not in _children:
+    module = sys.modules.get("multiprocessing.process")  # is there in its children
+    if module is not None and module.parent_process() is not None and os.getpid() not in _children:
         _children.add(os.getpid())
-        multiprocessing.util.Finalize(None, _leave, exitpriority=0)
+        _at_the_child_s_end(_leave, 0)
+
+
+def _at_the_child_s_end(call: Callable[[], None], priority: int) -> None:
+    from multiprocessing.util import Finalize  # here, since the import of cairn.fs is to be short
+
+    Finalize(None, call, exitpriority=priority)

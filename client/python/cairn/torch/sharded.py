@@ -11,20 +11,14 @@ from __future__ import annotations
 
 import itertools
 import math
+import sys
 from typing import Any, Iterable, NamedTuple, Optional, Sequence
 
 import torch
 
 from ..errors import InvalidError, ShapeMismatchError, UnsupportedValueError
 
-try:
-    from torch.distributed.tensor import DTensor, Replicate, Shard
-except ImportError:  # a PyTorch without it
-    DTensor = Replicate = Shard = None  # type: ignore[assignment,misc]
-try:
-    from torch.distributed.tensor.placement_types import _StridedShard
-except ImportError:
-    _StridedShard = None  # type: ignore[assignment,misc]
+_DTENSOR = "torch.distributed.tensor"  # imported where there is a DTensor already: its import takes as long as that of PyTorch
 
 
 class Box(NamedTuple):
@@ -81,7 +75,8 @@ class Sharded:
 
 
 def is_dtensor(value: Any) -> bool:
-    return DTensor is not None and isinstance(value, DTensor)
+    kind = getattr(sys.modules.get(_DTENSOR), "DTensor", None)
+    return kind is not None and isinstance(value, kind)
 
 
 def is_sharded(value: Any) -> bool:
@@ -240,14 +235,10 @@ class Layouts:
         cuts: list = [[] for _ in shape]
         same: list = []  # how to index the mesh for the ranks that hold the same boxes
         for dim, placement in enumerate(tensor.placements):
-            if isinstance(placement, Replicate):
+            if placement.is_replicate():
                 same.append(slice(None))
                 continue
-            factor = None
-            if _StridedShard is not None and isinstance(placement, _StridedShard):
-                factor = int(placement.split_factor)
-            elif type(placement) is Shard:
-                factor = 1
+            factor = _factor(placement)
             if factor is None:
                 raise UnsupportedValueError.of(
                     f"{path}: it is a DTensor with the placement {placement!r}, which holds no value of the tensor; "
@@ -261,6 +252,16 @@ class Layouts:
                 local=tuple(sum(length for _, length in run) for run in runs))
         local = tuple(sum(length for _, length in run) for run in runs)
         return Layout(shape, local, product_boxes(runs), self.group(path, ranks), False)
+
+
+def _factor(placement: Any) -> Optional[int]:
+    """Returns into how many strides a placement cuts each shard: 1 for a plain Shard, None for what is no shard."""
+    from torch.distributed.tensor import Shard, placement_types
+
+    strided = getattr(placement_types, "_StridedShard", None)
+    if strided is not None and isinstance(placement, strided):
+        return int(placement.split_factor)
+    return 1 if type(placement) is Shard else None
 
 
 def _with_replicas(mesh: Any, ranks: list) -> list:
@@ -283,6 +284,8 @@ def like(sharded: Sharded, dtype: torch.dtype) -> Sharded:
     local = torch.empty_like(sharded.local, dtype=dtype, memory_format=torch.preserve_format)
     whole = sharded.whole
     if whole is not None:
+        from torch.distributed.tensor import DTensor
+
         whole = DTensor.from_local(local, whole.device_mesh, whole.placements, run_check=False, shape=whole.shape,
                                    stride=whole.stride())
         local = whole._local_tensor if hasattr(whole, "_local_tensor") else whole.to_local()
@@ -291,5 +294,7 @@ def like(sharded: Sharded, dtype: torch.dtype) -> Sharded:
 
 def replicated_like(tensor: Any, local: torch.Tensor) -> Any:
     """Returns a DTensor around ``local`` that is replicated on all ranks of the mesh of ``tensor``."""
+    from torch.distributed.tensor import DTensor, Replicate
+
     mesh = tensor.device_mesh
     return DTensor.from_local(local, mesh, [Replicate()] * mesh.ndim, run_check=False)
