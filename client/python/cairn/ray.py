@@ -194,7 +194,7 @@ class Checkpointer(_Checkpointer):
             newest = max((items[name].sequence for name in wanted if name in items), default=0)
             for name, item in items.items():
                 if name not in wanted and item.sequence < newest and KEPT in (item.tags or ()):
-                    let_go(self.annotate, f"{item.step}@{item.term}")
+                    let_go(self._live().annotate, item.step, term=item.term)  # of any thread; the Checkpointer's own is of one
         except (CairnError, RayError) as error:
             log.warning("checkpoints that Ray no longer keeps have the tag %r until a later report: %s", KEPT, error)
 
