@@ -16,6 +16,7 @@ from torch_checkpointing.default_resharder import DefaultResharder
 from torch_checkpointing.metadata_manager import DefaultMetadataManager
 from torch_checkpointing.staging import CheckpointStagerConfig
 
+from cairn.errors import CairnError
 from cairn.torch_checkpointing import StorageConfig
 
 ROWS = 12
@@ -53,10 +54,21 @@ def break_rank(manager):
     os.kill(process.process.processes[0].pid, signal.SIGKILL)
 
 
+def ask(storage):
+    """Prints the error of a start without a server."""
+    try:
+        storage.latest()
+    except CairnError as error:
+        print(f"rank {dist.get_rank()}: {type(error).__name__}: {error}", flush=True)
+    dist.destroy_process_group()
+
+
 def main():
     url, action = sys.argv[1:3]
     meet = {"init_method": f"file://{sys.argv[3]}", "rank": int(os.environ["RANK"]), "world_size": 2} if action == "file" else {}
     dist.init_process_group("gloo", **meet)
+    if action == "ask":
+        return ask(StorageConfig(url, io_deadline=1.0))
     storage = StorageConfig(url)
     name = storage.latest()
     manager = manager_of(storage)

@@ -9,7 +9,7 @@ import textwrap
 
 import pytest
 
-import cairn
+from conftest import steps_of
 
 DOORS = {
     "pipe": "fs.pipe(url + '/step-1/data', b'1')",
@@ -33,34 +33,29 @@ def end_of(url, code):
     return done.returncode, done.stderr
 
 
-def listed(url):
-    with cairn.Client(url, read_only=True) as client:
-        return [item.step for item in client.list()]
-
-
 @pytest.mark.parametrize("door", DOORS)
 def test_a_folder_that_is_not_sealed_fails_the_process(url, door):
     status, words = end_of(url, DOORS[door])
     assert status == 1 and words.count("/step-1 was not committed") == 1 and "lost: '" in words, words
-    assert listed(url) == []
+    assert steps_of(url) == []
 
 
 @pytest.mark.parametrize("door", [door for door in DOORS if door != "left open"])
 def test_a_folder_that_is_sealed_is_durable(url, door):
     status, words = end_of(url, f"{DOORS[door]}\ncairn.fs.seal(url + '/step-1')\nos._exit(0)")
-    assert (status, words) == (0, "") and listed(url) == [1]
+    assert (status, words) == (0, "") and steps_of(url) == [1]
 
 
 def test_a_file_by_itself_is_durable_when_it_is_closed(url):
     code = "fs.pipe({url + '/last.ckpt': b'1', url + '/step=3.ckpt': b'3'})\nos._exit(0)"
-    assert end_of(url, code) == (0, "") and listed(url) == [3] and listed(f"{url}.last.ckpt") == [1]
+    assert end_of(url, code) == (0, "") and steps_of(url) == [3] and steps_of(f"{url}.last.ckpt") == [1]
 
 
 def test_what_is_not_wanted_is_no_loss(url):
     assert end_of(url, "fs.makedirs(url + '/step-1/sub')") == (0, "")
     assert end_of(url, "fs.pipe(url + '/step-1/data', b'1')\nfs.rm(url + '/step-1', recursive=True)") == (0, "")
     assert end_of(url, "with fs.open(url + '/step-1/data', 'wb') as f:\n  f.discard()") == (0, "")
-    assert listed(url) == []
+    assert steps_of(url) == []
 
 
 def test_a_failure_s_own_status_stays(url):
@@ -71,7 +66,7 @@ def test_a_failure_s_own_status_stays(url):
     status, words = end_of(url, "with fs.open(url + '/step-1/data', 'wb') as f:\n  raise KeyError('torn')")
     assert status == 1 and "was not committed" not in words and "KeyError" in words  # the exception tells of it
     assert end_of(url, f"{write}\nos._exit(0)") == (0, "")  # nobody hears of that end
-    assert listed(url) == []
+    assert steps_of(url) == []
 
 
 def test_output_that_is_not_flushed_comes_out(url):
@@ -99,4 +94,4 @@ def test_a_child_that_loses_files_fails(url):
         """)
     assert status == 0 and words.count("was not committed") == 1 and words.endswith("\n1\n")
     status, words = end_of(url, f"{DOORS['pipe']}\nif os.fork() == 0:\n  sys.exit(0)\nos.wait()\ncairn.fs.seal(url + '/step-1')")
-    assert (status, words) == (0, "") and listed(url) == [1]  # the parent's files are the parent's
+    assert (status, words) == (0, "") and steps_of(url) == [1]  # the parent's files are the parent's

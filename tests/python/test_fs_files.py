@@ -3,6 +3,7 @@
 or never."""
 
 import concurrent.futures
+import contextlib
 import io
 import os
 import resource
@@ -19,6 +20,7 @@ import torch.distributed.checkpoint as dcp
 
 import cairn
 import cairn.fs
+from cairn.fs import process
 from cairn.fs.paths import place_of, strip
 
 
@@ -158,9 +160,9 @@ def test_range_reads(url):
             assert file.seek(-10, 2) == 299_990 and file.read() == data[-10:]
             assert file.seek(100_000) == 100_000 and file.read(5) == data[100_000:100_005]
         assert fs.cat(f"{url}/step-1/empty") == b""
-        if fs._tree(place_of(f"{url}/step-1")):
+        if process.tree_at(place_of(f"{url}/step-1")):
             fs.seal(f"{url}/step-1")
-    assert not fs._tree(place_of(f"{url}/step-1"))
+    assert not process.tree_at(place_of(f"{url}/step-1"))
 
 
 def test_get_put_and_text(url, tmp_path):
@@ -230,7 +232,7 @@ def test_a_transaction_commits_at_its_end_or_discards_all(url):
     fs, data = fsspec.filesystem("cairn"), os.urandom(100_000)
     with fs.transaction, fs.open(f"{url}/epoch=0-step=3.ckpt", "wb") as file:
         file.write(data)
-    assert fs.cat(f"{url}/step-3") == data and not cairn.fs.filesystem._trees
+    assert fs.cat(f"{url}/step-3") == data and not process.trees
     with pytest.raises(KeyError):
         with fs.transaction:
             with fs.open(f"{url}/epoch=0-step=4.ckpt", "wb") as file:
@@ -238,7 +240,7 @@ def test_a_transaction_commits_at_its_end_or_discards_all(url):
             write(f"{url}/step-5/.metadata", b"m")  # the same instance, so it is in the transaction
             assert not fs.isfile(f"{url}/step-4") and not fs.exists(f"{url}/step-5/.metadata")
             raise KeyError("the training's")
-    assert not fs.exists(f"{url}/step-4") and not fs.exists(f"{url}/step-5") and not cairn.fs.filesystem._trees
+    assert not fs.exists(f"{url}/step-4") and not fs.exists(f"{url}/step-5") and not process.trees
     with fs.transaction:
         with fs.open(f"{url}/step-4/words.txt", "w", encoding="utf-8") as file:
             file.write("käse")
@@ -387,6 +389,23 @@ def last_words(code):
     return done.returncode, done.stderr
 
 
+def test_a_commit_after_one_that_came_too_late_stays_in_the_lineage(url, monkeypatch):
+    """A first commit whose look at the newest checkpoint takes too long fails, and the next one looks again."""
+    elsewhere(f"import cairn.fs; fsspec.filesystem('cairn').pipe({url!r} + '/step-1/a', b'1'); cairn.fs.seal({url!r} + '/step-1')")
+    restore, deadlines = cairn.Client.restore, [1e-6]
+
+    def late(client, *args, **options):
+        return restore(client, *args, **options, **({"deadline": deadlines.pop()} if deadlines and not client.read_only else {}))
+
+    monkeypatch.setattr(cairn.Client, "restore", late)
+    for error in cairn.TimedOutError, None:
+        write(f"{url}/step-2/a", b"2")
+        with pytest.raises(error) if error else contextlib.nullcontext():
+            cairn.fs.seal(f"{url}/step-2")
+    with cairn.Client(url, read_only=True) as client:
+        assert [(item.step, item.superseded) for item in client.list()] == [(2, False), (1, False)]
+
+
 def test_files_that_are_never_committed_are_named_at_exit(url):
     status, words = last_words(f"""
         fs = fsspec.filesystem("cairn")
@@ -464,7 +483,7 @@ def test_a_tree_that_another_rank_seals_is_not_read_before_the_end(url, monkeypa
         def leave(self):
             pass
 
-    monkeypatch.setattr(cairn.fs.filesystem, "meeting_of", lambda run_url, step: Meeting())
+    monkeypatch.setattr(cairn.fs.runs, "meeting_of", lambda run_url, step: Meeting())
     fs = fsspec.filesystem("cairn")
     write(f"{url}/step-1/x", b"1")
     assert fs.exists(f"{url}/step-1/x") and heard["on_seal"]() == {"x": 1}

@@ -10,11 +10,7 @@ from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 
 import cairn
 import cairn.fs
-
-
-def listed(url):
-    with cairn.Client(url, read_only=True) as client:
-        return [item.step for item in client.list()]
+from conftest import steps_of
 
 
 def test_pandas_writes_a_folder_that_is_committed_as_a_whole(url):
@@ -23,7 +19,7 @@ def test_pandas_writes_a_folder_that_is_committed_as_a_whole(url):
     frame.to_csv(f"{url}/step-1/table.csv", index=False)
     frame.to_json(f"{url}/step-1/table.json")
     frame.to_pickle(f"{url}/step-1/table.pkl")
-    assert listed(url) == []  # neither is, before all are
+    assert steps_of(url) == []  # neither is, before all are
     cairn.fs.seal(f"{url}/step-1")
     for back in (pandas.read_csv(f"{url}/step-1/table.csv"), pandas.read_json(f"{url}/step-1/table.json"),
                  pandas.read_pickle(f"{url}/step-1/table.pkl")):
@@ -65,13 +61,13 @@ def test_safetensors_are_consolidated_by_way_of_a_folder(url, tmp_path):
     dcp.save(state, storage_writer=writer)
     fs = fsspec.filesystem("cairn")
     fs.put(f"{tmp_path}/hf/", f"{url}/step-1/", recursive=True)
-    if listed(url) == []:  # no model.safetensors.index.json was among them
+    if steps_of(url) == []:  # no model.safetensors.index.json was among them
         fs.seal(f"{url}/step-1")
     fs.get(f"{url}/step-1/", f"{tmp_path}/back/", recursive=True)
     found = {}
     for path in (tmp_path / "back").glob("*.safetensors"):
         found.update(load_file(path))
-    assert listed(url) == [1] and all(torch.equal(found[name], state[name]) for name in state)
+    assert steps_of(url) == [1] and all(torch.equal(found[name], state[name]) for name in state)
 
 
 def test_a_marker_among_many_files_comes_last(url, tmp_path):
@@ -83,10 +79,10 @@ def test_a_marker_among_many_files_comes_last(url, tmp_path):
     fs.put([f"{tmp_path}/{name}" for name in names], [f"{url}/step-1/{name}" for name in names])
     fs.pipe({f"{url}/step-2/{name}": name.encode() for name in names})
     fs.cp(f"{url}/step-1/", f"{url}/step-3/", recursive=True)
-    assert listed(url) == [3, 2, 1] and all(len(fs.find(f"{url}/step-{step}")) == 41 for step in (1, 2, 3))
+    assert steps_of(url) == [3, 2, 1] and all(len(fs.find(f"{url}/step-{step}")) == 41 for step in (1, 2, 3))
     with pytest.raises(FileNotFoundError):
         fs.put([f"{tmp_path}/.metadata", f"{tmp_path}/none"], [f"{url}/step-4/.metadata", f"{url}/step-4/none"])
-    assert listed(url) == [3, 2, 1]
+    assert steps_of(url) == [3, 2, 1]
     fs.rm(f"{url}/step-4", recursive=True)
 
 

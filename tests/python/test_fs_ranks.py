@@ -91,13 +91,13 @@ def test_files_whose_process_group_is_gone_are_named(url, monkeypatch, capfd):
                 raise RuntimeError("connection closed")
             return False
 
-    monkeypatch.setattr(cairn.fs.filesystem, "meeting_of",
+    monkeypatch.setattr(cairn.fs.runs, "meeting_of",
                         lambda run_url, step: cairn.fs.ranks.Meeting(Store(), 1, 2, run_url, step))
     failed = threading.Event()
-    monkeypatch.setattr(cairn.fs.filesystem._cairn, "fail_exit", failed.set)  # this process is pytest's
+    monkeypatch.setattr(cairn.fs.runs._cairn, "fail_exit", failed.set)  # this process is pytest's
     fs = fsspec.filesystem("cairn")
     fs.pipe(f"{url}/step-1/data", b"x")
-    tree = fs._tree(cairn.fs.paths.place_of(f"{url}/step-1"))
+    tree = cairn.fs.process.tree_at(cairn.fs.paths.place_of(f"{url}/step-1"))
     gone.set()
     assert tree.ended.wait(60)
     words = capfd.readouterr().err

@@ -22,12 +22,11 @@ import re
 import signal
 import subprocess
 import sys
-import tempfile
 import traceback
 
 import pytest
 
-from conftest import Daemon
+from conftest import running_daemon
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 PAGES = [*sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "docs").glob("*.md")), "README.md", "deploy/README.md",
@@ -73,11 +72,9 @@ def test_every_block_says_what_it_is(page):
 def outcome_of(context, page):
     """(exit status, output) of a page that runs in a process of its own, with a server of its own."""
     programs = pathlib.Path(os.environ["CAIRND"]).parent
-    with tempfile.TemporaryDirectory(prefix="cairn-guide-", ignore_cleanup_errors=True) as folder:
-        daemon = Daemon(folder)
-        daemon.start()
+    with running_daemon() as daemon:
         environment = {name: value for name, value in os.environ.items() if not name.startswith("CAIRN_")}
-        environment.update(HOME=folder, no_proxy="*", CAIRN_SERVER=f"unix:{daemon.socket}", TMPDIR=folder,
+        environment.update(HOME=str(daemon.folder), no_proxy="*", CAIRN_SERVER=f"unix:{daemon.socket}", TMPDIR=str(daemon.folder),
                            PATH=f"{programs}:{pathlib.Path(sys.executable).parent}:{os.environ['PATH']}")
         process = context.Process(target=run_page, args=(page, daemon.folder, environment))
         process.start()
@@ -85,7 +82,6 @@ def outcome_of(context, page):
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)  # and the servers that the page has started
         process.join()
-        daemon.stop()
         return process.exitcode, (daemon.folder / "page.out").read_text(encoding="utf-8", errors="replace")
 
 

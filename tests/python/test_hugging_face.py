@@ -12,6 +12,7 @@ import torch
 import cairn
 import cairn.fs
 from cairn.training import Run
+from conftest import steps_of
 
 
 @pytest.fixture
@@ -47,8 +48,7 @@ def test_accelerate_is_refused_a_url_as_its_folder(url, nowhere):
         accelerator.save_state("cairn:///lab/other/step-1")
     accelerator.save_state(f"{url}/step-1").durable.result(60)
     accelerator.end_training()
-    with cairn.Client(url, read_only=True) as client:
-        assert [item.step for item in client.list()] == [1]
+    assert steps_of(url) == [1]
     assert not fsspec.filesystem("file").exists("cairn:")
 
 

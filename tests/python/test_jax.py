@@ -18,6 +18,7 @@ from jax.sharding import NamedSharding, PartitionSpec  # noqa: E402
 
 import cairn  # noqa: E402
 import cairn.jax  # noqa: E402
+from test_client import damage  # noqa: E402
 
 WORKER = str(pathlib.Path(__file__).with_name("jax_worker.py"))
 
@@ -77,6 +78,30 @@ def test_donated_after_the_save(url):
             assert given.is_deleted()  # nothing of Cairn holds it
             checkpointer.wait()
             assert bits(checkpointer.restore({"array": state}).state["array"]) == bits(before)
+
+
+def test_a_step_is_saved_once(url):
+    """A second save of the step would keep the first one's content. After a restore it is a newer version."""
+    with cairn.jax.Checkpointer(url) as checkpointer:
+        checkpointer.save(1, [jax.numpy.zeros(3)])
+        checkpointer.wait()
+        with pytest.raises(cairn.ExistsError, match="step 1 was saved before"):
+            checkpointer.save(1, [jax.numpy.ones(3)])
+        checkpointer.restore([jax.numpy.zeros(3)])
+        checkpointer.save(1, [jax.numpy.ones(3)])
+        checkpointer.wait()
+        assert bits(checkpointer.restore([jax.numpy.zeros(3)]).state[0]) == bits(jax.numpy.ones(3))
+
+
+def test_a_damaged_newest_is_passed_over_and_told(own_daemon, caplog):
+    url = own_daemon.url("damaged")
+    with cairn.jax.Checkpointer(url) as checkpointer:
+        for step in (1, 2):
+            checkpointer.save(step, [numpy.full(1000, step)])
+    damage(own_daemon.store, 2)
+    with cairn.jax.Checkpointer(url) as checkpointer:
+        restored = checkpointer.restore([numpy.zeros(1000, int)])
+    assert restored.step == 1 and restored.fell_back and "restored step 1 of term 1, which is not the newest" in caplog.text
 
 
 def test_what_differs_is_named(url):

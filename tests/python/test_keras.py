@@ -118,6 +118,22 @@ def test_what_a_restart_does_again_is_kept_once(daemon):
         assert [(item.step, item.superseded) for item in client.list() if "kept" in item.tags] == [(3 * BATCHES, False)]
 
 
+def test_an_interrupted_fit_goes_on_in_the_same_process(daemon):
+    """With the same callbacks, which nobody has closed: of the checkpoints, one is ahead of the other."""
+    run, url, model = daemon.url("interrupted"), daemon.url("interrupted-best"), made()
+    callbacks = cairn.keras.BackupAndRestore(run, every_epochs=2), best_of(url, save_best_only=False, keep=2)
+
+    def interrupt():
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        fit(model, 5, *callbacks, At(3, interrupt))
+    fit(model, 5, *callbacks)
+    whole = made()
+    fit(whole, 5)
+    assert weights(model) == weights(whole) and kept(url) == [4, 5]
+
+
 def test_a_skipped_save_takes_nothing_away(own_daemon):
     daemon = own_daemon
     url = daemon.url("skipped")

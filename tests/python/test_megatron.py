@@ -6,6 +6,8 @@ import sys
 
 import pytest
 
+from test_client import damage
+
 pytest.importorskip("megatron.core.dist_checkpointing", reason="Megatron-Core is not installed; tests/reach/run BUILD-FOLDER megatron has it")
 
 PROGRAM = """
@@ -54,8 +56,46 @@ assert dist_checkpointing.load(state(0), url + "latest")["iteration"] == 2
 """
 
 
-def test_round_trip(url, tmp_path):
-    server, _, run = url.partition("?run=")
-    done = subprocess.run([sys.executable, "-W", "ignore", "-c", PROGRAM, f"cairn:///{run}"], capture_output=True, text=True, timeout=120, check=False,
-                          cwd=tmp_path, env={"CAIRN_SERVER": server.replace("cairn+unix://", "unix:"), "PATH": ""})
+LATEST = """
+import sys
+import torch.distributed as dist
+import cairn
+import cairn.megatron as dist_checkpointing
+
+dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+url = sys.argv[1] + "/"
+for step in map(int, sys.argv[2:]):
+    dist_checkpointing.save({"iteration": step}, url + f"iter_{step:07}")
+print(dist_checkpointing.load({"iteration": 0}, url + "latest")["iteration"])
+"""
+
+
+def run(program, url, folder, *words):
+    """Returns what a program has printed, and what it has said on stderr."""
+    server, _, name = url.partition("?run=")
+    done = subprocess.run([sys.executable, "-W", "ignore", "-c", program, f"cairn:///{name}", *words], capture_output=True, text=True, timeout=300,
+                          check=False, cwd=folder, env={"CAIRN_SERVER": server.replace("cairn+unix://", "unix:"), "PATH": ""})
     assert done.returncode == 0, done.stderr[-3000:]
+    return done.stdout.split(), done.stderr
+
+
+def test_round_trip(url, tmp_path):
+    run(PROGRAM, url, tmp_path)
+
+
+def test_a_damaged_newest_is_passed_over_and_told(own_daemon, tmp_path):
+    url = own_daemon.url("damaged")
+    assert run(LATEST, url, tmp_path, "1", "2")[0] == ["2"]
+    damage(own_daemon.store, 2)
+    said, words = run(LATEST, url, tmp_path)
+    assert said == ["1"] and "restored step 1 of term 1, which is not the newest" in words
+
+
+def test_what_was_abandoned_is_not_gone_back_to(own_daemon, tmp_path):
+    """Step 3 follows step 1; another attempt goes on from step 1 to step 2, which is damaged: step 3 is not on its lineage."""
+    url = own_daemon.url("abandoned")
+    run(LATEST, url, tmp_path, "1", "3")
+    again = LATEST.replace("for step", "dist_checkpointing.load({'iteration': 0}, url + 'iter_0000001')\nfor step")
+    assert run(again, url, tmp_path, "2")[0] == ["2"]
+    damage(own_daemon.store, 2)
+    assert run(LATEST, url, tmp_path)[0] == ["1"]

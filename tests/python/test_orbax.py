@@ -20,6 +20,10 @@ from jax.sharding import NamedSharding, PartitionSpec  # noqa: E402
 
 import cairn  # noqa: E402
 import cairn.orbax  # noqa: E402
+import together  # noqa: E402
+from conftest import steps_of  # noqa: E402
+
+WORKER = pathlib.Path(__file__).with_name("orbax_worker.py")
 
 
 def state(value):
@@ -36,11 +40,6 @@ def assert_is(found, value):
 
 def manager_of(folder, url, **options):
     return ocp.CheckpointManager(folder, item_handlers=cairn.orbax.CheckpointHandler(url), options=ocp.CheckpointManagerOptions(**options))
-
-
-def steps_of(url):
-    with cairn.Client(url, read_only=True) as client:
-        return [item.step for item in client.list()]
 
 
 @pytest.mark.parametrize("is_async", [True, False])
@@ -75,6 +74,21 @@ def test_what_orbax_removes_is_forgotten(url, tmp_path):
     with manager_of(tmp_path / "elsewhere", url) as manager:
         manager.save(7, args=cairn.orbax.Save(state(7)))
     assert steps_of(url) == [7, 6, 5]
+
+
+def test_a_step_that_is_deleted_and_saved_again_is_refused(url, tmp_path):
+    """The run still has it, and a second save would keep the first one's content. After a restore it is a newer version."""
+    with manager_of(tmp_path, url) as manager:
+        manager.save(1, args=cairn.orbax.Save(state(1)))
+        manager.save(2, args=cairn.orbax.Save(state(2)))
+        manager.wait_until_finished()
+        manager.delete(2)
+        with pytest.raises(cairn.ExistsError, match="step 2 was saved before"):
+            manager.save(2, args=cairn.orbax.Save(state(3)))
+        manager.restore(1, args=cairn.orbax.Restore(state(0)))
+        manager.save(2, args=cairn.orbax.Save(state(3)))
+        manager.wait_until_finished()
+        assert_is(manager.restore(2, args=cairn.orbax.Restore(state(0))), 3)
 
 
 def test_a_name_format(url, tmp_path):
@@ -154,6 +168,30 @@ def test_killed_on_the_way(url, tmp_path, moment):
         manager.wait_until_finished()
         assert manager.restore(2, args=cairn.orbax.Restore(target))["x"].tolist() == [5, 6, 7, 8]
         assert manager.restore(1, args=cairn.orbax.Restore(target))["x"].tolist() == [0, 1, 2, 3]
+
+
+def launch(url, folder, world, action, status=0):
+    """Runs the worker on so many processes. Returns what each has printed."""
+    port = together.free_port()
+    statuses, outputs = together.end_together([[WORKER, url, folder, rank, world, port, action] for rank in range(world)], 120)
+    assert statuses == [status] * world, "\n".join(outputs)
+    return outputs
+
+
+def test_other_numbers_of_processes(url, tmp_path):
+    """Two processes save with one manager each; two and one go on."""
+    launch(url, tmp_path, 2, "save")
+    assert steps_of(url) == [4, 3]
+    launch(url, tmp_path, 2, "restore")
+    launch(url, tmp_path, 1, "restore")
+
+
+def test_a_process_that_cannot_save_fails_all(url, tmp_path):
+    """Both hear the reason, and the step is neither listed nor committed."""
+    first, second = launch(url, tmp_path, 2, "fail", 1)
+    assert "rank 1 cannot save: UNSUPPORTED: rows" in first and "UnsupportedError: " in second
+    assert steps_of(url) == [4, 3]
+    launch(url, tmp_path, 2, "restore")
 
 
 def test_the_guide_s_program(daemon, tmp_path):

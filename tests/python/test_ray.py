@@ -63,9 +63,11 @@ def test_ray_keeps_durable_checkpoints_and_the_run_keeps_the_same(fit, url, tmp_
     assert fit(train, keep=2, url=url, steps=3, source=result.best_checkpoints[0][0]).return_value == 3
 
 
-def test_a_failed_save_is_reported_without_a_checkpoint(fit, own_daemon):
+def test_a_failed_save_is_reported_without_a_checkpoint(fit, own_daemon, tmp_path):
+    """And leaves no folder on the worker's disk, as the one that succeeds does not."""
     def train(config):
         import signal
+        tempfile.tempdir = config["temporary"]
         with cairn.ray.Checkpointer(config["url"], {"x": torch.ones(1000)}, save_deadline=2, io_deadline=1) as checkpointer:
             checkpointer.report(1, {"loss": 1.0}).durable.result(60)
             os.kill(config["pid"], signal.SIGSTOP)
@@ -74,7 +76,10 @@ def test_a_failed_save_is_reported_without_a_checkpoint(fit, own_daemon):
             os.kill(config["pid"], signal.SIGCONT)
         return [type(error).__name__ for error in ended]
 
-    result = fit(train, url=own_daemon.url("failed"), pid=own_daemon.process.pid)
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    result = fit(train, url=own_daemon.url("failed"), pid=own_daemon.process.pid, temporary=str(temporary))
+    assert not list(temporary.iterdir())
     assert len(result.return_value) == 2 and "NoneType" not in result.return_value
     assert cairn.ray.url_of(result.checkpoint).endswith("/step-1@1") and len(result.best_checkpoints) == 1
 

@@ -4,7 +4,6 @@
 import os
 import pathlib
 import subprocess
-import sys
 
 import pytest
 import torch
@@ -19,6 +18,8 @@ from torch_checkpointing.staging import CheckpointStagerConfig  # noqa: E402
 from torch_checkpointing.storage.base_storage import ReadArgs  # noqa: E402
 
 import cairn  # noqa: E402
+import together  # noqa: E402
+from conftest import steps_of  # noqa: E402
 from cairn.torch_checkpointing import StorageConfig, commit  # noqa: E402
 
 WORKER = str(pathlib.Path(__file__).with_name("tc_worker.py"))
@@ -32,11 +33,6 @@ def state(value):
 def manager_of(storage, save=None, **config):
     save = save or SyncCheckpointSaverConfig()
     return CheckpointManager(CheckpointManager.Config(storage_config=storage, save=save, **config))
-
-
-def steps_of(url):
-    with cairn.Client(url, read_only=True) as client:
-        return [item.step for item in client.list()]
 
 
 @pytest.mark.parametrize("save", [SyncCheckpointSaverConfig(), AsyncCheckpointSaverConfig(staging_config=CPU)], ids=["sync", "async"])
@@ -203,10 +199,10 @@ def test_a_whole_file_of_many_pieces(url, monkeypatch):
 
 
 def torchrun(url, world, action, *words, check=0):
-    done = subprocess.run([sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(world), WORKER, url, action, *words],
-                          capture_output=True, text=True, timeout=240, check=False, env={**os.environ, "TMPDIR": "/tmp"})
+    done = subprocess.run([*together.torchrun(world), WORKER, url, action, *words], capture_output=True, text=True, timeout=240, check=False,
+                          env={**os.environ, "TMPDIR": "/tmp"})
     assert (done.returncode == 0) == (check == 0), done.stdout[-2000:] + done.stderr[-6000:]
-    return done.stdout
+    return done.stdout + done.stderr
 
 
 def test_ranks_commit_together(url):
@@ -233,6 +229,10 @@ def test_a_writer_that_dies_leaves_nothing(url):
 
 
 def test_a_start_without_a_server_is_an_error(tmp_path):
-    """And not an empty run."""
+    """And not an empty run; on all ranks, though the first one alone asks."""
+    url = f"cairn+unix://{tmp_path}/none.sock?run=py/none"
     with pytest.raises(cairn.CairnError):
-        StorageConfig(f"cairn+unix://{tmp_path}/none.sock?run=py/none", io_deadline=1.0).latest()
+        StorageConfig(url, io_deadline=1.0).latest()
+    said = torchrun(url, 2, "ask")
+    errors = [line.partition(": ")[2] for line in said.splitlines() if line.startswith("rank ")]
+    assert len(errors) == 2 and errors[0].split(":")[0] == errors[1].split(":")[0], said

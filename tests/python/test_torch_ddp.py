@@ -2,7 +2,6 @@
 """Two ranks under DDP that are killed in a save and restarted end where an uninterrupted training ends, bit for bit."""
 
 import pathlib
-import sys
 
 import pytest
 import torch

@@ -293,7 +293,7 @@ def test_the_end_with_a_save_that_cannot_end(url):
     """The other rank never came: the wait is bounded, and what was lost is named."""
     code = f"""
 import torch, cairn.torch
-from cairn.torch import exits
+from cairn import exits
 exits.WAIT_S = 0.5
 ck = cairn.torch.Checkpointer({url!r}, {{"x": torch.ones(3)}}, rank=0, world_size=2, attempt=cairn.new_attempt(),
                               save_deadline=900)

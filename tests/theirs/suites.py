@@ -157,16 +157,10 @@ def main():
     if folder and (arguments.source is None or not (arguments.source / folder).is_dir()):
         parser.error(f"{arguments.suite} needs the project's source tree, with a folder {folder} in it")
     sys.path.insert(0, str(PYTHON))
-    from conftest import Daemon
+    from conftest import running_daemon
 
-    # Not under pytest's folder: a Unix socket's path has 107 bytes at most.
-    with tempfile.TemporaryDirectory(prefix="cairn-th-") as place, tempfile.TemporaryDirectory() as copies:
-        daemon = Daemon(place)
-        daemon.start()
-        try:
-            cases = run(arguments.suite, arguments.source, daemon.url("theirs-"), arguments.modules, pathlib.Path(copies))
-        finally:
-            daemon.stop()
+    with running_daemon() as daemon, tempfile.TemporaryDirectory() as copies:
+        cases = run(arguments.suite, arguments.source, daemon.url("theirs-"), arguments.modules, pathlib.Path(copies))
     return 0 if tell(arguments.suite, cases) else 1
 
 

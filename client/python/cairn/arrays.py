@@ -7,14 +7,15 @@ A checkpoint has a tensor for each array, and one blob with all values that are 
 from __future__ import annotations
 
 import logging
+import os
 from dataclasses import dataclass
 from typing import Any, Iterable, Mapping, Optional, Sequence
 
 import numpy
 
-from . import tree
-from .client import DTYPES, LATEST, REPLICATED, TREE, Client, Operation
-from .errors import CairnError, InvalidError, NotFoundError, SkippedError, UnsupportedError
+from . import exits, tree
+from .client import DTYPES, LATEST, REPLICATED, TREE, Client, Operation, tell_fallback
+from .errors import CairnError, ExistsError, InvalidError, NotFoundError, SkippedError, UnsupportedError
 
 log = logging.getLogger("cairn")
 
@@ -56,12 +57,34 @@ class Saver:
     def __init__(self, client: Client) -> None:
         self.client = client
         self._saves: list = []  # (step, operation) of those whose end nobody has seen
+        self.committed: set = set()  # steps, since the last restore
+        self._pid, self._is_open = os.getpid(), True
+        exits.watch(self)
 
     def __enter__(self) -> Any:
         return self
 
     def __exit__(self, *exc_info: object) -> None:
         self.close()
+
+    def __del__(self) -> None:
+        if getattr(self, "_is_open", False):
+            self._leave(exits.WAIT_S, "the Checkpointer was dropped")
+
+    def _leave(self, seconds: float, why: str = "the interpreter ends") -> None:
+        """Leaves the run, since nobody has called ``close``. Saves in flight get so many seconds, and what is lost is logged."""
+        self._is_open = False
+        if os.getpid() == self._pid:
+            try:
+                self.settle()
+            except CairnError as error:
+                log.error("%s, and a save has failed: %s", why, error)
+            self.client._leave(seconds, why)
+
+    def check_step(self, step: int) -> None:
+        """Raises ExistsError if this attempt has committed the step, of which the server would keep what it has."""
+        if step in self.committed:
+            raise ExistsError.of(f"step {step} was saved before, since the last restore, and is not overwritten; save under another step")
 
     def put(self, step: int, blob: bytes, **options: Any) -> Operation:
         """Saves the registered tensors with what ``pack`` made. Returns when all is copied. ``options`` are those of Client.save."""
@@ -70,6 +93,10 @@ class Saver:
         self._saves.append((step, operation))
         self.client.set_tensors([])  # so that the arrays can be donated
         return operation
+
+    def release(self, operation: Operation) -> None:
+        """Leaves a save to the caller: no method here waits for it any more, or raises its error."""
+        self._saves = [item for item in self._saves if item[1] is not operation]
 
     def get(self, step: Optional[int], term: int = 0) -> Optional[tuple]:
         """Fills the registered tensors. Returns (result, what ``pack`` took, the operation); None for a run proven to be empty."""
@@ -84,10 +111,14 @@ class Saver:
         finally:
             self.client.set_tensors([])
         try:
-            return result, tree.decode(operation.blob(_BLOB)), operation
+            found = result, tree.decode(operation.blob(_BLOB)), operation
         except NotFoundError:
             raise UnsupportedError.of(f"restore: step {result.step} was not saved by cairn.jax or cairn.keras; read it by the door that "
                                       "saved it, or by cairn.Client") from None
+        self.committed.clear()
+        if result.fell_back:
+            tell_fallback(result.step, result.term, self.client.rank)
+        return found
 
     @staticmethod
     def check_names(operation: Operation, stored: Iterable[str], arrays: set, values: set) -> None:
@@ -109,7 +140,7 @@ class Saver:
                 self._saves.append((step, operation))
                 continue
             try:
-                operation.result()
+                self.committed.add(operation.result().step)
             except SkippedError as error:
                 log.warning("step %s was not saved: %s", step, error)
             except CairnError as error:
@@ -126,11 +157,14 @@ class Saver:
         self.settle(is_waiting=True)
 
     def close(self) -> None:
-        """Waits for the saves in flight and leaves the run. May be repeated.
+        """Waits for the saves in flight and leaves the run. May be repeated; does nothing in a forked child.
 
         Raises:
             CairnError: The first error of a save.
         """
+        self._is_open = False
+        if os.getpid() != self._pid:
+            return
         try:
             self.settle(is_waiting=True)
         finally:
@@ -164,6 +198,7 @@ class Checkpointer(Saver):
     def save(self, step: int, state: Mapping[str, Any], *, metrics: Optional[Mapping[str, float]] = None, tags: Sequence[str] = ()) -> Operation:
         """Saves a state, as ``cairn.jax.Checkpointer.save`` does."""
         self.settle()
+        self.check_step(step)
         arrays, values = self._split(state)
         self.client.set_tensors([_row(name, array) for name, array in arrays.items()])
         return self.put(step, pack(values, {}), metrics=metrics, tags=tags)

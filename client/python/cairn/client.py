@@ -17,7 +17,7 @@ import weakref
 from dataclasses import dataclass, field
 from typing import Any, Iterable, Mapping, Optional, Sequence
 
-from . import _cairn
+from . import _cairn, exits
 from .errors import CairnError, InvalidError, NotFoundError, SkippedError
 
 LATEST = (1 << 64) - 1
@@ -98,6 +98,15 @@ def _ms(what: str, seconds: Optional[float]) -> int:
     if not is_possible:
         raise InvalidError.of(f"{what} is {seconds!r}; it must be seconds, 0 or more, or None")
     return max(1, int(min(seconds, _SECONDS_MAX) * 1000 + 0.999))
+
+
+def tell_fallback(step: int, term: int, rank: int) -> None:
+    """Logs, on the first rank, that training goes on from an older checkpoint than the newest one."""
+    from logging import getLogger  # here, since the import of cairn is to be short
+
+    if rank == 0:
+        getLogger("cairn").warning("restored step %d of term %d, which is not the newest checkpoint: what is newer is damaged or lost; `cairn ls "
+                                   "RUN --all` shows it", step, term)
 
 
 @dataclass(frozen=True)
@@ -205,8 +214,9 @@ class Operation:
     Dropping the object of a save does not end the save. Dropping the object of a restore aborts it.
     """
 
-    def __init__(self, op: Any) -> None:
+    def __init__(self, op: Any, step: Optional[int] = None) -> None:
         self._op = op
+        self._saved_step = step  # None for a restore
 
     def wait(self, stage: int = DONE, timeout: Optional[float] = None) -> bool:
         """Waits for a stage of the operation. May be repeated.
@@ -393,6 +403,7 @@ class Client:
             cert_file=cert_file, key_file=key_file, ca_file=ca_file, label=label, snapshots=snapshots,
             when_full=_choice("when_full", _WHEN_FULL, when_full),
             encoding=_choice("encoding", _ENCODINGS, encoding), when_down=_choice("when_down", _WHEN_DOWN, when_down)))
+        exits.watch(self, is_client=True)
 
     def __enter__(self) -> "Client":
         return self
@@ -405,6 +416,21 @@ class Client:
         if handle is not None and handle.is_open():
             warnings.warn(f"cairn.Client of {self.url} was not closed, so its saves in flight are aborted; call close()",
                           ResourceWarning, source=self, stacklevel=2)
+
+    def _leave(self, seconds: float, why: str = "the interpreter ends") -> None:
+        """Closes the client, which nobody has closed. Saves in flight get so many seconds, and what is lost is logged."""
+        if os.getpid() != self._pid or not self._handle.is_open():
+            return
+        from logging import getLogger  # here, since the import of cairn is to be short
+
+        log = getLogger("cairn")
+        steps = ", ".join(map(str, sorted(op._saved_step for op in self._ops if op._saved_step is not None and not op.done())))
+        if steps:
+            log.warning("%s while the save of step %s is in flight: waiting for up to %.0f s; call close() before the end", why, steps, seconds)
+        try:
+            self.close(seconds)
+        except CairnError as error:
+            log.error("%s was not saved (%s): %s", f"step {steps}" if steps else "a step", why, error)
 
     def set_tensors(self, tensors: Iterable[tuple]) -> None:
         """Registers the tensors that are saved or filled, in place of the set before.
@@ -475,7 +501,7 @@ class Client:
         op = Operation(self._handle.save(step, tuple(str(tag) for tag in tags), rows, metadata, _ms("deadline", deadline),
                                          2 if lazy else 1, _choice("verify_staged", _VERIFY, verify_staged),
                                          _choice("when_full", _WHEN_FULL, when_full),
-                                         _choice("check_replicas", _CHECK, check_replicas), int(bool(full)), int(cuda_event)))
+                                         _choice("check_replicas", _CHECK, check_replicas), int(bool(full)), int(cuda_event)), step)
         self._ops.add(op)
         return op
 

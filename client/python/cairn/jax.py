@@ -200,10 +200,12 @@ class Checkpointer(Saver):
         Raises:
             UnsupportedError: An array has an element type that Cairn does not store; the text names it.
             UnsupportedValueError: A leaf is no array, and no value of the typed tree.
+            ExistsError: The step was saved before, since the last restore.
             CairnError: What Client.save raises, or an earlier save has ended with.
         """
         try:
             self.settle()
+            self.check_step(step)
             arrays, values, _, _ = _flatten(state)
             blob = pack(values, {name: leaf.key for name, leaf in arrays.items() if leaf.key})
             rows = [(leaf, *_pieces(leaf.value)) for leaf in arrays.values()]

@@ -10,7 +10,6 @@ Keras' own callbacks overwrite one file in place; here each save is a checkpoint
 
 from __future__ import annotations
 
-import atexit
 import math
 import random
 from dataclasses import dataclass, field
@@ -22,8 +21,8 @@ import numpy
 from . import arrays, tree
 from .arrays import Restored, log
 from .client import Operation, numbers
-from .errors import CairnError, InvalidError, NotFoundError, SkippedError, UnsupportedError
-from .names import KEPT
+from .errors import CairnError, InvalidError, SkippedError, UnsupportedError
+from .kept import KEPT, let_go
 
 
 def _random_state() -> dict:
@@ -164,8 +163,8 @@ class BackupAndRestore(keras.callbacks.Callback):
     def on_train_begin(self, logs: Optional[dict] = None) -> None:
         """Restores. Keras calls it."""
         _check_model(self.model, "cairn.keras.BackupAndRestore")
+        self.close()  # after a fit that was interrupted
         self._checkpointer = _open(self._url, self._options)
-        atexit.register(self.close)  # fit says nothing when it ends by an error
         restored = self._checkpointer.restore(_state(self.model))
         if restored is None:
             return
@@ -202,7 +201,6 @@ class BackupAndRestore(keras.callbacks.Callback):
             CairnError: The first error of a save.
         """
         checkpointer, self._checkpointer = self._checkpointer, None
-        atexit.unregister(self.close)
         if checkpointer is not None:
             checkpointer.close()
 
@@ -259,13 +257,17 @@ class ModelCheckpoint(keras.callbacks.ModelCheckpoint):
             return -math.inf, item.step
         return (-item.value if self.monitor_op(0.0, 1.0) else item.value), item.step
 
+    def on_train_begin(self, logs: Optional[dict] = None) -> None:
+        """Leaves the run of a fit that was interrupted. Keras calls it."""
+        super().on_train_begin(logs)
+        self.close()
+
     def on_epoch_begin(self, epoch: int, logs: Optional[dict] = None) -> None:
         """Opens the run in the first epoch, when BackupAndRestore has restored. Keras calls it."""
         super().on_epoch_begin(epoch, logs)
         if self._checkpointer is None:
             _check_model(self.model, "cairn.keras.ModelCheckpoint")
             self._checkpointer = _open(self._url, self._options)
-            atexit.register(self.close)
             self._resume(self._position())
 
     def _position(self) -> int:
@@ -325,12 +327,7 @@ class ModelCheckpoint(keras.callbacks.ModelCheckpoint):
                 self._kept += displaced
                 continue
             for gone in displaced:
-                try:
-                    self._checkpointer.client.annotate(gone.step, term=gone.term, remove_tags=[KEPT])
-                except NotFoundError:
-                    pass  # it is gone already
-                except CairnError as error:
-                    log.warning("step %s keeps the tag %r, though %s is better: %s", gone.step, KEPT, item.step, error)
+                let_go(self._checkpointer.client.annotate, gone.step, term=gone.term)
 
     def on_train_end(self, logs: Optional[dict] = None) -> None:
         """Waits until all is durable. Keras calls it."""
@@ -343,7 +340,6 @@ class ModelCheckpoint(keras.callbacks.ModelCheckpoint):
             CairnError: The first error of a save.
         """
         checkpointer = self._checkpointer
-        atexit.unregister(self.close)
         if checkpointer is None:
             return
         try:

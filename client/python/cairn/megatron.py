@@ -19,7 +19,6 @@ import tempfile
 import types
 from typing import Any, Iterator, Optional, Union
 
-import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as torch_dcp
 from megatron.core import dist_checkpointing as theirs
@@ -36,11 +35,11 @@ from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
 from torch.distributed.checkpoint.metadata import BytesStorageMetadata
 
 from . import dcp, tree
-from .client import Client
+from .client import Client, tell_fallback
 from .dcp.session import note_load
 from .errors import CairnError, DamagedError, DigestMismatchError, InvalidError, NotFoundError, from_code
-from .names import is_url, parse_id
-from .torch.group import Group, text_of
+from .names import checkpoint_name, is_url, parse_id
+from .torch.group import Group
 
 _COMMON = ShardedObject("common_state", None, (1,), (0,)).unique_key
 _DAMAGE = (DamagedError, DigestMismatchError)
@@ -66,11 +65,11 @@ class _Run:
         self.url, self.group = url, Group(None, None, None, False)
         self.writer = dcp.Writer(url)
 
-    def loaded(self, url: str) -> int:
-        """Notes that this process goes on from a checkpoint. Returns the step."""
+    def loaded(self, url: str) -> tuple:
+        """Notes that this process goes on from a checkpoint. Returns its step and term."""
         found = parse_id(url, latest=True)
         note_load(self.url, self.group.world_size, found.term, found.step)
-        return found.step
+        return found.step, found.term
 
 
 _runs: dict = {}  # URL -> (default group, _Run)
@@ -139,7 +138,7 @@ class _Save(torch_dist.TorchDistSaveShardedStrategy):
                 error = failure
             self.run.group.agree(error, f"saving {self.url}")
 
-        self.request = async_utils.AsyncRequest(None, (saving,), [finish])
+        self.request = async_utils.AsyncRequest(None, (saving, self.run.group), [finish])
         return self.request
 
 
@@ -148,14 +147,14 @@ class _Load(torch_dist.TorchDistLoadShardedStrategy):
 
     def __init__(self, url: str, given: Any = None) -> None:
         super().__init__(stream_ckpt_dequant=getattr(given, "stream_ckpt_dequant", True))
-        self.url, self._run = url, _run_of(url)
+        self.url, self._run, self._reader = url, _run_of(url), dcp.Reader(url, resume=False)
 
     def load(self, sharded_state_dict: dict, checkpoint_dir: Any, async_strategy: str = "") -> dict:
         error, result = None, {}
         try:
             result = self._read(sharded_state_dict)
         except (Exception, CheckpointException) as failure:
-            error = _plain(failure, f"loading {self.url}")
+            error = _plain(self._reader.failure or failure, f"loading {self.url}")
         self._run.group.agree(error, f"loading {self.url}")
         return result
 
@@ -167,7 +166,7 @@ class _Load(torch_dist.TorchDistLoadShardedStrategy):
             shapes_validation_sharded_tensors=[item for item in tensors if not item.allow_shape_mismatch],
             allow_shape_mismatch_sharded_tensors={item.key: item for item in tensors if item.allow_shape_mismatch},
             stream_ckpt_dequant=self.stream_ckpt_dequant, flatten_state_dict=False, flatten_sharded_tensors=False)
-        torch_dcp.load(state, storage_reader=dcp.Reader(self.url, resume=False), planner=planner, no_dist=True)
+        torch_dcp.load(state, storage_reader=self._reader, planner=planner, no_dist=True)
         found = {key: torch_dist._unwrap_pyt_sharded_tensor(value) for key, value in state.items()}
         result = torch_dist._replace_sharded_keys_with_state_dict_keys(found, paths, names)
         torch_dist._restore_dict_types(result, sharded_state_dict)
@@ -260,10 +259,9 @@ class AsyncCallsQueue(async_utils.AsyncCallsQueue):
         return done
 
     def _is_durable(self, no_dist: bool) -> bool:
-        saving, = self.async_calls[0].async_request.async_fn_args
+        saving, group = self.async_calls[0].async_request.async_fn_args
         if no_dist or dist.get_world_size() == 1:
             return saving.done()
-        group = next(iter(_runs.values()))[1].group
         running, = group.max_result(group.max_start([int(not saving.done())], "asking for the end of a save"), "asking for the end of a save")
         return not running
 
@@ -283,20 +281,21 @@ def _first(run: _Run, url: str) -> list:
 def _find(run: _Run, url: str) -> list:
     wanted = parse_id(url, latest=True)
     with Client(run.url, read_only=True) as client:
-        found = [(item.term, item.step) for item in client.list()]
+        listed = client.list()
+    found = [(item.term, item.step) for item in listed if not item.superseded]
     if not url.rstrip("/").endswith("/latest"):
-        found = [(term, step) for term, step in found if step == wanted.step and wanted.term in (0, term)][:1]
-    return [f"{run.url}/step-{step}@{term}" for term, step in sorted(found, reverse=True)]
+        found = [(item.term, item.step) for item in listed if item.step == wanted.step and wanted.term in (0, item.term)][:1]
+    return [f"{run.url}/{checkpoint_name(step, term)}" for term, step in sorted(found, reverse=True)]
 
 
 def _common(run: _Run, url: str) -> dict:
     """Returns the common state of a checkpoint, on all ranks."""
     state: dict = {_COMMON: None}
-    error = None
+    error, reader = None, dcp.Reader(url, resume=False)
     try:
-        torch_dcp.load(state, storage_reader=dcp.Reader(url, resume=False), no_dist=True)
-    except (CairnError, CheckpointException) as failure:
-        error = _plain(failure, f"loading {url}")
+        torch_dcp.load(state, storage_reader=reader, no_dist=True)
+    except (Exception, CheckpointException) as failure:
+        error = _plain(reader.failure or failure, f"loading {url}")
     run.group.agree(error, f"loading {url}")
     return state[_COMMON][0]
 
@@ -337,7 +336,9 @@ def load(sharded_state_dict: dict, checkpoint_dir: Any, sharded_strategy: Any = 
             if url == urls[-1]:
                 raise
             continue
-        run.loaded(url)
+        step, term = run.loaded(url)
+        if url != urls[0]:
+            tell_fallback(step, term, run.group.rank)
         return result
     raise NotFoundError.of(f"{checkpoint_dir}: there is no such checkpoint; cairn ls shows those that there are")
 

@@ -22,8 +22,6 @@ from urllib.parse import parse_qsl
 from .client import LATEST
 from .errors import InvalidError
 
-KEPT = "kept"  # the tag of checkpoints that a framework still wants
-
 _STEP_WORDS = frozenset(("step", "steps", "iter", "iters", "iteration", "iterations", "globalstep"))
 _CHECKPOINT_WORDS = frozenset(("checkpoint", "ckpt", "tag"))
 _SUFFIX = re.compile(r"\.(ckpt|pt|pth|bin|distcp|dcp)$")
@@ -46,6 +44,11 @@ class CheckpointId:
     name: str
     step: Optional[int]
     term: int = 0
+
+
+def checkpoint_name(step: int, term: int = 0) -> str:
+    """Returns the name of a checkpoint in its run, as ``parse_id`` reads it. Without a term it is that of the newest version."""
+    return f"step-{step}@{term}" if term else f"step-{step}"
 
 
 def is_url(text: str) -> bool:

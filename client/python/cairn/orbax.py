@@ -21,7 +21,7 @@ import jax
 import orbax.checkpoint as ocp
 from etils import epath
 
-from .client import Client, Operation
+from .client import Operation
 from .errors import CairnError, DeniedError, FormatError, InvalidError, NotFoundError
 from .jax import Checkpointer
 from .names import parse_step, run_of
@@ -66,12 +66,13 @@ class CheckpointHandler(ocp.AsyncCheckpointHandler):
     """
 
     def __init__(self, url: str, **options: Any) -> None:
-        self._url, self._options = run_of(url), options
+        self._url = run_of(url)
         self._checkpointer = Checkpointer(url, **options)
         self._seen: dict = {}  # stub of a step that Orbax has listed -> (step, term)
 
     async def async_save(self, directory: epath.Path, args: "Save") -> list:
-        """Begins a save, and returns when all is copied. Orbax calls it.
+        """Begins a save, and returns when all is copied. Orbax calls it. With several processes the future raises what is wrong with
+        the state.
 
         Args:
             directory: The item's folder.
@@ -80,21 +81,30 @@ class CheckpointHandler(ocp.AsyncCheckpointHandler):
         Returns:
             A future that ends when the checkpoint is committed and the stub is written.
         """
-        operation = self._begin(directory, args)
+        begun: Any = None
+        try:
+            begun = self._begin(directory, args)
+        except Exception as error:
+            if jax.process_count() == 1:
+                raise
+            begun = error  # the other processes would wait for this one in Orbax's barriers, which come before the future's end
 
         async def commit() -> None:
-            self._finish(operation, directory)
+            if isinstance(begun, Exception):
+                raise begun
+            self._finish(begun, directory)
 
         return [ocp.future.CommitFutureAwaitingContractedSignals(commit(), name="cairn_save")]
 
     def _begin(self, directory: epath.Path, args: "Save") -> Operation:
         self._forget_removed(directory)
         operation = self._checkpointer.save(_step_of(directory), args.item, metrics=args.metrics)
-        self._checkpointer._saves.clear()  # _finish raises what becomes of it
+        self._checkpointer.release(operation)  # _finish raises its error
         return operation
 
     def _finish(self, operation: Operation, directory: epath.Path) -> None:
         result = operation.result()
+        self._checkpointer.committed.add(result.step)
         if jax.process_index() == 0:
             said = {"run": self._url, "step": result.step, "term": result.term}
             (directory / STUB).write_text(json.dumps(said))
@@ -124,35 +134,39 @@ class CheckpointHandler(ocp.AsyncCheckpointHandler):
         return restored.state
 
     def _forget_removed(self, directory: Optional[epath.Path] = None) -> None:
-        """Forgets the checkpoints of steps that Orbax has listed and removed since, through the guard of retention, which keeps
-        the last two good ones; those come up again at the next save."""
+        """Forgets the checkpoints of steps that Orbax has listed and removed since. The guard of retention keeps the last two good
+        ones, which come up again at the next save, as does what cannot be forgotten."""
         if jax.process_index() != 0:
             return
+        try:
+            self._note(directory)
+            for stub in [stub for stub in self._seen if not stub.exists() and not stub.parent.parent.exists()]:
+                self._forget(stub)
+        except (CairnError, OSError) as error:
+            log.warning("%s: checkpoints that Orbax has removed are still there: %s", self._url, error)
+
+    def _note(self, directory: Optional[epath.Path]) -> None:
+        """Takes note of the stubs of the steps that Orbax lists beside the one that it is about to save."""
         if directory is not None:
             for folder in directory.parent.parent.iterdir():
                 stub = folder / directory.name.split(_TEMPORARY)[0] / STUB
                 if _TEMPORARY not in folder.name and stub not in self._seen and stub.exists():
                     self._seen[stub] = _read(stub)
-        gone = [stub for stub in self._seen if not stub.exists() and not stub.parent.parent.exists()]
-        if not gone:
+
+    def _forget(self, stub: epath.Path) -> None:
+        step, term = self._seen[stub]
+        try:
+            self._checkpointer.client.forget(step, term=term, reason="removed by Orbax")
+        except DeniedError:
             return
-        with Client(self._url, read_only=True, **self._options) as client:
-            for stub in gone:
-                step, term = self._seen[stub]
-                try:
-                    client.forget(step, term=term, reason="removed by Orbax")
-                except DeniedError:
-                    continue
-                except NotFoundError:
-                    pass  # somebody else has forgotten it
-                del self._seen[stub]
+        except NotFoundError:
+            pass  # somebody else has forgotten it
+        del self._seen[stub]
 
     def close(self) -> None:
         """Leaves the run. Orbax calls it, after its saves have ended."""
         try:
             self._forget_removed()
-        except CairnError as error:
-            log.warning("%s: what Orbax has removed is still there: %s", self._url, error)
         finally:
             self._checkpointer.close()
 

@@ -27,7 +27,8 @@ from torch.utils.data import DataLoader
 
 from .client import numbers
 from .errors import CairnError, InvalidError, UnsupportedError
-from .names import KEPT
+from .kept import KEPT, let_go
+from .names import checkpoint_name
 from .torch import Checkpointer as _Checkpointer
 from .torch import Restored, SaveHandle, per_rank
 from .torch.futures import log
@@ -157,23 +158,25 @@ class Checkpointer(_Checkpointer):
         _check_datasets()
         metrics = dict(metrics or {})
         handle = self.save(step, metrics=numbers(metrics), tags=[KEPT])
-        folder = None
+        stand_in = None  # of the first rank, for what _publish returns
         if ray.train.get_context().get_world_rank() == 0:
-            folder = ray.train.Checkpoint.from_directory(tempfile.mkdtemp(prefix="cairn-ray-"))
-        ray.train.report(metrics, checkpoint=folder, checkpoint_upload_mode=ray.train.CheckpointUploadMode.ASYNC,
-                         checkpoint_upload_fn=functools.partial(self._publish, handle), validation=validation if folder else False)
+            stand_in = ray.train.Checkpoint(self._storage.experiment_fs_path, self._storage.storage_filesystem)
+        ray.train.report(metrics, checkpoint=stand_in, checkpoint_upload_mode=ray.train.CheckpointUploadMode.ASYNC,
+                         delete_local_checkpoint_after_upload=False, checkpoint_upload_fn=functools.partial(self._publish, handle),
+                         validation=validation if stand_in else False)
         return handle
 
-    def _publish(self, handle: SaveHandle, folder: ray.train.Checkpoint, _: str) -> ray.train.Checkpoint:
+    def _publish(self, handle: SaveHandle, *_: Any) -> ray.train.Checkpoint:
         """Gives the checkpoint to Ray once it is durable. Ray calls this on the first rank, in a thread for its uploads, one after the
         other in the order of the reports."""
         handle.durable.wait()
         result = handle.durable.result(0) if handle.is_good() else None
-        name = f"step-{result.step}@{result.term}" if result is not None else ""
+        name = checkpoint_name(result.step, result.term) if result is not None else ""
         if not name or name in self._names:
             return _Nothing(self._storage.experiment_fs_path, self._storage.storage_filesystem)
-        pathlib.Path(folder.path, _POINTER).write_text(json.dumps({"uri": f"{self._run.url}/{name}"}), encoding="utf-8")
-        published = self._storage.persist_current_checkpoint(folder, name)
+        with tempfile.TemporaryDirectory(prefix="cairn-ray-") as folder:
+            pathlib.Path(folder, _POINTER).write_text(json.dumps({"uri": f"{self._run.url}/{name}"}), encoding="utf-8")
+            published = self._storage.persist_current_checkpoint(ray.train.Checkpoint.from_directory(folder), name)
         self._names.add(name)
         self._settle(0)
         return published
@@ -187,11 +190,11 @@ class Checkpointer(_Checkpointer):
         try:
             reported = ray.train.get_all_reported_checkpoints(ray.train.CheckpointConsistencyMode.COMMITTED, timeout_s=seconds)
             wanted = {pathlib.PurePosixPath(item.checkpoint.path).name for item in reported}
-            items = {f"step-{item.step}@{item.term}": item for item in self.list()}
+            items = {checkpoint_name(item.step, item.term): item for item in self.list()}
             newest = max((items[name].sequence for name in wanted if name in items), default=0)
             for name, item in items.items():
                 if name not in wanted and item.sequence < newest and KEPT in (item.tags or ()):
-                    self.annotate(f"{item.step}@{item.term}", remove_tags=[KEPT])
+                    let_go(self._live().annotate, item.step, term=item.term)  # of any thread; the Checkpointer's own is of one
         except (CairnError, RayError) as error:
             log.warning("checkpoints that Ray no longer keeps have the tag %r until a later report: %s", KEPT, error)
 

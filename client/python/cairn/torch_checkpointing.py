@@ -23,7 +23,7 @@ from torch_checkpointing.storage import base_storage
 from .errors import InvalidError
 from .fs import CairnFileSystem, ranks
 from .fs.paths import joined, place_to_read, strip
-from .names import run_of
+from .names import checkpoint_name, run_of
 
 _PIECE = 16 << 20  # bytes of one read, when a whole file is read into memory of the package's own
 _asked = itertools.count()  # calls of ``latest``; the ranks call alike
@@ -59,17 +59,13 @@ class StorageConfig(base_storage.StorageConfig):
         """Returns the id of the newest committed checkpoint, the same on all ranks; every rank calls it. None: the run is empty.
 
         Raises:
-            CairnError: The server cannot be reached, or another reason why nobody knows.
+            CairnError: The server cannot be reached, or another reason why nobody knows; on all ranks.
         """
-        store, rank, _ = ranks.store_of_ranks()
-        key = f"cairn.torch_checkpointing/{next(_asked)}"
-        if store is not None and rank > 0:
-            return store.get(key).decode() or None
+        return ranks.ask_first(f"cairn.torch_checkpointing/{next(_asked)}", self._newest)
+
+    def _newest(self) -> Optional[str]:
         rows = CairnFileSystem(**self.options).steps(self.url)
-        name = joined(rows[0][1], f"step-{rows[0][0]}") if rows else None
-        if store is not None:
-            store.set(key, name or "")
-        return name
+        return joined(rows[0][1], checkpoint_name(rows[0][0])) if rows else None
 
 
 class Storage(base_storage.Storage):
@@ -172,6 +168,10 @@ class Storage(base_storage.Storage):
         """Returns whether there is a folder."""
         return self._fs.isdir(self._at(path))
 
+    def commit(self, path: Path) -> None:
+        """Commits a checkpoint that was written in place, and returns when it is durable."""
+        self._fs.seal(self._at(path))
+
     def remap_path(self, path: Path) -> str:
         """Returns the URL of a file or folder."""
         return self._fs.unstrip_protocol(self._at(path))
@@ -183,5 +183,4 @@ def commit(args: Any) -> None:
     Args:
         args: What torch_checkpointing gives to its callbacks.
     """
-    storage = args.storage
-    storage._fs.seal(storage._at(args.path))
+    args.storage.commit(args.path)

@@ -13,11 +13,11 @@ import operator
 from typing import Any, Iterable, Mapping, Optional, Union
 
 from .client import LATEST, numbers
-from .errors import CairnError, InvalidError, NotFoundError, UnsupportedError
-from .names import KEPT, parse_id, run_of, warn_of_local_folder
+from .errors import InvalidError, UnsupportedError
+from .kept import KEPT, let_go
+from .names import checkpoint_name, parse_id, run_of, warn_of_local_folder
 from .torch import Checkpointer, PerRank, Restored, SaveHandle, per_rank
 from .torch import rng
-from .torch.futures import log
 
 
 class Run:
@@ -36,12 +36,12 @@ class Run:
         self.url = run_of(url)
         self._options = options
         self._checkpointer: Optional[Checkpointer] = None
-        self._unwanted: list = []  # (save that must be durable first, step)
+        self._unwanted: list = []  # (save that must be durable first, or None for the next one; step)
         self._rng: Optional[dict] = None
 
     def path(self, step: int) -> str:
         """Returns the name under which a framework knows the checkpoint of a step."""
-        return f"{self.url}/step-{step}"
+        return f"{self.url}/{checkpoint_name(step)}"
 
     def step_of(self, path: Any) -> Union[int, str]:
         """Returns what ``restore`` takes for a path: a step, "STEP@TERM", or "latest" for the run itself.
@@ -84,7 +84,9 @@ class Run:
         """
         checkpointer = self._open(state)
         self._settle()
-        return checkpointer.save(operator.index(step), metrics=numbers(metrics or {}), tags=[KEPT])
+        handle = checkpointer.save(operator.index(step), metrics=numbers(metrics or {}), tags=[KEPT])
+        self._unwanted = [(successor or handle, unwanted) for successor, unwanted in self._unwanted]
+        return handle
 
     def restore(self, state: dict, step: Union[int, str] = "latest", only: Optional[Iterable[str]] = None) -> Optional[Restored]:
         """Fills the state, as ``Checkpointer.restore`` does. Every rank calls it.
@@ -122,19 +124,16 @@ class Run:
         self._unwanted.append((successor, step))
 
     def _settle(self) -> None:
-        """Takes the tag from unwanted checkpoints whose successor is durable. A failed successor leaves them as they are."""
-        waiting = []
+        """Takes the tag from unwanted checkpoints whose successor is durable. In place of a failed successor the next save counts."""
+        waiting: list = []
         for successor, step in self._unwanted:
-            if not successor.durable.done():
+            if successor is None or not successor.durable.done():
                 waiting.append((successor, step))
-            elif successor.durable.exception(0) is None:
-                try:
-                    assert self._checkpointer is not None
-                    self._checkpointer.annotate(step, remove_tags=[KEPT])
-                except NotFoundError:
-                    pass  # it is gone already
-                except CairnError as error:
-                    log.warning("step %s keeps the tag %r, though the framework no longer wants it: %s", step, KEPT, error)
+            elif not successor.is_good():
+                waiting.append((None, step))
+            else:
+                assert self._checkpointer is not None
+                let_go(self._checkpointer.annotate, step)
         self._unwanted = waiting
 
     def wait(self) -> None:

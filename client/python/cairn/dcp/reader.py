@@ -101,6 +101,7 @@ class Reader(StorageReader):
         self._cast, self._deadline, self._options = cast, deadline, options
         self._given_id: Optional[str] = os.fspath(path) if name else None
         self._found: Optional[tuple] = None  # (URL of the run, term, step, Metadata)
+        self.failure: Optional[CairnError] = None  # of read_metadata, for which DCP raises an AssertionError
 
     @classmethod
     def validate_checkpoint_id(cls, checkpoint_id: Any) -> bool:
@@ -146,6 +147,7 @@ class Reader(StorageReader):
                     metadata, _save = codec.decode(self._metadata_blob(op, run_url, result.step))
         except CairnError as error:
             _log.error("cairn: cannot read the metadata of %s: %s", self._given_id or self._run_url, error)
+            self.failure = error
             raise
         metadata.storage_meta = StorageMeta(checkpoint_id=self._given_id)
         self._found = (run_url, result.term, result.step, metadata)

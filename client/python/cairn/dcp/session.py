@@ -93,6 +93,7 @@ class Session:
         self._restored = False  # whether the client has taken the parent
         self._term = 0
         self._mutex = threading.RLock()
+        self.pid = os.getpid()
 
     def _connect(self) -> Client:
         until = time.monotonic() + _TAKEN_S
@@ -223,11 +224,13 @@ def session_of(run_url: str, token: str, rank: int, world_size: int, options: di
 
 
 def close_sessions(token: Optional[str] = None) -> None:
-    """Closes the sessions of an attempt, or all."""
+    """Closes the sessions of an attempt, or all. In a forked child those of its parent stay as they are: a thread that saves there
+    held their locks at the fork."""
     with _lock:
-        chosen = [session for session in _sessions.values() if token in (None, session.base_token)]
+        chosen = [session for session in _sessions.values() if token in (None, session.base_token) and session.pid == os.getpid()]
     for session in chosen:
         session.close()
 
 
+os.register_at_fork(after_in_child=_lock._at_fork_reinit)
 atexit.register(close_sessions)

@@ -43,9 +43,13 @@ class WriteFile(io.FileIO):
                 done += super().write(view[done:])
             return done
 
-    def discard(self) -> None:
-        """Closes it; nothing of it stays."""
+    def tear(self) -> None:
+        """Lets ``close`` discard it."""
         self._discard = True
+
+    def discard(self) -> None:
+        """Closes it, and keeps nothing of it."""
+        self.tear()
         self.close()
         if self._waits:
             self._waits = False
@@ -73,7 +77,7 @@ class WriteFile(io.FileIO):
             self._on_close(self, keep)
 
     def commit(self) -> None:
-        """At the end of fsspec's transaction: it counts as closed now."""
+        """Called at the end of fsspec's transaction, from where the file counts as closed."""
         if self._waits:
             self._waits = False
             self._on_close(self, True)
@@ -96,7 +100,7 @@ class Content:
         return ctypes.addressof(self._view)
 
     def reader(self) -> io.BufferedReader:
-        """A reader with an offset of its own."""
+        """Returns a reader with an offset of its own."""
         return open(f"/proc/self/fd/{self.fd}", "rb")
 
     def read(self, start: int, end: int) -> bytes:
@@ -170,7 +174,7 @@ class WriteTree:
             self.files[new] = content
 
     def seal_elsewhere(self) -> dict:
-        """Another rank seals: path -> size. Even when that fails, the tree is dropped when all have been told."""
+        """Called when another rank seals. Returns path -> size. Even if that fails, the tree is dropped when all have been told."""
         with self.lock:
             self.is_sealed_elsewhere = True
             self.start_sealing()

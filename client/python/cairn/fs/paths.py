@@ -38,39 +38,39 @@ class Place:
 
     @property
     def path(self) -> str:
-        """The path itself."""
+        """Returns the path itself."""
         return "/".join(part for part in (self.root, self.name, self.inner) if part)
 
     @property
     def unknown(self) -> str:
-        """What to say where nothing is there."""
+        """Returns what to say if nothing is there."""
         why = f": {self.name!r} has no step, and holds no checkpoint" if self.name and self.step is None else ""
         return f"cairn://{self.path}{why}"
 
     @property
     def may_be_unnumbered(self) -> bool:
-        """Whether a file can stand here whose name holds no step."""
+        """Returns whether a file can stand here whose name holds no step."""
         return self.step is None and self.name != "" and not folder_of(self.name)
 
     def version(self, step: int) -> "Place":
-        """A version of an unnumbered file."""
+        """Returns the place of a version of an unnumbered file."""
         return replace(self, run_url=_beside(self.run_url, self.name), step=step, names_url=self.names)
 
     @property
     def names(self) -> str:
-        """The URL of the run that lists the unnumbered files of this run."""
+        """Returns the URL of the run that lists the unnumbered files of this run."""
         return _beside(self.run_url, _NAMES, is_list=True)
 
     def is_named(self, written: Optional[str]) -> bool:
-        """Whether this is a name of the checkpoint that was written as ``written``: that name, and ``step-N`` in the same folder, as
-        lists show it. None: nobody knows what it was called, so every name with its step will do, but for one in a folder."""
+        """Returns whether this is a name of the checkpoint that was written as ``written``: that name, or ``step-N`` in the same folder, as
+        lists show it. If ``written`` is None, each name with its step will do, but for one in a folder."""
         if written is None:
             return not folder_of(self.name)
         return self.name == written or self.name == joined(folder_of(written), f"step-{self.step}")
 
 
 def folder_of(name: str) -> str:
-    """The folders of a checkpoint's name, "" where it is in the run itself."""
+    """Returns the folders of a checkpoint's name, or "" if it is in the run itself."""
     return name.rpartition("/")[0]
 
 
@@ -79,7 +79,7 @@ def joined(folder: str, name: str) -> str:
 
 
 def _beside(run_url: str, name: str, is_list: bool = False) -> str:
-    """The URL of the run for a name beside a run: ``run.name``, or a digest of it where a run cannot be called so."""
+    """Returns the URL of the run for a name beside a run: ``run.name``, or a digest of it where a run cannot be called so."""
     head, _, run = run_url.rpartition("/")
     beside = f"{run}.{name}"
     if not _RUN.fullmatch(beside) or (name == _NAMES and not is_list):
@@ -89,7 +89,7 @@ def _beside(run_url: str, name: str, is_list: bool = False) -> str:
 
 
 def strip(path: str) -> str:
-    """A URL or path in the form that this file works with."""
+    """Returns a URL or path in the form that this file works with."""
     if path.startswith("cairn+unix://"):
         socket, _, query = path[len("cairn+unix://"):].partition("?")
         path = f"{_UNIX}{quote(socket, safe='')}/{query.removeprefix('run=')}"  # as it stands: names of files may have & and +
@@ -99,7 +99,7 @@ def strip(path: str) -> str:
 
 
 def place_to_read(path: str) -> Place:
-    """InvalidError: the path names no run, or leads out of the checkpoint."""
+    """Returns the place that a path names. Raises InvalidError if it names no run, or leads out of the checkpoint."""
     path = strip(path)
     authority, *parts = path.split("/")
     parts = [part for part in parts if part]

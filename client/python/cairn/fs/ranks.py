@@ -21,7 +21,7 @@ from datetime import timedelta
 from typing import Any, Callable, Optional
 
 from ..client import new_attempt
-from ..errors import CairnError, InvalidError, MissingRanksError, UnsupportedError
+from ..errors import CairnError, InternalError, InvalidError, MissingRanksError, UnsupportedError, from_code
 
 _LOOK_S = 0.05
 _ANSWER_S = 60.0
@@ -32,8 +32,12 @@ _given: Optional[tuple] = None  # (store, rank, world size) in a process without
 
 
 def meeting_point() -> Optional[tuple]:
-    """Where the ranks meet, in values that can be pickled, for ``meet_at`` in a process that one of them starts. None for a
-    process by itself. UnsupportedError: no other process can get at the group's store."""
+    """Returns where the ranks meet, in values that can be pickled, for ``meet_at`` in a process that one of them starts. Returns None for
+    a process by itself.
+
+    Raises:
+        UnsupportedError: No other process can get at the group's store.
+    """
     store, rank, world = store_of_ranks()
     if store is None:
         return None
@@ -62,7 +66,7 @@ def meet_at(point: tuple) -> None:
 
 
 def store_of_ranks() -> tuple:
-    """(store, rank, world size); (None, 0, 1) for a process by itself."""
+    """Returns (store, rank, world size), which is (None, 0, 1) for a process by itself."""
     if _given is not None:
         return _connection(_given[0]), *_given[1:]
     torch = sys.modules.get("torch")
@@ -78,8 +82,37 @@ def store_of_ranks() -> tuple:
     return _connection(dist.distributed_c10d._get_default_store()), dist.get_rank(), dist.get_world_size()
 
 
+def ask_first(key: str, ask: Callable[[], Any]) -> Any:
+    """Returns on all ranks what ``ask``, called on the first one, returns: a value of JSON. Every rank calls it. The wait for the
+    first rank ends with the store's own deadline.
+
+    Args:
+        key: A text that no call before had, the same on all ranks.
+        ask: Called on the first rank.
+
+    Raises:
+        CairnError: What ``ask`` raised; on all ranks.
+    """
+    store, rank, _ = store_of_ranks()
+    if store is None:
+        return ask()
+    if rank > 0:
+        value, code, text = json.loads(store.get(key))
+        if code is not None:
+            raise from_code(code, f"{text} (rank 0)")
+        return value
+    try:
+        value = ask()
+        store.set(key, json.dumps([value, None, ""]))
+        return value
+    except Exception as error:  # whatever it is, the other ranks wait for an answer
+        known = error if isinstance(error, CairnError) else InternalError.of(f"{type(error).__name__}: {error}")
+        store.set(key, json.dumps([None, known.code, known.text]))
+        raise
+
+
 def _connection(store: Any) -> Any:
-    """A connection of its own: a wait of the trainer's does not hold ours up."""
+    """Returns a connection of our own, so that a wait of the trainer's does not hold ours up."""
     try:
         return store.clone()
     except (AttributeError, RuntimeError, NotImplementedError):
@@ -113,7 +146,7 @@ class Meeting:
         self._store.set(self._key(*parts), json.dumps(value))
 
     def _get(self, *parts: Any) -> Any:
-        """What was put there, None when nothing was."""
+        """Returns what was put there, or None."""
         key = self._key(*parts)
         return json.loads(self._store.get(key)) if self._store.check([key]) else None
 
@@ -126,7 +159,7 @@ class Meeting:
         return value
 
     def leave(self) -> None:
-        """This process has nothing in the tree any more."""
+        """Called when this process has nothing in the tree any more."""
         self._over.set()
         self._store.delete_key(self._key("here", self._rank))
 
@@ -135,14 +168,18 @@ class Meeting:
         return self._rank
 
     def await_seal(self) -> None:
-        """Waits until another rank has begun to commit. MissingRanksError: none does."""
+        """Waits until another rank has begun to commit. Raises MissingRanksError if none does."""
         if not self._over.is_set():
             self._await("no rank", "has begun to commit", "seal")
 
     # --- the sealer -----------------------------------------------------------------------------------
 
     def seal(self, files: dict) -> Optional[Deal]:
-        """By the process that closes the marker. None: nobody else wrote. CairnError: not all is well; all drop it."""
+        """Called by the process that closes the marker. Returns None if no other process has written.
+
+        Raises:
+            CairnError: A rank has a file open or does not answer, or two wrote one name; all ranks drop the tree.
+        """
         self._is_sealer = True
         self._over.set()
         others = [rank for rank in range(self._world)
@@ -243,7 +280,7 @@ def end_watches() -> None:
 
 
 def meeting_of(run_url: str, step: int) -> Optional[Meeting]:
-    """The Meeting of the ranks that write this tree; None for a process by itself."""
+    """Returns the Meeting of the ranks that write this tree, or None for a process by itself."""
     store, rank, world = store_of_ranks()
     return None if store is None else Meeting(store, rank, world, run_url, step)
 

@@ -49,7 +49,7 @@ class Reader:
         return op
 
     def steps(self) -> list:
-        """Committed checkpoints on the lineage, newest first."""
+        """Returns the committed checkpoints on the lineage, newest first."""
         return [item for item in self._all() if (item.step, item.term) not in self._leaving]
 
     def _all(self) -> list:
@@ -57,7 +57,7 @@ class Reader:
             return [item for item in self._live().list() if item.state == "committed" and not item.superseded]
 
     def newest(self) -> Optional[tuple]:
-        """(listed row, path -> size) of the newest checkpoint on the lineage; None where the run has none."""
+        """Returns (listed row, path -> size) of the newest checkpoint on the lineage, or None if the run has none."""
         with self._lock:
             for row in self._all():
                 index = self._index(row.step, row.term)
@@ -66,29 +66,29 @@ class Reader:
             return None
 
     def commit_time(self, step: int, term: int) -> Optional[float]:
-        """When a version was committed, in seconds since 1970 UTC; None where it is not there."""
+        """Returns when a version was committed, in seconds since 1970 UTC, or None if it is not there."""
         with self._lock:
             return next((row.commit_time for row in self._live().list() if (row.step, row.term) == (step, term)), None)
 
     def every_index(self) -> list:
-        """path -> size of each committed checkpoint, superseded ones too, newest first."""
+        """Returns path -> size of each committed checkpoint, superseded ones too, newest first."""
         with self._lock:
             found = [self._index(row.step, row.term) for row in self._live().list() if row.state == "committed"]
             return [index[1] for index in found if index is not None]
 
     def next_step(self) -> int:
-        """A step that nobody has saved."""
+        """Returns a step that nobody has saved."""
         with self._lock:
             return max((row.step for row in self._live().list()), default=0) + 1
 
     @staticmethod
     def folder(item: Any) -> str:
-        """The folder of a listed checkpoint, "" where it is in the run itself."""
+        """Returns the folder of a listed checkpoint, or "" if it is in the run itself."""
         return next((tag[len(FOLDER):] for tag in item.tags or () if tag.startswith(FOLDER)), "")
 
     def find(self, step: int, is_named: Callable[[Optional[str]], bool]) -> Optional[tuple]:
-        """(term, path -> size, name as written) of the newest committed version of a step that was written under the name; None
-        when there is none. No files: it was not made by paths; no name: that, or by an older version."""
+        """Returns (term, path -> size, name as written) of the newest committed version of a step that was written under the name, or None.
+        A checkpoint that was not written by paths has no files and no name; an older version of Cairn stored no name."""
         with self._lock:
             newest = self._index(step, 0)
             if newest is None:
@@ -118,7 +118,7 @@ class Reader:
     def remove(self, step: int, term: int) -> None:
         """Forgets a committed step, or notes that it is to go. Retention's guard keeps the last two good ones, so a program that
         keeps one (``save_top_k=1``) removes what cannot go yet: it is gone for this process, and forgotten after a later
-        commit. DeniedError: it is the newest."""
+        commit. Raises DeniedError if it is the newest."""
         with self._lock:
             if any((row.step, row.term) == (step, term) for row in self._all()[:1]):
                 raise DeniedError.of(f"{self._run_url}: step {step} stays: it is the newest checkpoint; `cairn rm` removes a whole run")
@@ -141,7 +141,7 @@ class Reader:
                 self._leaving.discard((step, term))
 
     def read(self, step: int, term: int, wanted: list) -> list:
-        """The bytes of (path, size, start, end) each, in one restore."""
+        """Returns the bytes of each (path, size, start, end), in one restore."""
         rows: dict = {}
         results: list = []
         for path, size, start, end in wanted:
@@ -183,26 +183,27 @@ class Committer:
         self.pid = os.getpid()
 
     def start(self, step: int, files: dict, index: Optional[dict], name: str) -> Any:
-        """Begins the save; ``index`` of all ranks, and the name of the folder: rank 0's. The operation; ``files`` must live until it is staged,
-        which it is when this returns."""
+        """Begins the save, and returns it when ``files`` are copied. Rank 0 gives the ``index`` of all ranks' files, the others None."""
         with self._lock:
-            if self._client is None:
-                self._client = Client(self._run_url, rank=self._rank, world_size=self._world, attempt=self._token,
-                                      label="fs", **self._options)
-                try:
-                    self._client.restore(allow_older=True).result()
-                except NotFoundError:
-                    pass  # the first of the run
-            client = self._client
+            client = self._client = self._client or self._connect()
             client.set_tensors([_row(path, content) for path, content in files.items()])
-            blobs = []
-            if index is not None:
-                blobs = [(INDEX_BLOB, TREE, 
-                      tree.encode({"version": VERSION, "files": index, "name": name}, "files"), SHARDED, None)]
-            client.set_blobs(blobs)
+            listed = tree.encode({"version": VERSION, "files": index, "name": name}, "files")
+            client.set_blobs([(INDEX_BLOB, TREE, listed, SHARDED, None)] if index is not None else [])
             note = tree.encode({"framework": "files"})
             folder = folder_of(name)
             return client.save(step, metadata=note, tags=[FOLDER + folder] if folder else [])
+
+    def _connect(self) -> Client:
+        """Returns a client that descends from the newest checkpoint. One that does not would begin a lineage beside it."""
+        client = Client(self._run_url, rank=self._rank, world_size=self._world, attempt=self._token, label="fs", **self._options)
+        try:
+            client.restore(allow_older=True).result()
+        except NotFoundError:
+            pass  # there is none
+        except BaseException:
+            client.close(0)
+            raise
+        return client
 
     def finish(self, op: Any) -> Result:
         return op.result()

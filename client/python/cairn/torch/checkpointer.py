@@ -13,11 +13,10 @@ import time
 import warnings
 from typing import Any, Callable, Mapping, Optional, Sequence, Union
 
-from .. import tree
+from .. import exits, tree
 from ..client import DONE, LATEST, Checkpoint, Client
 from ..errors import (ArenaTooSmallError, BusyError, CairnError, ClosedError, FencedError, ForkedError, InternalError, InvalidError, NoMemoryError,
                       NotFoundError, ReadOnlyError, SkippedError, TimedOutError, UnreachableError, UnsupportedError, UnsupportedValueError)
-from . import exits
 from .commits import Commit, Commits
 from .futures import Failures, Outage, Restored, SaveHandle, log
 from .group import Group, text_of
@@ -547,7 +546,6 @@ class Checkpointer:
         """
         if self._client is None or os.getpid() != self._pid:
             return
-        exits.forget(self)
         self._stopper.remove()
         client, handles = self._client, list(self._inflight)
         error: Optional[CairnError] = None
@@ -581,14 +579,12 @@ class Checkpointer:
         """Nobody has called ``close``: saves in flight get so many seconds."""
         if self._client is None or os.getpid() != self._pid:
             return
-        steps = [handle.step for handle in self._inflight if not handle.durable.done()]
-        if steps:
-            log.warning("%s while the save of step %s is in flight: waiting for up to %.0f s; call "
-                        "Checkpointer.close() before the end", why, ", ".join(map(str, steps)), seconds)
         try:
-            self._client.close(seconds if steps else 0)
-        except CairnError as error:
-            log.error("%s was not saved (%s): %s", f"step {steps[-1]}" if steps else "a step", why, error)
+            self._poll()
+            self._failures.check(before_save=False)
+        except Exception as error:  # of a save that has ended before, or of on_error
+            log.error("%s: %s", why, error)
+        self._client._leave(seconds, why)
         self._client = None
 
     def __reduce__(self) -> Any:

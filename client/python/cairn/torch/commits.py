@@ -7,6 +7,7 @@ import time
 from typing import Any, Callable, NamedTuple, Optional
 
 from ..errors import InvalidError
+from ..names import checkpoint_name
 from .futures import SaveHandle, log
 
 
@@ -55,7 +56,7 @@ class Commits:
             return
         result = handle.durable.result(0)
         assert result is not None
-        commit = Commit(f"{self._url}/step-{result.step}@{result.term}", result.step, result.term, result.plain_bytes, result.stored_bytes,
+        commit = Commit(f"{self._url}/{checkpoint_name(result.step, result.term)}", result.step, result.term, result.plain_bytes, result.stored_bytes,
                         result.blocked_s, (end or time.monotonic()) - begin)
         try:
             self._on_commit(commit)

@@ -18,8 +18,6 @@ import torch
 
 from ..errors import InvalidError, ShapeMismatchError, UnsupportedValueError
 
-_TENSOR = "torch.distributed.tensor"
-
 
 class Box(NamedTuple):
     """A rectangle of the whole tensor. ``start`` is where the rectangle begins in the local tensor: an index per dimension,
@@ -81,7 +79,7 @@ def class_of(module: str, name: str) -> Any:
 
 
 def is_dtensor(value: Any) -> bool:
-    return isinstance(value, class_of(_TENSOR, "DTensor"))
+    return isinstance(value, class_of("torch.distributed.tensor", "DTensor"))
 
 
 def is_sharded(value: Any) -> bool:
@@ -237,19 +235,13 @@ class Layouts:
             raise UnsupportedValueError.of(f"{path}: this rank is not in the tensor's device mesh; give each Checkpointer "
                                            "only tensors that it holds a part of")
         self.group(path, mesh.mesh.reshape(-1).tolist())  # all who hold parts of it save it
-        everywhere, plain = class_of(_TENSOR, "Replicate"), class_of(_TENSOR, "Shard")
-        strided = class_of(_TENSOR + ".placement_types", "_StridedShard")
         cuts: list = [[] for _ in shape]
         same: list = []  # how to index the mesh for the ranks that hold the same boxes
         for dim, placement in enumerate(tensor.placements):
-            if isinstance(placement, everywhere):
+            if placement.is_replicate():
                 same.append(slice(None))
                 continue
-            factor = None
-            if isinstance(placement, strided):
-                factor = int(placement.split_factor)
-            elif type(placement) is plain:
-                factor = 1
+            factor = _factor(placement)
             if factor is None:
                 raise UnsupportedValueError.of(
                     f"{path}: it is a DTensor with the placement {placement!r}, which holds no value of the tensor; "
@@ -263,6 +255,16 @@ class Layouts:
                 local=tuple(sum(length for _, length in run) for run in runs))
         local = tuple(sum(length for _, length in run) for run in runs)
         return Layout(shape, local, product_boxes(runs), self.group(path, ranks), False)
+
+
+def _factor(placement: Any) -> Optional[int]:
+    """Returns into how many strides a placement cuts each shard: 1 for a plain Shard, None for what is no shard."""
+    from torch.distributed.tensor import Shard, placement_types
+
+    strided = getattr(placement_types, "_StridedShard", None)
+    if strided is not None and isinstance(placement, strided):
+        return int(placement.split_factor)
+    return 1 if type(placement) is Shard else None
 
 
 def _with_replicas(mesh: Any, ranks: list) -> list:
@@ -285,13 +287,17 @@ def like(sharded: Sharded, dtype: torch.dtype) -> Sharded:
     local = torch.empty_like(sharded.local, dtype=dtype, memory_format=torch.preserve_format)
     whole = sharded.whole
     if whole is not None:
-        whole = class_of(_TENSOR, "DTensor").from_local(local, whole.device_mesh, whole.placements, run_check=False, shape=whole.shape,
-                                                        stride=whole.stride())
+        from torch.distributed.tensor import DTensor
+
+        whole = DTensor.from_local(local, whole.device_mesh, whole.placements, run_check=False, shape=whole.shape,
+                                   stride=whole.stride())
         local = whole._local_tensor if hasattr(whole, "_local_tensor") else whole.to_local()
     return Sharded(local, sharded.layout, whole)
 
 
 def replicated_like(tensor: Any, local: torch.Tensor) -> Any:
     """Returns a DTensor around ``local`` that is replicated on all ranks of the mesh of ``tensor``."""
-    mesh, replicate = tensor.device_mesh, class_of(_TENSOR, "Replicate")
-    return class_of(_TENSOR, "DTensor").from_local(local, mesh, [replicate()] * mesh.ndim, run_check=False)
+    from torch.distributed.tensor import DTensor, Replicate
+
+    mesh = tensor.device_mesh
+    return DTensor.from_local(local, mesh, [Replicate()] * mesh.ndim, run_check=False)
