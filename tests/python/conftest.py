@@ -1,17 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """Fixtures: one cairnd for the session, a fresh run for each test."""
 
+import contextlib
 import os
 import pathlib
 import signal
 import subprocess
+import sys
 import tempfile
 import time
 
-import sys
-
 import pytest
 
+import cairn
 from ranks import Ranks
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -59,27 +60,39 @@ class Daemon:
         return f"cairn+unix://{self.socket}?run=py/{run}"
 
 
+@contextlib.contextmanager
+def running_daemon():
+    """A cairnd in a folder of its own, until the ``with`` block ends."""
+    # Not under pytest's own folder: a Unix socket's path has 107 bytes at most.
+    with tempfile.TemporaryDirectory(prefix="cairn-py-", ignore_cleanup_errors=True) as folder:
+        server = Daemon(folder)
+        server.start()
+        try:
+            yield server
+        finally:
+            if server.process.poll() is None:
+                server.stop()
+
+
+def steps_of(url):
+    """The committed steps of a run, newest first."""
+    with cairn.Client(url, read_only=True) as client:
+        return [item.step for item in client.list()]
+
+
 @pytest.fixture(scope="session")
 def daemon():
     if "CAIRND" not in os.environ:
         pytest.exit("CAIRND must name the cairnd program; start the tests with tests/python/run", 2)
-    # Not under pytest's own folder: a Unix socket's path has 107 bytes at most.
-    with tempfile.TemporaryDirectory(prefix="cairn-py-") as folder:
-        server = Daemon(folder)
-        server.start()
+    with running_daemon() as server:
         yield server
-        server.stop()
 
 
 @pytest.fixture
 def own_daemon():
     """For tests that kill it."""
-    with tempfile.TemporaryDirectory(prefix="cairn-py-") as folder:
-        server = Daemon(folder)
-        server.start()
+    with running_daemon() as server:
         yield server
-        if server.process.poll() is None:
-            server.stop()
 
 
 _runs = 0
@@ -153,7 +166,6 @@ def nothing_is_left_unsealed():
     """Drops the folders that a test left without their marker, since the end of pytest's process would otherwise name them and
     end with status 1. Tests of that end start processes of their own."""
     yield
-    filesystem = sys.modules.get("cairn.fs.filesystem")
-    if filesystem is not None:
-        with filesystem._lock:
-            filesystem._trees.clear()
+    process = sys.modules.get("cairn.fs.process")
+    if process is not None:
+        process.take_trees()

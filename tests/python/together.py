@@ -14,6 +14,11 @@ def free_port():
         return probe.getsockname()[1]
 
 
+def torchrun(world):
+    """The words that start a program on so many ranks of this machine; the program and its arguments follow."""
+    return [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(world)]
+
+
 def run_together(commands, timeout, each=None, **env):
     """Runs Python with each of the arguments. ``env``: variables for all; ``each``: a dict of them for each. Gives what
     each has printed; AssertionError when one has failed."""

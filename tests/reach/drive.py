@@ -6,6 +6,7 @@ REACH_KILL is "TARGET STEP SECONDS", where TARGET is all, daemon, or the number 
 optimizer has stepped so often in this process, the target is killed.
 """
 
+import functools
 import importlib
 import os
 import pathlib
@@ -15,7 +16,8 @@ import threading
 
 import torch
 
-from frameworks import FRAMEWORKS, program_of
+import cairn
+from frameworks import FRAMEWORKS, IGNORED, program_of
 
 FOLDER = pathlib.Path(os.environ["TMPDIR"])
 
@@ -26,18 +28,33 @@ def note(name, text):
         print(text, file=file)
 
 
+def committed(framework):
+    """Returns the newest committed step of the run that the framework's restart reads, or None."""
+    with cairn.Client(os.environ["REACH_RUN"] + FRAMEWORKS[framework].beside, read_only=True) as client:
+        return max((item.step for item in client.list()), default=None)
+
+
+def watch(framework, owner, name, is_restart=lambda result: True):
+    """Notes of each call that is a restart the step that it returns, or that it resumes from nothing. The daemon is asked before the
+    call: a commit of the attempt before may still come after it."""
+    call = getattr(owner, name)
+
+    def noted(*args, **kwargs):
+        there = committed(framework)
+        result = call(*args, **kwargs)
+        if is_restart(result):
+            has_found = result is not None and result is not False and result != -1
+            nothing = "nothing" if there is None else f"nothing{IGNORED}{there}"
+            note("restored", os.path.basename(str(getattr(result, "step", result))) if has_found else nothing)
+        return result
+
+    setattr(owner, name, noted)
+
+
 def watch_restores(framework):
     """Notes the step of each restore that the framework's restart makes."""
     module, name, method = FRAMEWORKS[framework].restores
-    owner = getattr(importlib.import_module(module), name)
-    restore = getattr(owner, method)
-
-    def noted(*args, **kwargs):
-        restored = restore(*args, **kwargs)
-        note("restored", "nothing" if restored in (None, -1) else os.path.basename(str(getattr(restored, "step", restored))))
-        return restored
-
-    setattr(owner, method, noted)
+    watch(framework, getattr(importlib.import_module(module), name), method)
 
 
 def arm(framework):
@@ -70,7 +87,7 @@ def arm(framework):
 def begin(framework):
     """Makes this process ready to be a rank."""
     torch.set_num_threads(1)
-    FRAMEWORKS[framework].prepare(note)
+    FRAMEWORKS[framework].prepare(functools.partial(watch, framework))
     watch_restores(framework)
     arm(framework)
 

@@ -4,12 +4,14 @@ whose fence says that tests/reach runs it. A row whose name has a dash (lightnin
 """
 
 import dataclasses
+import operator
 import pathlib
 import random
 import re
 from typing import Any, Callable, Optional
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
+IGNORED = ", though there was step "  # in the note of a restart that passes over what is committed
 
 
 def after_torch_step(call: Callable) -> None:
@@ -78,22 +80,14 @@ def in_ray_workers(begin: Callable, end: Callable) -> None:
     ray.train.torch.TorchTrainer = Trainer
 
 
-def ready_megatron(note: Callable) -> None:
+def ready_megatron(watch: Callable) -> None:
     """Lets Megatron-Core run without a GPU. Its program asks before it loads, so a start from nothing is noted there."""
     from on_cpu import enter
 
     enter()
     import cairn.megatron
 
-    ask = cairn.megatron.check_is_distributed_checkpoint
-
-    def asked(url: str) -> bool:
-        found = ask(url)
-        if not found:
-            note("restored", "nothing")
-        return found
-
-    cairn.megatron.check_is_distributed_checkpoint = asked
+    watch(cairn.megatron, "check_is_distributed_checkpoint", operator.not_)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -115,7 +109,8 @@ class Framework:
         tests: A file of tests/python that is run as well; "" where there is none.
         page: The page of docs/ that has the program; "" for that of the framework's name.
         environment: Variables for the program.
-        prepare: Called before the program runs, with drive.py's ``note``.
+        prepare: Called before the program runs, with drive.py's ``watch`` of this framework.
+        beside: What follows the URL of the run in that of the run that a restart reads.
         restores: The module, the class and the method that the framework's restart calls; its result is a step, or has one.
     """
 
@@ -131,7 +126,8 @@ class Framework:
     tests: str = ""
     page: str = ""
     environment: dict = dataclasses.field(default_factory=dict)
-    prepare: Callable[[Callable], None] = lambda note: None
+    prepare: Callable[[Callable], None] = lambda watch: None
+    beside: str = ""
     restores: tuple = ("cairn.training", "Run", "restore")
 
 
@@ -224,7 +220,7 @@ def _on_keras(backend: str, module: str) -> Framework:
 
 FRAMEWORKS = {
     "lightning": Framework(3, _lightning),
-    "lightning-paths": Framework(None, _lightning_paths, ranks=(1,), is_refused=False, page="lightning", restores=(
+    "lightning-paths": Framework(None, _lightning_paths, ranks=(1,), is_refused=False, page="lightning", beside=".last.ckpt", restores=(
         "lightning.pytorch.trainer.connectors.checkpoint_connector", "_CheckpointConnector", "_parse_ckpt_path")),
     "transformers": Framework(2, _transformers),
     "accelerate": Framework(9, _accelerate),

@@ -11,22 +11,20 @@ A kill hits the whole job, one rank, or the daemon, which is then started again.
 import argparse
 import importlib.metadata
 import os
-import pathlib
 import random
 import signal
-import socket
 import subprocess
 import sys
-import tempfile
 
 import torch
 
-from frameworks import FRAMEWORKS, ROOT
+from frameworks import FRAMEWORKS, IGNORED, ROOT
 
 sys.path.insert(0, str(ROOT / "tests" / "python"))
 
 from bed import assert_same  # noqa: E402
-from conftest import Daemon  # noqa: E402
+from conftest import running_daemon  # noqa: E402
+from together import free_port, torchrun  # noqa: E402
 
 import cairn  # noqa: E402
 
@@ -34,18 +32,12 @@ STEPS = 48  # of each program
 ATTEMPT_S = 300
 
 
-def free_address():
-    """Returns an address of this machine that nobody listens on."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return "127.0.0.1:%d" % free.getsockname()[1]
-
-
 class Job:
     """One training, in a folder and a run of its own."""
 
     def __init__(self, daemon, framework, ranks, name):
         self.daemon, self.framework, self.ranks, self.name = daemon, framework, ranks, name
+        self.attempts = 0
         self.folder = daemon.folder / name
         self.folder.mkdir()
         self.environment = {**os.environ, "CAIRN_SERVER": f"unix:{daemon.socket}", "REACH_RUN": f"cairn:///py/{name}",
@@ -54,13 +46,14 @@ class Job:
 
     def attempt(self, kill=""):
         """Starts the program once. Returns its exit status."""
+        self.attempts += 1
         words = [sys.executable, str(ROOT / "tests" / "reach" / "drive.py"), self.framework, str(self.folder / "result")]
         if (self.ranks > 1 and FRAMEWORKS[self.framework].in_workers is None) or FRAMEWORKS[self.framework].is_launched:
-            words[:1] = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(self.ranks)]
+            words[:1] = torchrun(self.ranks)
         with open(self.folder / "log", "ab") as log:
             process = subprocess.Popen(words, cwd=self.folder, stdout=log, stderr=log, start_new_session=True,
                                        env={**self.environment, "REACH_KILL": kill, "REACH_DAEMON": str(self.daemon.process.pid),
-                                            "REACH_RANKS": str(self.ranks), "COORDINATOR": free_address() if self.ranks > 1 else ""})
+                                            "REACH_RANKS": str(self.ranks), "COORDINATOR": f"127.0.0.1:{free_port()}" if self.ranks > 1 else ""})
             try:
                 status = self._watch(process)
             finally:
@@ -76,9 +69,7 @@ class Job:
             except subprocess.TimeoutExpired:
                 waited += 0.1
             if self.daemon.process.poll() is not None:
-                self.daemon.log.close()
-                self.daemon.socket.unlink(missing_ok=True)
-                (self.daemon.folder / "cairnd.log").unlink()
+                self.daemon.kill()
                 self.daemon.start()
         raise RuntimeError(f"an attempt of {self.framework} did not end within {ATTEMPT_S} s:\n{self.tail()}")
 
@@ -107,8 +98,16 @@ class Job:
         return bool(notes)
 
     def restored(self):
-        """Returns the steps that each rank resumed from, as texts. A rank may be killed between a restore and its note."""
-        return [(self.folder / f"restored.{rank}").read_text(encoding="utf-8").split() for rank in range(self.ranks)]
+        """Returns what each rank has noted of its restarts: steps as texts, or "nothing". Raises AssertionError if a start has not asked
+        for a checkpoint, or if it has begun anew although there was one."""
+        found = []
+        for rank in range(self.ranks):
+            notes = (self.folder / f"restored.{rank}").read_text(encoding="utf-8").splitlines()
+            assert len(notes) >= self.attempts, f"{self.framework}: rank {rank} asked for a checkpoint {len(notes)} times in {self.attempts} starts"
+            passed = [note for note in notes if IGNORED in note]
+            assert not passed, f"{self.framework}: rank {rank} resumed from {', '.join(passed)}"
+            found.append(notes)
+        return found
 
     def results(self):
         return [torch.load(self.folder / f"result.{rank}", weights_only=False) for rank in range(self.ranks)]
@@ -150,31 +149,20 @@ def disturbed(daemon, framework, ranks, kills, moments):
 
 def prove_refusal(framework):
     """Raises RuntimeError unless one rank refuses, by name, what two ranks have saved within an epoch: it would lose samples."""
-    with tempfile.TemporaryDirectory(prefix="cairn-reach-", ignore_cleanup_errors=True) as folder:
-        daemon = Daemon(pathlib.Path(folder))
-        daemon.start()
-        try:
-            job = Job(daemon, framework, 2, f"{framework}-2-1")
-            job.attempt("all 7 0.05")
-            killed, job.ranks = job.was_killed(), 1
-            if not killed or job.attempt() == 0 or "UnsupportedError: UNSUPPORTED" not in job.tail():
-                raise RuntimeError(f"{framework}: one rank did not refuse a checkpoint of two within an epoch:\n{job.tail()}")
-        finally:
-            daemon.stop()
+    with running_daemon() as daemon:
+        job = Job(daemon, framework, 2, f"{framework}-2-1")
+        job.attempt("all 7 0.05")
+        killed, job.ranks = job.was_killed(), 1
+        if not killed or job.attempt() == 0 or "UnsupportedError: UNSUPPORTED" not in job.tail():
+            raise RuntimeError(f"{framework}: one rank did not refuse a checkpoint of two within an epoch:\n{job.tail()}")
 
 
 def prove(framework, ranks, kills, moments):
-    """Returns how many kills hit, and the steps that were resumed from. Raises AssertionError if the bits differ, or if the ranks
-    resumed from different steps."""
-    # Not under pytest's folder: a Unix socket's path has 107 bytes at most.
-    with tempfile.TemporaryDirectory(prefix="cairn-reach-", ignore_cleanup_errors=True) as folder:
-        daemon = Daemon(pathlib.Path(folder))
-        daemon.start()
-        try:
-            whole = undisturbed(daemon, framework, ranks)
-            killed, hit, restored = disturbed(daemon, framework, ranks, kills, moments)
-        finally:
-            daemon.stop()
+    """Returns how many kills hit, and the steps that were resumed from. Raises AssertionError if the bits differ, if the ranks
+    resumed from different steps, or if one of them began anew although there was a checkpoint."""
+    with running_daemon() as daemon:
+        whole = undisturbed(daemon, framework, ranks)
+        killed, hit, restored = disturbed(daemon, framework, ranks, kills, moments)
     assert all(steps == restored[0] for steps in restored), f"{framework}: the ranks resumed from different steps: {restored}"
     for rank, (left, right) in enumerate(zip(whole, killed)):
         try:
