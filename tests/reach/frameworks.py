@@ -15,15 +15,16 @@ IGNORED = ", though there was step "  # in the note of a restart that passes ove
 
 
 def after_torch_step(call: Callable) -> None:
-    """Lets ``call`` be called after each step of an optimizer of PyTorch."""
+    """Lets ``call`` be called after each step of an optimizer of PyTorch, with the number of its steps, which its state has."""
     from torch.optim.optimizer import register_optimizer_step_post_hook
 
-    register_optimizer_step_post_hook(lambda *_: call())
+    register_optimizer_step_post_hook(lambda optimizer, *_: call(max(int(state["step"]) for state in optimizer.state.values())))
 
 
 def after_jitted_call(call: Callable) -> None:
-    """Lets ``call`` be called after each call of what the program gives to ``jax.jit``."""
+    """Lets ``call`` be called after each call of what the program gives to ``jax.jit``, with the number of the steps in its result."""
     import jax
+    import optax
 
     jit = jax.jit
 
@@ -32,7 +33,7 @@ def after_jitted_call(call: Callable) -> None:
 
         def run(*values: Any) -> Any:
             result = compiled(*values)
-            call()
+            call(int(optax.tree_utils.tree_get_all_with_path(result, "count")[0][1]))
             return result
 
         return run
@@ -41,16 +42,23 @@ def after_jitted_call(call: Callable) -> None:
 
 
 def after_keras_batch(call: Callable) -> None:
-    """Lets ``call`` be called after each batch of a ``fit``."""
+    """Lets ``call`` be called after each batch of a ``fit``, with the number of batches behind it."""
     import keras
 
-    end = keras.callbacks.CallbackList.on_train_batch_end
+    callbacks = keras.callbacks.CallbackList
+    begin, end = callbacks.on_epoch_begin, callbacks.on_train_batch_end
+    epoch = 0
 
-    def noted(*args: Any, **kwargs: Any) -> None:
-        end(*args, **kwargs)
-        call()
+    def began(self: Any, number: int, *args: Any, **kwargs: Any) -> None:
+        nonlocal epoch
+        epoch = number
+        begin(self, number, *args, **kwargs)
 
-    keras.callbacks.CallbackList.on_train_batch_end = noted
+    def ended(self: Any, batch: int, *args: Any, **kwargs: Any) -> None:
+        end(self, batch, *args, **kwargs)
+        call(epoch * self.params["steps"] + batch + 1)
+
+    callbacks.on_epoch_begin, callbacks.on_train_batch_end = began, ended
 
 
 def in_ray_workers(begin: Callable, end: Callable) -> None:
@@ -99,11 +107,13 @@ class Framework:
             of retention.
         final: Returns what must be the same at the end, given the names of the program that has run. It imports what it needs.
         ranks: Numbers of ranks to train on.
-        after_step: Takes a function, which the framework's optimizer then calls after each step.
+        after_step: Takes a function, which is then called after each step of the framework's optimizer, with the number of steps behind
+            it; those before a restart count.
         is_refused: Whether one rank refuses what two have saved within an epoch.
         is_launched: Whether one rank is started by torchrun as well.
-        in_workers: Where the program starts its ranks by itself, in other processes, and starts them again after one is killed: takes
-            what is to be called in each of them before and behind the training.
+        in_workers: Where the program starts its ranks by itself, in other processes: takes what is to be called in each of them before
+            and behind the training.
+        restarts: How many dead ranks the program's framework starts again by itself.
         needs: The distribution without which the row is left out, where it may be missing; "" where it may not.
         matrix: A program beside this one that proves resumes on other ranks; "" where there is none.
         tests: A file of tests/python that is run as well; "" where there is none.
@@ -121,6 +131,7 @@ class Framework:
     is_refused: bool = True
     is_launched: bool = False
     in_workers: Optional[Callable] = None
+    restarts: int = 0
     needs: str = ""
     matrix: str = ""
     tests: str = ""
@@ -229,7 +240,7 @@ FRAMEWORKS = {
                             restores=("torchtitan.components.checkpointer.dcp", "CheckpointManager", "_find_load_step")),
     "torch-checkpointing": Framework(None, _torch_checkpointing, is_refused=False, is_launched=True,
                                      restores=("cairn.torch_checkpointing", "StorageConfig", "latest")),
-    "ray": Framework(None, _ray, in_workers=in_ray_workers, restores=("cairn.ray", "Checkpointer", "restore")),
+    "ray": Framework(None, _ray, in_workers=in_ray_workers, restarts=3, restores=("cairn.ray", "Checkpointer", "restore")),
     "megatron": Framework(None, _megatron, is_refused=False, is_launched=True, needs="megatron-core", matrix="matrix_megatron.py",
                           prepare=ready_megatron, restores=("cairn.megatron", "_Run", "loaded")),
     "jax": Framework(None, _jax, after_step=after_jitted_call, is_refused=False, restores=("cairn.jax", "Checkpointer", "restore")),
