@@ -230,7 +230,7 @@ def _on_keras(backend: str, module: str) -> Framework:
 
 
 FRAMEWORKS = {
-    "lightning": Framework(3, _lightning),
+    "lightning": Framework(3, _lightning, tests="test_lightning.py"),
     "lightning-paths": Framework(None, _lightning_paths, ranks=(1,), is_refused=False, page="lightning", beside=".last.ckpt", restores=(
         "lightning.pytorch.trainer.connectors.checkpoint_connector", "_CheckpointConnector", "_parse_ckpt_path")),
     "transformers": Framework(2, _transformers),
