@@ -13,7 +13,7 @@ sys.path.insert(0, str(ROOT / "tests" / "python"))
 
 from together import torchrun  # noqa: E402
 
-DEADLINE_S = 300
+DEADLINE_S = 900
 
 
 def run_worker(program, ranks, words, result, **env):
