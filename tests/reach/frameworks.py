@@ -22,7 +22,8 @@ def after_torch_step(call: Callable) -> None:
 
 
 def after_jitted_call(call: Callable) -> None:
-    """Lets ``call`` be called after each call of what the program gives to ``jax.jit``, with the number of the steps in its result."""
+    """Lets ``call`` be called after each call of what the program gives to ``jax.jit``, with the number of the steps in its result. JAX
+    itself gives it functions whose results have none."""
     import jax
     import optax
 
@@ -33,7 +34,9 @@ def after_jitted_call(call: Callable) -> None:
 
         def run(*values: Any) -> Any:
             result = compiled(*values)
-            call(int(optax.tree_utils.tree_get_all_with_path(result, "count")[0][1]))
+            counts = optax.tree_utils.tree_get_all_with_path(result, "count")
+            if counts:
+                call(int(counts[0][1]))
             return result
 
         return run
