@@ -52,6 +52,39 @@ def test_accelerate_is_refused_a_url_as_its_folder(url, nowhere):
     assert not fsspec.filesystem("file").exists("cairn:")
 
 
+@pytest.mark.parametrize("at, is_between", [(0, True), (3, False), (4, False), (4, True)],
+                         ids=["before the first batch", "within an epoch", "at its last batch", "behind it"])
+def test_a_resumed_accelerator_draws_and_reads_as_an_undisturbed_one(url, at, is_between):
+    accelerate = pytest.importorskip("accelerate")
+    pytest.importorskip("torchdata")
+    import cairn.accelerate
+
+    def train(is_resumed):
+        """Returns what the steps have read and drawn. The first training saves step ``at``, within the loop over batches or outside."""
+        loading = accelerate.utils.DataLoaderConfiguration(use_stateful_dataloader=True, use_seedable_sampler=True)
+        accelerator = cairn.accelerate.attach(accelerate.Accelerator(cpu=True, dataloader_config=loading), url)
+        accelerate.utils.set_seed(7)
+        loader = accelerator.prepare(torch.utils.data.DataLoader(torch.arange(8), batch_size=2, shuffle=True))
+        steps, step = [], accelerator.load_state().step if is_resumed else 0
+
+        def save(is_outside):
+            if (step, is_between, is_resumed) == (at, is_outside, False):
+                accelerator.save_state(f"step_{step}")
+
+        save(True)
+        while step < 12:
+            for batch in loader:
+                steps.append((batch.tolist(), torch.rand(1).item()))
+                step += 1
+                save(False)
+            save(True)
+        accelerator.end_training()
+        return steps
+
+    whole = train(False)
+    assert train(True) == whole[at:]
+
+
 def test_the_trainer_is_refused_a_url_as_its_folder(url, nowhere):
     transformers = pytest.importorskip("transformers")
     pytest.importorskip("accelerate")

@@ -2,22 +2,29 @@
 """Runs the program of a guide's page in this process, dies where the harness says, and writes the final state.
 
 Arguments: the framework, and the file for the final state (each rank adds its number). The environment says when to die:
-REACH_KILL is "TARGET STEP SECONDS", where TARGET is all, daemon, or the number of a rank. So many seconds after this rank's
-optimizer has stepped so often in this process, the target is killed.
+REACH_KILLS has the kills of this start, as kills.py writes them.
 """
 
+import functools
 import importlib
 import os
 import pathlib
 import signal
 import sys
 import threading
+import time
 
 import torch
 
-from frameworks import FRAMEWORKS, program_of
+import cairn
+from frameworks import FRAMEWORKS, IGNORED, program_of
+from kills import end_job, from_text
 
-FOLDER = pathlib.Path(os.environ["TMPDIR"])
+FOLDER = pathlib.Path(os.environ["REACH_JOB"])
+PACE_S = 0.02  # how much longer a step takes where a kill comes, so that saves are committed between the steps as in a training of any size
+
+struck = set()  # the daemons that this rank has killed
+done = 0  # steps behind the training
 
 
 def note(name, text):
@@ -26,43 +33,67 @@ def note(name, text):
         print(text, file=file)
 
 
+def committed(framework):
+    """Returns the newest committed step of the run that the framework's restart reads, or None."""
+    with cairn.Client(os.environ["REACH_RUN"] + FRAMEWORKS[framework].beside, read_only=True) as client:
+        return max((item.step for item in client.list()), default=None)
+
+
+def watch(framework, owner, name, is_restart=lambda result: True):
+    """Notes of each call that is a restart the step that it returns, or that it resumes from nothing. The daemon is asked before the
+    call: a commit of the attempt before may still come after it."""
+    call = getattr(owner, name)
+
+    def noted(*args, **kwargs):
+        there = committed(framework)
+        result = call(*args, **kwargs)
+        if is_restart(result):
+            has_found = result is not None and result is not False and result != -1
+            nothing = "nothing" if there is None else f"nothing{IGNORED}{there}"
+            note("restored", os.path.basename(str(getattr(result, "step", result))) if has_found else nothing)
+        return result
+
+    setattr(owner, name, noted)
+
+
 def watch_restores(framework):
     """Notes the step of each restore that the framework's restart makes."""
     module, name, method = FRAMEWORKS[framework].restores
-    owner = getattr(importlib.import_module(module), name)
-    restore = getattr(owner, method)
+    watch(framework, getattr(importlib.import_module(module), name), method)
 
-    def noted(*args, **kwargs):
-        restored = restore(*args, **kwargs)
-        note("restored", "nothing" if restored in (None, -1) else os.path.basename(str(getattr(restored, "step", restored))))
-        return restored
 
-    setattr(owner, method, noted)
+def strike(kill):
+    """Kills the target. A rank kills itself; rank 0 kills the whole job or the daemon."""
+    if kill.target == "daemon":
+        pid = (FOLDER / "daemon").read_text(encoding="utf-8")
+        if pid in struck:
+            return  # its successor has not started yet
+        struck.add(pid)
+        note("killed", kill.number)
+        os.kill(int(pid), signal.SIGKILL)
+        return
+    note("killed", kill.number)
+    if kill.target == "all":
+        end_job(os.environ["REACH_JOB"])
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
 def arm(framework):
-    """Starts the clock of a kill at its step. A rank kills itself; rank 0 kills the whole job or the daemon. An attempt has one kill,
+    """Counts the steps, and starts the clocks of this rank's kills at theirs. Those of a start that have hit before do not come again,
     also where the framework starts the ranks again."""
-    plan = os.environ.get("REACH_KILL")
-    if not plan or any(FOLDER.glob("killed.*")):
-        return
-    target, at, seconds = plan.split()
     rank = os.environ.get("RANK", "0")
-    if rank != (target if target.isdecimal() else "0"):
-        return
-    count = 0
+    hit = {int(number) for path in FOLDER.glob("killed.*") for number in path.read_text(encoding="utf-8").split()}
+    kills = from_text(os.environ.get("REACH_KILLS"))
+    waiting = [kill for kill in kills if kill.number not in hit and rank == (kill.target if kill.kind == "rank" else "0")]
 
-    def kill():
-        note("killed", plan)
-        if target == "all":
-            os.killpg(int(os.environ["REACH_GROUP"]), signal.SIGKILL)
-        os.kill(int(os.environ["REACH_DAEMON"]) if target == "daemon" else os.getpid(), signal.SIGKILL)
-
-    def stepped():
-        nonlocal count
-        count += 1
-        if count == int(at):
-            threading.Timer(float(seconds), kill).start()
+    def stepped(steps):
+        global done
+        done = steps
+        while waiting and waiting[0].step <= steps:
+            kill = waiting.pop(0)
+            threading.Timer(kill.seconds, strike, [kill]).start()
+        if kills:
+            time.sleep(PACE_S)
 
     FRAMEWORKS[framework].after_step(stepped)
 
@@ -70,7 +101,7 @@ def arm(framework):
 def begin(framework):
     """Makes this process ready to be a rank."""
     torch.set_num_threads(1)
-    FRAMEWORKS[framework].prepare(note)
+    FRAMEWORKS[framework].prepare(functools.partial(watch, framework))
     watch_restores(framework)
     arm(framework)
 
@@ -80,11 +111,11 @@ def end(framework, names, result):
     path = f"{result}.{os.environ.get('RANK', '0')}"
     torch.save(FRAMEWORKS[framework].final(names), path + ".tmp")
     os.rename(path + ".tmp", path)
+    note("steps", done)
 
 
 def main():
     framework, result = sys.argv[1:3]
-    os.environ.setdefault("REACH_GROUP", str(os.getpgrp()))
     in_workers, names = FRAMEWORKS[framework].in_workers, {"__name__": "__main__"}
     if in_workers is None:
         begin(framework)

@@ -4,6 +4,7 @@ whose fence says that tests/reach runs it. A row whose name has a dash (lightnin
 """
 
 import dataclasses
+import operator
 import os
 import pathlib
 import random
@@ -12,18 +13,21 @@ import sys
 from typing import Any, Callable, Optional
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
+IGNORED = ", though there was step "  # in the note of a restart that passes over what is committed
 
 
 def after_torch_step(call: Callable) -> None:
-    """Lets ``call`` be called after each step of an optimizer of PyTorch."""
+    """Lets ``call`` be called after each step of an optimizer of PyTorch, with the number of its steps, which its state has."""
     from torch.optim.optimizer import register_optimizer_step_post_hook
 
-    register_optimizer_step_post_hook(lambda *_: call())
+    register_optimizer_step_post_hook(lambda optimizer, *_: call(max(int(state["step"]) for state in optimizer.state.values())))
 
 
 def after_jitted_call(call: Callable) -> None:
-    """Lets ``call`` be called after each call of what the program gives to ``jax.jit``."""
+    """Lets ``call`` be called after each call of what the program gives to ``jax.jit``, with the number of the steps in its result. JAX
+    itself gives it functions whose results have none."""
     import jax
+    import optax
 
     jit = jax.jit
 
@@ -32,7 +36,9 @@ def after_jitted_call(call: Callable) -> None:
 
         def run(*values: Any) -> Any:
             result = compiled(*values)
-            call()
+            counts = optax.tree_utils.tree_get_all_with_path(result, "count")
+            if counts:
+                call(int(counts[0][1]))
             return result
 
         return run
@@ -41,16 +47,23 @@ def after_jitted_call(call: Callable) -> None:
 
 
 def after_keras_batch(call: Callable) -> None:
-    """Lets ``call`` be called after each batch of a ``fit``."""
+    """Lets ``call`` be called after each batch of a ``fit``, with the number of batches behind it."""
     import keras
 
-    end = keras.callbacks.CallbackList.on_train_batch_end
+    callbacks = keras.callbacks.CallbackList
+    begin, end = callbacks.on_epoch_begin, callbacks.on_train_batch_end
+    epoch = 0
 
-    def noted(*args: Any, **kwargs: Any) -> None:
-        end(*args, **kwargs)
-        call()
+    def began(self: Any, number: int, *args: Any, **kwargs: Any) -> None:
+        nonlocal epoch
+        epoch = number
+        begin(self, number, *args, **kwargs)
 
-    keras.callbacks.CallbackList.on_train_batch_end = noted
+    def ended(self: Any, batch: int, *args: Any, **kwargs: Any) -> None:
+        end(self, batch, *args, **kwargs)
+        call(epoch * self.params["steps"] + batch + 1)
+
+    callbacks.on_epoch_begin, callbacks.on_train_batch_end = began, ended
 
 
 def in_ray_workers(begin: Callable, end: Callable) -> None:
@@ -117,22 +130,14 @@ def ready_horovod(_: Callable) -> None:
     numbered()
 
 
-def ready_megatron(note: Callable) -> None:
+def ready_megatron(watch: Callable) -> None:
     """Lets Megatron-Core run without a GPU. Its program asks before it loads, so a start from nothing is noted there."""
     from on_cpu import enter
 
     enter()
     import cairn.megatron
 
-    ask = cairn.megatron.check_is_distributed_checkpoint
-
-    def asked(url: str) -> bool:
-        found = ask(url)
-        if not found:
-            note("restored", "nothing")
-        return found
-
-    cairn.megatron.check_is_distributed_checkpoint = asked
+    watch(cairn.megatron, "check_is_distributed_checkpoint", operator.not_)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -144,18 +149,20 @@ class Framework:
             of retention.
         final: Returns what must be the same at the end, given the names of the program that has run. It imports what it needs.
         ranks: Numbers of ranks to train on.
-        after_step: Takes a function, which the framework's optimizer then calls after each step.
+        after_step: Takes a function, which is then called after each step of the framework's optimizer, with the number of steps behind
+            it; those before a restart count.
         is_refused: Whether one rank refuses what two have saved within an epoch.
         is_launched: Whether one rank is started by torchrun as well.
-        in_workers: Where the program starts its ranks by itself, in other processes, and starts them again after one is killed: takes
-            what is to be called in each of them before and behind the training.
-        taken_over: From how many ranks on the others go on when one is killed, where the program starts its ranks by itself.
+        in_workers: Where the program starts its ranks by itself, in other processes: takes what is to be called in each of them before
+            and behind the training.
+        restarts: How many dead ranks the program's framework replaces by itself in one start, given the ranks.
         needs: The distribution without which the row is left out, where it may be missing; "" where it may not.
         matrix: A program beside this one that proves resumes on other ranks; "" where there is none.
         tests: A file of tests/python that is run as well; "" where there is none.
         page: The page of docs/ that has the program; "" for that of the framework's name.
         environment: Variables for the program.
-        prepare: Called before the program runs, with drive.py's ``note``.
+        prepare: Called before the program runs, with drive.py's ``watch`` of this framework.
+        beside: What follows the URL of the run in that of the run that a restart reads.
         restores: The module, the class and the method that the framework's restart calls; its result is a step, or has one.
     """
 
@@ -166,13 +173,14 @@ class Framework:
     is_refused: bool = True
     is_launched: bool = False
     in_workers: Optional[Callable] = None
-    taken_over: int = 1
+    restarts: Callable = lambda ranks: 0
     needs: str = ""
     matrix: str = ""
     tests: str = ""
     page: str = ""
     environment: dict = dataclasses.field(default_factory=dict)
-    prepare: Callable[[Callable], None] = lambda note: None
+    prepare: Callable[[Callable], None] = lambda watch: None
+    beside: str = ""
     restores: tuple = ("cairn.training", "Run", "restore")
 
 
@@ -268,8 +276,8 @@ def _on_keras(backend: str, module: str) -> Framework:
 
 
 FRAMEWORKS = {
-    "lightning": Framework(3, _lightning),
-    "lightning-paths": Framework(None, _lightning_paths, ranks=(1,), is_refused=False, page="lightning", restores=(
+    "lightning": Framework(3, _lightning, tests="test_lightning.py"),
+    "lightning-paths": Framework(None, _lightning_paths, ranks=(1,), is_refused=False, page="lightning", beside=".last.ckpt", restores=(
         "lightning.pytorch.trainer.connectors.checkpoint_connector", "_CheckpointConnector", "_parse_ckpt_path")),
     "transformers": Framework(2, _transformers),
     "accelerate": Framework(9, _accelerate),
@@ -278,9 +286,9 @@ FRAMEWORKS = {
                             restores=("cairn.torchtitan", "CheckpointManager", "_find_load_step")),
     "torch-checkpointing": Framework(None, _torch_checkpointing, is_refused=False, is_launched=True,
                                      restores=("cairn.torch_checkpointing", "StorageConfig", "latest")),
-    "ray": Framework(None, _ray, in_workers=in_ray_workers, restores=("cairn.ray", "Checkpointer", "restore")),
-    "horovod": Framework(None, _horovod, is_refused=False, in_workers=in_horovod_workers, taken_over=2, needs="horovod", tests="test_horovod.py",
-                         prepare=ready_horovod, restores=("cairn.horovod", "TorchState", "_resume")),
+    "ray": Framework(None, _ray, in_workers=in_ray_workers, restarts=lambda ranks: 3, restores=("cairn.ray", "Checkpointer", "restore")),
+    "horovod": Framework(None, _horovod, is_refused=False, in_workers=in_horovod_workers, restarts=lambda ranks: ranks - 1, needs="horovod",
+                         tests="test_horovod.py", prepare=ready_horovod, restores=("cairn.horovod", "TorchState", "_resume")),
     "megatron": Framework(None, _megatron, is_refused=False, is_launched=True, needs="megatron-core", matrix="matrix_megatron.py",
                           prepare=ready_megatron, restores=("cairn.megatron", "_Run", "loaded")),
     "jax": Framework(None, _jax, after_step=after_jitted_call, is_refused=False, restores=("cairn.jax", "Checkpointer", "restore")),

@@ -8,16 +8,13 @@ The program below trains in plain PyTorch or in DeepSpeed (``worker``), and writ
 brought is compared with what the save held.
 """
 
-import os
-import pathlib
-import subprocess
+import functools
 import sys
-import tempfile
 
 import torch
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "tests" / "python"))
+from matrix import prove, run_worker
+
 STEPS = 3
 # (ranks, stage, type) that saves -> what resumes it; stage -1 is plain PyTorch. In bf16 the frozen weights are bf16, and plain
 # PyTorch casts them.
@@ -153,8 +150,11 @@ def check_names(engine, held):
                 assert torch.equal(safe_get_full_optimizer_state(param, key).reshape(held[name].shape), held[f"{name} {key}"]), (name, key)
 
 
-def difference(left, right):
-    """Returns what differs: a name, or None. Frozen weights may have another type of the same values."""
+def difference(saver, left, right):
+    """Returns what differs: a name, or None. Frozen weights may have another type of the same values. Of plain PyTorch's checkpoint the
+    weights are loaded alone."""
+    if saver[1] == -1:
+        left, right = weights(left), weights(right)
     if left.keys() != right.keys():
         return f"the names {sorted(left.keys() ^ right.keys())}"
     for name, value in left.items():
@@ -170,37 +170,19 @@ def weights(held):
     return {name: value for name, value in held.items() if " " not in name}
 
 
-def launch(daemon, name, case, action):
+def launch(daemon, number, saver, resumer):
     """Runs the worker of a case. Returns what it held."""
-    ranks, stage, kind = case
-    result = daemon.folder / f"{name}-{action}-{ranks}-{stage}"
-    words = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)] if stage >= 0 else [sys.executable]
-    done = subprocess.run([*words, __file__, daemon.url(name), str(stage), kind, action, str(result)], capture_output=True, text=True,
-                          env={**os.environ, "DS_ACCELERATOR": "cpu"}, timeout=300)
-    if done.returncode != 0:
-        raise RuntimeError(f"{action} by {case} failed:\n{done.stdout[-1000:]}{done.stderr[-4000:]}")
-    return torch.load(result)
+    ranks, stage, kind = resumer or saver
+    action = "save" if resumer is None else "weights" if saver[1] == -1 else "resume"  # plain PyTorch has no counters of an engine
+    result = daemon.folder / f"matrix{number}-{action}-{ranks}-{stage}"
+    return run_worker(__file__, ranks if stage >= 0 else 0, [daemon.url(f"matrix{number}"), stage, kind, action], result, DS_ACCELERATOR="cpu")
 
 
 def main():
-    from conftest import Daemon
+    from conftest import running_daemon
 
-    failed = 0
-    with tempfile.TemporaryDirectory(prefix="cairn-reach-", ignore_cleanup_errors=True) as folder:
-        daemon = Daemon(pathlib.Path(folder))
-        daemon.start()
-        try:
-            for number, (saver, resumers) in enumerate(CASES.items()):
-                held = launch(daemon, f"matrix{number}", saver, "save")
-                for resumer in resumers:
-                    action = "weights" if saver[1] == -1 else "resume"  # plain PyTorch has no counters of an engine
-                    resumed = launch(daemon, f"matrix{number}", resumer, action)
-                    found = difference(held, resumed) if action == "resume" else difference(weights(held), weights(resumed))
-                    failed += found is not None
-                    print(f"{'FAILED' if found else 'ok':7} deepspeed, (ranks, stage, type) {saver} to {resumer}: {found or 'the same bits'}", flush=True)
-        finally:
-            daemon.stop()
-    return 1 if failed else 0
+    with running_daemon() as daemon:
+        return 1 if prove("deepspeed, (ranks, stage, type)", CASES, functools.partial(launch, daemon), difference) else 0
 
 
 if __name__ == "__main__":

@@ -6,16 +6,15 @@ loads fail: by name, on all ranks.
 """
 
 import argparse
+import functools
 import os
 import pathlib
-import subprocess
 import sys
-import tempfile
 
 import torch
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "tests" / "python"))
+from matrix import prove, run_worker
+
 STEPS = 3
 # (tensor, pipeline, data) that saves -> what loads it
 CASES = {
@@ -186,40 +185,32 @@ def fail(dist_checkpointing, model, url):
     torch.distributed.destroy_process_group()
 
 
-def launch(action, shape, url, result):
+def launch(daemon, number, saver, loader):
     """Runs the worker for a shape. Returns what it held."""
+    shape, action = loader or saver, "save" if loader is None else "load"
+    result = daemon.folder / "-".join(map(str, (action, number, *shape)))
+    return run(daemon, shape, action, f"matrix{number}", result)
+
+
+def run(daemon, shape, action, name, result):
     tensor, pipeline, data = shape
-    words = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(tensor * pipeline * data)]
-    done = subprocess.run([*words, __file__, action, str(tensor), str(pipeline), url, str(result)], capture_output=True, text=True, timeout=300,
-                          check=False)
-    if done.returncode != 0:
-        raise RuntimeError(f"{action} by {shape} failed:\n{done.stdout[-1000:]}{done.stderr[-6000:]}")
-    return torch.load(result) if result.exists() else {}
+    return run_worker(__file__, tensor * pipeline * data, [action, tensor, pipeline, f"cairn:///py/{name}"], result,
+                      CAIRN_SERVER=f"unix:{daemon.socket}", REACH_STORE=str(daemon.store))
+
+
+def difference(_, held, found):
+    """Returns the names of the tensors that differ, or None."""
+    odd = [key for key in held.keys() | found.keys() if key not in held or key not in found or not torch.equal(held[key], found[key])]
+    return ", ".join(odd) or None
 
 
 def main():
-    from conftest import Daemon
+    from conftest import running_daemon
 
-    failed = 0
-    with tempfile.TemporaryDirectory(prefix="cairn-reach-", ignore_cleanup_errors=True) as name:
-        folder = pathlib.Path(name)
-        daemon = Daemon(folder)
-        daemon.start()
-        os.environ.update(CAIRN_SERVER=f"unix:{daemon.socket}", REACH_STORE=str(daemon.store))
-        try:
-            for number, (saver, loaders) in enumerate(CASES.items()):
-                url = f"cairn:///py/matrix{number}"
-                held = launch("save", saver, url, folder / f"save{number}")
-                for loader in loaders:
-                    found = launch("load", loader, url, folder / "-".join(map(str, ("load", number, *loader))))
-                    odd = [key for key in held.keys() | found.keys() if key not in held or key not in found or not torch.equal(held[key], found[key])]
-                    failed += bool(odd)
-                    print(f"{'FAILED' if odd else 'ok':7} megatron, (tensor, pipeline, data) {saver} to {loader}: {odd or 'the same bits'} of "
-                          f"{len(held)} tensors", flush=True)
-            launch("fail", (1, 1, 2), "cairn:///py/fail", folder / "fail")
-            print("ok      megatron, 2 ranks: failures are named on all ranks", flush=True)
-        finally:
-            daemon.stop()
+    with running_daemon() as daemon:
+        failed = prove("megatron, (tensor, pipeline, data)", CASES, functools.partial(launch, daemon), difference)
+        run(daemon, (1, 1, 2), "fail", "fail", daemon.folder / "fail")
+        print("ok      megatron, 2 ranks: failures are named on all ranks", flush=True)
     return 1 if failed else 0
 
 
@@ -227,5 +218,4 @@ if __name__ == "__main__":
     if len(sys.argv) == 1:
         sys.exit(main())
     torch.set_num_threads(1)
-    sys.path.insert(0, str(pathlib.Path(__file__).parent))
     worker(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4], pathlib.Path(sys.argv[5]))

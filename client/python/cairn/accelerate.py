@@ -18,11 +18,27 @@ from accelerate.utils import DistributedType
 
 from .errors import InvalidError, UnsupportedError
 from .names import is_url, parse_step
-from .torch import Restored, SaveHandle
+from .torch import Restored, SaveHandle, rng
 from .training import Loaders, Run
 
 _KEY = "accelerate"
 _WHERE = (DistributedType.NO, DistributedType.MULTI_CPU, DistributedType.MULTI_GPU)
+
+
+def _keep_rng(loader: Any) -> None:
+    """Lets a stateful data loader go to where its state stands without a draw from the generators. Before an epoch the loader makes one
+    more iterator than in the training that was saved: one of the epoch that has ended, or the first one, which was made before the save."""
+    make = loader._get_iterator
+
+    def first() -> Any:
+        del loader._get_iterator
+        before = rng.collect()
+        try:
+            return make()
+        finally:
+            rng.apply(before)
+
+    loader._get_iterator = first
 
 
 class _Attached:
@@ -111,6 +127,8 @@ class _Attached:
                 loader.load_state_dict(found.states[0])
             if found.is_inside:
                 self._resume_rng_inside(loader)
+            elif found.states:
+                _keep_rng(loader.base_dataloader)
         return restored
 
     def _resume_rng_inside(self, loader: Any) -> None:

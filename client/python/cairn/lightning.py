@@ -61,7 +61,7 @@ class _RunIO(CheckpointIO):
 
     def __init__(self, inner: CheckpointIO, run: Run, trainer: Any) -> None:
         self._inner, self._run, self._trainer = inner, run, trainer
-        self.loaders: list = []  # states of the data loaders at the restore
+        self.loaders: Optional[list] = None  # states of the data loaders at the restore
 
     def save_checkpoint(self, checkpoint: dict, path: Any, storage_options: Optional[Any] = None) -> None:
         if is_url(str(path)):
@@ -138,22 +138,32 @@ class ModelCheckpoint(callbacks.ModelCheckpoint):
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         super().on_train_start(trainer, pl_module)
-        loop = trainer.fit_loop
-        for loader in loop._combined_loader.flattened:
+        for loader in trainer.fit_loop._combined_loader.flattened:
             if hasattr(loader, "state_dict") and isinstance(getattr(loader, "sampler", None), DistributedSamplerWrapper):
                 raise UnsupportedError.of(f"cairn.lightning: Lightning wraps the {type(loader).__name__}'s sampler for DDP in one whose order "
                                           "cannot be resumed; give the loader a StatefulDistributedSampler (torchdata.stateful_dataloader."
                                           "sampler) and the Trainer use_distributed_sampler=False")
-        # An iterator of a new epoch is made as it is where training was not interrupted. That of an epoch that goes on was made after
-        # the restore: before Lightning told the sampler which epoch it is, and with draws from the generators.
-        if loop.restarted_mid_epoch and not loop.epoch_loop.batch_progress.is_last_batch:
-            loaders = trainer.strategy.checkpoint_io.loaders
-            if loaders:
-                for loader in loop._combined_loader.flattened:
-                    _set_sampler_epoch(loader, loop.epoch_progress.current.processed)
-                loop._combined_loader._load_state_dicts(loaders)
-                iter(loop._data_fetcher)
-            self._run.resume_rng()
+        if trainer.strategy.checkpoint_io.loaders is not None:
+            self._resume_data(trainer, trainer.strategy.checkpoint_io.loaders)
+
+    def _resume_data(self, trainer: Any, states: list) -> None:
+        """Makes the iterator that the epoch begins or goes on with. Lightning has made it already, but before it told the sampler which
+        epoch it is, and with draws from the generators; and where a checkpoint was made at the last batch of an epoch, that iterator is at
+        its end, so that Lightning would take the next epoch for an empty one."""
+        loop = trainer.fit_loop
+        is_inside = loop.restarted_mid_epoch and not loop.epoch_loop.batch_progress.is_last_batch
+        if loop.epoch_loop.restarted_on_last and not is_inside:
+            return  # saved after the validation behind an epoch: Lightning ends that epoch first, and then makes an iterator
+        for loader in loop._combined_loader.flattened:
+            _set_sampler_epoch(loader, loop.epoch_progress.current.processed)
+        if states:
+            loop._combined_loader._load_state_dicts(states)
+            iter(loop._data_fetcher)
+            if not is_inside:
+                next(loop._data_fetcher, None)  # the loaders leave the epoch that has ended
+        self._run.resume_rng()
+        if not is_inside:
+            iter(loop._data_fetcher)  # draws as in a training that was not interrupted
 
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:
         super().on_train_end(trainer, pl_module)

@@ -1,0 +1,139 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The harness of tests/reach refuses a restart that begins anew although a checkpoint was committed, and takes one that could not
+find any. Its kills are spread over the training and end whole jobs, and it counts a training with other bits as what it is."""
+
+import importlib
+import os
+import pathlib
+import random
+import subprocess
+import sys
+
+import pytest
+import torch
+
+import cairn
+from cairn.arrays import Checkpointer
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "reach"))
+
+
+class Framework:
+    """A framework whose restart calls ``restore``."""
+
+    found = None
+
+    def restore(self):
+        return self.found
+
+
+@pytest.fixture
+def job(daemon, url, tmp_path, monkeypatch):
+    """A job of one rank, whose processes are this one."""
+    monkeypatch.setenv("REACH_JOB", str(tmp_path))
+    monkeypatch.setenv("REACH_RUN", url)
+    import jobs
+
+    started = jobs.Job.__new__(jobs.Job)
+    started.folder, started.framework, started.ranks, started.attempts = tmp_path, "jax", 1, 0
+    return started
+
+
+@pytest.fixture
+def start(job, monkeypatch):
+    """Starts the program: its restart finds what it is told to."""
+    import drive
+
+    importlib.reload(drive)  # it reads REACH_JOB once
+
+    def call(found):
+        monkeypatch.setattr(Framework, "restore", lambda self: found)
+        drive.watch("jax", Framework, "restore")
+        job.attempts += 1
+        Framework().restore()
+    return call
+
+
+def commit(url, step):
+    with Checkpointer(url) as checkpointer:
+        checkpointer.save(step, {"value": step})
+
+
+def test_a_start_from_nothing_is_honest_where_nothing_is_committed(job, start, url):
+    start(None)
+    commit(url, 5)
+    start(5)
+    start(cairn.arrays.Restored(5, 1, {}, False))
+    assert job.restored() == ["nothing", "5", "5"]
+
+
+@pytest.mark.parametrize("nothing", [None, False, -1])
+def test_a_start_from_nothing_is_refused_where_a_step_is_committed(job, start, url, nothing):
+    commit(url, 5)
+    start(nothing)
+    with pytest.raises(AssertionError, match="resumed from nothing, though there was step 5"):
+        job.restored()
+
+
+def test_a_start_that_never_asks_is_refused(job, start):
+    start(None)
+    job.attempts += 1
+    with pytest.raises(AssertionError, match="asked for a checkpoint 1 times in 2 starts"):
+        job.restored()
+
+
+@pytest.mark.parametrize("ranks, restarts", [(1, 0), (2, 0), (2, 3)])
+def test_the_kills_are_spread_over_the_training_and_each_start_has_its_own(ranks, restarts):
+    from kills import draw, from_text, to_text
+
+    seen = set()
+    for seed in range(100):
+        starts = draw(random.Random(seed), 8, 48, ranks, restarts)
+        kills = [kill for start in starts for kill in start]
+        assert [kill.number for kill in kills] == list(range(8))
+        assert all(kill.is_last == (kill is start[-1]) for start in starts[:-1] for kill in start)
+        assert not any(kill.is_last for kill in starts[-1])
+        assert restarts == 0 or all(sum(kill.kind == "rank" for kill in start) <= restarts for start in starts)
+        assert from_text(to_text(kills)) == kills
+        seen |= {(kill.kind, (kill.step - 1) // 12) for kill in kills}
+    assert seen == {(kind, quarter) for kind in ("job", "rank", "daemon") for quarter in range(4)}
+
+
+def test_a_kill_of_the_job_takes_the_ranks_in_groups_of_their_own_and_nobody_else(tmp_path):
+    from kills import end_job
+
+    def start(job):
+        return subprocess.Popen(["sleep", "60"], start_new_session=True, env={**os.environ, "REACH_JOB": job})
+
+    ranks, other = [start(str(tmp_path)) for _ in range(2)], start(f"{tmp_path}-2")
+    try:
+        end_job(str(tmp_path))
+        assert [rank.wait(10) for rank in ranks] == [-9, -9]
+        assert other.poll() is None
+    finally:
+        other.kill()
+        other.wait()
+
+
+@pytest.mark.parametrize("value, counted", [(1.0, (0, 0)), (2.0, (1, 0)), (None, (0, 1))], ids=["same bits", "other bits", "no end"])
+def test_a_campaign_counts_what_became_of_a_training(value, counted, tmp_path, monkeypatch, capsys):
+    import campaign
+    import jobs
+
+    def disturbed(job, starts, tally):
+        tally.kills["rank"] += 1
+        if value is None:
+            raise RuntimeError("it ended with 1")
+
+    monkeypatch.setattr(campaign, "BUILD", tmp_path)
+    monkeypatch.setattr(campaign, "undisturbed", lambda *_: ([{"x": torch.tensor(1.0)}], 48))
+    monkeypatch.setattr(campaign, "disturbed", disturbed)
+    monkeypatch.setattr(jobs.Job, "restored", lambda _: ["nothing", "nothing", "5"])
+    monkeypatch.setattr(jobs.Job, "results", lambda _: [{"x": torch.tensor(value)}])
+    rounds = campaign.Campaign(8)
+    rounds.run([("jax", 1)], 7, 2, 60)
+    total, said = rounds.sum(), capsys.readouterr().out
+    assert (total.other_bits, total.failed, total.kills["rank"]) == (2 * counted[0], 2 * counted[1], 2)
+    assert (total.resumed, total.from_nothing) == ((2, 2) if value is not None else (0, 0))
+    assert ("jax --ranks 1 --kills 8 --total 1 --seed 8" in said) == any(counted)
+    assert (tmp_path / "reach-failed" / "jax-1-8" / "store").exists() == any(counted)
