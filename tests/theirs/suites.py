@@ -50,13 +50,13 @@ class Suite:
     cannot: dict = dataclasses.field(default_factory=dict)
 
 
-_DCP = ("test/distributed/checkpoint", ("test_file_system_checkpoint_cpu.py", "test_file_system_checkpoint.py",
-                                        "test_dtensor_resharding.py", "e2e/test_e2e_save_and_load.py"))
+_NEWER = {"test_dtype_mismatch_casting": "needs DefaultLoadPlanner(allow_unsafe_types=...), which PyTorch 2.13 has not got"}
+_DCP = ("test/distributed/checkpoint", ("test_file_system_checkpoint_cpu.py", "test_file_system_checkpoint.py"))
 SUITES = {
     "fsspec": Suite("", ("test_fs_suite.py",)),
     "dlio": Suite("", ("../theirs/test_dlio.py",), is_imported=True),
-    "pytorch-writer": Suite(*_DCP, head="import dcp_cpu, dcp_writer  # noqa\n"),
-    "pytorch-path": Suite(*_DCP, head="import dcp_cpu, dcp_paths  # noqa\n"),
+    "pytorch-writer": Suite(*_DCP, head="import dcp_cpu, dcp_writer  # noqa\n", cannot=_NEWER),
+    "pytorch-path": Suite(*_DCP, head="import dcp_cpu, dcp_paths  # noqa\n", cannot=_NEWER),
     "torch-checkpointing": Suite(
         "tests", ("test_local_filesystem.py", "test_checkpoint_writer.py", "test_checkpoint_manager.py", "test_checkpoint_loader.py",
                   "test_builder.py"),
