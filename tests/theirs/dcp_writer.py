@@ -43,7 +43,7 @@ class FileSystemWriter(Writer):
 
 class FileSystemReader(Reader):
     def __init__(self, path, *_, **__):
-        super().__init__(run_of(path), resume=False)
+        super().__init__(run_of(path), resume=False, cast=True)  # as DCP casts
 
     @classmethod
     def validate_checkpoint_id(cls, checkpoint_id):

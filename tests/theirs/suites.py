@@ -32,7 +32,7 @@ class Suite:
     """The tests of one project.
 
     Attributes:
-        folder: Where its modules are, in its source; "" where they come with Cairn's own tests.
+        folder: Where its modules are, in its source; "" where they come with Cairn's own tests, from tests/python.
         modules: Their names.
         shim: The module beside this one that must be imported first; "" where none is needed.
         head: What is put in front of each module, also for the processes that it starts.
@@ -50,11 +50,13 @@ class Suite:
     cannot: dict = dataclasses.field(default_factory=dict)
 
 
+_NEWER = {"test_dtype_mismatch_casting": "needs DefaultLoadPlanner(allow_unsafe_types=...), which PyTorch 2.13 has not got"}
 _DCP = ("test/distributed/checkpoint", ("test_file_system_checkpoint_cpu.py", "test_file_system_checkpoint.py"))
 SUITES = {
     "fsspec": Suite("", ("test_fs_suite.py",)),
-    "pytorch-writer": Suite(*_DCP, head="import dcp_writer  # noqa\n"),
-    "pytorch-path": Suite(*_DCP, head="import dcp_paths  # noqa\n"),
+    "dlio": Suite("", ("../theirs/test_dlio.py",), is_imported=True),
+    "pytorch-writer": Suite(*_DCP, head="import dcp_cpu, dcp_writer  # noqa\n", cannot=_NEWER),
+    "pytorch-path": Suite(*_DCP, head="import dcp_cpu, dcp_paths  # noqa\n", cannot=_NEWER),
     "torch-checkpointing": Suite(
         "tests", ("test_local_filesystem.py", "test_checkpoint_writer.py", "test_checkpoint_manager.py", "test_checkpoint_loader.py",
                   "test_builder.py"),
@@ -115,8 +117,9 @@ def run(name, source, url, modules=(), folder=None):
         origin = (PYTHON if not suite.folder else source / suite.folder) / module
         target = PYTHON if not suite.folder else folder
         if suite.folder:
+            (folder / module).parent.mkdir(exist_ok=True)
             (folder / module).write_text(suite.head + origin.read_text(encoding="utf-8") + suite.tail, encoding="utf-8")
-        report = folder / f"{module}.xml"
+        report = folder / f"{origin.name}.xml"
         done = subprocess.run([sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *(["-p", suite.shim] if suite.shim else []),
                                "--rootdir", str(target), "--junitxml", str(report), module], cwd=target, env=env, capture_output=True,
                               text=True, timeout=DEADLINE_S, check=False)
@@ -153,9 +156,9 @@ def main():
     parser.add_argument("source", nargs="?", type=lambda text: pathlib.Path(text).expanduser().resolve(), help="the project's source tree")
     parser.add_argument("modules", nargs="*", help="in place of the suite's own")
     arguments = parser.parse_args()
-    folder = SUITES[arguments.suite].folder
-    if folder and (arguments.source is None or not (arguments.source / folder).is_dir()):
-        parser.error(f"{arguments.suite} needs the project's source tree, with a folder {folder} in it")
+    suite = SUITES[arguments.suite]
+    if (suite.folder or suite.is_imported) and (arguments.source is None or not (arguments.source / suite.folder).is_dir()):
+        parser.error(f"{arguments.suite} needs the project's source tree, with a folder {suite.folder or arguments.suite} in it")
     sys.path.insert(0, str(PYTHON))
     from conftest import running_daemon
 
