@@ -6,6 +6,7 @@
 #include "ingest/ingest_private.h"
 
 #include "base/log.h"
+#include "run/run_counts.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -224,6 +225,15 @@ struct writer *writer_hold(struct writer *writer)
 }
 
 bool writer_is_over(const struct writer *writer) { return writer->over; }
+
+void writer_transferred(struct writer *writer)
+{
+    if (writer->first_ms != 0) {
+        run_took(writer->key.run, PHASE_TRANSFER,
+                 loop_now_ms(writer->ingest->loop) - writer->first_ms);
+        writer->first_ms = 0;
+    }
+}
 
 /* --- objects -------------------------------------------------------------------------------- */
 

@@ -80,6 +80,8 @@ struct writer *writer_hold(struct writer *writer);
 /* Returns true once the save has ended. The pointer that ingest_attach() gave stays valid until
  * writer_detach(). */
 bool writer_is_over(const struct writer *writer);
+/* Called when the rank's whole part is there: counts the time since its first payload. */
+void writer_transferred(struct writer *writer);
 
 struct payload {
     uint32_t stream, bytes; /* of the DATA frame */
