@@ -9,6 +9,7 @@
 #ifndef CAIRN_INGEST_INGEST_H
 #define CAIRN_INGEST_INGEST_H
 
+#include "base/trace.h"
 #include "format/envelope.h"
 #include "format/part.h"
 #include "ingest/credit.h"
@@ -66,6 +67,7 @@ struct writer_key {
     struct ckpt_id id;
     uint64_t open_id, writer;
     uint32_t rank;
+    char trace[TRACE_ID_BYTES]; /* of a save that rank 0 opens, for the log; "" if none */
 };
 
 /* Gives the writer of that key, and makes it if it is new. It watches the save and frees itself
