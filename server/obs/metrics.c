@@ -92,6 +92,10 @@ static void write_saves(const struct run_counts *counts, struct expose *expose)
     durations(expose, "cairn_checkpoint_stall_seconds",
               "Time that a save blocked training, as reported by rank 0 with the next save.",
               &counts->blocked);
+    durations(expose, "cairn_checkpoint_stage_seconds",
+              "Time from the call of a save until the state was copied, as reported by rank 0 with "
+              "the next save.",
+              &counts->staged);
     durations(expose, "cairn_checkpoint_persist_seconds",
               "Time from the call of a save until the checkpoint was durable, as reported by rank "
               "0 with the next save.",

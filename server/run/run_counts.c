@@ -30,6 +30,7 @@ void counts_init(struct run_counts *counts)
     histogram_init(&counts->save_durations, ARRAY_LEN(save_bounds_us), save_bounds_us);
     histogram_init(&counts->persisted, ARRAY_LEN(save_bounds_us), save_bounds_us);
     histogram_init(&counts->blocked, ARRAY_LEN(blocked_bounds_us), blocked_bounds_us);
+    histogram_init(&counts->staged, ARRAY_LEN(blocked_bounds_us), blocked_bounds_us);
     for (int phase = 0; phase < RUN_PHASE_COUNT; phase++) {
         histogram_init(&counts->phases[phase], ARRAY_LEN(phase_bounds_us), phase_bounds_us);
     }
@@ -107,6 +108,7 @@ void counts_remember(struct run *run, const struct event *event)
         applying->stored_bytes = event->u.commit.entry.stored_bytes;
     } else if (event->kind == EVENT_OPEN) {
         applying->blocked_ms = event->u.open.blocked_ms;
+        applying->staged_ms = event->u.open.staged_ms;
         applying->persist_ms = event->u.open.persist_ms;
     } else if (event->kind == EVENT_ANNOTATE) {
         find_notice(&event->u.annotate.note, applying->node);
@@ -203,6 +205,9 @@ static void count_day(struct run *run)
     if (day->timed_saves > 0) {
         histogram_add(&counts->blocked, run->applying.blocked_ms * 1000);
         histogram_add(&counts->persisted, run->applying.persist_ms * 1000);
+        if (run->applying.staged_ms > 0) { /* an older client does not tell it */
+            histogram_add(&counts->staged, run->applying.staged_ms * 1000);
+        }
         note_reported(run, run->applying.blocked_ms, run->applying.persist_ms);
     }
 }

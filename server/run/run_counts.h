@@ -36,9 +36,9 @@ struct run_counts {
     uint64_t plain_bytes, stored_bytes; /* of the committed saves */
     /* From this daemon's first sight of the opening to the commit. */
     struct histogram save_durations;
-    /* Durations of the previous save, as reported by rank 0: how long training was blocked, and how
-     * long the checkpoint took to become durable. */
-    struct histogram blocked, persisted;
+    /* Durations of the previous save, as reported by rank 0: how long training was blocked, how
+     * long the state took to be copied, and the checkpoint to become durable. */
+    struct histogram blocked, staged, persisted;
     struct histogram phases[RUN_PHASE_COUNT];
     struct node_notices notices;
     uint64_t restores_done, restores_failed;

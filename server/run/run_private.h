@@ -50,7 +50,7 @@ struct open_track {
 struct run_applying {
     enum event_kind kind;
     int code;
-    uint64_t plain_bytes, stored_bytes, blocked_ms, persist_ms;
+    uint64_t plain_bytes, stored_bytes, blocked_ms, staged_ms, persist_ms;
     char node[NOTICE_NODE_BYTES]; /* ANNOTATE: the node that gave notice; "" if none */
 };
 /* wait.c: the store's last refusal of an update. It is cleared when an update succeeds. */

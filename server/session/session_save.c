@@ -347,6 +347,7 @@ int session_ask_open(struct request *request, struct diag *why)
                             .open_id = join->rank == 0 && stopping ? 0 : open->open_id,
                             .full = open->full,
                             .blocked_ms = open->blocked_ms,
+                            .staged_ms = open->staged_ms,
                             .persist_ms = open->persist_ms};
     if (fill_open(request, &run->event.u.open.entry) != 0) {
         return CAIRN_E_NO_MEMORY;

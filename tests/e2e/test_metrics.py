@@ -132,6 +132,8 @@ class Metrics(Case):
         self.assertGreater(told["ingest_bytes_total"], 0)
         self.assertGreater(told["checkpoint_plain_bytes_total"], 0)
         self.assertGreater(told["backend_op_duration_seconds_count", "backend=dir", "op=write"], 0)
+        self.assertEqual(told["checkpoint_stage_seconds_count"], 3)  # each is told with the next save
+        self.assertEqual(told["checkpoint_stall_seconds_count"], 3)
         self.assertEqual(told["checkpoint_transfer_seconds_count"], 6 + 1)  # by rank; the last one of rank 0 alone
         self.assertEqual(told["checkpoint_commit_seconds_count"], 3)
         self.assertEqual(told["restore_duration_seconds_count"], 1)
