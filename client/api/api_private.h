@@ -12,6 +12,7 @@
 
 #include "base/check.h"
 #include "base/list.h"
+#include "base/trace.h"
 #include "gpu/gpu.h"
 #include "save/save.h"
 
@@ -41,6 +42,7 @@ struct cairn {
     enum when_full when_full;
     void (*log)(void *user, int level, const char *line);
     void *log_user;
+    char trace[TRACE_TAG_BYTES]; /* the tag that each save gets; "" if none */
 
     struct engine_options engine_options; /* the engine borrows from it */
     char *label;

@@ -5,6 +5,7 @@
  */
 #include "api_private.h"
 
+#include "base/log.h"
 #include "hash/hash.h"
 
 #include <errno.h>
@@ -108,6 +109,17 @@ static int parse_encoding(int option, enum encode_mode *ret, struct diag *diag)
     return 0;
 }
 
+/* Takes the trace of this process's saves from TRACEPARENT, which others set for other programs as
+ * well: a value that is not valid is no reason not to train. */
+static void take_trace(struct cairn *cairn)
+{
+    const char *text = getenv("TRACEPARENT");
+    if (text != NULL && text[0] != '\0' && !trace_tag(text, cairn->trace)) {
+        LOG(LOG_WARN, "api", "TRACEPARENT is not a valid traceparent, so saves get no trace",
+            ls("value", text));
+    }
+}
+
 /* Checks the ranges of the options. */
 static int check_options(const struct cairn_options *options, struct diag *diag)
 {
@@ -188,6 +200,9 @@ int options_apply(struct cairn *cairn, const char *url, const struct cairn_optio
     }
     if (rc != 0) {
         return rc;
+    }
+    if (!options->read_only) {
+        take_trace(cairn);
     }
     cairn->viewer = options->read_only != 0;
     cairn->io_deadline_ms = args_deadline_ms(options->io_deadline_ms, API_IO_DEADLINE_MS);

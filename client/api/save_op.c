@@ -120,6 +120,26 @@ static int copy_options(const struct cairn_save_options *options, struct scratch
     return rc == 0 && !fits ? diag_no_memory(diag, "the save's options") : rc;
 }
 
+/* Adds the trace of this process's saves as a tag, if there is one and the tags leave room. */
+static int add_trace(const struct cairn *cairn, struct scratch *scratch, struct engine_save *save,
+                     struct diag *diag)
+{
+    if (cairn->trace[0] == '\0' || trace_of(save->tag_count, save->tags) != NULL) {
+        return 0;
+    }
+    if (save->tag_count == LIMIT_TAGS) {
+        LOG(LOG_DEBUG, "api", "the save is told no trace, because it has as many tags as it can",
+            ls("tag", cairn->trace));
+        return 0;
+    }
+    const char *tag = scratch_string(scratch, strlen(cairn->trace), cairn->trace);
+    if (tag == NULL) {
+        return diag_no_memory(diag, "the tag of the trace");
+    }
+    save->tags[save->tag_count++] = tag; /* copy_options() has left room for one more */
+    return 0;
+}
+
 /* --- the call ----------------------------------------------------------------------------- */
 
 struct save_call {
@@ -203,6 +223,7 @@ static int make_op(const struct save_call *call, struct cairn_op **ret, struct d
     rc = rc != 0 ? rc : check_snapshot(&options, diag);
     rc = rc != 0 ? rc : op_new(call->cairn, true, &op, diag);
     rc = rc != 0 ? rc : copy_options(&options, &op->scratch, &op->u.save, diag);
+    rc = rc != 0 ? rc : add_trace(call->cairn, &op->scratch, &op->u.save, diag);
     if (rc != 0) {
         op_unref(op);
         return rc;

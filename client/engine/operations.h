@@ -98,7 +98,7 @@ struct engine {
         uint64_t step, open_id;
     } dead; /* the last opening that is known to be aborted */
     struct {
-        uint64_t blocked_ms, persist_ms;
+        uint64_t blocked_ms, staged_ms, persist_ms;
     } told; /* durations of the last committed save; rank 0's next OPEN tells them, once */
     struct prepare prepare;
     struct encode_pool encode_pool;

@@ -77,6 +77,7 @@ void save_tell_staged(struct save_tell *tell, int status)
     if (tell->staged == NEWS_NONE) {
         tell->staged = NEWS_DUE;
         tell->staged_status = status;
+        tell->copied_ms = loop_now_ms(tell->common->engine->options.loop);
         note_free(tell);
         loop_post(tell->common->engine->options.loop, &tell->post);
     }
@@ -105,6 +106,8 @@ void save_tell_keep_times(const struct save_tell *tell)
     uint64_t now_ms = loop_now_ms(common->engine->options.loop);
     if (tell->free_ms != 0) { /* 0 means that it was committed before it was copied */
         common->engine->told.blocked_ms = tell->free_ms - common->begun_ms;
+        common->engine->told.staged_ms =
+            tell->copied_ms != 0 ? max_u64(1, tell->copied_ms - common->begun_ms) : 0;
         common->engine->told.persist_ms = max_u64(1, now_ms - common->begun_ms);
     }
 }
@@ -114,9 +117,11 @@ void save_tell_times(struct save_tell *tell, struct msg_open *io)
     struct engine *engine = tell->common->engine;
     if (engine->told.persist_ms != 0) { /* kept here for a second try of this OPEN */
         tell->blocked_ms = engine->told.blocked_ms;
+        tell->staged_ms = engine->told.staged_ms;
         tell->persist_ms = engine->told.persist_ms;
         engine->told.persist_ms = 0;
     }
     io->blocked_ms = tell->blocked_ms;
+    io->staged_ms = tell->staged_ms;
     io->persist_ms = tell->persist_ms;
 }

@@ -16,10 +16,11 @@ struct save_tell {
     struct post post;
     enum news released, staged, handed, done;
     int staged_status;
-    bool named;       /* the diag of the failure names the rank */
-    uint64_t free_ms; /* when the caller could go on; 0 means not yet */
+    bool named;         /* the diag of the failure names the rank */
+    uint64_t free_ms;   /* when the caller could go on; 0 means not yet */
+    uint64_t copied_ms; /* when its memory was not read any more; 0 means not yet */
     /* Durations of the previous save, as its OPEN tells them. */
-    uint64_t blocked_ms, persist_ms;
+    uint64_t blocked_ms, staged_ms, persist_ms;
 };
 
 void save_tell_init(struct save_tell *tell, struct save_common *common);

@@ -27,6 +27,9 @@ void entry_note_encode(const struct entry_note *entry, struct buf *buf);
 int MUST_USE entry_note_decode(struct record_value value, struct scratch *scratch,
                                struct entry_note *ret, struct diag *diag);
 
+/* How a tag begins that `cairn run --watch` writes: "notice on NODE, SOURCE: WHY". */
+#define NOTICE_TAG "notice on "
+
 /* A change of labels; all pointers are borrowed. */
 struct note_change {
     uint32_t tag_count, removed_count, metric_count;

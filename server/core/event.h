@@ -40,7 +40,8 @@ struct event_open {
     bool full;               /* the client wants a save without a base */
     uint32_t full_every;     /* each save of this number in a lineage is full; 0: only the first */
     const char *actor;       /* who opens, for the term that is granted; may be NULL */
-    uint64_t blocked_ms, persist_ms; /* of the rank's last committed save; 0 if not reported */
+    /* Of the rank's last committed save; 0 if not reported. */
+    uint64_t blocked_ms, staged_ms, persist_ms;
 };
 
 struct event_seal {

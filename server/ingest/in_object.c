@@ -295,6 +295,9 @@ void in_object_enter(struct in_object *object, struct in_write *write, const str
     object->writer->ingest->bytes_in += write->payload_bytes;
     object->writer->received_bytes += write->payload_bytes;
     object->writer->fed_ms = loop_now_ms(object->writer->ingest->loop);
+    if (object->writer->first_ms == 0) {
+        object->writer->first_ms = object->writer->fed_ms;
+    }
 }
 
 /* --- from state to state -------------------------------------------------------------------- */

@@ -6,6 +6,7 @@
 #include "ingest/ingest_private.h"
 
 #include "base/log.h"
+#include "run/run_counts.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -93,18 +94,20 @@ static void log_outcome(const struct writer *writer, enum save_state state, int 
                         const char *why, uint64_t seq)
 {
     char name[RUN_NAME_TEXT_MAX];
+    const char *trace = writer->key.trace[0] ? writer->key.trace : NULL;
     if (writer->key.rank != 0) {
         return;
     }
     run_name_format(&writer->run, name);
     if (state == SAVE_COMMITTED) {
         LOG(LOG_INFO, "commit", "checkpoint committed", ls("run", name),
-            lu("term", writer->key.id.term), lu("step", writer->key.id.step), lu("sequence", seq));
+            lu("term", writer->key.id.term), lu("step", writer->key.id.step), lu("sequence", seq),
+            ls("trace", trace));
     } else {
         LOG(LOG_WARN, "commit",
             state == SAVE_ABORTED ? "save aborted" : "the outcome of a save is unknown",
             ls("run", name), lu("term", writer->key.id.term), lu("step", writer->key.id.step),
-            ls("err", why && why[0] ? why : err_text(code)));
+            ls("err", why && why[0] ? why : err_text(code)), ls("trace", trace));
     }
 }
 
@@ -224,6 +227,15 @@ struct writer *writer_hold(struct writer *writer)
 }
 
 bool writer_is_over(const struct writer *writer) { return writer->over; }
+
+void writer_transferred(struct writer *writer)
+{
+    if (writer->first_ms != 0) {
+        run_took(writer->key.run, PHASE_TRANSFER,
+                 loop_now_ms(writer->ingest->loop) - writer->first_ms);
+        writer->first_ms = 0;
+    }
+}
 
 /* --- objects -------------------------------------------------------------------------------- */
 

@@ -9,6 +9,7 @@
 #ifndef CAIRN_INGEST_INGEST_H
 #define CAIRN_INGEST_INGEST_H
 
+#include "base/trace.h"
 #include "format/envelope.h"
 #include "format/part.h"
 #include "ingest/credit.h"
@@ -66,6 +67,7 @@ struct writer_key {
     struct ckpt_id id;
     uint64_t open_id, writer;
     uint32_t rank;
+    char trace[TRACE_ID_BYTES]; /* of a save that rank 0 opens, for the log; "" if none */
 };
 
 /* Gives the writer of that key, and makes it if it is new. It watches the save and frees itself
@@ -80,6 +82,8 @@ struct writer *writer_hold(struct writer *writer);
 /* Returns true once the save has ended. The pointer that ingest_attach() gave stays valid until
  * writer_detach(). */
 bool writer_is_over(const struct writer *writer);
+/* Called when the rank's whole part is there: counts the time since its first payload. */
+void writer_transferred(struct writer *writer);
 
 struct payload {
     uint32_t stream, bytes; /* of the DATA frame */

@@ -94,8 +94,8 @@ struct writer {
     uint64_t described_ms;           /* time of the newest description */
     struct hand_over *hand;          /* NULL if no hand-over is running */
     struct post *settled;            /* posted by writer_settled(); NULL if nobody waits */
-    /* For people; since the writer was made. */
-    uint64_t received_bytes, durable_bytes, began_ms, fed_ms;
+    /* Since the writer was made; first_ms is 0 before the first payload, and once it was used. */
+    uint64_t received_bytes, durable_bytes, began_ms, first_ms, fed_ms;
     struct recovered *recovered; /* sorted by digest and place; immutable, so workers may read it */
     size_t recovered_count;
 };

@@ -92,14 +92,40 @@ static void write_saves(const struct run_counts *counts, struct expose *expose)
     durations(expose, "cairn_checkpoint_stall_seconds",
               "Time that a save blocked training, as reported by rank 0 with the next save.",
               &counts->blocked);
+    durations(expose, "cairn_checkpoint_stage_seconds",
+              "Time from the call of a save until the state was copied, as reported by rank 0 with "
+              "the next save.",
+              &counts->staged);
     durations(expose, "cairn_checkpoint_persist_seconds",
               "Time from the call of a save until the checkpoint was durable, as reported by rank "
               "0 with the next save.",
               &counts->persisted);
+    durations(expose, "cairn_checkpoint_transfer_seconds",
+              "Time from the first payload of a rank of a save until its whole part was here.",
+              &counts->phases[PHASE_TRANSFER]);
+    durations(expose, "cairn_checkpoint_commit_seconds",
+              "Time from the seal of a save's last rank to its commit.",
+              &counts->phases[PHASE_COMMIT]);
+    durations(expose, "cairn_restore_duration_seconds",
+              "Time of a restore by all ranks, from rank 0's request until all had reported.",
+              &counts->phases[PHASE_RESTORE]);
     begin(expose, FAMILY_COUNTER, "cairn_restores",
           "Restores by all ranks that have ended, by result.");
     labelled(expose, "result", "done", counts->restores_done);
     labelled(expose, "result", "failed", counts->restores_failed);
+}
+
+/* Writes how often each node gave notice. Their number is bounded, so that the answer stays small.
+ */
+static void write_notices(const struct node_notices *notices, struct expose *expose)
+{
+    begin(expose, FAMILY_COUNTER, "cairn_node_notices",
+          "Notices of `cairn run --watch` that a node fails, by node; without a label those of "
+          "nodes behind the first 64.");
+    expose_u64(expose, notices->unnamed);
+    for (size_t i = 0; i < notices->count; i++) {
+        labelled(expose, "node", notices->nodes[i].node, notices->nodes[i].notices);
+    }
 }
 
 /* Writes the families about updates and readings of records. */
@@ -212,6 +238,11 @@ static void write_server(const struct server *server, struct expose *expose)
         "Bytes of that payload that were read from arenas which clients on this host handed over.",
         stats.bytes_mapped);
     counter(expose, "cairn_restore_bytes", "Bytes of payload that clients read.", stats.bytes_out);
+    gauge(expose, "cairn_requests_open", "Requests of clients that have no answer yet.",
+          stats.requests);
+    gauge(expose, "cairn_buffers_waiting",
+          "Connections that wait for a free payload buffer, to send or to read.",
+          stats.buffer_waits);
     gauge(expose, "cairn_buffers_free", "Bytes of payload buffers that are free.",
           stats.buffers_free);
     gauge(expose, "cairn_buffers_limit", "Bytes of all payload buffers.", stats.buffers_total);
@@ -387,6 +418,7 @@ void metrics_write(const struct metrics_source *source, const struct metrics_usa
     CHECK(source->store != NULL);
     const struct run_counts *counts = catalog_counts(source->catalog);
     write_saves(counts, expose);
+    write_notices(&counts->notices, expose);
     write_totals(source, expose);
     write_runs(source, expose);
     write_projects(source, expose);

@@ -7,6 +7,7 @@
 
 #include "base/check.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -18,6 +19,10 @@ static const uint64_t blocked_bounds_us[] = {
     10000,   25000,   50000,    100000,   250000,   500000,
     1000000, 2500000, 10000000, 30000000, 60000000, 300000000,
 };
+static const uint64_t phase_bounds_us[] = {
+    10000,    25000,    50000,    100000,    250000,    500000,    1000000,    2500000,
+    10000000, 30000000, 60000000, 120000000, 300000000, 900000000, 3600000000,
+};
 
 void counts_init(struct run_counts *counts)
 {
@@ -25,9 +30,72 @@ void counts_init(struct run_counts *counts)
     histogram_init(&counts->save_durations, ARRAY_LEN(save_bounds_us), save_bounds_us);
     histogram_init(&counts->persisted, ARRAY_LEN(save_bounds_us), save_bounds_us);
     histogram_init(&counts->blocked, ARRAY_LEN(blocked_bounds_us), blocked_bounds_us);
+    histogram_init(&counts->staged, ARRAY_LEN(blocked_bounds_us), blocked_bounds_us);
+    for (int phase = 0; phase < RUN_PHASE_COUNT; phase++) {
+        histogram_init(&counts->phases[phase], ARRAY_LEN(phase_bounds_us), phase_bounds_us);
+    }
 }
 
 const struct run_counts *catalog_counts(const struct catalog *catalog) { return &catalog->counts; }
+
+void run_took(struct run *run, enum run_phase phase, uint64_t ms)
+{
+    CHECK(phase < RUN_PHASE_COUNT);
+    histogram_add(&run->catalog->counts.phases[phase], ms * 1000);
+}
+
+/* --- notices of nodes ------------------------------------------------------------------------ */
+
+/* Copies the name of the node out of the tag "notice on NODE, SOURCE: WHY" among the added tags, or
+ * "" if there is no such tag. */
+static void find_notice(const struct note_change *change, char ret_node[NOTICE_NODE_BYTES])
+{
+    ret_node[0] = '\0';
+    for (uint32_t i = 0; i < change->tag_count; i++) {
+        const char *tag = change->tags[i], *node = tag + strlen(NOTICE_TAG);
+        const char *comma =
+            strncmp(tag, NOTICE_TAG, strlen(NOTICE_TAG)) == 0 ? strchr(node, ',') : NULL;
+        if (comma && comma > node && comma - node < NOTICE_NODE_BYTES) {
+            snprintf(ret_node, NOTICE_NODE_BYTES, "%.*s", (int)(comma - node), node);
+            return;
+        }
+    }
+}
+
+/* Returns the place of the node in the table, or the end of the table. */
+static size_t place_of(const struct node_notices *notices, const char *node)
+{
+    size_t at = 0;
+    while (at < notices->count && strcmp(notices->nodes[at].node, node) != 0) {
+        at++;
+    }
+    return at;
+}
+
+static void count_notice(struct node_notices *notices, const char *node)
+{
+    size_t at = place_of(notices, node);
+    if (at == NOTICE_NODES_MAX) {
+        notices->unnamed++;
+        return;
+    }
+    if (at == notices->count) {
+        snprintf(notices->nodes[notices->count++].node, NOTICE_NODE_BYTES, "%s", node);
+    }
+    notices->nodes[at].notices++;
+}
+
+const struct node_notice *catalog_notice(const struct catalog *catalog,
+                                         const struct note_change *change)
+{
+    const struct node_notices *notices = &catalog->counts.notices;
+    char node[NOTICE_NODE_BYTES];
+    find_notice(change, node);
+    size_t at = place_of(notices, node);
+    return at < notices->count ? &notices->nodes[at] : NULL;
+}
+
+/* --- an update ------------------------------------------------------------------------------- */
 
 void counts_remember(struct run *run, const struct event *event)
 {
@@ -40,7 +108,10 @@ void counts_remember(struct run *run, const struct event *event)
         applying->stored_bytes = event->u.commit.entry.stored_bytes;
     } else if (event->kind == EVENT_OPEN) {
         applying->blocked_ms = event->u.open.blocked_ms;
+        applying->staged_ms = event->u.open.staged_ms;
         applying->persist_ms = event->u.open.persist_ms;
+    } else if (event->kind == EVENT_ANNOTATE) {
+        find_notice(&event->u.annotate.note, applying->node);
     }
 }
 
@@ -106,9 +177,13 @@ static void count_commit(struct run *run)
     list_each (node, &run->tracks) {
         const struct open_track *track = list_item(node, struct open_track, link);
         if (ckpt_id_equal(track->id, run->verdict.id)) {
-            CHECK(loop_now_ms(run->catalog->loop) >= track->begun_ms);
-            uint64_t ms = loop_now_ms(run->catalog->loop) - track->begun_ms;
+            uint64_t now_ms = loop_now_ms(run->catalog->loop), ms = now_ms - track->begun_ms;
+            CHECK(now_ms >= track->begun_ms);
+            CHECK(now_ms >= track->sealed_ms);
             histogram_add(&counts->save_durations, ms * 1000);
+            if (track->sealed_ms != 0) {
+                run_took(run, PHASE_COMMIT, now_ms - track->sealed_ms);
+            }
             note_took(run, track->id, ms);
             return;
         }
@@ -130,6 +205,9 @@ static void count_day(struct run *run)
     if (day->timed_saves > 0) {
         histogram_add(&counts->blocked, run->applying.blocked_ms * 1000);
         histogram_add(&counts->persisted, run->applying.persist_ms * 1000);
+        if (run->applying.staged_ms > 0) { /* an older client does not tell it */
+            histogram_add(&counts->staged, run->applying.staged_ms * 1000);
+        }
         note_reported(run, run->applying.blocked_ms, run->applying.persist_ms);
     }
 }
@@ -153,6 +231,9 @@ void counts_applied(struct run *run)
         counts->reclaimed += verdict_marks(verdict)->done_count;
     } else if (kind == EVENT_ANNOTATE) {
         counts->annotated++;
+        if (run->applying.node[0] != '\0') {
+            count_notice(&counts->notices, run->applying.node);
+        }
     } else if (kind == EVENT_HEALTH) {
         counts->health_changes++;
     }

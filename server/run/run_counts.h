@@ -2,7 +2,8 @@
  *
  * run_counts: counters, for metrics, of what this daemon has done since its start, and a summary of
  * its runs at present, and of each run. A thing is counted after its update of the record was made,
- * so it is counted once, by the daemon that did it. Loop's thread.
+ * so it is counted once, by the daemon that did it. Durations that no update tells are given by
+ * run_took(). Loop's thread.
  */
 #ifndef CAIRN_RUN_RUN_COUNTS_H
 #define CAIRN_RUN_RUN_COUNTS_H
@@ -10,20 +11,47 @@
 #include "base/tally.h"
 #include "run/run.h"
 
+/* Phases of a save, or of a restore, that the server times; stores time their operations. */
+enum run_phase {
+    PHASE_TRANSFER, /* of one rank: from its first payload to the whole part */
+    PHASE_COMMIT,   /* from the last rank's seal to the commit */
+    PHASE_RESTORE,  /* by all ranks: from rank 0's request to the verdict that it is done */
+    RUN_PHASE_COUNT
+};
+
+/* How often each node gave notice that it fails: tags that `cairn run --watch` has written. */
+enum { NOTICE_NODES_MAX = 64, NOTICE_NODE_BYTES = 33 };
+struct node_notices {
+    size_t count;
+    uint64_t unnamed; /* notices of nodes that came after the table was full */
+    struct node_notice {
+        char node[NOTICE_NODE_BYTES];
+        uint64_t notices;
+    } nodes[NOTICE_NODES_MAX];
+};
+
 struct run_counts {
     uint64_t saves_opened, saves_committed, saves_failed;
     struct err_tally failures;          /* the failed saves by their error code */
     uint64_t plain_bytes, stored_bytes; /* of the committed saves */
     /* From this daemon's first sight of the opening to the commit. */
     struct histogram save_durations;
-    /* Durations of the previous save, as reported by rank 0: how long training was blocked, and how
-     * long the checkpoint took to become durable. */
-    struct histogram blocked, persisted;
+    /* Durations of the previous save, as reported by rank 0: how long training was blocked, how
+     * long the state took to be copied, and the checkpoint to become durable. */
+    struct histogram blocked, staged, persisted;
+    struct histogram phases[RUN_PHASE_COUNT];
+    struct node_notices notices;
     uint64_t restores_done, restores_failed;
     uint64_t forgotten, undeleted, reclaimed, annotated, health_changes;
     uint64_t updates, conflicts, unknown_outcomes, update_errors, loads, load_errors;
 };
 const struct run_counts *catalog_counts(const struct catalog *catalog);
+/* Returns the node whose notice the added tags hold, with its notices up to now. Returns NULL if
+ * they hold none, or if that node is not in the table. */
+const struct node_notice *catalog_notice(const struct catalog *catalog,
+                                         const struct note_change *change);
+/* Counts a phase of a save or of a restore of the run that has ended after so long. */
+void run_took(struct run *run, enum run_phase phase, uint64_t ms);
 
 /* The checkpoints that are forgotten and not reclaimed yet. */
 struct forgotten_total {

@@ -36,8 +36,7 @@ struct open_track {
     struct list link;
     struct run *run;
     struct ckpt_id id;
-    uint64_t open_id;
-    uint64_t begun_ms;    /* when this daemon saw it first */
+    uint64_t open_id, begun_ms, sealed_ms; /* times: when it, and all its seals, were seen first */
     struct timer timer;   /* runs until the deadline, and after it until the next try to abort */
     struct run_req abort; /* the EVENT_ABORT of the deadline */
     char reason[ENTRY_REASON_BYTES];
@@ -51,7 +50,8 @@ struct open_track {
 struct run_applying {
     enum event_kind kind;
     int code;
-    uint64_t plain_bytes, stored_bytes, blocked_ms, persist_ms;
+    uint64_t plain_bytes, stored_bytes, blocked_ms, staged_ms, persist_ms;
+    char node[NOTICE_NODE_BYTES]; /* ANNOTATE: the node that gave notice; "" if none */
 };
 /* wait.c: the store's last refusal of an update. It is cleared when an update succeeds. */
 struct run_refusal {

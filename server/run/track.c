@@ -94,6 +94,9 @@ void tracks_sync(struct run *run)
             continue;
         }
         track->seen = true;
+        if (track->sealed_ms == 0 && open_is_sealed(state, open)) {
+            track->sealed_ms = loop_now_ms(run->catalog->loop);
+        }
         if (open_is_sealed(state, open) && !track->finish && !track->failed &&
             !track->abort.submitted) {
             short_of_memory = !finish_start(track, open) || short_of_memory;

@@ -106,6 +106,8 @@ struct server_stats {
     uint64_t buffers_free, buffers_total, bytes_in, bytes_out;
     uint64_t bytes_mapped;  /* the part of bytes_in that was read from clients' arenas */
     uint64_t message_bytes; /* used bytes of message_bytes_total */
+    uint64_t requests;      /* that have no answer yet, of all sessions */
+    uint64_t buffer_waits;  /* sessions that wait for a payload buffer */
 };
 void server_stats(const struct server *server, struct server_stats *ret);
 /* Returns how many ranks are connected to a run. */

@@ -250,6 +250,8 @@ void server_stats(const struct server *server, struct server_stats *ret)
     list_each (node, &server->sessions) {
         const struct session *session = list_item(node, struct session, link);
         ret->saves_open += list_is_empty(&session->saves) ? 0 : 1;
+        ret->requests += session->request_count;
+        ret->buffer_waits += list_is_empty(&session->credit.link) ? 0 : 1;
     }
 }
 

@@ -8,8 +8,10 @@
  * that the connection proves, and the one that the client claims.
  */
 #include "base/check.h"
+#include "base/log.h"
 #include "core/retention.h"
 #include "gc/gc.h"
+#include "run/run_counts.h"
 #include "run/run_retain.h"
 #include "session/handlers.h"
 #include "store/store_record.h"
@@ -590,6 +592,20 @@ static void on_annotated_info(struct run_snapshot_req *req)
     request_end(request, status, &reply, &req->diag);
 }
 
+/* Names a node that has given notice before, so that somebody drains it. */
+static void log_notice(const struct request *request)
+{
+    const struct session *session = request->session;
+    const struct node_notice *notice =
+        catalog_notice(session->server->options.catalog, &request->step.event.u.annotate.note);
+    char name[RUN_NAME_TEXT_MAX];
+    if (notice && notice->notices > 1) {
+        run_name_format(run_name_of(session->run), name);
+        LOG(LOG_WARN, "session", "a node has given notice more than once, and is to be drained",
+            ls("node", notice->node), lu("notices", notice->notices), ls("run", name));
+    }
+}
+
 /* Called when the note is in the record. The checkpoint is then read for the answer. */
 static void on_annotated(struct run_req *req)
 {
@@ -598,6 +614,7 @@ static void on_annotated(struct run_req *req)
         request_end(request, req->status, NULL, &req->diag);
         return;
     }
+    log_notice(request);
     request->verdict = req->verdict;
     request->info = (struct run_snapshot_req){.done = on_annotated_info};
     run_snapshot(request->session->run, &request->info);

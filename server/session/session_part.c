@@ -309,6 +309,7 @@ int session_take_part(struct session_save *save, const char *what, uint64_t byte
             (unsigned long long)save->part_at, (unsigned long long)bytes);
     }
     CHECK(save->session->part_receiving != save); /* it is complete: no frame of it is under way */
+    writer_transferred(save->writer);
     *ret = save->part;
     save->part = NULL;
     return 0;

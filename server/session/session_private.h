@@ -106,6 +106,10 @@ struct session {
     uint8_t *part_left;
     uint64_t part_left_bytes;
     struct list saves, requests;
+    struct {
+        uint32_t ordinal;
+        uint64_t begun_ms; /* 0 if none is under way */
+    } restore;             /* the restore of the rank 0 that this session is */
     /* patience: how long a JOIN waits while the store refuses. */
     struct timer login, idle, patience;
     uint64_t data_frames;

@@ -8,6 +8,7 @@
 
 #include "base/check.h"
 #include "base/log.h"
+#include "run/run_counts.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -45,6 +46,18 @@ static void reply_resolved(struct request *request, const struct run_state *stat
     }
 }
 
+/* Counts a restore by all ranks, of which rank 0's session tells when it began and ended. A session
+ * that came in between, after a lost connection, counts nothing. */
+static void count_restore(struct session *session, const struct verdict_restore *restore)
+{
+    bool is_over = restore->done || restore->code != 0;
+    if (restore->done && session->restore.begun_ms != 0) {
+        run_took(session->run, PHASE_RESTORE,
+                 loop_now_ms(session->server->options.loop) - session->restore.begun_ms);
+    }
+    session->restore.begun_ms = is_over ? 0 : session->restore.begun_ms;
+}
+
 /* Answers REPORT with the state of the restore session. */
 static void reply_verdict(struct request *request, const struct run_state *state)
 {
@@ -53,6 +66,7 @@ static void reply_verdict(struct request *request, const struct run_state *state
     const struct verdict_restore *restore = verdict_restore(verdict);
     struct msg reply = {.type = MSG_VERDICT};
     struct msg_verdict *msg = &reply.u.verdict;
+    count_restore(request->session, restore);
     *msg = (struct msg_verdict){.done = restore->done,
                                 .fell_back = restore->fell_back,
                                 .code = restore->code,
@@ -164,6 +178,11 @@ int session_ask_restore(struct request *request, struct diag *why)
         request->u.snapshot = (struct run_snapshot_req){.done = on_viewed};
         run_snapshot(session->run, &request->u.snapshot);
         return 0;
+    }
+    if (session->join.rank == 0 &&
+        (session->restore.begun_ms == 0 || session->restore.ordinal != restore->ordinal)) {
+        session->restore.ordinal = restore->ordinal;
+        session->restore.begun_ms = loop_now_ms(session->server->options.loop);
     }
     request->step = (struct run_req){.done = on_begun, .wait_ms = restore->wait_ms};
     request->step.event =

@@ -7,7 +7,9 @@
 
 #include "base/check.h"
 #include "base/log.h"
+#include "base/trace.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -91,12 +93,19 @@ static const struct writer_events writer_events = {.on_durable = on_durable,
 
 /* --- OPEN --- */
 
+/* Returns the trace id that rank 0 has asked for with OPEN, or NULL. */
+static const char *trace_asked(const struct request *request)
+{
+    return trace_of(request->msg.u.open.tag_count, request->msg.u.open.tags);
+}
+
 /* Attaches the session to the save with a writer, unless it is attached already. Returns BUSY if
  * the session takes part in too many saves. */
-static int add_save(struct session *session, const struct verdict *verdict)
+static int add_save(const struct request *request)
 {
-    const struct ckpt_id id = verdict->id;
-    const struct verdict_save *opening = verdict_save(verdict);
+    struct session *session = request->session;
+    const struct ckpt_id id = request->verdict.id;
+    const struct verdict_save *opening = verdict_save(&request->verdict);
     const uint64_t open_id = opening->open_id;
     struct session_save *save = session_find_save(session, id);
     if (save && save->open_id == open_id) {
@@ -112,6 +121,8 @@ static int add_save(struct session *session, const struct verdict *verdict)
                              .open_id = open_id,
                              .writer = session->join.writer,
                              .rank = session->join.rank};
+    const char *trace = trace_asked(request);
+    snprintf(key.trace, sizeof(key.trace), "%s", trace ? trace : "");
     session_reap_saves(session);
     size_t count = 0;
     list_each (node, &session->saves) {
@@ -191,7 +202,7 @@ static void on_open_info(struct run_snapshot_req *req)
     int status = req->status;
     CHECK(request->session != NULL);
     if (status == 0 && save->state == SAVE_OPEN) {
-        status = add_save(request->session, verdict);
+        status = add_save(request);
     }
     if (status != 0) {
         request_end(request, status, NULL, &req->diag);
@@ -233,11 +244,11 @@ static void log_opened(const struct request *request, const struct verdict *verd
             "this attempt restored none of the run's checkpoints, so a new lineage begins beside "
             "them",
             ls("run", name), lu("term", verdict->id.term), lu("step", verdict->id.step),
-            lu("rank", request->session->join.rank));
+            lu("rank", request->session->join.rank), ls("trace", trace_asked(request)));
     }
     LOG(LOG_INFO, "session", save->new_term ? "save opened, new term" : "save opened",
         ls("run", name), lu("term", verdict->id.term), lu("step", verdict->id.step),
-        lu("rank", request->session->join.rank));
+        lu("rank", request->session->join.rank), ls("trace", trace_asked(request)));
 }
 
 void session_opened(struct run_req *req)
@@ -336,6 +347,7 @@ int session_ask_open(struct request *request, struct diag *why)
                             .open_id = join->rank == 0 && stopping ? 0 : open->open_id,
                             .full = open->full,
                             .blocked_ms = open->blocked_ms,
+                            .staged_ms = open->staged_ms,
                             .persist_ms = open->persist_ms};
     if (fill_open(request, &run->event.u.open.entry) != 0) {
         return CAIRN_E_NO_MEMORY;

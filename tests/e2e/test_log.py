@@ -5,7 +5,7 @@ lists what can be brought back in all runs, and the time that is left. Both work
 import os
 import re
 
-from harness import Case, Group, cairn, cairn_json, main
+from harness import Case, Group, cairn, cairn_json, main, wait_until
 
 
 def at(daemon):
@@ -67,6 +67,25 @@ class Log(Case):
         (entry,) = (e for e in cairn_json("log", "demo/run", *at(daemon))["entries"] if e["action"] == "restore")
         self.assertIn(entry["error"], ("DAMAGED", "FORMAT", "DIGEST_MISMATCH"))
         self.assertEqual(entry["asked_step"], 10)
+
+    def test_a_trace_is_kept(self):
+        """Of rank 0's environment: in the log lines of its saves, in the manifest and the list. A wrong one is ignored."""
+        trace = "4bf92f3577b34da6a3ce929d0e0e4736"
+        self.addCleanup(os.environ.pop, "TRACEPARENT")
+        os.environ["TRACEPARENT"] = f"00-{trace}-00f067aa0ba902b7-01"
+        daemon, group = self.saved([10])
+        group[0].do("save", 20, 500)  # rank 1 does not come
+        wait_until("the save fails", lambda: "save aborted" in daemon.log())
+        for line in ("save opened", "checkpoint committed", "save aborted"):
+            self.assertRegex(daemon.log(), rf"(?m)^.*: {line} .*trace={trace}$")
+        group.end()
+        os.environ["TRACEPARENT"] = f"00-{trace.upper()}-00f067aa0ba902b7-01"
+        self.saved([30], "demo/none", daemon)
+        self.assertEqual(daemon.log().count(trace), 4)
+        for run, tags in (("demo/run", ["e2e", f"trace:{trace}"]), ("demo/none", ["e2e"])):
+            self.assertEqual(cairn_json("show", run, *at(daemon))["manifest"]["tags"], tags)
+            (entry,) = cairn_json("ls", run, *at(daemon))["checkpoints"]
+            self.assertEqual(entry["tags"], tags)
 
     def test_across_runs(self):
         daemon, _ = self.saved([10, 20, 30], "demo/a")

@@ -103,6 +103,7 @@ class Metrics(Case):
         return Scrape(body, openmetrics)
 
     def test_what_happens_is_counted(self):
+        wait_until("the store's space is known", lambda: self.scrape()["scrape_success"] == 1)
         empty = self.scrape()
         for name in ("checkpoints_total", "restores_total"):
             self.assertEqual(sum(value for key, value in empty.values.items() if key[0] == "cairn_" + name), 0)
@@ -131,8 +132,29 @@ class Metrics(Case):
         self.assertGreater(told["ingest_bytes_total"], 0)
         self.assertGreater(told["checkpoint_plain_bytes_total"], 0)
         self.assertGreater(told["backend_op_duration_seconds_count", "backend=dir", "op=write"], 0)
+        self.assertEqual(told["checkpoint_stage_seconds_count"], 3)  # each is told with the next save
+        self.assertEqual(told["checkpoint_stall_seconds_count"], 3)
+        self.assertEqual(told["checkpoint_transfer_seconds_count"], 6 + 1)  # by rank; the last one of rank 0 alone
+        self.assertEqual(told["checkpoint_commit_seconds_count"], 3)
+        self.assertEqual(told["restore_duration_seconds_count"], 1)
+        self.assertLessEqual(told["checkpoint_commit_seconds_sum"], told["checkpoint_duration_seconds_sum"])
+        self.assertEqual((told["requests_open"], told["buffers_waiting"]), (0, 0))
         self.assertEqual(told["inflight_checkpoints"], 0)
         self.assertEqual(told["clients_connected"], 2)
+        group[0].do("save", 10, 60000)
+        wait_until("it waits for rank 1", lambda: self.scrape()["requests_open"] > 0)
+        group.end()
+
+    def test_a_node_that_fails_is_named(self):
+        group = self.group(self.server)
+        group.save(1)
+        for number in (1, 2):
+            cairn("run", "--run", "demo/run", *self.where, "--node", "node07", "--watch-interval", "100ms", "--watch-command",
+                  f"echo preempted {number}", "--", "sleep", 60, check=os.EX_TEMPFAIL)
+            told = self.scrape(number == 2)
+            self.assertEqual((told["node_notices_total", "node=node07"], told["node_notices_total",]), (number, 0))
+            self.assertEqual(self.server.log().count("a node has given notice more than once"), number - 1)
+        self.assertRegex(self.server.log(), "warn  session: a node has given notice .* node=node07 notices=2 run=demo/run")
         group.end()
 
     def test_damage_is_seen(self):

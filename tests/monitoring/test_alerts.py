@@ -104,7 +104,7 @@ class Alerts(Case):
         subprocess.run(["umount", point], check=True)
 
     def metrics_port(self, daemon):
-        return int(re.search(r"metrics: listening addr=tcp:127\.0\.0\.1:(\d+)", daemon.log())[1])
+        return int(re.search(r"http: listening addr=tcp:127\.0\.0\.1:(\d+)", daemon.log())[1])
 
     def await_alert(self, name, instance, begin=None):
         """Notes how long an alert took from the moment that its cause was there."""

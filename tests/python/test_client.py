@@ -442,6 +442,22 @@ def test_openssl_is_its_own(url, tmp_path):
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
 
 
+@pytest.mark.parametrize("value, tags", [("00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01",
+                                          ("trace:4bf92f3577b34da6a3ce929d0e0e4736",)), ("00-nonsense", ())])
+def test_trace(url, value, tags):
+    """A save takes the trace of its process; a value that is not valid is a warning and no error."""
+    code = (f"import cairn, array\nfrom cairn.client import DTYPES\nc = cairn.Client({url!r})\n"
+            "a = array.array('f', range(1000))\n"
+            "c.set_tensors([('x', DTYPES['float32'], (1000,), a.buffer_info()[0], None, a, 1, None, None, None)])\n"
+            "c.save(1).result(30)\nc.close()\n")
+    done = subprocess.run([sys.executable, "-c", code], timeout=60, capture_output=True, text=True,
+                          env={**os.environ, "TRACEPARENT": value})
+    assert done.returncode == 0, done.stderr
+    assert ("TRACEPARENT" in done.stderr) == (not tags), done.stderr
+    with cairn.Client(url, read_only=True) as client:
+        assert client.list()[0].tags == tags
+
+
 def test_cairn_needs_no_torch():
     code = "import sys, cairn; assert 'torch' not in sys.modules; cairn.tree.encode({1: 2})"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

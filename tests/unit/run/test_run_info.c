@@ -6,6 +6,7 @@
 #include "run_rig.h"
 
 #include "base/check.h"
+#include "run/run_counts.h"
 #include "support/unit_test.h"
 
 #include <stdio.h>
@@ -214,16 +215,58 @@ struct noted {
 
 static void on_noted(struct run_req *req) { container_of(req, struct noted, req)->done = true; }
 
-static void annotate(struct rig *rig, uint64_t step, uint32_t count, const char *const *tags)
+static void note(struct rig *rig, uint64_t step, struct note_change change)
 {
     struct noted noted = {.req = {.done = on_noted}};
-    noted.req.event =
-        (struct event){.kind = EVENT_ANNOTATE,
-                       .u.annotate = {.selector = {.kind = SELECT_STEP, .id = {0, step}},
-                                      .note = {.tag_count = count, .tags = tags}}};
+    noted.req.event = (struct event){
+        .kind = EVENT_ANNOTATE,
+        .u.annotate = {.selector = {.kind = SELECT_STEP, .id = {0, step}}, .note = change}};
     run_submit(rig->run, &noted.req);
     rig_until(rig, &noted.done);
     assert_int_equal(noted.req.status, 0);
+}
+
+static void annotate(struct rig *rig, uint64_t step, uint32_t count, const char *const *tags)
+{
+    note(rig, step, (struct note_change){.tag_count = count, .tags = tags});
+}
+
+static void unannotate(struct rig *rig, uint64_t step, const char *const *tag)
+{
+    note(rig, step, (struct note_change){.removed_count = 1, .removed = tag});
+}
+
+/* The tag of `cairn run --watch` counts for its node, once for each that is new; others do not. */
+INFO_TEST(test_notices_are_counted_by_node)
+{
+    const char *one[] = {"kept", "notice on node07, edac: mc0/ue_count was 0, now 1"},
+               *other[] = {"notice on node08, command: soon"},
+               *none[] = {"notice on node07", "notice on , edac: why", "a notice on node07, x: y",
+                          "notice on a-name-of-more-than-thirty-two-bytes, edac: why"};
+    fill(rig, 2);
+    rig_start(rig);
+    const struct node_notices *notices = &catalog_counts(rig->catalog)->notices;
+    annotate(rig, 1, 1, none);
+    annotate(rig, 1, ARRAY_LEN(none), none);
+    assert_int_equal(notices->count, 0);
+    annotate(rig, 1, 2, one);
+    annotate(rig, 1, 2, one); /* it has the tag */
+    annotate(rig, 1, 1, other);
+    annotate(rig, 2, 2, one);
+    assert_int_equal(notices->count, 2);
+    assert_string_equal(notices->nodes[0].node, "node07");
+    assert_int_equal(notices->nodes[0].notices, 2);
+    assert_string_equal(notices->nodes[1].node, "node08");
+    assert_int_equal(notices->nodes[1].notices, 1);
+    for (int i = 0; i < NOTICE_NODES_MAX + 5; i++) {
+        char tag[40];
+        const char *tags[] = {tag}, *gone[] = {tag};
+        snprintf(tag, sizeof tag, "notice on n%d, edac: why", i);
+        annotate(rig, 1, 1, tags);
+        unannotate(rig, 1, gone);
+    }
+    assert_int_equal(notices->count, NOTICE_NODES_MAX);
+    assert_int_equal(notices->unnamed, 2 + 5);
 }
 
 /* Notes are listed with their checkpoint; a page ends early when they would fill a message. */

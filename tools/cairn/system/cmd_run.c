@@ -7,6 +7,8 @@
 #include "cli.h"
 #include "system/supervise.h"
 
+#include "format/note.h"
+
 #include <errno.h>
 #include <inttypes.h>
 #include <signal.h>
@@ -299,7 +301,7 @@ static void tag_reason(struct running *running)
     char *argv[] = {self, word, run, newest, option, tag, quiet, NULL};
     struct diag ignored = DIAG_INIT;
     snprintf(run, sizeof(run), "%s", running->own->run);
-    snprintf(tag, sizeof(tag), "notice on %.32s, %s: %.60s", running->node,
+    snprintf(tag, sizeof(tag), NOTICE_TAG "%.32s, %s: %.60s", running->node,
              running->watch.fired->name, running->watch.said);
     for (char *at = tag; *at != '\0'; at++) {
         *at = *at < ' ' || *at > '~' ? '?' : *at; /* a tag is UTF-8, and this one was cut */
