@@ -29,7 +29,11 @@ from .torch.futures import log
 
 
 class CheckpointManager(titan.CheckpointManager):
-    """torchtitan's CheckpointManager over a run of Cairn. Its arguments are those of torchtitan's own.
+    """torchtitan's CheckpointManager over a run of Cairn.
+
+    Args:
+        config: The manager's Config.
+        parts: As for torchtitan's own manager, which the trainer gives.
 
     Raises:
         InvalidError: ``folder`` is not the URL of a run.
