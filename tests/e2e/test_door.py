@@ -66,6 +66,8 @@ class Admission(Case):
     @unittest.skipUnless(os.geteuid() == 0, "only root can be somebody else")
     def test_another_user_is_refused(self):
         """Twice: by the directory, and by the socket's own mode where the directory lets him through."""
+        if not os.stat("/").st_mode & 0o001:
+            self.skipTest("no other user may pass / on this machine")
         daemon = self.shipped()
         cairn("store", "create", f"dir:{daemon.store}", check=0)
         daemon.start()
@@ -74,8 +76,7 @@ class Admission(Case):
         self.assertFalse(may_connect(daemon.socket, NOBODY, NOBODY))
         daemon.socket.parent.chmod(0o755)
         self.assertFalse(may_connect(daemon.socket, NOBODY, NOBODY))
-        modes = {str(path): oct(path.stat().st_mode) for path in (daemon.socket, *daemon.socket.parents)}
-        self.assertTrue(may_connect(daemon.socket, NOBODY, os.getegid()), modes)  # a member of the daemon's group
+        self.assertTrue(may_connect(daemon.socket, NOBODY, os.getegid()))  # a member of the daemon's group
 
 
 class Reload(Case):

@@ -90,9 +90,10 @@ def daemon():
 
 @pytest.fixture
 def own_daemon():
-    """For tests that kill it."""
+    """For tests that kill it. Its log since the last start is shown when the test fails."""
     with running_daemon() as server:
         yield server
+        print((server.folder / "cairnd.log").read_text(errors="replace")[-6000:])
 
 
 _runs = 0

@@ -51,7 +51,7 @@ class Ranks:
         """What the ranks answered, or the first ``count`` of them; AssertionError with all texts when one failed."""
         end = time.monotonic() + timeout
         answers = [self._answer(rank, end) for rank in range(count or self.world)]
-        errors = [f"rank {rank}: {answer['error']}" for rank, answer in enumerate(answers) if "error" in answer]
+        errors = [f"rank {rank}: {answer['error']}\n{self._tail(rank)}" for rank, answer in enumerate(answers) if "error" in answer]
         if errors:
             self.kill()
         assert not errors, "\n".join(errors)
@@ -71,7 +71,10 @@ class Ranks:
             how = "it took too long"
         except (EOFError, ConnectionResetError):
             how = "it ended"
-        return {"error": how + "\n" + pathlib.Path(self._log(rank)).read_text()[-3000:]}
+        return {"error": how}
+
+    def _tail(self, rank):
+        return pathlib.Path(self._log(rank)).read_text(errors="replace")[-3000:]
 
     def kill(self):
         for process in self.processes:
