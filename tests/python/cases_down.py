@@ -29,7 +29,7 @@ def begin(rank, world, url, options):
     optimizer = torch.optim.AdamW(model.parameters())
     count = Count()
     logging.getLogger("cairn").addHandler(count)
-    ck = Checkpointer(url, {"model": model, "optim": optimizer}, save_deadline=90, **options)
+    ck = Checkpointer(url, {"model": model, "optim": optimizer}, save_deadline=240, **options)
     _kept.update(ck=ck, model=model, optimizer=optimizer, count=count, step=0, handles=[])
     if options.get("when_down") != "train":
         return ck.restore() is None
@@ -74,7 +74,7 @@ def back(rank, world):
     while not good:
         dist.barrier()
         try:
-            _train()[0].durable.result(90)
+            _train()[0].durable.result(240)
             good = True
         except cairn.SkippedError:
             pass

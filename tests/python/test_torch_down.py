@@ -6,7 +6,7 @@ import signal
 
 import pytest
 
-BOUND_S = 40.0  # a save that waits holds up a step for the deadline of the one before, 90 s
+BOUND_S = 40.0  # a save that waits holds up a step for the deadline of the one before, 240 s
 
 
 def check_away(answers, skipped):
