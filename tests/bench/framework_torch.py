@@ -164,7 +164,7 @@ class Accelerate(TorchWay):
 
 
 class DeepSpeed(TorchWay):
-    name, own = "deepspeed", "DecoupledCheckpointEngine"
+    name, own = "deepspeed", "its synchronous save: PyTorch refuses to send ZeRO's partitions to its decoupled engine"
 
     def __init__(self, job):
         super().__init__(job)
@@ -176,8 +176,6 @@ class DeepSpeed(TorchWay):
         deepspeed.init_distributed(dist_backend="gloo", auto_mpi_discovery=False)
         config = {"train_micro_batch_size_per_gpu": BATCH, "bf16": {"enabled": True}, "zero_optimization": {"stage": 2},
                   "zero_force_ds_cpu_optimizer": False, "steps_per_print": 1000000}
-        if not self.is_cairn:  # DeepSpeed's fast writer pins memory, for which it needs a GPU
-            config["checkpoint"] = {"writer": {"type": "PYTHON", "data_parallel": "replica", "decoupled": True}}
         self.engine, *_ = deepspeed.initialize(model=self.model, optimizer=self.optimizer, config=config)
         if self.is_cairn:
             import cairn.deepspeed
@@ -191,11 +189,6 @@ class DeepSpeed(TorchWay):
     def save(self, number):
         saved = self.engine.save_checkpoint(str(self.folder), tag=f"step_{number}")
         self.handle = saved if self.is_cairn else None
-
-    def is_done(self):
-        if self.is_cairn:
-            return super().is_done()
-        return self.engine.checkpoint_engine.get_commit_info() is None  # its step commits, right before the optimizer
 
     def close(self):
         self.engine.destroy()

@@ -55,7 +55,10 @@ class Way:
         """Files and folders of the framework's own way, to the disk."""
         for path in [self.folder, *self.folder.rglob("*")] if not self.is_cairn else []:
             if path not in self.synced or path.is_dir():
-                fd = os.open(path, os.O_RDONLY)
+                try:
+                    fd = os.open(path, os.O_RDONLY)
+                except FileNotFoundError:
+                    continue  # renamed meanwhile by a later save
                 os.fsync(fd)
                 os.close(fd)
                 self.synced.add(path)
