@@ -377,7 +377,9 @@ function start() {
 
 function run() {
   route();
-  watch((what) => { frame(); update(what); });
+  const begin = () => watch((what) => { frame(); update(what); });
+  if (document.hidden) begin(); // it has no frames
+  else requestAnimationFrame(() => setTimeout(begin)); // the page is painted first, before a thousand runs keep it busy
 }
 
 start();
