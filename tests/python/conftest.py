@@ -46,7 +46,7 @@ class Daemon:
         self.process.wait()
         self.log.close()
         self.socket.unlink(missing_ok=True)
-        (self.folder / "cairnd.log").unlink()
+        (self.folder / "cairnd.log").rename(self.folder / "cairnd.log.killed")
 
     def stop(self):
         self.process.send_signal(signal.SIGTERM)
@@ -90,10 +90,11 @@ def daemon():
 
 @pytest.fixture
 def own_daemon():
-    """For tests that kill it. Its log since the last start is shown when the test fails."""
+    """For tests that kill it. Its logs, of the life before a kill too, are shown when the test fails."""
     with running_daemon() as server:
         yield server
-        print((server.folder / "cairnd.log").read_text(errors="replace")[-6000:])
+        for log in sorted(server.folder.glob("cairnd.log*")):
+            print(f"{log.name}:", log.read_text(errors="replace")[-6000:], sep="\n")
 
 
 _runs = 0
