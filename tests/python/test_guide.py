@@ -78,7 +78,7 @@ def outcome_of(context, page):
                            PATH=f"{programs}:{pathlib.Path(sys.executable).parent}:{os.environ['PATH']}")
         process = context.Process(target=run_page, args=(page, daemon.folder, environment))
         process.start()
-        process.join(300)
+        process.join(600)  # a busy machine takes 10 times longer than a quiet one
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)  # and the servers that the page has started
         process.join()
