@@ -64,12 +64,9 @@ static int take_flag(struct config *config, struct arguments *arguments, struct 
     if (strncmp(flag, "--", 2) != 0) {
         return diag_set(diag, CAIRN_E_CONFIG, "cairnd has no option '%s'; see cairnd --help", flag);
     }
-    if (arguments->at + 1 == arguments->argc) {
-        return diag_set(diag, CAIRN_E_CONFIG, "the option %s needs a value; see cairnd --help",
-                        flag);
-    }
-    const char *value = arguments->argv[++arguments->at];
-    if (strcmp(flag, "--config") == 0) {
+    const char *value =
+        arguments->at + 1 < arguments->argc ? arguments->argv[++arguments->at] : NULL;
+    if (value && strcmp(flag, "--config") == 0) {
         return 0; /* it was read before the flags */
     }
     return config_set(config, flag + 2, value, diag);

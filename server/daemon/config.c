@@ -171,18 +171,33 @@ static const struct key *nearest(const char *flag)
     return best;
 }
 
+/* Returns the flag of cairnd that is most like the one that was typed, for the error's text. */
+static const char *nearest_flag(const char *flag)
+{
+    static const char *const others[] = {"config", "help", "version", "check-config",
+                                         "print-config"};
+    const char *best = nearest(flag)->flag;
+    for (size_t i = 0; i < ARRAY_LEN(others); i++) {
+        best = likeness(others[i], flag) > likeness(best, flag) ? others[i] : best;
+    }
+    return best;
+}
+
 int config_set(struct config *config, const char *name, const char *value, struct diag *diag)
 {
-    CHECK(value != NULL);
     const struct key *key = find_flag(name);
     const char *remedy = key ? NULL : find_retired_flag(name);
     if (remedy) {
         return diag_set(diag, CAIRN_E_CONFIG, "cairnd no longer has the option --%s: %s", name,
                         remedy);
     }
+    if (!value && (key || strcmp(name, "config") == 0)) {
+        return diag_set(diag, CAIRN_E_CONFIG, "the option --%s needs a value; see cairnd --help",
+                        name);
+    }
     if (!key) {
         return diag_set(diag, CAIRN_E_CONFIG, "cairnd has no option --%s; did you mean --%s?", name,
-                        nearest(name)->flag);
+                        nearest_flag(name));
     }
     int status = set_key(config, key, value, diag);
     if (status != 0) {

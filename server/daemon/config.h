@@ -35,8 +35,8 @@ void config_defaults(struct config *config);
 /* Reads a file. Returns NOT_FOUND, or CONFIG with "path:line: section.key: what is wrong" and the
  * nearest known key. */
 int MUST_USE config_read(struct config *config, const char *path, struct diag *diag);
-/* Sets one value, as from a flag; `name` is "section-key". Returns CONFIG for a bad name or value.
- */
+/* Sets one value, as from a flag; `name` is "section-key". Returns CONFIG for a bad name or value,
+ * and if value is NULL, because nothing followed the flag. */
 int MUST_USE config_set(struct config *config, const char *name, const char *value,
                         struct diag *diag);
 /* Checks what single values cannot show: that there is a store and at least one listener, that TLS

@@ -259,6 +259,12 @@ TEST(test_flags)
     assert_int_equal(config_set(&config, "store-ulr", "dir:/x", &diag), CAIRN_E_CONFIG);
     assert_non_null(strstr(diag.text, "did you mean --store-url?"));
     diag_clear(&diag);
+    assert_int_equal(config_set(&config, "hlp", NULL, &diag), CAIRN_E_CONFIG);
+    assert_non_null(strstr(diag.text, "no option --hlp; did you mean --help?"));
+    diag_clear(&diag);
+    assert_int_equal(config_set(&config, "store-url", NULL, &diag), CAIRN_E_CONFIG);
+    assert_non_null(strstr(diag.text, "--store-url needs a value"));
+    diag_clear(&diag);
     assert_int_equal(config_set(&config, "store-create", "yes", &diag), CAIRN_E_CONFIG);
     assert_non_null(strstr(diag.text, "cairn store create"));
     diag_clear(&diag);
