@@ -92,7 +92,8 @@ static void tell_full(struct doctor *doctor, const struct doctor_room *room)
 
 void doctor_space(struct doctor *doctor, const char *check, const struct doctor_room *room)
 {
-    const double gib = (double)(UINT64_C(1) << 30);
+    bool is_large = room->free_bytes >= UINT64_C(10) << 30;
+    const double unit = is_large ? 1u << 30 : 1u << 20;
     uint64_t reserve = room->reserve_bytes, taken = room->beyond ? 0 : reserve;
     bool is_short = room->free_bytes <= taken;
     bool is_low = room->free_bytes / SPACE_WARNING_PERCENT < room->total_bytes / 100;
@@ -106,8 +107,9 @@ void doctor_space(struct doctor *doctor, const char *check, const struct doctor_
                is_short ? DOCTOR_UNSAFE
                : is_low ? DOCTOR_WARNING
                         : DOCTOR_GOOD,
-               check, "%.1f GiB of %.1f GiB are free%s", (double)room->free_bytes / gib,
-               (double)room->total_bytes / gib, kept);
+               check,
+               is_large ? "%.1f GiB of %.1f GiB are free%s" : "%.1f MiB of %.1f MiB are free%s",
+               (double)room->free_bytes / unit, (double)room->total_bytes / unit, kept);
     if (is_short) {
         tell_full(doctor, room);
     } else if (is_low) {

@@ -210,6 +210,7 @@ class FullDisk(Case):
         self.assertRegex(status["health_remedy"], f"{first}.*then `cairn forget demo/run --keep-last 2 --now`")
         _, out, _ = cairn("doctor", "--server", f"unix:{daemon.socket}", check=1)
         self.assertRegex(out, f"remedy: no save is accepted.*: forgetting needs room as well: {first}")
+        self.assertRegex(out, r"space: +0.0 MiB of [1-9][0-9.]* MiB are free")
         forget = ("forget", "demo/run", "--keep-last", 2, "--keep-least", 1, "--now")
         _, _, err = cairn(*forget, "--server", f"unix:{daemon.socket}", check=1)
         self.assertRegex(err, f"NO_SPACE: .*{first}")
