@@ -196,7 +196,7 @@ static void write_runs(const struct metrics_source *source, struct expose *expos
           "Ranks of a live run that are connected to this server.");
     for (size_t i = 0; i < count; i++) {
         run_name_format(runs[i].name, name);
-        labelled(expose, "run", name, server_run_ranks(source->server, runs[i].name));
+        labelled(expose, "run", name, runs[i].ranks);
     }
 }
 

@@ -115,6 +115,7 @@ void rest_json_run(struct json *json, const struct run_overview *run, uint64_t p
     json_u64(json, "stored_bytes", run->stored_bytes);
     json_u64(json, "reclaimable_bytes", run->forgotten.bytes);
     json_u64(json, "saves_open", run->saves_open);
+    json_u64(json, "connected_ranks", run->ranks);
     json_wall(json, "first_commit_at", run->first_wall_ns);
     json_wall(json, "last_commit_at", run->commit_wall_ns);
     if (!state) {

@@ -358,6 +358,19 @@ void catalog_totals(const struct catalog *catalog, struct catalog_totals *ret)
     }
 }
 
+void run_rank_came(struct run *run)
+{
+    run->shown.ranks++;
+    run_changed(run);
+}
+
+void run_rank_left(struct run *run)
+{
+    CHECK(run->shown.ranks > 0);
+    run->shown.ranks--;
+    run_changed(run);
+}
+
 void run_forgotten(const struct run *run, struct forgotten_total *ret)
 {
     *ret = run->sums.forgotten;
@@ -387,7 +400,8 @@ size_t catalog_live_runs(const struct catalog *catalog, int64_t since_wall_ns, s
             ret[count] = (struct run_totals){.name = &run->name,
                                              .commit_wall_ns = run->sums.commit_wall_ns,
                                              .commit_step = run->sums.commit_step,
-                                             .saves_open = open};
+                                             .saves_open = open,
+                                             .ranks = run->shown.ranks};
         }
         count++;
     }

@@ -50,6 +50,9 @@ const struct run_counts *catalog_counts(const struct catalog *catalog);
  * they hold none, or if that node is not in the table. */
 const struct node_notice *catalog_notice(const struct catalog *catalog,
                                          const struct note_change *change);
+/* Counts a rank of the run that has connected, or whose connection ends. */
+void run_rank_came(struct run *run);
+void run_rank_left(struct run *run);
 /* Counts a phase of a save or of a restore of the run that has ended after so long. */
 void run_took(struct run *run, enum run_phase phase, uint64_t ms);
 
@@ -92,6 +95,7 @@ struct run_totals {
     const struct run_name *name; /* borrowed until the next turn of the loop */
     int64_t commit_wall_ns;      /* of the newest commit, in ns since 1970 */
     uint64_t commit_step, saves_open;
+    uint32_t ranks; /* that are connected to this daemon */
 };
 /* Gives at most `most` live runs, sorted by name. Returns how many there are altogether. */
 size_t catalog_live_runs(const struct catalog *catalog, int64_t since_wall_ns, size_t most,
@@ -129,6 +133,7 @@ struct run_overview {
     struct forgotten_total forgotten;
     uint64_t stored_bytes; /* of the checkpoints that are not reclaimed */
     uint64_t saves_open;
+    uint32_t ranks;                        /* that are connected to this daemon */
     int64_t first_wall_ns, commit_wall_ns; /* of the first and the newest commit; 0 if none */
     const struct run_day *days;            /* RUN_DAYS of them, in no order; day 0 is empty */
     const struct run_time *times;          /* oldest first */
@@ -164,6 +169,7 @@ struct run_sums {
 
 struct run_shown {
     uint64_t changed, again_ms;
+    uint32_t ranks;
     struct run_time *times; /* NULL until the first; RUN_TIMES_MAX of them */
     size_t time_count;
 };

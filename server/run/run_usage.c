@@ -255,6 +255,7 @@ static void fill_overview(const struct run *run, struct run_overview *ret)
                                  .forgotten = sums->forgotten,
                                  .stored_bytes = sums->stored_bytes,
                                  .saves_open = run_open_count(run),
+                                 .ranks = run->shown.ranks,
                                  .first_wall_ns = sums->first_wall_ns,
                                  .commit_wall_ns = sums->commit_wall_ns,
                                  .days = sums->days,

@@ -229,17 +229,6 @@ void server_free(struct server *server)
     }
 }
 
-uint32_t server_run_ranks(const struct server *server, const struct run_name *run)
-{
-    uint32_t count = 0;
-    list_each (node, &server->sessions) {
-        const struct session *session = list_item(node, struct session, link);
-        count += session->state == SESSION_JOINED && !session->viewer &&
-                 run_name_equal(&session->join.run, run);
-    }
-    return count;
-}
-
 void server_tell_use(void *server, const struct run_name *run, struct event_forget *ret)
 {
     server_use_beside(server, run, NULL, ret);

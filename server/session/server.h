@@ -110,7 +110,5 @@ struct server_stats {
     uint64_t buffer_waits;  /* sessions that wait for a payload buffer */
 };
 void server_stats(const struct server *server, struct server_stats *ret);
-/* Returns how many ranks are connected to a run. */
-uint32_t server_run_ranks(const struct server *server, const struct run_name *run);
 
 #endif

@@ -36,6 +36,9 @@ static void session_end(struct session *session)
     session_free_part_left(session);
     session_end_hand_over(session);
     session_end_landing(session);
+    if (session->state == SESSION_JOINED && !session->viewer) {
+        run_rank_left(session->run);
+    }
     if (session->run) {
         catalog_release(session->run);
     }

@@ -129,6 +129,7 @@ static void joined(struct request *request, const struct run_state *state)
     session->state = SESSION_JOINED;
     if (!session->viewer) {
         absent_joined(session);
+        run_rank_came(session->run);
     }
     timer_stop(&session->login);
     conn_set_limits(session->conn, LIMIT_MESSAGE_BYTES,

@@ -121,7 +121,9 @@ class Web(Case):
             again = self.group(self.server)
             again.restore("3")
             again.end()
+        wait_until("its ranks are gone", lambda: self.api("runs/demo/run")["connected_ranks"] == 0)
         group = self.group(self.server)
+        wait_until("its ranks are told", lambda: self.api("runs/demo/run")["connected_ranks"] == 2)
         group[0].send("save", 4, 60000)  # rank 1 does not come
         wait_until("it is open", lambda: self.api("runs/demo/run")["saves_open"] == 1)
         found = {"checkpoints": [], "log": []}
