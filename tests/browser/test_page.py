@@ -5,6 +5,7 @@ console stays empty; hostile texts stay texts; without the token nothing is show
 import json
 import os
 import signal
+import subprocess
 import sys
 import tempfile
 import time
@@ -12,8 +13,9 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "e2e"))
 
-from harness import Case, cairn, flip, main, wait_until  # noqa: E402
+from harness import BIN, Case, cairn, flip, main, wait_until  # noqa: E402
 from selenium import webdriver  # noqa: E402
+from selenium.common.exceptions import StaleElementReferenceException  # noqa: E402
 from selenium.webdriver.common.by import By  # noqa: E402
 from selenium.webdriver.common.keys import Keys  # noqa: E402
 from selenium.webdriver.support.ui import Select  # noqa: E402
@@ -73,7 +75,10 @@ class Page(Case):
         found = []
 
         def look():
-            found[:] = [one for one in (root or self.driver).find_elements(By.CSS_SELECTOR, css) if text in one.text]
+            try:
+                found[:] = [one for one in (root or self.driver).find_elements(By.CSS_SELECTOR, css) if text in one.text]
+            except StaleElementReferenceException:  # the page was drawn anew meanwhile
+                return False
             return bool(found)
         wait_until(f"{css} with '{text}' is seen", look)
         return found[0]
@@ -118,6 +123,56 @@ class Page(Case):
             driver.get(f"{self.url}/#/{name}")
             self.see("main", text)
             self.shoot(name)
+        self.assert_clean()
+
+    def test_many_runs(self):
+        """Of many runs the rows near the window are made, by scrolling all of them; the filter finds each; a page that changes stays where it is."""
+        self.start()
+        self.assertEqual(self.server.stop(), 0)
+        for number in range(120):
+            subprocess.run([BIN / "many_checkpoints", f"dir:{self.server.store}", f"lab/run{number:03}", "2"], check=True)
+        self.server.keys["http_listen"] = self.url.removeprefix("http://")
+        self.server.start()
+        self.driver.get(self.url)
+        self.see("[role=status]", "120 runs")
+        rows = lambda: len(self.driver.find_elements(By.CSS_SELECTOR, "a.run"))  # noqa: E731
+        wait_until("few rows are made", lambda: 25 <= rows() <= 75)
+        self.assertEqual(self.driver.find_element(By.CSS_SELECTOR, "[role=listitem]").get_attribute("aria-setsize"), "120")
+        self.driver.execute_script("scrollTo(0, document.body.scrollHeight)")
+        last = "return document.querySelector('[aria-posinset=\"120\"]')?.getBoundingClientRect().top"
+        wait_until("the last row is made", lambda: self.driver.execute_script(last) is not None)
+        self.driver.execute_script("scrollTo(0, document.body.scrollHeight)")
+        at = self.driver.execute_script(last)
+        group = self.group(self.server)
+        group.save(1)
+        self.see("[role=status]", "121 runs")
+        self.assertLess(abs(self.driver.execute_script(last.replace("120", "121")) - at), 120)
+        self.driver.find_element(By.CSS_SELECTOR, "input[type=search]").send_keys("run077")
+        self.see("[role=status]", "1 run")
+        self.see("a.run", "run077").click()
+        self.see("h1", "run077")
+        self.assert_clean()
+
+    def test_late_while_its_ranks_are_there(self):
+        """A run whose ranks are connected, without a commit for twice its usual interval, is late; one that has ended is not."""
+        self.start()
+        group = self.group(self.server)
+        for step in range(1, 5):
+            group.all("fill", step)
+            group.save(step)
+        group.end()
+        self.assertEqual(self.server.stop(), 0)
+        self.server.keys["http_listen"] = self.url.removeprefix("http://")
+        self.server.env = {"LD_PRELOAD": str(BIN / "e2e_clock.so"), "CAIRN_TEST_AHEAD_S": "7200"}
+        self.server.start()
+        self.driver.get(self.url)
+        self.see("a.run", "2 h ago")
+        self.assertNotIn("late", self.driver.find_element(By.ID, "main").text)
+        again = self.group(self.server)
+        again.restore("4")
+        self.see("a.run", "late")
+        again.end()
+        wait_until("it is not late any more", lambda: "late" not in self.driver.find_element(By.ID, "main").text)
         self.assert_clean()
 
     def test_commands_work_as_copied(self):
