@@ -149,6 +149,10 @@ class Pages:
             raise SystemExit("bench: the pages have ended")
         self.active.value = active
 
+    def close(self):
+        self.process.terminate()
+        self.process.join()
+
 
 def processor_share(daemon, pages, seconds):
     """The part of one processor, in percent, that the daemon takes for all pages and for none, while nothing is saved."""
@@ -253,6 +257,7 @@ def main():
     for active, goal in ((1, 1), (options.pages, 2)):
         middle, low, high = interval([100 * (one / base - 1) for one, base in zip(seconds[active], seconds[0])])
         rows.append((f"save slower by {active} page{'s' if active > 1 else ''}", middle, "%", goal, (low, high)))
+    pages.close()
     daemon.end()
     for what, value, unit, limit, between in rows:
         goal = "" if limit is None else f"(goal: at most {limit} {unit}) {verdict(value, limit, between)}"
