@@ -269,15 +269,15 @@ class TorchCheckpointing(TorchWay):
 
     def __init__(self, job):
         super().__init__(job)
-        from torch_checkpointing import CheckpointManager
         from torch_checkpointing.config import AsyncCheckpointSaverConfig
 
         self.join_group()
         if self.is_cairn:
-            from cairn.torch_checkpointing import StorageConfig
+            from cairn.torch_checkpointing import CheckpointManager, StorageConfig
 
             storage = StorageConfig(self.url)
         else:
+            from torch_checkpointing import CheckpointManager
             from torch_checkpointing.storage.filesystem import LocalFileSystemStorageConfig
 
             storage = LocalFileSystemStorageConfig(use_direct_io=False)  # 0.1.1 fails with it where the last write is no whole block
