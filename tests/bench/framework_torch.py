@@ -269,6 +269,7 @@ class TorchCheckpointing(TorchWay):
 
     def __init__(self, job):
         super().__init__(job)
+        from torch_checkpointing.checkpoint_process import CheckpointProcessConfig
         from torch_checkpointing.config import AsyncCheckpointSaverConfig
 
         self.join_group()
@@ -281,7 +282,8 @@ class TorchCheckpointing(TorchWay):
             from torch_checkpointing.storage.filesystem import LocalFileSystemStorageConfig
 
             storage = LocalFileSystemStorageConfig(use_direct_io=False)  # 0.1.1 fails with it where the last write is no whole block
-        self.manager = CheckpointManager(CheckpointManager.Config(save=AsyncCheckpointSaverConfig(), storage_config=storage))
+        process = CheckpointProcessConfig(subprocess_init_timeout_secs=300)  # of the package's own way, on a busy machine
+        self.manager = CheckpointManager(CheckpointManager.Config(save=AsyncCheckpointSaverConfig(process_config=process), storage_config=storage))
 
     def step(self):
         loss_of(self.model, self.batch).backward()

@@ -12,6 +12,7 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import Shard, distribute_tensor
 from torch_checkpointing import CheckpointManager, ItemSpec
+from torch_checkpointing.checkpoint_process import CheckpointProcessConfig
 from torch_checkpointing.config import AsyncCheckpointSaverConfig
 from torch_checkpointing.default_resharder import DefaultResharder
 from torch_checkpointing.metadata_manager import DefaultMetadataManager
@@ -47,7 +48,8 @@ def manager_of(storage, is_arena):
     kind = cairn.torch_checkpointing.CheckpointManager if is_arena else CheckpointManager
     return kind(CheckpointManager.Config(
         items={"model": ItemSpec(resharder=DefaultResharder())}, storage_config=storage,
-        save=AsyncCheckpointSaverConfig(staging_config=CheckpointStagerConfig(use_pinned_memory=False, use_non_blocking_copy=False))))
+        save=AsyncCheckpointSaverConfig(staging_config=CheckpointStagerConfig(use_pinned_memory=False, use_non_blocking_copy=False),
+                                        process_config=CheckpointProcessConfig(subprocess_init_timeout_secs=240))))
 
 
 def break_rank(manager, is_arena):

@@ -13,6 +13,7 @@ pytest.importorskip("torch_checkpointing")
 pytest.importorskip("fsspec")
 
 from torch_checkpointing import CheckpointManager  # noqa: E402
+from torch_checkpointing.checkpoint_process import CheckpointProcessConfig  # noqa: E402
 from torch_checkpointing.checkpoint_writer import CheckpointWriterConfig  # noqa: E402
 from torch_checkpointing.config import AsyncCheckpointSaverConfig, SyncCheckpointSaverConfig  # noqa: E402
 from torch_checkpointing.staging import CheckpointStagerConfig  # noqa: E402
@@ -24,7 +25,8 @@ from conftest import steps_of  # noqa: E402
 from cairn.torch_checkpointing import StorageConfig, commit  # noqa: E402
 
 WORKER = str(pathlib.Path(__file__).with_name("tc_worker.py"))
-CPU = CheckpointStagerConfig(use_pinned_memory=False, use_non_blocking_copy=False)
+ASYNC = AsyncCheckpointSaverConfig(staging_config=CheckpointStagerConfig(use_pinned_memory=False, use_non_blocking_copy=False),
+                                   process_config=CheckpointProcessConfig(subprocess_init_timeout_secs=240))  # also on a busy machine
 
 
 def state(value):
@@ -36,7 +38,7 @@ def manager_of(storage, save=None, **config):
     return CheckpointManager(CheckpointManager.Config(storage_config=storage, save=save, **config))
 
 
-@pytest.mark.parametrize("save", [SyncCheckpointSaverConfig(), AsyncCheckpointSaverConfig(staging_config=CPU)], ids=["sync", "async"])
+@pytest.mark.parametrize("save", [SyncCheckpointSaverConfig(), ASYNC], ids=["sync", "async"])
 @pytest.mark.parametrize("use_url", [False, True], ids=["name", "url"])
 def test_saved_and_loaded(url, save, use_url):
     """By the package's own manager, in this process and in the one that it starts; each checkpoint is one of Cairn's."""
@@ -64,7 +66,7 @@ def test_what_is_committed_is_not_saved_again(url):
     manager.save("step-1", state(1))
     with pytest.raises(cairn.ExistsError, match="already committed by this process"):
         manager.save("step-1", state(5))
-    later = manager_of(StorageConfig(url), AsyncCheckpointSaverConfig(staging_config=CPU))
+    later = manager_of(StorageConfig(url), ASYNC)
     with pytest.raises(FileExistsError, match="cairn forget"):
         later.save("step-1", state(5)).result()
     assert manager.load("step-1", into=state(0))["step"] == 1
