@@ -269,19 +269,21 @@ class TorchCheckpointing(TorchWay):
 
     def __init__(self, job):
         super().__init__(job)
-        from torch_checkpointing import CheckpointManager
+        from torch_checkpointing.checkpoint_process import CheckpointProcessConfig
         from torch_checkpointing.config import AsyncCheckpointSaverConfig
 
         self.join_group()
         if self.is_cairn:
-            from cairn.torch_checkpointing import StorageConfig
+            from cairn.torch_checkpointing import CheckpointManager, StorageConfig
 
             storage = StorageConfig(self.url)
         else:
+            from torch_checkpointing import CheckpointManager
             from torch_checkpointing.storage.filesystem import LocalFileSystemStorageConfig
 
             storage = LocalFileSystemStorageConfig(use_direct_io=False)  # 0.1.1 fails with it where the last write is no whole block
-        self.manager = CheckpointManager(CheckpointManager.Config(save=AsyncCheckpointSaverConfig(), storage_config=storage))
+        process = CheckpointProcessConfig(subprocess_init_timeout_secs=300)  # of the package's own way, on a busy machine
+        self.manager = CheckpointManager(CheckpointManager.Config(save=AsyncCheckpointSaverConfig(process_config=process), storage_config=storage))
 
     def step(self):
         loss_of(self.model, self.batch).backward()

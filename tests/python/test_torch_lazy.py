@@ -208,6 +208,35 @@ def test_optimizers_that_pass_the_hooks_by_are_copied_at_once():
         assert not guarded_memory([fresh(), other])  # the same parameter
 
 
+def test_a_state_dict_of_an_optimizer_that_has_stepped_is_lazy(own_daemon):
+    """The state has no optimizer, only what its state_dict() gave; other values are copied at once."""
+    state = make_adamw()
+    extra = torch.ones(1 << 20)
+
+    def payload():
+        return {"model": {"state": state["model"].state_dict()}, "optim": {"state": state["optim"].state_dict()}, "extra": {"ema": extra}}
+
+    values = payload()
+    with Checkpointer(own_daemon.url("lazy"), values, "raise", snapshot="lazy", arena_bytes=ARENA, when_down="wait") as ck:
+        ck.save(1).durable.result(60)
+        train(state)
+        ck.state.update(payload())
+        ck.save(2).durable.result(60)
+        ck.state.update(payload())
+        before, moments = clone(state["model"]), [value["exp_avg"].clone() for value in state["optim"].state.values()]
+        with stopped(own_daemon):
+            handle = ck.save(3)
+            extra.zero_()
+            assert not handle.released.done()
+        train(state)
+        assert handle.released.done()
+        handle.durable.result(60)
+        ck.restore(3)
+        found = ck.state
+    assert all(torch.equal(found["model"]["state"][name], tensor) for name, tensor in before.items()) and bool(found["extra"]["ema"].all())
+    assert all(torch.equal(found["optim"]["state"]["state"][at]["exp_avg"], tensor) for at, tensor in enumerate(moments))
+
+
 @pytest.mark.parametrize("verify", ["sampled", "full"])
 def test_a_parameter_changed_without_a_step_is_named(own_daemon, verify):
     state = make_adamw()

@@ -21,11 +21,10 @@ from torchtitan.components.checkpointer.base import MODEL
 from torchtitan.tools import filesystem
 
 from .dcp import Reader, Writer, async_save
-from .dcp.writer import Saving
 from .errors import CairnError, UnsupportedError
 from .fs import CairnFileSystem
 from .names import is_url, run_of
-from .torch.futures import log
+from .torch.futures import log, standard
 
 
 class CheckpointManager(titan.CheckpointManager):
@@ -61,27 +60,13 @@ class CheckpointManager(titan.CheckpointManager):
         """Takes the place of torchtitan's. With ``async_mode`` it returns when the state is copied."""
         assert self._writer is not None and not to_hf  # which torchtitan refuses for a URL
         if async_mode == titan.AsyncMode.ASYNC:
-            return self._future_of(async_save(state_dict, checkpoint_id=checkpoint_id, storage_writer=self._writer, process_group=self.pg))
+            saving = async_save(state_dict, checkpoint_id=checkpoint_id, storage_writer=self._writer, process_group=self.pg)
+            return standard(saving, self._forget_older)
         dcp.save(state_dict, checkpoint_id=checkpoint_id, storage_writer=self._writer, process_group=self.pg)
         self._forget_older()
         if enable_garbage_collection:
             titan.GarbageCollection.collect("GC collection invoked by checkpointer.")
         return None
-
-    def _future_of(self, saving: Saving) -> Future:
-        """Returns a future of concurrent.futures, which torchtitan insists on."""
-        future: Future = Future()
-
-        def end(_: Any) -> None:
-            error = saving.exception(0)
-            if error is not None:
-                future.set_exception(error)
-            else:
-                self._forget_older()
-                future.set_result(saving.result(0))
-
-        saving.add_done_callback(end)
-        return future
 
     def _forget_older(self) -> None:
         """Forgets what ``keep_latest_k`` gives up, after a save that is durable."""

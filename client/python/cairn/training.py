@@ -71,20 +71,21 @@ class Run:
             live.update(state)
         return self._checkpointer
 
-    def save(self, step: int, state: Mapping[str, Any], metrics: Optional[Mapping[str, Any]] = None) -> SaveHandle:
-        """Saves the state as a step that the framework wants to keep. Every rank calls it.
+    def save(self, step: int, state: Mapping[str, Any], metrics: Optional[Mapping[str, Any]] = None, is_kept: bool = True) -> SaveHandle:
+        """Saves the state as a step. Every rank calls it.
 
         Args:
             step: The step.
             state: As for Checkpointer; it may be another one at each save.
             metrics: Numbers by name, also as tensors. What is no number is left out.
+            is_kept: Whether the framework decides how long the checkpoint is kept, and not the server alone.
 
         Returns:
             The save in flight. The state is copied and may change.
         """
         checkpointer = self._open(state)
         self._settle()
-        handle = checkpointer.save(operator.index(step), metrics=numbers(metrics or {}), tags=[KEPT])
+        handle = checkpointer.save(operator.index(step), metrics=numbers(metrics or {}), tags=[KEPT] if is_kept else [])
         self._unwanted = [(successor or handle, unwanted) for successor, unwanted in self._unwanted]
         return handle
 

@@ -96,8 +96,8 @@ class Checkpointer:
             go goes. "train": the same, and the Checkpointer can be made while no server answers; it connects later. "wait":
             the save waits for as long as its deadline.
         snapshot: "copy": ``save`` returns when all is copied. "lazy": parameters in the state's torch.optim optimizers, and
-            the state of these, are copied later, and the next step of any optimizer waits until they are; all else is
-            copied before ``save`` returns. Whoever changes a parameter by other means than an optimizer's step waits
+            the state of these, are copied later, and the next step of any optimizer waits until they are; so is what the
+            state has of the ``state_dict()`` of optimizers that have stepped. All else is copied before ``save`` returns. Whoever changes a parameter by other means than an optimizer's step waits
             for the handle's ``released`` first.
         verify_staged: "sampled" or "full", for lazy saves: fails a save by the tensor's name where that was forgotten. "auto" is
             "sampled" for tensors in the CPU's memory, where it costs less than 1 % of a save, and nothing for devices; None is nothing.

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import logging
 import threading
 import time
@@ -183,6 +184,31 @@ class Future:
         self.add_done_callback(tell)
         yield from ended
         return self.result(0)
+
+
+def standard(saving: Future, then: Optional[Callable[[], Any]] = None) -> concurrent.futures.Future:
+    """Returns the same as a future of concurrent.futures, which some frameworks insist on. It cannot be cancelled.
+
+    Args:
+        saving: The stage of a save.
+        then: Is called when that has ended well, before the future ends.
+    """
+    future: concurrent.futures.Future = concurrent.futures.Future()
+    future.set_running_or_notify_cancel()
+
+    def end(_: Future) -> None:
+        try:
+            found = saving.result(0)
+            if then is not None:
+                then()
+        except Exception as error:
+            saving.told = False  # that is for whoever asks the future
+            future.set_exception(error)
+        else:
+            future.set_result(found)
+
+    saving.add_done_callback(end)
+    return future
 
 
 class SaveHandle:

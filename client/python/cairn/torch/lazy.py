@@ -3,9 +3,10 @@
 
 Only parameters in, and state of, optimizers that step through torch.optim.Optimizer: its step runs PyTorch's global
 pre-step hooks, also for optimizers that are stepped one parameter at a time in backward. Ours waits until every lazy
-save is released. All else (buffers change in forward, an EMA after the step, schedulers whenever they like) is eager:
-copied before ``save`` returns. So are the tensors of an optimizer whose steps may pass the hook by: one whose ``step``
-was replaced, and one that is ``capturable`` or was seen to be captured, since the replay of a CUDA graph runs no Python.
+save is released, and remembers the optimizer, so that its ``state_dict()`` may be copied lazily as well. All else (buffers
+change in forward, an EMA after the step, schedulers whenever they like) is eager: copied before ``save`` returns. So are the
+tensors of an optimizer whose steps may pass the hook by: one whose ``step`` was replaced, and one that is ``capturable`` or
+was seen to be captured, since the replay of a CUDA graph runs no Python.
 
 On CUDA devices all of this holds as it stands: a step's kernels are launched behind the hook, which returns when libcairn's
 copies have ended; what is eager and small is copied on the device first (device.Loan).
@@ -27,6 +28,7 @@ from .arrays import memory_key
 from .device import Loan, is_capturing
 
 _captured: weakref.WeakSet = weakref.WeakSet()  # optimizers with a step in a CUDA graph (SGD needs no capturable for it)
+_stepped: weakref.WeakSet = weakref.WeakSet()  # optimizers that a Guard has seen
 
 
 def steps_through_hooks(optimizer: Any) -> bool:
@@ -41,6 +43,11 @@ def steps_through_hooks(optimizer: Any) -> bool:
 
 def _local(tensor: torch.Tensor) -> torch.Tensor:
     return getattr(tensor, "_local_tensor", tensor)  # of a DTensor
+
+
+def stepped() -> list:
+    """Returns the optimizers that have stepped since there is a Guard."""
+    return list(_stepped)
 
 
 def guarded_memory(optimizers: Iterable[Any]) -> set:
@@ -69,8 +76,10 @@ class Guard:
         self._hook = register_optimizer_step_pre_hook(self._before_step)
 
     def _before_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
-        if not torch.compiler.is_compiling() and is_capturing():
-            _captured.add(optimizer)
+        if not torch.compiler.is_compiling():
+            _stepped.add(optimizer)
+            if is_capturing():
+                _captured.add(optimizer)
         if self._ops:
             self.wait()
 

@@ -15,7 +15,7 @@ from ..errors import InvalidError
 from . import arrays, rng
 from .device import Loan
 from .known import Known, Look, is_told_apart, no_collection
-from .lazy import guarded_memory
+from .lazy import guarded_memory, stepped
 from .local import PerRank, rule_of
 from .naming import Names, Walk
 from .optim import OptimizerState
@@ -204,11 +204,18 @@ class State:
         if partition:
             data = tree.encode({"version": VERSION, "parts": partition}, "", shared)
             blobs.append((PARTITION_BLOB, TREE, data, LOCAL, self.coordinate))
-        rows = shared.rows(loan, known.guarded) + local.rows(loan, known.guarded)
+        guarded = self._guarded(known)
+        rows = shared.rows(loan, guarded) + local.rows(loan, guarded)
         registered = (known, [(*row[:5], *row[6:]) for row in rows]) if self._last is not None else None
         if registered is not None and registered == self.registered:
             return None, blobs, registered
         return (steady or [(*row[:5], loan, *row[6:]) for row in known.rows]) + rows, blobs, registered
+
+    def _guarded(self, known: Known) -> Optional[set]:
+        """Returns the memory of values that only optimizers' steps change; None where the save is not lazy."""
+        mine = [part.obj for part in self.parts if isinstance(part, OptimizerState)]
+        others = [item for item in stepped() if all(item is not own for own in mine)] if known.guarded is not None else []
+        return guarded_memory([*mine, *others]) if others else known.guarded
 
     @staticmethod
     def _part(part: Part, names: Optional[Names], known: Known) -> Any:

@@ -1,9 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""cairn.torch_checkpointing: the Storage plug-in of PyTorch's package torch_checkpointing, over a run of Cairn.
-
-    storage = cairn.torch_checkpointing.StorageConfig("cairn:///lab/run")
-    manager = CheckpointManager(CheckpointManager.Config(storage_config=storage))
-    manager.save("step-100", {"model": model.state_dict()})
+"""The files of torch_checkpointing in a run: its Storage plug-in, for the package's own CheckpointManager.
 
 The package writes its files into ``tmp_step-100`` and renames that folder when all ranks are through. The files are those of
 cairn.fs, and the rename is the commit: of all ranks at once, verified and durable. The package writes in processes of its own,
@@ -20,17 +16,17 @@ from typing import Any, Optional, Union
 
 from torch_checkpointing.storage import base_storage
 
-from .errors import InvalidError
-from .fs import CairnFileSystem, ranks
-from .fs.paths import joined, place_to_read, strip
-from .names import checkpoint_name, run_of
+from ..errors import InvalidError
+from ..fs import CairnFileSystem, ranks
+from ..fs.paths import joined, place_to_read, strip
+from ..names import checkpoint_name, run_of
 
 _PIECE = 16 << 20  # bytes of one read, when a whole file is read into memory of the package's own
 _asked = itertools.count()  # calls of ``latest``; the ranks call alike
 
 
 class StorageConfig(base_storage.StorageConfig):
-    """Where a CheckpointManager stores: a run of Cairn.
+    """Where a CheckpointManager stores, that of the package or Cairn's: a run of Cairn.
 
     Args:
         url: The URL of the run. A checkpoint's id is its name in the run, such as "step-100", or that URL with the name behind it.
