@@ -37,8 +37,9 @@ def manager_of(storage, save=None, **config):
 
 @pytest.mark.parametrize("save", [SyncCheckpointSaverConfig(), AsyncCheckpointSaverConfig(staging_config=CPU)], ids=["sync", "async"])
 @pytest.mark.parametrize("use_url", [False, True], ids=["name", "url"])
-def test_saved_and_loaded(url, save, use_url):
+def test_saved_and_loaded(url, save, use_url, caplog):
     """By the package's own manager, in this process and in the one that it starts; each checkpoint is one of Cairn's."""
+    caplog.set_level("INFO", "cairn")
     storage = StorageConfig(url)
     assert storage.latest() is None
     manager = manager_of(storage, save)
@@ -52,6 +53,7 @@ def test_saved_and_loaded(url, save, use_url):
         found = manager.load(f"{head}step-{step}", into=state(0), strict=True)
         assert found["step"] == step and torch.equal(found["model"]["w"], state(step)["model"]["w"])
     assert steps_of(url) == [2, 1]
+    assert [record.getMessage().partition(": ")[2] for record in caplog.records if record.name == "cairn"] == ["restored step 2", "restored step 1"]
     with pytest.raises(FileNotFoundError, match="step-3"):
         manager.load(f"{head}step-3", into=state(0))
     manager.close()

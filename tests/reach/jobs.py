@@ -2,6 +2,7 @@
 """A training that the harness starts, and starts again, beside its daemon; and what the training tells of itself."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -96,7 +97,8 @@ class Job:
 
     def restored(self):
         """Returns the steps that the ranks have resumed from at their starts, as texts, or "nothing". Raises AssertionError if a start has
-        not asked for a checkpoint, if it has begun anew although there was one, or if the ranks did not resume from the same step."""
+        not asked for a checkpoint, if it has begun anew although there was one, if the ranks did not resume from the same step, or if an
+        adapter has not logged it."""
         found = []
         for rank in range(self.ranks):
             notes = self.notes("restored", rank)
@@ -105,6 +107,9 @@ class Job:
             assert not passed, f"{self.framework}: rank {rank} resumed from {', '.join(passed)}"
             found.append(notes)
         assert all(steps == found[0] for steps in found), f"{self.framework}: the ranks resumed from different steps: {found}"
+        logged = "\n".join(line for rank in range(self.ranks) for line in self.notes("logged", rank)) + "\n"
+        silent = [step for step in found[0] if step != "nothing" and not re.search(rf"restored step {re.search('[0-9]+', step)[0]}\b", logged)]
+        assert not silent or not FRAMEWORKS[self.framework].has_adapter, f"{self.framework}: nothing is logged of the restart from {silent}"
         return found[0]
 
     def steps(self):
