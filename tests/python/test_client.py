@@ -329,13 +329,16 @@ def test_damaged_newest_falls_back(own_daemon, caplog):
             kept[step] = {name: p.detach().clone() for name, p in model.named_parameters()}
     damage(own_daemon.store, 2)
     model2 = small_model(1)
+    caplog.set_level("INFO", "cairn")
     with Checkpointer(url, {"model": model2, "optim": torch.optim.Adam(model2.parameters())}) as ck:
         restored = ck.restore()
         assert (restored.step, restored.fell_back) == (1, True)
-        assert "restored step 1 of term 1, which is not the newest" in caplog.text  # adapters hand no Restored on
+        assert f"{url}: restored step 1 of term 1, which is not the newest" in caplog.text  # adapters hand no Restored on
         assert_same({name: p.detach() for name, p in model2.named_parameters()}, kept[1])
         with pytest.raises((cairn.DamagedError, cairn.DigestMismatchError)):
             ck.restore(2)  # asked for by name: no other one will do
+        ck.restore(0)
+        assert caplog.messages[-1] == f"{url}: restored step 0 of term 1" and caplog.records[-1].levelno == logging.INFO
 
 
 def test_failed_restore_leaves_an_unusable_state(own_daemon, monkeypatch):

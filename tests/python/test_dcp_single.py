@@ -32,11 +32,13 @@ def zeros(tree):
     return torch.zeros_like(tree) if isinstance(tree, torch.Tensor) else None
 
 
-def test_round_trip(url):
+def test_round_trip(url, caplog):
     dcp.save(state(), checkpoint_id="step-100", storage_writer=Writer(url))
     back = zeros(state())
+    caplog.set_level("INFO", "cairn")
     dcp.load(back, checkpoint_id="step-100", storage_reader=Reader(url))
     assert_same(back, state())
+    assert [record.getMessage() for record in caplog.records if record.name == "cairn"] == [f"{url}: restored step 100 of term 1"]
 
 
 @pytest.mark.parametrize("save", [dcp.save, lambda *args, **how: dcp.async_save(*args, **how).result()], ids=["save", "async"])

@@ -41,17 +41,25 @@ def fit(cluster, tmp_path):
     return call
 
 
-def test_ray_keeps_durable_checkpoints_and_the_run_keeps_the_same(fit, url, tmp_path):
+@pytest.mark.parametrize("pause", [0, 0.5], ids=["", "Ray's thread is late"])
+def test_ray_keeps_durable_checkpoints_and_the_run_keeps_the_same(fit, url, tmp_path, pause):
+    """Also those that Ray learns of when the training has ended; and only the training's own thread is told of commits."""
     def train(config):
-        with cairn.ray.Checkpointer(config["url"], {"x": torch.zeros(1000)}) as checkpointer:
+        import threading
+        import time
+        publish, mine, told = cairn.ray.Checkpointer._publish, threading.get_ident(), []
+        cairn.ray.Checkpointer._publish = lambda *args: time.sleep(config["pause"]) or publish(*args)
+        with cairn.ray.Checkpointer(config["url"], {"x": torch.zeros(1000)},
+                                    on_commit=lambda commit: told.append((commit.step, threading.get_ident() == mine))) as checkpointer:
             restored = checkpointer.restore(config.get("source") or "latest")
             for step in range(restored.step + 1 if restored else 1, config["steps"] + 1):
                 checkpointer.state["x"].fill_(step)
                 checkpointer.report(step, {"loss": 1.0 / step, "note": "text"})
-        return restored.step if restored else None
+        cairn.ray.Checkpointer._publish = publish
+        return restored.step if restored else None, told
 
-    result = fit(train, keep=2, url=url, steps=4)
-    assert result.return_value is None and cairn.ray.url_of(result.checkpoint) == f"{url}/step-4@1"
+    result = fit(train, keep=2, url=url, steps=4, pause=pause)
+    assert result.return_value == (None, [(step, True) for step in (1, 2, 3, 4)]) and cairn.ray.url_of(result.checkpoint) == f"{url}/step-4@1"
     assert result.metrics == {"loss": 0.25, "note": "text"}
     assert sorted(path.name for path in (tmp_path / "lab").glob("step-*")) == ["step-3@1", "step-4@1"]
     with Checkpointer(url, {"x": torch.zeros(1000)}, read_only=True) as checkpointer:
@@ -60,7 +68,7 @@ def test_ray_keeps_durable_checkpoints_and_the_run_keeps_the_same(fit, url, tmp_
         assert checkpointer.restore(3).step == 3 and checkpointer.state["x"][0] == 3
 
     # From a checkpoint that Ray gives out, which need not be the newest.
-    assert fit(train, keep=2, url=url, steps=3, source=result.best_checkpoints[0][0]).return_value == 3
+    assert fit(train, keep=2, url=url, steps=3, source=result.best_checkpoints[0][0], pause=0).return_value == (3, [])
 
 
 def test_a_failed_save_is_reported_without_a_checkpoint(fit, own_daemon, tmp_path):

@@ -46,9 +46,11 @@ def start(job, monkeypatch):
 
     importlib.reload(drive)  # it reads REACH_JOB once
 
-    def call(found):
+    def call(found, is_logged=True):
         monkeypatch.setattr(Framework, "restore", lambda self: found)
         drive.watch("jax", Framework, "restore")
+        if is_logged:
+            drive.note("logged", f"cairn:///lab/run: restored step {getattr(found, 'step', found)} of term 1")
         job.attempts += 1
         Framework().restore()
     return call
@@ -67,6 +69,13 @@ def test_a_start_from_nothing_is_honest_where_nothing_is_committed(job, start, u
     assert job.restored() == ["nothing", "5", "5"]
 
 
+def test_a_restart_that_the_adapter_does_not_log_is_refused(job, start, url):
+    commit(url, 5)
+    start(5, is_logged=False)
+    with pytest.raises(AssertionError, match=r"nothing is logged of the restart from \['5'\]"):
+        job.restored()
+
+
 @pytest.mark.parametrize("nothing", [None, False, -1])
 def test_a_start_from_nothing_is_refused_where_a_step_is_committed(job, start, url, nothing):
     commit(url, 5)
@@ -80,6 +89,18 @@ def test_a_start_that_never_asks_is_refused(job, start):
     job.attempts += 1
     with pytest.raises(AssertionError, match="asked for a checkpoint 1 times in 2 starts"):
         job.restored()
+
+
+def test_a_program_names_cairn_in_two_lines_at_most():
+    """Its import, and the one place where Cairn comes in. Other calls are the framework's own, or stand in their place."""
+    from frameworks import FRAMEWORKS, ROOT, program_of
+
+    texts = {name: program_of(name) for name in FRAMEWORKS}
+    texts |= {name: (ROOT / "client" / "examples" / name).read_text(encoding="utf-8") for name in ("train_torch.py", "dcp_save.py")}
+    counts = {name: sum("cairn." in line for line in text.splitlines()) for name, text in texts.items()}
+    assert counts.pop("lightning-paths") == 0
+    # DCP's writer and reader, and Keras' two callbacks, are two places each; DCP by paths has none.
+    assert all(1 <= count <= (3 if name.startswith(("dcp", "keras")) else 2) for name, count in counts.items()), counts
 
 
 @pytest.mark.parametrize("ranks, restarts", [(1, 0), (2, 0), (2, 3)])

@@ -7,6 +7,7 @@ REACH_KILLS has the kills of this start, as kills.py writes them.
 
 import functools
 import importlib
+import logging
 import os
 import pathlib
 import signal
@@ -62,6 +63,13 @@ def watch_restores(framework):
     watch(framework, getattr(importlib.import_module(module), name), method)
 
 
+class LogNotes(logging.Handler):
+    """Notes what Cairn logs."""
+
+    def emit(self, record):
+        note("logged", record.getMessage())
+
+
 def strike(kill):
     """Kills the target. A rank kills itself; rank 0 kills the whole job or the daemon."""
     if kill.target == "daemon":
@@ -101,6 +109,8 @@ def arm(framework):
 def begin(framework):
     """Makes this process ready to be a rank."""
     torch.set_num_threads(1)
+    logging.getLogger("cairn").setLevel(logging.INFO)
+    logging.getLogger("cairn").addHandler(LogNotes())
     FRAMEWORKS[framework].prepare(functools.partial(watch, framework))
     watch_restores(framework)
     arm(framework)

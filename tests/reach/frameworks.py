@@ -183,6 +183,11 @@ class Framework:
     beside: str = ""
     restores: tuple = ("cairn.training", "Run", "restore")
 
+    @property
+    def has_adapter(self) -> bool:
+        """Whether the program uses an adapter, and not paths alone."""
+        return self.restores[0].startswith("cairn.")
+
 
 def _torch_state(model: Any, optimizer: Any, scheduler: Any) -> dict:
     import numpy

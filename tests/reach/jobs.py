@@ -2,6 +2,7 @@
 """A training that the harness starts, and starts again, beside its daemon; and what the training tells of itself."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -96,7 +97,8 @@ class Job:
 
     def restored(self):
         """Returns the steps that the ranks have resumed from at their starts, as texts, or "nothing". Raises AssertionError if a start has
-        not asked for a checkpoint, if it has begun anew although there was one, or if the ranks did not resume from the same step."""
+        not asked for a checkpoint, if it has begun anew although there was one, if the ranks did not resume from the same step, or if an
+        adapter has not logged it."""
         found = []
         for rank in range(self.ranks):
             notes = self.notes("restored", rank)
@@ -105,7 +107,15 @@ class Job:
             assert not passed, f"{self.framework}: rank {rank} resumed from {', '.join(passed)}"
             found.append(notes)
         assert all(steps == found[0] for steps in found), f"{self.framework}: the ranks resumed from different steps: {found}"
+        if FRAMEWORKS[self.framework].has_adapter:
+            self._check_log(found[0])
         return found[0]
+
+    def _check_log(self, restored):
+        """Raises AssertionError unless the adapter has logged each restart from a checkpoint."""
+        logged = "\n".join(line for rank in range(self.ranks) for line in self.notes("logged", rank))
+        silent = [step for step in restored if step != "nothing" and not re.search(rf"restored step {re.search('[0-9]+', step)[0]}\b", logged)]
+        assert not silent, f"{self.framework}: nothing is logged of the restart from {silent}"
 
     def steps(self):
         """Returns how many steps the training has that came to its end."""

@@ -14,7 +14,7 @@ from typing import Any, Iterable, Mapping, Optional, Sequence
 import numpy
 
 from . import exits, tree
-from .client import DTYPES, LATEST, REPLICATED, TREE, Client, Operation, tell_fallback
+from .client import DTYPES, LATEST, REPLICATED, TREE, Client, Operation, tell_restored
 from .errors import CairnError, ExistsError, InvalidError, NotFoundError, SkippedError, UnsupportedError
 
 log = logging.getLogger("cairn")
@@ -116,8 +116,7 @@ class Saver:
             raise UnsupportedError.of(f"restore: step {result.step} was not saved by cairn.jax or cairn.keras; read it by the door that "
                                       "saved it, or by cairn.Client") from None
         self.committed.clear()
-        if result.fell_back:
-            tell_fallback(result.step, result.term, self.client.rank)
+        tell_restored(self.client.url, result.step, result.term, self.client.rank, result.fell_back)
         return found
 
     @staticmethod

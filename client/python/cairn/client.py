@@ -100,13 +100,16 @@ def _ms(what: str, seconds: Optional[float]) -> int:
     return max(1, int(min(seconds, _SECONDS_MAX) * 1000 + 0.999))
 
 
-def tell_fallback(step: int, term: int, rank: int) -> None:
-    """Logs, on the first rank, that training goes on from an older checkpoint than the newest one."""
+def tell_restored(url: str, step: int, term: int, rank: int, fell_back: bool = False) -> None:
+    """Logs, on the first rank, which checkpoint was restored: as information, or as a warning if it is not the newest one. All doors to
+    Cairn call it. ``term`` is 0 where the caller does not know it."""
     from logging import getLogger  # here, since the import of cairn is to be short
 
-    if rank == 0:
-        getLogger("cairn").warning("restored step %d of term %d, which is not the newest checkpoint: what is newer is damaged or lost; `cairn ls "
-                                   "RUN --all` shows it", step, term)
+    log, text = getLogger("cairn"), f"{url}: restored step {step}" + (f" of term {term}" if term else "")
+    if rank == 0 and fell_back:
+        log.warning("%s, which is not the newest checkpoint: what is newer is damaged or lost; `cairn ls RUN --all` shows it", text)
+    elif rank == 0:
+        log.info("%s", text)
 
 
 @dataclass(frozen=True)

@@ -80,7 +80,6 @@ class _RunIO(CheckpointIO):
         if restored is None:
             rank_zero_info(f"{self._run.url} has no checkpoint yet, so nothing is restored")
             return _Nothing({"pytorch-lightning_version": _lightning_version})
-        rank_zero_info(f"{self._run.url}: restored step {restored.step} of term {restored.term}")
         self.loaders = loaders.states
         _loop_state(state[_KEY])["combined_loader"] = loaders.states
         return state[_KEY]

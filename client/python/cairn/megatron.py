@@ -35,7 +35,7 @@ from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
 from torch.distributed.checkpoint.metadata import BytesStorageMetadata
 
 from . import dcp, tree
-from .client import Client, tell_fallback
+from .client import Client
 from .dcp.session import note_load
 from .errors import CairnError, DamagedError, DigestMismatchError, InvalidError, NotFoundError, from_code
 from .names import checkpoint_name, is_url, parse_id
@@ -65,10 +65,10 @@ class _Run:
         self.url, self.group = url, Group(None, None, None, False)
         self.writer = dcp.Writer(url)
 
-    def loaded(self, url: str) -> tuple:
+    def loaded(self, url: str, fell_back: bool) -> tuple:
         """Notes that this process goes on from a checkpoint. Returns its step and term."""
         found = parse_id(url, latest=True)
-        note_load(self.url, self.group.world_size, found.term, found.step)
+        note_load(self.url, self.group.world_size, found.term, found.step, fell_back)
         return found.step, found.term
 
 
@@ -336,9 +336,7 @@ def load(sharded_state_dict: dict, checkpoint_dir: Any, sharded_strategy: Any = 
             if url == urls[-1]:
                 raise
             continue
-        step, term = run.loaded(url)
-        if url != urls[0]:
-            tell_fallback(step, term, run.group.rank)
+        run.loaded(url, url != urls[0])
         return result
     raise NotFoundError.of(f"{checkpoint_dir}: there is no such checkpoint; cairn ls shows those that there are")
 

@@ -113,7 +113,8 @@ class Checkpointer(_Checkpointer):
 
     def __init__(self, url: str, state: Mapping[str, Any], **options: Any) -> None:
         self._run = Run(url)
-        self._names: set = set()  # of the folders that this process has given to Ray
+        self._names: set = set()  # of the folders that this process has given to Ray, in Ray's thread
+        self._is_first = False  # whether this is the first rank, and has reported
         try:
             self._storage = ray.train.get_context().get_storage()
         except NotImplementedError:
@@ -160,6 +161,7 @@ class Checkpointer(_Checkpointer):
         handle = self.save(step, metrics=numbers(metrics), tags=[KEPT])
         stand_in = None  # of the first rank, for what _publish returns
         if ray.train.get_context().get_world_rank() == 0:
+            self._is_first = True
             stand_in = ray.train.Checkpoint(self._storage.experiment_fs_path, self._storage.storage_filesystem)
         ray.train.report(metrics, checkpoint=stand_in, checkpoint_upload_mode=ray.train.CheckpointUploadMode.ASYNC,
                          delete_local_checkpoint_after_upload=False, checkpoint_upload_fn=functools.partial(self._publish, handle),
@@ -205,7 +207,7 @@ class Checkpointer(_Checkpointer):
             timeout: Seconds to wait; None waits as long as their deadlines.
         """
         try:
-            if self._client is not None and self._names:
+            if self._client is not None and self._is_first:  # Ray may not have asked for any of the reports yet
                 self.wait(timeout)
                 self._settle(_SETTLE_S)
         finally:

@@ -21,7 +21,7 @@ from typing import Any, Callable, Optional
 
 import torch.distributed as dist
 
-from ..client import DONE, Client, Operation, new_attempt
+from ..client import DONE, Client, Operation, new_attempt, tell_restored
 from ..errors import CairnError, DuplicateRankError, ExistsError
 from ..torch.group import Group
 
@@ -59,8 +59,9 @@ def attempt_of(process_group: Any, rank: Optional[int], world_size: Optional[int
     return known[1].rank, known[1].world_size, given or known[2]
 
 
-def note_load(run_url: str, ranks: int, term: int, step: int) -> None:
-    """So many ranks have loaded this together: what as many save next descends from it."""
+def note_load(run_url: str, ranks: int, term: int, step: int, fell_back: bool = False) -> None:
+    """So many ranks have loaded this together: what as many save next descends from it. ``fell_back``: it is not the newest checkpoint."""
+    tell_restored(run_url, step, term, dist.get_rank() if dist.is_available() and dist.is_initialized() else 0, fell_back)
     with _lock:
         _loads[run_url, ranks] = (*_loads.get((run_url, ranks), ()), (term, step))
 

@@ -9,7 +9,6 @@ nobody waits for it.
 
 from __future__ import annotations
 
-import statistics
 import time
 from collections import deque
 from dataclasses import dataclass
@@ -116,9 +115,10 @@ class Pacer:
             return True  # the first save measures
         if not self._persist:
             return False  # it is still on its way; nothing is known of the next
-        row = _cairn.interval(statistics.median(self._blocked), statistics.median(self._persist), self.restart_s,
-                              self._observed + self._clock() - self._began, self._failures, self._prior, self._cap,
-                              self._group.world_size, self._in_flight)
+        from statistics import median  # here, since the import of an adapter is to be short
+
+        row = _cairn.interval(median(self._blocked), median(self._persist), self.restart_s, self._observed + self._clock() - self._began,
+                              self._failures, self._prior, self._cap, self._group.world_size, self._in_flight)
         advice = Advice(*row)
         if self.advice is None or not 0.8 < advice.durable / self.advice.durable < 1.25:
             log.info("the interval between saves is now %.1f s\n%s", advice.durable, advice.text.rstrip())

@@ -13,7 +13,7 @@ import warnings
 from typing import Any, Callable, Optional, Sequence, Union
 
 from .. import tree
-from ..client import BYTES, LATEST, LOCAL, SHARDED, TREE, Client, tell_fallback
+from ..client import BYTES, LATEST, LOCAL, SHARDED, TREE, Client, tell_restored
 from ..errors import (CairnError, DamagedError, DigestMismatchError, FormatError, InternalError, InvalidError, MissingTensorError, NotFoundError,
                       UnsupportedError, with_text)
 from . import similar, rng
@@ -91,8 +91,7 @@ class Restore:
                                            "from the beginning") from error
                 raise
             self.is_done = True
-            if fell_back:
-                tell_fallback(result.step, result.term, self._group.rank)
+            tell_restored(self._client.url, result.step, result.term, self._group.rank, fell_back)
             for text in plan.warnings:
                 warnings.warn(text, CairnWarning, stacklevel=3)
             return Restored(result.term, result.step, fell_back, self._metadata(op), tuple(plan.missing),

@@ -14,8 +14,10 @@ import os
 from pathlib import Path
 from typing import Any, Optional, Union
 
+from torch import distributed as dist
 from torch_checkpointing.storage import base_storage
 
+from ..client import tell_restored
 from ..errors import InvalidError
 from ..fs import CairnFileSystem, ranks
 from ..fs.paths import joined, place_to_read, strip
@@ -70,6 +72,7 @@ class Storage(base_storage.Storage):
     def __init__(self, config: StorageConfig) -> None:
         self._fs = CairnFileSystem(**config.options)
         self._url, self._root = config.url, strip(config.url)
+        self._read: set = {None}  # the steps of which something was read; None is a file that belongs to no checkpoint
 
     def _at(self, path: Union[Path, str]) -> str:
         """Returns the path of the file system. Path makes one slash of the two in an id that is a URL."""
@@ -92,9 +95,13 @@ class Storage(base_storage.Storage):
 
     def stream_read(self, path: Path, read_args: Optional[base_storage.ReadArgs] = None) -> Any:
         """Returns a file to read from; its whole content is in memory already unless ``read_args`` says otherwise."""
-        if read_args is None or read_args.pre_read_full_file:
-            return io.BytesIO(self._fs.cat_file(self._at(path)))
-        return self._fs.open(self._at(path), "rb")
+        at = self._at(path)
+        file = io.BytesIO(self._fs.cat_file(at)) if read_args is None or read_args.pre_read_full_file else self._fs.open(at, "rb")
+        place = place_to_read(at)
+        if place.step not in self._read:
+            self._read.add(place.step)
+            tell_restored(place.run_url, place.step, 0, dist.get_rank() if dist.is_initialized() else 0)
+        return file
 
     def stream_write(self, path: Path) -> io.IOBase:
         """Returns a file to write to. An exception in its ``with`` block discards it. InvalidError: it is in no checkpoint."""
