@@ -69,9 +69,7 @@ class Megatron(TorchWay):
 
     def save(self, number):
         state = {"model": self.model.module.sharded_state_dict(), "iteration": number}
-        # Megatron's default, which Cairn refuses, since it has keys that are types; the other form is a copy that Megatron makes first.
-        form = "fully_reshardable" if self.is_cairn else "dp_reshardable"
-        state["optimizer"] = self.optimizer.sharded_state_dict(state["model"], metadata={"distrib_optim_sharding_type": form})
+        state["optimizer"] = self.optimizer.sharded_state_dict(state["model"], metadata={"distrib_optim_sharding_type": "dp_reshardable"})
         if not self.is_cairn:
             (self.folder / f"iter_{number:07}").mkdir()
         where = f"{self.url}/iter_{number:07}" if self.is_cairn else str(self.folder / f"iter_{number:07}")

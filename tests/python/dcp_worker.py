@@ -7,6 +7,7 @@ a gloo group made for it, never the trainer's own.
 
 import json
 import logging
+import pathlib
 import sys
 import traceback
 
@@ -21,7 +22,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
 
 import cairn
-from cairn.dcp import Reader, Writer, stager
+from cairn.dcp import Reader, Writer, async_save, session, stager
 
 logging.disable(logging.WARNING)
 
@@ -72,6 +73,11 @@ def raised(call):
 def listed(url):
     with cairn.Client(url, read_only=True) as client:
         return [(item.term, item.step) for item in client.list()]
+
+
+def arenas():
+    """How many arenas this process has."""
+    return len({line.split()[4] for line in pathlib.Path("/proc/self/maps").read_text().splitlines() if "memfd:cairn" in line and "arena" in line})
 
 
 class Scenarios:
@@ -299,6 +305,23 @@ class Scenarios:
             out = [(item.term, item.step, item.parent, item.superseded) for item in client.list()]
         return {"list": out}
 
+    def again(self):
+        """torch.distributed is torn down and initialised anew while a save is in flight. Of the ranks of "lineage" one is new, and has
+        loaded nothing."""
+        old, state = self.writer("again"), tensors(self.mesh)
+        saving = async_save(state, checkpoint_id="step-1", storage_writer=old, process_group=self.group)
+        out = {"arenas": [arenas()], "loaded": len(session.loads())}
+        dist.destroy_process_group()
+        join(self.rank, self.world, sys.argv[3] + "-again")
+        self.__init__(self.rank, self.world, self.prefix)
+        if self.rank == 1:
+            session._loads.clear()
+        self.save(tensors(self.mesh), 2, self.writer("again"))
+        out["arenas"].append(arenas())
+        self.save(tensors(self.mesh), 3, self.writer("lineage"))
+        return {**out, "first": saving.result().step, "steps": listed(self.url("again")), "lineage": listed(self.url("lineage")),
+                "old": raised(lambda: self.save(state, 3, old))}
+
     def mismatch(self):
         """Each rank loads by itself; two that found different checkpoints are told so."""
         reader = Reader(self.url("shared"))
@@ -315,10 +338,14 @@ class Scenarios:
                                                    storage_reader=reader))}
 
 
+def join(rank, world, rendezvous):
+    dist.init_process_group("gloo", init_method=f"file://{rendezvous}", rank=rank, world_size=world)
+
+
 def main():
     rank, world, rendezvous, prefix, result = sys.argv[1:6]
     torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{rendezvous}", rank=int(rank), world_size=int(world))
+    join(int(rank), int(world), rendezvous)
     scenarios, results = Scenarios(int(rank), int(world), prefix), {}
     for name in sys.argv[6:]:
         try:

@@ -15,7 +15,7 @@ from together import run_together
 
 WORKER = pathlib.Path(__file__).with_name("dcp_worker.py")
 TWO = ("round_trip", "partial", "fsdp_save", "failing_rank", "unsupported_value", "server_fails", "caching",
-       "async_thread", "async_waves", "async_arena", "async_process", "no_dist", "lineage", "mismatch")
+       "async_thread", "async_waves", "async_arena", "async_process", "no_dist", "lineage", "mismatch", "again")
 
 
 def launch(folder, prefix, world, scenarios):
@@ -122,3 +122,11 @@ def test_ranks_never_load_different_checkpoints(ranks):
     for row in both(ranks, "mismatch"):
         assert "rank 1: ConflictError" in row["text"] and "load again" in row["text"]
         assert "NOT_FOUND" in row["missing"] and "step 77" in row["missing"]
+
+
+def test_torch_distributed_is_initialised_anew(ranks):
+    rows = both(ranks, "again")
+    assert all(after < before - 1 for before, after in (row["arenas"] for row in rows)), "what the old ranks had open is closed"
+    assert [row["first"] for row in rows] == [1, 1] and [step for _, step in rows[0]["steps"]] == [2, 1]
+    assert rows[0]["loaded"] and rows[0]["lineage"][0][1] == 3, "what one rank has not loaded is no parent"
+    assert all("made before torch.distributed was torn down" in row["old"] for row in rows)

@@ -25,11 +25,14 @@ def state(value, **more):
             "b": dist_checkpointing.ShardedTensor.from_rank_offsets("b", tensor[1], (0, 0, 1)),
             "own": dist_checkpointing.ShardedObject("own", {"value": value}, (1,), (0,)), "iteration": value, **more}
 
+def by_type(value):  # as the optimizer's default form has it
+    return [{(torch.bfloat16, torch.float32): [value]}, {torch.int8: ({torch.half: None, 1: "x"},), 3: {4: 5}}]
+
 args = argparse.Namespace(lr=0.1, dtype=torch.bfloat16)
 assert not dist_checkpointing.check_is_distributed_checkpoint(url + "latest")
 queue = dist_checkpointing.AsyncCallsQueue()
 for step in (1, 2):
-    queue.schedule_async_request(dist_checkpointing.save(state(step, args=args), url + f"iter_{step:07}", async_sharded_save=True))
+    queue.schedule_async_request(dist_checkpointing.save(state(step, args=args, sizes=by_type(step)), url + f"iter_{step:07}", async_sharded_save=True))
 queue.close()
 try:
     dist_checkpointing.save(state(3), url + "iter_0000002")
@@ -39,13 +42,15 @@ else:
     raise AssertionError("a step is saved twice")
 found = dist_checkpointing.load(state(0), url + "latest")
 assert found["iteration"] == 2 and found["own"] == {"value": 2} and found["args"] == args
+assert found["sizes"] == by_type(2) and type(found["sizes"][1]) is dict
 assert torch.equal(found["a"], torch.full((4, 3), 2.0)) and torch.equal(found["b"], torch.full((2,), 2))
 assert dist_checkpointing.load(state(0), url + "iter_0000001")["iteration"] == 1
 assert set(dist_checkpointing.load_tensors_metadata(url + "latest")) == {"a", "b"}
 assert dist_checkpointing.load_common_state_dict(url + "latest")["iteration"] == 2
 for call, word in ((lambda: dist_checkpointing.load(state(0), url + "iter_0000009"), "no such checkpoint"),
                    (lambda: dist_checkpointing.load(state(0, more=dist_checkpointing.ShardedObject("more", None, (1,), (0,))), url + "latest"), "more"),
-                   (lambda: dist_checkpointing.save(state(3, odd=open), url + "iter_0000003"), "builtin")):
+                   (lambda: dist_checkpointing.save(state(3, odd=open), url + "iter_0000003"), "builtin"),
+                   (lambda: dist_checkpointing.save(state(3, odd={(torch.half, b""): 1}), url + "iter_0000003"), "key of type dtype")):
     try:
         call()
     except cairn.CairnError as error:

@@ -16,11 +16,13 @@ import torch
 from matrix import prove, run_worker
 
 STEPS = 3
-# (tensor, pipeline, data) that saves -> what loads it
+# The form of the optimizer's state, and (tensor, pipeline, data), that saves -> what loads it
 CASES = {
-    (2, 1, 2): [(1, 2, 1), (4, 1, 1), (1, 1, 1)],
-    (1, 2, 1): [(2, 1, 1), (2, 2, 1)],
-    (1, 1, 2): [(1, 1, 1), (1, 2, 2)],
+    ("fully_reshardable", 2, 1, 2): [(1, 2, 1), (4, 1, 1), (1, 1, 1)],
+    ("fully_reshardable", 1, 2, 1): [(2, 1, 1), (2, 2, 1)],
+    ("fully_reshardable", 1, 1, 2): [(1, 1, 1), (1, 2, 2)],
+    ("dp_reshardable", 1, 1, 2): [(1, 1, 1), (1, 1, 4)],  # Megatron's default
+    ("dp_reshardable", 2, 1, 2): [(2, 1, 1)],
 }
 
 
@@ -61,10 +63,9 @@ def make(tensor, pipeline, seed):
     return model, optimizer, step
 
 
-def state_of(model, optimizer, is_loading):
+def state_of(model, optimizer, form, is_loading):
     state = {"model": model.module.sharded_state_dict()}
-    state["optimizer"] = optimizer.sharded_state_dict(state["model"], is_loading=is_loading,
-                                                      metadata={"distrib_optim_sharding_type": "fully_reshardable"})
+    state["optimizer"] = optimizer.sharded_state_dict(state["model"], is_loading=is_loading, metadata={"distrib_optim_sharding_type": form})
     return state
 
 
@@ -75,29 +76,41 @@ def whole(url):
     return {key: value for key, value in cairn.megatron.load_plain_tensors(url).items() if isinstance(value, torch.Tensor)}
 
 
-def held(model, optimizer):
-    """Returns the whole tensors that all ranks hold together, put together by hand of their own shards."""
-    from megatron.core.dist_checkpointing.dict_utils import nested_values
+def held(model, optimizer, form):
+    """Returns the whole tensors that all ranks hold together, put together by hand of their own shards. Paddings are NaN."""
     from megatron.core.dist_checkpointing.mapping import ShardedTensor, apply_factories
 
-    state = state_of(model, optimizer, False)
+    def shards(value):
+        if isinstance(value, ShardedTensor):
+            yield value.key, value.global_shape, value.global_slice(), value.data.detach().clone()
+        elif isinstance(value, (dict, list)) and not (isinstance(value, dict) and "padding" in value and value["padding"].unwrap()):
+            for item in value.values() if isinstance(value, dict) else value:
+                yield from shards(item)
+
+    state = state_of(model, optimizer, form, False)
     apply_factories(state)
-    mine = [(item.key, item.global_shape, item.global_slice(), item.data.detach().clone()) for item in nested_values(state)
-            if isinstance(item, ShardedTensor)]
+    mine = list(shards(state))
     parts = [None] * torch.distributed.get_world_size()
     torch.distributed.all_gather_object(parts, mine)
     found = {}
     for key, shape, where, data in (shard for of_rank in parts for shard in of_rank):
         tensor = found.setdefault(key, torch.full(shape, float("nan"), dtype=data.dtype))
         tensor[where] = data
+    assert form == "dp_reshardable" or not any(tensor.isnan().any() for tensor in found.values())
     return found
+
+
+def same(value, found):
+    """Returns whether two tensors have the same bits, but for paddings of ``found``, which hold nothing."""
+    known = ~found.isnan()
+    return value.shape == found.shape and bool(known.any()) and torch.equal(value[known], found[known])
 
 
 def common():
     return {"iteration": STEPS, "args": argparse.Namespace(hidden_size=16, lr=0.01, path=pathlib.PosixPath("x"), dtype=torch.bfloat16)}
 
 
-def worker(action, tensor, pipeline, url, result):
+def worker(action, form, shape, url, result):
     import on_cpu
 
     on_cpu.enter()
@@ -105,35 +118,48 @@ def worker(action, tensor, pipeline, url, result):
 
     torch.distributed.init_process_group("gloo")
     is_saving = action == "save"
-    model, optimizer, step = make(tensor, pipeline, 3 if is_saving else 4)
+    model, optimizer, step = make(*shape, 3 if is_saving else 4)
     if action == "fail":
         return fail(dist_checkpointing, model, url)
+    for part in optimizer.chained_optimizers if not is_saving else ():
+        part._init_optimizer_states_with_dummy_values()
+    if action == "refuse":
+        named(lambda: dist_checkpointing.load(state_of(model, optimizer, form, True), f"{url}/latest"), "failed on rank", "optimizer.distributed")
+        return torch.distributed.destroy_process_group()
     if is_saving:
         for number in range(STEPS):
             step(number)
-        request = dist_checkpointing.save({**state_of(model, optimizer, False), **common()}, f"{url}/iter_{STEPS:07}", async_sharded_save=True,
-                                          content_metadata={"layout": 1})
-        found = held(model, optimizer)
+        request = dist_checkpointing.save({**state_of(model, optimizer, form, False), **common()}, f"{url}/iter_{STEPS:07}",
+                                          async_sharded_save=True, content_metadata={"layout": 1})
+        found = held(model, optimizer, form)
         step(STEPS)  # the state is copied, and may change
         request.execute_sync()
     else:
-        for part in optimizer.chained_optimizers:
-            part._init_optimizer_states_with_dummy_values()
         assert dist_checkpointing.check_is_distributed_checkpoint(f"{url}/latest")
         assert not dist_checkpointing.check_is_distributed_checkpoint(f"{url}/iter_0000099")
-        loaded = dist_checkpointing.load(state_of(model, optimizer, True), f"{url}/latest")
+        loaded = dist_checkpointing.load(state_of(model, optimizer, form, True), f"{url}/latest")
         model.module.load_state_dict(loaded["model"])
         optimizer.load_state_dict(loaded["optimizer"])
         assert {key: loaded[key] for key in common()} == common(), loaded.keys()
         assert dist_checkpointing.load_content_metadata(f"{url}/latest") == {"layout": 1}
-        found = held(model, optimizer)
+        found = held(model, optimizer, form)
     plain = whole(f"{url}/latest")
     assert plain.keys() == found.keys(), plain.keys() ^ found.keys()
     for key, value in plain.items():
-        assert torch.equal(value, found[key]), key
+        assert same(value, found[key]), key
     if torch.distributed.get_rank() == 0:
         torch.save(found, result)
     return torch.distributed.destroy_process_group()
+
+
+def named(call, *words):
+    """Raises AssertionError unless the call fails, and names all words."""
+    try:
+        call()
+    except Exception as error:  # any error is looked at
+        assert all(word in str(error) for word in words), (words, error)
+    else:
+        raise AssertionError(f"nothing was raised that names {words}")
 
 
 class Unknown:
@@ -146,14 +172,6 @@ def fail(dist_checkpointing, model, url):
     from test_client import damage
 
     rank, ranks = torch.distributed.get_rank(), torch.distributed.get_world_size()
-
-    def named(call, *words):
-        try:
-            call()
-        except Exception as error:  # any error is looked at
-            assert all(word in str(error) for word in words), (words, error)
-        else:
-            raise AssertionError(f"nothing was raised that names {words}")
 
     def state(**more):
         return {"model": model.module.sharded_state_dict(), "iteration": 1, **more}
@@ -187,20 +205,21 @@ def fail(dist_checkpointing, model, url):
 
 def launch(daemon, number, saver, loader):
     """Runs the worker for a shape. Returns what it held."""
-    shape, action = loader or saver, "save" if loader is None else "load"
+    form, *shape = saver
+    shape, action = loader or shape, "save" if loader is None else "load"
     result = daemon.folder / "-".join(map(str, (action, number, *shape)))
-    return run(daemon, shape, action, f"matrix{number}", result)
+    return run(daemon, (form, *shape), action, f"matrix{number}", result)
 
 
-def run(daemon, shape, action, name, result):
-    tensor, pipeline, data = shape
-    return run_worker(__file__, tensor * pipeline * data, [action, tensor, pipeline, f"cairn:///py/{name}"], result,
+def run(daemon, case, action, name, result):
+    form, tensor, pipeline, data = case
+    return run_worker(__file__, tensor * pipeline * data, [action, form, tensor, pipeline, f"cairn:///py/{name}"], result,
                       CAIRN_SERVER=f"unix:{daemon.socket}", REACH_STORE=str(daemon.store))
 
 
 def difference(_, held, found):
     """Returns the names of the tensors that differ, or None."""
-    odd = [key for key in held.keys() | found.keys() if key not in held or key not in found or not torch.equal(held[key], found[key])]
+    odd = [key for key in held.keys() | found.keys() if key not in held or key not in found or not same(held[key], found[key])]
     return ", ".join(odd) or None
 
 
@@ -208,8 +227,11 @@ def main():
     from conftest import running_daemon
 
     with running_daemon() as daemon:
-        failed = prove("megatron, (tensor, pipeline, data)", CASES, functools.partial(launch, daemon), difference)
-        run(daemon, (1, 1, 2), "fail", "fail", daemon.folder / "fail")
+        failed = prove("megatron, (form, tensor, pipeline, data)", CASES, functools.partial(launch, daemon), difference)
+        number = list(CASES).index(("dp_reshardable", 1, 1, 2))
+        run(daemon, ("dp_reshardable", 2, 1, 1), "refuse", f"matrix{number}", daemon.folder / "refuse")
+        print("ok      megatron, the default form: another tensor parallelism is refused by name", flush=True)
+        run(daemon, ("dp_reshardable", 1, 1, 2), "fail", "fail", daemon.folder / "fail")
         print("ok      megatron, 2 ranks: failures are named on all ranks", flush=True)
     return 1 if failed else 0
 
@@ -218,4 +240,4 @@ if __name__ == "__main__":
     if len(sys.argv) == 1:
         sys.exit(main())
     torch.set_num_threads(1)
-    worker(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4], pathlib.Path(sys.argv[5]))
+    worker(sys.argv[1], sys.argv[2], tuple(map(int, sys.argv[3:5])), sys.argv[5], pathlib.Path(sys.argv[6]))

@@ -35,7 +35,7 @@ def enter():
 
 
 def _mend(optimizer):
-    """Goes around two faults of Megatron 0.19.2 with PyTorch's Adam, which it uses for want of Apex."""
+    """Goes around faults of Megatron 0.19.2 with PyTorch's Adam, which it uses for want of Apex."""
     place, load = optimizer._set_main_param_and_optimizer_states, optimizer.load_state_dict
 
     def load_state_dict(self, state):
@@ -44,5 +44,5 @@ def _mend(optimizer):
             of_param["step"] = of_param["step"].clone()
 
     optimizer.load_state_dict = load_state_dict
-    # It looks for a tensor "step" that it has left out itself.
-    optimizer._set_main_param_and_optimizer_states = lambda self, param, tensors: place(self, param, {"step": None, **tensors})
+    # It looks for a tensor "step" that the one form leaves out, and of which the other has what stood here before the load.
+    optimizer._set_main_param_and_optimizer_states = lambda self, param, tensors: place(self, param, {**tensors, "step": None})

@@ -19,6 +19,7 @@ import tempfile
 import types
 from typing import Any, Iterator, Optional, Union
 
+import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as torch_dcp
 from megatron.core import dist_checkpointing as theirs
@@ -79,7 +80,9 @@ def _run_of(url: str) -> _Run:
     """Returns the run that a URL is in. The first call is collective."""
     run_url = parse_id(url, latest=True).run_url
     world = dist.group.WORLD
-    if run_url not in _runs or _runs[run_url][0] is not world:
+    for old in [url for url, known in _runs.items() if known[0] is not world]:  # torch.distributed was initialised anew
+        del _runs[old]
+    if run_url not in _runs:
         _runs[run_url] = world, _Run(run_url)
     return _runs[run_url][1]
 
@@ -98,10 +101,35 @@ def _plain(error: BaseException, what: str) -> BaseException:
     return error
 
 
+class _ByType:
+    """A dict with a torch.dtype in a key, as pairs: the tree of a checkpoint has no such keys, but such values."""
+
+    def __init__(self, pairs: list) -> None:
+        self.pairs = pairs
+
+
+tree.register_type(_ByType, lambda value: value.pairs, dict, "cairn.megatron.dict")
+_IN_KEYS = frozenset((torch.dtype, type(None), bool, int, float, str))
+
+
+def _storable(value: Any) -> Any:
+    """Returns a value with a _ByType for each dict that has a torch.dtype in a key. Megatron's distributed optimizer has some."""
+    if type(value) is dict:
+        found = {key: _storable(item) for key, item in value.items()}
+        kinds = {type(part) for key in found for part in (key if type(key) is tuple else (key,))}
+        return _ByType(list(found.items())) if torch.dtype in kinds and kinds <= _IN_KEYS else found
+    if type(value) in (list, tuple):
+        return type(value)(map(_storable, value))
+    return value
+
+
 class _Planner(torch_dist.MCoreSavePlanner):
-    """Megatron's planner, which gives objects as they are instead of their pickles."""
+    """Megatron's planner, which gives objects as the tree of a checkpoint can hold them, instead of their pickles."""
 
     transform_object = DefaultSavePlanner.transform_object
+
+    def lookup_object(self, index: Any) -> Any:
+        return _storable(super().lookup_object(index))
 
 
 class _Save(torch_dist.TorchDistSaveShardedStrategy):
@@ -345,7 +373,7 @@ def load(sharded_state_dict: dict, checkpoint_dir: Any, sharded_strategy: Any = 
 def _folder(common: dict) -> Iterator[str]:
     """Makes a folder in which Megatron finds the common state, in its own format."""
     with tempfile.TemporaryDirectory(prefix="cairn-megatron-") as folder:
-        torch_dcp.save({_COMMON: [common]}, checkpoint_id=folder, planner=_Planner(flatten_state_dict=False), no_dist=True)
+        torch_dcp.save({_COMMON: [common]}, checkpoint_id=folder, planner=DefaultSavePlanner(False, False), no_dist=True)
         pathlib.Path(folder, core.CONFIG_FNAME).write_text('{"sharded_backend": "torch_dist"}', encoding="utf-8")
         yield folder
 

@@ -3,7 +3,7 @@
 
 A Writer for each save is DCP's habit; a connection, a term and a lineage for each would be Cairn's ruin. So sessions
 are kept here, by (run, attempt, rank, world size, options), and the attempt token by ranks, for as long as the process
-lives. Any thread; one save at a time.
+lives, or until torch.distributed is torn down and initialised anew. Any thread; one save at a time.
 
 The process mode of async_save pickles the Writer into a helper process that saves in this rank's name. Only one
 process can hold a (token, rank) at a time: pickling closes the session here, and one that came by pickling closes
@@ -22,7 +22,7 @@ from typing import Any, Callable, Optional
 import torch.distributed as dist
 
 from ..client import DONE, Client, Operation, new_attempt, tell_restored
-from ..errors import CairnError, DuplicateRankError, ExistsError
+from ..errors import CairnError, DuplicateRankError, ExistsError, InvalidError
 from ..torch.group import Group
 
 _TAKEN_S = 30.0
@@ -31,6 +31,8 @@ _SETTLE_S = 10.0
 _lock = threading.Lock()
 _sessions: dict = {}
 _attempts: dict = {}  # ranks -> (default group, Group, token)
+_worlds: dict = {}  # attempt token -> the default group of its ranks
+_left: set = set()  # attempt tokens of default groups that are no more
 _loads: dict = {}  # (run URL, ranks) -> (term, step) of each load, in order
 
 
@@ -40,23 +42,57 @@ def attempt_of(process_group: Any, rank: Optional[int], world_size: Optional[int
     The first call for a set of ranks is collective, on a gloo group of Cairn's own; later ones are not. That group is
     kept: PyTorch names a group after its ranks, and a name that comes again finds the dead one's addresses.
     """
-    world = dist.group.WORLD if dist.is_available() and dist.is_initialized() else None
+    world = _leave_others()
     if rank is not None or world_size is not None or world is None:
         group = Group(process_group, rank, world_size, False)
         token = group.token(given)
         with _lock:
             key = (None, group.rank, group.world_size)
             token = token or os.environ.get("CAIRN_ATTEMPT") or _attempts.setdefault(key, (None, None, new_attempt()))[2]
+            _left.discard(token)
         return group.rank, group.world_size, token
     ranks = tuple(dist.get_process_group_ranks(process_group if process_group is not None else world))
     with _lock:
         known = _attempts.get(ranks)
-    if known is None or known[0] is not world:
+    if known is None:
         group = Group(process_group, None, None, False)
         token = group.token(given or os.environ.get("CAIRN_ATTEMPT")) or new_attempt()
+        _forget_unshared(group)
         with _lock:
             known = _attempts[ranks] = (world, group, token)
-    return known[1].rank, known[1].world_size, given or known[2]
+    token = given or known[2]
+    with _lock:
+        _worlds[token] = world
+        _left.discard(token)
+    return known[1].rank, known[1].world_size, token
+
+
+def _leave_others() -> Any:
+    """Returns the default group of torch.distributed, or None. Closes the sessions of an earlier one, which was torn down."""
+    world = dist.group.WORLD if dist.is_available() and dist.is_initialized() else None
+    if world is None:
+        return None
+    with _lock:
+        for ranks in [ranks for ranks, known in _attempts.items() if known[0] is not None and known[0] is not world]:
+            del _attempts[ranks]
+        for token in [token for token, of_token in _worlds.items() if of_token is not world]:
+            del _worlds[token]
+            _left.add(token)
+        old = [_sessions.pop(key) for key in list(_sessions) if key[1] in _left]
+    for session in old:
+        if session.pid == os.getpid():
+            session.close()
+    return world
+
+
+def _forget_unshared(group: Group) -> None:
+    """Forgets what not all ranks have loaded, where some of them are new: it is no parent of what they save together."""
+    with _lock:
+        mine = sorted(item for item in _loads.items() if item[0][1] == group.world_size)
+    if len(set(group.gather(repr(mine).encode()))) > 1:
+        with _lock:
+            for key, _ in mine:
+                _loads.pop(key, None)
 
 
 def note_load(run_url: str, ranks: int, term: int, step: int, fell_back: bool = False) -> None:
@@ -210,7 +246,11 @@ class Session:
 
 
 def session_of(run_url: str, token: str, rank: int, world_size: int, options: dict) -> Session:
-    """The session of the newest load; an older one of the same ranks is closed."""
+    """The session of the newest load; an older one of the same ranks is closed. InvalidError for ranks that are no more."""
+    _leave_others()
+    if token in _left:
+        raise InvalidError.of(f"{run_url}: the Writer was made before torch.distributed was torn down and initialised anew, for ranks "
+                              "that are no more: make a new Writer, on all ranks")
     key = (run_url, token, rank, world_size, tuple(sorted(options.items())))
     old = None
     with _lock:
