@@ -8,6 +8,7 @@ import pathlib
 import random
 import subprocess
 import sys
+import types
 
 import pytest
 import torch
@@ -89,6 +90,27 @@ def test_a_start_that_never_asks_is_refused(job, start):
     job.attempts += 1
     with pytest.raises(AssertionError, match="asked for a checkpoint 1 times in 2 starts"):
         job.restored()
+
+
+def test_a_rank_that_gets_another_number_takes_over_its_kills(job, monkeypatch):
+    import drive
+    from kills import Kill, to_text
+
+    importlib.reload(drive)
+    hooks, struck = [], []
+    monkeypatch.setitem(drive.FRAMEWORKS, "elastic", types.SimpleNamespace(after_step=hooks.append))
+    monkeypatch.setattr(drive, "strike", lambda kill: struck.append(kill.number))
+    monkeypatch.setattr(drive.threading, "Timer", lambda _, strike, kills: types.SimpleNamespace(start=lambda: strike(*kills)))
+    monkeypatch.setenv("REACH_KILLS", to_text([Kill(0, "daemon", 3, 0, False), Kill(1, "all", 5, 0, True), Kill(2, "1", 6, 0, True)]))
+    monkeypatch.setenv("RANK", "1")
+    drive.arm("elastic")
+    drive.note("killed", 0)  # the daemon, by rank 0 before it died
+    hooks[0](5)
+    assert struck == []
+    monkeypatch.setenv("RANK", "0")
+    for step in (4, 5, 6):
+        hooks[0](step)
+    assert struck == [1]
 
 
 def test_a_program_names_cairn_in_two_lines_at_most():

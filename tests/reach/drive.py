@@ -86,20 +86,25 @@ def strike(kill):
     os.kill(os.getpid(), signal.SIGKILL)
 
 
+def hits():
+    """Returns the numbers of the kills that have hit."""
+    return {int(number) for path in FOLDER.glob("killed.*") for number in path.read_text(encoding="utf-8").split()}
+
+
 def arm(framework):
     """Counts the steps, and starts the clocks of this rank's kills at theirs. Those of a start that have hit before do not come again,
-    also where the framework starts the ranks again."""
-    rank = os.environ.get("RANK", "0")
-    hit = {int(number) for path in FOLDER.glob("killed.*") for number in path.read_text(encoding="utf-8").split()}
+    also where the framework starts the ranks again, or gives this process another rank."""
     kills = from_text(os.environ.get("REACH_KILLS"))
-    waiting = [kill for kill in kills if kill.number not in hit and rank == (kill.target if kill.kind == "rank" else "0")]
+    waiting = list(kills)
 
     def stepped(steps):
         global done
         done = steps
-        while waiting and waiting[0].step <= steps:
-            kill = waiting.pop(0)
-            threading.Timer(kill.seconds, strike, [kill]).start()
+        rank = os.environ.get("RANK", "0")
+        for kill in [kill for kill in waiting if kill.step <= steps and rank == (kill.target if kill.kind == "rank" else "0")]:
+            waiting.remove(kill)
+            if kill.number not in hits():
+                threading.Timer(kill.seconds, strike, [kill]).start()
         if kills:
             time.sleep(PACE_S)
 
