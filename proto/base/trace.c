@@ -21,7 +21,7 @@ static bool has_digits(const char *text, size_t count)
     return strspn(text, "0123456789abcdef") >= count;
 }
 
-/* Returns whether an id of so many digits stands there. Zeros alone are none. */
+/* Returns whether the text begins with an id, which has so many digits and is not zero. */
 static bool is_id(const char *text, size_t digits)
 {
     return has_digits(text, digits) && strspn(text, "0") < digits;

@@ -231,11 +231,11 @@ struct survey {
 int MUST_USE survey_ckpt(struct repair *repair, const struct commit_fact *fact, enum survey_how how,
                          struct survey *ret, struct diag *diag);
 void survey_fini(struct survey *survey);
-/* Returns the health that follows from the things that are broken and not mended. Damage outside
- * the chunks alone does not count as damage, because no restore reads there. */
+/* Returns the health that follows from everything that is still broken. Damage
+ * that hits no chunk makes the checkpoint suspect, not damaged, because no restore reads there. */
 enum health survey_health(const struct survey *survey);
-/* Reads one object. Its name to read differs from its pieces' for a new object that does not have
- * its final name yet. */
+/* Reads one object. The name under which it is read differs from the one in its pieces while a new
+ * object does not have its final name yet. */
 int MUST_USE survey_object(struct repair *repair, const struct reader_object *object,
                            struct damage *ret, struct diag *diag);
 

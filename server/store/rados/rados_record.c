@@ -437,8 +437,8 @@ static void add_values(struct attempt *attempt, const struct record_update *upda
     }
 }
 
-/* Makes the steps: the guard (create, or the version as it was), the changes, the log, the
- * version. */
+/* Fills in the steps of the operation that updates the record: the guard (it is created, or its
+ * version is the one we read), the changes, the log, the new version. */
 static int prepare(struct rados_store *store, const struct rados_record *rec,
                    const struct record_update *update, struct attempt *ret, struct diag *diag)
 {
