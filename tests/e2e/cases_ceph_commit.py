@@ -101,7 +101,7 @@ class Race(OnCeph):
                 group.all("check", committed[-1][0])
             for step in range(len(committed) + 1, len(committed) + RACES_A_TERM + 1):
                 group.all("fill", step)
-                results = group.finish(group.all("save", step, 20000))
+                results = group.finish(group.all("save", step, 60000))
                 self.assertEqual({result["term"] for result in results}, {term})
                 committed.append((step, term))
                 # Each daemon for itself: this step is committed, and nothing beside it.
@@ -132,7 +132,7 @@ class Race(OnCeph):
                 group.all("fill", step)
             for group in groups:
                 for rank in group.ranks:
-                    rank.send("save", step, 20000)
+                    rank.send("save", step, 60000)
             started = [[rank.reply() for rank in group.ranks] for group in groups]
             ended = [group.finish_any(answers) for group, answers in zip(groups, started)]
             won = [results for results in ended if all(result["ok"] for result in results)]

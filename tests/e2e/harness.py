@@ -26,7 +26,8 @@ SOURCE = Path(__file__).resolve().parents[2]
 BUILD = Path(os.environ.get("CAIRN_BUILD", SOURCE / "build" / "asan"))
 BIN = BUILD / "bin"
 JSON_PAGE = SOURCE / "docs" / "command-line.md"
-PATIENCE_S = 30.0  # for whatever should take a moment; sanitizers and a busy machine included
+PATIENCE_S = 120.0  # for whatever should take a moment; sanitizers and a slow, busy machine included
+WAIT_MS = 60000  # for a save or a restore that must succeed
 SEED = int(os.environ.get("CAIRN_SEED", secrets.randbelow(2**32)))
 FULL = os.environ.get("CAIRN_FULL") == "1"
 
@@ -325,7 +326,7 @@ class Group:
             rank.send(*words)
         return [rank.reply(timeout_s) for rank in self.ranks]
 
-    def save(self, step, deadline_ms=20000):
+    def save(self, step, deadline_ms=WAIT_MS):
         """One save of all ranks, waited for: the term."""
         return self.finish(self.all("save", step, deadline_ms))[0]["term"]
 
@@ -334,7 +335,7 @@ class Group:
         self.all("fill", step)
         return self.save(step)
 
-    def stage(self, step, deadline_ms=60000):
+    def stage(self, step, deadline_ms=WAIT_MS):
         """One save of all ranks, until it is handed over: they may die."""
         for rank, answer in zip(self.ranks, self.all("save", step, deadline_ms)):
             rank.do("handed", answer["op"], deadline_ms)
@@ -347,14 +348,14 @@ class Group:
             raise Failure(f"the ranks are at different checkpoints: {found}")
         return found.pop()
 
-    def finish(self, answers, wait_ms=20000):
+    def finish(self, answers, wait_ms=WAIT_MS):
         results = self.finish_any(answers, wait_ms)
         for number, result in enumerate(results):
             if not result["ok"]:
                 raise Failure(f"rank {number}: {result['error']}: {result['text']}")
         return results
 
-    def finish_any(self, answers, wait_ms=20000):
+    def finish_any(self, answers, wait_ms=WAIT_MS):
         """How each rank's save or restore ended; a call that was refused has ended."""
         started = [(rank, answer) for rank, answer in zip(self.ranks, answers) if answer.get("ok", True)]
         for rank, answer in started:

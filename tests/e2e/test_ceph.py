@@ -175,7 +175,7 @@ class Daemons(OnCeph):
                 if name == "silent":
                     a.process.send_signal(18)
             print(f"a {name} daemon: saved at the other one after {took:.2f} s", flush=True)
-            self.assertLess(took, 8 if FULL else 20)
+            self.assertLess(took, 8 if FULL else 40)
             group.all("fill", 3)
             group.save(10 * step + 3)
             group.kill()
@@ -195,7 +195,7 @@ class Daemons(OnCeph):
             self.assertEqual(new.save(5), 2)
         finally:
             a.process.send_signal(18)
-        refused = [answer for answer in old.finish_any(old.try_all("save", 6, 10000)) if not answer["ok"]]
+        refused = [answer for answer in old.finish_any(old.try_all("save", 6, 60000)) if not answer["ok"]]
         self.assertEqual({answer["error"] for answer in refused}, {"FENCED"}, refused)
         self.assert_good({(1, 1), (5, 2)})
 
@@ -302,7 +302,7 @@ class Faults(OnCeph):
             self.assertIn(answer["error"], ("TIMED_OUT", "OUTCOME_UNKNOWN", "ABORTED"), answer["text"])
         self.ceph.heal()
         group.all("fill", 3)
-        wait_until("saves work again", lambda: all(a["ok"] for a in group.finish_any(group.try_all("save", 3, 20000))),
+        wait_until("saves work again", lambda: all(a["ok"] for a in group.finish_any(group.try_all("save", 3, 60000))),
                    60)
         self.assertEqual(cairn_json("verify", "--store", self.store)["damaged"], 0)
 
@@ -351,10 +351,10 @@ class Faults(OnCeph):
         wait_until("the quota is in force", lambda: "POOL_FULL" in self.ceph.ceph("health", "detail"))
         group.all("fill", 2)
         started = time.monotonic()
-        for answer in group.finish_any(group.try_all("save", 2, 30000), 40000):
+        for answer in group.finish_any(group.try_all("save", 2, 120000), 120000):
             self.assertFalse(answer["ok"], answer)
             self.assertEqual(answer["error"], "QUOTA", answer["text"])
-        self.assertLess(time.monotonic() - started, 25)  # refused, and not out of time
+        self.assertLess(time.monotonic() - started, 60)  # refused, and not out of time
         self.assertEqual(group.restore(), (1, 1, False))
         self.ceph.ceph("osd", "pool", "set-quota", "cairn", "max_bytes", "0")
         wait_until("the quota is gone", lambda: "POOL_FULL" not in self.ceph.ceph("health", "detail"))

@@ -457,11 +457,11 @@ class Commands(Case):
             clean = {"CAIRN_SERVER": "", "CAIRN_STORE": ""}
             environment = {key: value for key, value in os.environ.items() if key not in clean}
             done = subprocess.run([str(BIN / "cairn"), *(str(word) for word in words)], capture_output=True,
-                                  timeout=30, env=environment, stdin=subprocess.DEVNULL)
+                                  timeout=120, env=environment, stdin=subprocess.DEVNULL)
             self.assertEqual(done.returncode, status, f"{words}: {done.stderr.decode()}")
             if status != 0:
                 done = subprocess.run([str(BIN / "cairn"), *(str(word) for word in words), "--json"],
-                                      capture_output=True, timeout=30, env=environment, stdin=subprocess.DEVNULL)
+                                      capture_output=True, timeout=120, env=environment, stdin=subprocess.DEVNULL)
                 error = json.loads(done.stderr)
                 self.assertEqual((error["message_type"], error["code"], error["schema_version"]),
                                  ("exit_error", status, 1))
@@ -479,7 +479,7 @@ class Commands(Case):
     def test_terminal_and_pipe(self):
         words = [str(BIN / "cairn"), "verify", *self.ways[1]]
         primary, secondary = pty.openpty()
-        done = subprocess.run(words, stdout=secondary, stderr=subprocess.PIPE, timeout=30,
+        done = subprocess.run(words, stdout=secondary, stderr=subprocess.PIPE, timeout=120,
                               stdin=subprocess.DEVNULL, env={**os.environ, "TERM": "xterm"})
         os.close(secondary)
         os.close(primary)
@@ -493,7 +493,7 @@ class Commands(Case):
         for words in (("verify",), ("ls", "demo/one"), ("show", "demo/one"), ("show", "demo/one", "--json")):
             reading, writing = os.pipe()
             os.close(reading)
-            done = subprocess.run([str(BIN / "cairn"), *words, "--store", f"dir:{self.server.store}"], timeout=30,
+            done = subprocess.run([str(BIN / "cairn"), *words, "--store", f"dir:{self.server.store}"], timeout=120,
                                   stdin=subprocess.DEVNULL, stdout=writing, stderr=subprocess.PIPE)
             os.close(writing)
             self.assertEqual((done.returncode, done.stderr), (0, b""), words)
@@ -501,7 +501,7 @@ class Commands(Case):
     def test_output_that_cannot_be_written(self):
         with open("/dev/full", "wb") as full:
             done = subprocess.run([str(BIN / "cairn"), "ls", "demo/one", "--store", f"dir:{self.server.store}"],
-                                  timeout=30, stdin=subprocess.DEVNULL, stdout=full, stderr=subprocess.PIPE)
+                                  timeout=120, stdin=subprocess.DEVNULL, stdout=full, stderr=subprocess.PIPE)
         self.assertEqual(done.returncode, 1)
         self.assertIn(b"No space left on device", done.stderr)
 
@@ -562,7 +562,7 @@ class Help(Case):
             self.assertTrue(page.startswith(".\\\" SPDX"), page[:40])
             self.assertIn(".SH NAME\n", page)
             if shutil.which("groff"):
-                done = subprocess.run(["groff", "-man", "-Tutf8", "-ww", "-z"], input=page.encode(), timeout=30,
+                done = subprocess.run(["groff", "-man", "-Tutf8", "-ww", "-z"], input=page.encode(), timeout=120,
                                       capture_output=True, check=True)
                 self.assertEqual(done.stderr, b"", words)
         for shell in ("bash", "zsh", "fish"):
@@ -570,7 +570,7 @@ class Help(Case):
             for name in names:
                 self.assertIn(name, script)
             if shutil.which(shell):
-                subprocess.run([shell, "-n"], input=script.encode(), timeout=30, check=True)
+                subprocess.run([shell, "-n"], input=script.encode(), timeout=120, check=True)
         cairn("completion", "tcsh", check=2)
         cairn("help", "nothing", check=2)
 
@@ -583,7 +583,7 @@ class Help(Case):
                                 (["cairn", "ls", "--limit", ""], [])):
             script = ('source <(cairn completion bash); COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); COMPREPLY=(); _cairn; '
                       'printf "%s\\n" "${COMPREPLY[@]}"')
-            done = subprocess.run(["bash", "-c", script, "bash", *words], env=environment, timeout=30,
+            done = subprocess.run(["bash", "-c", script, "bash", *words], env=environment, timeout=120,
                                   capture_output=True, check=True)
             self.assertEqual(done.stdout.decode().split(), expected, done.stderr)
 

@@ -34,7 +34,7 @@ class Waiting(Case):
                    for words in (("2",), ("2@1",))]
         group.save(2)
         for waiter in waiters:
-            out, err = waiter.communicate(timeout=30)
+            out, err = waiter.communicate(timeout=120)
             self.assertEqual((waiter.returncode, json.loads(out)["checkpoint"]["step"]), (0, 2), err)
 
     def test_wait_for_the_next_commit(self):
@@ -45,7 +45,7 @@ class Waiting(Case):
         while waiter.poll() is None:  # whenever it has looked first, there is one after that
             step += 1
             group.save(step)
-        out, err = waiter.communicate(timeout=30)
+        out, err = waiter.communicate(timeout=120)
         self.assertEqual(waiter.returncode, 0, err)
         self.assertTrue(2 <= json.loads(out)["checkpoint"]["step"] <= step)
 
@@ -54,7 +54,7 @@ class Waiting(Case):
         group.save(1)
         waiter = start_cairn(self.bed, "wait", "demo/run", "--open", "--json", *self.where)
         group[0].do("save", 5, 8000)  # rank 1 never comes; two programs start meanwhile
-        out, err = waiter.communicate(timeout=30)
+        out, err = waiter.communicate(timeout=120)
         self.assertEqual((waiter.returncode, json.loads(out)["checkpoint"]["state"]), (0, "open"), err)
         _, out, err = cairn("flush", "demo/run", "--for", "200ms", *self.where, check=5)
         self.assertIn("5@1 is open: ", err)
@@ -69,10 +69,10 @@ class Waiting(Case):
         group.save(1)
         document = cairn_json("flush", "demo/run", *self.where)
         self.assertEqual((document["saves"], document["aborted"]), ([], 0))
-        started = group.all("save", 2, 20000)
+        started = group.all("save", 2, 60000)
         flusher = start_cairn(self.bed, "flush", "demo/run", *self.where)
         group.finish(started)
-        self.assertEqual(flusher.wait(30), 0)
+        self.assertEqual(flusher.wait(120), 0)
         self.assertEqual(cairn("flush", "demo/run", "--quiet", *self.where, check=0)[1], "")
 
     def test_refused(self):
@@ -122,7 +122,7 @@ class Top(Case):
         _, out, _ = cairn("top", "--count", 1, *where, check=0)
         self.assertEqual(out, "0 ranks are saving, 0 hold the others up\n\n")  # a plain table for a pipe
         primary, secondary = pty.openpty()
-        done = subprocess.run([BIN / "cairn", "top", "--count", "1", *where], stdout=secondary, timeout=30,
+        done = subprocess.run([BIN / "cairn", "top", "--count", "1", *where], stdout=secondary, timeout=120,
                               stdin=subprocess.DEVNULL, check=False)
         os.close(secondary)
         self.assertIn(b"0 ranks are saving", os.read(primary, 4096))
@@ -131,7 +131,7 @@ class Top(Case):
         endless = start_cairn(self.bed, "top", "--every", "100ms", *where)
         endless.stdout.readline()
         endless.send_signal(signal.SIGINT)
-        endless.communicate(timeout=30)
+        endless.communicate(timeout=120)
         self.assertEqual(endless.returncode, 130)
         cairn("top", "--store", f"dir:{self.server.store}", check=2)
         cairn("top", "--every", "1ms", *where, check=2)
@@ -250,7 +250,7 @@ class Diff(Case):
         cairn("diff", "demo/run", "1", "--norms", "--no-read-data", *where, check=2)
         with open("/dev/full", "wb") as full:  # 1 would say that they differ
             done = subprocess.run([BIN / "cairn", "diff", "demo/run", "1", "1", *where], stdin=subprocess.DEVNULL,
-                                  timeout=30, stdout=full, stderr=subprocess.DEVNULL, check=False)
+                                  timeout=120, stdout=full, stderr=subprocess.DEVNULL, check=False)
         self.assertEqual(done.returncode, 2)
 
 

@@ -182,7 +182,7 @@ class Run(Case):
         where = ("--server", f"unix:{daemon.socket}", "--run", "demo/run")
         running = Running(self.bed, "wait", "0", options=where)
         running.until("ready")
-        started = group.all("save", 2, 20000)
+        started = group.all("save", 2, 60000)
         running.process.send_signal(signal.SIGTERM)
         group.finish(started)
         status, _, events = running.end()
@@ -190,10 +190,10 @@ class Run(Case):
             143, "SIGTERM stopped the job; the command ended with 0; everything that was staged is durable"))
         running = Running(self.bed, "wait", "0", options=("--grace", "1s", *where))
         running.until("ready")
-        group[0].do("save", 3, 20000)
+        group[0].do("save", 3, 60000)
         running.process.send_signal(signal.SIGTERM)
         lines = running.process.stderr.read().decode()
-        self.assertEqual(running.process.wait(30), 75)
+        self.assertEqual(running.process.wait(120), 75)
         self.assertIn("3@1 is open: ", lines)
 
     def test_no_server_to_flush(self):

@@ -119,7 +119,7 @@ class Cron(Case):
         all_expected.step = 13
         wait_until("cron has run every line", all_expected, timeout_s=130)
         os.killpg(cron.pid, signal.SIGTERM)
-        cron.wait(30)
+        cron.wait(120)
 
         mails = self.mails()
         for words, fragment in expected:

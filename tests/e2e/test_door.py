@@ -59,7 +59,7 @@ class Admission(Case):
     def test_no_store_is_made(self):
         daemon = self.shipped()
         daemon.launch()
-        self.assertEqual(daemon.process.wait(30), 10, daemon.tail())
+        self.assertEqual(daemon.process.wait(120), 10, daemon.tail())
         self.assertIn("cairn store create", daemon.log())
         self.assertFalse(daemon.store.exists())
 
@@ -134,7 +134,7 @@ class Reload(Case):
         group = self.group(daemon)
         group.save(1)
         self.reload(daemon, "[quota]\ndemo = 1 checkpoints\n")
-        answers = group.finish_any(group.try_all("save", 2, 20000))
+        answers = group.finish_any(group.try_all("save", 2, 60000))
         self.assertEqual({answer["error"] for answer in answers}, {"QUOTA"})
         self.reload(daemon, "[quota]\ndemo = 100 checkpoints\n")
         group.save(3)
@@ -185,7 +185,7 @@ class Reload(Case):
             self.assertIn(why, said)
             self.assertNotIn("a changed setting", said)
             self.assertEqual(self.status(daemon)["gc"]["keep_cycles"], 5)
-            done = subprocess.run([str(word) for word in [*daemon.argv(), "--check-config"]], capture_output=True, timeout=30,
+            done = subprocess.run([str(word) for word in [*daemon.argv(), "--check-config"]], capture_output=True, timeout=120,
                                   check=False)
             self.assertEqual(done.returncode, 2)
         self.path.unlink()
@@ -198,13 +198,13 @@ class Reload(Case):
     def test_no_signal_but_two_ends_it(self):
         """In the middle of a save, and with no file to read again."""
         daemon, group = self.saving()
-        op = group[0].do("save", 1, 20000)["op"]
+        op = group[0].do("save", 1, 60000)["op"]
         for signum in (signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGPIPE, signal.SIGXFSZ):
             daemon.process.send_signal(signum)
         wait_until("it was asked to read its configuration again", lambda: "has read its configuration again" in daemon.log())
-        other = group[1].do("save", 1, 20000)["op"]
-        group[0].do("wait", op, 20000)
-        group[1].do("wait", other, 20000)
+        other = group[1].do("save", 1, 60000)["op"]
+        group[0].do("wait", op, 60000)
+        group[1].do("wait", other, 60000)
         self.assertEqual(daemon.stop(), 0)
         self.assert_whole(daemon, {(1, 1)})
 
@@ -222,7 +222,7 @@ class Commands(Case):
     def test_a_terminal_that_hangs_up(self):
         daemon = self.daemon()
         self.group(daemon).save(1)
-        self.assertEqual(self.waits(daemon, signal.SIG_DFL).wait(30), 130)
+        self.assertEqual(self.waits(daemon, signal.SIG_DFL).wait(120), 130)
 
     def test_nohup_holds(self):
         daemon, group = self.saving()
@@ -232,7 +232,7 @@ class Commands(Case):
             group.save(step)
             if waits.poll() is not None:
                 break
-        self.assertEqual(waits.wait(30), 0)
+        self.assertEqual(waits.wait(120), 0)
 
 
 HOSTILE = "a\x1b[2J\x9b31m\u202e\u2066\u2028\r\nFAKE  line\x07\x7f"

@@ -247,7 +247,7 @@ class Trial:
                     self.fail(f"{when}: ranks of {run} cannot restore: {texts[-300:]}")
                 if saves:
                     group.all("fill", 7)
-                    results = group.finish_any(group.try_all("save", 1000, 20000))
+                    results = group.finish_any(group.try_all("save", 1000, 60000))
                     self.note(" ".join(result.get("text", "") for result in results))
                     if not all(result["ok"] for result in results):
                         self.fail(f"{when}: {run} cannot save: {results}")

@@ -20,7 +20,7 @@ class Flip(Case):
         rank.do("blob", "config", "bytes", "replicated", "616263")
         rank.do("set")
         rank.do("fill", 1)
-        rank.do("wait", rank.do("save", 1)["op"], 20000)
+        rank.do("wait", rank.do("save", 1)["op"], 60000)
         rank.end()
         self.assertEqual(daemon.stop(), 0)
         total = sum(path.stat().st_size for path in daemon.files())

@@ -227,7 +227,7 @@ class Forget(Case):
         kept = {c["step"]: c["reasons"] for c in document["checkpoints"] if c["action"] != "forgotten"}
         self.assertEqual(kept, {50: "last", 20: "is being restored", 10: "is pinned"})
         group[1].do("restore", "20")
-        self.assertTrue(group[0].ask("wait", started["op"], 20000)["ok"])
+        self.assertTrue(group[0].ask("wait", started["op"], 60000)["ok"])
         code, _, err = cairn("forget", "demo/run", "10", *at(daemon))
         self.assertEqual((code, err), (3, "cairn: demo/run 10@1 is pinned\n"))
         cairn("unpin", "demo/run", "10", *at(daemon), check=0)
@@ -472,7 +472,7 @@ class Forget(Case):
                 for _ in range(random.randrange(2, 6)):
                     group.save(step)
                     last, step = step, step + 1
-                answers = group.all("save", step, 20000)
+                answers = group.all("save", step, 60000)
                 daemon.kill()
                 daemon.start()
                 ended = group.finish_any(answers, 30000)

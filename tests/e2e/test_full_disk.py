@@ -53,15 +53,15 @@ class FullDisk(Case):
         rank.do("tensor", "w", "float32", "4194304", "replicated")  # 16 MiB
         rank.do("set")
         unlimited = resource.prlimit(daemon.process.pid, resource.RLIMIT_FSIZE, (1 << 20, resource.RLIM_INFINITY))
-        answer = rank.ask("save", 1, 8000, timeout_s=60)
+        answer = rank.ask("save", 1, 60000)
         if answer["ok"]:
-            answer = rank.ask("wait", answer["op"], 30000, timeout_s=60)
+            answer = rank.ask("wait", answer["op"], 60000)
         self.assertFalse(answer["ok"])
         self.assert_error((answer["error"], answer["text"]), "NO_SPACE", "File too large")
         self.assertIsNone(daemon.process.poll())
         resource.prlimit(daemon.process.pid, resource.RLIMIT_FSIZE, unlimited)
         rank.do("fill", 2)
-        term = rank.do("wait", rank.do("save", 2, 20000)["op"], 20000)["term"]
+        term = rank.do("wait", rank.do("save", 2, 60000)["op"], 60000)["term"]
         self.assert_whole(daemon, {(2, term)}, how="server")
         self.assertEqual(rank.end(), 0)
 
@@ -87,7 +87,7 @@ class FullDisk(Case):
             group.all("fill", 99)
             self.assertEqual(group.restore(), (2, 1, True))
             group.all("check", 2)
-            for result in group.finish_any(group.try_all("save", 4, 8000)):
+            for result in group.finish_any(group.try_all("save", 4, 60000)):
                 self.assert_error((result["error"], result["text"]), "READ_ONLY")
             self.assertEqual(group.restore("1"), (1, 1, False))
             group.all("check", 1)
@@ -106,9 +106,9 @@ class FullDisk(Case):
         while True:
             step += 1
             rank.do("fill", step)  # what stays the same would be referred to, and take no space
-            answer = rank.ask("save", step, 8000, timeout_s=60)  # may hear of it before it is staged
+            answer = rank.ask("save", step, 60000)  # may hear of it before it is staged
             if answer["ok"]:
-                answer = rank.ask("wait", answer["op"], 30000, timeout_s=60)
+                answer = rank.ask("wait", answer["op"], 60000)
             if not answer["ok"]:
                 break
             saved.add((step, answer["term"]))
@@ -151,7 +151,7 @@ class FullDisk(Case):
         rank.do("set")
         for step in (1, 2, 3):
             rank.do("fill", step)
-            rank.do("wait", rank.do("save", step, 20000)["op"], 20000)
+            rank.do("wait", rank.do("save", step, 60000)["op"], 60000)
         # Another program takes what is left, the reserve too: not a byte is free.
         with open(point / "other", "wb", buffering=0) as other:
             try:
@@ -179,7 +179,7 @@ class FullDisk(Case):
         self.assertGreaterEqual(room.f_bavail * room.f_frsize, 12 << 20)
         (point / "other").unlink()
         rank.do("fill", 4)
-        rank.do("wait", rank.do("save", 4, 20000)["op"], 20000)
+        rank.do("wait", rank.do("save", 4, 60000)["op"], 60000)
         self.assertEqual({step for step, _ in listed(daemon, how="server")}, {2, 3, 4})
         self.assert_whole(daemon, {(2, 1), (3, 1), (4, 1)})
 
@@ -194,7 +194,7 @@ class FullDisk(Case):
         rank.do("set")
         for step in (1, 2, 3):
             rank.do("fill", step)
-            rank.do("wait", rank.do("save", step, 20000)["op"], 20000)
+            rank.do("wait", rank.do("save", step, 60000)["op"], 60000)
         self.assertEqual(rank.end(), 0)
         daemon.copied()
         with open(point / "other", "wb", buffering=0) as other:
@@ -252,9 +252,9 @@ class FullDisk(Case):
     def try_save(self, rank, step):
         """(None, term), or the error."""
         rank.do("fill", step)
-        answer = rank.ask("save", step, 20000, timeout_s=60)
+        answer = rank.ask("save", step, 60000)
         if answer["ok"]:
-            answer = rank.ask("wait", answer["op"], 30000, timeout_s=60)
+            answer = rank.ask("wait", answer["op"], 60000)
         return (None, answer["term"]) if answer["ok"] else (answer["error"], answer["text"])
 
     def fill_disk(self, rank, step=0):
@@ -339,7 +339,7 @@ class FullDisk(Case):
         rank.do("open", daemon.url(), 0, 1, token())
         rank.do("tensor", "w", "float32", "4194304", "replicated")
         rank.do("set")
-        rank.do("wait", rank.do("save", 1, 20000)["op"], 20000)
+        rank.do("wait", rank.do("save", 1, 60000)["op"], 60000)
         point = self.mount("target", 8)
         status, _, err = cairn("restore", "demo/run", "--to", point / "out", "--store", f"dir:{daemon.store}")
         self.assertEqual(status, 1, err)

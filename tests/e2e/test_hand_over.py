@@ -157,7 +157,7 @@ class Forced(Case):
     def test_one_way_can_be_forced(self):
         daemon = self.daemon(listen_tcp="127.0.0.1:0")
         group = Group(self.bed, daemon.tcp_url(), 1)
-        results = group.finish_any(group.try_all("save", 1, 20000))
+        results = group.finish_any(group.try_all("save", 1, 60000))
         self.assertEqual(results[0]["error"], "UNSUPPORTED")
         self.assertIn("CAIRN_TRANSPORT=memfd", results[0]["text"])
         group.end()
@@ -165,7 +165,7 @@ class Forced(Case):
         add_state(rank, 0, 1)
         rank.do("open", daemon.url("demo/other"), 0, 1, "-", "rank")
         rank.do("set")
-        rank.do("wait", rank.do("save", 1, 20000)["op"], 20000)
+        rank.do("wait", rank.do("save", 1, 60000)["op"], 60000)
         self.assertEqual(arenas_of(daemon.process), 0)
         rank.end()
         rank = Rank(self.bed, env={"CAIRN_TRANSPORT": "pigeon"})

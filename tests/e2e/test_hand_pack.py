@@ -156,7 +156,7 @@ class Packed(Case):
         rank.do("set")
         for step in (1, 2):
             rank.do("fill", 1)
-            rank.do("wait", rank.do("save", step, 20000)["op"], 20000)
+            rank.do("wait", rank.do("save", step, 60000)["op"], 60000)
         self.assertEqual(stored_of(daemon, 2), 0)
         self.assert_whole(daemon, {(1, 1), (2, 1)})
         rank.end()
@@ -166,9 +166,9 @@ class Packed(Case):
         dense.do("open", daemon.url(), 0, 1, "-", "rank")
         dense.do("set")
         dense.do("fill", 1)
-        answer = dense.ask("save", 3, 20000)
+        answer = dense.ask("save", 3, 60000)
         if answer["ok"]:
-            answer = dense.ask("wait", answer["op"], 20000)
+            answer = dense.ask("wait", answer["op"], 60000)
         self.assert_error((answer["error"], answer["text"]), "UNSUPPORTED", "CAIRN_TRANSPORT=memfd",
                           "or its [memory] encode is too small")
         dense.end()

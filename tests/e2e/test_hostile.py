@@ -157,20 +157,20 @@ class Hostile(Case):
         group.end()
         for sock in idle:
             self.closes(sock)
-        wait_until("descriptors return to base", lambda: descriptors() <= base, 10)
+        wait_until("descriptors return to base", lambda: descriptors() <= base)
         self.assert_whole(self.server, {(1, 1), (2, 1 + 1)}, "server")
 
     def test_silent_connections_lock_nobody_out(self):
         self.assertEqual(self.server.stop(), 0)
-        self.server.start(session_login="60s")  # none of them makes room by itself
+        self.server.start(session_login="300s")  # none of them makes room by itself
         silent = [self.connect() for _ in range(400)]
         silent += [socket.socket(socket.AF_UNIX) for _ in range(20)]
         for sock in silent[400:]:
             sock.connect(str(self.server.socket))
         for where in (f"unix:{self.server.socket}", f"127.0.0.1:{self.server.port()}"):
             started = time.monotonic()
-            cairn("ls", "--server", where, "--timeout", 5, check=0)
-            self.assertLess(time.monotonic() - started, 4)
+            cairn("ls", "--server", where, "--timeout", 120, check=0)
+            self.assertLess(time.monotonic() - started, 60)
         group = self.group(self.server)
         group.save(2)
         group.end()

@@ -74,7 +74,7 @@ class Log(Case):
         self.addCleanup(os.environ.pop, "TRACEPARENT")
         os.environ["TRACEPARENT"] = f"00-{trace}-00f067aa0ba902b7-01"
         daemon, group = self.saved([10])
-        group[0].do("save", 20, 500)  # rank 1 does not come
+        group[0].do("save", 20, 3000)  # rank 1 does not come
         wait_until("the save fails", lambda: "save aborted" in daemon.log())
         for line in ("save opened", "checkpoint committed", "save aborted"):
             self.assertRegex(daemon.log(), rf"(?m)^.*: {line} .*trace={trace}$")

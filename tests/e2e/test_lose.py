@@ -172,16 +172,16 @@ class Lose(Case):
         for _ in range(3):
             story.save()
         story.change()
-        op = story.group[0].do("save", story.step, 20000)["op"]
+        op = story.group[0].do("save", story.step, 60000)["op"]
         wait_until("it is open", lambda: f"{story.step - 1}@1 is the base of a save that is open" in
                    cairn("forget", "demo/run", f"{story.step - 1}@1", "--dry-run", *story.at())[2]
                    or "newest" in cairn("forget", "demo/run", f"{story.step - 1}@1", *story.at())[2])
         story.forget("--keep-last", 1, "--keep-least", 1)
         for _ in range(2):
             story.gc()
-        other = story.group[1].do("save", story.step, 20000)["op"]
+        other = story.group[1].do("save", story.step, 60000)["op"]
         for rank, of in zip(story.group.ranks, (op, other)):
-            rank.do("wait", of, 20000)
+            rank.do("wait", of, 60000)
         story.committed(1)
         story.check()
 
@@ -190,15 +190,15 @@ class Lose(Case):
         story.save()
         for _ in range(6 if FULL else 1):
             story.change()
-            story.group[0].do("save", story.step, 2000)  # it is open before that
+            story.group[0].do("save", story.step, 4000)  # it is open before that
             wait_until("it has ended", lambda: story.group[0].do("status", story.step, 1)["state"] == "aborted")
             story.gc()
             with Busy(story.gc):
-                op = story.group[0].do("save", story.step, 20000)["op"]
+                op = story.group[0].do("save", story.step, 60000)["op"]
                 wait_until("it is open again", lambda: story.group[0].do("status", story.step, 1)["state"] == "open")
-                ops = [op, story.group[1].do("save", story.step, 20000)["op"]]
+                ops = [op, story.group[1].do("save", story.step, 60000)["op"]]
                 for rank, of in zip(story.group.ranks, ops):
-                    rank.do("wait", of, 20000)
+                    rank.do("wait", of, 60000)
             story.committed(1)
             story.check()
 
@@ -208,7 +208,7 @@ class Lose(Case):
             story.save()
             story.change()
             with Busy(story.gc):
-                story.group.all("save", story.step, 20000)
+                story.group.all("save", story.step, 60000)
                 story.group.kill()
                 term = max(term for _, term in story.holds)
                 story.holds[(story.step, term)] = [list(seeds) for seeds in story.seeds]
@@ -243,7 +243,7 @@ class Lose(Case):
             reader.do("set")
             for step, term in keys:
                 answer = reader.ask("restore", step, term, 0)
-                answer = reader.ask("wait", answer["op"], 20000) if answer["ok"] else answer
+                answer = reader.ask("wait", answer["op"], 60000) if answer["ok"] else answer
                 outcomes.append(answer["ok"] or answer["error"])
                 if answer["ok"]:
                     story.paint("holds", [reader], story.holds[(step, term)])

@@ -114,7 +114,7 @@ class Metrics(Case):
         for step in (1, 2, 3):
             group.advance(step)
         self.assertEqual(group.restore()[0], 3)
-        group[0].do("save", 9, 2000)  # rank 1 does not come
+        group[0].do("save", 9, 4000)  # rank 1 does not come
         wait_until("the save fails", lambda: self.scrape()["checkpoint_failures_total", "error=MISSING_RANKS"] == 1)
         told = self.scrape()
         self.assertEqual(told["checkpoints_total", "result=committed"], 3)
@@ -278,7 +278,7 @@ class Metrics(Case):
         self.assertEqual(self.get("/healthz")[0], 200)
 
     def test_many_that_say_nothing(self):
-        idle = [socket.create_connection(self.address(), timeout=30) for _ in range(520)]
+        idle = [socket.create_connection(self.address(), timeout=120) for _ in range(520)]
         # They make room for each other, the oldest first; saves do not notice, and who asks is answered.
         wait_until("the first ones are closed", lambda: self.is_closed(idle[0]))
         self.assertEqual(self.get("/healthz")[0], 200)
@@ -305,7 +305,7 @@ class Metrics(Case):
         for listen, word in (("0.0.0.0:0", "on-network"), ("nonsense:x", "[http] listen"), ("unix:/x", "not a TCP address")):
             other = self.bed.start(self.server.argv(store_url=f"dir:{self.bed.path}/x", metrics_listen=listen),
                                    stdin=-3, stdout=-1, stderr=-2)
-            out = other.communicate(timeout=30)[0].decode()
+            out = other.communicate(timeout=120)[0].decode()
             self.assertEqual(other.returncode, 2, out)
             self.assertIn(word, out)
         self.assertEqual(cairn_json("status", *self.where)["runs"], 0)

@@ -78,7 +78,7 @@ class Remove(Case):
         cairn("rm", "demo/run", "--yes", "--reason", "gone", *store, check=0)
         self.assertEqual(self.runs(*store), [])
         daemon.start()
-        for result in group.finish_any(group.try_all("save", 40, 20000)):
+        for result in group.finish_any(group.try_all("save", 40, 60000)):
             self.assertFalse(result["ok"])
             self.assert_error((result["error"], result["text"]), "FENCED", "the run was removed by", "cairn undelete")
         group.end()

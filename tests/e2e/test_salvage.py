@@ -299,7 +299,7 @@ class Salvage(Case):
                 self.assertIn(remedy, cairn(*words, *where, check=6)[2])
             refused = Daemon(self.bed, "refused", path=daemon.store, creates=False)
             refused.launch()
-            self.assertEqual(refused.process.wait(30), 6)
+            self.assertEqual(refused.process.wait(120), 6)
             self.assertIn(remedy, refused.tail())
             _, out, err = cairn("salvage", "--store", url, check=0)
             self.assertIn("the store's record: whole: nothing intact of it is left; the store's UUID is a new one: it is made again", out)

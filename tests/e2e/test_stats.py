@@ -189,7 +189,7 @@ class Quotas(Case):
         return config
 
     def refused(self, group, step):
-        for ended in group.finish_any(group.try_all("save", step, 20000)):
+        for ended in group.finish_any(group.try_all("save", step, 60000)):
             self.assert_error((ended["error"], ended["text"]), "QUOTA", "demo", "quota", "cairn forget")
 
     def test_the_save_that_is_too_much_is_refused_on_every_rank(self):

@@ -48,7 +48,7 @@ class Target(Case):
         rank.do("blob", "note", "bytes", "replicated", "00ff")
         rank.do("set")
         rank.do("fill", 1)
-        rank.do("wait", rank.do("save", 1, 20000)["op"], 20000)
+        rank.do("wait", rank.do("save", 1, 60000)["op"], 60000)
         rank.end()
         self.where = ("--server", f"unix:{self.server.socket}")
         self.out = self.bed.path / "out"

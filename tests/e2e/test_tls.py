@@ -106,7 +106,7 @@ class Tls(Case):
         loose.chmod(0o644)
         self.assertEqual(self.server.stop(), 0)
         self.server.launch()
-        status = self.server.process.wait(20)
+        status = self.server.process.wait(120)
         self.assertNotEqual(status, 0, "a private key that everybody can read should be refused")
         self.assertIn("server.key", self.server.log())
 

@@ -191,7 +191,7 @@ class Care(Case):
             collector.join()
         self.assertGreaterEqual(told["objects_total"], 30)
         self.assertEqual(told["errors_total"], 0)
-        self.assertLess(max(took), 10, took)  # the deadline is 20 s
+        self.assertLess(max(took), 30, took)  # the deadline is 60 s
         self.assertEqual(set(ended) - {0, 5, 11}, set())  # 5, 11: a pass was at work
         group.all("fill", step)
         self.assertEqual(group.restore()[0], step - 1)

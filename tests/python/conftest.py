@@ -35,7 +35,7 @@ class Daemon:
         self.process = subprocess.Popen(
             [os.environ["CAIRND"], "--store-url", f"dir:{self.store}", "--store-single-writer", "yes", "--listen-unix", str(self.socket), "--restore-drain", "500ms", "--session-heartbeat", "500ms",
              "--session-dead-after", "2s"], stdout=self.log, stderr=self.log)
-        until = time.monotonic() + 30
+        until = time.monotonic() + 120
         while not self.socket.exists() or b"ready" not in (self.folder / "cairnd.log").read_bytes():
             if self.process.poll() is not None or time.monotonic() > until:
                 raise RuntimeError("cairnd did not start:\n" + (self.folder / "cairnd.log").read_text())
@@ -51,7 +51,7 @@ class Daemon:
     def stop(self):
         self.process.send_signal(signal.SIGTERM)
         try:
-            self.process.wait(30)
+            self.process.wait(120)
         finally:
             self.process.kill()
             self.log.close()
