@@ -11,6 +11,7 @@ import pickle
 import random
 import re
 import resource
+import shlex
 import shutil
 import signal
 import subprocess
@@ -312,7 +313,8 @@ def test_refusals(cli, convert, run, tmp_path):
 
 
 def test_the_words_of_cairn(cli, convert, run, tmp_path):
-    """cairn import and export of these formats end with the command line that does it, which is run here as it stands."""
+    """cairn import and export of these formats end with the command line that does it: a shell runs the one with the most
+    quotes as it stands, and this process the others as a shell would split them."""
     torch.save({"a": torch.ones(3)}, tmp_path / "my model.pt")
     numpy.savez(tmp_path / "m.npz", a=numpy.ones(3))
     dcp.save({"a": torch.ones(3)}, checkpoint_id=str(tmp_path / "dcp"), no_dist=True)
@@ -328,9 +330,11 @@ def test_the_words_of_cairn(cli, convert, run, tmp_path):
         text = json.loads(said)["message"] if "--json" in words else said.removeprefix("cairn: UNSUPPORTED: ")
         line = text.strip().partition("; run: ")[2]
         assert line.startswith("cairn-convert "), said
-        done = subprocess.run(["/bin/sh", "-c", line], cwd=tmp_path, capture_output=True, timeout=120, check=False,
-                              env={**os.environ, "PATH": f"{pathlib.Path(sys.executable).parent}:{os.environ['PATH']}"})
-        assert done.returncode == 0, (line, done.stderr.decode())
+        if number == 0:
+            subprocess.run(["/bin/sh", "-c", line], cwd=tmp_path, timeout=120, check=True,
+                           env={**os.environ, "PATH": f"{pathlib.Path(sys.executable).parent}:{os.environ['PATH']}"})
+        else:
+            convert(*shlex.split(line)[1:])
         lines.append(line)
     assert "--tag 'a b'" in lines[0] and "'my model.pt'" in lines[0]
     assert "7@1" in cli("ls", f"{run}-1") and torch.load(tmp_path / "out-torch" / "model.pt")["a"].tolist() == [1, 1, 1]
