@@ -42,7 +42,8 @@ enum mutant {
 struct sim_mutant {
     enum mutant kind;
     const char *name;
-    bool rare; /* takes hundreds of seeds to be found: looked for in the full campaign only */
+    bool rare;     /* takes hundreds of seeds to be found: looked for in the full campaign only */
+    uint64_t seed; /* the one that found it last: a search begins there, and goes on behind it */
 };
 
 const struct sim_mutant *mutant_get(enum mutant kind);

@@ -359,7 +359,8 @@ static bool is_caught(const struct sim_mutant *mutant, uint64_t count, bool verb
         if (!verbose && !freopen("/dev/null", "w", stderr)) {
             _exit(2);
         }
-        for (uint64_t seed = 1; seed <= count; seed++) {
+        for (uint64_t tried = 0; tried < count; tried++) {
+            uint64_t seed = mutant->seed + tried;
             printf("\r%s: seed %" PRIu64, mutant->name, seed);
             fflush(stdout);
             const struct scene_options options = {.mutant = mutant,
