@@ -68,15 +68,6 @@ int session_on_arena(struct session *session, uint32_t stream, const struct msg 
     return 0;
 }
 
-/* Pauses reading while the descriptions are far ahead of the disk. */
-static void wait_for_room(struct session *session)
-{
-    CHECK(session->server->ingest != NULL);
-    if (ingest_is_full(session->server->ingest)) {
-        session_pause(session, PAUSE_INGEST);
-    }
-}
-
 void session_room(void *user)
 {
     struct server *server = user;
@@ -85,7 +76,8 @@ void session_room(void *user)
     }
 }
 
-/* Handles DESCRIBE: a payload that lies in the client's arena. */
+/* Handles DESCRIBE: a payload that lies in the client's arena. Pauses reading while the
+ * descriptions are far ahead of the disk. */
 int session_on_describe(struct session *session, uint32_t stream, const struct msg *msg,
                         struct diag *diag)
 {
@@ -108,7 +100,10 @@ int session_on_describe(struct session *session, uint32_t stream, const struct m
     struct described described = {
         .stream = stream, .mapped = session->mapped, .packs = session->packs};
     status = writer_describe(save->writer, describe, &described, diag);
-    wait_for_room(session);
+    CHECK(session->server->ingest != NULL);
+    if (ingest_is_full(session->server->ingest)) {
+        session_pause(session, PAUSE_INGEST);
+    }
     return status;
 }
 

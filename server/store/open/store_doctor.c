@@ -14,7 +14,7 @@
 #include <stdlib.h>
 #include <sys/timex.h>
 
-struct asking { /* one request that is waited for */
+struct asking { /* a request, or the end of the store, that is waited for */
     struct store_req req;
     struct loop *loop;
     bool done;
@@ -37,21 +37,16 @@ static int ask(struct store *store, struct asking *asking)
     return asking->req.status;
 }
 
-struct closing {
-    struct loop *loop;
-    bool done;
-};
-
 static void on_closed(void *user)
 {
-    struct closing *closing = user;
+    struct asking *closing = user;
     closing->done = true;
     loop_uv_stop(closing->loop);
 }
 
 static void close_store(struct store *store, struct loop *loop)
 {
-    struct closing closing = {.loop = loop};
+    struct asking closing = {.loop = loop};
     store_close(store, on_closed, &closing);
     while (!closing.done) {
         loop_uv_run(loop);
