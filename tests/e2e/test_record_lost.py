@@ -11,7 +11,7 @@ import shutil
 import subprocess
 import unittest
 
-from harness import BIN, Case, Group, cairn, flip, main, wait_until
+from harness import BIN, Case, Group, cairn, flip, main
 
 CARE = {"gc_every": "10ms", "gc_keep_cycles": "1", "scrub_every": "0s"}
 LIKE_OTHERS = ("setpriv", "--bounding-set=-dac_override,-dac_read_search")  # root, for whom modes count
@@ -58,7 +58,7 @@ class RecordLost(Case):
         daemon, group = self.saving()
         group.advance(1)
         group.end()
-        wait_until("the second place is written", lambda: daemon.files("copy/runs/demo/run/record/*"))
+        daemon.copied()
         shutil.rmtree(daemon.store / "runs/demo/run/record")
         group = self.group(daemon)
         self.assertEqual(group.restore(), (1, 1, False))  # never "the run is empty"

@@ -132,7 +132,7 @@ def read_damaged(rank, world, url):
 def refuses(rank, world, url, who, first):
     """One rank cannot save: all hear of it at once, with the reason, and the next save is whole."""
     extra = {"t": torch.ones(2), "n": 0}
-    with Checkpointer(url, {"extra": extra}, on_error="raise", save_deadline=20) as ck:
+    with Checkpointer(url, {"extra": extra}, on_error="raise", save_deadline=240) as ck:
         if not first:
             ck.save(0).durable.result(60)
         extra["bad"] = object() if rank == who else 0

@@ -77,7 +77,7 @@ def test_a_refusal_ends_the_step_on_all_ranks(url, ranks2, who, first):
     answers = ranks2.run("cases_ranks.refuses", url=url, who=who, first=first)
     text, seconds = answers[1 - who]
     assert f"rank {who} on {socket.gethostname()} cannot save" in text and "extra.bad" in text, text
-    assert seconds < 20, answers
+    assert seconds < 120, answers  # half of the deadline
 
 
 def test_a_failure_of_the_states_own_code_ends_the_step(url, ranks2):
