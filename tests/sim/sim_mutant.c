@@ -29,7 +29,7 @@ static const struct sim_mutant mutants[MUTANT_COUNT] = {
     {MUTANT_FORGET_LAST, "forget-last", false, 7},
     {MUTANT_FORGET_PINNED, "forget-pinned", false, 2},
     {MUTANT_ONE_CYCLE, "one-cycle", false, 1},
-    {MUTANT_TAKE_OPEN, "take-open", false, 1},
+    {MUTANT_TAKE_OPEN, "take-open", false, 1714},
     {MUTANT_FENCE_UNGUARDED, "fence-unguarded", true, 1},
     {MUTANT_COMMIT_UNGUARDED, "commit-unguarded", false, 2},
     {MUTANT_LATE_COMMIT, "late-commit", true, 1},
