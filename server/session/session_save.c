@@ -125,6 +125,7 @@ static int add_save(const struct request *request)
     snprintf(key.trace, sizeof(key.trace), "%s", trace ? trace : "");
     session_reap_saves(session);
     size_t count = 0;
+    /* NOLINTNEXTLINE(clang-analyzer-unix.Malloc): what was freed is not in the list any more */
     list_each (node, &session->saves) {
         count++;
     }
