@@ -155,7 +155,7 @@ def requests(way, lines, answer):
     for _ in range(5):
         yield
     Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
-    for _ in range(45):  # until the training alone has had its peak, which DeepSpeed's has at every 15th step or so
+    for _ in range(45):  # until the training alone has had its peak, which DeepSpeed's has only now and then
         yield
     answer({"own": way.own})
     number, before = 0, None
