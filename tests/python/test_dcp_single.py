@@ -14,7 +14,7 @@ from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
 
 import cairn
 from bed import assert_same, restore
-from cairn.dcp import PlanStaleError, Reader, Writer, parse_id, split_url
+from cairn.dcp import PlanStaleError, Reader, Writer, parse_id, session, split_url
 from cairn.torch import CairnWarning
 
 
@@ -384,3 +384,49 @@ def test_not_written_by_dcp(url):
         client.save(1).result(30)
     assert "not saved through DCP" in str(failures(lambda: dcp.load({"x": 1}, checkpoint_id="step-1",
                                                                     storage_reader=Reader(url)))[0])
+
+
+def test_a_load_that_failed_on_other_ranks_leaves_the_attempt_alone(monkeypatch):
+    """What one rank alone has loaded is of no account once both have loaded the same, again and again."""
+    url, token, ranks = "cairn:///lab/run", "a" * 32, ({}, {})
+
+    def both(act):
+        found = []
+        for known in ranks:
+            monkeypatch.setattr(session, "_loads", known)
+            monkeypatch.setattr(session, "_sessions", {})
+            found.append(act())
+        return found
+
+    def load(step, *on):
+        for number in on:
+            monkeypatch.setattr(session, "_loads", ranks[number])
+            session.note_load(url, 2, 1, step)
+
+    tokens = []
+    for failed, step in ((40, 30), (40, 40), (50, 30)):
+        load(failed, 0)
+        load(step, 0, 1)
+        one, other = both(lambda: session.session_of(url, token, 0, 2, {}).token)
+        assert one == other
+        tokens.append(one)
+    assert len({token, *tokens}) == 4  # each that a save may descend from is an attempt of its own
+
+
+def test_a_session_is_left_while_a_save_of_it_waits(own_daemon, monkeypatch):
+    """As when torch.distributed is initialised anew: the save that another thread waits for is given up after some seconds."""
+    monkeypatch.setattr(session, "_SETTLE_S", 1.0)
+    one, begun, told = session.Session(own_daemon.url("left"), "a" * 32, 0, 2, None, {}), threading.Event(), []
+
+    def save():
+        try:
+            one.save_all(5, [], [], lambda op: begun.set())
+        except cairn.CairnError as error:
+            told.append(error)
+
+    thread = threading.Thread(target=save)
+    thread.start()
+    assert begun.wait(60)
+    one.close()
+    thread.join(60)
+    assert len(told) == 1 and not thread.is_alive()  # rank 1 never came, and the deadline is ten minutes

@@ -49,14 +49,14 @@ def manager(url):
 @pytest.mark.parametrize("use_url", [False, True], ids=["name", "url"])
 def test_saved_and_loaded(url, save, use_url):
     """No process is started, and each checkpoint is one of Cairn's."""
-    storage, manager = StorageConfig(url), manager_of(url, save)
+    storage, manager, processes = StorageConfig(url), manager_of(url, save), multiprocessing.active_children()
     head = f"{url}/" if use_url else ""
     for step in (1, 2):
         future = manager.save(f"{head}step-{step}", state(step))
         assert (future is None) == (save is not None)
         if future is not None:
             assert future.result(60).step == step and future.done() and not future.cancel()
-        assert storage.latest() == f"step-{step}" and not multiprocessing.active_children()
+        assert storage.latest() == f"step-{step}" and multiprocessing.active_children() == processes
     manager.close()
     for name, step in (("step-2", 2), ("step-1", 1), ("latest", 2)):
         other = manager_of(url, save)
@@ -208,6 +208,16 @@ def test_a_save_that_fails(own_daemon):
     manager.save("step-4", state(4))
     manager.close()
     assert steps_of(url) == [4, 3, 1]
+
+
+def test_close_raises_the_error_of_the_last_save(own_daemon):
+    manager = manager_of(own_daemon.url("last"), options={"when_down": "wait", "save_deadline": 2.0, "io_deadline": 2.0})
+    manager.save("step-1", state(1)).result(60)
+    with stopped(own_daemon):
+        manager.save("step-2", state(2))
+        with pytest.raises(cairn.CairnError):
+            manager.close()
+    manager.close()
 
 
 def test_an_outage_does_not_end_the_training(own_daemon):

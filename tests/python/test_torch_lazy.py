@@ -8,13 +8,15 @@ import os
 import signal
 import threading
 
+import numpy
 import pytest
 import torch
+from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from bed import assert_same, optimizer_view, seed
 from cairn.errors import DigestMismatchError
 from cairn.torch import Checkpointer
-from cairn.torch.lazy import guarded_memory, steps_through_hooks
+from cairn.torch.lazy import Guard, guarded_memory, steps_through_hooks
 
 ARENA = 8 << 20
 WIDE = 1024
@@ -290,3 +292,114 @@ def test_saves_without_room_are_skipped_and_do_not_count(own_daemon):
         ck.save(4).durable.result(60)
     with Checkpointer(own_daemon.url("skip"), state, on_error="raise") as ck:
         assert ck.restore().step == 4
+
+
+def make_with_table(is_frozen=False, max_norm=None):
+    """An embedding of 1 MiB beside the layers; the optimizer has its weight."""
+    state = make_adamw()
+    state["model"].table = torch.nn.Embedding(1024, 256, max_norm=max_norm)
+    state["model"].table.weight.requires_grad_(not is_frozen)
+    state["optim"].add_param_group({"params": state["model"].table.parameters()})
+    return state
+
+
+@torch.no_grad()
+def move(state):
+    state["model"].table.weight.mul_(0.5)  # as the average of another model does, in forward
+
+
+@pytest.mark.parametrize("kind, change", [
+    ({"is_frozen": True}, move), ({"max_norm": 0.1}, lambda state: state["model"].table(torch.arange(1024)))], ids=["frozen", "max_norm"])
+def test_a_parameter_that_forward_changes_is_copied_at_once(own_daemon, kind, change):
+    state = make_with_table(**kind)
+    train(state)
+    before = state["model"].table.weight.detach().clone()
+    with saving_lazily(own_daemon, state, verify_staged=None) as (_, handle):
+        change(state)
+        assert not torch.equal(state["model"].table.weight, before)
+    handle.durable.result(60)
+    assert torch.equal(restored(own_daemon, make_with_table)["model"].table.weight, before)
+
+
+def test_a_parameter_is_frozen_between_two_saves(own_daemon):
+    state = make_with_table()
+    train(state)
+    with Checkpointer(own_daemon.url("lazy"), state, "raise", snapshot="lazy", arena_bytes=ARENA, when_down="wait", verify_staged=None) as ck:
+        ck.save(1).durable.result(60)
+        state["model"].table.weight.requires_grad_(False)
+        before = state["model"].table.weight.detach().clone()
+        with stopped(own_daemon):
+            handle = ck.save(2)
+            move(state)
+        handle.durable.result(60)
+    assert torch.equal(restored(own_daemon, make_with_table)["model"].table.weight, before)
+
+
+def test_memory_that_a_tensor_leaves_is_kept(own_daemon):
+    """``param.data = other``, in the save that knows all tensors from the one before."""
+    state = make_adamw()
+    train(state)
+    before = clone(state["model"])
+    with saving_lazily(own_daemon, state) as (_, handle):
+        for param in state["model"].parameters():
+            param.data = torch.zeros_like(param)
+        others = [torch.full_like(param, 7.0) for param in state["model"].parameters()]
+    handle.durable.result(60)
+    del others
+    assert_same(clone(restored(own_daemon, make_adamw)["model"]), before)
+
+
+def test_a_hook_of_others_waits_as_well(own_daemon):
+    def decay(optimizer, *_):
+        with torch.no_grad():
+            for param in optimizer.param_groups[0]["params"]:
+                param.mul_(0.5)
+
+    hook = register_optimizer_step_pre_hook(decay)
+    try:
+        state = make_adamw()
+        train(state)
+        before = clone(state["model"])
+        with saving_lazily(own_daemon, state) as (_, handle):
+            step = Blocked(state["optim"].step)
+        step.end()
+        handle.durable.result(60)
+    finally:
+        hook.remove()
+    assert torch.equal(restored(own_daemon, make_adamw)["model"].a.weight, before["a.weight"])
+
+
+def test_optimizers_that_change_parameters_by_more_than_a_step():
+    class ScheduleFree(torch.optim.SGD):
+        def eval(self):
+            pass
+
+    param = torch.nn.Parameter(torch.ones(3))
+    optim, seen = torch.optim.SGD([param], lr=0.1), []
+    assert steps_through_hooks(optim) and not steps_through_hooks(ScheduleFree([param], lr=0.1))
+    guard = Guard()
+    try:
+        optim.step(lambda: seen.append(steps_through_hooks(optim)))
+    finally:
+        guard.close()
+    assert seen == [False] and steps_through_hooks(optim)
+
+
+def test_an_optimizer_of_tensors_without_memory(url):
+    other = torch.optim.SGD([torch.nn.Parameter(torch.eye(4).to_sparse())], lr=0.1)
+    with Checkpointer(url, {"w": torch.ones(3)}, "raise", snapshot="lazy") as ck:
+        ck.save(1).durable.result(60)
+        other.step()
+        ck.save(2).durable.result(60)
+
+
+def test_a_read_only_array_is_copied_at_once(own_daemon):
+    base = numpy.zeros(1 << 18, dtype=numpy.float32)
+    view = base[:]
+    view.flags.writeable = False
+    state = {**make_adamw(), "table": view}
+    train(state)
+    with saving_lazily(own_daemon, state, verify_staged=None) as (_, handle):
+        base[:] = 1
+    handle.durable.result(60)
+    assert not restored(own_daemon, lambda: {**make_adamw(), "table": numpy.ones(1 << 18, dtype=numpy.float32)})["table"].any()

@@ -13,11 +13,13 @@ after each save; whoever finds the place taken waits for it, for at most _TAKEN_
 from __future__ import annotations
 
 import atexit
+import contextlib
 import hashlib
+import json
 import os
 import threading
 import time
-from typing import Any, Callable, Optional
+from typing import Any, Callable, NamedTuple, Optional
 
 import torch.distributed as dist
 
@@ -33,7 +35,17 @@ _sessions: dict = {}
 _attempts: dict = {}  # ranks -> (default group, Group, token)
 _worlds: dict = {}  # attempt token -> the default group of its ranks
 _left: set = set()  # attempt tokens of default groups that are no more
-_loads: dict = {}  # (run URL, ranks) -> (term, step) of each load, in order
+_loads: dict = {}  # (run URL, ranks) -> the newest Load
+
+
+class Load(NamedTuple):
+    """What ranks have loaded together. ``number`` counts the loads that a save descended from: all ranks have those, while a load
+    that failed on some of them is noted by the others alone."""
+
+    number: int
+    term: int
+    step: int
+    is_used: bool = False
 
 
 def attempt_of(process_group: Any, rank: Optional[int], world_size: Optional[int], given: Optional[str]) -> tuple:
@@ -57,7 +69,7 @@ def attempt_of(process_group: Any, rank: Optional[int], world_size: Optional[int
     if known is None:
         group = Group(process_group, None, None, False)
         token = group.token(given or os.environ.get("CAIRN_ATTEMPT")) or new_attempt()
-        _forget_unshared(group)
+        _agree_on_loads(group)
         with _lock:
             known = _attempts[ranks] = (world, group, token)
     token = given or known[2]
@@ -85,13 +97,19 @@ def _leave_others() -> Any:
     return world
 
 
-def _forget_unshared(group: Group) -> None:
-    """Forgets what not all ranks have loaded, where some of them are new: it is no parent of what they save together."""
+def _agree_on_loads(group: Group) -> None:
+    """Forgets what not all ranks have loaded last, where some of them are new: it is no parent of what they save together."""
     with _lock:
-        mine = sorted(item for item in _loads.items() if item[0][1] == group.world_size)
-    if len(set(group.gather(repr(mine).encode()))) > 1:
-        with _lock:
-            for key, _ in mine:
+        mine = [(url, load) for (url, ranks), load in _loads.items() if ranks == group.world_size]
+    told = [json.loads(item) for item in group.gather(json.dumps(mine).encode())]
+    shared = set.intersection(*({(url, term, step) for url, (_, term, step, _) in ours} for ours in told))
+    number = 1 + max((load[0] for ours in told for _, load in ours), default=0)
+    with _lock:
+        for url, load in mine:
+            key = url, group.world_size
+            if (url, load.term, load.step) in shared:
+                _loads[key] = Load(number, load.term, load.step)
+            else:
                 _loads.pop(key, None)
 
 
@@ -99,34 +117,36 @@ def note_load(run_url: str, ranks: int, term: int, step: int, fell_back: bool = 
     """So many ranks have loaded this together: what as many save next descends from it. ``fell_back``: it is not the newest checkpoint."""
     tell_restored(run_url, step, term, dist.get_rank() if dist.is_available() and dist.is_initialized() else 0, fell_back)
     with _lock:
-        _loads[run_url, ranks] = (*_loads.get((run_url, ranks), ()), (term, step))
+        old = _loads.get((run_url, ranks))
+        _loads[run_url, ranks] = Load(1 if old is None else old.number + old.is_used, term, step)
 
 
 def loads() -> dict:
+    """What a Writer takes along to the process that saves for this one."""
     with _lock:
+        _loads.update({key: load._replace(is_used=True) for key, load in _loads.items()})
         return dict(_loads)
 
 
 def adopt_loads(known: dict) -> None:
     """What the process that pickled a Writer had loaded."""
     with _lock:
-        for key, history in known.items():
-            if len(history) > len(_loads.get(key, ())):
-                _loads[key] = history
+        _loads.update(known)
 
 
 class Session:
     """See the top of the file. Made by ``session_of``."""
 
-    def __init__(self, run_url: str, token: str, rank: int, world_size: int, history: tuple, options: dict) -> None:
+    def __init__(self, run_url: str, token: str, rank: int, world_size: int, load: Optional[Load], options: dict) -> None:
         self.run_url, self.base_token, self.rank, self.world_size = run_url, token, rank, world_size
-        self.loads, self._parent = len(history), history[-1] if history else None
+        self.load = load
         # An attempt of its own for what descends from each load: any client of it restores once, whichever process it is in.
-        self.token = hashlib.sha256(f"{token} {self.loads}".encode()).hexdigest()[:32] if history else token
+        self.token = hashlib.sha256(f"{token} {load.number}".encode()).hexdigest()[:32] if load else token
         self.transient = False
         self._options = options
         self._client: Optional[Client] = None
         self._op: Optional[Operation] = None
+        self._running: Optional[Operation] = None  # what save_all waits for, which holds the mutex
         self._restored = False  # whether the client has taken the parent
         self._term = 0
         self._mutex = threading.RLock()
@@ -147,11 +167,10 @@ class Session:
 
     def _take_parent(self, client: Client) -> None:
         """What this process loaded becomes the parent of what it saves: an empty restore, by all ranks."""
-        if self._parent is not None and not self._restored:
+        if self.load is not None and not self._restored:
             client.set_tensors([])
             client.set_blobs([])
-            term, step = self._parent
-            client.restore(step, term=term, allow_older=False, deadline=_TAKEN_S * 2).result()
+            client.restore(self.load.step, term=self.load.term, allow_older=False, deadline=_TAKEN_S * 2).result()
             self._restored = True
 
     def prepare(self) -> None:
@@ -188,10 +207,11 @@ class Session:
         with self._mutex:
             try:
                 op = self.save(step, tensors, blobs, **options)
-                self._op = None
+                self._op, self._running = None, op
                 begun(op)
                 result = op.result()
             finally:
+                self._running = None
                 if self.transient:
                     self.close()
             self.check(result, self._before)
@@ -234,8 +254,12 @@ class Session:
                 pass  # DCP has raised it, or will find the checkpoint missing
 
     def close(self) -> None:
-        """Leaves the run; the next save connects again."""
-        with self._mutex:
+        """Leaves the run; the next save connects again. A save that another thread waits for is given up after _SETTLE_S."""
+        if not self._mutex.acquire(timeout=_SETTLE_S):
+            with contextlib.suppress(AttributeError, CairnError):  # it may have ended just now
+                self._running.abort()
+            self._mutex.acquire()
+        try:
             self.settle()
             client, self._client = self._client, None
             if client is not None:
@@ -243,6 +267,8 @@ class Session:
                     client.close(_SETTLE_S)
                 except CairnError:
                     pass  # of a save that settle gave up
+        finally:
+            self._mutex.release()
 
 
 def session_of(run_url: str, token: str, rank: int, world_size: int, options: dict) -> Session:
@@ -254,10 +280,12 @@ def session_of(run_url: str, token: str, rank: int, world_size: int, options: di
     key = (run_url, token, rank, world_size, tuple(sorted(options.items())))
     old = None
     with _lock:
-        history = _loads.get((run_url, world_size), ())
+        load = _loads.get((run_url, world_size))
+        if load is not None:
+            load = _loads[run_url, world_size] = load._replace(is_used=True)
         session = _sessions.get(key)
-        if session is None or session.loads != len(history):
-            old, session = session, Session(run_url, token, rank, world_size, history, options)
+        if session is None or session.load != load:
+            old, session = session, Session(run_url, token, rank, world_size, load, options)
             _sessions[key] = session
     if old is not None:
         old.close()

@@ -177,7 +177,7 @@ class Committer:
     def __init__(self, run_url: str, options: dict, token: Optional[str] = None, rank: int = 0,
                  world_size: int = 1) -> None:
         self._run_url, self._options = run_url, options
-        self._token, self._rank, self._world = token or new_attempt(), rank, world_size
+        self._token, self._rank, self._world, self._is_alone = token or new_attempt(), rank, world_size, token is None
         self._client: Optional[Client] = None
         self._lock = threading.Lock()
         self.pid = os.getpid()
@@ -202,6 +202,8 @@ class Committer:
             pass  # there is none
         except BaseException:
             client.close(0)
+            if self._is_alone:
+                self._token = new_attempt()  # the next restore of this one could still hear of the failed one
             raise
         return client
 

@@ -186,9 +186,9 @@ def flat(array: Any) -> Any:
     """Returns the array that is read for a save: the array itself if libcairn can read it as it is, else a copy, on its device if
     that is CUDA's, else on the CPU."""
     if isinstance(array, Sharded):
-        return array if is_direct(array) else array.with_local(device.contiguous(flat(array.local)))
+        return array.with_local(array.local.detach() if is_direct(array) else device.contiguous(flat(array.local)))
     if isinstance(array, torch.Tensor):
-        array = array.detach() if array.requires_grad else array
+        array = array.detach()  # keeps the memory, also if the tensor gets another by ``.data``
         if not is_direct(array):
             return _packed(array.resolve_conj().resolve_neg())
         return array
@@ -371,7 +371,7 @@ class Collector:
                 loan.take(local)
             borrowed = flat(array)
             direct = is_direct(array)
-            eager = guarded is not None and memory_key(array) not in guarded and direct
+            eager = guarded is not None and memory_key(array) not in guarded and (direct or borrowed is array)
             self.is_direct = self.is_direct and direct
             if eager and isinstance(local, torch.Tensor):
                 made = loan.cloned(local)

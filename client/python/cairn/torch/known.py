@@ -77,7 +77,7 @@ class Look:
                 if isinstance(part, OptimizerState):
                     self._add_optimizer(part)
             self.metas = [(kind, tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride(), tensor.device, tensor.is_neg(),
-                           tensor.is_conj()) if (kind := type(tensor)) in _TENSORS else self._value(kind, tensor)
+                           tensor.is_conj(), tensor.requires_grad) if (kind := type(tensor)) in _TENSORS else self._value(kind, tensor)
                           for tensor in self.tensors]
         except (AttributeError, RuntimeError, TypeError, ValueError):  # what has no memory, or is made otherwise
             self.is_whole = False

@@ -5,7 +5,7 @@ own. ``collect`` makes of it the tensors and trees of one save."""
 from __future__ import annotations
 
 import hashlib
-from typing import Any, Iterable, Mapping, Optional, Sequence
+from typing import Any, Iterable, Iterator, Mapping, Optional, Sequence
 
 import torch
 
@@ -215,7 +215,12 @@ class State:
         """Returns the memory of values that only optimizers' steps change; None where the save is not lazy."""
         mine = [part.obj for part in self.parts if isinstance(part, OptimizerState)]
         others = [item for item in stepped() if all(item is not own for own in mine)] if known.guarded is not None else []
-        return guarded_memory([*mine, *others]) if others else known.guarded
+        return guarded_memory([*mine, *others], self._modules()) if others else known.guarded
+
+    def _modules(self) -> Iterator[torch.nn.Module]:
+        for part in self.parts:
+            if isinstance(part, ModuleState):
+                yield from part.obj.modules()
 
     @staticmethod
     def _part(part: Part, names: Optional[Names], known: Known) -> Any:
@@ -233,7 +238,7 @@ class State:
             if last is not None and last.holds(look, self.parts, self.layouts.holders, lazy):
                 for at in last.devices:
                     loan.take(look.tensors[at])
-                loan.hold(look.tensors)
+                loan.hold([tensor.untyped_storage() for tensor in look.tensors if isinstance(tensor, torch.Tensor)])  # ``.data`` may be replaced
                 look.metas, look.shape = [], []
                 self._last = last
                 return last, None, []
@@ -248,7 +253,7 @@ class State:
                 known.fragments[part.key] = part.fragments(part.collect(names), found, found.again if is_shared else None)
         known.names = found.arrays.keys()
         if lazy:
-            known.guarded = guarded_memory(part.obj for part in self.parts if isinstance(part, OptimizerState))
+            known.guarded = guarded_memory((part.obj for part in self.parts if isinstance(part, OptimizerState)), self._modules())
         rows = found.rows(loan, known.guarded)
         if look.is_whole and look.has_plain_types() and found.is_direct and is_told_apart(names.walks):
             known.rows = [(*row[:5], None, *row[6:]) for row in rows]

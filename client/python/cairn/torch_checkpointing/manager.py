@@ -8,8 +8,9 @@ tensors and ``close`` are the package's own code.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-from typing import Any, Optional, Union
+from typing import Any, Iterator, Optional, Union
 
 import torch
 from torch.utils import _pytree as pytree
@@ -18,7 +19,7 @@ from torch_checkpointing.checkpoint_base import CheckpointBase, CheckpointReadIn
 from torch_checkpointing.config import SyncCheckpointSaverConfig
 from torch_checkpointing.walk_utils import walk_checkpoint_structure
 
-from ..errors import InvalidError, NotFoundError, UnsupportedError
+from ..errors import InvalidError, NotFoundError, SkippedError, UnsupportedError
 from ..names import parse_id
 from ..torch.futures import standard
 from ..torch.local import PerRank
@@ -114,8 +115,8 @@ class CheckpointManager(torch_checkpointing.CheckpointManager):
 
     ``save`` returns a future of the commit by all ranks, with an asynchronous ``Config.save``; else it returns when the checkpoint is
     durable. The parameters and the state of optimizers of torch.optim are copied behind the training, and their next step waits
-    for that; all else is copied before ``save`` returns. So nobody needs ``lock``. ``load`` takes "latest" as well, which is
-    the newest good checkpoint on all ranks.
+    for that; all else is copied before ``save`` returns. Who changes parameters by other means does so under ``lock``, which
+    waits too. ``load`` takes "latest" as well, which is the newest good checkpoint on all ranks.
 
     Args:
         config: The package's Config, with a StorageConfig of Cairn.
@@ -145,7 +146,17 @@ class CheckpointManager(torch_checkpointing.CheckpointManager):
         self._saver = _Saver(run, not isinstance(config.save, SyncCheckpointSaverConfig))
         self._loader = torch_checkpointing.CheckpointLoader(_Reader(run))
 
+    @contextlib.contextmanager
+    def lock(self) -> Iterator[None]:
+        """Waits until the save in flight is copied. What is in the block may change the state."""
+        if self._staging_future is not None:
+            self._staging_future.wait()
+        yield
+
     def close(self) -> None:
-        """Waits for the saves in flight. What becomes of one that has failed is decided by ``on_error``."""
-        self._write_future = None  # of which the package's own close would raise the error, also of a save that was skipped
+        """Waits for the saves in flight. Raises the error of the last one if it has failed; a save that was skipped has not."""
+        last, self._write_future = self._write_future, None
         super().close()
+        error = last.exception() if last is not None else None
+        if error is not None and not isinstance(error, SkippedError):
+            raise error
