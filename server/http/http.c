@@ -12,7 +12,7 @@
 #include "http/http.h"
 
 #include "http/http_conns.h"
-#include "http/http_desk.h"
+#include "http/http_mailbox.h"
 #include "http/http_peer.h"
 
 #include <microhttpd.h>
@@ -33,7 +33,7 @@ struct http {
     struct MHD_Daemon *daemon;
     struct http_answer **files; /* one for each of options.files */
     struct http_answer *bad_method, *bad_body, *bad_target, *no_trust, *no_memory;
-    struct http_desk *desk;
+    struct http_mailbox *mailbox;
     struct http_conns conns;
     struct timer reap;
     atomic_size_t alive_bytes; /* of answers that somebody sends, or may */
@@ -213,12 +213,13 @@ static const char *header(struct MHD_Connection *connection, const char *name)
     return MHD_lookup_connection_value(connection, MHD_HEADER_KIND, name);
 }
 
-static bool is_trusted(const struct http *http, struct MHD_Connection *connection, bool names_site)
+static bool is_trusted(const struct http *http, struct MHD_Connection *connection,
+                       bool has_safe_host)
 {
     const union MHD_ConnectionInfo *tls =
         http->has_tls ? MHD_get_connection_info(connection, MHD_CONNECTION_INFO_GNUTLS_SESSION)
                       : NULL;
-    return (http->options.trusts_all && !names_site) ||
+    return (http->options.trusts_all && has_safe_host) ||
            (tls && http_peer_has_certificate(tls->tls_session)) ||
            http_peer_has_token(header(connection, "Authorization"), http->token);
 }
@@ -242,8 +243,8 @@ static struct http_answer *decide(struct http *http, struct call *call, const ch
         }
     }
     request->wants_openmetrics = accept && strstr(accept, "application/openmetrics-text");
-    request->names_site = !http_peer_names_no_site(header(connection, "Host"));
-    request->is_trusted = is_trusted(http, connection, request->names_site);
+    request->has_safe_host = http_peer_has_safe_host(header(connection, "Host"));
+    request->is_trusted = is_trusted(http, connection, request->has_safe_host);
     return !request->is_trusted && http->options.is_private(http->options.user, request)
                ? http->no_trust
                : NULL;
@@ -258,12 +259,12 @@ static enum MHD_Result begin(struct http *http, struct call *call, const char *m
         http_conns_step(&http->conns, conn, true, loop_now_ms(http->options.loop));
     }
     if (!answer) {
-        answer = fresh = http_desk_find(http->desk, &call->request);
+        answer = fresh = http_mailbox_find(http->mailbox, &call->request);
     }
     if (!answer) {
         call->step = CALL_ASKED;
         MHD_suspend_connection(call->connection);
-        if (!http_desk_ask(http->desk, &call->request, &call->wait)) {
+        if (!http_mailbox_ask(http->mailbox, &call->request, &call->wait)) {
             MHD_resume_connection(call->connection); /* the next call finds no answer */
         }
         return MHD_YES;
@@ -436,12 +437,12 @@ int http_new(const struct http_options *options, struct http **ret, struct net_a
     atomic_init(&http->alive_bytes, 0);
     http_conns_init(&http->conns);
     timer_init(&http->reap, options->loop, on_reap);
-    struct http_desk_options desk = {.loop = options->loop,
-                                     .http = http,
-                                     .answer = options->answer,
-                                     .user = options->user,
-                                     .ready = on_ready};
-    bool good = make_answers(http) && http_desk_new(&desk, &http->desk) == 0;
+    struct http_mailbox_options mailbox = {.loop = options->loop,
+                                           .http = http,
+                                           .answer = options->answer,
+                                           .user = options->user,
+                                           .ready = on_ready};
+    bool good = make_answers(http) && http_mailbox_new(&mailbox, &http->mailbox) == 0;
     int status =
         good ? net_listen_fd(options->addr, &fd, ret_bound, diag) : diag_no_memory(diag, "[http]");
     if (status == 0) {
@@ -456,9 +457,9 @@ int http_new(const struct http_options *options, struct http **ret, struct net_a
         *ret = http;
         return 0;
     }
-    if (http->desk) {
-        http_desk_stop(http->desk);
-        http_desk_close(http->desk, NULL, NULL);
+    if (http->mailbox) {
+        http_mailbox_stop(http->mailbox);
+        http_mailbox_close(http->mailbox, NULL, NULL);
     }
     http_free(http);
     return status;
@@ -466,12 +467,12 @@ int http_new(const struct http_options *options, struct http **ret, struct net_a
 
 void http_close(struct http *http, void (*done)(void *user), void *user)
 {
-    struct http_desk *desk = http->desk;
+    struct http_mailbox *mailbox = http->mailbox;
     timer_stop(&http->reap);
-    http_desk_stop(desk); /* resumes all that wait */
+    http_mailbox_stop(mailbox); /* resumes all that wait */
     MHD_stop_daemon(http->daemon);
-    /* The desk outlives this struct until its post has run; its answers count in alive_bytes. */
-    http_desk_clear(desk);
+    /* The mailbox outlives this struct until its post has run; its answers count in alive_bytes. */
+    http_mailbox_clear(mailbox);
     http_free(http);
-    http_desk_close(desk, done, user);
+    http_mailbox_close(mailbox, done, user);
 }

@@ -2,11 +2,12 @@
  *
  * http: an HTTP server that only reads, over libmicrohttpd. One thread of its own does all sockets,
  * TLS and parsing, so that neither a slow peer nor two hundred of them cost the loop anything. What
- * needs the daemon's data is asked of the loop through a mailbox (http_desk.h), once for all peers
- * that ask the same at the same time; what never changes is answered by the thread itself.
+ * needs the daemon's data is asked of the loop through a mailbox (http_mailbox.h), once for all
+ * peers that ask the same at the same time; what never changes is answered by the thread itself.
  *
- * Bounds: HTTP_CONNS_MAX connections, 16 KiB of memory each; 30 s for a request to come and 30 s
- * for its answer to be taken; no bodies; HTTP_ALIVE_BYTES_MAX of answers that are being sent.
+ * There are at most HTTP_CONNS_MAX connections, with 16 KiB of memory each. A request has 30 s to
+ * come and its answer 30 s to be taken. A request has no body. The answers that are being sent take
+ * at most HTTP_ALIVE_BYTES_MAX.
  */
 #ifndef CAIRN_HTTP_HTTP_H
 #define CAIRN_HTTP_HTTP_H
@@ -24,7 +25,7 @@ enum {
 struct http_request {
     char target[HTTP_TARGET_MAX]; /* path, or path?query below query_prefix; with its escapes */
     bool wants_openmetrics;       /* the Accept header names that format */
-    bool names_site;              /* its Host is a name, which a foreign site may have made */
+    bool has_safe_host;           /* as http_peer_has_safe_host() says of its Host */
     /* The peer has shown a certificate or the token, or needs neither. */
     bool is_trusted;
 };

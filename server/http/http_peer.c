@@ -36,7 +36,7 @@ bool http_peer_has_token(const char *header, const char *token)
     return different == 0;
 }
 
-bool http_peer_names_no_site(const char *host)
+bool http_peer_has_safe_host(const char *host)
 {
     char name[64];
     struct in6_addr number;

@@ -15,8 +15,8 @@ bool http_peer_has_certificate(void *session);
 /* Returns true if the Authorization header, which may be NULL, is "Bearer TOKEN". Takes the same
  * time wherever they differ. An empty token matches nothing. */
 bool http_peer_has_token(const char *header, const char *token);
-/* Returns true if the Host header, which may be NULL, is "localhost" or a number and not a name, so
- * that a page of a foreign site that lets its name point here cannot read with a browser's help. */
-bool http_peer_names_no_site(const char *host);
+/* Returns true if the Host header is NULL, "localhost" or a numeric address. A page of a foreign
+ * site that lets its name point here sends that name, and must not read with a browser's help. */
+bool http_peer_has_safe_host(const char *host);
 
 #endif

@@ -182,7 +182,7 @@ static bool is_api(const char *target)
  * page has led here by a name of its own. */
 static bool is_open(const struct web *web, const struct http_request *request)
 {
-    return !web->options.tls_cert && !(web->is_local && request->names_site);
+    return !web->options.tls_cert && !(web->is_local && !request->has_safe_host);
 }
 
 /* Called on the loop's thread for each question. */

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * http_desk: where the thread of HTTP leaves its questions, and the loop leaves the answers. Equal
- * questions that wait at the same time become one, and an answer may be kept for a moment for the
- * peers that ask next. A mutex guards what both threads touch; nothing is computed under it.
+ * http_mailbox: where the thread of HTTP leaves its questions, and the loop leaves the answers.
+ * Equal questions that wait at the same time become one, and an answer may be kept for a moment for
+ * the peers that ask next. A mutex guards what both threads touch; nothing is computed under it.
  */
-#ifndef CAIRN_HTTP_HTTP_DESK_H
-#define CAIRN_HTTP_HTTP_DESK_H
+#ifndef CAIRN_HTTP_HTTP_MAILBOX_H
+#define CAIRN_HTTP_HTTP_MAILBOX_H
 
 #include "base/list.h"
 #include "http/http.h"
@@ -31,7 +31,7 @@ struct http_wait {
     struct http_answer *answer; /* what ready() has brought; NULL means that there is no memory */
 };
 
-struct http_desk_options {
+struct http_mailbox_options {
     struct loop *loop;
     struct http *http;
     void (*answer)(void *user, const struct http_request *request, struct http_reply *io);
@@ -39,21 +39,23 @@ struct http_desk_options {
     /* Called on the loop's thread when wait->answer is there. */
     void (*ready)(struct http_wait *wait);
 };
-struct http_desk;
+struct http_mailbox;
 
-int MUST_USE http_desk_new(const struct http_desk_options *options, struct http_desk **ret);
+int MUST_USE http_mailbox_new(const struct http_mailbox_options *options,
+                              struct http_mailbox **ret);
 /* Gives an answer that is still fresh, with a reference for the caller, or NULL. HTTP's thread. */
-struct http_answer *http_desk_find(struct http_desk *desk, const struct http_request *request);
-/* Asks the loop; ready() follows. Returns false if there is no memory, or if the desk was stopped;
- * ready() does not come then. HTTP's thread. */
-bool MUST_USE http_desk_ask(struct http_desk *desk, const struct http_request *request,
-                            struct http_wait *wait);
+struct http_answer *http_mailbox_find(struct http_mailbox *mailbox,
+                                      const struct http_request *request);
+/* Asks the loop; ready() follows. Returns false if there is no memory, or if the mailbox was
+ * stopped; ready() does not come then. HTTP's thread. */
+bool MUST_USE http_mailbox_ask(struct http_mailbox *mailbox, const struct http_request *request,
+                               struct http_wait *wait);
 /* Takes no more questions; ready() is called for those that wait, with no answer. Loop's thread. */
-void http_desk_stop(struct http_desk *desk);
+void http_mailbox_stop(struct http_mailbox *mailbox);
 /* Called when HTTP's thread has ended: gives up the answers that are kept. */
-void http_desk_clear(struct http_desk *desk);
+void http_mailbox_clear(struct http_mailbox *mailbox);
 /* Frees in a later turn of the loop, and then calls done; at once if done is NULL, which is for a
- * desk that nobody has asked. Loop's thread. */
-void http_desk_close(struct http_desk *desk, void (*done)(void *user), void *user);
+ * mailbox that nobody has asked. Loop's thread. */
+void http_mailbox_close(struct http_mailbox *mailbox, void (*done)(void *user), void *user);
 
 #endif
