@@ -70,10 +70,9 @@ struct catalog_totals {
     const struct run_name *marked;
     uint64_t checkpoints[HEALTH_DAMAGED + 1]; /* that are not forgotten, by enum health */
     struct forgotten_total forgotten;
-    const struct run_name
-        /* Of the runs with more than two good checkpoints the one that stores most, or NULL;
-         * borrowed until the next turn of the loop. */
-        *largest;
+    /* Of the runs with more than two good checkpoints the one that stores most, or NULL; borrowed
+     * until the next turn of the loop. */
+    const struct run_name *largest;
     uint64_t saves_open, oldest_open_ms; /* oldest_open_ms: since this daemon first saw it */
 };
 void catalog_totals(const struct catalog *catalog, struct catalog_totals *ret);

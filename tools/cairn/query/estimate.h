@@ -34,7 +34,7 @@ struct estimate {
     double waiting;           /* forgotten checkpoints whose room is not reclaimed yet */
     double disk_bytes, price; /* of a month */
     double write_rate;        /* that makes a save durable within the interval */
-    double network_rate;      /* into the server, before encoding; so much in all */
+    double network_rate;      /* bytes per second that the server receives from all ranks */
     double network_node_rate; /* from a node */
     double failures_per_month, lost_rank_hours_per_month;
     bool is_durable_in_time;     /* the given write_rate is enough */

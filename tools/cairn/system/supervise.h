@@ -19,8 +19,8 @@ struct supervise {
     bool killed;       /* the grace was over, or a second signal came */
     bool noticed;      /* a source gave notice, and the process was asked to end by SIGTERM */
     uint64_t kill_at_ms;
-    struct node_watch
-        *watch;  /* looked at while the process runs and in pauses; may have no sources */
+    /* It is looked at while the process runs and in pauses, and may have no sources. */
+    struct node_watch *watch;
     pid_t child; /* 0: none */
 };
 
