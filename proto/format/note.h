@@ -29,6 +29,7 @@ int MUST_USE entry_note_decode(struct record_value value, struct scratch *scratc
 
 /* How a tag begins that `cairn run --watch` writes: "notice on NODE, SOURCE: WHY". */
 #define NOTICE_TAG "notice on "
+enum { NOTICE_NODE_BYTES = 65 }; /* of NODE with its NUL: as long as a host's name may be */
 
 /* A change of labels; all pointers are borrowed. */
 struct note_change {

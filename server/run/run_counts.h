@@ -20,7 +20,7 @@ enum run_phase {
 };
 
 /* How often each node gave notice that it fails: tags that `cairn run --watch` has written. */
-enum { NOTICE_NODES_MAX = 64, NOTICE_NODE_BYTES = 33 };
+enum { NOTICE_NODES_MAX = 64 };
 struct node_notices {
     size_t count;
     uint64_t unnamed; /* notices of nodes that came after the table was full */

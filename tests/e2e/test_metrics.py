@@ -160,6 +160,12 @@ class Metrics(Case):
     def test_damage_is_seen(self):
         group = self.group(self.server)
         for step in (1, 2):
+        pods = [f"{'training-of-gpt-' * 3}worker-{number:08}" for number in (1, 2)]  # as long as a pod's name may be
+        for pod in pods:
+            cairn("run", "--run", "demo/run", *self.where, "--node", pod, "--watch-interval", "100ms", "--watch-command",
+                  f"echo {'why ' * 40}", "--", "sleep", 60, check=os.EX_TEMPFAIL)
+        told = self.scrape()
+        self.assertEqual([told["node_notices_total", f"node={pod}"] for pod in pods], [1, 1])
             group.advance(step)
         group.end()
         flip(self.server.files("runs/demo/run/objects/1-1/0-*")[0], 0)

@@ -239,10 +239,15 @@ static void unannotate(struct rig *rig, uint64_t step, const char *const *tag)
 /* The tag of `cairn run --watch` counts for its node, once for each that is new; others do not. */
 INFO_TEST(test_notices_are_counted_by_node)
 {
-    const char *one[] = {"kept", "notice on node07, edac: mc0/ue_count was 0, now 1"},
-               *other[] = {"notice on node08, command: soon"},
-               *none[] = {"notice on node07", "notice on , edac: why", "a notice on node07, x: y",
-                          "notice on a-name-of-more-than-thirty-two-bytes, edac: why"};
+    const char
+        *one[] = {"kept", "notice on node07, edac: mc0/ue_count was 0, now 1"},
+        *other[] = {"notice on node08, command: soon"},
+        *none[] =
+            {"notice on node07", "notice on , edac: why", "a notice on node07, x: y",
+             "notice on a-name-of-65-bytes-is-too-long-for-a-host-and-thus-it-is-not-told, x: y"},
+        *pods[] = {
+            "notice on a-pod-whose-name-has-64-bytes-and-differs-only-in-the-last-one-0, x: y",
+            "notice on a-pod-whose-name-has-64-bytes-and-differs-only-in-the-last-one-1, x: y"};
     fill(rig, 2);
     rig_start(rig);
     const struct node_notices *notices = &catalog_counts(rig->catalog)->notices;
@@ -258,6 +263,9 @@ INFO_TEST(test_notices_are_counted_by_node)
     assert_int_equal(notices->nodes[0].notices, 2);
     assert_string_equal(notices->nodes[1].node, "node08");
     assert_int_equal(notices->nodes[1].notices, 1);
+    annotate(rig, 1, 1, &pods[0]);
+    annotate(rig, 1, 1, &pods[1]);
+    assert_int_equal(notices->count, 4);
     for (int i = 0; i < NOTICE_NODES_MAX + 5; i++) {
         char tag[40];
         const char *tags[] = {tag}, *gone[] = {tag};
@@ -266,7 +274,7 @@ INFO_TEST(test_notices_are_counted_by_node)
         unannotate(rig, 1, gone);
     }
     assert_int_equal(notices->count, NOTICE_NODES_MAX);
-    assert_int_equal(notices->unnamed, 2 + 5);
+    assert_int_equal(notices->unnamed, 4 + 5);
 }
 
 /* Notes are listed with their checkpoint; a page ends early when they would fill a message. */

@@ -80,7 +80,7 @@ struct running {
     const struct run_options *own;
     struct supervise supervise;
     struct node_watch watch;
-    char node[65];
+    char node[NOTICE_NODE_BYTES];
     uint64_t restarts, backoff_ms;
     char token[2 * TOKEN_BYTES + 1];
 };
@@ -297,12 +297,13 @@ static bool restarts(struct running *running, struct ended ended, uint64_t *ret_
 static void tag_reason(struct running *running)
 {
     char self[] = "/proc/self/exe", word[] = "annotate", newest[] = "latest", option[] = "--tag";
-    char quiet[] = "--quiet", run[1200], tag[128];
+    char quiet[] = "--quiet", run[1200], tag[2 * LABEL_BYTES_MAX];
     char *argv[] = {self, word, run, newest, option, tag, quiet, NULL};
     struct diag ignored = DIAG_INIT;
     snprintf(run, sizeof(run), "%s", running->own->run);
-    snprintf(tag, sizeof(tag), NOTICE_TAG "%.32s, %s: %.60s", running->node,
+    snprintf(tag, sizeof(tag), NOTICE_TAG "%s, %s: %.60s", running->node,
              running->watch.fired->name, running->watch.said);
+    tag[LABEL_BYTES_MAX] = '\0';
     for (char *at = tag; *at != '\0'; at++) {
         *at = *at < ' ' || *at > '~' ? '?' : *at; /* a tag is UTF-8, and this one was cut */
     }
