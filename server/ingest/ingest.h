@@ -47,7 +47,7 @@ uint64_t ingest_bytes_in(const struct ingest *ingest);
 uint64_t ingest_bytes_mapped(const struct ingest *ingest);
 /* Progress of one writer of an open save, for people. */
 struct ingest_row {
-    const struct run_name *run; /* borrowed during the call */
+    const struct run_name *run; /* borrowed until the next turn of the loop */
     struct ckpt_id id;
     uint32_t rank;
     uint64_t received_bytes, durable_bytes, age_ms, quiet_ms;

@@ -13,7 +13,7 @@
 
 /* RANKS_VISITED_MAX: of all saves together, after which no other save follows. */
 enum { RANKS_VISITED_MAX = 1 << 17 };
-enum { SAVES_MAX = 64, ROWS_MAX = 16384, RANKS_PRESET = 64, RANKS_MAX = 4096 };
+enum { SAVES_MAX = 64, RANKS_PRESET = 64, RANKS_MAX = 4096 };
 
 struct rank_row {
     const struct run_name *run;
@@ -24,26 +24,31 @@ struct rank_row {
 };
 
 struct rows {
-    struct rank_row *rows; /* ROWS_MAX */
-    size_t count;
+    struct rank_row *rows;
+    size_t count, cap;
 };
+
+static void count_row(void *user, const struct ingest_row *row)
+{
+    struct rows *rows = user;
+    (void)row;
+    rows->cap++;
+}
 
 static void collect(void *user, const struct ingest_row *row)
 {
     struct rows *rows = user;
-    CHECK(rows->count <= ROWS_MAX);
-    if (rows->count < ROWS_MAX) {
-        rows->rows[rows->count++] = (struct rank_row){.run = row->run,
-                                                      .id = row->id,
-                                                      .rank = row->rank,
-                                                      .received_bytes = row->received_bytes,
-                                                      .durable_bytes = row->durable_bytes,
-                                                      .age_ms = row->age_ms,
-                                                      .quiet_ms = row->quiet_ms,
-                                                      .connected = row->connected,
-                                                      .handed_over = row->handed_over,
-                                                      .has_come = true};
-    }
+    CHECK(rows->count < rows->cap);
+    rows->rows[rows->count++] = (struct rank_row){.run = row->run,
+                                                  .id = row->id,
+                                                  .rank = row->rank,
+                                                  .received_bytes = row->received_bytes,
+                                                  .durable_bytes = row->durable_bytes,
+                                                  .age_ms = row->age_ms,
+                                                  .quiet_ms = row->quiet_ms,
+                                                  .connected = row->connected,
+                                                  .handed_over = row->handed_over,
+                                                  .has_come = true};
 }
 
 static int compare(const void *a, const void *b)
@@ -199,11 +204,13 @@ int rest_live(struct rest_call *call, struct diag *diag)
     if (status != 0) {
         return status;
     }
-    rows.rows = calloc(ROWS_MAX, sizeof(*rows.rows));
+    server_progress(call->source->metrics->server, count_row, &rows);
+    rows.rows = calloc(rows.cap + 1, sizeof(*rows.rows));
     if (!rows.rows) {
         return diag_no_memory(diag, "the saves under way");
     }
     server_progress(call->source->metrics->server, collect, &rows);
+    catalog_overviews_refresh(call->catalog);
     json_wall(call->json, "started_at", call->source->metrics->begun_wall_ns);
     json_u64(call->json, "changes", catalog_changes(call->catalog));
     rest_json_health(call->json, &call->source->usage->health);

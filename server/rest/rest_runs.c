@@ -12,7 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { POINTS_MAX = 500, GAPS_MAX = 32, AGAIN_MS = 30000 };
+enum { POINTS_MAX = 500, GAPS_MAX = 32 };
 
 /* Returns the letters that say what a point is; docs/web.md explains them. */
 static const char *marks_of(const struct state_commit *commit, char ret[8])
@@ -164,6 +164,7 @@ int rest_runs(struct rest_call *call, struct diag *diag)
     if (status != 0) {
         return status;
     }
+    catalog_overviews_refresh(call->catalog);
     json_u64(call->json, "changes", catalog_changes(call->catalog));
     json_open(call->json, "runs", '[');
     while (catalog_next_overview(call->catalog, &after, &run)) {
@@ -181,7 +182,6 @@ int rest_runs(struct rest_call *call, struct diag *diag)
             json_open(call->json, NULL, '{');
             rest_json_run(call->json, &run, points);
             json_close(call->json, '}');
-            run_overview_refresh(call->catalog, run.name, AGAIN_MS);
         }
         after = *run.name;
     }

@@ -151,6 +151,9 @@ bool catalog_overview(const struct catalog *catalog, const struct run_name *name
 /* Has the record of the run read again in the background if several daemons use the store and that
  * was not asked for within every_ms. Does nothing if there is no such run. */
 void run_overview_refresh(struct catalog *catalog, const struct run_name *name, uint64_t every_ms);
+/* Does the same for the next 128 runs in the order of names, of each at most every ten seconds, and
+ * begins anew after the last one. An answer that shows runs calls it once. */
+void catalog_overviews_refresh(struct catalog *catalog);
 /* Gives when this daemon saw the opening of a save first, in ms of the loop's clock; 0 if it did
  * not. */
 uint64_t run_opened_ms(const struct catalog *catalog, const struct run_name *name,

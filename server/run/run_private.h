@@ -166,7 +166,7 @@ struct catalog {
     uint64_t changes; /* catalog_changes() */
     struct store_req req;
     struct post post;
-    size_t pending, sweep_next;
+    size_t pending, sweep_next, refreshed_at; /* refreshed_at: catalog_overviews_refresh()'s */
     bool closing, freeing;
     bool swept; /* start-up has read the record of each run, or found it unreadable */
     struct {    /* see catalog_clock_jump_s() */

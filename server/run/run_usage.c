@@ -241,6 +241,8 @@ int quota_check_save(const struct quota *quota, const struct quota_use *use, uin
 
 /* --- overviews ------------------------------------------------------------------------------- */
 
+enum { REFRESHES_MAX = 128, REFRESH_MS = 10000 };
+
 uint64_t catalog_changes(const struct catalog *catalog) { return catalog->changes + 1; }
 
 static void fill_overview(const struct run *run, struct run_overview *ret)
@@ -308,6 +310,15 @@ void run_overview_refresh(struct catalog *catalog, const struct run_name *name, 
     }
     run->want_load = true;
     run_kick(run);
+}
+
+void catalog_overviews_refresh(struct catalog *catalog)
+{
+    size_t count = min_u64(catalog->run_count, REFRESHES_MAX);
+    for (size_t i = 0; i < count; i++) {
+        catalog->refreshed_at = (catalog->refreshed_at + 1) % catalog->run_count;
+        run_overview_refresh(catalog, &catalog->runs[catalog->refreshed_at]->name, REFRESH_MS);
+    }
 }
 
 uint64_t run_opened_ms(const struct catalog *catalog, const struct run_name *name,
