@@ -15,6 +15,8 @@
 #include "base/log.h"
 
 enum { USAGE_EVERY_MS = 2000, USAGE_PATIENCE_MS = 2000, ADDRESSES_BYTES = 2048 };
+/* How long /metrics and /healthz are given to others: anyone may ask for them back to back. */
+enum { FRESH_MS = 500 };
 
 struct web {
     struct web_options options; /* its texts are not used after web_new() */
@@ -152,6 +154,7 @@ static void answer_health(const struct health_word *health, bool tells_all, stru
                  red ? "red" : "yellow", health->text, health->remedy);
     }
     answer_text(io, red ? 503 : 200, text);
+    io->fresh_ms = FRESH_MS;
 }
 
 static void answer_metrics(struct web *web, const struct metrics_usage *usage, bool openmetrics,
@@ -162,6 +165,7 @@ static void answer_metrics(struct web *web, const struct metrics_usage *usage, b
     metrics_write(&web->source, usage, &expose);
     if (expose_end(&expose) == 0) {
         io->status = 200;
+        io->fresh_ms = FRESH_MS;
         io->content_type = expose_content_type(openmetrics);
         buf_put(&io->body, expose.buf.bytes, expose.buf.data);
     } else {

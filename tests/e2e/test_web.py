@@ -217,6 +217,7 @@ class Web(Case):
             (pki / name).write_bytes((new / name).read_bytes())
         self.server.process.send_signal(signal.SIGHUP)
         wait_until("it is read again", lambda: "has read its configuration again" in self.server.log())
+        time.sleep(0.6)  # an answer may be half a second old
         self.assertEqual(told(), before)
         self.assertEqual(self.server.stop(), 0)
         self.server.start()
