@@ -62,7 +62,7 @@ class ReadOnly(Case):
     """A record whose last update may or may not be durable takes no other: every rank hears so at once."""
 
     def save_with_a_lost_update(self, number):
-        daemon, group = self.saving(name=f"store{number}")
+        daemon, group = self.saving(name=f"store{number}", save_rank_grace="10m")
         group.save(1)
         daemon.kill()
         os.environ["CAIRN_FAILPOINTS"] = f"dir.record=error:OUTCOME_UNKNOWN@{number}"
@@ -71,9 +71,9 @@ class ReadOnly(Case):
         finally:
             del os.environ["CAIRN_FAILPOINTS"]
         started = time.monotonic()
-        answers = group.try_all("save", 2, 300000)
+        answers = group.try_all("save", 2, 600000)
         results = group.finish_any(answers, 120000)
-        self.assertLess(time.monotonic() - started, 100)  # of 300 s
+        self.assertLess(time.monotonic() - started, 100)  # and not the ten minutes of the save or of the grace
         for result in results:
             if not result["ok"]:  # a store that mends its record goes on instead
                 self.assertIn(result["error"], ("READ_ONLY", "OUTCOME_UNKNOWN"), result["text"])

@@ -239,7 +239,7 @@ class Web(Case):
                             raise ConnectionResetError
                     except TimeoutError:
                         pass
-            self.assertLess(time.monotonic() - began, 150)
+            self.assertLess(time.monotonic() - began, 60)  # the request has 30 s to come
 
     def test_two_hundred_pages_while_saves_commit(self):
         self.start()
