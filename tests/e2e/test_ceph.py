@@ -8,6 +8,7 @@ import json
 import os
 import subprocess
 import time
+import urllib.request
 
 from cases_ceph_commit import *  # noqa: F403
 from cases_ceph_objects import *  # noqa: F403
@@ -73,6 +74,25 @@ class Daemons(OnCeph):
             self.assertRegex(out, rf":{a.process.pid} at .*; last seen \d+ s ago\n")
         finally:
             a.process.send_signal(18)
+
+    def test_a_page_of_one_shows_what_the_other_does(self):
+        """A page asks for /live again and again, and for rows only if `changes` has moved."""
+        a, b = self.daemon("a", listen_plain_tcp="loopback", http_listen="127.0.0.1:0"), self.daemon("b")
+        address = a.log().split("http: listening addr=tcp:")[1].split()[0]
+
+        def ask(path):
+            with urllib.request.urlopen(f"http://{address}/api/v1/{path}", timeout=60) as answer:
+                return json.load(answer)
+
+        def shows(step, since=0):
+            return ask("live")["changes"] > since and step in [(row.get("latest") or {}).get("step") for row in ask(f"runs?since={since}")["runs"]]
+
+        group = self.group(b)
+        group.save(1)
+        wait_until("the first save is shown", lambda: shows(1))
+        since = ask("runs")["changes"]
+        group.save(2)
+        wait_until("the second save is shown", lambda: shows(2, since), 30)
 
     def test_copies_between_a_cluster_and_a_directory(self):
         """In both directions and incrementally; a target that a daemon serves is refused by its name; a repair of a directory
