@@ -40,7 +40,7 @@ class Watch(Case):
         self.env = {"PATH": f"{self.bin}:{os.environ['PATH']}"}
 
     def write(self, name, text, mode=0o644):
-        """In one step: a look reads the old text or the new one."""
+        """In one step: a probe reads the old text or the new one."""
         path = self.root / name
         path.parent.mkdir(parents=True, exist_ok=True)
         new = path.with_name(path.name + ".new")
@@ -78,7 +78,7 @@ class Watch(Case):
         return status, lines, [json.loads(line) for line in early] + events
 
     def rises(self, running, change, values=range(1, 10000)):
-        """Changes a source until the command was told: the first look takes what is there for what was before the job."""
+        """Changes a source until the command was told: the first probe takes what is there for what was before the job."""
         values = iter(values)
         wait_until("the command was told", lambda: change(next(values)) or b"signal 15" in self.read(running), 60)
 
@@ -127,7 +127,7 @@ class Watch(Case):
         running = self.start("wait", options=("--watch", "smart", "--watch-interval", "100ms"))
         self.assertIn("/dev/sda -d sat", self.events(running, "watch")[0])
         self.write("status", 0)
-        values = (0 if i % 40 < 20 else 8 for i in range(10000))  # the disk is well for a look, then it fails
+        values = (0 if i % 40 < 20 else 8 for i in range(10000))  # the disk is well for a probe, then it fails
         self.rises(running, lambda value: self.write("status", value), values)
         self.assert_notice(running, "smart", "failure of /dev/sdb -d scsi was 0, now 1")
 
@@ -143,7 +143,7 @@ class Watch(Case):
         self.addCleanup(exporter.close)
         exporter.text = 'DCGM_FI_DEV_XID_ERRORS{UUID="a"} 0\nDCGM_FI_DEV_XID_ERRORS{UUID="b"} 79\n'
         running = self.start("wait", options=("--watch", "smart,dcgm", "--watch-interval", "100ms", "--dcgm-url", exporter.url))
-        wait_until("both were looked at", lambda: asked.exists() and len(asked.read_text()) >= 6)
+        wait_until("both were probed", lambda: asked.exists() and len(asked.read_text()) >= 6)
         exporter.asked(3)
         self.assertNotIn(b"signal", self.read(running))
         exporter.text = exporter.text.replace("} 0", "} 48")
@@ -360,8 +360,8 @@ class Watch(Case):
         self.assertEqual((status, lines.count("ready")), (143, 1))
         self.assertNotIn("notice", [event["event"] for event in events])
         self.assertEqual(len([event for event in events if event["event"] == "watch"]), 5 + len(commands))
-        wait_until("no look is left", lambda: not alive(pid) or int(hung.read_text()) != pid)
-        wait_until("no look is left", lambda: not alive(int(hung.read_text())))
+        wait_until("no probe is left", lambda: not alive(pid) or int(hung.read_text()) != pid)
+        wait_until("no probe is left", lambda: not alive(int(hung.read_text())))
 
     def test_a_source_that_was_broken_is_watched_again(self):
         self.errors("banana")
@@ -441,7 +441,7 @@ class Exporter:
         threading.Thread(target=self.server.serve_forever, daemon=True).start()
 
     def asked(self, more):
-        """Waits until so many more looks have begun after this one, so that the text was read by whole looks."""
+        """Waits until so many more probes have begun after this one, so that the text was read by whole probes."""
         before = self.count
         wait_until("the exporter is asked", lambda: self.count > before + more)
 
