@@ -4,10 +4,10 @@
 
 For the C files of the tree: length of functions, files and lines, number of parameters, modules in a
 folder, unique file stems, own header first, include guards, forbidden words. For all sources: the
-SPDX line. For tests: how their first comment begins. For Markdown: length of lines. For READMEs: that
-the files and functions exist which they name in back quotes. tests/style_exceptions.txt lists what is
-tolerated, each with its present value; an entry that is no longer needed, or more generous than needed,
-is a violation too, so the list only shrinks.
+SPDX line. For tests: how their first comment begins. For Markdown, JavaScript and CSS: length of
+lines. For READMEs: that the files and functions exist which they name in back quotes.
+tests/style_exceptions.txt lists what is tolerated, each with its present value; an entry that is no
+longer needed, or more generous than needed, is a violation too, so the list only shrinks.
 --self-test plants violations in a temporary tree and checks that each one is found.
 """
 
@@ -27,6 +27,7 @@ PARAMETERS = 5
 FILE_LINES = {".c": 800, ".h": 300}
 LINE_COLUMNS = 100
 MARKDOWN_COLUMNS = 120
+PAGE_COLUMNS = 120  # of JavaScript and CSS
 FOLDER_MODULES = 20
 # A test's file opens with the promise that it checks: not with a label, its module's name, or that it holds tests.
 NO_PROMISE = re.compile(r"(Goal|Method|[a-z][a-z_]*):|(Unit )?[Tt]ests? (of|for)\b|Cases (of|for)\b")
@@ -280,6 +281,8 @@ def check_tree(root):
     report = Report(read_exceptions(listed.read_text(encoding="utf-8") if listed.is_file() else ""))
     c_paths, known = [], Known()
     for path in sources(root):
+        if path.suffix in {".js", ".css"}:
+            check_columns(report, path, (root / path).read_text(encoding="utf-8").splitlines(), PAGE_COLUMNS)
         if not needs_spdx(root, path):
             continue
         text = (root / path).read_text(encoding="utf-8", errors="replace")
@@ -327,6 +330,8 @@ def self_test():
         "tools/run": ("#!/bin/sh\n", ["SPDX"]),
         "README.md": ("# x\n" + "x" * 120 + "\n| " + "x" * 119 + "\n", ["121 columns"]),
         "deploy/ceph/README.md": ("```\n" + "x" * 121 + "\n```\n", ["columns"]),
+        "server/web/page/page.js": ("x" * 120 + "\n" + "x" * 121 + "\n", ["page.js:2: 121 columns"]),
+        "server/web/page/page.css": ("x" * 121 + "\n", ["121 columns"]),
         "build/README.md": ("x" * 200, []),
         "proto/base/README.md": (
             "`fine.c`, `pair.[ch]`, `x()`, `cmd_x.c`, `on_x()`, `base/big.c`, `stdio.h`, `docs/site.py`, `f(a)`, `*.c`\n"

@@ -63,7 +63,7 @@ class Manifests(Case):
     def test_everything_is_valid(self):
         for mode in OVERLAYS:
             for document in kustomize(mode) + chart(mode, "serviceMonitor.enabled=true", "store.create=true", "jobs.gc=1 * * * *",
-                                                    "jobs.scrub=2 * * * *"):
+                                                    "jobs.scrub=2 * * * *") + chart(mode, "serviceMonitor.enabled=true", "http.tls=false"):
                 with self.subTest(mode=mode, kind=document["kind"]):
                     self.check(document)
         for path in sorted((KUBERNETES / "examples").glob("*.yaml")):
@@ -121,6 +121,8 @@ class Pods(Case):
         subprocess.run([SOURCE / "tools" / "make-test-pki", "--host", "cairn", pki], check=True, capture_output=True)
         self.secrets = {who: secret_volume(self.bed.path / f"{who}-tls", {"ca.crt": pki / "ca.crt", "tls.crt": pki / f"{who}.crt",
                                                                          "tls.key": pki / f"{who}.key"}) for who in ("server", "client")}
+        (self.bed.path / "token").write_text("a-token-of-these-tests")
+        self.secrets["http"] = secret_volume(self.bed.path / "http", {"token": self.bed.path / "token"})
 
     def folder(self, name):
         path = self.bed.path / name
@@ -136,7 +138,7 @@ class Pods(Case):
 
     def server(self, found, kind, sources, **keys):
         return Pod(self.cluster, only(found, kind)["spec"]["template"]["spec"],
-                   {"config": self.config(found), "tls": self.secrets["server"], **sources}, **keys)
+                   {"config": self.config(found), "tls": self.secrets["server"], "http": self.secrets["http"], **sources}, **keys)
 
     def job(self, found, **keys):
         """A pod of the CronJob, which has what any client of the cluster has."""
@@ -181,6 +183,36 @@ class Pods(Case):
         status, _ = client.run(client.spec["containers"][0], ["env", "-u", "CAIRN_CERT_FILE", "-u", "CAIRN_KEY_FILE", "cairn", "ls"])
         self.assertNotEqual(status, 0)
         self.assertIn("certificate", client.text())
+
+    def test_the_page_opens_with_the_token(self):
+        """As through `kubectl port-forward`, which connects inside the pod; and the metrics as the ServiceMonitor has them read."""
+        for mode, kind, monitor, endpoints in (("directory", "StatefulSet", "ServiceMonitor", "endpoints"),
+                                               ("node", "DaemonSet", "PodMonitor", "podMetricsEndpoints")):
+            with self.subTest(mode=mode):
+                found = chart(mode, "store.create=true", "serviceMonitor.enabled=true")
+                server = self.server(found, kind, {"store": self.folder(f"volume-{mode}"), "socket": self.folder("run")}).start()
+                ca = ("--cacert", self.secrets["server"] / "ca.crt")
+                token = ("--header", "Authorization: Bearer " + (self.secrets["http"] / "token").read_text())
+                here = "https://localhost:7422"
+                self.assertIn("<script", server.get(f"{here}/", *ca)[1])
+                self.assertEqual([server.get(f"{here}{path}", *ca)[0] for path in ("/readyz", "/api/v1/runs", "/metrics")], [200, 401, 401])
+                status, text = server.get(f"{here}/api/v1/runs", *ca, *token)
+                self.assertEqual((status, json.loads(text)["runs"]), (200, []))
+                [endpoint] = only(found, monitor)["spec"][endpoints]
+                self.assertEqual((endpoint["authorization"]["credentials"], endpoint["tlsConfig"]["ca"]["secret"]),
+                                 ({"name": "cairn-http", "key": "token"}, {"name": "cairn-server-tls", "key": "ca.crt"}))
+                name = endpoint["tlsConfig"]["serverName"]
+                status, text = server.get(f"{endpoint['scheme']}://{name}:7422{endpoint['path']}", "--resolve", f"{name}:7422:{server.address}",
+                                          *ca, *token)
+                self.assertEqual((status, "cairn_checkpoints" in text), (200, True))
+                self.assertEqual(server.stop(), 0, server.text())
+
+    def test_without_https_there_is_no_page(self):
+        found = chart("directory", "store.create=true", "http.tls=false")
+        server = self.server(found, "StatefulSet", {"store": self.folder("volume")}).start()
+        here = f"http://{server.address}:7422"
+        self.assertEqual([server.get(f"{here}{path}")[0] for path in ("/readyz", "/metrics", "/api/v1/runs")], [200, 200, 401])
+        self.assertEqual(server.stop(), 0, server.text())
 
     def test_each_node_has_its_own(self):
         found = chart("node", "store.create=true")

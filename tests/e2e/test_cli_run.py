@@ -74,6 +74,15 @@ class Run(Case):
     def run_it(self, *words, options=(), env=None):
         return Running(self.bed, *words, options=options, env=env).end()
 
+    def test_a_launcher_that_ignores_sigchld(self):
+        """An ignored SIGCHLD survives exec. The ends of the command and of a source are seen, and the command does not get it."""
+        inherit = {"preexec_fn": lambda: signal.signal(signal.SIGCHLD, signal.SIG_IGN)}
+        said = cairn("run", *self.fast, "--", "sh", "-c", "grep SigIgn /proc/self/status; exit 9", check=9, **inherit)[1]
+        masks = [int(line.split()[1], 16) for line in said.splitlines()]
+        self.assertEqual([mask >> (signal.SIGCHLD - 1) & 1 for mask in masks], [0] * 4)
+        said = cairn("run", "--watch-command", "echo soon", "--", "sleep", "600", check=os.EX_TEMPFAIL, **inherit)[2]
+        self.assertIn("command 1: exit status 0: soon", said)
+
     def test_ends_well(self):
         status, lines, events = self.run_it("exit", "0", options=("--run", "demo/run"))
         self.assertEqual(status, 0)

@@ -40,7 +40,7 @@ class Watch(Case):
         self.env = {"PATH": f"{self.bin}:{os.environ['PATH']}"}
 
     def write(self, name, text, mode=0o644):
-        """In one step: a look reads the old text or the new one."""
+        """In one step: a probe reads the old text or the new one."""
         path = self.root / name
         path.parent.mkdir(parents=True, exist_ok=True)
         new = path.with_name(path.name + ".new")
@@ -78,7 +78,7 @@ class Watch(Case):
         return status, lines, [json.loads(line) for line in early] + events
 
     def rises(self, running, change, values=range(1, 10000)):
-        """Changes a source until the command was told: the first look takes what is there for what was before the job."""
+        """Changes a source until the command was told: the first probe takes what is there for what was before the job."""
         values = iter(values)
         wait_until("the command was told", lambda: change(next(values)) or b"signal 15" in self.read(running), 60)
 
@@ -127,7 +127,7 @@ class Watch(Case):
         running = self.start("wait", options=("--watch", "smart", "--watch-interval", "100ms"))
         self.assertIn("/dev/sda -d sat", self.events(running, "watch")[0])
         self.write("status", 0)
-        values = (0 if i % 40 < 20 else 8 for i in range(10000))  # the disk is well for a look, then it fails
+        values = (0 if i % 40 < 20 else 8 for i in range(10000))  # the disk is well for a probe, then it fails
         self.rises(running, lambda value: self.write("status", value), values)
         self.assert_notice(running, "smart", "failure of /dev/sdb -d scsi was 0, now 1")
 
@@ -143,7 +143,7 @@ class Watch(Case):
         self.addCleanup(exporter.close)
         exporter.text = 'DCGM_FI_DEV_XID_ERRORS{UUID="a"} 0\nDCGM_FI_DEV_XID_ERRORS{UUID="b"} 79\n'
         running = self.start("wait", options=("--watch", "smart,dcgm", "--watch-interval", "100ms", "--dcgm-url", exporter.url))
-        wait_until("both were looked at", lambda: asked.exists() and len(asked.read_text()) >= 6)
+        wait_until("both were probed", lambda: asked.exists() and len(asked.read_text()) >= 6)
         exporter.asked(3)
         self.assertNotIn(b"signal", self.read(running))
         exporter.text = exporter.text.replace("} 0", "} 48")
@@ -151,7 +151,7 @@ class Watch(Case):
         self.assert_notice(running, "dcgm", "now 48")
 
     def test_exporter(self):
-        """An XID that a program's mistake causes is no notice; one of a GPU that fell off the bus is."""
+        """An XID that a program's mistake causes is no notice, nor is a counter that falls; one of a GPU that fell off the bus is."""
         exporter = Exporter()
         self.addCleanup(exporter.close)
         exporter.text = METRICS.format(0, 0)
@@ -166,9 +166,17 @@ class Watch(Case):
         exporter.text = METRICS.format(79, 0)
         running = self.start("wait", options=("--watch", "dcgm", "--dcgm-url", exporter.url))
         exporter.asked(1)
-        exporter.text = METRICS.format(79, 2)
+        exporter.text = METRICS.format(48, 5)
         running.until("signal")
-        self.assert_notice(running, "dcgm", "DCGM_FI_DEV_ECC_DBE_VOL_TOTAL of GPU 3/7 was 0, now 2")
+        self.assert_notice(running, "dcgm", "DCGM_FI_DEV_XID_ERRORS of GPU 3 was 79, now 48")
+        running = self.start("wait", options=("--watch", "dcgm", "--dcgm-url", exporter.url))
+        exporter.asked(1)
+        exporter.text = METRICS.format(48, 3)
+        exporter.asked(2)
+        self.assertNotIn(b"signal", self.read(running))
+        exporter.text = METRICS.format(48, 4)
+        running.until("signal")
+        self.assert_notice(running, "dcgm", "DCGM_FI_DEV_ECC_DBE_VOL_TOTAL of GPU 3/7 was 3, now 4")
 
     def test_nvidia_smi(self):
         self.write("errors", 0)
@@ -219,6 +227,48 @@ class Watch(Case):
         self.assertEqual((status, events[-1]["event"], events[-1]["restarts"]), (os.EX_TEMPFAIL, "node_failed", 1))
         self.assertIn("edac gave notice on node07", events[-1]["message"])
         self.assertIn("not started again on this node", events[-1]["message"])
+
+    def test_one_fault_of_two_sources_costs_one_notice(self):
+        """What a probe read before the fault is not compared with what the next one reads after it."""
+        exporter = Exporter()
+        self.addCleanup(exporter.close)
+        exporter.text = METRICS.format(0, 0)
+        exporter.open.clear()
+        self.errors(0)
+        running = self.start("wait", "75", options=("--watch", "edac,dcgm", "--dcgm-url", exporter.url, "--max-restarts", "9",
+                                                    "--watch-interval", "2s"))
+        wait_until("a probe has read", lambda: exporter.count == 1)
+        exporter.text = METRICS.format(48, 0)
+        self.rises(running, self.errors)
+        wait_until("it runs again", lambda: self.read(running).count(b"ready") == 2)
+        exporter.open.set()
+        wait_until("it was probed twice more", lambda: exporter.count >= 3)
+        running.process.send_signal(signal.SIGTERM)
+        status, _, events = self.end(running)
+        self.assertEqual((status, [event["event"] for event in events]), (143, ["notice", "restart", "stopped"]))
+
+    def test_a_source_that_answers_again_is_no_notice(self):
+        """Its line comes in the same turn as another source's notice."""
+        hold, good = self.bed.path / "hold", self.bed.path / "good"
+        wait = f"echo $$ >{self.bed.path}/pid.%d; while [ -e {hold} ]; do sleep 0.05; done; "
+        shells = wait % 1 + self.announced()[1], wait % 2 + f"[ -e {good} ] || echo broken >&2"
+        running = self.start("wait", options=("--watch-command", shells[0], "--watch-command", shells[1], "--watch-interval", "3s"))
+        self.events(running, "watch")
+        before = [(self.bed.path / f"pid.{number}").read_text() for number in (1, 2)]
+        hold.touch()
+        files = [self.bed.path / f"pid.{number}" for number in (1, 2)]
+        wait_until("both probes wait", lambda: all(file.read_text().strip() and file.read_text() != old
+                                                   for file, old in zip(files, before)))
+        running.process.send_signal(signal.SIGSTOP)
+        self.announce()
+        good.touch()
+        hold.unlink()
+        wait_until("both have ended", lambda: not any(alive(int(file.read_text())) for file in files))
+        running.process.send_signal(signal.SIGCONT)
+        _, _, events = self.end(running)
+        said = [(event["event"], event["source"], event["message"].split(":")[0]) for event in events]
+        self.assertEqual(said[:3], [("watch", None, "watching command 2"), ("notice", "command 1", "notice on node07, command 1"),
+                                    ("watch", None, "watching command 2")])
 
     def test_an_end_that_stays_announced_starts_nothing(self):
         """The cloud's notice is still there in the wait before the restart, and counts again."""
@@ -310,8 +360,8 @@ class Watch(Case):
         self.assertEqual((status, lines.count("ready")), (143, 1))
         self.assertNotIn("notice", [event["event"] for event in events])
         self.assertEqual(len([event for event in events if event["event"] == "watch"]), 5 + len(commands))
-        wait_until("no look is left", lambda: not alive(pid) or int(hung.read_text()) != pid)
-        wait_until("no look is left", lambda: not alive(int(hung.read_text())))
+        wait_until("no probe is left", lambda: not alive(pid) or int(hung.read_text()) != pid)
+        wait_until("no probe is left", lambda: not alive(int(hung.read_text())))
 
     def test_a_source_that_was_broken_is_watched_again(self):
         self.errors("banana")
@@ -362,6 +412,8 @@ class Exporter:
 
     def __init__(self):
         self.text, self.status, self.count, self.closed = "", 200, 0, threading.Event()
+        self.open = threading.Event()  # until then an answer is held back, with the text of when it was asked
+        self.open.set()
         outer = self
 
         class Handler(http.server.BaseHTTPRequestHandler):
@@ -371,6 +423,7 @@ class Exporter:
                 if text is None:
                     outer.closed.wait()
                     return
+                outer.open.wait()
                 self.send_response(outer.status)
                 self.end_headers()
                 try:
@@ -388,12 +441,13 @@ class Exporter:
         threading.Thread(target=self.server.serve_forever, daemon=True).start()
 
     def asked(self, more):
-        """Waits until so many more looks have begun after this one, so that the text was read by whole looks."""
+        """Waits until so many more probes have begun after this one, so that the text was read by whole probes."""
         before = self.count
         wait_until("the exporter is asked", lambda: self.count > before + more)
 
     def close(self):
         self.closed.set()
+        self.open.set()
         self.server.shutdown()
         self.server.server_close()
 

@@ -126,9 +126,9 @@ class Plans(Case):
         found = cairn_json("plan", "--params", "70e9", "--ranks", 512, "--interval", "5m", "--price-per-tib", 20)
         for name, value in {"checkpoint_bytes": 980 * 10**9, "weights_bytes": 140 * 10**9, "optimizer_bytes": 840 * 10**9,
                             "rank_bytes": 1914062500, "arena_node_bytes": 8 * 1914062500, "server_memory_bytes": 576 << 20,
-                            "waiting": 72, "interval_s": 300, "mtbf_s": 50700 * 3600 / 512, "lost_s": 450}.items():
+                            "not_forgotten": 12, "waiting": 72, "interval_s": 300, "mtbf_s": 50700 * 3600 / 512, "lost_s": 450}.items():
             self.assertEqual(found[name], value, name)
-        self.assertAlmostEqual(found["disk_bytes"], (76 * 980e9 + 2**28) / 0.95, delta=2)
+        self.assertAlmostEqual(found["disk_bytes"], (88 * 980e9 + 2**28) / 0.95, delta=2)
         self.assertAlmostEqual(found["price_per_month"], 20 * found["disk_bytes"] / 2**40, places=6)
         text = cairn("plan", "--params", "70e9", "--ranks", 512, "--interval", "5m", check=0)[1]
         self.assertRegex(text, r"checkpoint +912.70 GiB +70000000000 parameters, 14 bytes each")
@@ -157,12 +157,14 @@ class Plans(Case):
         words = ("plan", "--params", "1e9", "--ranks", 16, "--interval", "30m", "--config", config)
         found = cairn_json(*words)
         self.assertEqual((found["waiting"], found["sessions_max"], found["server_memory_bytes"]), (2, 8, 640 << 20))
-        self.assertEqual(found["disk_bytes"], 6 * 14 * 10**9 + 2**28)
+        self.assertEqual((found["not_forgotten"], found["disk_bytes"]), (2, 8 * 14 * 10**9 + 2**28))
         self.assertEqual(cairn_json(*words, "--wait", "3h")["waiting"], 6)
         self.assertIn("16 ranks need a larger [session] max than 8", cairn(*words, check=0)[1])
         slow = (*words, "--write-rate", "4MiB")
         self.assertIs(cairn_json(*slow)["durable_in_time"], False)
         self.assertIn("too slow: ", cairn(*slow, check=0)[1])
+        config.write_text("[retention]\ninterval = 3h\n")
+        self.assertEqual(cairn_json(*words)["not_forgotten"], 6)
         config.write_text("[gc]\nevery = 0s\n")
         self.assertIn("give --wait", cairn(*words, check=2)[2])
         cairn(*words, "--wait", "1h", check=0)

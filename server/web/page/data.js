@@ -32,14 +32,18 @@ export function useToken(text) {
 export function onRefused(call) { refused = call; }
 
 export async function ask(path) {
-  const answer = await fetch(`/api/v1/${path}`, {headers: token ? {Authorization: `Bearer ${token}`} : {}, cache: "no-store",
-    signal: AbortSignal.timeout(PATIENCE_MS)}); // a daemon that hangs is not shown as well
+  const answer = await fetch(`/api/v1/${path}`, {
+    headers: token ? {Authorization: `Bearer ${token}`} : {},
+    cache: "no-store",
+    signal: AbortSignal.timeout(PATIENCE_MS) // a daemon that hangs is not shown as well
+  });
   if (answer.status === 401) {
     refused(token !== null);
     throw new Refused("a token is needed");
   }
   // A number beyond 2^53 loses digits, so that such steps, terms and sequences stay the texts they came as.
-  const document = JSON.parse((await answer.text()).replace(/"((?:base_|parent_)?(?:step|term)|sequence|next)":(\d{16,})(?=[,}])/g, '"$1":"$2"'));
+  const document = JSON.parse(
+    (await answer.text()).replace(/"((?:base_|parent_)?(?:step|term)|sequence|next)":(\d{16,})(?=[,}])/g, '"$1":"$2"'));
   known.now = Date.parse(document.now);
   if (document.error) throw new Error(`${document.error.code}: ${document.error.message}`);
   return document;
@@ -49,7 +53,8 @@ export async function ask(path) {
 export async function readRuns(told) {
   let after = null, changes = null;
   do {
-    const page = await ask(`runs?limit=${PAGE}&checkpoints=${POINTS}&since=${since}${after ? `&after=${encodeURIComponent(after)}` : ""}`);
+    const page = await ask(
+      `runs?limit=${PAGE}&checkpoints=${POINTS}&since=${since}${after ? `&after=${encodeURIComponent(after)}` : ""}`);
     changes ??= page.changes;
     for (const run of page.runs) {
       if (run.removed) known.runs.delete(run.run);
@@ -62,7 +67,8 @@ export async function readRuns(told) {
   since = changes;
 }
 
-// Calls told(what) whenever something new is known: "live", "status", "runs" or "error". A new call ends the one before.
+// Calls told(what) whenever something new is known: "live", "status", "runs" or "error". A new call ends
+// the one before.
 export async function watch(told) {
   const turn = ++turns;
   let statusAt = 0;

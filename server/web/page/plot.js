@@ -17,8 +17,10 @@ function fill(node, attributes, children) {
 }
 
 // Writes controls and marks of direction as escapes, so that a text cannot pass for another one.
-const plain = (text) => String(text).replace(/[\u0000-\u001f\u007f-\u009f\u061c\u200b-\u200f\u2028-\u202e\u2066-\u2069\ufeff]/g,
-  (sign) => `\\u${sign.charCodeAt(0).toString(16).padStart(4, "0")}`);
+const plain = (text) =>
+  String(text).replace(
+    /[\u0000-\u001f\u007f-\u009f\u061c\u200b-\u200f\u2028-\u202e\u2066-\u2069\ufeff]/g,
+    (sign) => `\\u${sign.charCodeAt(0).toString(16).padStart(4, "0")}`);
 export const el = (name, attributes, ...children) => fill(document.createElement(name), attributes, children);
 export const svg = (name, attributes, ...children) => fill(document.createElementNS(SVG, name), attributes, children);
 
@@ -37,15 +39,19 @@ export function span(ms) {
   return `${Math.round(ms / DAY)} days`;
 }
 export const ago = (text, now) => (text ? `${span(Math.max(0, now - Date.parse(text)))} ago` : "never");
-export const clock = (text) => (text ? new Date(text).toLocaleString([], {dateStyle: "medium", timeStyle: "short"}) : "–");
-export const number = (value) => (Math.abs(value) >= 1e5 || (value !== 0 && Math.abs(value) < 1e-3)
-  ? (+value).toExponential(2) : String(+value.toPrecision(4)));
+export const clock = (text) =>
+  text ? new Date(text).toLocaleString([], {dateStyle: "medium", timeStyle: "short"}) : "–";
+export const number = (value) =>
+  Math.abs(value) >= 1e5 || (value !== 0 && Math.abs(value) < 1e-3)
+    ? (+value).toExponential(2)
+    : String(+value.toPrecision(4));
 
 export function bar(share, kind = "", softShare = 0) {
   const width = (part) => Math.max(0, Math.min(100, 100 * part));
-  return el("div", {class: "bar"}, svg("svg", {viewBox: "0 0 100 1", preserveAspectRatio: "none", "aria-hidden": "true"},
-    softShare > share && svg("rect", {class: "fill soft", width: width(softShare), height: 1}),
-    svg("rect", {class: `fill ${kind}`, width: width(share), height: 1})));
+  return el("div", {class: "bar"},
+    svg("svg", {viewBox: "0 0 100 1", preserveAspectRatio: "none", "aria-hidden": "true"},
+      softShare > share && svg("rect", {class: "fill soft", width: width(softShare), height: 1}),
+      svg("rect", {class: `fill ${kind}`, width: width(share), height: 1})));
 }
 
 // A point of /runs is [step, term, ms, bytes, marks].
@@ -62,7 +68,7 @@ export function strip(points, from, to) {
   const paths = {base: "M0 15H1000", gone: "", off: "", good: "", suspect: "", damaged: "", pin: ""};
   for (const [, , ms, , marks] of points) {
     if (ms < from) continue;
-    const x = Math.round(1000 * (ms - from) / Math.max(1, to - from)), kind = kindOf(marks);
+    const x = Math.round((1000 * (ms - from)) / Math.max(1, to - from)), kind = kindOf(marks);
     paths[kind] += kind === "off" ? `M${x} 19v6` : kind === "gone" ? `M${x} 13v4` : `M${x} 8v14`;
     if (marks.includes("p")) paths.pin += `M${x} 2v2`;
   }
@@ -92,43 +98,72 @@ export function plot(title, series, format, options = {}) {
   const W = 560, H = 210, L = 62, R = 12, T = 10, B = 26;
   const xs = shown.flatMap((one) => one.points.map((point) => point[0]));
   const ys = shown.flatMap((one) => one.points.map((point) => point[1]));
-  const x0 = Math.min(...xs), x1 = Math.max(...xs), low = options.fromZero ? 0 : Math.min(...ys), high = Math.max(...ys);
+  const x0 = Math.min(...xs), x1 = Math.max(...xs), low = options.fromZero ? 0 : Math.min(...ys),
+    high = Math.max(...ys);
   const pad = (high - low || Math.abs(high) || 1) * 0.08, y0 = options.fromZero ? 0 : low - pad, y1 = high + pad;
   const exact = (at) => xs.find((one) => Number(one) === at); // a step beyond 2^53 is a text
   const x = (value) => L + (W - L - R) * (x1 > x0 ? (value - x0) / (x1 - x0) : 0.5);
-  const y = (value) => H - B - (H - T - B) * (value - y0) / (y1 - y0);
+  const y = (value) => H - B - ((H - T - B) * (value - y0)) / (y1 - y0);
   const cursor = svg("path", {class: "cursor"});
   const readout = el("div", {class: "readout"}, "\u00a0");
   const say = (event) => {
-    const rect = drawing.getBoundingClientRect(), at = (event.clientX - rect.left) * W / rect.width;
+    const rect = drawing.getBoundingClientRect(), at = ((event.clientX - rect.left) * W) / rect.width;
     const nearest = xs.reduce((best, value) => (Math.abs(x(value) - at) < Math.abs(x(best) - at) ? value : best));
     cursor.setAttribute("d", `M${x(nearest)} ${T}V${H - B}`);
-    readout.textContent = `step ${nearest}: ` + shown.map((one) => [one, one.points.find((point) => point[0] === nearest)])
-      .filter(([, point]) => point).map(([one, point]) => `${one.name} ${format(point[1])}`).join(", ");
+    readout.textContent =
+      `step ${nearest}: ` +
+      shown
+        .map((one) => [one, one.points.find((point) => point[0] === nearest)])
+        .filter(([, point]) => point)
+        .map(([one, point]) => `${one.name} ${format(point[1])}`)
+        .join(", ");
   };
   const last = shown.map((one) => `${one.name} ${format(one.points.at(-1)[1])}`).join(", ");
-  const drawing = svg("svg", {class: "plot", viewBox: `0 0 ${W} ${H}`, role: "img", onpointermove: say,
-    "aria-label": `${title}: ${xs.length} values from step ${exact(x0)} to ${exact(x1)}; the last: ${last}`},
-    ticks(y0, y1, 4).map((value) => [svg("path", {class: "rule", d: `M${L} ${y(value)}H${W - R}`}),
-      svg("text", {x: L - 8, y: y(value) + 4, "text-anchor": "end"}, format(value))]),
+  const drawing = svg("svg",
+    {
+      class: "plot",
+      viewBox: `0 0 ${W} ${H}`,
+      role: "img",
+      onpointermove: say,
+      "aria-label": `${title}: ${xs.length} values from step ${exact(x0)} to ${exact(x1)}; the last: ${last}`
+    },
+    ticks(y0, y1, 4).map((value) => [
+      svg("path", {class: "rule", d: `M${L} ${y(value)}H${W - R}`}),
+      svg("text", {x: L - 8, y: y(value) + 4, "text-anchor": "end"}, format(value))
+    ]),
     ticks(x0, x1, 5).map((value) => svg("text", {x: x(value), y: H - 8, "text-anchor": "middle"}, String(value))),
-    shown.map((one, index) => svg("g", {class: `c${index % 3}`},
-      shown.length === 1 && one.points.length > 1 && svg("path", {class: "area",
-        d: `${walk(one.points, x, y)}L${x(one.points.at(-1)[0])} ${H - B}L${x(one.points[0][0])} ${H - B}Z`}),
-      svg("path", {class: "line", d: walk(one.points, x, y)}),
-      one.points.length <= 40 && one.points.map((point) => svg("circle", {class: "at", cx: x(point[0]), cy: y(point[1]), r: 2.6})))),
+    shown.map((one, index) =>
+      svg("g", {class: `c${index % 3}`},
+        shown.length === 1 &&
+          one.points.length > 1 &&
+          svg("path", {
+            class: "area",
+            d: `${walk(one.points, x, y)}L${x(one.points.at(-1)[0])} ${H - B}L${x(one.points[0][0])} ${H - B}Z`
+          }),
+        svg("path", {class: "line", d: walk(one.points, x, y)}),
+        one.points.length <= 40 &&
+          one.points.map((point) => svg("circle", {class: "at", cx: x(point[0]), cy: y(point[1]), r: 2.6})))),
     cursor);
-  const keys = shown.length > 1 && el("div", {}, shown.map((one, index) => el("span", {class: `key c${index % 3}`}, el("i"), one.name)));
+  const keys =
+    shown.length > 1 &&
+    el("div", {},
+      shown.map((one, index) => el("span", {class: `key c${index % 3}`}, el("i"), one.name)));
   return fill(box, {}, [keys, drawing, readout]);
 }
 
 const SHAPES = {circle: "M-5 0a5 5 0 1 0 10 0a5 5 0 1 0-10 0", diamond: "M0-6.5L6.5 0L0 6.5L-6.5 0Z"};
 
 export function legend() {
-  const one = (kind, shape, text) => el("span", {}, svg("svg", {viewBox: "-8 -8 16 16", "aria-hidden": "true"},
-    svg("path", {class: kind, d: SHAPES[shape]})), text);
-  return el("div", {class: "legend"}, one("good", "circle", "on the lineage"), one("off", "circle", "superseded"),
-    one("pin", "diamond", "pinned"), one("suspect", "circle", "suspect"), one("damaged", "circle", "damaged"),
+  const one = (kind, shape, text) =>
+    el("span", {},
+      svg("svg", {viewBox: "-8 -8 16 16", "aria-hidden": "true"}, svg("path", {class: kind, d: SHAPES[shape]})),
+      text);
+  return el("div", {class: "legend"},
+    one("good", "circle", "on the lineage"),
+    one("off", "circle", "superseded"),
+    one("pin", "diamond", "pinned"),
+    one("suspect", "circle", "suspect"),
+    one("damaged", "circle", "damaged"),
     one("gone", "circle", "forgotten"));
 }
 
@@ -147,19 +182,45 @@ export function tree(entries, terms, choose, chosen) {
     const parent = terms.find((term) => term.term === entry.term);
     const from = last.get(entry.term) ?? place.get(`${parent?.parent_step}@${parent?.parent_term}`);
     const to = place.get(`${entry.step}@${entry.term}`);
-    if (from) edges.push(svg("path", {class: `edge ${entry.on_lineage ? "trunk" : ""}`,
-      d: from[1] === to[1] ? `M${from}L${to}` : `M${from}C${from[0] + 24} ${to[1]} ${from[0] + 6} ${to[1]} ${to}`}));
+    if (from)
+      edges.push(
+        svg("path", {
+          class: `edge ${entry.on_lineage ? "trunk" : ""}`,
+          d: from[1] === to[1] ? `M${from}L${to}` : `M${from}C${from[0] + 24} ${to[1]} ${from[0] + 6} ${to[1]} ${to}`
+        }));
     last.set(entry.term, to);
   }
   const nodes = sorted.map((entry) => {
-    const id = `${entry.step}@${entry.term}`, kind = entry.state === "forgotten" ? "gone" : entry.health !== "verified" ? entry.health
-      : entry.pinned ? "pin" : entry.on_lineage ? "good" : "off";
-    return svg("path", {class: `node ${kind}${id === chosen ? " chosen" : ""}`, d: SHAPES[entry.pinned ? "diamond" : "circle"],
-      transform: `translate(${place.get(id)})`, onclick: () => choose(id)}, svg("title", {}, `${id} ${words(entry)}`));
+    const id = `${entry.step}@${entry.term}`,
+      kind =
+        entry.state === "forgotten"
+          ? "gone"
+          : entry.health !== "verified"
+            ? entry.health
+            : entry.pinned
+              ? "pin"
+              : entry.on_lineage
+                ? "good"
+                : "off";
+    return svg("path",
+      {
+        class: `node ${kind}${id === chosen ? " chosen" : ""}`,
+        d: SHAPES[entry.pinned ? "diamond" : "circle"],
+        transform: `translate(${place.get(id)})`,
+        onclick: () => choose(id)
+      },
+      svg("title", {}, `${id} ${words(entry)}`));
   });
-  return svg("svg", {class: "plot tree", viewBox: `0 0 ${W} ${H}`, role: "img",
-    "aria-label": `${sorted.length} checkpoints of ${rows.length} terms; the table below has each`},
-    rows.map((term) => svg("text", {x: 4, y: y(term) + 4}, `term ${term}`)), edges, nodes);
+  return svg("svg",
+    {
+      class: "plot tree",
+      viewBox: `0 0 ${W} ${H}`,
+      role: "img",
+      "aria-label": `${sorted.length} checkpoints of ${rows.length} terms; the table below has each`
+    },
+    rows.map((term) => svg("text", {x: 4, y: y(term) + 4}, `term ${term}`)),
+    edges,
+    nodes);
 }
 
 export function words(entry) {

@@ -21,6 +21,7 @@ static struct estimate_input large(void) /* 70e9 parameters, 512 ranks, every 5 
                                    .snapshots = 1,
                                    .keep = 3,
                                    .interval_s = 300,
+                                   .forget_s = 3600,
                                    .wait_s = 6 * 3600,
                                    .reserve_bytes = 0x1p28,
                                    .free_share = 0.05,
@@ -54,10 +55,11 @@ static void test_numbers_by_hand(void **state)
     assert_near(plan.arena_node_bytes, 15312500000.);  /* 8 of these */
     assert_near(plan.write_rate, 3266666666.67);       /* 980e9 / 300 */
     assert_near(plan.network_node_rate, 51041666.667); /* a 64th */
+    assert_near(plan.unforgotten, 12);                 /* 1 h / 5 min */
     assert_near(plan.waiting, 72);                     /* 6 h / 5 min */
-    /* 76 checkpoints and 256 MiB are 95 percent of it. */
-    assert_near(plan.disk_bytes, 78400282563638.);
-    assert_near(plan.price, 20 * 71.3046);
+    /* 88 checkpoints and 256 MiB are 95 percent of it. */
+    assert_near(plan.disk_bytes, 90779229932058.95);
+    assert_near(plan.price, 20 * 82.5632287);
     assert_near(plan.input.blocked_s, 0.8913048); /* 1914062500 / 2^31 */
     assert_near(plan.at.mtbf_s, 50700 * 3600. / 512);
     assert_near(plan.failures_per_month, 7.3719921);
@@ -71,8 +73,8 @@ static void test_numbers_by_hand(void **state)
     assert_memory_equal(&advice, &plan.advice, sizeof advice); /* that of `cairn advise` */
 }
 
-/* The example of "How large a disk": 100 GiB every 30 minutes, 3 kept, are 1.6 TiB, or 600 GiB
- * where the wait is an hour. */
+/* The example of "How large a disk": 100 GiB every 30 minutes, 3 kept, are 1.76 TiB, or 800
+ * GiB where the wait is an hour. */
 static void test_the_guides_disk(void **state)
 {
     struct estimate_input input = large();
@@ -81,11 +83,13 @@ static void test_the_guides_disk(void **state)
     input.interval_s = 1800;
     input.reserve_bytes = 0;
     input.free_share = 0;
-    assert_near(made(&input).disk_bytes, 1600 * 0x1p30);
+    assert_near(made(&input).disk_bytes, 1800 * 0x1p30);
     input.wait_s = 3600;
-    assert_near(made(&input).disk_bytes, 600 * 0x1p30);
+    assert_near(made(&input).disk_bytes, 800 * 0x1p30);
     input.stored_ratio = 0.5;
-    assert_near(made(&input).disk_bytes, 300 * 0x1p30);
+    assert_near(made(&input).disk_bytes, 400 * 0x1p30);
+    input.forget_s = 60; /* [retention] interval = 1m: at most 1 that is not yet forgotten */
+    assert_near(made(&input).disk_bytes, 350 * 0x1p30);
     assert_near(made(&input).network_rate, 100 * 0x1p30 / 1800); /* before encoding */
 }
 

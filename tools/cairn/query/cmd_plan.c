@@ -12,6 +12,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* The timer, the line for cron and the chart that deploy/ has run `cairn forget` once an hour. */
+enum { FORGET_MS = 3600000 };
+
 struct plan_options {
     double params, bytes_per_param, stored_ratio, price_per_tib;
     double restart_s, mtbf_h, overhead_percent;
@@ -89,6 +92,7 @@ static struct estimate_input input_of(const struct plan_options *own, const stru
                                       const struct config *config)
 {
     double cycles_ms = (double)config->gc_every_ms * (double)config->gc_keep_cycles;
+    uint64_t forget_ms = config->retention_ms != 0 ? config->retention_ms : FORGET_MS;
     return (struct estimate_input){.params = own->params,
                                    .bytes_per_param = state->weights + state->optimizer,
                                    .stored_ratio = own->stored_ratio,
@@ -97,6 +101,7 @@ static struct estimate_input input_of(const struct plan_options *own, const stru
                                    .snapshots = own->snapshots,
                                    .keep = own->keep,
                                    .interval_s = (double)own->interval_ms / 1e3,
+                                   .forget_s = (double)forget_ms / 1e3,
                                    .wait_s =
                                        (own->wait_ms != 0 ? (double)own->wait_ms : cycles_ms) / 1e3,
                                    .reserve_bytes = (double)config->store_reserve,
@@ -155,8 +160,9 @@ static void rows_of_server(struct table *table, const struct answer *answer)
     row(table, "server receives", plan->network_rate, "/s", "over the network, before encoding");
     row(table, "a node sends", plan->network_node_rate, "/s", "");
     snprintf(text, sizeof(text),
-             "%" PRIu64 " kept, 1 in flight, %.0f waiting %s to be reclaimed; reserve, %g %% free",
-             input->keep, plan->waiting, interval_span(input->wait_s).text,
+             "%" PRIu64 " kept, %.0f not yet forgotten, 1 in flight, %.0f waiting %s to be "
+             "reclaimed; reserve, %g %% free",
+             input->keep, plan->unforgotten, plan->waiting, interval_span(input->wait_s).text,
              input->free_share * 100);
     row(table, "disk", plan->disk_bytes, "", text);
     row(table, "server's memory", (double)answer->memory_bytes, "", "[memory], all keys together");
@@ -243,6 +249,7 @@ static int print_json(const struct answer *answer)
         json_u64(&json, sizes[i].name, (uint64_t)sizes[i].bytes);
     }
     json_u64(&json, "kept", answer->input.keep);
+    json_u64(&json, "not_forgotten", (uint64_t)plan->unforgotten);
     json_u64(&json, "waiting", (uint64_t)plan->waiting);
     json_f64(&json, "wait_s", answer->input.wait_s);
     json_f64(&json, "price_per_month", plan->price);
@@ -292,9 +299,10 @@ const struct command command_plan = {
         "saves.\n\nGradients and activations are not saved, so mixed precision with Adam saves "
         "14 bytes of a parameter. Every save is taken to be stored whole; chunks that have not "
         "changed are not stored again, and need less.\n\nThe disk holds what the policy keeps, the "
-        "save in flight, and the checkpoints that wait to be reclaimed; [store] reserve and [gc] "
-        "pressure stay free. Failures are expected, and the interval is advised, as by `cairn "
-        "advise`. A month has 730 hours.",
+        "checkpoints that the next `cairn forget` will forget ([retention] interval, or an hour "
+        "where that is 0), the save in flight, and the checkpoints that wait to be reclaimed; "
+        "[store] reserve and [gc] pressure stay free. Failures are expected, and the interval is "
+        "advised, as by `cairn advise`. A month has 730 hours.",
     .example = "cairn plan --params 70e9 --ranks 512 --interval 5m\n"
                "cairn plan --params 7e9 --ranks 64 --write-rate 2GiB --price-per-tib 20 --json",
     .options = options,

@@ -101,8 +101,10 @@ static void size_store(const struct estimate_input *input, struct estimate *io)
     io->network_rate = io->checkpoint_bytes / io->interval_s;
     io->network_node_rate = io->network_rate / (double)input->ranks * ranks_of_node(input);
     io->is_durable_in_time = input->write_rate == 0 || input->write_rate >= io->write_rate;
+    io->unforgotten = ceil(input->forget_s / io->interval_s);
     io->waiting = ceil(input->wait_s / io->interval_s);
-    double count = (double)input->keep + 1 + io->waiting; /* the 1 is the save in flight */
+    /* The 1 is the save in flight. */
+    double count = (double)input->keep + io->unforgotten + 1 + io->waiting;
     io->disk_bytes =
         ceil((io->stored_bytes * count + input->reserve_bytes) / (1 - input->free_share));
     io->price = io->disk_bytes / TIB * input->price_per_tib;

@@ -17,6 +17,7 @@ struct estimate_input {
     double stored_ratio; /* stored bytes of one plain byte, above 0 and at most 1 */
     uint64_t ranks, ranks_per_node, snapshots, keep;
     double interval_s;        /* 0 means the advised one */
+    double forget_s;          /* between two times that policies are applied */
     double wait_s;            /* until a forgotten checkpoint is reclaimed */
     double reserve_bytes;     /* [store] reserve */
     double free_share;        /* [gc] pressure as a share of the disk, below 1 */
@@ -31,6 +32,7 @@ struct estimate {
     double checkpoint_bytes, stored_bytes;
     double rank_bytes, arena_bytes, arena_node_bytes;
     double interval_s;
+    double unforgotten;       /* checkpoints that are no longer kept, and not yet forgotten */
     double waiting;           /* forgotten checkpoints whose room is not reclaimed yet */
     double disk_bytes, price; /* of a month */
     double write_rate;        /* that makes a save durable within the interval */

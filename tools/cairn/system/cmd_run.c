@@ -61,8 +61,8 @@ static const struct option options[] = {
      "shell command whose output, or exit status other than 0, tells that the node fails",
      OPTION_AT_TEXTS(struct run_options, watch_commands), .max = NODE_WATCH_COMMANDS_MAX},
     {"watch-interval", "DURATION",
-     "time between two looks at a source, and the longest look; dcgm and nvidia take 3 of these, "
-     "smart 12",
+     "how often a source is read; a read that takes longer is killed; dcgm and nvidia take 3 of "
+     "these, smart 12",
      OPTION_AT_DURATION(struct run_options, watch_interval_ms), .preset = "5s", .min = 10,
      .max = 86400000},
     {"watch-root", "DIR", "where /sys and /proc of the host are, in a container", .preset = "/",
@@ -89,7 +89,9 @@ struct running {
 
 static void say(const struct running *running, const char *event, int status, const char *text)
 {
-    const struct watched *source = running->watch.fired;
+    bool watching =
+        strcmp(event, "watch") == 0; /* of another source than the one that gave notice */
+    const struct watched *source = watching ? NULL : running->watch.fired;
     if (!running->cli->json) {
         struct shown room;
         if (!running->cli->quiet) {
@@ -116,7 +118,7 @@ static void tell(void *context, const char *event, const char *text)
 {
     char line[2 * NODE_WATCH_SAID_BYTES];
     const struct running *running = context;
-    bool notice = running->watch.fired != NULL;
+    bool notice = strcmp(event, "notice") == 0;
     snprintf(line, sizeof(line), "%s%s%s%s", notice ? "notice on " : "",
              notice ? running->node : "", notice ? ", " : "watching ", text);
     say(running, event, 0, line);
@@ -389,7 +391,7 @@ static int run_until_the_end(struct running *running, struct diag *diag)
     }
 }
 
-/* Sets up what is watched, and starts no look yet. */
+/* Sets up what is watched, and starts no probe yet. */
 static int set_watch(struct running *running, struct diag *diag)
 {
     const struct run_options *own = running->own;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * See node_watch.h. A reading that changes to another value than 0 is a notice; the first reading
- * is what the node had before the job began, and is none.
+ * See node_watch.h. A counter that rises is a notice, and so is an XID that changes to another
+ * value than 0. The first reading is what the node had before the job began, and is no notice.
  */
 #include "system/node_watch.h"
 
@@ -22,7 +22,7 @@
 
 enum { CANNOT_RUN = 126 }; /* the shell's status, and all above it, of a command that did not run */
 
-/* A source is a row: its name, how many intervals lie between two looks, and a shell command that
+/* A source is a row: its name, how many intervals lie between two probes, and a shell command that
  * prints one reading a line, a name and a number. What it has to complain of goes to stderr. XIDs
  * that an application's own mistake can cause (13, 31, 43 and others) are left out; the ones here
  * are NVIDIA's for ECC, row remapping, NVLink, a GPU off the bus and its firmware. */
@@ -112,9 +112,9 @@ void node_watch_add_command(struct node_watch *watch, const char *shell)
     source->reads = false;
 }
 
-/* --- what a look printed --- */
+/* --- what a probe printed --- */
 
-/* Takes what a look printed, without the line ends behind it. Returns its length in bytes; a look
+/* Takes what a probe printed, without the line ends behind it. Returns its length in bytes; a probe
  * that printed more than fits has NODE_WATCH_TEXT_BYTES - 1. */
 static size_t take_text(int *fd, char ret[NODE_WATCH_TEXT_BYTES])
 {
@@ -158,22 +158,25 @@ static const char *next_line(const char *line)
     return end ? end + 1 : line + strlen(line);
 }
 
-/* Returns whether there was a reading of that name, and none with this value: several things may
- * have one name. *ret_before is the last that there was. */
-static bool is_changed(const char *readings, const char *line, size_t name_bytes, double now,
-                       double *ret_before)
+/* Returns whether there were readings of that name, none with this value, and a smaller one:
+ * several things may have one name. An XID need not have been smaller, because it is the code of
+ * the last error and no counter. *ret_before is the smallest that there was. */
+static bool is_news(const char *readings, const char *line, size_t name_bytes, double now,
+                    double *ret_before)
 {
+    static const char code[] = "DCGM_FI_DEV_XID_ERRORS ";
+    bool is_code = strncmp(line, code, sizeof(code) - 1) == 0;
     size_t bytes = 0;
     bool known = false, same = false;
     double before = 0;
     for (const char *at = readings; *at != '\0'; at = next_line(at)) {
         if (read_line(at, &bytes, &before) && bytes == name_bytes && memcmp(at, line, bytes) == 0) {
-            known = true;
             same = same || !(now > before || now < before);
-            *ret_before = before;
+            *ret_before = known && *ret_before < before ? *ret_before : before;
+            known = true;
         }
     }
-    return known && !same;
+    return known && !same && (is_code || now > *ret_before);
 }
 
 /* Returns the first line that is no reading, or NULL. */
@@ -235,7 +238,7 @@ static void compare(struct node_watch *watch, struct watched *source, const char
         double now = 0, before = 0;
         CHECK(read_line(line, &bytes, &now));
         bool is_set = now > 0 || now < 0;
-        if (is_set && is_changed(source->readings, line, bytes, now, &before)) {
+        if (is_set && is_news(source->readings, line, bytes, now, &before)) {
             give_notice(watch, source, "%.*s was %g, now %g", (int)min_u64(bytes, 160), line,
                         before, now);
         }
@@ -243,7 +246,7 @@ static void compare(struct node_watch *watch, struct watched *source, const char
     snprintf(source->readings, sizeof(source->readings), "%s", text);
 }
 
-/* A source of the table: what it prints must be readings. */
+/* Takes what a source of the table printed, all of which must be readings. */
 static void judge_readings(struct node_watch *watch, struct watched *source, int status,
                            const char *text)
 {
@@ -262,7 +265,8 @@ static void judge_readings(struct node_watch *watch, struct watched *source, int
     complain(watch, source, said > 0 ? errors : good ? NULL : why);
 }
 
-/* A command of the operator: it says nothing and ends with 0 while all is well. */
+/* Takes what a command of the operator printed. It prints nothing and ends with 0 while all is
+ * well. */
 static void judge_command(struct node_watch *watch, struct watched *source, int status,
                           const char *text)
 {
@@ -278,19 +282,21 @@ static void judge_command(struct node_watch *watch, struct watched *source, int 
     complain(watch, source, said > 0 ? errors : ran ? NULL : why);
 }
 
-/* --- a look --- */
+/* --- a probe --- */
 
 static void collect(struct node_watch *watch, struct watched *source, int waited)
 {
     char text[NODE_WATCH_TEXT_BYTES], why[NODE_WATCH_SAID_BYTES];
     int status = WIFEXITED(waited) ? WEXITSTATUS(waited) : 128 + WTERMSIG(waited);
-    (void)kill(-source->look, SIGKILL); /* what it left behind */
-    source->look = 0;
+    (void)kill(-source->probe, SIGKILL); /* what it left behind */
+    source->probe = 0;
     size_t length = take_text(&source->out, text);
     if (source->killed) {
         snprintf(why, sizeof(why), "it did not answer within %g s",
                  (double)(source->every * watch->interval_ms) / 1000);
         complain(watch, source, why);
+    } else if (source->stale) {
+        source->due_ms = 0; /* the next one begins at once */
     } else if (length == NODE_WATCH_TEXT_BYTES - 1) {
         snprintf(why, sizeof(why), "it printed more than %d bytes", NODE_WATCH_TEXT_BYTES - 2);
         complain(watch, source, why);
@@ -326,22 +332,22 @@ static void begin(struct node_watch *watch, struct watched *source, uint64_t now
 {
     int out[2] = {-1, -1}, err[2] = {-1, -1};
     char why[NODE_WATCH_SAID_BYTES];
-    pid_t look = -1;
+    pid_t probe = -1;
     source->due_ms = now_ms + source->every * watch->interval_ms;
-    source->killed = false;
+    source->killed = source->stale = false;
     if (pipe2(out, O_CLOEXEC | O_NONBLOCK) == 0 && pipe2(err, O_CLOEXEC | O_NONBLOCK) == 0 &&
         fcntl(out[1], F_SETFL, 0) == 0 && fcntl(err[1], F_SETFL, 0) == 0) {
-        look = fork();
+        probe = fork();
     }
-    if (look == 0) {
+    if (probe == 0) {
         become(source->shell, out[1], err[1]);
     }
-    if (look < 0) {
+    if (probe < 0) {
         snprintf(why, sizeof(why), "cannot start a process: %s", strerror(errno));
         complain(watch, source, why);
     } else {
-        (void)setpgid(look, look); /* whoever of the two comes first */
-        source->look = look;
+        (void)setpgid(probe, probe); /* whoever of the two comes first */
+        source->probe = probe;
         source->out = out[0];
         source->err = err[0];
         out[0] = err[0] = -1;
@@ -356,11 +362,11 @@ static void begin(struct node_watch *watch, struct watched *source, uint64_t now
     }
 }
 
-static void kill_look(struct watched *source)
+static void kill_probe(struct watched *source)
 {
     source->killed = true;
-    if (kill(-source->look, SIGKILL) != 0) {
-        (void)kill(source->look, SIGKILL); /* it has not made its group yet */
+    if (kill(-source->probe, SIGKILL) != 0) {
+        (void)kill(source->probe, SIGKILL); /* it has not made its group yet */
     }
 }
 
@@ -370,17 +376,17 @@ uint64_t node_watch_turn(struct node_watch *watch, uint64_t now_ms)
     for (uint32_t i = 0; i < watch->count; i++) {
         struct watched *source = &watch->sources[i];
         int waited = 0;
-        if (source->look > 0 && waitpid(source->look, &waited, WNOHANG) == source->look) {
+        if (source->probe > 0 && waitpid(source->probe, &waited, WNOHANG) == source->probe) {
             collect(watch, source, waited);
         }
-        if (source->look > 0 && !source->killed && now_ms >= source->due_ms) {
-            kill_look(source);
+        if (source->probe > 0 && !source->killed && now_ms >= source->due_ms) {
+            kill_probe(source);
         }
-        if (source->look == 0 && now_ms >= source->due_ms) {
+        if (source->probe == 0 && now_ms >= source->due_ms) {
             begin(watch, source, now_ms);
         }
-        /* A look that not even SIGKILL ends is waited for without asking: SIGCHLD tells. */
-        next_ms = source->look > 0 && source->killed ? next_ms : min_u64(next_ms, source->due_ms);
+        /* A probe that not even SIGKILL ends is waited for without asking: SIGCHLD tells. */
+        next_ms = source->probe > 0 && source->killed ? next_ms : min_u64(next_ms, source->due_ms);
     }
     return next_ms == UINT64_MAX ? next_ms : next_ms - min_u64(next_ms, now_ms);
 }
@@ -391,15 +397,16 @@ void node_watch_afresh(struct node_watch *watch, uint64_t now_ms)
     for (uint32_t i = 0; i < watch->count; i++) {
         struct watched *source = &watch->sources[i];
         source->readings[0] = '\0';
-        source->due_ms = source->look == 0 ? now_ms : source->due_ms;
+        source->stale = source->probe > 0;
+        source->due_ms = source->stale ? source->due_ms : now_ms;
     }
 }
 
 void node_watch_end(struct node_watch *watch)
 {
     for (uint32_t i = 0; i < watch->count; i++) {
-        if (watch->sources[i].look > 0) {
-            kill_look(&watch->sources[i]);
+        if (watch->sources[i].probe > 0) {
+            kill_probe(&watch->sources[i]);
         }
     }
 }

@@ -16,7 +16,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { NOT_FOUND = 127, NOT_RUNNABLE = 126, SIGNALLED = 128, LOOK_EVERY_MS = 60000 };
+enum { NOT_FOUND = 127, NOT_RUNNABLE = 126, SIGNALLED = 128, WAIT_MS_MAX = 60000 };
 
 static const int passed_on[] = {SIGHUP, SIGUSR1, SIGUSR2, SIGQUIT, SIGWINCH, SIGCONT};
 
@@ -46,6 +46,9 @@ int supervise_begin(struct supervise *supervise, struct diag *diag)
     supervise->killed = false;
     supervise->noticed = false;
     supervise->child = 0;
+    /* A launcher may ignore SIGCHLD, which survives exec. The kernel would then reap our children
+     * itself, and waitpid() could neither find them nor say how they ended. */
+    signal(SIGCHLD, SIG_DFL);
     return sigprocmask(SIG_BLOCK, &set, NULL) == 0
                ? 0
                : diag_errno(diag, errno, "cannot block signals");
@@ -109,12 +112,12 @@ static void take_signal(struct supervise *supervise, int signum)
     }
 }
 
-/* Looks at the sources, and asks the process to end when one gives notice. Returns for how many ms
+/* Probes the sources, and asks the process to end when one gives notice. Returns for how many ms
  * nothing is to do. */
-static uint64_t look(struct supervise *supervise)
+static uint64_t watch(struct supervise *supervise)
 {
     if (supervise->noticed || supervise->stopped_by != 0) {
-        return LOOK_EVERY_MS;
+        return WAIT_MS_MAX;
     }
     uint64_t ms = node_watch_turn(supervise->watch, supervise_now_ms());
     if (supervise->watch->fired) {
@@ -122,7 +125,7 @@ static uint64_t look(struct supervise *supervise)
         supervise->kill_at_ms = supervise_now_ms() + supervise->grace_ms;
         pass(supervise, SIGTERM);
     }
-    return min_u64(ms, LOOK_EVERY_MS);
+    return min_u64(ms, WAIT_MS_MAX);
 }
 
 /* Until a signal, or for at most ms. */
@@ -149,12 +152,12 @@ static int wait_child(struct supervise *supervise)
         if (ended == supervise->child) {
             break;
         }
-        uint64_t patience = look(supervise), now = supervise_now_ms();
+        uint64_t patience = watch(supervise), now = supervise_now_ms();
         if ((supervise->stopped_by != 0 || supervise->noticed) && !supervise->killed) {
             patience = supervise->kill_at_ms > now ? supervise->kill_at_ms - now : 0;
             if (patience == 0) {
                 kill_all(supervise);
-                patience = LOOK_EVERY_MS;
+                patience = WAIT_MS_MAX;
             }
         }
         wait_signal(supervise, patience);
@@ -206,7 +209,7 @@ void supervise_pause(struct supervise *supervise, uint64_t ms)
 {
     uint64_t now = supervise_now_ms(), end = now + ms;
     while (now < end && supervise->stopped_by == 0) {
-        uint64_t patience = look(supervise);
+        uint64_t patience = watch(supervise);
         if (supervise->noticed) {
             break;
         }

@@ -19,12 +19,13 @@ struct supervise {
     bool killed;       /* the grace was over, or a second signal came */
     bool noticed;      /* a source gave notice, and the process was asked to end by SIGTERM */
     uint64_t kill_at_ms;
-    /* It is looked at while the process runs and in pauses, and may have no sources. */
+    /* Probed while the process runs and in pauses; may have no sources. */
     struct node_watch *watch;
     pid_t child; /* 0: none */
 };
 
-/* Blocks the signals that are waited for; children get them back. */
+/* Blocks the signals that are waited for; children get them back. Ends an ignored
+ * SIGCHLD, for children too. */
 int MUST_USE supervise_begin(struct supervise *supervise, struct diag *diag);
 /* Runs argv (ended by NULL) in a process group of its own until it has ended. ret_status: its exit
  * status, 128 + n for signal n; 127: there is no such command, 126: it cannot be run. An error only

@@ -27,6 +27,15 @@ dir:/var/lib/cairn/store
 {{- end -}}
 {{- end }}
 
+{{- /* Not empty where the daemon has a certificate: for jobs by TCP, for browsers, or for both. */ -}}
+{{- define "cairn.hasTls" -}}
+{{- if or .Values.http.tls (ne .Values.mode "node") }}yes{{ end -}}
+{{- end }}
+
+{{- define "cairn.probe" -}}
+httpGet: {path: /readyz, port: http{{ if .Values.http.tls }}, scheme: HTTPS{{ end }}}
+{{- end }}
+
 {{- define "cairn.podSecurity" -}}
 runAsNonRoot: true
 runAsUser: 64000
@@ -53,8 +62,12 @@ capabilities: {drop: [ALL]}
 {{- end }}
 {{- if eq .Values.mode "node" }}
 - {name: socket, mountPath: /run/cairn}
-{{- else }}
+{{- end }}
+{{- if include "cairn.hasTls" . }}
 - {name: tls, mountPath: /tls, readOnly: true}
+{{- end }}
+{{- if .Values.http.tls }}
+- {name: http, mountPath: /http, readOnly: true}
 {{- end }}
 {{- end }}
 
@@ -117,11 +130,11 @@ spec:
         - {name: http, containerPort: {{ .Values.httpPort }}}
       # A start reads the record of every run. A daemon that refuses saves stays ready: restores and `cairn forget` need it.
       startupProbe:
-        httpGet: {path: /readyz, port: http}
+        {{- include "cairn.probe" . | nindent 8 }}
         periodSeconds: 5
         failureThreshold: 60
       readinessProbe:
-        httpGet: {path: /readyz, port: http}
+        {{- include "cairn.probe" . | nindent 8 }}
         periodSeconds: 5
       lifecycle:
         preStop:
@@ -145,9 +158,14 @@ spec:
       hostPath: {path: {{ .Values.store.node.path }}, type: Directory}
     - name: socket
       hostPath: {path: {{ .Values.store.node.socket }}, type: Directory}
-    {{- else }}
+    {{- end }}
+    {{- if include "cairn.hasTls" . }}
     - name: tls
       secret: {secretName: {{ .Values.tls.serverSecret }}, defaultMode: 0440}
+    {{- end }}
+    {{- if .Values.http.tls }}
+    - name: http
+      secret: {secretName: {{ .Values.http.tokenSecret }}, defaultMode: 0440}
     {{- end }}
 {{- end }}
 
