@@ -102,6 +102,8 @@ def keep(daemon, name):
     def sockets(folder, names):
         return [name for name in names if stat.S_ISSOCK(os.lstat(os.path.join(folder, name)).st_mode)]
 
+    if daemon.process.poll() is None:
+        daemon.kill()  # no file may go while it is copied
     kept = BUILD / "reach-failed" / name
     shutil.rmtree(kept, ignore_errors=True)
     shutil.copytree(daemon.folder, kept, symlinks=True, ignore=sockets)
