@@ -74,6 +74,16 @@ def running_daemon():
                 server.stop()
 
 
+@contextlib.contextmanager
+def stopped(daemon):
+    """A daemon that answers nobody until the ``with`` block ends."""
+    os.kill(daemon.process.pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(daemon.process.pid, signal.SIGCONT)
+
+
 def steps_of(url):
     """The committed steps of a run, newest first."""
     with cairn.Client(url, read_only=True) as client:

@@ -1,11 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """cairn.torch_checkpointing.CheckpointManager: torch_checkpointing's manager, whose state goes straight into the arena."""
 
-import contextlib
 import multiprocessing
 import os
 import pathlib
-import signal
 import subprocess
 
 import pytest
@@ -22,7 +20,7 @@ from torch_checkpointing.default_resharder import DefaultResharder  # noqa: E402
 
 import cairn  # noqa: E402
 import together  # noqa: E402
-from conftest import steps_of  # noqa: E402
+from conftest import steps_of, stopped  # noqa: E402
 from cairn.torch import per_rank  # noqa: E402
 from cairn.torch_checkpointing import CheckpointManager, StorageConfig, commit  # noqa: E402
 
@@ -153,15 +151,6 @@ class Net(torch.nn.Module):
 
     def forward(self, x):
         return self.b(torch.tanh(self.norm(self.a(x))))
-
-
-@contextlib.contextmanager
-def stopped(daemon):
-    os.kill(daemon.process.pid, signal.SIGSTOP)
-    try:
-        yield
-    finally:
-        os.kill(daemon.process.pid, signal.SIGCONT)
 
 
 def test_training_goes_on_while_the_state_is_copied(own_daemon):

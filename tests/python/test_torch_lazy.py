@@ -4,8 +4,6 @@ Method: the daemon is stopped (SIGSTOP) while the state is larger than the arena
 whatever is read later is read after the test changed it."""
 
 import contextlib
-import os
-import signal
 import threading
 
 import numpy
@@ -14,6 +12,7 @@ import torch
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from bed import assert_same, optimizer_view, seed
+from conftest import stopped
 from cairn.errors import DigestMismatchError
 from cairn.torch import Checkpointer
 from cairn.torch.lazy import Guard, guarded_memory, steps_through_hooks
@@ -37,15 +36,6 @@ class Net(torch.nn.Module):
 
 def loss_of(model):
     return model(torch.randn(8, WIDE)).pow(2).mean()
-
-
-@contextlib.contextmanager
-def stopped(daemon):
-    os.kill(daemon.process.pid, signal.SIGSTOP)
-    try:
-        yield
-    finally:
-        os.kill(daemon.process.pid, signal.SIGCONT)
 
 
 def clone(module):
