@@ -100,12 +100,13 @@ static int run(void *arg, struct diag *diag)
     uint64_t begin_ns = args_now_ns();
     struct cairn_op *op = NULL;
     int rc = guard_check(call->cairn, diag);
-    if (call->ret == NULL) {
-        return rc != 0 ? rc : diag_set(diag, CAIRN_E_INVALID, "the argument ret is NULL");
+    if (rc != 0) {
+        return rc;
     }
-    rc = rc != 0
-             ? rc
-             : args_copy("cairn_restore_options", sizeof options, call->options, &options, diag);
+    if (call->ret == NULL) {
+        return diag_set(diag, CAIRN_E_INVALID, "the argument ret is NULL");
+    }
+    rc = args_copy("cairn_restore_options", sizeof options, call->options, &options, diag);
     rc = rc != 0 ? rc : check_options(&options, diag);
     rc = rc != 0 ? rc : op_new(call->cairn, false, &op, diag);
     rc = rc != 0 ? rc : copy_only(&options, &op->scratch, &op->u.restore, diag);

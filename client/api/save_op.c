@@ -216,13 +216,19 @@ static int make_op(const struct save_call *call, struct cairn_op **ret, struct d
     struct cairn_save_options options = CAIRN_SAVE_OPTIONS_INIT;
     struct cairn_op *op = NULL;
     int rc = args_copy("cairn_save_options", sizeof options, call->options, &options, diag);
-    if (rc == 0 && options.deadline_ms < 0) {
-        rc = diag_set(diag, CAIRN_E_INVALID,
-                      "options.deadline_ms is negative; use 0 for the default");
+    if (rc != 0) {
+        return rc;
     }
-    rc = rc != 0 ? rc : check_snapshot(&options, diag);
+    if (options.deadline_ms < 0) {
+        return diag_set(diag, CAIRN_E_INVALID,
+                        "options.deadline_ms is negative; use 0 for the default");
+    }
+    rc = check_snapshot(&options, diag);
     rc = rc != 0 ? rc : op_new(call->cairn, true, &op, diag);
-    rc = rc != 0 ? rc : copy_options(&options, &op->scratch, &op->u.save, diag);
+    if (rc != 0) {
+        return rc;
+    }
+    rc = copy_options(&options, &op->scratch, &op->u.save, diag);
     rc = rc != 0 ? rc : add_trace(call->cairn, &op->scratch, &op->u.save, diag);
     if (rc != 0) {
         op_unref(op);

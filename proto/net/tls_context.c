@@ -107,10 +107,12 @@ int tls_context_new(const struct tls_options *options, struct tls_context **ret,
         strdup(options->ca_file != NULL ? options->ca_file : "the system's CA store");
     if (context->ssl == NULL || context->bio == NULL || context->ca_file == NULL) {
         status = diag_no_memory(diag, "a TLS context: %s", reason());
+        goto out;
     }
-    status = status != 0 ? status : set_policy(context->ssl, options, diag);
+    status = set_policy(context->ssl, options, diag);
     status = status != 0 ? status : load_identity(context->ssl, options, diag);
     status = status != 0 ? status : load_ca(context->ssl, options, diag);
+out:
     if (status != 0) {
         tls_context_free(context);
         return status;

@@ -460,10 +460,12 @@ int config_check(const struct config *config, struct diag *diag)
                         "[listen] names no address, so no client could connect: set unix or tcp");
     }
     status = check_tls(config, diag);
-    status = status != 0 ? status : config_check_retention(config, diag);
-    status = status != 0 ? status : check_numbers(config, diag);
-    status = status != 0 ? status : check_mirror(config, diag);
-    return status != 0 ? status : check_words(config, diag);
+    int (*const checks[])(const struct config *, struct diag *) = {
+        config_check_retention, check_numbers, check_mirror, check_words};
+    for (size_t i = 0; status == 0 && i < ARRAY_LEN(checks); i++) {
+        status = checks[i](config, diag);
+    }
+    return status;
 }
 
 /* --- what may change while the daemon runs --- */

@@ -153,13 +153,14 @@ int rest_runs(struct rest_call *call, struct diag *diag)
     struct run_name after;
     struct run_overview run;
     bool more = false;
+    const struct rest_range counts = {0, 0, POINTS_MAX}, changes = {0, 0, UINT64_MAX};
     int status = rest_limit(call, 100, &limit, diag);
-    status = status != 0 ? status
-                         : rest_arg_u64(call->request, "checkpoints",
-                                        (struct rest_range){0, 0, POINTS_MAX}, &points, diag);
-    status = status != 0 ? status
-                         : rest_arg_u64(call->request, "since",
-                                        (struct rest_range){0, 0, UINT64_MAX}, &since, diag);
+    if (status == 0) {
+        status = rest_arg_u64(call->request, "checkpoints", counts, &points, diag);
+    }
+    if (status == 0) {
+        status = rest_arg_u64(call->request, "since", changes, &since, diag);
+    }
     status = status != 0 ? status : after_of(call, &after, diag);
     if (status != 0) {
         return status;

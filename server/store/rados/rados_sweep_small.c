@@ -90,6 +90,19 @@ static int sweep_made(struct rados_sweep *sweep, const struct cluster_pair *pair
                                    : 0;
 }
 
+/* Ends what was begun: of x/ the tails are to be deleted, of d/ the head too. */
+static int sweep_gone(struct rados_sweep *sweep, const struct cluster_pair *pair,
+                      const struct store_name *name, const struct rados_tails *tails)
+{
+    struct diag *diag = &sweep->req->diag;
+    int rc = pair->key[0] == 'd' ? rados_small_drop_head(sweep->store, name, diag) : 0;
+    if (rc == 0) {
+        rc = rados_small_drop_tails(sweep->store, name, tails, diag);
+    }
+    rc = rc != 0 ? rc : rados_small_unbury(sweep->store, name, tails, diag);
+    return rc != 0 ? rc : forget(sweep, pair);
+}
+
 /* Sweeps an entry t/, x/ or d/. */
 static int sweep_tails(struct rados_sweep *sweep, const struct cluster_pair *pair)
 {
@@ -105,15 +118,8 @@ static int sweep_tails(struct rados_sweep *sweep, const struct cluster_pair *pai
         sweep->is_used = true;
         return 0;
     }
-    int rc = 0;
-    if (pair->key[0] == 't') {
-        rc = sweep_made(sweep, pair, &name, &tails);
-    } else {
-        rc = pair->key[0] == 'd' ? rados_small_drop_head(sweep->store, &name, diag) : 0;
-        rc = rc != 0 ? rc : rados_small_drop_tails(sweep->store, &name, &tails, diag);
-        rc = rc != 0 ? rc : rados_small_unbury(sweep->store, &name, &tails, diag);
-        rc = rc != 0 ? rc : forget(sweep, pair);
-    }
+    int rc = pair->key[0] == 't' ? sweep_made(sweep, pair, &name, &tails)
+                                 : sweep_gone(sweep, pair, &name, &tails);
     sweep->req->ret_count += rc == 0;
     return rc;
 }

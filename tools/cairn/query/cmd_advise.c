@@ -177,22 +177,27 @@ static int run(struct cli *cli, void *values, struct diag *diag)
     int64_t since_ns = 0;
     scratch_init(&scratch, ADVISE_SCRATCH_MAX);
     int status = cli_connect(cli, true, diag);
-    if (status == 0 && own->since_ms != 0) {
+    if (status != 0) {
+        goto out;
+    }
+    if (own->since_ms != 0) {
         since_ns = loop_wall_ns(source_loop(cli->connection)) - (int64_t)(own->since_ms * 1000000);
     }
-    status = status != 0 ? status : fetch_row(cli, since_ns, &row, diag);
+    status = fetch_row(cli, since_ns, &row, diag);
     status = status != 0 ? status : cli_list(cli, &scratch, &list, diag);
     status = status != 0 ? status : fill(own, &row, &input, diag);
-    if (status == 0) {
-        input.observed_s = trained_s(&list, since_ns, &scratch);
-        for (size_t i = list.count; i-- > 0;) { /* the newest last */
-            input.ranks =
-                list.items[i].state == CKPT_COMMITTED ? list.items[i].world_size : input.ranks;
-        }
-        input.ranks = own->ranks != 0 ? (uint32_t)own->ranks : input.ranks;
-        status = interval_advise(&input, &advice, diag);
+    if (status != 0) {
+        goto out;
     }
+    input.observed_s = trained_s(&list, since_ns, &scratch);
+    for (size_t i = list.count; i-- > 0;) { /* the newest last */
+        input.ranks =
+            list.items[i].state == CKPT_COMMITTED ? list.items[i].world_size : input.ranks;
+    }
+    input.ranks = own->ranks != 0 ? (uint32_t)own->ranks : input.ranks;
+    status = interval_advise(&input, &advice, diag);
     status = status != 0 ? status : print(cli, &input, &advice, &row);
+out:
     scratch_fini(&scratch);
     return status;
 }

@@ -144,15 +144,22 @@ static int set_environment(struct running *running, struct diag *diag)
     }
     hex_encode(sizeof(random), random, running->token);
     snprintf(restarts, sizeof(restarts), "%" PRIu64, running->restarts);
-    int status = set("CAIRN_ATTEMPT", running->token, diag);
-    status = status != 0 ? status : set("CAIRN_RESTARTS", restarts, diag);
-    status = status != 0 ? status : set("CAIRN_RUN", running->own->run, diag);
-    status = status != 0 ? status : set("CAIRN_SERVER", common->server, diag);
-    status = status != 0 ? status : set("CAIRN_WATCH_ROOT", running->own->watch_root, diag);
-    status = status != 0 ? status : set("CAIRN_DCGM_URL", running->own->dcgm_url, diag);
-    status = status != 0 ? status : set("CAIRN_CA_FILE", common->ca_file, diag);
-    status = status != 0 ? status : set("CAIRN_CERT_FILE", common->cert_file, diag);
-    return status != 0 ? status : set("CAIRN_KEY_FILE", common->key_file, diag);
+    const char *const variables[][2] = {
+        {"CAIRN_ATTEMPT", running->token},
+        {"CAIRN_RESTARTS", restarts},
+        {"CAIRN_RUN", running->own->run},
+        {"CAIRN_SERVER", common->server},
+        {"CAIRN_WATCH_ROOT", running->own->watch_root},
+        {"CAIRN_DCGM_URL", running->own->dcgm_url},
+        {"CAIRN_CA_FILE", common->ca_file},
+        {"CAIRN_CERT_FILE", common->cert_file},
+        {"CAIRN_KEY_FILE", common->key_file},
+    };
+    int status = 0;
+    for (size_t i = 0; status == 0 && i < ARRAY_LEN(variables); i++) {
+        status = set(variables[i][0], variables[i][1], diag);
+    }
+    return status;
 }
 
 static int dry_run(const struct running *running)
