@@ -441,7 +441,8 @@ static int dial_stream(struct link *link, struct stream **ret, struct diag *diag
         *ret = plain;
         return 0;
     }
-    return stream_tls_new(options->loop, options->tls, plain, addr.host, ret, diag);
+    return stream_tls_new(options->loop, options->tls, plain,
+                          options->tls_name ? options->tls_name : addr.host, ret, diag);
 }
 
 /* Makes the connection to the server. */

@@ -75,6 +75,27 @@ class Daemons(OnCeph):
         finally:
             a.process.send_signal(18)
 
+    def test_what_is_sent_on_is_sent_by_the_name_that_was_asked(self):
+        """As with pods behind one service: all daemons have a certificate with its name, and none has the address that it
+        announces. A certificate with neither name is refused."""
+        pki = self.bed.path / "pki"
+        subprocess.run([SOURCE / "tools" / "make-test-pki", pki], check=True, capture_output=True, timeout=60)
+        tls = {f"tls_{key}": pki / name for key, name in (("cert", "server.crt"), ("key", "server.key"), ("ca", "ca.crt"))}
+        a = self.daemon("a", listen_tcp="127.0.0.2:0", **tls)
+        self.group(a, 1).advance(1)
+        rows = lambda daemon: [row for row in cairn_json("status", "--server", f"unix:{daemon.socket}")["daemons"]
+                               if row["scrubs"] and row["collects"] and str(a.process.pid) in row["name"]]
+        wait_until("the first has both duties", lambda: rows(a))
+        b = self.daemon("b", **tls)
+        wait_until("the second knows", lambda: rows(b))
+        a.socket.unlink()  # as on another host
+        files = ("--ca-file", pki / "ca.crt", "--cert-file", pki / "client.crt", "--key-file", pki / "client.key")
+        for command in (("gc",), ("scrub", "--wait"), ("forget", "demo/run", "--keep-last", "1", "--now")):
+            _, _, err = cairn(*command, "--server", f"localhost:{b.port()}", *files, check=0)
+            self.assertRegex(err, rf"daemon \S+:{a.process.pid} has this duty")
+        _, _, err = cairn("gc", "--server", f"unix:{b.socket}", *files, check=11)
+        self.assertRegex(err, "127.0.0.2.*certificate")
+
     def test_a_page_of_one_shows_what_the_other_does(self):
         """A page asks for /live again and again, and for rows only if `changes` has moved."""
         a, b = self.daemon("a", listen_plain_tcp="loopback", http_listen="127.0.0.1:0"), self.daemon("b")

@@ -34,6 +34,8 @@ struct cli {
     struct run_name run;
     bool has_run;
     struct source *connection;
+    struct url asked;   /* the servers that were asked first; none before cli_reconnect() */
+    char tls_name[256]; /* cli_reconnect's */
     char url_text[4096];
     char *whole_text; /* of the error, where diag has no room for all of it; NULL: diag's */
     uint8_t *blob;    /* one that is in memory: after an interrupt reads still write into it */
@@ -74,7 +76,9 @@ void cli_usage(FILE *out, const struct command *command);
 void cli_manual(FILE *out, const struct command *command);
 /* Opens the source and the run. With `needs_run` a run must be named, or be the only one. */
 int MUST_USE cli_connect(struct cli *cli, bool needs_run, struct diag *diag);
-/* Ends the connection and makes one to another server, by the words of --server. */
+/* Ends the connection and makes one to another daemon of the same store, by the words of --server.
+ * With TLS its certificate must have the name of a server that the operator asked, which the
+ * daemons behind one name share, or the name in `server`; AUTH if it has neither. */
 int MUST_USE cli_reconnect(struct cli *cli, const char *server, struct diag *diag);
 /* The server alone: no run, and no store either, is needed. */
 int MUST_USE cli_connect_server(struct cli *cli, struct diag *diag);

@@ -7,6 +7,8 @@
 
 #include "exit_status.h"
 
+#include "env/net.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -99,13 +101,37 @@ int cli_connect_server(struct cli *cli, struct diag *diag)
     return status != 0 ? status : source_use_server(cli->connection, diag);
 }
 
-int cli_reconnect(struct cli *cli, const char *server, struct diag *diag)
+/* tls_name: as in struct source_options. */
+static int reconnect(struct cli *cli, const char *server, const char *tls_name, struct diag *diag)
 {
     source_free(cli->connection);
     cli->connection = NULL;
     use_server(cli, server);
+    cli->source.tls_name = tls_name;
     int status = source_new(&cli->source, &cli->connection, diag);
     return status != 0 ? status : source_use(cli->connection, NULL, diag);
+}
+
+int cli_reconnect(struct cli *cli, const char *server, struct diag *diag)
+{
+    int status = CAIRN_E_AUTH;
+    if (cli->asked.server_count == 0) {
+        cli->asked = *source_url(cli->connection);
+    }
+    for (size_t i = 0; i < cli->asked.server_count && status == CAIRN_E_AUTH; i++) {
+        struct net_addr addr;
+        if (net_addr_parse(cli->asked.servers[i], CAIRN_DEFAULT_PORT, &addr, NULL) == 0 &&
+            addr.family == NET_TCP) {
+            snprintf(cli->tls_name, sizeof(cli->tls_name), "%s", addr.host);
+            diag_clear(diag);
+            status = reconnect(cli, server, cli->tls_name, diag);
+        }
+    }
+    if (status == CAIRN_E_AUTH) {
+        diag_clear(diag);
+        status = reconnect(cli, server, NULL, diag);
+    }
+    return status;
 }
 
 int cli_connect(struct cli *cli, bool needs_run, struct diag *diag)

@@ -30,6 +30,7 @@ struct source {
 };
 
 struct engine *source_engine(struct source *source) { return source->engine; }
+const struct url *source_url(const struct source *source) { return &source->url; }
 struct loop *source_loop(struct source *source) { return source->loop; }
 void source_wake(struct source *source) { loop_uv_stop(source->loop); }
 
@@ -190,6 +191,7 @@ static int use(struct source *source, const struct run_name *run, struct diag *d
                                      .net = source->net,
                                      .pool = source->pool,
                                      .tls = source->tls,
+                                     .tls_name = source->options.tls_name,
                                      .url = source->url,
                                      .viewer = true,
                                      .io_deadline_ms = source->options.connect_ms != 0

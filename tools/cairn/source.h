@@ -15,6 +15,7 @@ struct source_options {
     const char *url;   /* cairn://… or NULL: CAIRN_SERVER */
     const char *store; /* "dir:/path"; then url is not used */
     const char *cert_file, *key_file, *ca_file;
+    const char *tls_name; /* that the server's certificate must have; NULL: that of the URL */
     uint64_t deadline_ms;
     uint64_t connect_ms; /* for the connection alone; 0 means deadline_ms */
     bool writable;       /* the store, under its lock; else it is only read */
@@ -32,6 +33,7 @@ int MUST_USE source_use(struct source *source, const struct run_name *run, struc
 /* Connects to the server alone, whatever its store says: for questions about itself. */
 int MUST_USE source_use_server(struct source *source, struct diag *diag);
 struct engine *source_engine(struct source *source);
+const struct url *source_url(const struct source *source);
 struct loop *source_loop(struct source *source);
 /* Runs the loop until *done is true, or until an interrupt (CANCELLED). */
 int MUST_USE source_wait(struct source *source, const bool *done, struct diag *diag);
