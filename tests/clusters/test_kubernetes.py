@@ -28,10 +28,12 @@ def kustomize(overlay):
                                     capture_output=True, text=True).stdout)
 
 
-def chart(mode, *values):
-    words = ["helm", "template", "cairn", KUBERNETES / "chart", "--values", KUBERNETES / "chart" / "values" / f"{mode}.yaml"]
+def chart(mode, *values, folder=KUBERNETES / "chart", **trees):
+    words = ["helm", "template", "cairn", folder, "--values", KUBERNETES / "chart" / "values" / f"{mode}.yaml"]
     for value in values:
         words += ["--set", value]
+    for key, tree in trees.items():
+        words += ["--set-json", f"{key}={json.dumps(tree)}"]
     return documents(subprocess.run(words, check=True, capture_output=True, text=True).stdout)
 
 
@@ -97,6 +99,18 @@ class Manifests(Case):
             if wanted:
                 create = only(found, "Deployment")["spec"]["template"]["spec"]["initContainers"][0]["command"]
                 self.assertEqual(create[-1], url.removeprefix("url = "))
+
+    def test_jobs_run_where_the_daemon_runs(self):
+        where = {"imagePullSecrets": [{"name": "registry"}], "nodeSelector": {"pool": "storage"},
+                 "tolerations": [{"key": "storage", "operator": "Exists", "effect": "NoSchedule"}],
+                 "affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [
+                     {"matchExpressions": [{"key": "kubernetes.io/arch", "operator": "In", "values": ["amd64"]}]}]}}}}
+        found = chart("ceph", "jobs.gc=1 * * * *", "jobs.scrub=2 * * * *", **where)
+        specs = [one["spec"]["template"]["spec"] for one in found if one["kind"] == "Deployment"]
+        specs += [one["spec"]["jobTemplate"]["spec"]["template"]["spec"] for one in found if one["kind"] == "CronJob"]
+        self.assertEqual([{key: spec.get(key) for key in where} for spec in specs], [where] * 4)
+        for document in found:
+            self.check(document)
 
     def test_the_grace_fits(self):
         for mode in OVERLAYS:

@@ -51,6 +51,15 @@ readOnlyRootFilesystem: true
 capabilities: {drop: [ALL]}
 {{- end }}
 
+{{- /* Where a pod may run, and by what its image is pulled: the same for the daemon and for the jobs. */ -}}
+{{- define "cairn.placement" -}}
+{{- range $name := list "imagePullSecrets" "nodeSelector" "tolerations" "affinity" }}
+{{- with get $.Values $name }}
+{{ $name }}: {{ toJson . }}
+{{- end }}
+{{- end }}
+{{- end }}
+
 {{- /* What the daemon and the command that makes its store have mounted. */ -}}
 {{- define "cairn.mounts" -}}
 - {name: config, mountPath: /etc/cairn, readOnly: true}
@@ -84,18 +93,10 @@ spec:
   terminationGracePeriodSeconds: {{ .Values.terminationGracePeriodSeconds }}
   securityContext:
     {{- include "cairn.podSecurity" . | nindent 4 }}
-  {{- with .Values.imagePullSecrets }}
-  imagePullSecrets: {{ toYaml . | nindent 4 }}
-  {{- end }}
   {{- with .Values.priorityClassName }}
   priorityClassName: {{ . }}
   {{- end }}
-  {{- with .Values.nodeSelector }}
-  nodeSelector: {{ toYaml . | nindent 4 }}
-  {{- end }}
-  {{- with .Values.tolerations }}
-  tolerations: {{ toYaml . | nindent 4 }}
-  {{- end }}
+  {{- with include "cairn.placement" . | trim }}{{ . | nindent 2 }}{{ end }}
   {{- if eq .Values.mode "ceph" }}
   topologySpreadConstraints:
     - maxSkew: 1
@@ -194,6 +195,7 @@ spec:
         spec:
           restartPolicy: Never
           automountServiceAccountToken: false
+          {{- with include "cairn.placement" $root | trim }}{{ . | nindent 10 }}{{ end }}
           securityContext:
             {{- include "cairn.podSecurity" $root | nindent 12 }}
           containers:
