@@ -17,6 +17,7 @@ from pods import Cluster, Pod, own, secret_volume
 
 KUBERNETES = SOURCE / "deploy" / "kubernetes"
 OVERLAYS = ("directory", "ceph", "node")
+MONITORED = ("serviceMonitor.enabled=true", "alerts.enabled=true", "dashboard.enabled=true")
 
 
 def documents(text):
@@ -64,8 +65,8 @@ class Manifests(Case):
 
     def test_everything_is_valid(self):
         for mode in OVERLAYS:
-            for document in kustomize(mode) + chart(mode, "serviceMonitor.enabled=true", "store.create=true", "jobs.gc=1 * * * *",
-                                                    "jobs.scrub=2 * * * *") + chart(mode, "serviceMonitor.enabled=true", "http.tls=false"):
+            for document in kustomize(mode) + chart(mode, *MONITORED, "store.create=true", "jobs.gc=1 * * * *",
+                                                    "jobs.scrub=2 * * * *") + chart(mode, *MONITORED, "http.tls=false"):
                 with self.subTest(mode=mode, kind=document["kind"]):
                     self.check(document)
         for path in sorted((KUBERNETES / "examples").glob("*.yaml")):
@@ -87,10 +88,43 @@ class Manifests(Case):
         subprocess.run(["helm", "lint", "--strict", "--quiet", KUBERNETES / "chart"], check=True, capture_output=True)
         subprocess.run([KUBERNETES / "render", "--check"], check=True)
 
-    def test_a_wrong_mode_is_refused(self):
-        with self.assertRaises(subprocess.CalledProcessError) as caught:
-            chart("directory", "mode=disk")
-        self.assertIn("mode must be directory, ceph or node", caught.exception.stderr)
+    def test_wrong_values_are_refused(self):
+        for value, told in (("mode=disk", "'/mode': value must be one of 'directory', 'ceph', 'node'"), ("http.tls=ja", "'/http/tls': got string"),
+                            ("store.creat=true", "'/store': additional properties 'creat' not allowed"), ("replicas=0", "'/replicas': minimum"),
+                            ("jobs.gc=hourly", "'/jobs/gc': 'hourly' does not match"), ("grace=30", "'/grace': got number, want string")):
+            with self.subTest(value=value), self.assertRaises(subprocess.CalledProcessError) as caught:
+                chart("directory", value)
+            self.assertIn(told, caught.exception.stderr)
+
+    def test_the_schema_has_the_values(self):
+        schema = json.loads((KUBERNETES / "chart" / "values.schema.json").read_text())
+
+        def compare(spec, value, where):
+            spec = schema["definitions"][spec["$ref"].rsplit("/", 1)[1]] if "$ref" in spec else spec
+            if "properties" in spec and where != "resources":
+                self.assertEqual(set(spec["properties"]) - {"global"}, set(value), where)
+                for key in value:
+                    compare(spec["properties"][key], value[key], f"{where}.{key}".strip("."))
+
+        compare(schema, yaml.safe_load((KUBERNETES / "chart" / "values.yaml").read_text()), "")
+
+    def test_an_archive_brings_alerts_dashboard_and_notes(self):
+        subprocess.run(["helm", "package", KUBERNETES / "chart", "--destination", self.bed.path], check=True, capture_output=True)
+        [archive] = self.bed.path.glob("cairn-*.tgz")
+        found = chart("directory", *MONITORED, folder=archive)
+        rules = yaml.safe_load((SOURCE / "deploy" / "prometheus" / "cairn.rules.yml").read_text())
+        self.assertEqual(only(found, "PrometheusRule")["spec"], rules)
+        [dashboard] = [one for one in found if one["metadata"]["name"] == "cairn-dashboard"]
+        self.assertEqual(json.loads(dashboard["data"]["cairn.json"]), json.loads((SOURCE / "deploy" / "grafana" / "cairn.json").read_text()))
+        self.assertEqual(dashboard["metadata"]["labels"]["grafana_dashboard"], "1")
+        # The alerts look for "cairn" in the name of the job, whatever the release is called.
+        job = only(found, "ServiceMonitor")["spec"]["jobLabel"]
+        self.assertEqual([one["metadata"]["labels"][job] for one in found if one["kind"] == "Service"], ["cairn"])
+        for mode, told in (("directory", "CAIRN_SERVER=keep.default.svc:7421"), ("node", "CAIRN_SERVER=unix:/run/cairn/cairnd.sock")):
+            words = ["helm", "install", "--dry-run=client", "keep", archive, "--set", f"mode={mode},store.create=true"]
+            notes = subprocess.run(words, check=True, capture_output=True, text=True).stdout.split("NOTES:")[1]
+            for text in (told, "store.create=false", "port-forward", "alerts.enabled"):
+                self.assertIn(text, notes)
 
     def test_the_pool_of_the_data_is_named(self):
         for found, wanted in ((chart("ceph"), False), (chart("ceph", "store.ceph.dataPool=cairn-ec", "store.create=true"), True)):
