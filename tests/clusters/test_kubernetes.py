@@ -88,6 +88,16 @@ class Manifests(Case):
         subprocess.run(["helm", "lint", "--strict", "--quiet", KUBERNETES / "chart"], check=True, capture_output=True)
         subprocess.run([KUBERNETES / "render", "--check"], check=True)
 
+    def test_the_runtime_of_the_trainjob_is_there(self):
+        """The runtime that Kubeflow Trainer brings, and the names of its job and its container, which the patch is for."""
+        from kubeflow.trainer.constants import constants
+
+        spec = only(documents((KUBERNETES / "examples" / "trainjob.yaml").read_text()), "TrainJob")["spec"]
+        [job] = spec["runtimePatches"][0]["trainingRuntimeSpec"]["template"]["spec"]["replicatedJobs"]
+        [container] = job["template"]["spec"]["template"]["spec"]["containers"]
+        self.assertEqual((spec["runtimeRef"], job["name"], container["name"]),
+                         ({"name": constants.DEFAULT_TRAINING_RUNTIME}, constants.NODE, constants.NODE))
+
     def test_wrong_values_are_refused(self):
         for value, told in (("mode=disk", "'/mode': value must be one of 'directory', 'ceph', 'node'"), ("http.tls=ja", "'/http/tls': got string"),
                             ("store.creat=true", "'/store': additional properties 'creat' not allowed"), ("replicas=0", "'/replicas': minimum"),
