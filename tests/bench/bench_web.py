@@ -26,7 +26,7 @@ from pathlib import Path
 
 from benchlib import MIB, SOURCE, Daemon, Place, cairn_group, say
 
-PAGE_FILES = ("/", "/page.css", "/data.js", "/plot.js", "/page.js", "/icon.svg")
+PAGE_FILES = ("/", "/page.css", "/page.js", "/icon.svg")
 POLL_S = 2  # as in data.js
 
 

@@ -155,6 +155,11 @@ class Web(Case):
         status, headers, _ = self.get("/api/v1/runs", method="DELETE")
         self.assertEqual((status, headers["Allow"]), (405, "GET, HEAD"))
         self.assertIn("script-src 'self'", self.get("/")[1]["Content-Security-Policy"])
+        script = self.get("/page.js")[2].decode()  # one module of all scripts: nothing is imported, no name is declared twice
+        self.assertNotRegex(script, r"(?m)^(import|export)\b")
+        names = re.findall(r"(?m)^(?:async )?(?:function|class|const|let) (\w+)", script)
+        self.assertEqual(len(names), len(set(names)))
+        self.assertIn("showProjects", names)
         for path in ("/api/v1/runs", "/metrics"):  # a name that points here, and what only looks like a number
             for host in ("evil.example", "evil.example:7422", "127.0.0.1.evil.example", "localhost.evil.example", "1.2.3", "x" * 99):
                 self.assertEqual(self.get(path, Host=host)[0], 401, (path, host))

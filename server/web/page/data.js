@@ -50,7 +50,7 @@ export async function ask(path) {
 }
 
 // Asks for all runs, or for those that changed since the last time. told() is called after each page.
-export async function readRuns(told) {
+async function readRuns(told) {
   let after = null, changes = null;
   do {
     const page = await ask(

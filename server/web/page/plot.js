@@ -3,7 +3,8 @@
 // no name, tag or reason is ever read as markup.
 
 const SVG = "http://www.w3.org/2000/svg";
-const SECOND = 1000, MINUTE = 60 * SECOND, HOUR = 60 * MINUTE, DAY = 24 * HOUR;
+const SECOND = 1000, MINUTE = 60 * SECOND, HOUR = 60 * MINUTE;
+export const DAY = 24 * HOUR;
 
 function fill(node, attributes, children) {
   for (const [name, value] of Object.entries(attributes ?? {})) {
@@ -22,7 +23,7 @@ const plain = (text) =>
     /[\u0000-\u001f\u007f-\u009f\u061c\u200b-\u200f\u2028-\u202e\u2066-\u2069\ufeff]/g,
     (sign) => `\\u${sign.charCodeAt(0).toString(16).padStart(4, "0")}`);
 export const el = (name, attributes, ...children) => fill(document.createElement(name), attributes, children);
-export const svg = (name, attributes, ...children) => fill(document.createElementNS(SVG, name), attributes, children);
+const svg = (name, attributes, ...children) => fill(document.createElementNS(SVG, name), attributes, children);
 
 export function bytes(value) {
   const units = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
@@ -55,7 +56,7 @@ export function bar(share, kind = "", softShare = 0) {
 }
 
 // A point of /runs is [step, term, ms, bytes, marks].
-export function kindOf(marks) {
+function kindOf(marks) {
   if (marks.includes("f")) return "gone";
   if (marks.includes("d")) return "damaged";
   if (marks.includes("u")) return "suspect";
