@@ -7,6 +7,7 @@
 
 #include "base/failpoint.h"
 #include "base/log.h"
+#include "net/stream.h"
 
 #include <stdlib.h>
 
@@ -57,6 +58,28 @@ static int apply_config(struct daemon *daemon)
     return 0;
 }
 
+/* Takes what the files of [tls] hold now. The files were checked with the rest. */
+static void renew_certificate(struct daemon *daemon)
+{
+    const struct config *config = daemon->config;
+    struct diag diag = DIAG_INIT;
+    if (!daemon->listeners || config->tls_cert[0] == '\0') {
+        return;
+    }
+    int status = listeners_renew(daemon->listeners, config, &diag);
+    if (status != 0) {
+        LOG(LOG_ERROR, "listen", "the daemon keeps its old certificate",
+            ls("code", err_name(status)), ls("err", diag_text(&diag, status)));
+        return;
+    }
+    if (!config->http_tls) { /* else the one that ends first is still in use */
+        err_ignore(tls_certificate_ends(config->tls_cert, &daemon->certificate_ends_s, NULL));
+    }
+    LOG(LOG_INFO, "listen", "new connections get what the files of [tls] hold now",
+        ls("cert", config->tls_cert),
+        ls("http", config->http_tls ? "keeps the old certificate until a restart" : NULL));
+}
+
 void daemon_on_reload(void *user, int signum)
 {
     struct daemon *daemon = user;
@@ -81,6 +104,7 @@ void daemon_on_reload(void *user, int signum)
     }
     config_reload(options->config, fresh, on_differs, &waiting);
     status = apply_config(daemon);
+    renew_certificate(daemon);
     if (daemon->phase == DAEMON_READY) {
         daemon_show_web(daemon, true);
     }

@@ -208,6 +208,17 @@ int listeners_new(const struct listeners_options *options, struct listeners **re
     return 0;
 }
 
+int listeners_renew(struct listeners *listeners, const struct config *config, struct diag *diag)
+{
+    struct tls_context *fresh = NULL;
+    int status = make_tls(config, &fresh, diag);
+    if (status == 0) {
+        tls_context_free(listeners->tls); /* its streams hold it */
+        listeners->tls = fresh;
+    }
+    return status;
+}
+
 /* Appends an address if it fits. */
 static void add_text(const char *text, size_t size, char *io)
 {

@@ -26,6 +26,10 @@ int MUST_USE listeners_check(const struct config *config, struct diag *diag);
  * certificates. */
 int MUST_USE listeners_new(const struct listeners_options *options, struct listeners **ret,
                            struct diag *diag);
+/* Reads the files of [tls] again, for connections that come from now on; those that are there keep
+ * what they have. After an error everything stays as it was. */
+int MUST_USE listeners_renew(struct listeners *listeners, const struct config *config,
+                             struct diag *diag);
 /* Writes where clients reach this daemon, with spaces between: [listen] advertise, or what the
  * sockets are bound to, where this host's name stands for any address. Cut at the last that fits.
  */

@@ -4,9 +4,11 @@ no secret (I10)."""
 
 import json
 import re
+import shutil
+import signal
 import subprocess
 
-from harness import SOURCE, Case, Group, Rank, cairn, main, verified
+from harness import SOURCE, Case, Group, Rank, cairn, main, verified, wait_until
 
 
 class Tls(Case):
@@ -97,6 +99,33 @@ class Tls(Case):
         self.assertNotEqual(status, 0)
         self.assertIn("TLS", err)
         self.assertEqual(verified(plain, "server")["damaged"], 0)
+
+    def reload(self, expected):
+        before = len(self.server.log())
+        self.server.process.send_signal(signal.SIGHUP)
+        wait_until(f"the log says '{expected}'", lambda: expected in self.server.log()[before:])
+        return self.server.log()[before:]
+
+    def test_a_reload_takes_renewed_certificates(self):
+        """SIGHUP renews them for new connections, and those that are there go on; files that do not fit change nothing."""
+        group = Group(self.bed, f"cairn://localhost:{self.server.port()}/demo/run", 1, open_words=(10000, *self.files()))
+        group.save(1)
+        new = self.bed.path / "new"
+        subprocess.run([SOURCE / "tools" / "make-test-pki", new], check=True, capture_output=True, timeout=60)
+        shutil.copytree(self.pki, self.bed.path / "old")
+        shutil.copy(new / "server.crt", self.pki)  # the key of another
+        said = self.reload("keeps its old configuration")
+        self.assertRegex(said, "server.key does not belong to the certificate")
+        self.still_serves()
+        for name in ("server.key", "ca.crt"):
+            shutil.copy(new / name, self.pki)
+        self.reload("new connections get what the files of [tls] hold now")
+        self.pki = self.bed.path / "old"
+        cairn("ls", *self.where(), *self.flags(), "--timeout", 5, check=12)
+        self.pki = new
+        self.still_serves()
+        group.save(2)
+        group.end()
 
     def still_serves(self):
         cairn("ls", *self.where(), *self.flags(), check=0)
