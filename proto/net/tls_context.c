@@ -229,9 +229,9 @@ static int load_key(SSL_CTX *ssl, const char *key_file, struct diag *diag)
                           "cannot read the TLS key %s: %s (it must be a private key in PEM format)",
                           key_file, reason());
     } else if (SSL_CTX_use_PrivateKey(ssl, key) != 1) {
-        status = diag_set(diag, CAIRN_E_CONFIG,
-                          "the TLS key %s does not belong to the certificate: %s", key_file,
-                          reason());
+        status =
+            diag_set(diag, CAIRN_E_CONFIG, "the TLS key %s does not belong to the certificate: %s",
+                     key_file, reason());
     }
     EVP_PKEY_free(key);
     return status;

@@ -45,7 +45,8 @@ static void judge_certificate(const char *what, const char *file, int64_t now_s,
                is_over ? "expired" : "expires in", is_over ? -days : days, is_over ? " ago" : "");
     if (is_over || days < EXPIRES_SOON_DAYS) {
         doctor_remedy(doctor,
-                      "issue a new one, and restart the daemon, which reads it at its start");
+                      "issue a new one, and reload the daemon (SIGHUP), or restart it if [http] "
+                      "tls = yes");
     }
 }
 
