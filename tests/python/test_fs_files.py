@@ -120,6 +120,11 @@ def test_torch_16_failed_commit_leaves_nothing(own_daemon):
     own_daemon.kill()
     with pytest.raises(cairn.CairnError):
         fs.seal(f"{url}/step-1")
+    # A server that is away is no proof that there is nothing.
+    away = fsspec.filesystem("cairn", io_deadline=0.1)
+    for look in (away.exists, away.isfile, away.isdir, away.info, away.ls, away.find, away.modified, away.is_taken):
+        with pytest.raises(cairn.CairnError):
+            look(f"{url}/step-1/data")
     own_daemon.start()
     assert not fs.exists(f"{url}/step-1/data")
     with fs.open(f"{url}/step-1/data", "wb") as file:
@@ -172,6 +177,8 @@ def test_get_put_and_text(url, tmp_path):
     (tmp_path / "tree" / "deep" / "b").write_text("käse")
     fs.put(f"{tmp_path}/tree/", f"{url}/step-3/", recursive=True)
     fs.pipe_file(f"{url}/step-3/c", b"c")
+    with pytest.raises(FileExistsError):
+        fs.put_file(f"{tmp_path}/tree/a", f"{url}/step-3/c", mode="create")
     fs.seal(f"{url}/step-3")
     fs.get(f"{url}/step-3/", f"{tmp_path}/back/", recursive=True)
     assert (tmp_path / "back" / "a").read_bytes() == b"a" * 100_000

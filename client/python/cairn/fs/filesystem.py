@@ -99,6 +99,19 @@ class CairnFileSystem(AsyncFileSystem):
     async def _info(self, path: str, **_: Any) -> dict:
         return await asyncio.to_thread(reading.info, self._runs, self._strip_protocol(path))
 
+    async def _is(self, kind: str, path: str) -> bool:
+        """Returns whether the path is of a kind. fsspec's own look takes an error, such as a server that is away, for "no"."""
+        try:
+            return (await self._info(path))["type"] == kind
+        except FileNotFoundError:
+            return False
+
+    async def _isfile(self, path: str) -> bool:
+        return await self._is("file", path)
+
+    async def _isdir(self, path: str) -> bool:
+        return await self._is("directory", path)
+
     async def _ls(self, path: str, detail: bool = True, **_: Any) -> list:
         rows = await asyncio.to_thread(reading.list_folder, self._runs, self._strip_protocol(path))
         return rows if detail else [row["name"] for row in rows]
@@ -331,11 +344,11 @@ class CairnFileSystem(AsyncFileSystem):
                 file.write(value)
         await asyncio.to_thread(write)
 
-    async def _put_file(self, lpath: Any, rpath: str, callback: Any = None, **_: Any) -> None:
+    async def _put_file(self, lpath: Any, rpath: str, callback: Any = None, mode: str = "overwrite", **_: Any) -> None:
         def write() -> None:
             if os.path.isdir(lpath):
                 return
-            with open(lpath, "rb") as source, self._open(self._strip_protocol(rpath), "wb") as file:
+            with open(lpath, "rb") as source, self._open(self._strip_protocol(rpath), "xb" if mode == "create" else "wb") as file:
                 while data := source.read(16 << 20):
                     file.write(data)
         await asyncio.to_thread(write)
