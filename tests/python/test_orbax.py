@@ -76,6 +76,23 @@ def test_what_orbax_removes_is_forgotten(url, tmp_path):
     assert steps_of(url) == [7, 6, 5]
 
 
+@pytest.mark.parametrize("later", [0, 3])
+def test_a_folder_that_is_away_forgets_nothing(url, tmp_path, later):
+    """An unmounted folder looks so, also to the saves that follow. When it is back, what it holds is restored."""
+    folder = tmp_path / "mounted"
+    with manager_of(folder, url) as manager:
+        for step in range(1, 6):
+            manager.save(step, args=cairn.orbax.Save(state(step)))
+        manager.wait_until_finished()
+        folder.rename(tmp_path / "away")
+        folder.mkdir()
+        for step in range(6, 6 + later):
+            manager.save(step, args=cairn.orbax.Save(state(step)))
+    assert steps_of(url) == list(range(5 + later, 0, -1))
+    with manager_of(tmp_path / "away", url, max_to_keep=2) as manager:
+        assert_is(manager.restore(1, args=cairn.orbax.Restore(state(0))), 1)
+
+
 def test_a_step_that_is_deleted_and_saved_again_is_refused(url, tmp_path):
     """The run still has it, and a second save would keep the first one's content. After a restore it is a newer version."""
     with manager_of(tmp_path, url) as manager:

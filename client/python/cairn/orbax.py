@@ -68,7 +68,9 @@ class CheckpointHandler(ocp.AsyncCheckpointHandler):
     def __init__(self, url: str, **options: Any) -> None:
         self._url = run_of(url)
         self._checkpointer = Checkpointer(url, **options)
+        self._folder: Optional[tuple] = None  # (Orbax's folder, the item's name in the folder of a step)
         self._seen: dict = {}  # stub of a step that Orbax has listed -> (step, term)
+        self._written: dict = {}  # the same of what was written since Orbax's folder was last looked at
 
     async def async_save(self, directory: epath.Path, args: "Save") -> list:
         """Begins a save, and returns when all is copied. Orbax calls it. With several processes the future raises what is wrong with
@@ -97,7 +99,8 @@ class CheckpointHandler(ocp.AsyncCheckpointHandler):
         return [ocp.future.CommitFutureAwaitingContractedSignals(commit(), name="cairn_save")]
 
     def _begin(self, directory: epath.Path, args: "Save") -> Operation:
-        self._forget_removed(directory)
+        self._folder = directory.parent.parent, directory.name.split(_TEMPORARY)[0]
+        self._forget_removed()
         operation = self._checkpointer.save(_step_of(directory), args.item, metrics=args.metrics)
         self._checkpointer.release(operation)  # _finish raises its error
         return operation
@@ -108,6 +111,9 @@ class CheckpointHandler(ocp.AsyncCheckpointHandler):
         if jax.process_index() == 0:
             said = {"run": self._url, "step": result.step, "term": result.term}
             (directory / STUB).write_text(json.dumps(said))
+            final = self._stub(directory.parent)
+            self._seen.pop(final, None)  # of an older version of the step
+            self._written[final] = result.step, result.term
 
     def save(self, directory: epath.Path, args: "Save") -> None:
         """Saves, and returns when it is committed. Orbax calls it where it saves synchronously."""
@@ -133,25 +139,40 @@ class CheckpointHandler(ocp.AsyncCheckpointHandler):
         assert restored is not None  # a step was given
         return restored.state
 
-    def _forget_removed(self, directory: Optional[epath.Path] = None) -> None:
+    def _stub(self, folder: epath.Path) -> epath.Path:
+        """Returns the stub of a step, from the folder that Orbax gives the step at first, or at last."""
+        assert self._folder is not None
+        root, item = self._folder
+        return root / folder.name.split(_TEMPORARY)[0] / item / STUB
+
+    def _forget_removed(self) -> None:
         """Forgets the checkpoints of steps that Orbax has listed and removed since. The guard of retention keeps the last two good
-        ones, which come up again at the next save, as does what cannot be forgotten."""
-        if jax.process_index() != 0:
+        ones, which come up again at the next save, as does what cannot be forgotten. Nothing is forgotten if the folder holds no step
+        any more that it should hold: then it was unmounted, moved or emptied, and Orbax has removed nothing."""
+        if jax.process_index() != 0 or self._folder is None:
             return
         try:
-            self._note(directory)
-            for stub in [stub for stub in self._seen if not stub.exists() and not stub.parent.parent.exists()]:
-                self._forget(stub)
+            listed = self._listed()
+            gone = {stub: said for stub, said in self._seen.items() if stub not in listed}
+            known, self._seen, self._written = {**self._seen, **self._written}, listed, {}
+            if any(stub in listed and _read(stub) == said for stub, said in known.items()):
+                self._seen = {**listed, **gone}
+                for stub in gone:
+                    self._forget(stub)
+            elif gone:
+                log.warning("%s holds none of the steps that Orbax has put there; what was there stays in %s", self._folder[0], self._url)
         except (CairnError, OSError) as error:
             log.warning("%s: checkpoints that Orbax has removed are still there: %s", self._url, error)
 
-    def _note(self, directory: Optional[epath.Path]) -> None:
-        """Takes note of the stubs of the steps that Orbax lists beside the one that it is about to save."""
-        if directory is not None:
-            for folder in directory.parent.parent.iterdir():
-                stub = folder / directory.name.split(_TEMPORARY)[0] / STUB
-                if _TEMPORARY not in folder.name and stub not in self._seen and stub.exists():
-                    self._seen[stub] = _read(stub)
+    def _listed(self) -> dict:
+        """Returns what ``_seen`` has, of the steps that Orbax lists now."""
+        assert self._folder is not None
+        found = {}
+        for folder in self._folder[0].iterdir():
+            stub = self._stub(folder)
+            if _TEMPORARY not in folder.name and (stub in self._seen or stub.exists()):
+                found[stub] = self._seen.get(stub) or _read(stub)
+        return found
 
     def _forget(self, stub: epath.Path) -> None:
         step, term = self._seen[stub]
