@@ -35,7 +35,7 @@ from .torch.futures import log
 from .training import Run, between_epochs
 
 _POINTER = "pointer_ckpt.json"  # the name that Ray's own messages recommend
-_SETTLE_S = 10.0  # how long the end of a training waits for Ray to note the last report
+_SETTLE_S = 30.0  # how long the end of a training waits for Ray to note one more report; Ray looks every two seconds
 
 
 class _Nothing(ray.train.Checkpoint):
@@ -114,13 +114,13 @@ class Checkpointer(_Checkpointer):
     def __init__(self, url: str, state: Mapping[str, Any], **options: Any) -> None:
         self._run = Run(url)
         self._names: set = set()  # of the folders that this process has given to Ray, in Ray's thread
-        self._is_first = False  # whether this is the first rank, and has reported
         try:
             self._storage = ray.train.get_context().get_storage()
         except NotImplementedError:
             raise UnsupportedError.of("cairn.ray: ScalingConfig(num_workers=0) trains in the driver's process, where Ray keeps no checkpoints; "
                                       "use num_workers=1, or cairn.torch.Checkpointer") from None
         _check_world()
+        self._is_first = ray.train.get_context().get_world_rank() == 0
         super().__init__(self._run.url, _with_loaders(state), **options)
 
     def restore(self, step: Union[str, int, ray.train.Checkpoint] = "latest", *args: Any, **options: Any) -> Optional[Restored]:
@@ -160,8 +160,7 @@ class Checkpointer(_Checkpointer):
         metrics = dict(metrics or {})
         handle = self.save(step, metrics=numbers(metrics), tags=[KEPT])
         stand_in = None  # of the first rank, for what _publish returns
-        if ray.train.get_context().get_world_rank() == 0:
-            self._is_first = True
+        if self._is_first:
             stand_in = ray.train.Checkpoint(self._storage.experiment_fs_path, self._storage.storage_filesystem)
         ray.train.report(metrics, checkpoint=stand_in, checkpoint_upload_mode=ray.train.CheckpointUploadMode.ASYNC,
                          delete_local_checkpoint_after_upload=False, checkpoint_upload_fn=functools.partial(self._publish, handle),
@@ -183,15 +182,23 @@ class Checkpointer(_Checkpointer):
         self._settle(0)
         return published
 
-    def _settle(self, seconds: float) -> None:
-        """Takes the tag from checkpoints older than the newest one that Ray knows of, if Ray does not keep them any more.
-
-        Args:
-            seconds: How long to wait for Ray to note the reports that have been made.
-        """
-        try:
+    @staticmethod
+    def _wanted(seconds: float) -> set:
+        """Returns the names of the checkpoints that Ray keeps. Waits for Ray to note the reports that have been made, as long as so many
+        seconds do not pass without one that changes the list."""
+        before: Optional[set] = None
+        while True:
             reported = ray.train.get_all_reported_checkpoints(ray.train.CheckpointConsistencyMode.COMMITTED, timeout_s=seconds)
             wanted = {pathlib.PurePosixPath(item.checkpoint.path).name for item in reported}
+            if not seconds or wanted == before:
+                return wanted
+            before = wanted
+
+    def _settle(self, seconds: float) -> None:
+        """Takes the tag from checkpoints older than the newest one that Ray knows of, if Ray does not keep them any more. Of ``seconds``
+        ``_wanted`` knows."""
+        try:
+            wanted = self._wanted(seconds)
             items = {checkpoint_name(item.step, item.term): item for item in self.list()}
             newest = max((items[name].sequence for name in wanted if name in items), default=0)
             for name, item in items.items():
