@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A worker of test_horovod.py: trains, dies where it is told, and tells what it has restored.
 
-Arguments: the URL of the run, the folder for what it tells, the number of steps, and where a worker dies: "RANK@STEP", or "" for nowhere.
+Arguments: the URL of the run, the folder for what it tells, the number of steps, and where a worker dies: "RANK@STEP", "RANK@sync" for the
+time when it gets what rank 0 has restored, or "" for nowhere.
 A commit is made every second step.
 """
 
@@ -19,8 +20,18 @@ import cairn.horovod
 URL, FOLDER, STEPS, DEATH = sys.argv[1], pathlib.Path(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
 
 
+def die_at(moment):
+    if f"{hvd.rank()}@{moment}" == DEATH and not (FOLDER / "dead").exists():
+        (FOLDER / "dead").touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
 class State(cairn.horovod.TorchState):
     """Notes what is taken from the run."""
+
+    def _broadcast(self, root):
+        die_at("sync")
+        super()._broadcast(root)
 
     def _resume(self):
         step = super()._resume()
@@ -51,9 +62,7 @@ def main():
                 scheduler.step()
                 state.step += 1
                 sampler.record_batch(state.step, len(x))
-                if f"{hvd.rank()}@{state.step}" == DEATH and not (FOLDER / "dead").exists():
-                    (FOLDER / "dead").touch()
-                    os.kill(os.getpid(), signal.SIGKILL)
+                die_at(state.step)
                 if state.step % 2 == 0:
                     state.commit()
                 if state.step == STEPS:

@@ -64,6 +64,19 @@ def test_a_killed_worker_is_taken_over_from_memory_with_the_bits_of_a_restart(wh
         assert {items[step].term for step in (4, 5, 6)} == {2} and items[4].parent in ((1, 3), (1, 2), (1, 1), None)
 
 
+@pytest.mark.parametrize("dead", [1, 0])
+def test_a_worker_that_dies_while_a_job_resumes_leaves_the_others_with_the_checkpoint(whole, url, tmp_path, dead):
+    """And not with the first weights, as what those workers held in memory until then."""
+    horovodrun(url, tmp_path, 6, "")
+    for path in tmp_path.glob("end-*.pt"):
+        path.unlink()
+    horovodrun(url, tmp_path, 12, f"{dead}@sync", fewest=1)
+    assert (tmp_path / "dead").exists()
+    found = ends(tmp_path)
+    assert [end["ranks"] for end in found] == [1]
+    assert_same(found, whole)
+
+
 SCRIPT = """
 import sys
 import time
@@ -99,7 +112,7 @@ if mode == "memory":
         state.save()
     state.sync()
     assert (model.weight == 7).all() and state.value == 7 and state.commits == 2, (model.weight, state.value)
-    assert [float(item["step"]) for item in optimizer.state.values()] == [2, 2], optimizer.state
+    assert [float(item["step"]) for item in optimizer.state.values()] == [1, 1], optimizer.state
     state.commit()
     state.close()
 else:
@@ -163,6 +176,23 @@ def test_every_so_many_commits_is_a_checkpoint_that_others_can_read(url, alone):
         assert checkpointer.restore(only=["model"]).step == 4 and (again[0].weight == 4).all()
     state.restore()  # Horovod's own: from memory
     assert (model[0].weight == 5).all() and state.commits == 5
+
+
+def test_an_optimizer_without_state_changes_nothing_at_a_resume(url, alone):
+    """Horovod gives such a one a step, in which its weight decay would count."""
+    def state_of(start, lr):
+        model = small_model(start)
+        return cairn.horovod.TorchState(url, model=model, optimizer=torch.optim.SGD(model.parameters(), lr=lr, weight_decay=0.5))
+
+    state = state_of(0, 0.25)
+    state.sync()
+    state.commit()
+    state.close()
+    again = state_of(1, 0.5)
+    again.sync()
+    assert_same(again.model.state_dict(), small_model(0).state_dict())
+    assert again.optimizer.param_groups[0]["lr"] == 0.25
+    again.close()
 
 
 def test_wrong_arguments_are_refused_by_name(url):

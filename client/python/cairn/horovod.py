@@ -102,11 +102,9 @@ class TorchState(hvd.elastic.TorchState):
             CairnError: The checkpoint cannot be read, or the server cannot be reached. All workers raise it.
         """
         held = hvd.allgather_object(self.commits)
-        root = next((rank for rank, commits in enumerate(held) if commits), None)
-        if root is None:
-            root = 0
+        if not any(held):
             self._resume()
-        self._broadcast(root)
+        self._broadcast(held.index(max(held)))
         self.save()
         if len(self.generators) == hvd.size():
             rng.apply(self.generators[hvd.rank()])
@@ -177,6 +175,7 @@ class TorchState(hvd.elastic.TorchState):
                 if checkpointer.restore() is not None:
                     self._saved_state = {name: checkpointer.state[name] for name in self._saved_state}
                     self._set_attrs()
+                    self.save()  # or Horovod, when a worker dies now, would put the first weights back and keep the count of commits
                     step = self.commits
             except Exception as failure:  # whatever it is, the other workers must not wait for this one
                 error = failure
@@ -189,10 +188,11 @@ class TorchState(hvd.elastic.TorchState):
 
     def _broadcast(self, root: int) -> None:
         """Copies the state of a worker to all others. Horovod's own ``sync`` takes rank 0, which may be new. An optimizer goes before the
-        modules, since Horovod lets one without state make a step, which changes weights."""
+        modules, since Horovod lets one without state make a step, which changes weights. If that worker's has no state, Horovod would
+        change the weights that are to be copied, and copy no option."""
         values = [handler.value for handler in self._handlers.values()]
         for value in sorted(values, key=lambda value: not isinstance(value, torch.optim.Optimizer)):
-            if isinstance(value, torch.optim.Optimizer):
+            if isinstance(value, torch.optim.Optimizer) and hvd.broadcast_object(bool(value.state), root_rank=root):
                 hvd.broadcast_optimizer_state(value, root_rank=root)
             elif isinstance(value, torch.nn.Module):
                 hvd.broadcast_parameters(value.state_dict(), root_rank=root)
