@@ -93,6 +93,33 @@ def test_a_step_is_saved_once(url):
         assert bits(checkpointer.restore([jax.numpy.zeros(3)]).state[0]) == bits(jax.numpy.ones(3))
 
 
+def test_a_restore_sees_the_save_before_it(url):
+    """It would find an empty run otherwise, or an older checkpoint, and what is saved next would begin a lineage beside that save."""
+    state = [numpy.arange(1 << 22)]
+    with cairn.jax.Checkpointer(url) as checkpointer:
+        for step in range(3):
+            checkpointer.save(step, state)
+            assert checkpointer.restore(state).step == step
+        assert [(item.step, item.superseded) for item in checkpointer.client.list()] == [(2, False), (1, False), (0, False)]
+
+
+def test_a_step_whose_save_was_interrupted_is_not_saved_again(url, monkeypatch):
+    """That save goes on, and a second one would keep its content."""
+    def interrupted(*args, **options):
+        save(*args, **options)
+        raise KeyboardInterrupt
+
+    with cairn.jax.Checkpointer(url) as checkpointer:
+        save = checkpointer.client.save
+        monkeypatch.setattr(checkpointer.client, "save", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            checkpointer.save(1, [jax.numpy.zeros(3)])
+        monkeypatch.undo()
+        with pytest.raises(cairn.ExistsError, match="step 1 was saved before"):
+            checkpointer.save(1, [jax.numpy.ones(3)])
+        checkpointer.save(2, [jax.numpy.ones(3)])
+
+
 def test_a_damaged_newest_is_passed_over_and_told(own_daemon, caplog):
     url = own_daemon.url("damaged")
     with cairn.jax.Checkpointer(url) as checkpointer:

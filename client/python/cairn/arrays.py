@@ -6,6 +6,7 @@ A checkpoint has a tensor for each array, and one blob with all values that are 
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 from dataclasses import dataclass
@@ -57,6 +58,7 @@ class Saver:
     def __init__(self, client: Client) -> None:
         self.client = client
         self._saves: list = []  # (step, operation) of those whose end nobody has seen
+        self._released: list = []  # operations that are left to the caller
         self.committed: set = set()  # steps, since the last restore
         self._pid, self._is_open = os.getpid(), True
         exits.watch(self)
@@ -89,7 +91,13 @@ class Saver:
     def put(self, step: int, blob: bytes, **options: Any) -> Operation:
         """Saves the registered tensors with what ``pack`` made. Returns when all is copied. ``options`` are those of Client.save."""
         self.client.set_blobs([(_BLOB, TREE, blob, REPLICATED, None)])
-        operation = self.client.save(step, **options)
+        try:
+            operation = self.client.save(step, **options)
+        except Exception:
+            raise
+        except BaseException:  # Ctrl-C, which comes when the call ends: the save may go on, and nobody has it
+            self.committed.add(step)
+            raise
         self._saves.append((step, operation))
         self.client.set_tensors([])  # so that the arrays can be donated
         return operation
@@ -97,9 +105,14 @@ class Saver:
     def release(self, operation: Operation) -> None:
         """Leaves a save to the caller: no method here waits for it any more, or raises its error."""
         self._saves = [item for item in self._saves if item[1] is not operation]
+        self._released = [*(other for other in self._released if not other.done()), operation]
 
     def get(self, step: Optional[int], term: int = 0) -> Optional[tuple]:
-        """Fills the registered tensors. Returns (result, what ``pack`` took, the operation); None for a run proven to be empty."""
+        """Fills the registered tensors. Returns (result, what ``pack`` took, the operation); None for a run proven to be empty. Waits for
+        the saves in flight, which a restore would not see; their errors are left to ``settle``, or to whom they were released to."""
+        for saving in [*(saving for _, saving in self._saves), *self._released]:
+            with contextlib.suppress(CairnError):
+                saving.wait()
         self.client.set_blobs([(_BLOB, TREE, tree.encode(None), REPLICATED, None)])
         operation = self.client.restore(LATEST if step is None else step, term=term)
         try:
