@@ -8,6 +8,7 @@ a gloo group made for it, never the trainer's own.
 import json
 import logging
 import pathlib
+import signal
 import sys
 import traceback
 
@@ -22,6 +23,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
 
 import cairn
+from cairn.client import RELEASED, Operation
 from cairn.dcp import Reader, Writer, async_save, session, stager
 
 logging.disable(logging.WARNING)
@@ -160,6 +162,20 @@ class Scenarios:
         self.save(state, 5, writer)
         back = self.load(emptied(state), 5, "failing")
         return {"text": text, "before": before, "after": listed(self.url("failing")), "same": same(back, state)}
+
+    def interrupted(self):
+        """Ctrl-C on rank 0 while it waits for the commit: all ranks raise, and the state may change on all of them at once."""
+        state, writer, result, ops = tensors(self.mesh), self.writer("interrupted"), Operation.result, []
+        Operation.result = lambda op: ops.append(op) or signal.default_int_handler(signal.SIGINT, None)
+        text = raised(lambda: self.save(state, 5, writer))
+        Operation.result = result
+        copied = writer._session(self.url("interrupted"))._op.wait(RELEASED, 0) if self.rank else ops[0].done()
+        for value in state.values():
+            if isinstance(value, torch.Tensor):
+                value.add_(1)
+        self.save(state, 6, writer)
+        back = self.load(emptied(state), 6, "interrupted")
+        return {"text": text, "copied": copied, "same": same(back, state), "listed": listed(self.url("interrupted"))}
 
     def unsupported_value(self):
         state = {**tensors(self.mesh), f"odd{self.rank}": object() if self.rank == 1 else 1}

@@ -19,7 +19,7 @@ import torch
 
 import cairn
 from bed import assert_same, small_model
-from cairn.client import BYTES, DTYPES, LOCAL, REPLICATED, Local
+from cairn.client import BYTES, DTYPES, LOCAL, RELEASED, REPLICATED, Local, Operation
 from cairn.torch import Checkpointer
 
 
@@ -407,6 +407,40 @@ def test_keyboard_interrupt(url, request):
         op.abort()
         with pytest.raises(cairn.CairnError):
             op.result(30)
+
+
+def test_ctrl_c_in_a_lazy_save_is_raised_when_all_is_copied(url, request):
+    """The caller knows the save then, which goes on, and may change the state."""
+    sent, data = threading.Event(), numpy.arange(1 << 21, dtype=numpy.float32)
+
+    def handle(_, frame):
+        if frame.f_locals.get("found") and not sent.is_set():  # the library has just returned to Client.save
+            sent.set()
+            raise KeyboardInterrupt
+
+    def press():
+        while not sent.wait(0.001):
+            signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+
+    before = signal.signal(signal.SIGINT, handle)
+    request.addfinalizer(lambda: signal.signal(signal.SIGINT, before))
+    with cairn.Client(url) as client:
+        client.set_tensors([("x", DTYPES["float32"], data.shape, data.ctypes.data, None, data, REPLICATED, *(None,) * 3)])
+        thread, step = threading.Thread(target=press), 0
+        thread.start()
+        try:
+            with pytest.raises(KeyboardInterrupt):
+                while True:
+                    step, op = step + 1, Operation()
+                    client.save(step, lazy=True, verify_staged="full", into=op)
+        finally:
+            sent.set()
+            thread.join()
+        assert op.has_begun and op.wait(RELEASED, 0)
+        data[:] = 0
+        assert op.result(60).step == step
+        client.restore(step).result(60)
+        assert (data == numpy.arange(1 << 21)).all()
 
 
 def test_gil_is_released(url):

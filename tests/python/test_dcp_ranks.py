@@ -14,8 +14,8 @@ from cairn.dcp import Reader
 from together import run_together
 
 WORKER = pathlib.Path(__file__).with_name("dcp_worker.py")
-TWO = ("round_trip", "partial", "fsdp_save", "failing_rank", "unsupported_value", "server_fails", "caching",
-       "async_thread", "async_waves", "async_arena", "async_process", "no_dist", "lineage", "mismatch", "again")
+TWO = ("round_trip", "partial", "fsdp_save", "failing_rank", "interrupted", "unsupported_value", "server_fails",
+       "caching", "async_thread", "async_waves", "async_arena", "async_process", "no_dist", "lineage", "mismatch", "again")
 
 
 def launch(folder, prefix, world, scenarios):
@@ -69,6 +69,12 @@ def test_rule_05_any_failure_on_any_rank_fails_the_save_on_all(ranks):
     for row in both(ranks, "server_fails"):
         assert "rank 0: ExistsError" in row["text"] and "step 1 was saved before" in row["text"]
         assert row["listed"] == [[1, 1]]
+
+
+def test_ctrl_c_gives_the_save_up_on_all_ranks(ranks):
+    for row in both(ranks, "interrupted"):
+        assert "rank 0: KeyboardInterrupt" in row["text"] and row["copied"] and row["same"]
+        assert [step for _, step in row["listed"]] in ([6], [6, 5])  # the commit may have been faster
 
 
 def test_torch_14_unsupported_value_fails_the_save_by_name_on_all_ranks(ranks):

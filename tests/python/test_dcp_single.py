@@ -3,6 +3,7 @@
 
 import collections
 import io
+import signal
 import threading
 import time
 
@@ -411,6 +412,37 @@ def test_a_load_that_failed_on_other_ranks_leaves_the_attempt_alone(monkeypatch)
         assert one == other
         tokens.append(one)
     assert len({token, *tokens}) == 4  # each that a save may descend from is an attempt of its own
+
+
+def test_ctrl_c_gives_a_save_up_before_it_is_raised(url, monkeypatch):
+    one, ops = session.Session(url, "a" * 32, 0, 2, None, {}), []
+    monkeypatch.setattr(cairn.client.Operation, "result", lambda op: signal.default_int_handler(signal.SIGINT, None))
+    with pytest.raises(KeyboardInterrupt):
+        one.save_all(5, [], [], ops.append)  # rank 1 never came
+    assert ops[0].done()
+    one.close()
+
+
+def test_a_session_that_a_thread_does_not_leave_is_named(daemon, monkeypatch):
+    monkeypatch.setattr(session, "_SETTLE_S", 0.01)
+    monkeypatch.setattr(session, "_LEAVE_S", 0.05)
+    one = session.Session(daemon.url("held"), "a" * 32, 0, 2, None, {})
+    inside, over = threading.Event(), threading.Event()
+
+    def hold():
+        with one._mutex:
+            inside.set()
+            over.wait()
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    assert inside.wait(60)
+    try:
+        with pytest.raises(cairn.TimedOutError, match="another thread of this process has not left its save"):
+            one.close()
+    finally:
+        over.set()
+        thread.join(60)
 
 
 def test_a_session_is_left_while_a_save_of_it_waits(own_daemon, monkeypatch):

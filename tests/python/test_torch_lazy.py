@@ -118,6 +118,33 @@ def test_torch_04_a_step_waits_also_fused_adamw(own_daemon, fused):
     assert_same({"state": optimizer_view(back["optim"])["state"]}, optim)
 
 
+def test_a_step_waits_for_a_save_in_which_ctrl_c_was_pressed(own_daemon):
+    """The call raises, and the save that had begun is as any other."""
+    state = make_adamw()
+    train(state)
+    with Checkpointer(own_daemon.url("lazy"), state, "raise", snapshot="lazy", arena_bytes=ARENA,
+                      when_down="wait") as ck:
+        ck.save(1).durable.result(60)
+        before = clone(state["model"])
+        save = ck._client.save
+
+        def interrupted(*args, **options):
+            save(*args, **options)
+            raise KeyboardInterrupt
+
+        ck._client.save = interrupted
+        with stopped(own_daemon):
+            with pytest.raises(KeyboardInterrupt):
+                ck.save(2)
+            loss_of(state["model"]).backward()
+            step = Blocked(state["optim"].step)
+        step.end()
+        ck._client.save = save
+        ck.wait()
+        assert not torch.equal(state["model"].a.weight, before["a.weight"])
+    assert_same(clone(restored(own_daemon, make_adamw)["model"]), before)
+
+
 def make_fused_backward():
     seed(3)
     model = Net()

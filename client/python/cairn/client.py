@@ -8,6 +8,7 @@ After ``os.fork`` the child's objects answer ForkedError and cost nothing; the p
 
 from __future__ import annotations
 
+import itertools
 import operator
 import os
 import sys
@@ -217,9 +218,14 @@ class Operation:
     Dropping the object of a save does not end the save. Dropping the object of a restore aborts it.
     """
 
-    def __init__(self, op: Any, step: Optional[int] = None) -> None:
+    def __init__(self, op: Any = None, step: Optional[int] = None) -> None:
         self._op = op
         self._saved_step = step  # None for a restore
+
+    @property
+    def has_begun(self) -> bool:
+        """False for an object that ``Client.save`` was given and has put no save into."""
+        return self._op is not None
 
     def wait(self, stage: int = DONE, timeout: Optional[float] = None) -> bool:
         """Waits for a stage of the operation. May be repeated.
@@ -328,6 +334,16 @@ class Operation:
     def abort(self) -> None:
         """Asks the operation to end. ``wait`` tells what came of it."""
         self._op.abort()
+
+    def _end_copy(self) -> None:
+        """Waits, for a caller that is interrupted, until a save reads no tensor any more. Gives it up if interrupted too."""
+        try:
+            self.wait(RELEASED)
+        except CairnError:
+            pass  # for whoever asks the operation
+        except BaseException:
+            self.abort()
+            raise
 
 
 def _is_failing() -> bool:
@@ -465,10 +481,12 @@ class Client:
     def save(self, step: int, *, tags: Sequence[str] = (), metrics: Optional[Mapping[str, float]] = None,
              metadata: bytes = b"", deadline: Optional[float] = None, lazy: bool = False,
              verify_staged: Optional[str] = None, when_full: Optional[str] = None,
-             check_replicas: Optional[str] = None, full: bool = False, cuda_event: int = 0) -> Operation:
+             check_replicas: Optional[str] = None, full: bool = False, cuda_event: int = 0,
+             into: Optional[Operation] = None) -> Operation:
         """Saves the registered state as ``step``. Every rank calls it.
 
-        Returns when all is copied; the tensors may then change again.
+        Returns when all is copied; the tensors may then change again. Ctrl-C is raised when all is copied, in a lazy
+        save too, and the save goes on; a second Ctrl-C gives a lazy save up.
 
         Args:
             step: The step, 0 or more.
@@ -485,6 +503,7 @@ class Client:
             full: True on rank 0 shares no stored bytes with older checkpoints.
             cuda_event: ``torch.cuda.Event.cuda_event`` of an event on the training's stream, which copies from devices wait
                 for. Keep the event until RELEASED.
+            into: An ``Operation()`` that becomes the save in flight, for a caller that goes on after Ctrl-C.
 
         Returns:
             The save in flight.
@@ -501,11 +520,23 @@ class Client:
         if isinstance(tags, str):
             raise InvalidError.of("save: tags must be a sequence of texts, not one text")
         rows = _metrics("save", metrics)
-        op = Operation(self._handle.save(step, tuple(str(tag) for tag in tags), rows, metadata, _ms("deadline", deadline),
-                                         2 if lazy else 1, _choice("verify_staged", _VERIFY, verify_staged),
-                                         _choice("when_full", _WHEN_FULL, when_full),
-                                         _choice("check_replicas", _CHECK, check_replicas), int(bool(full)), int(cuda_event)), step)
+        args = (step, tuple(str(tag) for tag in tags), rows, metadata, _ms("deadline", deadline), 2 if lazy else 1,
+                _choice("verify_staged", _VERIFY, verify_staged), _choice("when_full", _WHEN_FULL, when_full),
+                _choice("check_replicas", _CHECK, check_replicas), int(bool(full)), int(cuda_event))
+        op = into if into is not None else Operation()
+        found: list = []
+        interrupt: Optional[BaseException] = None
+        try:
+            found.extend(itertools.starmap(self._handle.save, [args]))  # in C alone, so that Ctrl-C loses no save
+        except BaseException as error:
+            if not found:
+                raise
+            interrupt = error
+        op._op, op._saved_step = found[0], step
         self._ops.add(op)
+        if interrupt is not None:
+            op._end_copy()
+            raise interrupt
         return op
 
     def refuse(self, step: int, reason: str, code: int = 0, deadline: Optional[float] = None) -> Operation:

@@ -13,7 +13,6 @@ after each save; whoever finds the place taken waits for it, for at most _TAKEN_
 from __future__ import annotations
 
 import atexit
-import contextlib
 import hashlib
 import json
 import os
@@ -24,11 +23,12 @@ from typing import Any, Callable, NamedTuple, Optional
 import torch.distributed as dist
 
 from ..client import DONE, Client, Operation, new_attempt, tell_restored
-from ..errors import CairnError, DuplicateRankError, ExistsError, InvalidError
+from ..errors import CairnError, DuplicateRankError, ExistsError, InvalidError, TimedOutError
 from ..torch.group import Group
 
 _TAKEN_S = 30.0
 _SETTLE_S = 10.0
+_LEAVE_S = 120.0  # longer than anything holds a session whose saves are given up
 
 _lock = threading.Lock()
 _sessions: dict = {}
@@ -145,8 +145,7 @@ class Session:
         self.transient = False
         self._options = options
         self._client: Optional[Client] = None
-        self._op: Optional[Operation] = None
-        self._running: Optional[Operation] = None  # what save_all waits for, which holds the mutex
+        self._op: Optional[Operation] = None  # the last save, until somebody else ends it
         self._restored = False  # whether the client has taken the parent
         self._term = 0
         self._mutex = threading.RLock()
@@ -180,20 +179,30 @@ class Session:
             self.settle()
             self._take_parent(self._connect())
 
-    def save(self, step: int, tensors: list, blobs: list, lazy: bool = True, **options: Any) -> Operation:
-        """Starts a save and returns. The tensors may change when DCP's save is over, which rank 0 ends when all is
-        committed, and so copied; when it fails, what is copied still is of no account. Without ``lazy`` they may change when
-        this returns."""
+    def save(self, step: int, tensors: list, blobs: list, lazy: bool = False, **options: Any) -> Operation:
+        """Starts a save and returns. The tensors may change when this returns, unless it is ``lazy``."""
         with self._mutex:
             client = self._connect()
-            before = self._known(client, step) if self.rank == 0 else frozenset()
+            self._before = self._known(client, step) if self.rank == 0 else frozenset()
             client.set_tensors(tensors)
             client.set_blobs(blobs)
-            self._op = op = client.save(step, lazy=lazy, **options)
-            self._before = before
+            self._op = op = Operation()
+            client.save(step, lazy=lazy, into=op, **options)
             if self.transient and self.rank != 0:
                 threading.Thread(target=self._close_after, args=(op,), name="cairn-dcp-close", daemon=True).start()
             return op
+
+    def save_part(self, step: int, tensors: list, blobs: list, is_guarded: bool, **options: Any) -> Operation:
+        """Any rank but 0: saves before rank 0 opens the step.
+
+        ``is_guarded``: nobody changes the tensors before the save has read them. Else they are copied when this returns,
+        since DCP's save may end here, by Ctrl-C, before rank 0's does. An arena smaller than the state needs the opening
+        for that: the copy goes on behind then, and fails by name where an optimizer steps (tensors on the CPU)."""
+        if is_guarded:
+            options["lazy"] = True
+        elif self._options.get("arena_bytes"):
+            options.update(lazy=True, verify_staged=None if options.get("cuda_event") else "sampled")
+        return self.save(step, tensors, blobs, **options)
 
     def _known(self, client: Client, step: int) -> frozenset:
         """(term, step) of what this attempt may have committed as this step."""
@@ -206,12 +215,13 @@ class Session:
         """Rank 0: saves, tells ``begun`` so, and waits until the checkpoint of all ranks is committed; its Result."""
         with self._mutex:
             try:
-                op = self.save(step, tensors, blobs, **options)
-                self._op, self._running = None, op
+                op = self.save(step, tensors, blobs, lazy=True, **options)
                 begun(op)
                 result = op.result()
+            except BaseException:  # Ctrl-C: the tensors are the caller's again, on all ranks
+                self.give_up()
+                raise
             finally:
-                self._running = None
                 if self.transient:
                     self.close()
             self.check(result, self._before)
@@ -220,7 +230,7 @@ class Session:
     def begin(self, step: int, tensors: list, blobs: list, **options: Any) -> tuple:
         """Any rank: copies the tensors, and returns (the save in flight, what ``check`` wants to know later)."""
         with self._mutex:
-            op = self.save(step, tensors, blobs, lazy=False, **options)
+            op = self.save(step, tensors, blobs, **options)
             self._op = None  # whoever gets it ends it
             return op, self._before
 
@@ -243,22 +253,31 @@ class Session:
     def settle(self) -> None:
         """Ends what an earlier save left: the last moment of a good one, or one that DCP gave up on."""
         with self._mutex:
-            op, self._op = self._op, None
-            if op is None:
-                return
-            try:
-                if not op.wait(DONE, 1.0):
-                    op.abort()
-                    op.wait(DONE, _SETTLE_S)
-            except CairnError:
-                pass  # DCP has raised it, or will find the checkpoint missing
+            self.give_up(1.0)
+            self._op = None
+
+    def give_up(self, seconds: float = 0.0) -> None:
+        """Ends the last save, which gets so many seconds to end well."""
+        op = self._op
+        if op is None or not op.has_begun:
+            return
+        try:
+            if not op.wait(DONE, seconds):
+                op.abort()
+                op.wait(DONE, _SETTLE_S)
+        except CairnError:
+            pass  # DCP has raised it, or will find the checkpoint missing
 
     def close(self) -> None:
-        """Leaves the run; the next save connects again. A save that another thread waits for is given up after _SETTLE_S."""
-        if not self._mutex.acquire(timeout=_SETTLE_S):
-            with contextlib.suppress(AttributeError, CairnError):  # it may have ended just now
-                self._running.abort()
-            self._mutex.acquire()
+        """Leaves the run; the next save connects again. A save that another thread waits for is given up after _SETTLE_S.
+        Raises TimedOutError if that thread has not left the save after _LEAVE_S."""
+        until = time.monotonic() + _LEAVE_S
+        while not self._mutex.acquire(timeout=_SETTLE_S):
+            self.give_up()
+            if time.monotonic() > until:
+                raise TimedOutError.of(f"{self.run_url}: another thread of this process has not left its save for "
+                                       f"{_LEAVE_S:.0f} s, though the save was given up; let that thread end before the "
+                                       "Writer is closed or torch.distributed torn down")
         try:
             self.settle()
             client, self._client = self._client, None

@@ -23,7 +23,7 @@ import torch
 from torch.distributed.tensor import DTensor
 
 from ..client import RELEASED, Operation
-from ..errors import CairnError, UnsupportedValueError
+from ..errors import CairnError, CancelledError, UnsupportedValueError
 from ..torch.arrays import has_memory
 
 PATIENCE_S = 0.2  # until a state that nobody fetches is copied: a helper process takes seconds to start
@@ -200,10 +200,12 @@ class Handed(Mapping):
             return dict, (self._copy,)
 
     def begun(self, op: Operation) -> None:
-        """Notes the save that copies the state."""
+        """Notes the save that copies the state. Raises CancelledError, which fails it on all ranks, if nobody waits for it."""
         with self._changed:
             self._op = op
             self._changed.notify_all()
+            if self._error is not None:
+                raise self._error
 
     # --- the caller -----------------------------------------------------------------------------------
 
@@ -218,7 +220,25 @@ class Handed(Mapping):
             raise self._error
 
     def wait(self) -> None:
-        """Returns when the state may change: it is copied, or its save has failed, which the save's future tells."""
+        """Returns when the state may change: it is copied, or its save has failed, which the save's future tells. Ctrl-C is
+        raised then, too; a second one gives the save up."""
+        try:
+            self._wait()
+        except (KeyboardInterrupt, SystemExit):
+            self._wait_or_give_up()
+            raise
+
+    def _wait_or_give_up(self) -> None:
+        try:
+            self._wait()
+        except (KeyboardInterrupt, SystemExit):
+            self._error = CancelledError.of("the caller of async_save was interrupted before the state was copied, and may "
+                                            "change it")
+            if self._op is not None:
+                self._op.abort()
+            raise
+
+    def _wait(self) -> None:
         with self._changed:
             self._changed.wait_for(lambda: self._thread or self._copy is not None or self._error, PATIENCE_S)
             if self._thread is None:

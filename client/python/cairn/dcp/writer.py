@@ -173,7 +173,9 @@ class Writer(StorageWriter):
         if self.rank == 0:
             self._mine.held = collected
         else:
-            self._begun(self._session(run_url).save(step, collected.rows(), collected.blobs, cuda_event=collected.event()))
+            is_guarded = self._transient or getattr(self._mine, "handed", None) is not None
+            session = self._session(run_url)
+            self._begun(session.save_part(step, collected.rows(), collected.blobs, is_guarded, cuda_event=collected.event()))
         future: torch.futures.Future = torch.futures.Future()
         future.set_result(collected.results)
         return future

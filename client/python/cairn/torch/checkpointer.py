@@ -14,7 +14,7 @@ import warnings
 from typing import Any, Callable, Mapping, Optional, Sequence, Union
 
 from .. import exits, tree
-from ..client import DONE, LATEST, Checkpoint, Client
+from ..client import DONE, LATEST, Checkpoint, Client, Operation
 from ..errors import (ArenaTooSmallError, BusyError, CairnError, ClosedError, FencedError, ForkedError, InternalError, InvalidError, NoMemoryError,
                       NotFoundError, ReadOnlyError, SkippedError, TimedOutError, UnreachableError, UnsupportedError, UnsupportedValueError)
 from .commits import Commit, Commits
@@ -255,10 +255,10 @@ class Checkpointer:
             self._failures.check(before_save=True)
             self._tell_differences()
             lazy, loan, rows, note = self._prepare(step, metadata, (self._save_s if deadline is None else deadline) / 2)
-        except Exception as error:  # whatever it is, the other ranks must not wait for this one
+        except BaseException as error:  # whatever it is, Ctrl-C too, the other ranks must not wait for this one
             self._refuse(step, error)
             raise
-        begun = False
+        op, begun = Operation(), False
         try:
             if rows[0] is not None:
                 self._state.registered = None
@@ -266,9 +266,9 @@ class Checkpointer:
                 self._state.registered = rows[2]
             client.set_blobs(rows[1])
             begun = True
-            op = client.save(step, tags=tags, metrics=metrics, metadata=note, deadline=deadline,
-                             lazy=lazy, verify_staged=self._watch(loan) if lazy else None,
-                             check_replicas=self._check_replicas, full=full, cuda_event=loan.event())
+            client.save(step, tags=tags, metrics=metrics, metadata=note, deadline=deadline,
+                        lazy=lazy, verify_staged=self._watch(loan) if lazy else None,
+                        check_replicas=self._check_replicas, full=full, cuda_event=loan.event(), into=op)
         except CairnError as error:
             if not begun or (isinstance(error, _LOCAL) and _REFUSED not in error.text):
                 self._refuse(step, error)
@@ -281,18 +281,28 @@ class Checkpointer:
             if self._pacer is not None and isinstance(error, SkippedError):
                 self._pacer.skipped()
             return SaveHandle(step, None, error)
-        if lazy:
+        except BaseException as error:  # Ctrl-C
+            if op.has_begun:
+                self._begun(step, op, loan if lazy else None, start, began)
+            else:
+                self._refuse(step, error)
+            raise
+        if not lazy:
+            loan.end()
+        return self._begun(step, op, loan if lazy else None, start, began)
+
+    def _begun(self, step: int, op: Operation, loan: Optional[Loan], start: float, began: float) -> SaveHandle:
+        """Takes account of a save in flight. ``loan`` is what a lazy one still reads."""
+        if loan is not None:
             assert self._guard is not None
             self._guard.add(op, loan)
-        else:
-            loan.end()
         handle = SaveHandle(step, op)
         self._inflight.append(handle)
         if self._group.rank == 0:
             self._commits.began(handle, start)
         if operator.index(step) in self._saved:
             warnings.warn(f"step {step} is already saved and stays as it was, without later changes; save the state as another "
-                          "step", CairnWarning, stacklevel=2)
+                          "step", CairnWarning, stacklevel=3)
         if self._pacer is not None:
             self._pacer.saved(handle, began)
         return handle
@@ -320,7 +330,7 @@ class Checkpointer:
         else:
             self._state.set_stages(*self._group.meet_names(names, what, seconds), names)
 
-    def _refuse(self, step: int, error: Exception) -> None:
+    def _refuse(self, step: int, error: BaseException) -> None:
         """Ends the step on all ranks, which would wait for this one."""
         if self._group.world_size == 1 or self._client is None or isinstance(error, _ENDED):
             return
