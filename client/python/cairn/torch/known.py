@@ -17,6 +17,7 @@ from typing import Any, Iterable, Iterator, Optional
 import torch
 
 from .arrays import TORCH_NAMES
+from .beyond import has_hooks, is_plain_kind
 from .fsdp import is_fsdp
 from .lazy import steps_through_hooks
 from .naming import Walk
@@ -31,7 +32,8 @@ _is_plain: dict = {}  # class of a module -> whether a look sees all of it
 def _looks_plain(kind: type) -> bool:
     found = _is_plain.get(kind)
     if found is None:
-        found = _is_plain[kind] = kind.get_extra_state is torch.nn.Module.get_extra_state and not is_fsdp(kind)
+        found = _is_plain[kind] = (kind.get_extra_state is torch.nn.Module.get_extra_state and is_plain_kind(kind)
+                                   and not is_fsdp(kind))
     return found
 
 
@@ -96,7 +98,7 @@ class Look:
                 continue
             kind = type(module)
             params, buffers, children = module._parameters, module._buffers, module._modules
-            if not _looks_plain(kind):
+            if not _looks_plain(kind) or has_hooks(module):
                 self.is_whole = False
             shape.append((kind, *params, 0, *buffers, 0, *children))
             if params:

@@ -18,6 +18,7 @@ from .. import tree
 from ..errors import DigestMismatchError, FormatError, InvalidError, UnsupportedValueError
 from ..tree import At, Ref, path_join
 from . import arrays
+from .beyond import check_optimizer
 from .naming import Names
 from .part import Part
 from .plan import Plan
@@ -117,6 +118,8 @@ class OptimizerState(Part):
 
     def collect(self, names: Optional[Names], known: Optional[dict] = None) -> dict:
         """``known`` has what ``fragments`` made: the names of parameters, and their state."""
+        if self.is_plain:
+            check_optimizer(self.key, self.obj)
         groups: list = []
         for g, group in enumerate(self.obj.param_groups):
             options = {key: value for key, value in group.items() if key not in self._SKIPPED}

@@ -16,6 +16,7 @@ from .. import tree
 from ..errors import CairnError, FormatError, InvalidError, UnsupportedValueError
 from ..tree import At, Deferred, Ref, path_join
 from . import arrays, sharded
+from .beyond import check_module
 from .naming import Names, Walk
 from .optim import OptimizerState
 from .part import CairnWarning, Part
@@ -45,6 +46,8 @@ class ModuleState(Part):
 
     def collect(self, names: Names) -> dict:
         walk = Walk(self.key, self.obj, self.layouts)
+        if not walk.flat:  # the state_dict of FSDP1, which gathers, is its own
+            check_module(self.key, self.obj)
         return {
             "kind": self.kind,
             "tensors": {name: At(f"{self.key}.{name}", self._placed(walk, name, tensor))
