@@ -90,6 +90,46 @@ def steps_of(url):
         return [item.step for item in client.list()]
 
 
+def lineage(url, tag=None):
+    """The steps of a run that are not superseded, newest first; with ``tag`` those that have it."""
+    with cairn.Client(url, read_only=True) as client:
+        return [item.step for item in client.list() if not item.superseded and (tag is None or tag in item.tags)]
+
+
+class Lost:
+    """Stands for the operation of a save that fails after its state was copied, when ``is_lost`` is set."""
+
+    warning = None
+
+    def __init__(self, is_lost):
+        self.is_lost = is_lost
+
+    def wait(self, stage, timeout=None):
+        if stage == cairn.client.RELEASED:
+            return True
+        if self.is_lost:
+            raise cairn.TimedOutError.of("the test lets this save fail")
+        assert timeout is not None, "the test would wait without end"
+        return False
+
+    def refused(self):
+        return None
+
+
+@pytest.fixture
+def lose(monkeypatch):
+    """Lets saves of some steps end without a checkpoint: skipped at once, failed, or open until the test says so."""
+    save = cairn.Client.save
+
+    def call(skipped=(), failed=(), open=()):
+        def lossy(client, step, **options):
+            if step in skipped:
+                raise cairn.SkippedError.of("the test lets this save be skipped")
+            return Lost(step in failed) if step in failed or step in open else save(client, step, **options)
+        monkeypatch.setattr(cairn.Client, "save", lossy)
+    return call
+
+
 @pytest.fixture(scope="session")
 def daemon():
     if "CAIRND" not in os.environ:

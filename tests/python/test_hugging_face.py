@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A cairn:// URL where Accelerate and the Hugging Face Trainer know folders only is refused by name, and what one of them has
-written into a local folder "cairn:" is told of."""
+written into a local folder "cairn:" is told of. A training that begins anew supersedes what was there; only what has
+become a checkpoint counts as kept or as the best."""
 
 import os
 import warnings
@@ -12,7 +13,7 @@ import torch
 import cairn
 import cairn.fs
 from cairn.training import Run
-from conftest import steps_of
+from conftest import lineage, steps_of
 
 
 @pytest.fixture
@@ -93,3 +94,112 @@ def test_the_trainer_is_refused_a_url_as_its_folder(url, nowhere):
     arguments = transformers.TrainingArguments(output_dir="cairn:///lab/run", use_cpu=True, report_to=[])
     with pytest.raises(cairn.UnsupportedError, match="output_dir='cairn:///lab/run' is a URL"):
         cairn.transformers.attach(transformers.Trainer(torch.nn.Linear(2, 2), arguments), url)
+
+
+class Valued(torch.nn.Module):
+    """Its parameter has one value throughout, and the losses of its evaluations are given."""
+
+    def __init__(self, value, losses=()):
+        super().__init__()
+        self.weight, self.losses = torch.nn.Parameter(torch.tensor([float(value)])), list(losses)
+
+    def forward(self, x, labels=None):
+        loss = (self.weight * x.float().mean() * 0).sum()
+        return {"loss": loss if self.training else loss + self.losses.pop(0), "logits": x}
+
+
+def trainer_of(url, folder, model=None, model_init=None, callbacks=(), **options):
+    """A Trainer of four steps that saves and evaluates at each of them."""
+    transformers = pytest.importorskip("transformers")
+    pytest.importorskip("accelerate")
+    import cairn.transformers
+
+    data = [{"x": torch.tensor([1]), "labels": torch.tensor([1])} for _ in range(4)]
+    options = {"save_strategy": "steps", "save_steps": 1, "eval_strategy": "steps", "eval_steps": 1, **options}
+    arguments = transformers.TrainingArguments(
+        output_dir=str(folder), num_train_epochs=1, per_device_train_batch_size=1, per_device_eval_batch_size=4,
+        learning_rate=0.0, use_cpu=True, report_to=[], disable_tqdm=True, **options)
+    trainer = transformers.Trainer(model, arguments, train_dataset=data, eval_dataset=data, model_init=model_init,
+                                   callbacks=list(callbacks))
+    return cairn.transformers.attach(trainer, url)
+
+
+def weight(url, step):
+    model = Valued(0.0)
+    with cairn.torch.Checkpointer(url, {"model": model}, read_only=True) as reader:
+        reader.restore(step, only=["model"])
+    return model.weight.item()
+
+
+@pytest.mark.parametrize("skipped, failed", [([2, 4], []), ([], [2, 4])], ids=["skipped", "failed"])
+def test_only_a_checkpoint_of_the_trainer_is_kept_or_the_best(skipped, failed, url, nowhere, lose):
+    """The best saves are lost: the good one before stays, until a good one behind them is better."""
+    lose(skipped, failed)
+    model = Valued(1.0, [0.5, 0.1, 0.4, 0.2])
+    trainer = trainer_of(url, nowhere, model, load_best_model_at_end=True, save_total_limit=1)
+    trainer.train()
+    assert trainer.state.best_model_checkpoint == f"{url}/checkpoint-3"
+    assert trainer.state.best_metric == pytest.approx(0.4)
+    assert lineage(url) == [3, 1] and lineage(url, "kept") == [3]
+
+
+def test_a_lost_save_takes_no_room_among_those_that_are_kept(url, nowhere, lose):
+    lose([3])
+    trainer_of(url, nowhere, Valued(1.0, [1.0] * 4), save_total_limit=2).train()
+    assert lineage(url, "kept") == [4, 2]
+
+
+class Interrupt(Exception):
+    """Ends a training."""
+
+
+def test_a_trainer_that_begins_anew_supersedes_what_was_there(url, nowhere):
+    transformers = pytest.importorskip("transformers")
+
+    class At3(transformers.TrainerCallback):
+        def on_step_begin(self, args, state, control, **_):
+            if state.global_step == 2 and not control.is_done:
+                control.is_done = True
+                raise Interrupt
+
+    model, options = Valued(1.0, [0.1] * 8), {"load_best_model_at_end": True, "save_total_limit": 1}
+    trainer = trainer_of(url, nowhere, model, callbacks=[At3()], **options)
+    trainer.control.is_done = False
+    with pytest.raises(Interrupt):
+        trainer.train()
+    assert lineage(url) == [2, 1]
+    trainer.model.weight.data.fill_(2.0)
+    trainer.model.losses[:] = [0.9, 0.8, 0.7, 0.8]
+    trainer.train()
+    assert lineage(url) == [4, 3, 2, 1] and [weight(url, step) for step in (4, 3, 2, 1)] == [2.0] * 4
+    assert lineage(url, "kept") == [4, 3] and trainer.state.best_model_checkpoint == f"{url}/checkpoint-3"
+
+
+def accelerator_of(url, folder, **options):
+    accelerate = pytest.importorskip("accelerate")
+    import cairn.accelerate
+
+    config = accelerate.utils.ProjectConfiguration(project_dir=str(folder), **options)
+    return cairn.accelerate.attach(accelerate.Accelerator(cpu=True, project_config=config), url)
+
+
+def test_an_accelerator_that_begins_anew_supersedes_what_was_there(url, nowhere):
+    accelerator, model = accelerator_of(url, nowhere), Valued(0.0)
+    accelerator.prepare(model)
+    for value, step in enumerate([1, 2, 3, 1, 2]):
+        model.weight.data.fill_(value)
+        accelerator.save_state(f"step_{step}")
+    accelerator.end_training()
+    assert lineage(url) == [2, 1] and [weight(url, step) for step in ("latest", 1)] == [4.0, 3.0]
+
+
+def test_a_lost_save_takes_no_room_among_those_of_an_accelerator(url, nowhere, lose):
+    lose(skipped=[2], failed=[4])
+    for saves, kept in ((3, [1, 0]), (4, [5, 3])):
+        accelerator = accelerator_of(url, nowhere, automatic_checkpoint_naming=True, total_limit=2)
+        accelerator.prepare(Valued(0.0))
+        accelerator.load_state()  # step 1, the second time
+        for _ in range(saves):
+            accelerator.save_state()
+        accelerator.end_training()
+        assert lineage(url, "kept") == kept

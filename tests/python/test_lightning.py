@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A training of Lightning that is resumed reads and draws as an undisturbed one, also where the checkpoint was made at the end of an
-epoch. tests/reach runs it, whose packages have Lightning."""
+epoch. One that begins anew supersedes what was there, and only what has become a checkpoint is the best one.
+tests/reach runs it, whose packages have Lightning."""
 
 import pytest
 import torch
@@ -9,6 +10,7 @@ lightning = pytest.importorskip("lightning")
 torchdata = pytest.importorskip("torchdata.stateful_dataloader")
 
 import cairn.lightning  # noqa: E402
+from conftest import lineage  # noqa: E402
 
 BATCHES = 4  # of an epoch
 
@@ -64,3 +66,85 @@ def test_a_resumed_training_reads_and_draws_as_an_undisturbed_one(kind, saves, a
     assert len(whole) == 3 * BATCHES
     train(kind, url, saves, until=5)
     assert train(kind, url, saves) == whole[at:]
+
+
+class Valued(Net):
+    """Its parameter has one value throughout, and its losses are given."""
+
+    def __init__(self, value, losses=(8.0, 7.0, 6.0, 5.0, 4.0, 3.0, 2.0, 1.0), until=None):
+        super().__init__(until)
+        torch.nn.init.constant_(self.net.weight, value)
+        self.losses = losses
+
+    def training_step(self, batch, batch_idx):
+        self.log("loss", self.losses[len(self.seen)])
+        return super().training_step(batch, batch_idx) * 0
+
+    def validation_step(self, batch, _):
+        pass
+
+
+def trainer_of(checkpoints, epochs=1):
+    return lightning.Trainer(max_epochs=epochs, callbacks=[checkpoints], accelerator="cpu", logger=False,
+                             enable_progress_bar=False, enable_model_summary=False)
+
+
+def every_step(url, **options):
+    return cairn.lightning.ModelCheckpoint(url, every_n_train_steps=1, **options)
+
+
+def stored(url, step):
+    """The value of the model in a checkpoint."""
+    state = {"lightning": {}}
+    with cairn.torch.Checkpointer(url, state, read_only=True) as reader:
+        reader.restore(step, only=["lightning"])
+    return state["lightning"]["state_dict"]["net.weight"].item()
+
+
+@pytest.mark.parametrize("is_new", [False, True], ids=["the same callback", "another callback"])
+@pytest.mark.parametrize("until", [3, None], ids=["after an interruption", "after an end"])
+def test_a_training_that_begins_anew_supersedes_the_one_before(is_new, until, url, monkeypatch):
+    monkeypatch.setenv("CAIRN_ATTEMPT", cairn.new_attempt())
+
+    def make():
+        return cairn.lightning.ModelCheckpoint(url, monitor="loss", every_n_train_steps=2, save_top_k=1)
+
+    checkpoints = make()
+    try:
+        trainer_of(checkpoints).fit(Valued(1.0, losses=[0.1] * 4, until=until), loader("plain"))
+    except InterruptedError:
+        assert until
+    checkpoints = make() if is_new else checkpoints
+    trainer_of(checkpoints).fit(Valued(2.0), loader("plain"))
+    assert lineage(url) == [4, 2] and [stored(url, step) for step in (4, 2)] == [2.0, 2.0]
+    assert checkpoints.best_model_score == 5.0
+
+
+def test_a_fit_that_goes_on_follows_the_one_before(url):
+    checkpoints = every_step(url, monitor="loss", save_top_k=2, save_last=True)
+    trainer = trainer_of(checkpoints)
+    net = Valued(1.0, losses=[0.4, 0.3, 0.2, 0.1, 1.0, 1.0, 1.0, 1.0])
+    trainer.fit(net, loader("plain"))
+    trainer.validate(net, loader("plain"), ckpt_path="best", verbose=False)
+    trainer.fit_loop.max_epochs = 2
+    trainer.fit(net, loader("plain"))
+    assert lineage(url) == [8, 7, 6, 5, 4, 3, 2, 1] and lineage(url, "kept") == [8, 4, 3]
+    assert checkpoints.best_model_path == f"{url}/step-4"
+
+
+@pytest.mark.parametrize("skipped, failed", [([2, 4], []), ([], [2, 4])], ids=["skipped", "failed"])
+def test_only_a_checkpoint_is_the_best_or_the_last_one(skipped, failed, url, lose):
+    """The best saves are lost: the good one before stays, until a good one behind them is better."""
+    lose(skipped, failed)
+    checkpoints = every_step(url, monitor="loss", save_last=True)
+    trainer_of(checkpoints).fit(Valued(1.0, losses=[0.5, 0.1, 0.4, 0.2]), loader("plain"))
+    assert (checkpoints.best_model_path, checkpoints.last_model_path) == (f"{url}/step-3",) * 2
+    assert checkpoints.best_model_score == pytest.approx(0.4)
+    assert lineage(url) == [3, 1] and lineage(url, "kept") == [3]
+    trainer_of(checkpoints).fit(Valued(2.0), loader("plain"), ckpt_path=checkpoints.best_model_path)
+
+
+def test_all_are_kept_where_all_are_wanted(url):
+    checkpoints = every_step(url, save_top_k=-1, save_last=True)
+    trainer_of(checkpoints).fit(Valued(1.0), loader("plain"))
+    assert lineage(url, "kept") == [4, 3, 2, 1]

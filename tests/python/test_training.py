@@ -1,35 +1,80 @@
 # SPDX-License-Identifier: Apache-2.0
-"""cairn.training.Run, the run behind a framework's checkpoints: which ones keep their tag when a save fails."""
-
-import os
-import signal
+"""cairn.training.Run, the run behind a framework's checkpoints: what a failed save has decided does not count, and what
+a training that goes back saves takes the place of what was there."""
 
 import pytest
 import torch
 
 import cairn
 from cairn.training import Run
+from conftest import lineage
 
 
-def kept(url):
-    with cairn.Client(url, read_only=True) as client:
-        return [item.step for item in client.list() if "kept" in item.tags]
+def content(url, step="latest"):
+    state = {"x": torch.zeros(3)}
+    with cairn.torch.Checkpointer(url, state, read_only=True) as reader:
+        restored = reader.restore(step)
+    return restored.step, state["x"].tolist()[0]
 
 
-def test_a_failed_successor_is_told_and_the_next_save_takes_its_place(own_daemon):
-    url, state = own_daemon.url("successor"), {"x": torch.ones(3)}
-    run = Run(url, on_error="raise", when_down="wait", save_deadline=6.0, io_deadline=3.0)
-    run.save(1, state).durable.result(60)
-    os.kill(own_daemon.process.pid, signal.SIGSTOP)
-    try:
-        second = run.save(2, state)
-        run.remove(1, second)
-        second.durable.wait()
-    finally:
-        os.kill(own_daemon.process.pid, signal.SIGCONT)
-    with pytest.raises(cairn.CairnError):
-        run.save(3, state)
-    assert kept(url) == [1]
-    run.remove(2, run.save(4, state))
+def state(value):
+    return {"x": torch.full((3,), float(value))}
+
+
+def test_a_checkpoint_is_let_go_when_its_successor_is_durable_and_not_when_that_has_failed(url, lose):
+    lose(failed=[2])
+    run, undone = Run(url, on_error="raise"), []
+    run.save(1, state(1)).durable.result(60)
+    run.save(2, state(2), unwanted=[1], undo=lambda: undone.append(2))
+    run.decided()
+    assert undone == [2] and lineage(url, "kept") == [1]
+    with pytest.raises(cairn.TimedOutError):
+        run.save(3, state(3), undo=lambda: undone.append(3))
+    assert undone == [2, 3]
+    run.save(4, state(4), unwanted=[1], undo=lambda: undone.append(4))
     run.close()
-    assert kept(url) == [4]
+    assert undone == [2, 3] and lineage(url, "kept") == [4]
+
+
+def test_a_save_behind_an_open_one_does_not_wait_for_a_server_that_is_away(url, lose, monkeypatch):
+    monkeypatch.setattr("cairn.training._PATIENCE_S", 0.01)
+    monkeypatch.setattr(Run, "_is_reached", lambda run: False)
+    lose(skipped=[3], open=[2])
+    run, undone = Run(url), []
+    run.save(1, state(1)).durable.result(60)
+    second = run.save(2, state(2), unwanted=[1], undo=lambda: undone.append(2))
+    assert run.save(3, state(3), unwanted=[2], undo=lambda: undone.append(3)).skipped and undone == [3]
+    second._op.is_lost = True
+    assert run.decided() and undone == [3, 2]
+    run.close()
+    assert lineage(url, "kept") == [1]
+
+
+@pytest.mark.parametrize("closes", [False, True])
+@pytest.mark.parametrize("attempt", [None, "1" * 32])
+def test_a_step_that_is_saved_again_supersedes_and_follows_what_was_before_it(url, closes, attempt):
+    run = Run(url, attempt=attempt)
+    for value, step in enumerate([1, 2, 3, 3, 2, 4]):
+        run.save(step, state(value))
+        if closes:
+            run.close()
+    run.close()
+    assert lineage(url) == [4, 2, 1]
+    assert [content(url, step) for step in ("latest", 2, 1)] == [(4, 5), (2, 4), (1, 0)]
+    run.save(1, state(6))
+    run.close()
+    assert lineage(url) == [1] and content(url) == (1, 6)
+
+
+@pytest.mark.parametrize("attempt", [None, "1" * 32])
+def test_a_training_that_begins_anew_follows_nothing(url, attempt):
+    for value in range(2):
+        run = Run(url, attempt=attempt)
+        for step in (1, 2):
+            run.save(step, state(value))
+        run.close()
+    assert content(url) == (2, 1)
+    run.begin()
+    run.save(9, state(2))
+    run.close()
+    assert lineage(url) == [9]

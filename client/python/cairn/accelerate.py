@@ -14,7 +14,7 @@ from __future__ import annotations
 from typing import Any, Optional
 
 from accelerate import Accelerator
-from accelerate.utils import DistributedType
+from accelerate.utils import DistributedType, gather_object
 
 from .errors import InvalidError, UnsupportedError
 from .names import is_url, parse_step
@@ -46,6 +46,8 @@ class _Attached:
 
     def __init__(self, accelerator: Accelerator, run: Run) -> None:
         self.accelerator, self.run = accelerator, run
+        self.run.agree = lambda answer: all(gather_object([answer]))
+        self.kept: list = []  # steps, oldest first
         self._end = accelerator.end_training
 
     def _state(self) -> dict:
@@ -54,7 +56,7 @@ class _Attached:
         if accelerator._save_model_state_pre_hook or accelerator._load_model_state_pre_hook:
             raise UnsupportedError.of("cairn.accelerate: a hook of register_save_state_pre_hook or register_load_state_pre_hook expects a "
                                       "folder, and Cairn has none; register an object with state_dict by register_for_checkpointing")
-        state: dict = {_KEY: {"step": accelerator.step, "iteration": config.iteration}}
+        state: dict = {_KEY: {"step": accelerator.step, "iteration": config.iteration, "kept": list(self.kept)}}
         for name, objects in (("model", accelerator._models), ("optimizer", [item.optimizer for item in accelerator._optimizers]),
                               ("scheduler", accelerator._schedulers), ("custom", accelerator._custom_objects)):
             state.update({f"{name}{idx or ''}": item for idx, item in enumerate(objects)})
@@ -93,10 +95,16 @@ class _Attached:
             raise UnsupportedError.of(f"save_state: {', '.join(kwargs)} is meant for writers of files; leave it out")
         config, step = self.accelerator.project_configuration, self._step(output_dir)
         config.iteration += 1
-        handle = self.run.save(step, self._state())
-        if config.automatic_checkpoint_naming and config.total_limit is not None and step - config.total_limit >= 0:
-            self.run.remove(step - config.total_limit, handle)
-        return handle
+        self.run.decided()
+        before = [item for item in self.kept if item < step]
+        kept = [*before, step] if config.automatic_checkpoint_naming and config.total_limit else []
+        unwanted = kept[:-config.total_limit] if kept else []
+        self.kept = kept[len(unwanted):]
+
+        def undo() -> None:
+            self.kept = before
+
+        return self.run.save(step, self._state(), unwanted=unwanted, undo=undo if kept else None)
 
     def load_state(self, input_dir: Any = None, load_kwargs: Optional[dict] = None, **kwargs: Any) -> Optional[Restored]:
         """Takes the place of ``load_state``. Every rank calls it.
@@ -114,8 +122,10 @@ class _Attached:
         state = self._state()
         restored = self.run.restore(state, "latest" if input_dir is None else self.run.step_of(input_dir))
         if restored is None:
+            self.kept = []
             return None
         values = state[_KEY]
+        self.kept = list(values.get("kept", [restored.step]))
         self.accelerator.step = values["step"]
         self.accelerator.project_configuration.iteration = values["iteration"]
         for idx, loader in enumerate(self.accelerator._dataloaders):

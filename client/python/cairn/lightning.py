@@ -10,6 +10,7 @@ keeps its generators and its data loader, and the checkpoint is committed for al
 
 from __future__ import annotations
 
+import copy
 import datetime
 import weakref
 from typing import Any, Optional
@@ -31,6 +32,9 @@ from .training import Loaders, Run
 _KEY = "lightning"  # of the state; it holds the dict that Lightning calls a checkpoint
 _LOADERS = "loaders"  # of the state; the states of the data loaders, which belong to the rank
 _LAST = "cairn+last"  # scheme of what ckpt_path="last" stands for
+# What Lightning's ModelCheckpoint notes of a checkpoint.
+_CHOICES = ("best_k_models", "best_model_path", "best_model_score", "current_score", "kth_best_model_path", "kth_value",
+            "last_model_path", "_last_checkpoint_saved", "_last_global_step_saved")
 
 
 class _Nothing(dict):
@@ -123,6 +127,8 @@ class ModelCheckpoint(callbacks.ModelCheckpoint):
         self._run = Run(url, **(cairn or {}))
         super().__init__(enable_version_counter=False, **options)
         self.dirpath = self._run.url
+        self._unwanted: list = []  # what Lightning removes for the newest save
+        self._first = self._before = self._choices()
 
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
         strategy = trainer.strategy
@@ -131,18 +137,25 @@ class ModelCheckpoint(callbacks.ModelCheckpoint):
                                       "by itself; a single device and DDP are supported")
         if not isinstance(strategy.checkpoint_io, _RunIO):
             strategy.checkpoint_io = _RunIO(strategy.checkpoint_io, self._run, trainer)
+        strategy.checkpoint_io.loaders = None  # of an earlier fit
+        self._run.agree = strategy.reduce_boolean_decision
+        self._settle()
 
     def teardown(self, trainer: Any, pl_module: Any, stage: str) -> None:
         self._run.close()
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         super().on_train_start(trainer, pl_module)
+        is_resumed = trainer.strategy.checkpoint_io.loaders is not None
+        if not is_resumed and (trainer.global_step == 0 or trainer.global_step < self._run.newest):
+            self._run.begin()
+            self._choose(self._first)
         for loader in trainer.fit_loop._combined_loader.flattened:
             if hasattr(loader, "state_dict") and isinstance(getattr(loader, "sampler", None), DistributedSamplerWrapper):
                 raise UnsupportedError.of(f"cairn.lightning: Lightning wraps the {type(loader).__name__}'s sampler for DDP in one whose order "
                                           "cannot be resumed; give the loader a StatefulDistributedSampler (torchdata.stateful_dataloader."
                                           "sampler) and the Trainer use_distributed_sampler=False")
-        if trainer.strategy.checkpoint_io.loaders is not None:
+        if is_resumed:
             self._resume_data(trainer, trainer.strategy.checkpoint_io.loaders)
 
     def _resume_data(self, trainer: Any, states: list) -> None:
@@ -165,8 +178,33 @@ class ModelCheckpoint(callbacks.ModelCheckpoint):
             iter(loop._data_fetcher)  # draws as in a training that was not interrupted
 
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:
+        self._settle()
         super().on_train_end(trainer, pl_module)
         self._run.wait()
+
+    def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
+        if self._should_save_on_exception(trainer):
+            self._settle()
+        super().on_exception(trainer, pl_module, exception)
+        self._run.linger()
+
+    def _choices(self) -> dict:
+        """Returns what Lightning notes of a checkpoint before it is saved."""
+        return {name: copy.copy(getattr(self, name)) for name in _CHOICES}
+
+    def _choose(self, choices: dict) -> None:
+        for name, value in choices.items():
+            setattr(self, name, copy.copy(value))
+
+    def _settle(self) -> None:
+        """Waits for the save before, since only what has become a checkpoint is ever the best or the last one:
+        Lightning compares the next one with it, and notes it in the state that is saved."""
+        self._run.decided()
+        self._before = self._choices()
+
+    def _save_topk_checkpoint(self, trainer: Any, monitor_candidates: Any) -> None:
+        self._settle()
+        super()._save_topk_checkpoint(trainer, monitor_candidates)
 
     def format_checkpoint_name(self, metrics: Any, *_: Any, **__: Any) -> str:
         return self._run.path(int(metrics["step"]))
@@ -178,14 +216,14 @@ class ModelCheckpoint(callbacks.ModelCheckpoint):
         return {f"{_LAST}://{self._run.url}"}
 
     def _save_checkpoint(self, trainer: Any, filepath: str) -> None:
-        previous = self.last_model_path
+        previous, before, self._unwanted = self.last_model_path, self._before, []
         if self.save_last:
             self.last_model_path = filepath  # is in the state that is saved
         checkpoint = trainer._checkpoint_connector.dump_checkpoint(self.save_weights_only)
         states = _loop_state(checkpoint).pop("combined_loader", [])
         loaders = Loaders(states, bool(states) and not trainer.fit_loop.epoch_loop.batch_progress.is_last_batch)
-        self._saved = self._run.save(trainer.global_step, {_KEY: checkpoint, _LOADERS: loaders.for_state()},
-                                     self._monitor_candidates(trainer))
+        self._run.save(trainer.global_step, {_KEY: checkpoint, _LOADERS: loaders.for_state()},
+                       self._monitor_candidates(trainer), unwanted=self._unwanted, undo=lambda: self._choose(before))
         self._last_global_step_saved = trainer.global_step
         self._last_checkpoint_saved = filepath
         for logger in trainer.loggers if trainer.is_global_zero else ():
@@ -194,11 +232,12 @@ class ModelCheckpoint(callbacks.ModelCheckpoint):
             self._remove_checkpoint(trainer, previous)
 
     def _is_top(self, path: str) -> bool:
-        return path in self.best_k_models or path == self.best_model_path
+        return self.save_top_k == -1 or path in self.best_k_models or path == self.best_model_path
 
     def _save_last_checkpoint(self, trainer: Any, monitor_candidates: Any) -> None:
         path = self._run.path(trainer.global_step)
         if self.save_last and self._last_checkpoint_saved != path:
+            self._settle()
             self._save_checkpoint(trainer, path)
 
     def _should_remove_checkpoint(self, trainer: Any, previous: str, current: str) -> bool:
@@ -206,4 +245,4 @@ class ModelCheckpoint(callbacks.ModelCheckpoint):
 
     def _remove_checkpoint(self, trainer: Any, filepath: str) -> None:
         if is_url(filepath):  # a resumed training may have begun with files
-            self._run.remove(self._run.step_of(filepath), self._saved)
+            self._unwanted.append(self._run.step_of(filepath))

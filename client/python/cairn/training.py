@@ -3,21 +3,32 @@
 
 An adapter (cairn.lightning, cairn.transformers, cairn.accelerate, cairn.deepspeed, cairn.ray) says what the state is and when it is saved. This
 file opens one Checkpointer for it, keeps the random number generators of a restore for the moment when the framework
-continues, and takes back the mark of a checkpoint that the framework no longer wants, after its successor is durable.
-One thread uses a Run. It imports no framework.
+continues, lets a training that goes back begin a branch, and lets go what the framework no longer wants when the save
+that takes its place is durable, and never before. One thread uses a Run. It imports no framework.
 """
 
 from __future__ import annotations
 
+import collections
+import hashlib
 import operator
-from typing import Any, Iterable, Mapping, Optional, Union
+import os
+import time
+from typing import Any, Callable, Iterable, Mapping, Optional, Union
 
+import torch.distributed as dist
+
+from . import exits
 from .client import LATEST, numbers
-from .errors import InvalidError, UnsupportedError
+from .errors import (ConnectionLostError, DamagedError, InvalidError, NotFoundError, TimedOutError, UnreachableError,
+                     UnsupportedError)
 from .kept import KEPT, let_go
 from .names import checkpoint_name, parse_id, run_of, warn_of_local_folder
 from .torch import Checkpointer, PerRank, Restored, SaveHandle, per_rank
 from .torch import rng
+
+_PATIENCE_S = 5.0  # how long training waits without an answer of the server
+_openings: collections.Counter = collections.Counter()  # in this process, by URL of the run and given attempt token
 
 
 class Run:
@@ -36,7 +47,13 @@ class Run:
         self.url = run_of(url)
         self._options = options
         self._checkpointer: Optional[Checkpointer] = None
-        self._unwanted: list = []  # (save that must be durable first, or None for the next one; step)
+        # (step, term) of the checkpoints that led to the present term, as far as this process knows; of those in it
+        self._behind: list = []
+        self._own: list = []
+        self._flying: list = []  # saves that were in flight when last seen
+        self._is_apart = False  # whether the next save has yet to be told that it follows _behind
+        self._decision: Optional[tuple] = None  # (save, unwanted, undo), as save() was given them
+        self.agree: Callable[[bool], bool] = bool  # whether it is true on all ranks, in the framework's way
         self._rng: Optional[dict] = None
 
     def path(self, step: int) -> str:
@@ -64,30 +81,101 @@ class Run:
     def _open(self, state: Mapping[str, Any]) -> Checkpointer:
         """Returns the Checkpointer, for this state."""
         if self._checkpointer is None:
-            self._checkpointer = Checkpointer(self.url, state, **self._options)
+            given = self._options.get("attempt") or os.environ.get("CAIRN_ATTEMPT")
+            count = _openings[self.url, given]
+            attempt = self._options.get("attempt") if count == 0 else self._next_attempt(given, count)
+            self._checkpointer = Checkpointer(self.url, state, **{**self._options, "attempt": attempt})
+            _openings[self.url, given] = count + 1
+            self._is_apart = bool(self._behind)
         elif self._checkpointer.state is not state:
             live = self._checkpointer.state
             live.clear()
             live.update(state)
         return self._checkpointer
 
-    def save(self, step: int, state: Mapping[str, Any], metrics: Optional[Mapping[str, Any]] = None, is_kept: bool = True) -> SaveHandle:
+    def _next_attempt(self, given: Optional[str], count: int) -> Optional[str]:
+        """Returns the attempt token for one more opening in this process; None lets the ranks draw one, which they do
+        where they can speak to each other. A token that was given is that of the first opening alone: under the same
+        one the saves of the next would count as repeated."""
+        is_joined = (not {"rank", "world_size"} & self._options.keys() and dist.is_available() and dist.is_initialized()
+                     and dist.get_world_size(self._options.get("process_group")) > 1)
+        return None if given is None or is_joined else hashlib.sha256(f"{given} {count}".encode()).hexdigest()[:32]
+
+    @property
+    def newest(self) -> int:
+        """The newest step that the training has saved in this process, or has resumed from; -1 if there is none."""
+        return max([self._newest_own(), *(step for step, _ in self._behind)])
+
+    def _newest_own(self) -> int:
+        return max([-1, *(step for step, _ in self._own), *(handle.step for handle in self._flying)])
+
+    def begin(self) -> None:
+        """Notes that a training begins anew, behind none of what was saved or restored before: its first save begins a
+        lineage, which supersedes the one before."""
+        if self.newest >= 0:
+            self.close()
+        self._behind = []
+
+    def _branch(self, step: int) -> None:
+        """Lets the next save, of this step, begin a term that follows the newest checkpoint before it. The present term
+        cannot hold it, if it has this step or a later one: a step is written once, and the newest is the latest."""
+        self.wait()
+        if not self._is_apart and step > self._newest_own():
+            return  # the save in the way has failed
+        assert self._checkpointer is not None
+        line = [item for item in self._behind + self._own if item[0] < step]
+        while line:
+            try:
+                self._checkpointer.restore("{}@{}".format(*line[-1]), strict=False, only=["cairn.nothing"])
+                break
+            except (NotFoundError, DamagedError):  # forgotten meanwhile, or damaged: it is no parent
+                line.pop()
+        if not line and self._own:
+            self.close()
+        self._behind, self._own, self._is_apart = line, [], False
+
+    def save(self, step: int, state: Mapping[str, Any], metrics: Optional[Mapping[str, Any]] = None,
+             is_kept: bool = True, unwanted: Optional[list] = None,
+             undo: Optional[Callable[[], Any]] = None) -> SaveHandle:
         """Saves the state as a step. Every rank calls it.
+
+        A step that the training has saved already, or one before it, begins a branch of the run, behind the newest
+        checkpoint before it, and supersedes what came there. That waits for the saves in flight.
 
         Args:
             step: The step.
             state: As for Checkpointer; it may be another one at each save.
             metrics: Numbers by name, also as tensors. What is no number is left out.
             is_kept: Whether the framework decides how long the checkpoint is kept, and not the server alone.
+            unwanted: Checkpoints that the framework no longer wants when this one is durable, as ``step_of`` returns
+                them. More may be added to the list until ``decided``.
+            undo: Is called if the save does not become a checkpoint, at once or in ``decided``: takes back what the
+                framework has noted of it.
 
         Returns:
             The save in flight. The state is copied and may change.
         """
-        checkpointer = self._open(state)
-        self._settle()
-        handle = checkpointer.save(operator.index(step), metrics=numbers(metrics or {}), tags=[KEPT] if is_kept else [])
-        self._unwanted = [(successor or handle, unwanted) for successor, unwanted in self._unwanted]
+        is_decided = self.decided()
+        try:
+            handle = self._save(operator.index(step), state, numbers(metrics or {}), [KEPT] if is_kept else [])
+        except BaseException:
+            if undo is not None:
+                undo()
+            raise
+        if undo is not None and is_decided:
+            self._decision = (handle, [] if unwanted is None else unwanted, undo)
+        elif undo is not None:  # skipped, as the server is away; if it has come back, one more checkpoint is kept
+            undo()
         return handle
+
+    def _save(self, step: int, state: Mapping[str, Any], metrics: Mapping[str, float], tags: list) -> SaveHandle:
+        checkpointer = self._open(state)
+        if self._is_apart or step <= self._newest_own():
+            self._branch(step)
+            checkpointer = self._open(state)
+        self._settle()
+        self._flying.append(checkpointer.save(step, metrics=metrics, tags=tags))
+        return self._flying[-1]
 
     def restore(self, state: dict, step: Union[int, str] = "latest", only: Optional[Iterable[str]] = None) -> Optional[Restored]:
         """Fills the state, as ``Checkpointer.restore`` does. Every rank calls it.
@@ -102,11 +190,23 @@ class Run:
         """
         checkpointer = self._open(state)
         restored = checkpointer.restore(step, only=None if only is None else list(only))
+        self._passed(restored, only is None)
         if restored is not None:
             state.update(checkpointer.state)
             if only is None:
                 self._rng = rng.collect()
         return restored
+
+    def _passed(self, restored: Optional[Restored], is_whole: bool) -> None:
+        """Takes note of a restore. A part of a state, such as the best model at the end, is not where a training goes
+        on that has saved or restored before."""
+        self._settle()
+        if not is_whole and self.newest >= 0:
+            self._behind, self._own, self._is_apart = self._behind + self._own, [], True
+            return
+        self._behind, self._own, self._flying, self._is_apart = [], [], [], False
+        if restored is not None:
+            self._behind = [(restored.step, restored.term)]
 
     def resume_rng(self) -> None:
         """Puts the random number generators back where the restored step left them. Frameworks draw from them on the way from
@@ -115,33 +215,65 @@ class Run:
             rng.apply(self._rng)
             self._rng = None
 
-    def remove(self, step: Union[int, str], successor: SaveHandle) -> None:
-        """Notes that the framework no longer wants a checkpoint. Its tag goes when the successor is durable.
+    def decided(self, waits: bool = False) -> bool:
+        """Waits for the newest save with ``undo``. If it is durable, the tag goes from what it has made unwanted; else
+        all stays as it was before. An adapter calls it before the framework decides what depends on that save.
 
         Args:
-            step: As ``step_of`` returns it.
-            successor: The save that takes its place.
+            waits: True waits until the save has ended. Else that ends when a rank cannot reach the server, since then
+                the training must not wait, unless ``when_down`` says so.
+
+        Returns:
+            True if no save with ``undo`` is open any more.
         """
-        self._unwanted.append((successor, step))
+        if self._decision is None:
+            return True
+        save, unwanted, undo = self._decision
+        waits = waits or self._options.get("when_down") == "wait"
+        while not waits and not self.agree(save.durable.wait(_PATIENCE_S)):
+            if not self.agree(self._is_reached()):
+                return False
+        save.durable.wait()
+        self._decision = None
+        if not self.agree(save.is_good()):
+            undo()
+            return True
+        for step in unwanted if self._checkpointer is not None else ():
+            let_go(self._checkpointer.annotate, step)
+        return True
+
+    def _is_reached(self) -> bool:
+        assert self._checkpointer is not None
+        try:
+            self._checkpointer.status("0@1", _PATIENCE_S)
+        except NotFoundError:
+            return True
+        except (UnreachableError, TimedOutError, ConnectionLostError):
+            return False
+        return True
 
     def _settle(self) -> None:
-        """Takes the tag from unwanted checkpoints whose successor is durable. In place of a failed successor the next save counts."""
-        waiting: list = []
-        for successor, step in self._unwanted:
-            if successor is None or not successor.durable.done():
-                waiting.append((successor, step))
-            elif not successor.is_good():
-                waiting.append((None, step))
-            else:
-                assert self._checkpointer is not None
-                let_go(self._checkpointer.annotate, step)
-        self._unwanted = waiting
+        """Takes note of the saves that have become checkpoints."""
+        ended = [handle for handle in self._flying if handle.durable.done()]
+        self._flying = [handle for handle in self._flying if handle not in ended]
+        results = [handle.durable.result(0) for handle in ended if handle.is_good()]
+        self._own += [(result.step, result.term) for result in results]
 
     def wait(self) -> None:
         """Waits for the saves in flight. Raises their errors as ``on_error`` says."""
         if self._checkpointer is not None:
-            self._checkpointer.wait()
+            self.decided(waits=True)
+            for handle in self._flying:
+                handle.durable.wait()
             self._settle()
+            self._checkpointer.wait()
+
+    def linger(self) -> None:
+        """Gives the saves in flight a little time, as the interpreter's end does: the training has failed, and what
+        starts it again in this process looks for them. Raises no error of theirs."""
+        until = time.monotonic() + exits.WAIT_S
+        for handle in self._flying:
+            handle.durable.wait(max(0.0, until - time.monotonic()))
 
     def close(self) -> None:
         """Waits for the saves in flight and leaves the run. A later save or restore opens it again. May be repeated."""
@@ -152,7 +284,7 @@ class Run:
             self.wait()
         finally:
             self._checkpointer = None
-            self._unwanted = []
+            self._behind, self._own, self._flying = self._behind + self._own, [], []
             checkpointer.close()
 
 

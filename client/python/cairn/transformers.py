@@ -11,10 +11,12 @@ the methods of one trainer that save and load are replaced, and the loop, the ca
 from __future__ import annotations
 
 import dataclasses
+import logging
 import os
 import tempfile
 from typing import Any, Optional, Union
 
+from accelerate.utils import gather_object
 from transformers import Trainer
 from transformers.trainer_callback import ExportableState, TrainerState
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
@@ -22,6 +24,8 @@ from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 from .errors import UnsupportedError
 from .names import is_url
 from .training import Run
+
+log = logging.getLogger("cairn")
 
 _STATE_FILE = "trainer_state.json"
 
@@ -31,10 +35,13 @@ class _Attached:
 
     def __init__(self, trainer: Trainer, run: Run) -> None:
         self.trainer, self.run = trainer, run
+        self.run.agree = lambda answer: all(gather_object([answer]))
         self.kept: list = []  # steps, oldest first
+        self.best: tuple = ()  # metric and step of the best evaluation before the newest one
         self.folder: Optional[tempfile.TemporaryDirectory] = None
         self.restored: dict = {}
         self._train, self._load_best = trainer.train, trainer._load_best_model
+        self._determine_best = trainer._determine_best_metric
         self._load_model, self._load_optimizer = trainer._load_from_checkpoint, trainer._load_optimizer_and_scheduler
         self._load_rng, self._load_scaler = trainer._load_rng_state, trainer._load_scaler
 
@@ -52,11 +59,20 @@ class _Attached:
         if trial is not None:
             raise UnsupportedError.of("cairn.transformers: a hyper-parameter search trains many models, and a run holds one training; "
                                       "attach no run to this trainer")
+        self.run.decided()
         trainer.store_flos()
         state = trainer.state
-        if state.best_global_step and state.best_global_step in (*self.kept, state.global_step):
+        step, path = state.global_step, state.best_model_checkpoint
+        kept = [item for item in self.kept if item < step]
+
+        def undo() -> None:
+            self.kept, state.best_model_checkpoint = kept, path
+            if state.best_global_step == step:
+                state.best_metric, state.best_global_step = self.best
+
+        self.kept = [*kept, step]
+        if state.best_global_step and state.best_global_step in self.kept:
             state.best_model_checkpoint = self._path(state.best_global_step)
-        self.kept = [step for step in self.kept if step != state.global_step] + [state.global_step]
         unwanted = self._rotate(args.save_total_limit, state.best_global_step if state.best_model_checkpoint else None)
         saved: dict = {"model": trainer.model, "trainer": {"state": self._export(), "kept": list(self.kept), "world_size": args.world_size}}
         if not args.save_only_model:
@@ -64,9 +80,13 @@ class _Attached:
             saved["scheduler"] = trainer.lr_scheduler.state_dict()
             if trainer.accelerator.scaler is not None:
                 saved["scaler"] = trainer.accelerator.scaler.state_dict()
-        handle = self.run.save(state.global_step, saved, _metrics_of(state))
-        for step in unwanted:
-            self.run.remove(step, handle)
+        self.run.save(step, saved, _metrics_of(state), unwanted=unwanted, undo=undo)
+
+    def determine_best(self, metrics: dict, trial: Any) -> bool:
+        """Takes the place of ``_determine_best_metric``: what a lost save was the best of is no longer the best."""
+        self.run.decided()
+        self.best = self.trainer.state.best_metric, self.trainer.state.best_global_step
+        return self._determine_best(metrics=metrics, trial=trial)
 
     def _export(self) -> dict:
         """Returns the trainer's state as plain values, with that of its callbacks."""
@@ -100,8 +120,14 @@ class _Attached:
         path = self.run.url if resume_from_checkpoint is True else resume_from_checkpoint
         if path and is_url(str(path)):
             path = self._fetch(self.run.step_of(path))
+        else:
+            self.run.begin()
+            self.kept = []
         try:
             result = self._train(path or None, *args, **kwargs)
+        except BaseException:
+            self.run.linger()
+            raise
         finally:
             self.restored = {}
             if self.folder is not None:
@@ -118,6 +144,7 @@ class _Attached:
             state.update(optimizer={}, scheduler={})
             if self.trainer.accelerator.scaler is not None:
                 state["scaler"] = {}
+        self.kept = []
         if self.run.restore(state, step) is None:
             return None
         ranks, args = state["trainer"]["world_size"], self.trainer.args
@@ -163,11 +190,14 @@ class _Attached:
 
     def load_best(self) -> None:
         """Takes the place of ``_load_best_model``."""
+        self.run.wait()
         path = self.trainer.state.best_model_checkpoint
+        if path is None:
+            log.warning("%s: no best model is loaded, because none of its saves has become a checkpoint", self.run.url)
+            return
         if not is_url(str(path)):
             self._load_best()
             return
-        self.run.wait()
         self.run.restore({"model": self.trainer.model}, self.run.step_of(path), ["model"])
 
 
@@ -212,6 +242,7 @@ def attach(trainer: Trainer, url: str, **options: Any) -> Trainer:
     attached = _Attached(trainer, Run(url, **options))
     for name, method in (("train", attached.train), ("_save_checkpoint", attached.save), ("_load_from_checkpoint", attached.load_model),
                          ("_load_optimizer_and_scheduler", attached.load_optimizer), ("_load_scaler", attached.load_scaler),
-                         ("_load_rng_state", attached.load_rng), ("_load_best_model", attached.load_best)):
+                         ("_load_rng_state", attached.load_rng), ("_load_best_model", attached.load_best),
+                         ("_determine_best_metric", attached.determine_best)):
         setattr(trainer, name, method)
     return trainer
