@@ -175,6 +175,14 @@ def test_a_trainer_that_begins_anew_supersedes_what_was_there(url, nowhere):
     assert lineage(url, "kept") == [4, 3] and trainer.state.best_model_checkpoint == f"{url}/checkpoint-3"
 
 
+def test_a_trainer_that_makes_its_model_resumes_the_one_that_was_saved(url, nowhere):
+    options = {"eval_strategy": "no"}
+    trainer_of(url, nowhere, model_init=lambda: Valued(1.0), max_steps=2, **options).train()
+    trainer = trainer_of(url, nowhere, model_init=lambda: Valued(2.0), max_steps=4, **options)
+    trainer.train(resume_from_checkpoint=True)
+    assert trainer.model.weight.item() == 1.0 and weight(url, 4) == 1.0
+
+
 def accelerator_of(url, folder, **options):
     accelerate = pytest.importorskip("accelerate")
     import cairn.accelerate

@@ -10,6 +10,7 @@ the methods of one trainer that save and load are replaced, and the loop, the ca
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import logging
 import os
@@ -160,9 +161,13 @@ class _Attached:
         return self.folder.name
 
     def load_model(self, path: str, model: Any = None) -> None:
-        """Takes the place of ``_load_from_checkpoint``: the model is restored already."""
+        """Takes the place of ``_load_from_checkpoint``: the model is restored. ``model_init`` may have made another."""
         if not self._is_ours(path):
             self._load_model(path, model)
+            return
+        restored = self.restored.pop("model")
+        if restored is not self.trainer.model:
+            self.trainer.model.load_state_dict(restored.state_dict())
 
     def load_optimizer(self, path: Optional[str]) -> None:
         """Takes the place of ``_load_optimizer_and_scheduler``."""
@@ -171,15 +176,21 @@ class _Attached:
             return
         self.trainer.state.best_model_checkpoint = self.restored["trainer"]["state"]["best_model_checkpoint"]
         if "optimizer" in self.restored:
-            self.trainer.optimizer.load_state_dict(self.restored.pop("optimizer"))
-            self.trainer.lr_scheduler.load_state_dict(self.restored.pop("scheduler"))
+            self.trainer.optimizer.load_state_dict(self._take("optimizer"))
+            self.trainer.lr_scheduler.load_state_dict(self._take("scheduler"))
 
     def load_scaler(self, path: Optional[str]) -> None:
         """Takes the place of ``_load_scaler``."""
         if not self._is_ours(path):
             self._load_scaler(path)
         elif "scaler" in self.restored:
-            self.trainer.accelerator.scaler.load_state_dict(self.restored.pop("scaler"))
+            self.trainer.accelerator.scaler.load_state_dict(self._take("scaler"))
+
+    def _take(self, name: str) -> Any:
+        """Returns a restored state. With auto_find_batch_size it is loaded again when memory has run out."""
+        if self.trainer.args.auto_find_batch_size:
+            return copy.deepcopy(self.restored[name])
+        return self.restored.pop(name)
 
     def load_rng(self, path: Optional[str]) -> None:
         """Takes the place of ``_load_rng_state``."""
