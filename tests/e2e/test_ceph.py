@@ -446,8 +446,8 @@ class Rights(OnCeph):
 class Contract(OnCeph):
     """The conformance suite of all stores, on the cluster."""
 
-    def conformance(self, kind="ceph", **environment):
-        done = subprocess.run([str(BUILD / "tests/store/test_store_conformance"), kind], capture_output=True, text=True,
+    def conformance(self, **environment):
+        done = subprocess.run([str(BUILD / "tests/store/test_store_conformance"), "ceph"], capture_output=True, text=True,
                               timeout=400, check=False,
                               env={**os.environ, "CEPH_CONF": str(self.ceph.dir / "ceph.conf"), **environment})
         self.assertEqual(done.returncode, 0, done.stdout[-2000:] + done.stderr[-2000:])
@@ -458,10 +458,6 @@ class Contract(OnCeph):
 
     def test_erasure_coded(self):
         self.conformance(CAIRN_CEPH_POOL="cairn", CAIRN_CEPH_DATA_POOL="cairn-ec")
-
-    def test_behind_decorators(self):
-        for front in ("retry", "limit", "fault"):
-            self.conformance(f"{front}:ceph", CAIRN_CEPH_POOL="cairn")
 
 
 class Benchmark(OnCeph):

@@ -16,7 +16,7 @@
 #include "sim_upkeep.h"
 #include "store/dir/store_dir.h"
 #include "store/rados/store_rados.h"
-#include "support/store_bend.h"
+#include "support/store_fault.h"
 
 struct sim_daemon {
     struct scene *scene;

@@ -12,25 +12,16 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-static size_t find_name(const char *const *names, size_t count, const char *name, size_t length)
+enum bed_kind bed_kind_parse(const char *name)
 {
-    for (size_t i = 0; i < count; i++) {
-        if (strncmp(names[i], name, length) == 0 && names[i][length] == 0) {
-            return i;
+    static const char *const kinds[] = {"memory", "dir", "dir-sim", "rados", "ceph"};
+    for (size_t i = 0; i < ARRAY_LEN(kinds); i++) {
+        if (strcmp(kinds[i], name) == 0) {
+            return (enum bed_kind)i;
         }
     }
     fprintf(stderr, "unknown kind of store %s\n", name);
     exit(2);
-}
-
-enum bed_kind bed_kind_parse(const char *name, enum bed_front *ret_front)
-{
-    static const char *const kinds[] = {"memory", "dir", "dir-sim", "rados", "ceph"};
-    static const char *const fronts[] = {"", "retry", "limit", "fault"};
-    const char *colon = strchr(name, ':'), *kind = colon ? colon + 1 : name;
-    *ret_front = (enum bed_front)find_name(fronts, ARRAY_LEN(fronts), name,
-                                           colon ? (size_t)(colon - name) : 0);
-    return (enum bed_kind)find_name(kinds, ARRAY_LEN(kinds), kind, strlen(kind));
 }
 
 /* --- life ------------------------------------------------------------------------------------- */
@@ -138,8 +129,9 @@ static int open_rados(struct bed *bed, bool create, bool read_only, struct diag 
     return store_rados_new(&options, &bed->store, diag);
 }
 
-static int open_inner(struct bed *bed, bool create, bool read_only, struct diag *diag)
+int bed_open(struct bed *bed, bool create, bool read_only, struct diag *diag)
 {
+    assert_null(bed->store);
     if (bed->kind == BED_RADOS || bed->kind == BED_CEPH) {
         return open_rados(bed, create, read_only, diag);
     }
@@ -158,27 +150,6 @@ static int open_inner(struct bed *bed, bool create, bool read_only, struct diag 
                                         .snapshot_every = bed->snapshot_every,
                                         .copy_after_ms = bed->copy_after_ms};
     return store_dir_new(&options, &bed->store, diag);
-}
-
-int bed_open(struct bed *bed, bool create, bool read_only, struct diag *diag)
-{
-    assert_null(bed->store);
-    int rc = open_inner(bed, create, read_only, diag);
-    if (rc != 0) {
-        return rc;
-    }
-    if (bed->front == BED_FAULT) {
-        assert_int_equal(store_fault_new(bed->loop, bed->store, &bed->store), 0);
-        bed->fault = bed->store;
-    }
-    if (bed->front == BED_RETRY || bed->front == BED_FAULT) {
-        struct store_retry_options options = {.tries = 3, .pause_ms = 1};
-        assert_int_equal(store_retry_new(bed->loop, bed->store, &options, &bed->store), 0);
-    }
-    if (bed->front == BED_LIMIT) {
-        assert_int_equal(store_limit_new(bed->loop, bed->store, 1, &bed->store), 0);
-    }
-    return 0;
 }
 
 void bed_open_ok(struct bed *bed)
@@ -231,25 +202,9 @@ static void op_done(struct store_req *req)
     }
 }
 
-/* How often the next operation of that kind is repeated. */
-static unsigned fail_once(struct bed *bed, enum store_op op)
-{
-    bool is_repeated = op != STORE_EXCHANGE && op != STORE_RECORD_MEND && op != STORE_RECORD_CUT;
-    struct store_fault_rule rule = {.kind = FAULT_FAIL, .op = op, .code = CAIRN_E_TIMED_OUT};
-    store_fault_clear(bed->fault);
-    if (is_repeated) {
-        assert_int_equal(store_fault_add(bed->fault, &rule), 0);
-    }
-    return is_repeated;
-}
-
 void bed_do_all(struct bed *bed, size_t count, struct store_req *reqs)
 {
     struct wait wait = {.bed = bed};
-    uint64_t expected = bed->fault ? store_fault_seen(bed->fault) + count : 0;
-    if (bed->fault && count > 0) {
-        expected += fail_once(bed, reqs[0].op);
-    }
     current = &wait;
     current_left = count;
     for (size_t i = 0; i < count; i++) {
@@ -259,9 +214,6 @@ void bed_do_all(struct bed *bed, size_t count, struct store_req *reqs)
     }
     run_loop(&wait);
     current = NULL;
-    if (bed->fault) {
-        assert_int_equal(store_fault_seen(bed->fault), expected);
-    }
 }
 
 int bed_do(struct bed *bed, struct store_req *req)

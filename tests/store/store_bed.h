@@ -15,24 +15,18 @@
 #include "store/rados/store_rados.h"
 #include "store/store.h"
 #include "support/cluster_fake.h"
-#include "support/store_bend.h"
+#include "support/store_fault.h"
 #include "support/store_memory.h"
 #include "support/unit_test.h"
 
 enum bed_kind { BED_MEMORY, BED_DIR, BED_DIR_SIM, BED_RADOS, BED_CEPH };
 
-/* What stands between the caller and the store (support/store_bend.h). BED_FAULT: the first
- * operation of each batch fails in between and is repeated, where it may be. */
-enum bed_front { BED_PLAIN, BED_RETRY, BED_LIMIT, BED_FAULT };
-
 struct bed {
     enum bed_kind kind;
-    enum bed_front front;
     struct loop *loop;
     struct work_pool *pool;
     struct vfs *vfs;
     struct store *store; /* NULL while closed */
-    struct store *fault; /* BED_FAULT: the decorator that fails */
     struct memory_medium *medium;
     struct fake_medium *cluster; /* BED_RADOS */
     char space[64];              /* BED_CEPH */
@@ -50,8 +44,8 @@ struct bed {
 };
 
 /* "memory", "dir", "dir-sim", "rados" (a fake cluster) or "ceph" (the cluster that CEPH_CONF names,
- * in a namespace of its own), behind a decorator with "retry:", "limit:" or "fault:" in front. */
-enum bed_kind bed_kind_parse(const char *name, enum bed_front *ret_front);
+ * in a namespace of its own). */
+enum bed_kind bed_kind_parse(const char *name);
 /* parent: where a directory store is made (a new directory in it); "" for $TMPDIR or /tmp. */
 void bed_init(struct bed *bed, enum bed_kind kind, const char *parent, uint64_t seed);
 /* Closes the store if it is open and removes everything. */

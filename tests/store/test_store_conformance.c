@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Every kind of store keeps each promise of store.h: memory, dir (in a new directory of DIRECTORY),
- * dir-sim, rados (on a fake cluster) and ceph (CEPH_CONF, CAIRN_CEPH_POOL), also behind decorators
- * that repeat, limit or fail. Usage: test_store_conformance [retry:|limit:|fault:]KIND [DIRECTORY]
+ * dir-sim, rados (on a fake cluster) and ceph (CEPH_CONF, CAIRN_CEPH_POOL). Usage:
+ * test_store_conformance KIND [DIRECTORY]
  */
 #include "store_bed.h"
 
@@ -12,10 +12,7 @@
 
 static void setup(struct bed *bed)
 {
-    enum bed_front front;
-    enum bed_kind kind = bed_kind_parse(unit_test_argument(1), &front);
-    bed_init(bed, kind, unit_test_argument(2), 1);
-    bed->front = front;
+    bed_init(bed, bed_kind_parse(unit_test_argument(1)), unit_test_argument(2), 1);
     bed_open_ok(bed);
 }
 

@@ -4,7 +4,7 @@
  * unknown outcome after it was done, or answered with an unknown outcome and done later. A late one
  * is copied whole, because its caller's memory is gone by then.
  */
-#include "store_bend.h"
+#include "store_fault.h"
 
 #include "base/check.h"
 #include "base/list.h"

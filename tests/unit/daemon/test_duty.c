@@ -9,7 +9,7 @@
 #include "sim/env/sim.h"
 #include "store/rados/store_rados.h"
 #include "support/cluster_fake.h"
-#include "support/store_bend.h"
+#include "support/store_fault.h"
 #include "support/store_memory.h"
 #include "support/unit_test.h"
 

@@ -9,7 +9,7 @@
 #include "save/save.h"
 #include "session/server.h"
 #include "sim/env/sim.h"
-#include "support/store_bend.h"
+#include "support/store_fault.h"
 #include "support/store_memory.h"
 
 enum {

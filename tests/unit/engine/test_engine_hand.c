@@ -10,7 +10,7 @@
 #include "base/log.h"
 #include "engine/operations.h"
 #include "engine_world.h"
-#include "support/store_bend.h"
+#include "support/store_fault.h"
 #include "support/unit_test.h"
 
 static void begin(struct world *world, uint64_t step, uint8_t salt)

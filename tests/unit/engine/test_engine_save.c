@@ -7,7 +7,7 @@
 #include <stdio.h>
 
 #include "engine_world.h"
-#include "support/store_bend.h"
+#include "support/store_fault.h"
 #include "support/unit_test.h"
 
 /* Goal: the arena is there before the first save, a save that comes while it is being made waits

@@ -12,7 +12,7 @@
 #include "run/run_info.h"
 #include "run/run_plan.h"
 #include "sim/env/sim.h"
-#include "support/store_bend.h"
+#include "support/store_fault.h"
 #include "support/store_memory.h"
 
 enum { RIG_CHUNK = 4096, RIG_RANKS_MAX = 64, RIG_PIECES_MAX = 16 };

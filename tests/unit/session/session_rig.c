@@ -12,7 +12,7 @@
 
 #include <stdio.h>
 
-#include "support/store_bend.h"
+#include "support/store_fault.h"
 #include "support/unit_test.h"
 
 enum { PORT = 7421, WAIT_MS = 120000 };

@@ -5,7 +5,7 @@
  */
 #include "format/part.h"
 #include "session_rig.h"
-#include "support/store_bend.h"
+#include "support/store_fault.h"
 #include "support/unit_test.h"
 
 static struct rig rig;

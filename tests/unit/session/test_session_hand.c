@@ -11,7 +11,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "support/store_bend.h"
+#include "support/store_fault.h"
 #include "support/unit_test.h"
 
 static void assert_refused(int code, const char *text)

@@ -9,7 +9,7 @@
 #include <stdio.h>
 
 #include "session/health.h"
-#include "support/store_bend.h"
+#include "support/store_fault.h"
 #include "support/unit_test.h"
 
 static struct health_word judge(const struct store_state *store, const struct store_usage *usage,

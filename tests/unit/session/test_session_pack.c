@@ -7,7 +7,7 @@
 #include "hand_rig.h"
 
 #include "pipeline/chunk.h"
-#include "support/store_bend.h"
+#include "support/store_fault.h"
 #include "support/unit_test.h"
 #include "wire/negotiate.h"
 #include "wire/plan.h"

@@ -6,7 +6,7 @@
  */
 #include "session_rig.h"
 
-#include "support/store_bend.h"
+#include "support/store_fault.h"
 #include "support/unit_test.h"
 
 static struct rig rig;

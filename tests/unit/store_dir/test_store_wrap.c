@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Retry repeats what may be repeated and nothing else, limit keeps its bound, order and deadline,
- * and each kind of planted fault happens as it was asked for. Method: the decorators in the
- * simulated world, on a memory store.
+ * Each kind of planted fault happens as it was asked for, and counting changes nothing. Method: the
+ * decorators in the simulated world, on a memory store.
  */
 #include "store/store_bed.h"
 
@@ -73,124 +72,11 @@ static int fetch(struct stack *stack, uint32_t number)
     return req.status;
 }
 
-static void add_retry(struct stack *stack, unsigned tries)
-{
-    struct store_retry_options options = {.tries = tries, .pause_ms = 10};
-    assert_int_equal(store_retry_new(stack->loop, stack->fault, &options, &stack->top), 0);
-}
-
 static void inject(struct stack *stack, int code, unsigned count)
 {
     struct store_fault_rule rule = {
         .kind = FAULT_FAIL, .any_op = true, .code = code, .count = count};
     assert_int_equal(store_fault_add(stack->fault, &rule), 0);
-}
-
-TEST(retry_repeats_what_may_pass)
-{
-    struct stack stack;
-    begin(&stack);
-    add_retry(&stack, 3);
-    struct store_req req = publish_req(1);
-    inject(&stack, CAIRN_E_TIMED_OUT, 2);
-    run(&stack, &req);
-    assert_int_equal(req.status, 0);
-    assert_int_equal(req.diag.code, 0); /* nothing of the first tries is left in it */
-    assert_int_equal(store_fault_seen(stack.fault), 3);
-    inject(&stack, CAIRN_E_UNREACHABLE, 3);
-    req = publish_req(2);
-    run(&stack, &req);
-    assert_int_equal(req.status, CAIRN_E_UNREACHABLE); /* bounded */
-    assert_int_equal(store_fault_seen(stack.fault), 6);
-    end(&stack);
-}
-
-TEST(retry_leaves_answers_alone)
-{
-    static const int codes[] = {CAIRN_E_CONFLICT, CAIRN_E_NO_SPACE,        CAIRN_E_IO,
-                                CAIRN_E_EXISTS,   CAIRN_E_OUTCOME_UNKNOWN, CAIRN_E_DAMAGED};
-    struct stack stack;
-    begin(&stack);
-    add_retry(&stack, 5);
-    for (size_t i = 0; i < ARRAY_LEN(codes); i++) {
-        struct store_req req = publish_req(1);
-        uint64_t before = store_fault_seen(stack.fault);
-        inject(&stack, codes[i], 1);
-        run(&stack, &req);
-        assert_int_equal(req.status, codes[i]);
-        assert_int_equal(store_fault_seen(stack.fault), before + 1);
-    }
-    end(&stack);
-}
-
-TEST(retry_keeps_the_deadline)
-{
-    struct stack stack;
-    begin(&stack);
-    add_retry(&stack, 1000);
-    struct store_req req = publish_req(1);
-    req.deadline_ms = 100;
-    uint64_t begin_ms = loop_now_ms(stack.loop);
-    inject(&stack, CAIRN_E_TIMED_OUT, 1000);
-    store_submit(stack.top, &req);
-    while (stack.done == 0) {
-        assert_true(sim_step(stack.sim));
-    }
-    assert_int_equal(req.status, CAIRN_E_TIMED_OUT);
-    assert_true(loop_now_ms(stack.loop) - begin_ms <= 100);
-    assert_true(store_fault_seen(stack.fault) > 2);
-    store_fault_clear(stack.fault);
-    end(&stack);
-}
-
-TEST(limit_bounds_and_keeps_order)
-{
-    enum { COUNT = 6 };
-    struct stack stack;
-    struct store_req reqs[COUNT];
-    begin(&stack);
-    assert_int_equal(store_limit_new(stack.loop, stack.fault, 2, &stack.top), 0);
-    struct store_fault_rule hold = {.kind = FAULT_HOLD, .any_op = true, .count = COUNT};
-    assert_int_equal(store_fault_add(stack.fault, &hold), 0);
-    for (uint32_t i = 0; i < COUNT; i++) {
-        reqs[i] = publish_req(i);
-        store_submit(stack.top, &reqs[i]);
-    }
-    for (unsigned round = 0; round < COUNT / 2; round++) {
-        sim_run_for(stack.sim, 1000);
-        assert_int_equal(stack.done, round * 2);
-        assert_int_equal(store_fault_seen(stack.fault), round * 2 + 2);
-        assert_int_equal(store_fault_release(stack.fault), 2);
-    }
-    sim_run_for(stack.sim, 1000);
-    assert_int_equal(stack.done, COUNT);
-    end(&stack);
-}
-
-TEST(limit_gives_up_at_the_deadline)
-{
-    struct stack stack;
-    begin(&stack);
-    assert_int_equal(store_limit_new(stack.loop, stack.fault, 1, &stack.top), 0);
-    struct store_fault_rule hold = {.kind = FAULT_HOLD, .any_op = true};
-    assert_int_equal(store_fault_add(stack.fault, &hold), 0);
-    struct store_req first = publish_req(1), second = publish_req(2), third = publish_req(3);
-    second.deadline_ms = 50;
-    third.deadline_ms = 100000;
-    store_submit(stack.top, &first);
-    store_submit(stack.top, &second);
-    store_submit(stack.top, &third);
-    sim_run_for(stack.sim, 200);
-    assert_int_equal(stack.done, 1);
-    assert_int_equal(second.status, CAIRN_E_TIMED_OUT);
-    assert_int_equal(store_fault_release(stack.fault), 1);
-    sim_run_for(stack.sim, 200);
-    assert_int_equal(stack.done, 3);
-    assert_int_equal(first.status, 0);
-    assert_int_equal(third.status, 0);
-    assert_int_equal(third.deadline_ms, 100000);           /* the caller's again */
-    assert_int_equal(fetch(&stack, 2), CAIRN_E_NOT_FOUND); /* it was never started */
-    end(&stack);
 }
 
 TEST(lost_and_late_answers)

@@ -4,7 +4,7 @@
  * it is well again when it works again, and not before; an answer about the thing that was asked
  * for is no illness.
  */
-#include "support/store_bend.h"
+#include "support/store_fault.h"
 #include "support/store_memory.h"
 
 #include "base/check.h"

@@ -1,29 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * store_bend: decorators that the daemon does not need: a store that repeats, one that limits, one
- * that fails on demand. They are made and stacked as those of store/wrap/store_wrap.h. One loop's
- * thread only.
+ * store_fault: a store that fails on demand, in front of another. It is made and stacked as the
+ * decorators of store/wrap/store_wrap.h. One loop's thread only.
  */
 #ifndef CAIRN_TESTS_SUPPORT_STORE_BEND_H
 #define CAIRN_TESTS_SUPPORT_STORE_BEND_H
 
 #include "store/wrap/store_wrap.h"
-
-/* Repeats an operation that ended in an error of class RETRY, at most tries times in all, with a
- * growing, jittered pause that starts at pause_ms, never past the request's deadline. CONFLICT and
- * ABORTED are answers, not faults, and go up at once; so does OUTCOME_UNKNOWN, whose repetition
- * only the caller can judge. */
-struct store_retry_options {
-    unsigned tries;
-    uint64_t pause_ms;
-};
-int MUST_USE store_retry_new(struct loop *loop, struct store *inner,
-                             const struct store_retry_options *options, struct store **ret);
-
-/* Lets at most max operations run at once; the others wait in order. A request whose deadline
- * passes while it waits ends with TIMED_OUT and is never started. */
-int MUST_USE store_limit_new(struct loop *loop, struct store *inner, unsigned max,
-                             struct store **ret);
 
 /* Faults on demand. */
 enum store_fault_kind {
