@@ -3,8 +3,8 @@
  * store_fault: a store that fails on demand, in front of another. It is made and stacked as the
  * decorators of store/wrap/store_wrap.h. One loop's thread only.
  */
-#ifndef CAIRN_TESTS_SUPPORT_STORE_BEND_H
-#define CAIRN_TESTS_SUPPORT_STORE_BEND_H
+#ifndef CAIRN_TESTS_SUPPORT_STORE_FAULT_H
+#define CAIRN_TESTS_SUPPORT_STORE_FAULT_H
 
 #include "store/wrap/store_wrap.h"
 
