@@ -7,6 +7,7 @@ Schemas are those of Kubernetes itself (kubernetes-validate), of Kubeflow (kubef
 
 import json
 import os
+import re
 import shutil
 import subprocess
 
@@ -105,6 +106,9 @@ class Manifests(Case):
             with self.subTest(value=value), self.assertRaises(subprocess.CalledProcessError) as caught:
                 chart("directory", value)
             self.assertIn(told, caught.exception.stderr)
+        said = subprocess.run([BIN / "cairn", "store", "create", f"dir:{self.bed.path}/store"], check=True, capture_output=True, text=True).stdout
+        uuid = re.search("uuid = ([^ ]+)", said).group(1)
+        self.assertIn(f"uuid = {uuid}", only(chart("directory", f"store.uuid={uuid}"), "ConfigMap")["data"]["cairnd.conf"])
 
     def test_the_schema_has_the_values(self):
         schema = json.loads((KUBERNETES / "chart" / "values.schema.json").read_text())
