@@ -197,7 +197,7 @@ class Run(Case):
         status, _, events = running.end()
         self.assertEqual((status, events[-1]["message"]), (
             143, "SIGTERM stopped the job; the command ended with 0; everything that was staged is durable"))
-        running = Running(self.bed, "wait", "0", options=("--grace", "1s", *where))
+        running = Running(self.bed, "wait", "0", options=("--grace", "6s", *where))
         running.until("ready")
         group[0].do("save", 3, 60000)
         running.process.send_signal(signal.SIGTERM)
