@@ -444,6 +444,23 @@ def test_files_that_are_never_committed_are_named_by_an_exception_s_end(url):
     assert status == 1 and "ZeroDivisionError" in words and words.count("was not committed") == 1
 
 
+def test_what_is_written_after_an_interrupted_commit_counts(url, monkeypatch):
+    """The interrupted one goes on, or is given up; it is not what a later one of the step reports as its own."""
+    def interrupted(committer, op):
+        finish(committer, op)
+        raise KeyboardInterrupt
+
+    fs, finish = fsspec.filesystem("cairn"), cairn.fs.remote.Committer.finish
+    write(f"{url}/step-1/a", b"first")
+    monkeypatch.setattr(cairn.fs.remote.Committer, "finish", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        fs.seal(f"{url}/step-1")
+    monkeypatch.undo()
+    write(f"{url}/step-1/a", b"second")
+    fs.seal(f"{url}/step-1")
+    assert fs.cat(f"{url}/step-1/a") == b"second"
+
+
 def test_what_is_being_committed_is_neither_removed_nor_renamed(url, monkeypatch):
     """libcairn reads the files' memory then. Method: another caller comes just before the save begins."""
     fs, step = fsspec.filesystem("cairn"), f"{url}/step-7"

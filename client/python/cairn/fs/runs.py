@@ -117,6 +117,7 @@ class Runs:
     def commit(self, place: Place, tree: WriteTree) -> None:
         """Commits a tree as a whole, and returns when it is durable. After an error its files are gone, and may be written again."""
         tree.start_sealing()
+        is_ended = False
         try:
             index = tree.sizes()
             deal = tree.meeting.seal(index) if tree.meeting is not None else None
@@ -130,8 +131,14 @@ class Runs:
             if deal is not None:
                 tree.meeting.wait(op)
             self._committed(place, committer.finish(op))
+            is_ended = True
+        except Exception:
+            is_ended = True
+            raise
         finally:
             self._drop(place, tree)
+            if not is_ended:  # Ctrl-C: the save may go on, and its attempt would keep that for what is written to the step next
+                self.begin_again(place.run_url)
 
     def _commit_share(self, place: Place, tree: WriteTree, deal: Optional[Deal], why: str, is_raised: bool) -> None:
         """Commits this process's part of a tree that another rank seals, or drops it if ``deal`` is None. Nobody waits for
