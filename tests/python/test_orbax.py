@@ -144,6 +144,17 @@ def test_a_stub_that_is_damaged_or_missing_is_named(url, tmp_path):
     assert steps_of(url) == [1]
 
 
+def test_a_folder_of_another_run_is_refused(daemon, url, tmp_path):
+    """That run has a step of the same number and term, with other content."""
+    other = daemon.url("other-orbax")
+    for folder, run, value in (("mine", url, 1), ("other", other, 2)):
+        with manager_of(tmp_path / folder, run) as manager:
+            manager.save(1, args=cairn.orbax.Save(state(value)))
+    with manager_of(tmp_path / "mine", other) as manager:
+        with pytest.raises(cairn.InvalidError, match="names a checkpoint of the run .*py/t"):
+            manager.restore(1, args=cairn.orbax.Restore(state(0)))
+
+
 PROGRAM = """
     import os, signal, sys
     import jax

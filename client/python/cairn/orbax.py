@@ -15,6 +15,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import logging
+import re
 from typing import Any, Optional
 
 import jax
@@ -41,15 +42,22 @@ def _step_of(directory: epath.Path) -> int:
     return step
 
 
-def _read(stub: epath.Path) -> tuple:
-    """Returns (step, term) of a stub."""
+def _run_name(url: str) -> list:
+    return re.split("[/=]", url)[-2:]
+
+
+def _read(stub: epath.Path, url: str) -> tuple:
+    """Returns (step, term) of a stub in the run of the URL. Servers have many names, so the names of project and run are compared."""
     try:
         said = json.loads(stub.read_text())
+        if _run_name(said["run"]) != _run_name(url):
+            raise InvalidError.of(f"{stub} names a checkpoint of the run {said['run']}, and the handler has {url}; give it the other URL, or "
+                                  "the CheckpointManager another folder")
         return int(said["step"]), int(said["term"])
     except FileNotFoundError:
         raise NotFoundError.of(f"{stub.parent} holds no {STUB}: the step was not saved by cairn.orbax, or its folder is damaged; "
                                "`cairn ls` shows what the run has, and cairn.jax restores it") from None
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise FormatError.of(f"{stub} is damaged ({error}); the checkpoint itself is in the run: `cairn ls` shows it, and cairn.jax "
                              "restores it") from None
 
@@ -132,9 +140,10 @@ class CheckpointHandler(ocp.AsyncCheckpointHandler):
         Raises:
             NotFoundError: There is no stub, or the run has not got that checkpoint.
             FormatError: The stub is damaged.
+            InvalidError: The stub names another run.
             CairnError: What cairn.jax.Checkpointer.restore raises.
         """
-        step, term = _read(directory / STUB)
+        step, term = _read(directory / STUB, self._url)
         restored = self._checkpointer.restore(args.item, step, term=term)
         assert restored is not None  # a step was given
         return restored.state
@@ -155,7 +164,7 @@ class CheckpointHandler(ocp.AsyncCheckpointHandler):
             listed = self._listed()
             gone = {stub: said for stub, said in self._seen.items() if stub not in listed}
             known, self._seen, self._written = {**self._seen, **self._written}, listed, {}
-            if any(stub in listed and _read(stub) == said for stub, said in known.items()):
+            if any(stub in listed and _read(stub, self._url) == said for stub, said in known.items()):
                 self._seen = {**listed, **gone}
                 for stub in gone:
                     self._forget(stub)
@@ -171,7 +180,7 @@ class CheckpointHandler(ocp.AsyncCheckpointHandler):
         for folder in self._folder[0].iterdir():
             stub = self._stub(folder)
             if _TEMPORARY not in folder.name and (stub in self._seen or stub.exists()):
-                found[stub] = self._seen.get(stub) or _read(stub)
+                found[stub] = self._seen.get(stub) or _read(stub, self._url)
         return found
 
     def _forget(self, stub: epath.Path) -> None:
