@@ -40,10 +40,12 @@ class Restored:
     fell_back: bool
 
 
-def check_type(name: str, dtype: Any) -> None:
-    """Raises UnsupportedError if Cairn does not store elements of the type."""
-    if str(dtype) not in DTYPES:
-        raise UnsupportedError.of(f"{name}: Cairn does not store elements of the type {dtype}; convert the array to one of "
+def check_type(name: str, array: Any) -> None:
+    """Raises UnsupportedError if Cairn does not store elements of the array's type, or the array is more than they are."""
+    if isinstance(array, numpy.ma.MaskedArray):
+        raise UnsupportedError.of(f"{name}: Cairn does not store the mask of a masked array; give its data and its mask as two arrays")
+    if str(array.dtype) not in DTYPES:
+        raise UnsupportedError.of(f"{name}: Cairn does not store elements of the type {array.dtype}; convert the array to one of "
                                   f"{', '.join(sorted(DTYPES))}")
 
 
@@ -202,9 +204,10 @@ class Checkpointer(Saver):
     @staticmethod
     def _split(state: Mapping[str, Any]) -> tuple:
         """Returns (arrays, values)."""
-        arrays = {name: numpy.asarray(value, order="C") for name, value in state.items() if isinstance(value, numpy.ndarray)}
+        arrays = {name: value for name, value in state.items() if isinstance(value, numpy.ndarray)}
         for name, array in arrays.items():
-            check_type(name, array.dtype)
+            check_type(name, array)
+            arrays[name] = numpy.asarray(array, order="C")
         return arrays, {name: value for name, value in state.items() if name not in arrays}
 
     def save(self, step: int, state: Mapping[str, Any], *, metrics: Optional[Mapping[str, float]] = None, tags: Sequence[str] = ()) -> Operation:

@@ -80,7 +80,7 @@ def _leaf(name: str, value: Any) -> _Leaf:
         if not isinstance(value, jax.Array):
             raise UnsupportedError.of(f"{name}: a random key cannot be described by a ShapeDtypeStruct; give a key, such as jax.random.key(0)")
         key, value = str(jax.random.key_impl(value)), jax.random.key_data(value)
-    check_type(name, value.dtype)
+    check_type(name, value)
     return _Leaf(name, value, key)
 
 
