@@ -21,10 +21,11 @@ class Part:
         self.value = value
 
     def state_dict(self):
-        return {"value": torch.tensor(self.value)}
+        return {"value": torch.tensor(self.value), "position": self.value}
 
     def load_state_dict(self, state):
         self.value = int(state["value"])
+        assert state["position"] == self.value
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -92,15 +93,16 @@ def test_goes_on_from_what_torchtitan_wrote_by_paths(url):
     assert steps_of(url) == [3, 4]
 
 
-def test_a_failed_save_is_told(url):
-    """torchtitan's loop hears of it where it waits for the save: here the step is there already, which the server finds."""
+def test_a_failed_save_is_told(url, caplog):
+    """torchtitan's loop hears of it where it waits for the save, and the log without that: here the step is there already, which the
+    server finds."""
     manager = manager_of(Ours, url, model_of(1), Part(1), async_mode="async")
     manager.save(1)
     manager.save(1)
     with pytest.raises(cairn.ExistsError, match="step 1"):
         manager.maybe_wait_for_saving()
     manager.close()
-    assert steps_of(url) == [1]
+    assert steps_of(url) == [1] and "the last asynchronous save has failed: EXISTS: step 1" in caplog.text
 
 
 def test_refusals(url, tmp_path):

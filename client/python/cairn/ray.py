@@ -214,7 +214,7 @@ class Checkpointer(_Checkpointer):
             timeout: Seconds to wait; None waits as long as their deadlines.
         """
         try:
-            if self._client is not None and self._is_first:  # Ray may not have asked for any of the reports yet
+            if self._client is not None and self._is_first and not self._read_only:  # Ray may not have asked for any of the reports yet
                 self.wait(timeout)
                 self._settle(_SETTLE_S)
         finally:

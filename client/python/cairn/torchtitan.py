@@ -97,3 +97,6 @@ class CheckpointManager(titan.CheckpointManager):
         super()._close()
         if self._writer is not None:
             self._writer.close()
+        last, self.save_future = self.save_future, None
+        if last is not None and last.exception() is not None:  # nobody may have asked for it
+            log.error("%s: the last asynchronous save has failed: %s", self.folder, last.exception())
