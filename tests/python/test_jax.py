@@ -103,8 +103,8 @@ def test_a_restore_sees_the_save_before_it(url):
         assert [(item.step, item.superseded) for item in checkpointer.client.list()] == [(2, False), (1, False), (0, False)]
 
 
-def test_a_step_whose_save_was_interrupted_is_not_saved_again(url, monkeypatch):
-    """That save goes on, and a second one would keep its content."""
+def test_an_interrupted_save_is_waited_for_like_others(url, monkeypatch):
+    """It goes on, so that a second save of its step would keep its content."""
     def interrupted(*args, **options):
         save(*args, **options)
         raise KeyboardInterrupt
@@ -115,6 +115,7 @@ def test_a_step_whose_save_was_interrupted_is_not_saved_again(url, monkeypatch):
         with pytest.raises(KeyboardInterrupt):
             checkpointer.save(1, [jax.numpy.zeros(3)])
         monkeypatch.undo()
+        checkpointer.wait()
         with pytest.raises(cairn.ExistsError, match="step 1 was saved before"):
             checkpointer.save(1, [jax.numpy.ones(3)])
         checkpointer.save(2, [jax.numpy.ones(3)])

@@ -93,15 +93,13 @@ class Saver:
     def put(self, step: int, blob: bytes, **options: Any) -> Operation:
         """Saves the registered tensors with what ``pack`` made. Returns when all is copied. ``options`` are those of Client.save."""
         self.client.set_blobs([(_BLOB, TREE, blob, REPLICATED, None)])
+        operation = Operation()
         try:
-            operation = self.client.save(step, **options)
-        except Exception:
-            raise
-        except BaseException:  # Ctrl-C, which comes when the call ends: the save may go on, and nobody has it
-            self.committed.add(step)
-            raise
-        self._saves.append((step, operation))
-        self.client.set_tensors([])  # so that the arrays can be donated
+            self.client.save(step, into=operation, **options)
+        finally:
+            if operation.has_begun:  # also when Ctrl-C is raised
+                self._saves.append((step, operation))
+                self.client.set_tensors([])  # so that the arrays can be donated
         return operation
 
     def release(self, operation: Operation) -> None:
