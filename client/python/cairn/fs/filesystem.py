@@ -264,9 +264,11 @@ class CairnFileSystem(AsyncFileSystem):
     def mv(self, path1: str, path2: str, recursive: bool = False, maxdepth: Any = None, **_: Any) -> None:
         """Renames a file of a checkpoint that is being written. A marker that gets its name so commits the checkpoint; so does a folder
         that is renamed to another name of the same step."""
-        if place_to_read(path1).may_be_unnumbered and place_to_read(path2).may_be_unnumbered:
+        old, new = place_to_read(path1), place_to_read(path2)
+        if old.may_be_unnumbered and new.may_be_unnumbered:
             self.cp_file(path1, path2)
-            self.rm_file(path1)
+            if old != new:
+                self.rm_file(path1)
             return
         old, new = place_of(path1), place_of(path2)
         tree = self._runs.tree(old)
