@@ -121,6 +121,19 @@ def test_an_interrupted_save_is_waited_for_like_others(url, monkeypatch):
         checkpointer.save(2, [jax.numpy.ones(3)])
 
 
+def test_an_interrupted_restore_ends(url, monkeypatch):
+    """The interrupt is raised, and not an error of the memory that the restore still fills."""
+    state = [numpy.arange(1 << 22)]
+    with cairn.jax.Checkpointer(url) as checkpointer:
+        checkpointer.save(1, state)
+        checkpointer.wait()
+        with monkeypatch.context() as patch:
+            patch.setattr(cairn.client.Operation, "result", lambda *_: exec("raise KeyboardInterrupt"))
+            with pytest.raises(KeyboardInterrupt):
+                checkpointer.restore(state)
+        assert checkpointer.restore(state).step == 1
+
+
 def test_a_damaged_newest_is_passed_over_and_told(own_daemon, caplog):
     url = own_daemon.url("damaged")
     with cairn.jax.Checkpointer(url) as checkpointer:

@@ -122,6 +122,10 @@ class Saver:
                 return None
             raise
         finally:
+            if not operation.done():  # Ctrl-C
+                operation.abort()
+                with contextlib.suppress(CairnError):
+                    operation.wait()
             self.client.set_tensors([])
         try:
             found = result, tree.decode(operation.blob(_BLOB)), operation
