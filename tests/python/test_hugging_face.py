@@ -194,6 +194,10 @@ def accelerator_of(url, folder, **options):
 def test_an_accelerator_that_begins_anew_supersedes_what_was_there(url, nowhere):
     accelerator, model = accelerator_of(url, nowhere), Valued(0.0)
     accelerator.prepare(model)
+    accelerator.gradient_state._set_sync_gradients(False)
+    with pytest.warns(cairn.torch.CairnWarning, match="step 9 is saved within gradient accumulation"):
+        accelerator.save_state("step_9")
+    accelerator.gradient_state._set_sync_gradients(True)
     for value, step in enumerate([1, 2, 3, 1, 2]):
         model.weight.data.fill_(value)
         accelerator.save_state(f"step_{step}")

@@ -11,6 +11,7 @@ accelerator are replaced; what is prepared and registered is asked of the accele
 
 from __future__ import annotations
 
+import warnings
 from typing import Any, Optional
 
 from accelerate import Accelerator
@@ -18,7 +19,7 @@ from accelerate.utils import DistributedType, gather_object
 
 from .errors import InvalidError, UnsupportedError
 from .names import is_url, parse_step
-from .torch import Restored, SaveHandle, rng
+from .torch import CairnWarning, Restored, SaveHandle, rng
 from .training import Loaders, Run
 
 _KEY = "accelerate"
@@ -94,6 +95,9 @@ class _Attached:
         if kwargs:
             raise UnsupportedError.of(f"save_state: {', '.join(kwargs)} is meant for writers of files; leave it out")
         config, step = self.accelerator.project_configuration, self._step(output_dir)
+        if not self.accelerator.sync_gradients:
+            warnings.warn(f"step {step} is saved within gradient accumulation, and a checkpoint holds no gradients: save "
+                          "when accelerator.sync_gradients is true", CairnWarning, stacklevel=2)
         config.iteration += 1
         self.run.decided()
         before = [item for item in self.kept if item < step]
