@@ -10,7 +10,7 @@ lightning = pytest.importorskip("lightning")
 torchdata = pytest.importorskip("torchdata.stateful_dataloader")
 
 import cairn.lightning  # noqa: E402
-from conftest import lineage  # noqa: E402
+from conftest import lineage, steps_of  # noqa: E402
 
 BATCHES = 4  # of an epoch
 
@@ -84,9 +84,9 @@ class Valued(Net):
         pass
 
 
-def trainer_of(checkpoints, epochs=1):
-    return lightning.Trainer(max_epochs=epochs, callbacks=[checkpoints], accelerator="cpu", logger=False,
-                             enable_progress_bar=False, enable_model_summary=False)
+def trainer_of(*checkpoints, **options):
+    return lightning.Trainer(**{"max_epochs": 1, **options}, callbacks=list(checkpoints), accelerator="cpu",
+                             logger=False, enable_progress_bar=False, enable_model_summary=False)
 
 
 def every_step(url, **options):
@@ -148,3 +148,29 @@ def test_all_are_kept_where_all_are_wanted(url):
     checkpoints = every_step(url, save_top_k=-1, save_last=True)
     trainer_of(checkpoints).fit(Valued(1.0), loader("plain"))
     assert lineage(url, "kept") == [4, 3, 2, 1]
+
+
+def interrupt(net, *checkpoints, **options):
+    """Trains until the net's failure."""
+    with pytest.raises(InterruptedError):
+        trainer_of(*checkpoints, **options).fit(net, loader("shuffled"))
+
+
+def test_each_of_two_callbacks_goes_on_in_its_run(url):
+    def make():
+        return every_step(f"{url}-a", save_last=True), every_step(f"{url}-b", monitor="loss", save_top_k=2)
+
+    interrupt(Valued(1.0, until=3), *make())
+    checkpoints = make()
+    trainer, net = trainer_of(*checkpoints), Valued(2.0, losses=[1.0] * 4)
+    trainer.fit(net, loader("shuffled"), ckpt_path="last")
+    assert len(net.seen) == 1 and lineage(f"{url}-a") == [4, 3, 2, 1]
+    assert lineage(f"{url}-b") == [4, 3, 2, 1] and checkpoints[1].best_model_path == f"{url}-b/step-4"
+    trainer.validate(net, loader("plain"), ckpt_path=checkpoints[1].kth_best_model_path, verbose=False)
+
+
+def test_a_resumed_step_is_not_saved_again_before_the_next_one(url):
+    """Within gradient accumulation: a checkpoint holds no gradients."""
+    interrupt(Valued(1.0, until=3), every_step(url), accumulate_grad_batches=2)
+    trainer_of(every_step(url), accumulate_grad_batches=2).fit(Valued(1.0), loader("shuffled"), ckpt_path="last")
+    assert steps_of(url) == [2, 1]

@@ -26,7 +26,7 @@ from lightning.pytorch.trainer.states import TrainerFn
 from lightning.pytorch.utilities.rank_zero import rank_zero_info
 
 from .errors import UnsupportedError
-from .names import is_url
+from .names import is_url, split_url
 from .training import Loaders, Run
 
 _KEY = "lightning"  # of the state; it holds the dict that Lightning calls a checkpoint
@@ -61,11 +61,13 @@ fsspec.register_implementation(_LAST, _Last, clobber=True)
 
 
 class _RunIO(CheckpointIO):
-    """Takes what Lightning loads from the run; all else goes to the CheckpointIO that was there."""
+    """Takes what Lightning loads from the callbacks' runs; all else goes to the CheckpointIO that was there."""
 
-    def __init__(self, inner: CheckpointIO, run: Run, trainer: Any) -> None:
-        self._inner, self._run, self._trainer = inner, run, trainer
-        self.loaders: Optional[list] = None  # states of the data loaders at the restore
+    def __init__(self, inner: CheckpointIO, trainer: Any) -> None:
+        self._inner, self._trainer = inner, trainer
+        self.runs: dict = {}  # by URL
+        self.restored: Optional[Run] = None  # the run that this fit has resumed from
+        self.loaders: list = []  # states of the data loaders there
 
     def save_checkpoint(self, checkpoint: dict, path: Any, storage_options: Optional[Any] = None) -> None:
         if is_url(str(path)):
@@ -77,14 +79,15 @@ class _RunIO(CheckpointIO):
         text = str(path)
         if not is_url(text) and not text.startswith(_LAST):
             return self._inner.load_checkpoint(path, map_location, weights_only)
+        text = text.removeprefix(f"{_LAST}://")
+        run = self.runs.get(split_url(text)[0]) or next(iter(self.runs.values()))  # which names itself in its error
         loaders = Loaders()
         state: dict = {_KEY: {}, _LOADERS: loaders.for_state()}
         fits = self._trainer.state.fn == TrainerFn.FITTING
-        restored = self._run.restore(state, self._run.step_of(text.removeprefix(f"{_LAST}://")), None if fits else [_KEY])
-        if restored is None:
-            rank_zero_info(f"{self._run.url} has no checkpoint yet, so nothing is restored")
+        if run.restore(state, run.step_of(text), None if fits else [_KEY]) is None:
+            rank_zero_info(f"{run.url} has no checkpoint yet, so nothing is restored")
             return _Nothing({"pytorch-lightning_version": _lightning_version})
-        self.loaders = loaders.states
+        self.restored, self.loaders = run, loaders.states
         _loop_state(state[_KEY])["combined_loader"] = loaders.states
         return state[_KEY]
 
@@ -136,8 +139,9 @@ class ModelCheckpoint(callbacks.ModelCheckpoint):
             raise UnsupportedError.of(f"cairn.lightning.ModelCheckpoint: the strategy {type(strategy).__name__} writes its checkpoints "
                                       "by itself; a single device and DDP are supported")
         if not isinstance(strategy.checkpoint_io, _RunIO):
-            strategy.checkpoint_io = _RunIO(strategy.checkpoint_io, self._run, trainer)
-        strategy.checkpoint_io.loaders = None  # of an earlier fit
+            strategy.checkpoint_io = _RunIO(strategy.checkpoint_io, trainer)
+        strategy.checkpoint_io.runs[self._run.url] = self._run
+        strategy.checkpoint_io.restored = None  # of an earlier fit
         self._run.agree = strategy.reduce_boolean_decision
         self._settle()
 
@@ -146,8 +150,12 @@ class ModelCheckpoint(callbacks.ModelCheckpoint):
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         super().on_train_start(trainer, pl_module)
-        is_resumed = trainer.strategy.checkpoint_io.loaders is not None
-        if not is_resumed and (trainer.global_step == 0 or trainer.global_step < self._run.newest):
+        io = trainer.strategy.checkpoint_io
+        if io.restored is not None:
+            self._last_global_step_saved = trainer.global_step  # not again, within gradient accumulation
+            if io.restored is not self._run:
+                self._run.join(trainer.global_step)
+        elif trainer.global_step == 0 or trainer.global_step < self._run.newest:
             self._run.begin()
             self._choose(self._first)
         for loader in trainer.fit_loop._combined_loader.flattened:
@@ -155,8 +163,8 @@ class ModelCheckpoint(callbacks.ModelCheckpoint):
                 raise UnsupportedError.of(f"cairn.lightning: Lightning wraps the {type(loader).__name__}'s sampler for DDP in one whose order "
                                           "cannot be resumed; give the loader a StatefulDistributedSampler (torchdata.stateful_dataloader."
                                           "sampler) and the Trainer use_distributed_sampler=False")
-        if is_resumed:
-            self._resume_data(trainer, trainer.strategy.checkpoint_io.loaders)
+        if io.restored is self._run:
+            self._resume_data(trainer, io.loaders)
 
     def _resume_data(self, trainer: Any, states: list) -> None:
         """Makes the iterator that the epoch begins or goes on with. Lightning has made it already, but before it told the sampler which
@@ -213,7 +221,8 @@ class ModelCheckpoint(callbacks.ModelCheckpoint):
         return False  # a step is written once
 
     def _find_last_checkpoints(self, trainer: Any) -> set:
-        return {f"{_LAST}://{self._run.url}"}
+        first = next(item for item in trainer.checkpoint_callbacks if isinstance(item, ModelCheckpoint))
+        return {f"{_LAST}://{self._run.url}"} if self is first else set()
 
     def _save_checkpoint(self, trainer: Any, filepath: str) -> None:
         previous, before, self._unwanted = self.last_model_path, self._before, []

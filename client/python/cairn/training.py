@@ -52,6 +52,7 @@ class Run:
         self._own: list = []
         self._flying: list = []  # saves that were in flight when last seen
         self._is_apart = False  # whether the next save has yet to be told that it follows _behind
+        self._joins: Optional[int] = None  # as join() was given it
         self._decision: Optional[tuple] = None  # (save, unwanted, undo), as save() was given them
         self.agree: Callable[[bool], bool] = bool  # whether it is true on all ranks, in the framework's way
         self._rng: Optional[dict] = None
@@ -116,6 +117,11 @@ class Run:
             self.close()
         self._behind = []
 
+    def join(self, step: int) -> None:
+        """Notes that the training goes on at a step that it has restored from elsewhere: the next save follows the
+        newest checkpoint of this run that is not newer."""
+        self._joins = step
+
     def _branch(self, step: int) -> None:
         """Lets the next save, of this step, begin a term that follows the newest checkpoint before it. The present term
         cannot hold it, if it has this step or a later one: a step is written once, and the newest is the latest."""
@@ -170,6 +176,11 @@ class Run:
 
     def _save(self, step: int, state: Mapping[str, Any], metrics: Mapping[str, float], tags: list) -> SaveHandle:
         checkpointer = self._open(state)
+        if self._joins is not None:
+            self.wait()
+            older = [item for item in checkpointer.list() if not item.superseded and item.step <= self._joins]
+            self._behind, self._own = [(item.step, item.term) for item in reversed(older)], []
+            self._is_apart, self._joins = True, None
         if self._is_apart or step <= self._newest_own():
             self._branch(step)
             checkpointer = self._open(state)
