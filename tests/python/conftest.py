@@ -97,14 +97,14 @@ def lineage(url, tag=None):
 
 
 class Lost:
-    """Stands for the operation of a save that fails after its state was copied, when ``is_lost`` is set."""
+    """Stands for the library's operation of a save that fails after its state was copied, when ``is_lost`` is set."""
 
     warning = None
 
     def __init__(self, is_lost):
         self.is_lost = is_lost
 
-    def wait(self, stage, timeout=None):
+    def wait(self, stage, timeout):
         if stage == cairn.client.RELEASED:
             return True
         if self.is_lost:
@@ -112,20 +112,24 @@ class Lost:
         assert timeout is not None, "the test would wait without end"
         return False
 
-    def refused(self):
-        return None
-
 
 @pytest.fixture
 def lose(monkeypatch):
-    """Lets saves of some steps end without a checkpoint: skipped at once, failed, or open until the test says so."""
+    """Lets saves of some steps end without a checkpoint (skipped at once, failed, or open until the test says so), or
+    interrupts the program behind their begin."""
     save = cairn.Client.save
 
-    def call(skipped=(), failed=(), open=()):
-        def lossy(client, step, **options):
+    def call(skipped=(), failed=(), open=(), interrupted=()):
+        def lossy(client, step, *, into, **options):
             if step in skipped:
                 raise cairn.SkippedError.of("the test lets this save be skipped")
-            return Lost(step in failed) if step in failed or step in open else save(client, step, **options)
+            if step in failed or step in open:
+                into._op = Lost(step in failed)
+            else:
+                save(client, step, into=into, **options)
+            if step in interrupted:
+                raise KeyboardInterrupt
+            return into
         monkeypatch.setattr(cairn.Client, "save", lossy)
     return call
 

@@ -44,10 +44,22 @@ def test_a_save_behind_an_open_one_does_not_wait_for_a_server_that_is_away(url, 
     run.save(1, state(1)).durable.result(60)
     second = run.save(2, state(2), unwanted=[1], undo=lambda: undone.append(2))
     assert run.save(3, state(3), unwanted=[2], undo=lambda: undone.append(3)).skipped and undone == [3]
-    second._op.is_lost = True
+    second._op._op.is_lost = True
     assert run.decided() and undone == [3, 2]
     run.close()
     assert lineage(url, "kept") == [1]
+
+
+def test_what_an_interrupted_save_has_stored_is_superseded(url, lose):
+    run = Run(url)
+    for value, step in enumerate([1, 1, 2, 2]):
+        lose(interrupted=[step] if value in (0, 2) else [])
+        try:
+            run.save(step, state(value))
+        except KeyboardInterrupt:
+            assert value in (0, 2)
+    run.close()
+    assert lineage(url) == [2, 1] and [content(url, step) for step in (2, 1)] == [(2, 3), (1, 1)]
 
 
 @pytest.mark.parametrize("closes", [False, True])

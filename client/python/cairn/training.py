@@ -52,6 +52,7 @@ class Run:
         self._own: list = []
         self._flying: list = []  # saves that were in flight when last seen
         self._is_apart = False  # whether the next save has yet to be told that it follows _behind
+        self._is_torn = False  # whether Ctrl-C has ended a save, which may become a checkpoint nevertheless
         self._joins: Optional[int] = None  # as join() was given it
         self._decision: Optional[tuple] = None  # (save, unwanted, undo), as save() was given them
         self.agree: Callable[[bool], bool] = bool  # whether it is true on all ranks, in the framework's way
@@ -175,6 +176,8 @@ class Run:
         return handle
 
     def _save(self, step: int, state: Mapping[str, Any], metrics: Mapping[str, float], tags: list) -> SaveHandle:
+        if self._is_torn:
+            self.close()
         checkpointer = self._open(state)
         if self._joins is not None:
             self.wait()
@@ -185,8 +188,15 @@ class Run:
             self._branch(step)
             checkpointer = self._open(state)
         self._settle()
-        self._flying.append(checkpointer.save(step, metrics=metrics, tags=tags))
-        return self._flying[-1]
+        self._is_torn = True
+        try:
+            handle = checkpointer.save(step, metrics=metrics, tags=tags)
+        except Exception:
+            self._is_torn = False
+            raise
+        self._is_torn = False
+        self._flying.append(handle)
+        return handle
 
     def restore(self, state: dict, step: Union[int, str] = "latest", only: Optional[Iterable[str]] = None) -> Optional[Restored]:
         """Fills the state, as ``Checkpointer.restore`` does. Every rank calls it.
@@ -294,7 +304,7 @@ class Run:
         try:
             self.wait()
         finally:
-            self._checkpointer = None
+            self._checkpointer, self._is_torn = None, False
             self._behind, self._own, self._flying = self._behind + self._own, [], []
             checkpointer.close()
 
