@@ -52,6 +52,7 @@ class Run:
         self._own: list = []
         self._flying: list = []  # saves that were in flight when last seen
         self._is_apart = False  # whether the next save has yet to be told that it follows _behind
+        self._is_away = False  # whether a rank could not reach the server when last asked
         self._is_torn = False  # whether Ctrl-C has ended a save, which may become a checkpoint nevertheless
         self._joins: Optional[int] = None  # as join() was given it
         self._decision: Optional[tuple] = None  # (save, unwanted, undo), as save() was given them
@@ -251,8 +252,9 @@ class Run:
             return True
         save, unwanted, undo = self._decision
         waits = waits or self._options.get("when_down") == "wait"
-        while not waits and not self.agree(save.durable.wait(_PATIENCE_S)):
-            if not self.agree(self._is_reached()):
+        while not waits and not self.agree(save.durable.wait(0.0 if self._is_away else _PATIENCE_S)):
+            self._is_away = not self.agree(self._is_reached())
+            if self._is_away:
                 return False
         save.durable.wait()
         self._decision = None

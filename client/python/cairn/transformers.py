@@ -63,13 +63,13 @@ class _Attached:
         self.run.decided()
         trainer.store_flos()
         state = trainer.state
-        step, path = state.global_step, state.best_model_checkpoint
+        step, path, best = state.global_step, state.best_model_checkpoint, self.best
         kept = [item for item in self.kept if item < step]
 
         def undo() -> None:
             self.kept, state.best_model_checkpoint = kept, path
             if state.best_global_step == step:
-                state.best_metric, state.best_global_step = self.best
+                state.best_metric, state.best_global_step = best
 
         self.kept = [*kept, step]
         if state.best_global_step and state.best_global_step in self.kept:
