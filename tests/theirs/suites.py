@@ -25,6 +25,7 @@ PYTHON = HERE.parent / "python"
 DEADLINE_S = 1800
 
 _IN_PLACE = "saves in place from another process: nothing says when such a checkpoint is complete, so it is never committed"
+_ON_DISK = "counts the folders of states on disk; the server's retention removes what has lost its tag"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,6 +58,8 @@ SUITES = {
     "dlio": Suite("", ("../theirs/test_dlio.py",), is_imported=True),
     "pytorch-writer": Suite(*_DCP, head="import dcp_cpu, dcp_writer  # noqa\n", cannot=_NEWER),
     "pytorch-path": Suite(*_DCP, head="import dcp_cpu, dcp_paths  # noqa\n", cannot=_NEWER),
+    "accelerate": Suite("tests", ("test_state_checkpointing.py",), head="import accelerate_runs  # noqa\n", cannot={
+        "test_with_save_limit": _ON_DISK, "test_checkpoint_deletion": _ON_DISK}),
     "torch-checkpointing": Suite(
         "tests", ("test_local_filesystem.py", "test_checkpoint_writer.py", "test_checkpoint_manager.py", "test_checkpoint_loader.py",
                   "test_builder.py"),
