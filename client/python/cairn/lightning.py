@@ -191,6 +191,7 @@ class ModelCheckpoint(callbacks.ModelCheckpoint):
         self._run.wait()
 
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
+        self._run.agree = bool  # the other ranks may be in the middle of a step
         if self._should_save_on_exception(trainer):
             self._settle()
         super().on_exception(trainer, pl_module, exception)
