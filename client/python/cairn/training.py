@@ -117,7 +117,7 @@ class Run:
         lineage, which supersedes the one before."""
         if self.newest >= 0:
             self.close()
-        self._behind = []
+        self._behind, self._joins = [], None
 
     def join(self, step: int) -> None:
         """Notes that the training goes on at a step that it has restored from elsewhere: the next save follows the
@@ -211,6 +211,7 @@ class Run:
             What was restored; None only for a run that is proven to be empty.
         """
         checkpointer = self._open(state)
+        self.decided(waits=True)
         restored = checkpointer.restore(step, only=None if only is None else list(only))
         self._passed(restored, only is None)
         if restored is not None:
@@ -226,7 +227,7 @@ class Run:
         if not is_whole and self.newest >= 0:
             self._behind, self._own, self._is_apart = self._behind + self._own, [], True
             return
-        self._behind, self._own, self._flying, self._is_apart = [], [], [], False
+        self._behind, self._own, self._flying, self._is_apart, self._joins = [], [], [], False, None
         if restored is not None:
             self._behind = [(restored.step, restored.term)]
 
