@@ -1,11 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""cairn.training.Run, the run behind a framework's checkpoints: what a failed save has decided does not count, and what
-a training that goes back saves takes the place of what was there."""
+"""cairn.training.Run, the run behind a framework's checkpoints: a restore waits for the saves in flight, what a failed save
+has decided does not count, and what a training that goes back saves takes the place of what was there."""
+
+import contextlib
 
 import pytest
 import torch
+import torch.distributed.checkpoint as dcp
 
 import cairn
+from cairn.dcp import Reader, Writer, async_save
+from cairn.torch import Checkpointer
 from cairn.training import Run
 from conftest import lineage
 
@@ -19,6 +24,37 @@ def content(url, step="latest"):
 
 def state(value):
     return {"x": torch.full((3,), float(value))}
+
+
+def test_whoever_restores_waits_for_the_saves_of_this_process(url):
+    """By the same run, by another Checkpointer, and by DCP, of what either has saved."""
+    saved, other = {"x": torch.ones(1 << 20)}, {"x": torch.zeros(1 << 20)}
+    run, writer = Run(url, on_error="raise"), Writer(url)
+    run.save(1, saved)
+    assert run.restore(dict(other), 1).step == 1
+    run.save(2, saved)
+    with Checkpointer(url, dict(other), read_only=True) as viewer:
+        assert viewer.restore().step == 2
+    run.save(3, saved)
+    dcp.load(dict(other), checkpoint_id="step-3", storage_reader=Reader(url))
+    run.close()
+    with pytest.warns(UserWarning, match="torch.distributed is disabled"):
+        saving = async_save(saved, checkpoint_id="step-4", storage_writer=writer)
+        dcp.load(dict(other), checkpoint_id="step-4", storage_reader=Reader(url))
+    assert saving.done()
+    writer.close()
+
+
+def test_a_save_that_does_not_end_is_named_by_a_restore(url):
+    client = cairn.Client(url, rank=0, world_size=2, attempt=cairn.new_attempt())
+    op = client.save(7)  # rank 1 never came
+    try:
+        with pytest.raises(cairn.TimedOutError, match="the save of step 7 by this process has not ended"):
+            Reader(f"{url}/step-7", deadline=0.1).read_metadata()
+    finally:
+        op.abort()
+        with contextlib.suppress(cairn.CairnError):
+            client.close()
 
 
 def test_a_checkpoint_is_let_go_when_its_successor_is_durable_and_not_when_that_has_failed(url, lose):

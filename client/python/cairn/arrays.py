@@ -15,7 +15,7 @@ from typing import Any, Iterable, Mapping, Optional, Sequence
 import numpy
 
 from . import exits, tree
-from .client import DTYPES, LATEST, REPLICATED, TREE, Client, Operation, tell_restored
+from .client import DTYPES, LATEST, REPLICATED, TREE, Client, Operation, settle, tell_restored
 from .errors import CairnError, ExistsError, InvalidError, NotFoundError, SkippedError, UnsupportedError
 
 log = logging.getLogger("cairn")
@@ -60,7 +60,6 @@ class Saver:
     def __init__(self, client: Client) -> None:
         self.client = client
         self._saves: list = []  # (step, operation) of those whose end nobody has seen
-        self._released: list = []  # operations that are left to the caller
         self.committed: set = set()  # steps, since the last restore
         self._pid, self._is_open = os.getpid(), True
         exits.watch(self)
@@ -105,14 +104,11 @@ class Saver:
     def release(self, operation: Operation) -> None:
         """Leaves a save to the caller: no method here waits for it any more, or raises its error."""
         self._saves = [item for item in self._saves if item[1] is not operation]
-        self._released = [*(other for other in self._released if not other.done()), operation]
 
     def get(self, step: Optional[int], term: int = 0) -> Optional[tuple]:
-        """Fills the registered tensors. Returns (result, what ``pack`` took, the operation); None for a run proven to be empty. Waits for
-        the saves in flight, which a restore would not see; their errors are left to ``settle``, or to whom they were released to."""
-        for saving in [*(saving for _, saving in self._saves), *self._released]:
-            with contextlib.suppress(CairnError):
-                saving.wait()
+        """Fills the registered tensors. Returns (result, what ``pack`` took, the operation); None for a run proven to be empty.
+        Waits for the saves in flight, which a restore would not see."""
+        settle(self.client.url)
         self.client.set_blobs([(_BLOB, TREE, tree.encode(None), REPLICATED, None)])
         operation = self.client.restore(LATEST if step is None else step, term=term)
         try:

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from typing import Any, Iterable, Mapping, Optional, Sequence
 
 from . import _cairn, exits
-from .errors import CairnError, InvalidError, NotFoundError, SkippedError
+from .errors import CairnError, InvalidError, NotFoundError, SkippedError, TimedOutError
 
 LATEST = (1 << 64) - 1
 _SECONDS_MAX = 1_000_000_000  # as good as for ever
@@ -349,6 +349,43 @@ class Operation:
 def _is_failing() -> bool:
     """Whether the program is ending by an error: one that is being handled, or one that nobody has caught."""
     return isinstance(sys.exc_info()[1] or getattr(sys, "last_value", None), Exception)
+
+
+def _now(items: Iterable) -> list:
+    """Returns the items of a set that other threads may add to."""
+    while True:
+        try:
+            return list(items)
+        except RuntimeError:  # it has just grown
+            pass
+
+
+def settle(url: str, seconds: Optional[float] = None, is_reader: bool = False) -> None:
+    """Waits until the saves of this process into a run have ended, well or not, so that whoever restores its newest
+    checkpoint finds what this process has saved before. All doors call it.
+
+    Args:
+        url: The URL of the run.
+        seconds: How long to wait; None is 600 s.
+        is_reader: True leaves out the saves of several ranks. A reader is none of these, and they may be long in coming.
+
+    Raises:
+        TimedOutError: A save has not ended by then; the text names it.
+    """
+    from .names import split_url  # which needs this file
+
+    until = time.monotonic() + (600.0 if seconds is None else seconds)
+    run = split_url(url)[0]
+    mine = [client for client in _now(exits.clients()) if not (is_reader and client.world_size > 1)]
+    ops = [op for client in mine if split_url(client.url)[0] == run for op in _now(client._ops)]
+    for op in [op for op in ops if op._saved_step is not None and not op.done() and op.refused() is None]:
+        try:
+            ended = op.wait(DONE, max(0.0, until - time.monotonic()))
+        except CairnError:
+            continue  # whoever saved is told
+        if not ended:
+            raise TimedOutError.of(f"{url}: the save of step {op._saved_step} by this process has not ended, so that the "
+                                   "newest checkpoint is not known yet; wait for that save, or abort it, and restore then")
 
 
 def numbers(metrics: Mapping[str, Any]) -> dict:

@@ -18,6 +18,11 @@ def watch(item: Any, is_client: bool = False) -> None:
     (_clients if is_client else _owners).add(item)
 
 
+def clients() -> weakref.WeakSet:
+    """Returns the Clients of this process that are still there."""
+    return _clients
+
+
 def _at_exit() -> None:
     for item in [*_owners, *_clients]:
         item._leave(WAIT_S)

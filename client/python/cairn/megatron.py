@@ -36,7 +36,7 @@ from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
 from torch.distributed.checkpoint.metadata import BytesStorageMetadata
 
 from . import dcp, tree
-from .client import Client
+from .client import Client, settle
 from .dcp.session import note_load
 from .errors import CairnError, DamagedError, DigestMismatchError, InvalidError, NotFoundError, from_code
 from .names import checkpoint_name, is_url, parse_id
@@ -254,8 +254,8 @@ def save(sharded_state_dict: dict, checkpoint_dir: Any, sharded_strategy: Any = 
         try:
             request = serialization.save(sharded_state_dict, folder, strategy, validate_access_integrity, True,
                                          preprocess_common_before_consistancy_check, content_metadata)
-        except Exception as error:
-            mine.meet(error if isinstance(error, CairnError) else InvalidError.of(str(error)))
+        except BaseException as error:  # Ctrl-C too: the other ranks wait for this one
+            mine.meet(error if isinstance(error, CairnError) else InvalidError.of(str(error) or type(error).__name__))
             raise
     del request.finalize_fns[1:]  # what is left would write metadata.json
     if async_sharded_save:
@@ -308,6 +308,7 @@ def _first(run: _Run, url: str) -> list:
 
 def _find(run: _Run, url: str) -> list:
     wanted = parse_id(url, latest=True)
+    settle(wanted.run_url)
     with Client(run.url, read_only=True) as client:
         listed = client.list()
     found = [(item.term, item.step) for item in listed if not item.superseded]

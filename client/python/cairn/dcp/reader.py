@@ -22,6 +22,7 @@ from torch.distributed.checkpoint.storage import StorageReader
 
 from .. import tree
 from ..client import BYTES, DTYPES, LATEST, LOCAL, SHARDED, Client
+from ..client import settle as settle_saves
 from ..errors import (CairnError, ConflictError, DtypeMismatchError, InvalidError, NotFoundError, ReplicasDifferError,
                       UnsupportedError)
 from ..torch import arrays
@@ -133,9 +134,11 @@ class Reader(StorageReader):
     # --- DCP's road ----------------------------------------------------------------------------------
 
     def read_metadata(self, *args: Any, **_: Any) -> Metadata:
-        """What the checkpoint holds; the objects for each tensor are made when they are asked for."""
+        """What the checkpoint holds; the objects for each tensor are made when they are asked for. Waits for the saves of this
+        process into the run."""
         try:
             run_url, step, term = self._target()
+            settle_saves(run_url, self._deadline)
             with Client(run_url, read_only=True, **self._options) as client:
                 client.set_blobs([(METADATA_BLOB, BYTES, b"", SHARDED, None)])
                 op = client.restore(step, term=term, allow_older=False, deadline=self._deadline)

@@ -20,6 +20,7 @@ from typing import Any, Iterable, Optional
 
 from fsspec.asyn import AsyncFileSystem, sync
 
+from ..client import settle
 from ..errors import InvalidError, UnsupportedError
 from ..names import warn_of_local_folder
 from . import process, reading, unnumbered
@@ -117,8 +118,10 @@ class CairnFileSystem(AsyncFileSystem):
         return rows if detail else [row["name"] for row in rows]
 
     def steps(self, url: str) -> list:
-        """Returns (step, folder) of each committed checkpoint of a run, newest first."""
-        return [(item.step, Reader.folder(item)) for item in self._runs.reader(place_to_read(url)).steps()]
+        """Returns (step, folder) of each committed checkpoint of a run, newest first. Waits for the saves of this process into it."""
+        place = place_to_read(url)
+        settle(place.run_url)
+        return [(item.step, Reader.folder(item)) for item in self._runs.reader(place).steps()]
 
     def forget_older(self, url: str, keep: int) -> None:
         """Forgets the committed checkpoints of a run but for the newest ``keep``, through retention's guard."""

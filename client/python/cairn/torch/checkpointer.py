@@ -14,7 +14,7 @@ import warnings
 from typing import Any, Callable, Mapping, Optional, Sequence, Union
 
 from .. import exits, tree
-from ..client import DONE, LATEST, Checkpoint, Client, Operation
+from ..client import DONE, LATEST, Checkpoint, Client, Operation, settle
 from ..errors import (ArenaTooSmallError, BusyError, CairnError, ClosedError, FencedError, ForkedError, InternalError, InvalidError, NoMemoryError,
                       NotFoundError, ReadOnlyError, SkippedError, TimedOutError, UnreachableError, UnsupportedError, UnsupportedValueError)
 from .commits import Commit, Commits
@@ -605,7 +605,8 @@ class Checkpointer:
 
     def restore(self, step: Union[str, int] = "latest", strict: bool = True, *,
                 only: Optional[Sequence[str]] = None, share: Optional[str] = None, cast: bool = False) -> Optional[Restored]:
-        """Fills the state from a checkpoint. Every rank calls it, and all get the same one.
+        """Fills the state from a checkpoint. Every rank calls it, and all get the same one. Saves of this process into the run
+        are waited for.
 
         Errors before the arrays move (NotFoundError, ShapeMismatchError, UnreachableError and others) leave the state as it
         was. After a later one the state in memory is unusable, and the error says so. Plain values that cannot be changed in
@@ -635,9 +636,10 @@ class Checkpointer:
         self._group.begin()
         if self._guard is not None:
             self._guard.wait()
-        self._poll()
         error: Optional[CairnError] = None
         try:
+            settle(client.url, self._restore_s, self._read_only)
+            self._poll()
             self._refresh("restore", self._restore_s)
         except CairnError as failure:  # the other ranks wait for this one
             error = failure
