@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What one stage of ZeRO has saved on some ranks, another stage resumes on others, and plain PyTorch as well: the same bits,
-tensor by tensor. What the adapter takes for a parameter is held against what DeepSpeed itself says.
+tensor by tensor. What the adapter takes for a parameter is held against what DeepSpeed itself says. All flat tensors have
+moved before the save (``offload_states``), and in ZeRO 3 they are offloaded in it.
 
     tests/reach/run build/release deepspeed      # harness.py calls it after the kills
 
@@ -77,10 +78,12 @@ def worker_plain(url, is_saving, result):
 
 def worker(url, stage, kind, action, result):
     import deepspeed
+    from deepspeed.runtime.zero.offload_config import OffloadStateTypeEnum
 
     import cairn.deepspeed
 
     is_saving, is_plain = action == "save", action == "weights"
+    deepspeed.ops.adam.fused_adam.FusedAdam = torch.optim.AdamW  # offload_states asks for it, which the CPU has not
     deepspeed.init_distributed(dist_backend="gloo")
     rank, ranks = torch.distributed.get_rank(), torch.distributed.get_world_size()
     torch.manual_seed(3 if is_saving else 4)
@@ -90,11 +93,20 @@ def worker(url, stage, kind, action, result):
     engine, *_ = deepspeed.initialize(model=net, optimizer=torch.optim.AdamW(net.groups(), lr=1e-2), config=config)
     cairn.deepspeed.attach(engine, url)
     if is_saving:
+        moved = [OffloadStateTypeEnum.hp_params, OffloadStateTypeEnum.optim_states]  # the weights only where none is frozen
         for step in range(STEPS):
             x, y = (part.bfloat16() if kind == "bf16" else part for part in batch(step, rank, ranks))
             engine.backward(torch.nn.functional.mse_loss(engine(x), y))
             engine.step()
+            if stage and step == 0:
+                engine.offload_states(include=moved)
+                engine.reload_states()
+                engine.optimizer._hp_optimizer_states_linked = False  # or DeepSpeed itself shows no state any more
+        if stage == 3:  # of ZeRO 1 and 2 DeepSpeed shows no state then before the next step
+            engine.offload_states(include=moved)
         engine.save_checkpoint(client_state={"rank": rank})
+        if stage == 3:
+            engine.reload_states()
     else:
         found, client_state = engine.load_checkpoint(load_module_only=is_plain)
         assert found.endswith(f"step-{STEPS}") and (is_plain or (engine.global_steps == STEPS and "rank" in client_state))

@@ -23,6 +23,7 @@ from deepspeed.runtime.zero.stage_1_and_2 import DeepSpeedZeroOptimizer
 from .errors import InvalidError, UnsupportedError
 from .names import parse_step
 from .torch import SaveHandle
+from .torch.beyond import check_module, check_optimizer
 from .torch.pieces import Piece, Pieces
 from .training import Run
 
@@ -81,6 +82,7 @@ class _Zero:
 
     def _optimizer(self) -> torch.optim.Optimizer:
         """Returns an optimizer of the base's class and options, over the pieces. It takes no step."""
+        check_optimizer("optimizer", self.base)
         groups: list = [{key: value for key, value in group.items() if key not in ("params", "param_names")} for group in self.base.param_groups]
         for idx, group in enumerate(groups):
             group["params"] = [self.model.piece_params[item.piece.name] for item in self.slices if item.group == idx]
@@ -193,6 +195,7 @@ def _zero_of(engine: DeepSpeedEngine) -> Optional[_Zero]:
                         (engine.zero_quantized_weights() or engine.zero_hpz_partition_size() > 1, "ZeRO++")):
         if is_on:
             raise UnsupportedError.of(f"cairn.deepspeed: {what} cannot be saved; use DeepSpeed's own save_checkpoint for it")
+    check_module("model", engine.module)
     for name, module in engine.module.named_modules():
         if type(module).get_extra_state is not torch.nn.Module.get_extra_state:
             raise UnsupportedError.of(f"cairn.deepspeed: {name} has an extra state ({type(module).__name__}), which cannot be saved")
@@ -216,8 +219,10 @@ class _Attached:
         self._scaler = getattr(engine.optimizer, "loss_scaler", None)
 
     def _state(self, client_state: Any) -> dict:
-        """Returns the state as it stands now."""
-        engine, zero = self.engine, self.zero
+        """Returns the state as it stands now. ZeRO's tensors are looked for each time: ``offload_states`` moves them, and a
+        module may replace its buffers."""
+        engine = self.engine
+        zero = self.zero = _zero_of(engine)
         state = {"model": engine.module if zero is None else zero.model, "optimizer": engine.optimizer if zero is None else zero.optimizer,
                  "deepspeed": {**{name: getattr(engine, name) for name in _COUNTERS},
                                "loss_scaler": {} if self._scaler is None else
@@ -250,7 +255,7 @@ class _Attached:
 
         Raises:
             InvalidError: The tag has no step in it, or gradients are being accumulated.
-            UnsupportedError: A flag is not supported.
+            UnsupportedError: A flag is not supported, or the state_dict of a module or the optimizer has more than can be saved.
         """
         if exclude_frozen_parameters or not save_latest:
             raise UnsupportedError.of("save_checkpoint: exclude_frozen_parameters and save_latest=False are not supported; leave them out")
@@ -282,10 +287,14 @@ class _Attached:
             (name of the checkpoint, client state); (None, None) only for a run that is proven to be empty.
 
         Raises:
+            InvalidError: The states are offloaded.
             UnsupportedError: A flag is not supported.
         """
         if custom_load_fn is not None or not load_module_strict:
             raise UnsupportedError.of("load_checkpoint: custom_load_fn and load_module_strict=False are not supported; leave them out")
+        if getattr(self.engine.optimizer, "offloaded_states", None):
+            raise InvalidError.of("load_checkpoint: the engine's states are offloaded; call engine.reload_states() "
+                                  "before it")
         state, engine = self._state({}), self.engine
         left_out = {"optimizer": load_optimizer_states, "scheduler": load_lr_scheduler_states}
         only = ["model"] if load_module_only else [key for key in state if left_out.get(key, True)]
