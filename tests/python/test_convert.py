@@ -29,6 +29,7 @@ from bed import assert_same, seed
 from cairn import tree
 from cairn.client import BYTES, DTYPES, LOCAL, REPLICATED, TREE, Client
 from cairn.convert import command
+from cairn.torch import Checkpointer
 from conftest import ROOT
 from test_client import damage
 from foreign import ByName, assert_exports, sample_tensors
@@ -202,6 +203,27 @@ def test_dcp_of_every_type(cli, convert, run, tmp_path, tensors):
     dcp.save({**tensors, **views}, checkpoint_id=str(tmp_path / "dcp"), no_dist=True)
     convert("import", run, "dcp")
     assert_exports(cli, convert, run, tmp_path, {**tensors, **views}, ("torch", "dcp"))
+
+
+@pytest.mark.parametrize("kind", ["torch", "npz", "dcp"])
+def test_tied_tensors_have_all_their_names(daemon, convert, run, tmp_path, kind):
+    """As ``load_state_dict`` of the model wants them, and each alone."""
+    model = torch.nn.Sequential(torch.nn.Embedding(4, 4), torch.nn.Linear(4, 4, bias=False))
+    model[1].weight = model[0].weight
+    with Checkpointer(f"cairn+unix://{daemon.socket}?run={run}", {"model": model}, on_error="raise") as ck:
+        ck.save(1)
+    for only, words in ((["model.0.weight", "model.1.weight"], ()), (["model.1.weight"], ("--only", "*.1.*"))):
+        said = convert("export", run, "--to", f"out-{len(only)}", "--format", kind, *words)
+        assert f"{len(only)} tensor" in said and "64 B" in said
+        found = {name: torch.zeros(4, 4) for name in only}
+        if kind == "torch":
+            found = torch.load(tmp_path / f"out-{len(only)}" / "model.pt")
+        elif kind == "npz":
+            with numpy.load(tmp_path / f"out-{len(only)}" / "model.npz") as archive:
+                found = {name: torch.from_numpy(archive[name]) for name in archive.files}
+        else:
+            dcp.load(found, checkpoint_id=str(tmp_path / f"out-{len(only)}"), no_dist=True)
+        assert_same(found, {name: model[0].weight.detach() for name in only})
 
 
 class Directory:

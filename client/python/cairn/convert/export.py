@@ -19,7 +19,8 @@ import zipfile
 from dataclasses import dataclass
 from typing import Any, Optional
 
-from ..client import BYTES, DTYPES, LATEST, LOCAL, REPLICATED, Client, Local, Result
+from .. import tree
+from ..client import BYTES, DTYPES, LATEST, LOCAL, REPLICATED, TREE, Client, Local, Result
 from ..errors import CairnError, DamagedError, IoError, MissingTensorError
 from .bundle import element_bytes
 from .command import client, human, plural, selector, show
@@ -27,23 +28,27 @@ from .target import Target
 
 _ALIGN = 64
 _DEADLINE_S = 7 * 86400.0  # for as long as the server gives bytes
+_STATE = "cairn.state"  # the tree that cairn.torch.Checkpointer saves
 
 
 @dataclass
 class Item:
-    """What is exported: a tensor and the place of its bytes in the mapping, or a blob's bytes."""
+    """What is exported: a tensor and the place of its bytes in the mapping, or a blob's bytes. ``tied`` is the item with
+    the same bytes under another name."""
 
     name: str
     entry: Local
+    tied: Optional["Item"] = None
     offset: int = 0
     blob: Optional[bytes] = None
 
 
 def _find(viewer: Client, text: str) -> tuple:
-    """(term, step) and all entries of the checkpoint that is meant. NotFoundError; DamagedError: ``latest`` would be an
-    older one, since the newest is damaged or lost."""
+    """(term, step), all entries, and the other names of tied tensors of the checkpoint that is meant. NotFoundError;
+    DamagedError: ``latest`` would be an older one, since the newest is damaged or lost."""
     step, term = selector(text)
-    op = viewer.restore(step, term=term, allow_older=False, strict=False, only=("\1",), deadline=_DEADLINE_S)  # of nothing
+    viewer.set_blobs([(_STATE, TREE, tree.encode(None), REPLICATED, None)])
+    op = viewer.restore(step, term=term, allow_older=False, strict=False, only=(_STATE,), deadline=_DEADLINE_S)
     found: Result = op.result()
     rows = viewer.list() if step == LATEST else []
     mine = next((row for row in rows if (row.term, row.step) == (found.term, found.step)), None)
@@ -51,20 +56,34 @@ def _find(viewer: Client, text: str) -> tuple:
             row.health == "damaged" and not row.superseded and (mine is None or row.sequence > mine.sequence) for row in rows):
         raise DamagedError.of(f"the newest checkpoint is damaged or lost (cairn status, cairn ls); name the newest good one, "
                               f"{found.step}@{found.term}")
-    return found, op.entries()
+    entries = op.entries()
+    return found, entries, _tied(op.blob(_STATE)) if any(entry.name == _STATE for entry in entries) else {}
 
 
-def _choose(args: argparse.Namespace, entries: list) -> tuple:
+def _tied(data: bytes) -> dict:
+    """The other names of tied tensors, by the name under which Checkpointer has stored them."""
+    root, names = tree.decode(data, deferred=True), {}
+    for key, part in root["parts"].items() if type(root) is dict and type(root.get("parts")) is dict else ():
+        for name, first in part.get("aliases", {}).items():
+            names.setdefault(f"{key}.{first}", []).append(f"{key}.{name}")
+    return names
+
+
+def _choose(args: argparse.Namespace, entries: list, tied: dict) -> tuple:
     """The items, and how many were left out. Bytes that torch.save made go back into a DCP directory; other blobs fit no
     format."""
-    items, left_out = [], 0
+    items: list = []
+    left_out = 0
     for entry in entries:
-        if args.only and not any(fnmatch.fnmatchcase(entry.name, pattern) for pattern in args.only):
+        names = [name for name in (entry.name, *(() if entry.coordinate else tied.get(entry.name, ())))
+                 if not args.only or any(fnmatch.fnmatchcase(name, pattern) for pattern in args.only)]
+        if not names:
             continue
         if (entry.coordinate and not args.local) or (entry.kind and not (args.format == "dcp" and entry.kind == BYTES)):
             left_out += 1
             continue
-        items.append(Item(entry.name + (f"@{entry.coordinate}" if entry.coordinate else ""), entry))
+        items.append(Item(names[0] + (f"@{entry.coordinate}" if entry.coordinate else ""), entry))
+        items += [Item(name, entry, items[-1]) for name in names[1:]]
     if not items:
         raise MissingTensorError.of("the checkpoint has nothing to export" + (" that matches --only" if args.only else ""))
     return items, left_out
@@ -74,6 +93,9 @@ def _room(items: list, folder: str) -> Any:
     """A mapping with a place for each tensor, over an unnamed file that has its room already: no write to it can fail."""
     size = 0
     for item in items:
+        if item.tied is not None:
+            item.offset = item.tied.offset
+            continue
         item.offset = size
         size += (item.entry.plain_bytes if item.entry.kind == 0 else 0) + -item.entry.plain_bytes % _ALIGN
     with tempfile.TemporaryFile(dir=folder) as file:
@@ -87,7 +109,7 @@ def _fill(args: argparse.Namespace, viewer: Client, found: Result, items: list, 
     rows = []
     for item in items:
         entry = item.entry
-        if entry.kind == 0:
+        if entry.kind == 0 and item.tied is None:
             rows.append((entry.name, DTYPES[str(entry.dtype)], entry.shape, start + item.offset if entry.plain_bytes else 0, None, room,
                          LOCAL if entry.coordinate else REPLICATED, entry.coordinate or None, None, None))
     viewer.set_tensors(rows)
@@ -110,6 +132,9 @@ def _tensors(items: list, room: Any) -> dict:
     for item in items:
         entry = item.entry
         if entry.kind:
+            continue
+        if item.tied is not None:
+            found[item.name] = found[item.tied.name]
             continue
         dtype = types.get(str(entry.dtype))
         if dtype is None:
@@ -189,11 +214,11 @@ def _write(args: argparse.Namespace, viewer: Client, found: Result, items: list)
 def export(args: argparse.Namespace) -> None:
     """Writes the files and says so."""
     with client(args, read_only=True) as viewer:
-        found, entries = _find(viewer, args.checkpoint)
-        items, left_out = _choose(args, entries)
+        found, entries, tied = _find(viewer, args.checkpoint)
+        items, left_out = _choose(args, entries, tied)
         if not args.dry_run:
             _write(args, viewer, found, items)
-    size = sum(item.entry.plain_bytes for item in items)
+    size = sum(item.entry.plain_bytes for item in items if item.tied is None)
     name = f"{found.step}@{found.term}"
     if left_out and not args.json:
         print(f"cairn-convert: {left_out} left out: what belongs to ranks (--local), and blobs", file=sys.stderr)
