@@ -149,6 +149,16 @@ def test_a_lost_save_takes_no_room_among_those_that_are_kept(url, nowhere, lose)
     assert lineage(url, "kept") == [4, 2]
 
 
+def test_a_trainer_that_goes_back_keeps_the_best_of_that_time(url, nowhere):
+    """A better one behind it had taken its tag."""
+    options = {"load_best_model_at_end": True, "save_total_limit": 1}
+    trainer_of(url, nowhere, Valued(1.0, [0.5, 0.6, 0.1, 0.2]), **options).train()
+    assert lineage(url, "kept") == [4, 3]
+    trainer = trainer_of(url, nowhere, Valued(2.0, [0.9, 0.8]), **options)
+    trainer.train(resume_from_checkpoint=f"{url}/checkpoint-2")
+    assert trainer.state.best_model_checkpoint == f"{url}/checkpoint-1" and lineage(url, "kept") == [4, 1]
+
+
 class Interrupt(Exception):
     """Ends a training."""
 

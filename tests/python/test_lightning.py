@@ -144,6 +144,15 @@ def test_only_a_checkpoint_is_the_best_or_the_last_one(skipped, failed, url, los
     trainer_of(checkpoints).fit(Valued(2.0), loader("plain"), ckpt_path=checkpoints.best_model_path)
 
 
+def test_a_fit_that_goes_back_keeps_the_best_of_that_time(url):
+    """A better one behind it had taken its tag."""
+    trainer_of(every_step(url, monitor="loss")).fit(Valued(1.0, losses=[0.5, 0.4, 0.3, 0.2]), loader("shuffled"))
+    assert lineage(url, "kept") == [4]
+    checkpoints = every_step(url, monitor="loss", save_last=True)
+    trainer_of(checkpoints).fit(Valued(1.0), loader("shuffled"), ckpt_path=f"{url}/step-2")
+    assert checkpoints.best_model_path == f"{url}/step-2" and lineage(url, "kept") == [4, 2]
+
+
 def test_all_are_kept_where_all_are_wanted(url):
     checkpoints = every_step(url, save_top_k=-1, save_last=True)
     trainer_of(checkpoints).fit(Valued(1.0), loader("plain"))

@@ -130,6 +130,7 @@ class _Attached:
             return None
         values = state[_KEY]
         self.kept = list(values.get("kept", [restored.step]))
+        self.run.keep(self.kept)
         self.accelerator.step = values["step"]
         self.accelerator.project_configuration.iteration = values["iteration"]
         for idx, loader in enumerate(self.accelerator._dataloaders):

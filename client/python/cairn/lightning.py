@@ -155,6 +155,8 @@ class ModelCheckpoint(callbacks.ModelCheckpoint):
             self._last_global_step_saved = trainer.global_step  # not again, within gradient accumulation
             if io.restored is not self._run:
                 self._run.join(trainer.global_step)
+            wanted = {*self.best_k_models, self.best_model_path, self.last_model_path if self.save_last else ""}
+            self._run.keep(self._run.step_of(path) for path in wanted if is_url(path))
         elif trainer.global_step == 0 or trainer.global_step < self._run.newest:
             self._run.begin()
             self._choose(self._first)

@@ -27,6 +27,7 @@ from .names import checkpoint_name, parse_id, run_of, warn_of_local_folder
 from .torch import Checkpointer, PerRank, Restored, SaveHandle, per_rank
 from .torch import rng
 
+_AWAY = (UnreachableError, TimedOutError, ConnectionLostError)
 _PATIENCE_S = 5.0  # how long training waits without an answer of the server
 _openings: collections.Counter = collections.Counter()  # in this process, by URL of the run and given attempt token
 
@@ -54,6 +55,7 @@ class Run:
         self._is_apart = False  # whether the next save has yet to be told that it follows _behind
         self._is_away = False  # whether a rank could not reach the server when last asked
         self._is_torn = False  # whether Ctrl-C has ended a save, which may become a checkpoint nevertheless
+        self._wanted: set = set()  # as keep() was given it
         self._joins: Optional[int] = None  # as join() was given it
         self._decision: Optional[tuple] = None  # (save, unwanted, undo), as save() was given them
         self.agree: Callable[[bool], bool] = bool  # whether it is true on all ranks, in the framework's way
@@ -117,12 +119,26 @@ class Run:
         lineage, which supersedes the one before."""
         if self.newest >= 0:
             self.close()
-        self._behind, self._joins = [], None
+        self._behind, self._joins, self._wanted = [], None, set()
 
     def join(self, step: int) -> None:
         """Notes that the training goes on at a step that it has restored from elsewhere: the next save follows the
         newest checkpoint of this run that is not newer."""
         self._joins = step
+
+    def keep(self, steps: Iterable[int]) -> None:
+        """Notes which checkpoints the framework wants now that it has restored one. What came behind that one may have
+        taken their tag, which they get again before the next save."""
+        self._wanted = set(steps)
+
+    def _keep_again(self, checkpointer: Checkpointer) -> None:
+        try:
+            for item in checkpointer.list(_PATIENCE_S) if self._wanted else ():
+                if item.step in self._wanted and not item.superseded and KEPT not in item.tags:
+                    checkpointer.annotate(f"{item.step}@{item.term}", tags=[KEPT])
+        except _AWAY:
+            return  # the next save tries again
+        self._wanted = set()
 
     def _branch(self, step: int) -> None:
         """Lets the next save, of this step, begin a term that follows the newest checkpoint before it. The present term
@@ -185,6 +201,7 @@ class Run:
             older = [item for item in checkpointer.list() if not item.superseded and item.step <= self._joins]
             self._behind, self._own = [(item.step, item.term) for item in reversed(older)], []
             self._is_apart, self._joins = True, None
+        self._keep_again(checkpointer)
         if self._is_apart or step <= self._newest_own():
             self._branch(step)
             checkpointer = self._open(state)
@@ -272,7 +289,7 @@ class Run:
             self._checkpointer.status("0@1", _PATIENCE_S)
         except NotFoundError:
             return True
-        except (UnreachableError, TimedOutError, ConnectionLostError):
+        except _AWAY:
             return False
         return True
 

@@ -155,6 +155,7 @@ class _Attached:
                                       "TrainingArguments(ignore_data_skip=True), which begins an epoch's data anew")
         self.restored = state
         self.kept = list(state["trainer"]["kept"])
+        self.run.keep(self.kept)
         self.folder = tempfile.TemporaryDirectory(prefix="cairn-trainer-")
         # The Trainer drops a best checkpoint that is no folder; it is put back when the optimizer is loaded.
         TrainerState(**{**state["trainer"]["state"], "best_model_checkpoint": None}).save_to_json(os.path.join(self.folder.name, _STATE_FILE))
