@@ -314,6 +314,20 @@ def add_hook(model, change):
     model.register_state_dict_post_hook(lambda module, found, prefix, _: change(found, prefix))
 
 
+def group_state(found):
+    """As bitsandbytes' 8-bit optimizers do."""
+    found["state"] = {number: {"group": dict(entry)} for number, entry in found["state"].items()}
+
+
+class Narrow(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = torch.nn.Linear(3, 3)
+
+    def state_dict(self):
+        return self.inner.state_dict()
+
+
 OWN = {
     "module": (lambda model: model.append(Metric()), "model.2.total: a method or a hook of Metric"),
     "hook that adds": (lambda model: add_hook(model[1], lambda d, at: d.update({at + "n": 1})), r"model\.1\.n: a method"),
@@ -321,6 +335,8 @@ OWN = {
                            r"model\.0\.bias: "),
     "hidden buffer": (lambda model: add_hook(model, lambda d, at: d.update(rope=model.rope)), r"model\.rope: "),
     "optimizer": (lambda model: Lookahead(model.parameters()), r"optim\.slow: Lookahead puts this"),
+    "optimizer's state": (lambda model: with_hook(model, lambda found: found["state"].update({0: {"slow": {"w": 1.5}}})),
+                          r"optim\.state\.slow: SGD"),
     "optimizer's group": (lambda model: with_hook(model, lambda found: found["param_groups"][0].update(k=1)),
                           r"optim\.param_groups\.k: SGD"),
 }
@@ -356,8 +372,11 @@ def test_modules_and_optimizers_that_add_nothing_of_their_own_are_saved(url):
     model[2].n = 1
     add_hook(model[0], lambda d, at: d.update({at + "w": d.pop(at + "weight").view(-1), at + "bias": d[at + "bias"].clone()}))
     model.qconfig = torch.ao.quantization.get_default_qat_qconfig()
-    model = torch.ao.quantization.prepare_qat(model)
-    with Checkpointer(url, {"model": model, "optim": with_hook(model, lambda found: None)}, on_error="raise") as ck:
+    model = torch.ao.quantization.prepare_qat(model).append(Narrow())
+    optimizer = with_hook(model, group_state)
+    for param in model.parameters():
+        optimizer.state[param] = {"state1": torch.ones(2), "absmax1": torch.ones(1)}
+    with Checkpointer(url, {"model": model, "optim": optimizer}, on_error="raise") as ck:
         ck.save(1).durable.result(60)
 
 

@@ -57,13 +57,20 @@ def check_module(key: str, root: torch.nn.Module) -> None:
         stored = stored or _Stored(root)
         extra = {_bare(f"{path}._extra_state".lstrip(".")) for path, item in module.named_modules(remove_duplicate=False)
                  if type(item).get_extra_state is not torch.nn.Module.get_extra_state}
-        for entry, value in module.state_dict(keep_vars=True).items():
+        for entry, value in _ask(module).items():
             if value is None or _bare(entry) in extra or stored.has(f"{name}.{entry}"[len(key) + 1:], value):
                 continue
             raise UnsupportedValueError.of(
                 f"{name}.{entry}: a method or a hook of {type(module).__name__}, or of a module in it, puts this into the "
                 "state_dict, but it is no parameter, persistent buffer or extra state, and would be lost: make it one of "
                 f"these (register_buffer, get_extra_state and set_extra_state), or {_INSTEAD}")
+
+
+def _ask(module: torch.nn.Module) -> dict:
+    try:
+        return module.state_dict(keep_vars=True)
+    except TypeError:
+        return module.state_dict()  # an override without arguments; another error comes again
 
 
 class _Stored:
@@ -116,6 +123,11 @@ def is_plain_optimizer(optimizer: Optimizer) -> bool:
             and not getattr(optimizer, "_optimizer_state_dict_post_hooks", None))
 
 
+def _is_group(value: Any, held: set) -> bool:
+    """Returns whether the value is a dict of values that the optimizer's state has (bitsandbytes makes such dicts)."""
+    return isinstance(value, dict) and all(id(item) in held for item in value.values())
+
+
 def check_optimizer(key: str, optimizer: Optimizer) -> None:
     """Raises UnsupportedValueError if its ``state_dict`` has more than its ``state`` and ``param_groups``."""
     if is_plain_optimizer(optimizer):
@@ -125,8 +137,10 @@ def check_optimizer(key: str, optimizer: Optimizer) -> None:
     for mine, group in zip(optimizer.param_groups, found.get("param_groups", ())):
         more += [f"param_groups.{name}" for name in group if name not in mine and name not in ("params", "param_names")]
     state = found.get("state", {})
-    known = {name for entry in optimizer.state.values() if isinstance(entry, dict) for name in entry}
-    more += [f"state.{name}" for entry in state.values() if isinstance(entry, dict) for name in entry if name not in known]
+    entries = [entry for entry in optimizer.state.values() if isinstance(entry, dict)]
+    known, held = {name for entry in entries for name in entry}, {id(value) for entry in entries for value in entry.values()}
+    more += [f"state.{name}" for entry in state.values() if isinstance(entry, dict) for name, value in entry.items()
+             if name not in known and not _is_group(value, held)]
     more += ["state"] if len(state) > len(optimizer.state) else []
     if more:
         raise UnsupportedValueError.of(
