@@ -165,7 +165,7 @@ def test_what_differs_is_named(url):
             checkpointer.restore(state, step=2)
 
 
-@pytest.mark.parametrize("leaf", [numpy.asarray(["text"]), numpy.zeros(2, ">f4"), numpy.ma.masked_equal([1.0, 2.0], 2.0), object()])
+@pytest.mark.parametrize("leaf", [numpy.asarray(["text"]), numpy.zeros(2, ">f4"), numpy.ma.masked_equal([1.0, 2.0], 2.0), numpy.matrix([[1.0]]), object()])
 def test_what_cannot_be_stored_is_named(url, leaf):
     with cairn.jax.Checkpointer(url) as checkpointer:
         with pytest.raises((cairn.UnsupportedError, cairn.UnsupportedValueError), match="odd"):

@@ -42,8 +42,9 @@ class Restored:
 
 def check_type(name: str, array: Any) -> None:
     """Raises UnsupportedError if Cairn does not store elements of the array's type, or the array is more than they are."""
-    if isinstance(array, numpy.ma.MaskedArray):
-        raise UnsupportedError.of(f"{name}: Cairn does not store the mask of a masked array; give its data and its mask as two arrays")
+    if isinstance(array, numpy.ndarray) and type(array) not in (numpy.ndarray, numpy.memmap):
+        raise UnsupportedError.of(f"{name}: the array is a {type(array).__name__}, and Cairn stores an array's elements alone; give what it "
+                                  "holds as arrays of numpy.ndarray")
     if str(array.dtype) not in DTYPES:
         raise UnsupportedError.of(f"{name}: Cairn does not store elements of the type {array.dtype}; convert the array to one of "
                                   f"{', '.join(sorted(DTYPES))}")
