@@ -98,6 +98,25 @@ def test_what_an_interrupted_save_has_stored_is_superseded(url, lose):
     assert lineage(url) == [2, 1] and [content(url, step) for step in (2, 1)] == [(2, 3), (1, 1)]
 
 
+@pytest.mark.parametrize("error, is_reached", [(cairn.UnreachableError, False), (cairn.DeniedError, True)])
+def test_a_server_that_answers_with_an_error_is_not_away(url, monkeypatch, error, is_reached):
+    """Nor is the error raised, since the other ranks would wait for this one's answer. One that was away is asked for
+    a short time only."""
+    asked = []
+
+    def fail(_, seconds):
+        asked.append(seconds)
+        raise error.of("the test")
+
+    run = Run(url)
+    run.save(1, state(1))
+    monkeypatch.setattr(run._checkpointer, "status", fail)
+    assert run._is_reached() is is_reached
+    run._is_away = True
+    assert run._is_reached() is is_reached and asked == [5.0, 1.0]
+    run.close()
+
+
 @pytest.mark.parametrize("closes", [False, True])
 @pytest.mark.parametrize("attempt", [None, "1" * 32])
 def test_a_step_that_is_saved_again_supersedes_and_follows_what_was_before_it(url, closes, attempt):

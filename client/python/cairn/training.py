@@ -20,8 +20,8 @@ import torch.distributed as dist
 
 from . import exits
 from .client import LATEST, numbers
-from .errors import (ConnectionLostError, DamagedError, InvalidError, NotFoundError, TimedOutError, UnreachableError,
-                     UnsupportedError)
+from .errors import (CairnError, ConnectionLostError, DamagedError, InvalidError, NotFoundError, TimedOutError,
+                     UnreachableError, UnsupportedError)
 from .kept import KEPT, let_go
 from .names import checkpoint_name, parse_id, run_of, warn_of_local_folder
 from .torch import Checkpointer, PerRank, Restored, SaveHandle, per_rank
@@ -29,6 +29,7 @@ from .torch import rng
 
 _AWAY = (UnreachableError, TimedOutError, ConnectionLostError)
 _PATIENCE_S = 5.0  # how long training waits without an answer of the server
+_PROBE_S = 1.0  # the same where the server was away when it was asked before
 _openings: collections.Counter = collections.Counter()  # in this process, by URL of the run and given attempt token
 
 
@@ -286,11 +287,11 @@ class Run:
     def _is_reached(self) -> bool:
         assert self._checkpointer is not None
         try:
-            self._checkpointer.status("0@1", _PATIENCE_S)
-        except NotFoundError:
-            return True
+            self._checkpointer.status("0@1", _PROBE_S if self._is_away else _PATIENCE_S)
         except _AWAY:
             return False
+        except CairnError:
+            pass  # it has answered; an error raised here would leave the other ranks waiting in ``agree``
         return True
 
     def _settle(self) -> None:
