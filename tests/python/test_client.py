@@ -443,6 +443,25 @@ def test_ctrl_c_in_a_lazy_save_is_raised_when_all_is_copied(url, request):
         assert (data == numpy.arange(1 << 21)).all()
 
 
+def test_ctrl_c_as_a_lazy_save_is_noted_is_raised_when_all_is_copied(url, monkeypatch):
+    data, op = numpy.arange(1 << 24, dtype=numpy.float32), Operation()
+    with cairn.Client(url) as client:
+        address = data.ctypes.data
+        client.set_tensors([("x", DTYPES["float32"], data.shape, address, None, data, REPLICATED, *(None,) * 3)])
+        add, pressed = client._ops.add, []
+
+        def interrupted(item):
+            add(item)
+            if not pressed:
+                pressed.append(item)
+                raise KeyboardInterrupt
+
+        monkeypatch.setattr(client._ops, "add", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            client.save(1, lazy=True, into=op)
+        assert op.wait(RELEASED, 0) and op.result(60).step == 1
+
+
 def test_gil_is_released(url):
     token = cairn.new_attempt()
     with cairn.Client(url, rank=0, world_size=2, attempt=token, save_deadline=60) as client:

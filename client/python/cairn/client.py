@@ -562,18 +562,16 @@ class Client:
                 _choice("check_replicas", _CHECK, check_replicas), int(bool(full)), int(cuda_event))
         op = into if into is not None else Operation()
         found: list = []
-        interrupt: Optional[BaseException] = None
         try:
             found.extend(itertools.starmap(self._handle.save, [args]))  # in C alone, so that Ctrl-C loses no save
-        except BaseException as error:
-            if not found:
-                raise
-            interrupt = error
-        op._op, op._saved_step = found[0], step
-        self._ops.add(op)
-        if interrupt is not None:
-            op._end_copy()
-            raise interrupt
+            op._op, op._saved_step = found[0], step
+            self._ops.add(op)
+        except BaseException:
+            if found:
+                op._op, op._saved_step = found[0], step
+                self._ops.add(op)
+                op._end_copy()
+            raise
         return op
 
     def refuse(self, step: int, reason: str, code: int = 0, deadline: Optional[float] = None) -> Operation:
