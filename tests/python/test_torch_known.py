@@ -322,7 +322,7 @@ def group_state(found):
 class Narrow(torch.nn.Module):
     def __init__(self):
         super().__init__()
-        self.inner = torch.nn.Linear(3, 3)
+        self.inner = torch.nn.Conv2d(3, 3, 2).to(memory_format=torch.channels_last)
 
     def state_dict(self):
         return self.inner.state_dict()

@@ -110,7 +110,10 @@ _PLAIN = (torch.Tensor, torch.nn.Parameter)
 
 def _is_solid(tensor: torch.Tensor) -> bool:
     """Returns whether the tensor is all that lies between its first and its last element."""
-    return type(tensor) in _PLAIN and tensor.layout is torch.strided and tensor.numel() > 0 and tensor.is_contiguous()
+    if type(tensor) not in _PLAIN or tensor.layout is not torch.strided or tensor.numel() == 0:
+        return False
+    reach = sum((length - 1) * step for length, step in zip(tensor.shape, tensor.stride()))
+    return reach == tensor.numel() - 1 and not arrays.overlaps(tensor.shape, tensor.stride())
 
 
 def _range(tensor: torch.Tensor) -> tuple:
