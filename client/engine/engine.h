@@ -40,7 +40,7 @@ struct engine_options {
     struct net *net;
     struct work_pool *pool;  /* runs copies and digests */
     struct tls_context *tls; /* borrowed; NULL means a plain connection */
-    const char *tls_name;    /* that the server's certificate must have; NULL: as it is reached */
+    const char *tls_name;    /* must be in the server's certificate; NULL means the host dialled */
     struct url url;          /* the servers and the run; copied */
     bool viewer;             /* a viewer has no rank and no token */
     struct token token;

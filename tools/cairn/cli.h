@@ -35,7 +35,7 @@ struct cli {
     bool has_run;
     struct source *connection;
     struct url asked;   /* the servers that were asked first; none before cli_reconnect() */
-    char tls_name[256]; /* cli_reconnect's */
+    char tls_name[256]; /* what cli_reconnect() has put into source.tls_name */
     char url_text[4096];
     char *whole_text; /* of the error, where diag has no room for all of it; NULL: diag's */
     uint8_t *blob;    /* one that is in memory: after an interrupt reads still write into it */

@@ -101,7 +101,7 @@ int cli_connect_server(struct cli *cli, struct diag *diag)
     return status != 0 ? status : source_use_server(cli->connection, diag);
 }
 
-/* tls_name: as in struct source_options. */
+/* Ends the connection and makes one to `server`. `tls_name` is that of struct source_options. */
 static int reconnect(struct cli *cli, const char *server, const char *tls_name, struct diag *diag)
 {
     source_free(cli->connection);

@@ -15,7 +15,7 @@ struct source_options {
     const char *url;   /* cairn://… or NULL: CAIRN_SERVER */
     const char *store; /* "dir:/path"; then url is not used */
     const char *cert_file, *key_file, *ca_file;
-    const char *tls_name; /* that the server's certificate must have; NULL: that of the URL */
+    const char *tls_name; /* must be in the server's certificate; NULL means the host of the URL */
     uint64_t deadline_ms;
     uint64_t connect_ms; /* for the connection alone; 0 means deadline_ms */
     bool writable;       /* the store, under its lock; else it is only read */

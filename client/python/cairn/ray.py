@@ -184,8 +184,8 @@ class Checkpointer(_Checkpointer):
 
     @staticmethod
     def _wanted(seconds: float) -> set:
-        """Returns the names of the checkpoints that Ray keeps. Waits for Ray to note the reports that have been made, as long as so many
-        seconds do not pass without one that changes the list."""
+        """Returns the names of the checkpoints that Ray keeps. Waits until Ray has noted the reports that have been
+        made, or until so many seconds pass without a report that changes the list."""
         before: Optional[set] = None
         while True:
             reported = ray.train.get_all_reported_checkpoints(ray.train.CheckpointConsistencyMode.COMMITTED, timeout_s=seconds)
@@ -195,8 +195,8 @@ class Checkpointer(_Checkpointer):
             before = wanted
 
     def _settle(self, seconds: float) -> None:
-        """Takes the tag from checkpoints older than the newest one that Ray knows of, if Ray does not keep them any more. Of ``seconds``
-        ``_wanted`` knows."""
+        """Takes the tag from checkpoints older than the newest one that Ray knows of, if Ray does not keep them any
+        more. ``seconds`` is as for ``_wanted``."""
         try:
             wanted = self._wanted(seconds)
             items = {checkpoint_name(item.step, item.term): item for item in self.list()}

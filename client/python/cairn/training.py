@@ -49,17 +49,16 @@ class Run:
         self.url = run_of(url)
         self._options = options
         self._checkpointer: Optional[Checkpointer] = None
-        # (step, term) of the checkpoints that led to the present term, as far as this process knows; of those in it
-        self._behind: list = []
-        self._own: list = []
+        self._behind: list = []  # (step, term) of the checkpoints that led to the present term, as far as is known here
+        self._own: list = []  # (step, term) of the checkpoints of the present term
         self._flying: list = []  # saves that were in flight when last seen
-        self._is_apart = False  # whether the next save has yet to be told that it follows _behind
+        self._is_apart = False  # whether the next save has to restore the newest of _behind first, to follow it
         self._is_away = False  # whether a rank could not reach the server when last asked
         self._is_torn = False  # whether Ctrl-C has ended a save, which may become a checkpoint nevertheless
-        self._wanted: set = set()  # as keep() was given it
-        self._joins: Optional[int] = None  # as join() was given it
+        self._wanted: set = set()  # the steps that keep() was given
+        self._joins: Optional[int] = None  # the step that join() was given
         self._decision: Optional[tuple] = None  # (save, unwanted, undo), as save() was given them
-        self.agree: Callable[[bool], bool] = bool  # whether it is true on all ranks, in the framework's way
+        self.agree: Callable[[bool], bool] = bool  # returns whether the argument is true on all ranks
         self._rng: Optional[dict] = None
 
     def path(self, step: int) -> str:

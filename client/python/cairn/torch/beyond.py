@@ -20,7 +20,11 @@ from .naming import TRANSPARENT
 
 # These hooks rename entries, gather shards, or write a version.
 _HARMLESS = ("torch.distributed.algorithms._checkpoint", "torch.distributed.fsdp", "torch.nn.utils.spectral_norm")
-_INSTEAD = "put an object into the state, in its place, whose state_dict and load_state_dict call its own"
+
+
+def _instead(kind: type) -> str:
+    return (f"put into the state, instead of the {kind.__name__}, an object whose state_dict and load_state_dict call "
+            f"those of the {kind.__name__}")
 
 
 def is_plain_kind(kind: type) -> bool:
@@ -63,7 +67,7 @@ def check_module(key: str, root: torch.nn.Module) -> None:
             raise UnsupportedValueError.of(
                 f"{name}.{entry}: a method or a hook of {type(module).__name__}, or of a module in it, puts this into the "
                 "state_dict, but it is no parameter, persistent buffer or extra state, and would be lost: make it one of "
-                f"these (register_buffer, get_extra_state and set_extra_state), or {_INSTEAD}")
+                f"these (register_buffer, get_extra_state and set_extra_state), or {_instead(type(module))}")
 
 
 def _ask(module: torch.nn.Module) -> dict:
@@ -148,4 +152,4 @@ def check_optimizer(key: str, optimizer: Optimizer) -> None:
     if more:
         raise UnsupportedValueError.of(
             f"{key}.{more[0]}: {type(optimizer).__name__} puts this into its state_dict, but it is in neither its state nor its "
-            f"param_groups, and would be lost: {_INSTEAD}")
+            f"param_groups, and would be lost: {_instead(type(optimizer))}")
