@@ -117,6 +117,21 @@ def test_a_server_that_answers_with_an_error_is_not_away(url, monkeypatch, error
     run.close()
 
 
+def test_a_wanted_checkpoint_that_is_forgotten_just_now_ends_no_save(url, monkeypatch):
+    def fail(*_, **__):
+        raise cairn.NotFoundError.of("the test")
+
+    run = Run(url)
+    run.save(1, state(1), is_kept=False).durable.result(60)
+    run.keep([1])
+    with monkeypatch.context() as patch:
+        patch.setattr(run._checkpointer, "annotate", fail)
+        run.save(2, state(2))
+    run.save(3, state(3))
+    run.close()
+    assert lineage(url, "kept") == [3, 2, 1]
+
+
 @pytest.mark.parametrize("closes", [False, True])
 @pytest.mark.parametrize("attempt", [None, "1" * 32])
 def test_a_step_that_is_saved_again_supersedes_and_follows_what_was_before_it(url, closes, attempt):

@@ -136,7 +136,7 @@ class Run:
             for item in checkpointer.list(_PATIENCE_S) if self._wanted else ():
                 if item.step in self._wanted and not item.superseded and KEPT not in item.tags:
                     checkpointer.annotate(f"{item.step}@{item.term}", tags=[KEPT])
-        except _AWAY:
+        except (*_AWAY, NotFoundError):  # or it was forgotten just now
             return  # the next save tries again
         self._wanted = set()
 
