@@ -197,7 +197,6 @@ class ModelCheckpoint(callbacks.ModelCheckpoint):
         if self._should_save_on_exception(trainer):
             self._settle()
         super().on_exception(trainer, pl_module, exception)
-        self._run.linger()
 
     def _choices(self) -> dict:
         """Returns what Lightning notes of a checkpoint before it is saved."""

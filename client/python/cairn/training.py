@@ -13,12 +13,10 @@ import collections
 import hashlib
 import operator
 import os
-import time
 from typing import Any, Callable, Iterable, Mapping, Optional, Union
 
 import torch.distributed as dist
 
-from . import exits
 from .client import LATEST, numbers
 from .errors import (CairnError, ConnectionLostError, DamagedError, InvalidError, NotFoundError, TimedOutError,
                      UnreachableError, UnsupportedError)
@@ -308,13 +306,6 @@ class Run:
                 handle.durable.wait()
             self._settle()
             self._checkpointer.wait()
-
-    def linger(self) -> None:
-        """Gives the saves in flight a little time, as the interpreter's end does: the training has failed, and what
-        starts it again in this process looks for them. Raises no error of theirs."""
-        until = time.monotonic() + exits.WAIT_S
-        for handle in self._flying:
-            handle.durable.wait(max(0.0, until - time.monotonic()))
 
     def close(self) -> None:
         """Waits for the saves in flight and leaves the run. A later save or restore opens it again. May be repeated."""

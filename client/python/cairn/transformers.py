@@ -126,9 +126,6 @@ class _Attached:
             self.kept = []
         try:
             result = self._train(path or None, *args, **kwargs)
-        except BaseException:
-            self.run.linger()
-            raise
         finally:
             self.restored = {}
             if self.folder is not None:
