@@ -138,7 +138,10 @@ void save_agree_adopt(struct save_agree *agree, const struct layout *layout)
                                   .share = &agree->share,
                                   .wrote = wrote,
                                   .save = agree->common->number};
-        if (!agree->copies[g]) {
+        /* What this save copied by is proven already, but a save that began before it may prove
+         * something else first. On ranks that did not copy by it the newer of the two counts. */
+        if (!agree->copies[g] ||
+            agreement_may_change(&agree->common->engine->agreement, &agree->held.groups[g].key)) {
             /* Without memory nothing is agreed, and the next save asks. */
             err_ignore(agreement_set(&agree->common->engine->agreement, g, &news));
         }

@@ -73,6 +73,17 @@ bool agreement_covers(const struct agreement *agreement, const struct held_group
            memcmp(&agreed->list_hash, &group->list_hash, sizeof group->list_hash) == 0;
 }
 
+bool agreement_may_change(const struct agreement *agreement, const struct xxh128 *group)
+{
+    list_each (node, &agreement->groups) {
+        const struct agreed_group *agreed = list_item(node, struct agreed_group, link);
+        if (agreed->state == AGREED_PENDING && memcmp(&agreed->key, group, sizeof *group) == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
 int agreement_check_losses(const struct agreement *agreement, const struct held_group *group,
                            const struct held *held, uint32_t rank, struct diag *diag)
 {

@@ -56,6 +56,8 @@ const struct agreed_group *agreement_find(const struct agreement *agreement,
 const struct agreed_tensor *agreed_find(const struct agreed_group *group, const struct xxh128 *key);
 /* Returns whether a save with this list copies by the agreement, without asking. */
 bool agreement_covers(const struct agreement *agreement, const struct held_group *group);
+/* Returns whether a save under way may change what is agreed on the group. */
+bool agreement_may_change(const struct agreement *agreement, const struct xxh128 *group);
 
 /* The server's answer for one group, for share_init_agreed. */
 struct agree_rule {

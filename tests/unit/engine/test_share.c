@@ -232,3 +232,65 @@ TEST(groups_write_even_parts)
         check_sums(sums, sum_count);
     }
 }
+
+/* One group of one tensor, as rank 0 of two knows it. */
+struct alone {
+    struct registered *set;
+    struct held held;
+    struct agreement agreement;
+};
+
+static uint64_t agreed_division(const struct alone *a)
+{
+    const struct agreed_group *agreed = agreement_find(&a->agreement, &a->held.groups[0].key);
+    assert_non_null(agreed);
+    return agreed_find(agreed, &a->held.keys[0])->division;
+}
+
+/* A save of the group is laid out: by what is proven, or anew by this open_id. */
+static void lay_out(struct alone *a, uint64_t save, uint64_t anew)
+{
+    struct agree_rule rule = {.keep = anew == 0, .anew = anew};
+    struct agree_terms terms = {
+        .set = a->set, .held = &a->held, .agreement = &a->agreement, .rules = &rule};
+    const bool wrote[] = {true};
+    struct share share;
+    assert_int_equal(share_init_agreed(&share, &terms, NULL), 0);
+    struct agree_news news = {
+        .set = a->set, .held = &a->held, .share = &share, .wrote = wrote, .save = save};
+    if (anew != 0 || agreement_may_change(&a->agreement, &a->held.groups[0].key)) {
+        assert_int_equal(agreement_set(&a->agreement, 0, &news), 0);
+    }
+    share_fini(&share);
+}
+
+static void commit(struct alone *a, uint64_t save)
+{
+    struct agree_end end = {
+        .save = save, .open_id = 100 + save, .held = &a->held, .is_known = true};
+    agreement_learn(&a->agreement, &end);
+}
+
+/* Save 3 copies by what save 1 has proven, while save 2 is under way. A rank whose list was new in
+ * save 3 knows its division from there, and by the newest save all ranks go on alike. */
+TEST(what_the_newest_save_used_counts_whatever_is_proven_meanwhile)
+{
+    struct mesh mesh = {.dp = 2, .tp = 1, .pp = 1, .ranks = 2};
+    struct spec spec = {.name = "w", .kind = DATA, .dtype = CAIRN_F32, .rows = 8, .columns = 8};
+    struct alone a = {.set = register_rank(&mesh, &spec, 1, 0)};
+    agreement_init(&a.agreement);
+    assert_int_equal(held_init(&a.held, a.set, NULL), 0);
+    lay_out(&a, 1, 101);
+    assert_true(agreement_may_change(&a.agreement, &a.held.groups[0].key));
+    commit(&a, 1);
+    assert_false(agreement_may_change(&a.agreement, &a.held.groups[0].key));
+    lay_out(&a, 2, 102);
+    lay_out(&a, 3, 0);
+    commit(&a, 2);
+    assert_int_equal(agreed_division(&a), 102);
+    commit(&a, 3);
+    assert_int_equal(agreed_division(&a), 101);
+    agreement_fini(&a.agreement);
+    held_fini(&a.held);
+    registered_unref(a.set);
+}
