@@ -11,16 +11,17 @@ accelerator are replaced; what is prepared and registered is asked of the accele
 
 from __future__ import annotations
 
+import functools
 import warnings
 from typing import Any, Optional
 
 from accelerate import Accelerator
-from accelerate.utils import DistributedType, gather_object
+from accelerate.utils import DistributedType
 
 from .errors import InvalidError, UnsupportedError
 from .names import is_url, parse_step
 from .torch import CairnWarning, Restored, SaveHandle, rng
-from .training import Loaders, Run
+from .training import Loaders, Run, all_agree
 
 _KEY = "accelerate"
 _WHERE = (DistributedType.NO, DistributedType.MULTI_CPU, DistributedType.MULTI_GPU)
@@ -47,7 +48,7 @@ class _Attached:
 
     def __init__(self, accelerator: Accelerator, run: Run) -> None:
         self.accelerator, self.run = accelerator, run
-        self.run.agree = lambda answer: all(gather_object([answer]))
+        self.run.agree = functools.partial(all_agree, accelerator)
         self.kept: list = []  # steps, oldest first
         self._end = accelerator.end_training
 

@@ -15,6 +15,7 @@ import operator
 import os
 from typing import Any, Callable, Iterable, Mapping, Optional, Union
 
+import torch
 import torch.distributed as dist
 
 from .client import LATEST, numbers
@@ -341,6 +342,11 @@ class Loaders:
     def for_state(self) -> PerRank:
         """Returns this object as a value of a state."""
         return per_rank(self, between_epochs)
+
+
+def all_agree(accelerator: Any, answer: bool) -> bool:
+    """Returns whether the answer of every process of an ``accelerate.Accelerator`` is true. All call it; no object is pickled."""
+    return bool(accelerator.gather(torch.tensor([int(answer)], device=accelerator.device)).all())
 
 
 def between_epochs(states: list, _: int, world: int) -> dict:

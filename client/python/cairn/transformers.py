@@ -17,14 +17,13 @@ import os
 import tempfile
 from typing import Any, Optional, Union
 
-from accelerate.utils import gather_object
 from transformers import Trainer
 from transformers.trainer_callback import ExportableState, TrainerState
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
 from .errors import UnsupportedError
 from .names import is_url
-from .training import Run
+from .training import Run, all_agree
 
 log = logging.getLogger("cairn")
 
@@ -36,7 +35,7 @@ class _Attached:
 
     def __init__(self, trainer: Trainer, run: Run) -> None:
         self.trainer, self.run = trainer, run
-        self.run.agree = lambda answer: all(gather_object([answer]))
+        self.run.agree = lambda answer: all_agree(trainer.accelerator, answer)
         self.kept: list = []  # steps, oldest first
         self.best: tuple = ()  # metric and step of the best evaluation before the newest one
         self.folder: Optional[tempfile.TemporaryDirectory] = None
