@@ -30,13 +30,14 @@ int cairn_new_attempt(char ret_token[33])
     return 0;
 }
 
-/* Takes the attempt token from the options or from CAIRN_ATTEMPT. A world of one rank draws a fresh
- * token if there is none. */
+/* Takes the attempt token from the options. Without one, a world of one rank draws its own: a
+ * variable that a second start inherits would make it repeat the first. Ranks that must agree take
+ * CAIRN_ATTEMPT. */
 static int parse_attempt(const struct cairn_options *options, struct token *ret, struct diag *diag)
 {
     const char *text = options->attempt, *where = "options.attempt";
     char fresh[33];
-    if (text == NULL) {
+    if (text == NULL && options->world_size > 1) {
         text = getenv("CAIRN_ATTEMPT");
         where = "CAIRN_ATTEMPT";
     }

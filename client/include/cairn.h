@@ -167,7 +167,8 @@ struct cairn_options {
     size_t size;
     int32_t rank, world_size; /* 0 <= rank < world_size; a world_size of 0 means 1 */
     /* The attempt token, 32 hex digits. Rank 0 draws it once (cairn_new_attempt) and gives it to
-     * all ranks. NULL takes the variable CAIRN_ATTEMPT or, in a world of one, a fresh token. */
+     * all ranks; each start needs a new one. NULL takes the variable CAIRN_ATTEMPT; in a world of
+     * one, a fresh token. */
     const char *attempt;
     int read_only; /* the handle can list, ask for status and restore; it has no rank or group */
     /* The most staging memory; 0 means as much as the rank writes. A larger save goes in waves: it

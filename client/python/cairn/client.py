@@ -410,7 +410,7 @@ class Client:
             ``cairn:///project/run``, the variable CAIRN_SERVER names the server.
         rank: The number of this rank.
         world_size: How many ranks save together.
-        attempt: The token that all ranks share; None takes CAIRN_ATTEMPT or, in a world of one, a fresh token.
+        attempt: The token that all ranks of one start share; None takes CAIRN_ATTEMPT or, in a world of one, a fresh token.
         read_only: True for a client that lists, asks for status and restores, and has no rank.
         arena_bytes: The most staging memory; 0 is what the rank writes. A larger save goes in waves.
         threads: Threads for copies and digests; 0 is one for each core, at most 4.

@@ -60,7 +60,8 @@ def attempt_of(process_group: Any, rank: Optional[int], world_size: Optional[int
         token = group.token(given)
         with _lock:
             key = (None, group.rank, group.world_size)
-            token = token or os.environ.get("CAIRN_ATTEMPT") or _attempts.setdefault(key, (None, None, new_attempt()))[2]
+            shared = os.environ.get("CAIRN_ATTEMPT") if group.world_size > 1 else None
+            token = token or shared or _attempts.setdefault(key, (None, None, new_attempt()))[2]
             _left.discard(token)
         return group.rank, group.world_size, token
     ranks = tuple(dist.get_process_group_ranks(process_group if process_group is not None else world))
@@ -68,7 +69,7 @@ def attempt_of(process_group: Any, rank: Optional[int], world_size: Optional[int
         known = _attempts.get(ranks)
     if known is None:
         group = Group(process_group, None, None, False)
-        token = group.token(given or os.environ.get("CAIRN_ATTEMPT")) or new_attempt()
+        token = group.token(given) or new_attempt()
         _agree_on_loads(group)
         with _lock:
             known = _attempts[ranks] = (world, group, token)
