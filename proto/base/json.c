@@ -19,12 +19,26 @@ void json_init(struct json *json)
 
 void json_fini(struct json *json) { buf_fini(&json->buf); }
 
+/* Returns how many bytes of ASCII at text stand in a JSON string as they are. Nearly all text is
+ * that, and goes in one piece. */
+static size_t literal_bytes(const char *text)
+{
+    size_t bytes = 0;
+    while (text[bytes] >= ' ' && text[bytes] <= '~' && text[bytes] != '"' && text[bytes] != '\\') {
+        bytes++;
+    }
+    return bytes;
+}
+
 static void put_text(struct json *json, const char *text)
 {
     buf_put_u8(&json->buf, '"');
-    char escape[PLAIN_ESCAPE_BYTES];
     for (size_t length; *text; text += length) {
-        length = plain_next(text, escape);
+        char escape[PLAIN_ESCAPE_BYTES] = "";
+        length = literal_bytes(text);
+        if (length == 0) {
+            length = plain_next(text, escape);
+        }
         if (escape[0] != '\0') {
             buf_printf(&json->buf, "%s", escape);
         } else if (*text == '"' || *text == '\\') {
