@@ -48,6 +48,7 @@ FORBIDDEN = [
 FORBIDDEN_OUTSIDE_TESTS = [(r"\bassert\s*\(", "use CHECK: it stays on in release builds")]
 FORBIDDEN_IN_COMMENTS = [
     (r"\b(TODO|FIXME|XXX)\b(?!\()", "write TODO(name): reason"),
+    (r"/\* ---(?=[^\n]*-\n *\*/)", "the formatter broke this ruler: let it end in its line"),
 ]
 
 
@@ -322,6 +323,7 @@ def self_test():
             "    alloca(3); /* TODO later */\n    goto out; /* strcpy( is fine here */\n}\n"
             "typedef struct a b;\n",
             ["strcpy", "goto", "assert", "alloca", "TODO", "typedef struct"]),
+        "proto/base/ruler.c": (top + "/* --- whole --- */\n/* --- broken ---\n */\n", ["6: /* ---: the formatter"]),
         "proto/base/bare.c": ("int x;\n", ["SPDX", "no comment on top"]),
         "proto/base/pair.h": (top + "#ifndef WRONG_H\n#endif\n", ["guard"]),
         "proto/base/pair.c": (top + '#include <stdio.h>\n#include "base/pair.h"\n', ["own header"]),

@@ -86,8 +86,7 @@ static int entry_finish(const char *what, const struct cur *cur, bool good, stru
     return good ? 0 : diag_set(diag, CAIRN_E_FORMAT, "the %s entry contradicts itself", what);
 }
 
-/* --- the entries of entries.def ----------------------------------------------------------------
- */
+/* --- the entries of entries.def --------------------------------------------------------------- */
 
 #define ENTRY(name, version_, newest)                                            \
     void entry_##name##_encode(const struct entry_##name *self, struct buf *buf) \
@@ -157,8 +156,7 @@ uint64_t day_of(int64_t wall_ns)
     return wall_ns > 0 ? (uint64_t)(wall_ns / day_ns) : 0;
 }
 
-/* --- chain -------------------------------------------------------------------------------------
- */
+/* --- chain ------------------------------------------------------------------------------------ */
 
 static void put_marks(struct buf *buf, const struct entry_chain *entry)
 {
@@ -306,8 +304,7 @@ int entry_chain_decode(struct record_value value, struct scratch *scratch, struc
     return rc;
 }
 
-/* --- open --------------------------------------------------------------------------------------
- */
+/* --- open ------------------------------------------------------------------------------------- */
 
 void entry_open_encode(const struct entry_open *entry, struct buf *buf)
 {

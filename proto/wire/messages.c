@@ -8,8 +8,7 @@
 
 #include <string.h>
 
-/* --- struct to protobuf: TYPE_to_pb() ----------------------------------------------------------
- */
+/* --- struct to protobuf: TYPE_to_pb() --------------------------------------------------------- */
 
 #define BEGIN_(type, name, Pb)                                                          \
     static void type##_to_pb(struct enc *enc, const struct type *self, Cairn__##Pb *pb) \
@@ -65,8 +64,7 @@
         dec_fail(dec, #label, why); \
     }
 
-/* --- protobuf to struct: TYPE_from_pb() --------------------------------------------------------
- */
+/* --- protobuf to struct: TYPE_from_pb() ------------------------------------------------------- */
 
 /* Runs the statement as one about the part in field f. */
 #define INSIDE_(f, statement)                    \
@@ -139,8 +137,7 @@
 #include "messages.def"
 #undef BEGIN_
 
-/* --- the rules: TYPE_check() -------------------------------------------------------------------
- */
+/* --- the rules: TYPE_check() ------------------------------------------------------------------ */
 
 #define BEGIN_(type)                                                   \
     static void type##_check(struct dec *dec, const struct type *self) \
@@ -169,8 +166,7 @@
 #undef RANGE_EACH_
 #undef RULE_
 
-/* --- the table ---------------------------------------------------------------------------------
- */
+/* --- the table -------------------------------------------------------------------------------- */
 
 #define CODEC_(name, Pb, prefix)                                                     \
     static void encode_##name(struct enc *enc, const struct msg *msg)                \

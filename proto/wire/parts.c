@@ -22,8 +22,7 @@ const char *server_health_name(uint32_t health)
     return names[health < ARRAY_LEN(names) ? health : SERVER_HEALTH_UNKNOWN];
 }
 
-/* --- run_name ----------------------------------------------------------------------------------
- */
+/* --- run_name --------------------------------------------------------------------------------- */
 
 void run_name_to_pb(struct enc *enc, const struct run_name *self, Cairn__RunName *pb)
 {
@@ -48,8 +47,7 @@ void run_name_check(struct dec *dec, const struct run_name *self)
     (void)self; /* every struct run_name was made by run_name_set() */
 }
 
-/* --- selector ----------------------------------------------------------------------------------
- */
+/* --- selector --------------------------------------------------------------------------------- */
 
 void selector_to_pb(struct enc *enc, const struct selector *self, Cairn__Selector *pb)
 {
@@ -83,8 +81,7 @@ void selector_check(struct dec *dec, const struct selector *self)
     }
 }
 
-/* --- plan_want ---------------------------------------------------------------------------------
- */
+/* --- plan_want -------------------------------------------------------------------------------- */
 
 void plan_want_to_pb(struct enc *enc, const struct plan_want *self, Cairn__PlanWant *pb)
 {
@@ -165,8 +162,7 @@ void plan_want_check(struct dec *dec, const struct plan_want *self)
     }
 }
 
-/* --- msg_sets ----------------------------------------------------------------------------------
- */
+/* --- msg_sets --------------------------------------------------------------------------------- */
 
 /* Copies the sets into rows, and their keys, which are as many. */
 static struct msg_sets sets_from_pb(struct dec *dec, ProtobufCBinaryData keys, size_t count,
@@ -253,8 +249,7 @@ void holders_from_pb(struct dec *dec, const Cairn__Holders *pb, struct msg_sets 
 
 void holders_check(struct dec *dec, const struct msg_sets *self) { compared_check(dec, self); }
 
-/* --- records of a fixed length -----------------------------------------------------------------
- */
+/* --- records of a fixed length ---------------------------------------------------------------- */
 
 void envelope_put(const struct envelope *envelope, uint8_t *ret) { envelope_encode(envelope, ret); }
 

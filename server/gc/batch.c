@@ -120,8 +120,7 @@ static void note_unknown(struct gc *gc, struct batch_ckpt *ckpt)
     err_ignore(gc_note(gc, status, &diag, "the run's record")); /* DAMAGED ends no pass */
 }
 
-/* --- marking for the batch (struct mark_user) ---------------------------------------------------
- */
+/* --- marking for the batch (struct mark_user) ------------------------------------------------- */
 
 static bool has_objects(const struct batch_ckpt *ckpt, enum ckpt_kind kind)
 {
@@ -208,8 +207,7 @@ static bool plan_marking(struct gc *gc, const struct run_state *state)
     return good;
 }
 
-/* --- what each checkpoint is --------------------------------------------------------------------
- */
+/* --- what each checkpoint is ------------------------------------------------------------------ */
 
 /* The state of the run, which was read after the lists, says what each checkpoint of the batch is,
  * and whether it was dead at an earlier pass already. */
@@ -303,8 +301,7 @@ static size_t count_dead(const struct gc *gc, const struct batch_ckpt *ckpt)
     return dead;
 }
 
-/* --- removal: objects, then small things, of all checkpoints of the batch -----------------------
- */
+/* --- removal: objects, then small things, of all checkpoints of the batch --------------------- */
 
 /* Takes the answer to a removal. One that was gone already is no error; the pass ends if the store
  * has become read-only. */

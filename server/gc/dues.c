@@ -132,8 +132,7 @@ static int list_dues(struct gc *gc)
     return status != 0 ? status : gc_group_run(gc, take_objects);
 }
 
-/* --- marking for the dues (struct mark_user) ----------------------------------------------------
- */
+/* --- marking for the dues (struct mark_user) -------------------------------------------------- */
 
 static bool may_go(const struct gc *gc, struct ckpt_id id)
 {
@@ -169,8 +168,7 @@ static void keep_all(struct gc *gc)
 static const struct mark_user dues_marking = {
     .may_go = may_go, .is_gone = is_gone, .keep = keep, .keep_all = keep_all};
 
-/* --- can their space be freed? ------------------------------------------------------------------
- */
+/* --- can their space be freed? ---------------------------------------------------------------- */
 
 /* The parts of the checkpoints that stay are read, to learn which objects they refer to. */
 static int take_state(struct gc *gc, const struct run_state *state)

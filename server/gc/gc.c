@@ -43,8 +43,7 @@ static void set_due(struct gc *gc)
         loop_wall_ns(gc->options.loop) + (int64_t)min_u64(gc->options.every_ms, MS_MAX) * NS_IN_MS;
 }
 
-/* --- the thread --------------------------------------------------------------------------------
- */
+/* --- the thread ------------------------------------------------------------------------------- */
 
 /* Returns true if the next operation belongs to the last one: no pause comes between the two. */
 static bool goes_on(const struct gc *gc)
@@ -225,8 +224,7 @@ int gc_new(const struct gc_options *options, struct gc **ret)
     return 0;
 }
 
-/* --- what others ask ---------------------------------------------------------------------------
- */
+/* --- what others ask -------------------------------------------------------------------------- */
 
 bool gc_is_ours(const struct gc *gc, const char **ret_holder)
 {

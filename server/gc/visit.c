@@ -114,8 +114,7 @@ static int collect_stored(struct gc *gc)
     return status != 0 ? status : batch_remove(gc);
 }
 
-/* --- a run: a cycle, stale openings, dues, then what is stored ----------------------------------
- */
+/* --- a run: a cycle, stale openings, dues, then what is stored -------------------------------- */
 
 /* Ends stale openings by guarded updates before any of their things are examined: while its entry
  * exists, everything of an opening stays. */

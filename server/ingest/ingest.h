@@ -134,8 +134,7 @@ bool writer_has_refs(const struct writer *writer, const struct part *part);
 int MUST_USE writer_check_part(const struct writer *writer, const struct part *part,
                                const struct part_refs *refs, struct diag *diag);
 
-/* --- hand-over: all of this writer's data is here or described; its part comes with the call ---
- */
+/* --- hand-over: all of this writer's data is here or described; its part comes with the call -- */
 
 struct hand_over;
 

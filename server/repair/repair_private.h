@@ -84,8 +84,7 @@ int MUST_USE repair_start(struct repair *repair, const struct repair_task *task,
 /* Repairs repair->id: examine, mend, examine again, and put the result into the record. */
 int MUST_USE repair_ckpt(struct repair *repair, struct diag *diag);
 
-/* --- facts.c: what the record says --------------------------------------------------------------
- */
+/* --- facts.c: what the record says ------------------------------------------------------------ */
 
 struct commit_fact {
     struct reader_root root;

@@ -29,8 +29,7 @@ void scrub_moved(struct scrub *scrub, uint64_t bytes)
     pace_charge(&scrub->pace, loop_now_ns(scrub->options.loop), bytes);
 }
 
-/* --- the thread --------------------------------------------------------------------------------
- */
+/* --- the thread ------------------------------------------------------------------------------- */
 
 static uint64_t wait_ms(void *user)
 {
@@ -125,8 +124,7 @@ void scrub_close(struct scrub *scrub, void (*done)(void *user), void *user)
     }
 }
 
-/* --- what others ask ---------------------------------------------------------------------------
- */
+/* --- what others ask -------------------------------------------------------------------------- */
 
 bool scrub_is_ours(const struct scrub *scrub, const char **ret_holder)
 {

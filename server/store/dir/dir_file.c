@@ -167,8 +167,7 @@ pthread_mutex_t *dir_make_lock(struct dir_store *store, const struct run_name *r
     return &store->make_locks[dir_hash_run(run) % DIR_MAKE_LOCKS];
 }
 
-/* --- entries, sorted by name so that they are handled in the same order everywhere -------------
- */
+/* --- entries, sorted by name so that they are handled in the same order everywhere ------------ */
 
 /* Called for each entry of the directory: copies it into the list. */
 static int on_entry(void *user, const char *name, enum vfs_kind kind)

@@ -161,8 +161,7 @@ int dir_record_settle(struct dir_store *store, struct dir_run *run, struct diag 
     return 0;
 }
 
-/* --- updates ------------------------------------------------------------------------------------
- */
+/* --- updates ---------------------------------------------------------------------------------- */
 
 /* Makes the record ready for an update: loaded, whole, and with nothing in doubt. Returns why no
  * update is possible. */

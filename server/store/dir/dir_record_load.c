@@ -88,8 +88,7 @@ static void say_lost(const struct dir_view *view, struct dir_record *rec)
                         store_caps_url(&view->store->base.caps)));
 }
 
-/* --- reading ------------------------------------------------------------------------------------
- */
+/* --- reading ---------------------------------------------------------------------------------- */
 
 /* Moves the record that was read from the view to `rec`, which owns it from here on. */
 static void take_totals(struct dir_view *view, struct dir_record *rec)
@@ -190,8 +189,7 @@ int dir_record_look(struct dir_store *store, struct dir_record *rec, struct dir_
     return rc >= 0 ? 0 : diag_copy(diag, &why);
 }
 
-/* --- healing ------------------------------------------------------------------------------------
- */
+/* --- healing ---------------------------------------------------------------------------------- */
 
 /* Moves the files of one place that the view names to quarantine. */
 static void quarantine_files(struct dir_store *store, const struct dir_view *view, bool is_copy,
@@ -255,8 +253,7 @@ int dir_record_heal(struct dir_store *store, struct dir_run *run, const struct d
     return rc ? rc : heal_second(store, run, view, diag);
 }
 
-/* --- loading ------------------------------------------------------------------------------------
- */
+/* --- loading ---------------------------------------------------------------------------------- */
 
 /* L11: makes what is about to be believed durable first. If that fails, the record can still be
  * read, for restores, but nothing is added to it before dir_record_settle(). */

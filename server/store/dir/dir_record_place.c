@@ -24,8 +24,7 @@ void dir_record_fini(struct dir_record *rec)
     rec->record = NULL;
 }
 
-/* --- which files are there ---------------------------------------------------------------------
- */
+/* --- which files are there -------------------------------------------------------------------- */
 
 /* Appends a version to the list of updates or of snapshots. Returns 0 or CAIRN_E_NO_MEMORY. */
 static int add_version(struct dir_versions *versions, bool is_snapshot, uint64_t version)
@@ -140,8 +139,7 @@ int dir_record_exists(struct dir_store *store, const char *path, bool *ret, stru
     return *ret || (rc == 0 && copy_rc == 0) ? 0 : diag_copy(diag, &why);
 }
 
-/* --- the folder ---------------------------------------------------------------------------------
- */
+/* --- the folder ------------------------------------------------------------------------------- */
 
 /* Returns true if something else is in the folder's place, or if it is an unreadable folder of a
  * copy, which can be written anew whatever it contains. */
@@ -203,8 +201,7 @@ int dir_place_open(struct dir_store *store, const struct run_name *run, const ch
     return rc ? rc : dir_at_open(store, path, ret, diag);
 }
 
-/* --- snapshots -----------------------------------------------------------------------------------
- */
+/* --- snapshots -------------------------------------------------------------------------------- */
 
 /* Removes the files that two snapshots make unnecessary: older snapshots, and updates up to the
  * older one (L14: only after the newer one is durable). A file that a crash leaves is removed with

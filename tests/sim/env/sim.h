@@ -22,8 +22,7 @@ struct sim;
 struct sim_host;
 struct sim_disk;
 
-/* --- the world -----------------------------------------------------------------------------------
- */
+/* --- the world -------------------------------------------------------------------------------- */
 
 struct sim *sim_new(uint64_t seed);
 /* Frees the world with all hosts, disks and connections; what was queued is dropped without a call.
@@ -48,8 +47,7 @@ void sim_run_for(struct sim *sim, uint64_t ms);
 void sim_at(struct sim *sim, uint64_t delay_ms, void (*cb)(void *user), void *user);
 void sim_at_us(struct sim *sim, uint64_t delay_us, void (*cb)(void *user), void *user);
 
-/* --- hosts ---------------------------------------------------------------------------------------
- */
+/* --- hosts ------------------------------------------------------------------------------------ */
 
 /* A process. name: what peers connect to as "tcp:<name>:<port>", borrowed no longer than the call.
  * disk: NULL gives it an empty one of its own. */
@@ -99,8 +97,7 @@ size_t sim_open_files(const struct sim_host *host);
 /* Works that were submitted and not done. */
 size_t sim_open_works(const struct sim_host *host);
 
-/* --- the network ---------------------------------------------------------------------------------
- */
+/* --- the network ------------------------------------------------------------------------------ */
 
 struct sim_net_options {
     uint64_t latency_min_us, latency_max_us; /* each way; default 20 .. 2000 */
@@ -117,8 +114,7 @@ void sim_partition(struct sim *sim, const char *from, const char *to, bool on);
  */
 size_t sim_cut(struct sim *sim, const char *a, const char *b);
 
-/* --- disks ---------------------------------------------------------------------------------------
- */
+/* --- disks ------------------------------------------------------------------------------------ */
 
 /* Has a root directory "/" and an empty directory "/store", both durable. Belongs to the world. */
 struct sim_disk *sim_disk_new(struct sim *sim);

@@ -108,8 +108,7 @@ void sim_conn_free(struct conn *conn)
     free(conn);
 }
 
-/* --- an end's readiness --------------------------------------------------------------------------
- */
+/* --- an end's readiness ----------------------------------------------------------------------- */
 
 static unsigned ready_events(const struct end *end)
 {
@@ -157,8 +156,7 @@ static void on_ready_timer(struct timer *timer)
     end_check(end); /* level-triggered; does nothing on a closed end */
 }
 
-/* --- pipes ---------------------------------------------------------------------------------------
- */
+/* --- pipes ------------------------------------------------------------------------------------ */
 
 size_t pipe_space(const struct pipe *pipe)
 {

@@ -9,8 +9,7 @@
 
 #include <string.h>
 
-/* --- inodes and names ----------------------------------------------------------------------------
- */
+/* --- inodes and names ------------------------------------------------------------------------- */
 
 struct inode *inode_new(struct sim_disk *disk, enum vfs_kind kind)
 {
@@ -125,8 +124,7 @@ struct inode *disk_walk(struct inode *from, const char *path)
     return dir_find(dir, strcspn(name, "/"), name);
 }
 
-/* --- changes -------------------------------------------------------------------------------------
- */
+/* --- changes ---------------------------------------------------------------------------------- */
 
 static struct change *note(struct inode *inode, enum change_kind kind, uint64_t tx,
                            size_t data_bytes)
@@ -301,8 +299,7 @@ void file_truncate(struct sim_disk *disk, struct inode *file, uint64_t bytes)
     disk->used = disk->used + file->cur.bytes - before;
 }
 
-/* --- making durable ------------------------------------------------------------------------------
- */
+/* --- making durable --------------------------------------------------------------------------- */
 
 static void apply(struct inode *inode, const struct change *change)
 {
@@ -365,8 +362,7 @@ void file_sync_fails(struct sim_disk *disk, struct inode *file)
     }
 }
 
-/* --- power loss ----------------------------------------------------------------------------------
- */
+/* --- power loss ------------------------------------------------------------------------------- */
 
 enum loss { LOSE_ALL, LOSE_NONE, LOSE_SOME, LOSE_TAIL, LOSS_COUNT };
 
@@ -512,8 +508,7 @@ void sim_disk_crash(struct sim_disk *disk)
 }
 void sim_disk_crash_lose_all(struct sim_disk *disk) { crash_as(disk, LOSE_ALL); }
 
-/* --- the disk ------------------------------------------------------------------------------------
- */
+/* --- the disk --------------------------------------------------------------------------------- */
 
 struct sim_disk *sim_disk_new(struct sim *sim)
 {

@@ -67,8 +67,7 @@ static struct sim_listener *find_listener(struct sim *sim, const struct net_addr
     return NULL;
 }
 
-/* --- connecting and listening --------------------------------------------------------------------
- */
+/* --- connecting and listening ----------------------------------------------------------------- */
 
 static void on_connect(struct timer *timer)
 {
@@ -169,8 +168,7 @@ static void close_listener(struct listener *base)
     free(listener);
 }
 
-/* --- a socket's calls ----------------------------------------------------------------------------
- */
+/* --- a socket's calls ------------------------------------------------------------------------- */
 
 static int lost(const struct end *end, struct diag *diag)
 {
@@ -396,8 +394,7 @@ void sim_net_init(struct sim_host *host)
     list_init(&host->listeners);
 }
 
-/* --- what the world does to it -------------------------------------------------------------------
- */
+/* --- what the world does to it ---------------------------------------------------------------- */
 
 void sim_net_set(struct sim *sim, const struct sim_net_options *options)
 {

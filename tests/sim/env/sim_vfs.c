@@ -123,8 +123,7 @@ static int exists(const char *what, const char *name, struct diag *diag)
     return diag_set(diag, CAIRN_E_EXISTS, "%s %s: file exists", what, name);
 }
 
-/* --- descriptors ---------------------------------------------------------------------------------
- */
+/* --- descriptors ------------------------------------------------------------------------------ */
 
 static int open_root(struct vfs *vfs, const char *path, vfs_fd *ret, struct diag *diag)
 {
@@ -217,8 +216,7 @@ void sim_vfs_kill(struct sim_host *host)
 
 void sim_vfs_fini(struct sim_host *host) { free(host->vfs.fds); }
 
-/* --- data ----------------------------------------------------------------------------------------
- */
+/* --- data ------------------------------------------------------------------------------------- */
 
 static void check_direct(struct sim_fd *fd, uint64_t offset, size_t bytes, const void *data)
 {
@@ -365,8 +363,7 @@ static void random_bytes(struct vfs *vfs, size_t bytes, void *ret)
     loop_random(&host_of(vfs)->loop, bytes, ret);
 }
 
-/* --- names ---------------------------------------------------------------------------------------
- */
+/* --- names ------------------------------------------------------------------------------------ */
 
 static void fill_stat(const struct inode *inode, struct vfs_stat *ret)
 {

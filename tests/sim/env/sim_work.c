@@ -99,8 +99,7 @@ static void submit(struct work_pool *pool, struct work *work)
     start_next(queue);
 }
 
-/* --- waiting -------------------------------------------------------------------------------------
- */
+/* --- waiting ---------------------------------------------------------------------------------- */
 
 struct sim_running *sim_this_thread(void) { return current; }
 
@@ -133,8 +132,7 @@ void sim_sleep_us(uint64_t us)
     sim_wait(thread);
 }
 
-/* --- life ----------------------------------------------------------------------------------------
- */
+/* --- life ------------------------------------------------------------------------------------- */
 
 static void queue_init(struct sim_work_queue *queue, struct sim_host *host, size_t threads)
 {

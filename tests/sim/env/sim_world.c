@@ -18,8 +18,7 @@ struct at {
     void *user;
 };
 
-/* --- randomness ----------------------------------------------------------------------------------
- */
+/* --- randomness ------------------------------------------------------------------------------- */
 
 static uint64_t splitmix(uint64_t *state)
 {
@@ -69,8 +68,7 @@ static void random_fill(struct sim *sim, size_t bytes, void *ret)
     }
 }
 
-/* --- the world -----------------------------------------------------------------------------------
- */
+/* --- the world -------------------------------------------------------------------------------- */
 
 static uint64_t world_now_ns(struct loop *loop)
 {
@@ -217,8 +215,7 @@ void sim_at_us(struct sim *sim, uint64_t delay_us, void (*cb)(void *user), void 
     sim_schedule(sim, &at->timer, delay_us * 1000);
 }
 
-/* --- a host's loop -------------------------------------------------------------------------------
- */
+/* --- a host's loop ---------------------------------------------------------------------------- */
 
 static struct sim_host *host_of_loop(struct loop *loop)
 {
@@ -300,8 +297,7 @@ static void on_pump(struct timer *timer)
 static const struct loop_ops host_ops = {host_now_ns,      host_wall_ns,    host_random,
                                          host_timer_start, host_timer_stop, host_post};
 
-/* --- hosts ---------------------------------------------------------------------------------------
- */
+/* --- hosts ------------------------------------------------------------------------------------ */
 
 struct sim_host *sim_host_new(struct sim *sim, const char *name, struct sim_disk *disk)
 {

@@ -547,8 +547,7 @@ void caller_on_done(struct engine_call *call, int status)
 
 bool caller_is_done(void *user) { return ((struct caller *)user)->done; }
 
-/* --- what most tests do -------------------------------------------------------------------------
- */
+/* --- what most tests do ----------------------------------------------------------------------- */
 
 void world_begin(struct world *world, uint64_t seed, uint32_t world_size)
 {

@@ -110,8 +110,7 @@ void world_restore(struct world_rank *rank, struct selector selector, uint64_t d
 void world_await_saves(struct world *world, uint64_t within_ms);
 void world_await_restores(struct world *world, uint64_t within_ms);
 
-/* --- what most tests do -------------------------------------------------------------------------
- */
+/* --- what most tests do ----------------------------------------------------------------------- */
 
 /* world_init and world_ranks_start; world_ranks_stop and world_fini. */
 void world_begin(struct world *world, uint64_t seed, uint32_t world_size);

@@ -153,8 +153,7 @@ TEST(ranks_gone_after_the_hand_over_cost_nothing)
     }
 }
 
-/* --- the transport that was asked for -----------------------------------------------------------
- */
+/* --- the transport that was asked for --------------------------------------------------------- */
 
 enum { SMALL_ARENA = 16 << 10 }; /* less than a rank's state: saves go in waves */
 
@@ -224,8 +223,7 @@ TEST(dense_without_descriptors_is_refused_by_name)
     world_end(&world);
 }
 
-/* --- restores -----------------------------------------------------------------------------------
- */
+/* --- restores --------------------------------------------------------------------------------- */
 
 static unsigned landings;
 

@@ -172,8 +172,7 @@ static void test_echo_of_large_payloads(void **state)
     run_echo(f, &echo);
 }
 
-/* --- a payload without a buffer ----------------------------------------------------------------
- */
+/* --- a payload without a buffer --------------------------------------------------------------- */
 
 static int no_buffer(struct side *side, const struct frame *frame, const struct msg *msg,
                      void **ret_payload, struct diag *diag)

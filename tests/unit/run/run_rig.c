@@ -104,8 +104,7 @@ void rig_setup(struct rig *rig)
     rig_start(rig);
 }
 
-/* --- waiting for one thing ----------------------------------------------------------------------
- */
+/* --- waiting for one thing -------------------------------------------------------------------- */
 
 struct store_call {
     struct store_req *req;
@@ -146,8 +145,7 @@ int rig_event(struct rig *rig, struct run *run, const struct event *event, struc
     return call.req.status;
 }
 
-/* --- saving --------------------------------------------------------------------------------------
- */
+/* --- saving ----------------------------------------------------------------------------------- */
 
 struct event rig_open_event(struct rig *rig, uint64_t step, uint32_t world, uint64_t open_id)
 {
@@ -548,8 +546,7 @@ struct rig_commit rig_commit(struct rig *rig, struct ckpt_id id)
     return question.ret;
 }
 
-/* --- pieces --------------------------------------------------------------------------------------
- */
+/* --- pieces ----------------------------------------------------------------------------------- */
 
 struct shape rig_shape(uint32_t ndim, int64_t a, int64_t b, int64_t c)
 {

@@ -50,8 +50,7 @@ void hand_teardown(void)
     assert_int_equal(close(arena_fd), 0);
 }
 
-/* --- what a client says ------------------------------------------------------------------------
- */
+/* --- what a client says ----------------------------------------------------------------------- */
 
 const struct peer_reply *hand_offer(int fd, uint64_t id, uint64_t bytes)
 {

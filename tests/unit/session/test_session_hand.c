@@ -23,8 +23,7 @@ static void assert_refused(int code, const char *text)
     }
 }
 
-/* --- saves --------------------------------------------------------------------------------------
- */
+/* --- saves ------------------------------------------------------------------------------------ */
 
 #define FIXED_TEST(name) SETUP_TEST(name, hand_setup, hand_teardown)
 
@@ -116,8 +115,7 @@ FIXED_TEST(test_latest_waits_for_what_was_handed_over)
     assert_int_equal(reply->msg.u.resolved.id.step, 10);
 }
 
-/* --- one save's bytes never under another's name ------------------------------------------------
- */
+/* --- one save's bytes never under another's name ---------------------------------------------- */
 
 /* A client that gave up a save and reuses its memory: what is stored of the first is garbage, and
  * belongs to no checkpoint; the second has its own bytes. */
@@ -268,8 +266,7 @@ FIXED_TEST(test_a_changed_padding_voids_the_object)
     assert_int_equal(reply->msg.u.error.code, CAIRN_E_DIGEST_MISMATCH);
 }
 
-/* --- arenas that are not taken ------------------------------------------------------------------
- */
+/* --- arenas that are not taken ---------------------------------------------------------------- */
 
 static void refused_arena(int fd, uint64_t bytes, const char *why)
 {
@@ -329,8 +326,7 @@ FIXED_TEST(test_too_many_arenas_in_use)
                      MSG_ARENA);
 }
 
-/* --- descriptions that are not followed ---------------------------------------------------------
- */
+/* --- descriptions that are not followed ------------------------------------------------------- */
 
 static uint32_t fresh; /* sequences of a writer are never used twice */
 
@@ -418,8 +414,7 @@ FIXED_TEST(test_nothing_of_it_without_the_feature)
     assert_refused(CAIRN_E_PROTOCOL, "did not agree on hand-over");
 }
 
-/* --- COMPLETE that cannot be --------------------------------------------------------------------
- */
+/* --- COMPLETE that cannot be ------------------------------------------------------------------ */
 
 FIXED_TEST(test_complete_before_the_part)
 {

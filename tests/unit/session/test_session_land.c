@@ -103,8 +103,7 @@ static void assert_refused(const char *text)
     }
 }
 
-/* --- what is read ------------------------------------------------------------------------------
- */
+/* --- what is read ----------------------------------------------------------------------------- */
 
 #define FIXED_TEST(name) SETUP_TEST(name, setup, teardown)
 
@@ -163,8 +162,7 @@ FIXED_TEST(test_sixteen_reads_at_once)
     assert_refused("at once");
 }
 
-/* --- what is refused ---------------------------------------------------------------------------
- */
+/* --- what is refused -------------------------------------------------------------------------- */
 
 static void bad_read(struct msg msg, const char *text)
 {
@@ -238,8 +236,7 @@ FIXED_TEST(test_nothing_of_it_without_the_feature)
     assert_refused("this server does not have");
 }
 
-/* --- shared by several -------------------------------------------------------------------------
- */
+/* --- shared by several ------------------------------------------------------------------------ */
 
 enum { SHARERS = 3, PIECE = 4 * RIG_CHUNK };
 
@@ -387,8 +384,7 @@ FIXED_TEST(test_one_of_them_goes_in_the_middle)
     }
 }
 
-/* --- its end -----------------------------------------------------------------------------------
- */
+/* --- its end ---------------------------------------------------------------------------------- */
 
 FIXED_TEST(test_taken_away_nothing_lands)
 {

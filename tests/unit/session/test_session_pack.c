@@ -12,8 +12,7 @@
 #include "wire/negotiate.h"
 #include "wire/plan.h"
 
-/* --- compared and encoded by the server ---------------------------------------------------------
- */
+/* --- compared and encoded by the server ------------------------------------------------------- */
 
 /* How the next descriptions go: with the digest that the bytes had under this salt. */
 static struct {

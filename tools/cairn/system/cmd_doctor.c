@@ -165,8 +165,7 @@ static void judge_care(const struct msg_server_status *status, struct doctor *do
     }
 }
 
-/* --- records: as scrub saw them on the medium, and as the server reads them ---------------------
- */
+/* --- records: as scrub saw them on the medium, and as the server reads them ------------------- */
 
 struct records {
     struct cli *cli;
