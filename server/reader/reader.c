@@ -43,7 +43,7 @@ static int get(struct reader_source *source, const struct doc_key *document,
 {
     struct diag why;
     struct reader_bytes bytes;
-    unsigned looks = 0;
+    unsigned tries = 0;
     int status;
     do {
         why = DIAG_INIT;
@@ -56,7 +56,7 @@ static int get(struct reader_source *source, const struct doc_key *document,
         if (status != 0) {
             free(bytes.data);
         }
-    } while (status != 0 && ++looks < 2);
+    } while (status != 0 && ++tries < 2);
     if (reader_is_damage(status) && source->lost) {
         status = source->lost(source, document, status, &bytes, &why);
     }
@@ -431,14 +431,14 @@ int reader_table(struct reader_source *source, const struct store_name *part,
                  struct part_table *ret, struct object_id **ret_ids, struct diag *diag)
 {
     struct diag why;
-    unsigned looks = 0;
+    unsigned tries = 0;
     int status;
     CHECK(source->fetch_range);
     CHECK(part->kind == STORE_PART);
     do {
         why = DIAG_INIT;
         status = read_table(source, part, ret, ret_ids, &why);
-    } while (reader_finding_of(status) == READER_DAMAGED && ++looks < 2);
+    } while (reader_finding_of(status) == READER_DAMAGED && ++tries < 2);
     return status == 0 ? 0 : diag_set(diag, status, "%s", diag_text(&why, status));
 }
 
@@ -574,9 +574,9 @@ static int read_range(struct reading *r, struct lane *lane, struct diag *diag)
 {
     const struct object_scan before = lane->scan;
     struct count_sink count = {.sink.found = count_found};
-    for (unsigned look = 0;; look++) {
+    for (unsigned try = 0;; try++) {
         struct diag why = DIAG_INIT;
-        if (look > 0 && r->source->begin) {
+        if (try > 0 && r->source->begin) {
             r->source->begin(r->source, &lane->range);
         }
         int status = r->source->read(r->source, &lane->range, &why);
@@ -586,8 +586,8 @@ static int read_range(struct reading *r, struct lane *lane, struct diag *diag)
             return range_unread(r, lane, status, &why, diag);
         }
         object_scan_check(&lane->scan, lane->range.memory,
-                          look == 0 ? &count.sink : &r->visitor->sink);
-        if (look > 0 || count.count == 0) {
+                          try == 0 ? &count.sink : &r->visitor->sink);
+        if (try > 0 || count.count == 0) {
             return next_range(r, lane, diag);
         }
     }

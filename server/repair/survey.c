@@ -30,7 +30,7 @@ enum health survey_health(const struct survey *survey)
 
 /* --- one object ------------------------------------------------------------------------------- */
 
-struct looking {
+struct examining {
     struct reader_visitor visitor;
     const struct reader_object *object; /* NULL once it was given */
     const struct scan_piece *pieces;
@@ -39,11 +39,11 @@ struct looking {
 
 static bool next(struct reader_visitor *visitor, struct reader_object *ret)
 {
-    struct looking *looking = container_of(visitor, struct looking, visitor);
-    bool is_new = looking->object != NULL;
+    struct examining *examining = container_of(visitor, struct examining, visitor);
+    bool is_new = examining->object != NULL;
     if (is_new) {
-        *ret = *looking->object;
-        looking->object = NULL;
+        *ret = *examining->object;
+        examining->object = NULL;
     }
     return is_new;
 }
@@ -51,8 +51,8 @@ static bool next(struct reader_visitor *visitor, struct reader_object *ret)
 static void found(struct scan_sink *sink, const struct scan_piece *piece, enum scan_where where,
                   const char *why)
 {
-    struct looking *looking = container_of(sink, struct looking, visitor.sink);
-    struct damage *damage = looking->damage;
+    struct examining *examining = container_of(sink, struct examining, visitor.sink);
+    struct damage *damage = examining->damage;
     char place[240];
     if (damage->bad_count == 0 && !damage->around) {
         scan_piece_text(piece, sizeof(place), place);
@@ -60,8 +60,8 @@ static void found(struct scan_sink *sink, const struct scan_piece *piece, enum s
     }
     if (where == SCAN_AROUND) {
         damage->around = true;
-    } else if (!damage->bad[piece - looking->pieces]) {
-        damage->bad[piece - looking->pieces] = true;
+    } else if (!damage->bad[piece - examining->pieces]) {
+        damage->bad[piece - examining->pieces] = true;
         damage->bad_count++;
     }
 }
@@ -81,15 +81,15 @@ static void spread(size_t count, const struct scan_piece *pieces, struct damage 
 int survey_object(struct repair *repair, const struct reader_object *object, struct damage *ret,
                   struct diag *diag)
 {
-    struct looking looking = {.visitor = {.next = next, .sink.found = found},
-                              .object = object,
-                              .pieces = object->pieces,
-                              .damage = ret};
+    struct examining examining = {.visitor = {.next = next, .sink.found = found},
+                                  .object = object,
+                                  .pieces = object->pieces,
+                                  .damage = ret};
     CHECK(object->count > 0);
     memset(ret->bad, 0, object->count * sizeof(*ret->bad));
     ret->bad_count = 0;
     ret->around = false;
-    int status = reader_objects(&repair->plain.store.reader, &looking.visitor, diag);
+    int status = reader_objects(&repair->plain.store.reader, &examining.visitor, diag);
     spread(object->count, object->pieces, ret);
     CHECK(ret->bad_count <= object->count);
     return status;

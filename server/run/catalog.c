@@ -291,7 +291,7 @@ static void on_post(struct post *post)
 
     CHECK(catalog->closing);
     CHECK(catalog->pending == 0);
-    CHECK(!catalog->look.busy);
+    CHECK(!catalog->refresh.busy);
     for (size_t i = 0; i < catalog->run_count; i++) {
         run_free(catalog->runs[i]);
     }

@@ -157,7 +157,7 @@ void run_snapshot(struct run *run, struct run_snapshot_req *req)
     req->state = NULL;
     diag_clear(&req->diag);
     if (!req->any_age) {
-        run->ops.look = run->ops.started;
+        run->ops.asked = run->ops.started;
     }
     list_add_tail(&run->snapshots, &req->link);
     run_kick(run);
@@ -178,7 +178,7 @@ void run_watch(struct run *run, struct run_watch *watch)
     watch->run = run;
     list_add_tail(&run->watches, &watch->link);
     if (!watch->any_age) {
-        run->ops.look = run->ops.started;
+        run->ops.asked = run->ops.started;
     }
     run->tell = true;
     run_kick(run);

@@ -104,7 +104,7 @@ static void check_invariants(const struct sm *sm)
         CHECK(list_is_empty(&run->current));
     }
     CHECK(run->ops.copy <= run->ops.started);
-    CHECK(run->ops.look <= run->ops.started);
+    CHECK(run->ops.asked <= run->ops.started);
     CHECK(unrecorded->found_count <= unrecorded->found_cap);
     CHECK(unrecorded->checked <= unrecorded->found_count);
     CHECK(unrecorded->at <= unrecorded->ckpt_count);
@@ -501,7 +501,7 @@ static void turn(struct run *run)
         poll_arm(run); /* a poll that found nothing new is followed by others */
         return;
     }
-    if (!run_is_fresh(run) || (looks_at_others(run) && is_stale(run, run->ops.look))) {
+    if (!run_is_fresh(run) || (looks_at_others(run) && is_stale(run, run->ops.asked))) {
         load(run);
         return;
     }

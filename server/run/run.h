@@ -64,17 +64,17 @@ const struct catalog_options *catalog_options_of(const struct catalog *catalog);
 
 /* Asks the store which runs it holds now; on a store that several daemons share, other daemons make
  * runs too. `done` is called once, in a later turn of the loop. From then on catalog_names() knows
- * the runs that existed when the look was asked for. A status that is not 0 says why the store
+ * the runs that existed when the refresh was asked for. A status that is not 0 says why the store
  * could not be asked; the names are then old. A store that only one daemon uses is not asked. The
- * catalogue also looks by itself every few seconds. */
+ * catalogue also refreshes itself every few seconds. */
 struct catalog_refresh {
-    void (*done)(struct catalog_refresh *look);
+    void (*done)(struct catalog_refresh *refresh);
     int status;
     struct diag diag;
     struct list link;
 };
-void catalog_refresh(struct catalog *catalog, struct catalog_refresh *look);
-void catalog_refresh_cancel(struct catalog_refresh *look); /* safe when idle */
+void catalog_refresh(struct catalog *catalog, struct catalog_refresh *refresh);
+void catalog_refresh_cancel(struct catalog_refresh *refresh); /* safe when idle */
 /* Returns the run of the store whose name collides with this one (run_name_collides), or NULL. */
 const struct run_name *catalog_collision(const struct catalog *catalog,
                                          const struct run_name *name);

@@ -65,7 +65,7 @@ struct run_refusal {
 };
 /* run_unrecorded.c: the checkpoints that are stored beside the record. */
 struct run_unrecorded {
-    bool looked;       /* the store was listed at least once; diag.code is set if that failed */
+    bool listed;       /* the store was listed at least once; diag.code is set if that failed */
     uint64_t again_ms; /* after a failure: the next try is not before this time */
     struct diag diag;
     char run_text[RUN_NAME_TEXT_MAX];
@@ -79,11 +79,11 @@ struct run_unrecorded {
 };
 
 /* Operations at the store are numbered at their start. `copy` is the one that brought the copy of
- * the record; `look` the last one that had started when a request last asked for a look. With
+ * the record; `asked` the last one that had started when a request last asked. With
  * several daemons on a store, an answer that is not proven is given only from a copy that is
  * younger than the question. */
 struct run_ops {
-    uint64_t started, copy, look;
+    uint64_t started, copy, asked;
 };
 
 /* Reading the record again from time to time, because another daemon may have changed it. */
@@ -178,13 +178,13 @@ struct catalog {
     void (*closed)(void *user);
     void *closed_user;
     struct { /* catalog_refresh.c */
-        /* Looks that wait for the next listing; looks of the listing under way. */
+        /* Refreshes that wait for the next listing, and those of the listing under way. */
         struct list waiting, asked;
         struct store_req req;
         struct post post;
         struct timer timer;
         bool busy, posted;
-    } look;
+    } refresh;
 };
 
 /* queue.c */

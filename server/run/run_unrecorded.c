@@ -22,7 +22,7 @@ bool unrecorded_is_needed(const struct run *run)
     const struct run_unrecorded *unrecorded = &run->unrecorded;
     bool again =
         unrecorded->diag.code != 0 && loop_now_ms(run->catalog->loop) >= unrecorded->again_ms;
-    return !unrecorded->looked || again;
+    return !unrecorded->listed || again;
 }
 
 void unrecorded_fini(struct run *run)
@@ -62,7 +62,7 @@ void unrecorded_sync(struct run *run)
                                   .lost_text = run->lost.code != 0 ? run->lost.text : NULL};
 }
 
-/* Ends the look, with the results, or with `status` if it failed. */
+/* Ends the listing, with the results, or with `status` if it failed. */
 static void end(struct run *run, int status, const struct diag *diag)
 {
     struct run_unrecorded *unrecorded = &run->unrecorded;
@@ -70,13 +70,13 @@ static void end(struct run *run, int status, const struct diag *diag)
 
     CHECK(sm_is(&run->at_store, RUN_LISTING));
     sm_move(&run->at_store, RUN_IDLE);
-    unrecorded->looked = true;
+    unrecorded->listed = true;
     diag_clear(&unrecorded->diag);
     free(unrecorded->ckpts);
     unrecorded->ckpts = NULL;
     if (status != 0) {
         unrecorded->found_count = unrecorded->checked; /* the others may be names of nothing */
-        /* Answers that depend on the look carry the text. */
+        /* Answers that depend on the listing carry the text. */
         err_ignore(diag_copy(&unrecorded->diag, diag));
         /* The first text is kept. */
         err_ignore(diag_set(&unrecorded->diag, status, "%s", err_text(status)));
@@ -156,7 +156,7 @@ static void on_smalls(struct store_req *req)
     check_next(run);
 }
 
-/* Called when a noted manifest was looked for again. It is dropped if it is gone. */
+/* Called when a noted manifest was listed for again. It is dropped if it is gone. */
 static void on_checked(struct store_req *req)
 {
     struct run *run = container_of(req, struct run, req);
@@ -262,7 +262,7 @@ void unrecorded_list(struct run *run)
 
 void run_refresh(struct run *run)
 {
-    run->unrecorded.looked = false;
+    run->unrecorded.listed = false;
     run_kick(run);
 }
 

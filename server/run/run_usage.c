@@ -28,10 +28,10 @@ static bool is_wanted(const struct usage_walk *walk, const struct run_name *name
     return order > 0 || (order == 0 && strcmp(name->run, walk->after.run) > 0);
 }
 
-static void on_looked(struct catalog_refresh *look)
+static void on_refreshed(struct catalog_refresh *refresh)
 {
-    struct usage_walk *walk = container_of(look, struct usage_walk, look);
-    walk->status = look->status;
+    struct usage_walk *walk = container_of(refresh, struct usage_walk, refresh);
+    walk->status = refresh->status;
     if (walk->status == 0) {
         walk->status = catalog_names(walk->catalog, &walk->names, &walk->name_count);
     }
@@ -56,8 +56,8 @@ void usage_walk_start(struct usage_walk *walk, struct catalog *catalog)
     walk->total = (struct usage){0};
     scratch_init(&walk->scratch, WALK_SCRATCH_MAX);
     walk->rows = NULL;
-    walk->look = (struct catalog_refresh){.done = on_looked};
-    catalog_refresh(catalog, &walk->look);
+    walk->refresh = (struct catalog_refresh){.done = on_refreshed};
+    catalog_refresh(catalog, &walk->refresh);
 }
 
 static void leave_run(struct usage_walk *walk)
@@ -71,7 +71,7 @@ static void leave_run(struct usage_walk *walk)
 
 void usage_walk_cancel(struct usage_walk *walk)
 {
-    catalog_refresh_cancel(&walk->look);
+    catalog_refresh_cancel(&walk->refresh);
     leave_run(walk);
 }
 

@@ -33,7 +33,7 @@ struct usage_walk {
     size_t name_count, at;
     struct run *run;
     struct run_snapshot_req snapshot;
-    struct catalog_refresh look;
+    struct catalog_refresh refresh;
     struct scratch scratch;
 };
 

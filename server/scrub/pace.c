@@ -17,9 +17,9 @@ void pace_set_rate(struct pace *pace, uint64_t rate)
     pace->due_ns = 0;
 }
 
-/* Looks at how many bytes clients have moved since the last look. Scrubbing may then read one byte
+/* Measures how many bytes clients have moved since the last call. Scrubbing may then read one byte
  * for PACE_SHARE of theirs, until they are quiet. */
-static void look(struct pace *pace, uint64_t now_ns, uint64_t load)
+static void measure(struct pace *pace, uint64_t now_ns, uint64_t load)
 {
     uint64_t moved = pace->primed ? load - pace->load : 0;
     pace->primed = true;
@@ -41,9 +41,9 @@ bool pace_is_yielding(const struct pace *pace, uint64_t now_ns) { return now_ns 
 
 uint64_t pace_wait_ms(struct pace *pace, uint64_t now_ns, uint64_t load)
 {
-    look(pace, now_ns, load);
+    measure(pace, now_ns, load);
     if (pace_is_yielding(pace, now_ns) && pace->credit <= 0) {
-        return PACE_LOOK_MS;
+        return PACE_CHECK_MS;
     }
     return pace->due_ns > now_ns ? (pace->due_ns - now_ns + MS_NS - 1) / MS_NS : 0;
 }

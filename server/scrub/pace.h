@@ -13,7 +13,7 @@
 enum {
     PACE_SHARE = 50,      /* one byte may be read for this many that sessions move */
     PACE_QUIET_MS = 1000, /* after this time without a byte moved, sessions count as idle */
-    PACE_LOOK_MS = 20,    /* how often the load is checked while sessions are busy */
+    PACE_CHECK_MS = 20,   /* how often the load is checked while sessions are busy */
     PACE_BURST_MS = 250,  /* the longest delay that may be caught up at full speed */
     PACE_CREDIT_MAX = 8 << 20,
 };

@@ -62,7 +62,7 @@ int position_save(struct scrub *scrub)
     struct store_req req = {.op = STORE_RECORD_UPDATE, .update = &update};
     scrub->moved = false;
     int status = ask_store(&scrub->ask, catalog_store(scrub->options.catalog), &req, NULL);
-    err_ignore(scrub_look(scrub, &moment)); /* only the time is wanted */
+    err_ignore(scrub_ask(scrub, &moment)); /* only the time is wanted */
     scrub->saved_ms = moment.now_ms;
     if (status == 0) {
         memcpy(scrub->raw, buf.data, buf.bytes);
@@ -79,7 +79,7 @@ int position_moved(struct scrub *scrub)
 {
     struct scrub_moment moment;
     uint64_t every = scrub->options.save_ms > 0 ? scrub->options.save_ms : SCRUB_SAVE_MS;
-    int status = scrub_look(scrub, &moment);
+    int status = scrub_ask(scrub, &moment);
     scrub->moved = true;
     scrub_show(scrub);
     bool is_due = moment.now_ms - scrub->saved_ms >= every;

@@ -88,7 +88,7 @@ struct scrub_moment {
     int64_t wall_ns;
 };
 /* Returns CANCELLED if the pass is to be left: the daemon ends, or another one has the duty. */
-int MUST_USE scrub_look(struct scrub *scrub, struct scrub_moment *ret);
+int MUST_USE scrub_ask(struct scrub *scrub, struct scrub_moment *ret);
 /* These three are called on the loop: whether this daemon has the duty; the milliseconds until a
  * pass is due, by the position that was read last; that a pass has begun or gone on, or has ended.
  */

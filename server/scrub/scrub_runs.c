@@ -172,7 +172,7 @@ static int read_run(struct scrub *scrub)
         check_beside(scrub);
     }
     while (status == 0 && next.is_there) {
-        status = scrub_look(scrub, &moment);
+        status = scrub_ask(scrub, &moment);
         if (status == 0 && ask_state(&scrub->ask, scrub->run, take_next, &next, NULL) != 0) {
             scrub->now.counters.errors_total++;
             break;
@@ -190,7 +190,7 @@ static int end_pass(struct scrub *scrub)
 {
     struct entry_scrub *entry = &scrub->now.entry;
     struct scrub_moment moment;
-    err_ignore(scrub_look(scrub, &moment)); /* it has ended in any case */
+    err_ignore(scrub_ask(scrub, &moment)); /* it has ended in any case */
     entry->state = SCRUB_ENDED;
     entry->ended_wall_ns = moment.wall_ns;
     entry->run = (struct run_name){{0}, {0}};
@@ -203,7 +203,7 @@ static int read_runs(struct scrub *scrub)
 {
     struct step step = {.scrub = scrub};
     struct scrub_moment moment;
-    int status = scrub_look(scrub, &moment);
+    int status = scrub_ask(scrub, &moment);
     while (status == 0) {
         ask_call(&scrub->ask, on_next_run, &step);
         status = step.status;
@@ -211,7 +211,7 @@ static int read_runs(struct scrub *scrub)
             status = read_run(scrub);
             ask_call(&scrub->ask, on_release, scrub);
         }
-        status = status != 0 ? status : scrub_look(scrub, &moment);
+        status = status != 0 ? status : scrub_ask(scrub, &moment);
         step.behind = true;
     }
     return status == CAIRN_E_ENDED ? end_pass(scrub) : status;
@@ -263,7 +263,7 @@ int pass_run(struct scrub *scrub)
     struct decision decision = {.scrub = scrub};
     CHECK(!scrub->run);
     int status = position_load(scrub);
-    status = status != 0 ? status : scrub_look(scrub, &decision.moment);
+    status = status != 0 ? status : scrub_ask(scrub, &decision.moment);
     if (status == 0) {
         ask_call(&scrub->ask, on_decide, &decision);
     }

@@ -44,20 +44,20 @@ struct scrub_check {
     bool goes_on;
 };
 
-static void on_look(void *user)
+static void on_check(void *user)
 {
-    struct scrub_check *look = user;
-    struct loop *loop = look->scrub->options.loop;
-    look->moment = (struct scrub_moment){loop_now_ms(loop), loop_wall_ns(loop)};
-    look->goes_on = !look->scrub->closing && scrub_may_run(look->scrub);
+    struct scrub_check *check = user;
+    struct loop *loop = check->scrub->options.loop;
+    check->moment = (struct scrub_moment){loop_now_ms(loop), loop_wall_ns(loop)};
+    check->goes_on = !check->scrub->closing && scrub_may_run(check->scrub);
 }
 
-int scrub_look(struct scrub *scrub, struct scrub_moment *ret)
+int scrub_ask(struct scrub *scrub, struct scrub_moment *ret)
 {
-    struct scrub_check look = {.scrub = scrub};
-    ask_call(&scrub->ask, on_look, &look);
-    *ret = look.moment;
-    return look.goes_on ? 0 : CAIRN_E_CANCELLED;
+    struct scrub_check check = {.scrub = scrub};
+    ask_call(&scrub->ask, on_check, &check);
+    *ret = check.moment;
+    return check.goes_on ? 0 : CAIRN_E_CANCELLED;
 }
 
 void scrub_show(struct scrub *scrub)

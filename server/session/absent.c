@@ -37,7 +37,7 @@ struct absent {
     char label[SESSION_LABEL_BYTES]; /* the rank's label, or the address that it came from */
     uint64_t since_ms;
     struct timer timer;
-    struct run_snapshot_req look;
+    struct run_snapshot_req snapshot;
     struct run_req abort;
     char reason[ENTRY_REASON_BYTES];
 };
@@ -65,7 +65,7 @@ static void absent_free(struct absent *absent)
 {
     list_remove(&absent->link);
     timer_stop(&absent->timer);
-    run_snapshot_cancel(&absent->look);
+    run_snapshot_cancel(&absent->snapshot);
     run_cancel(&absent->abort);
     catalog_release(absent->run);
     free(absent);
@@ -184,9 +184,9 @@ static void say_gone(struct absent *absent, const struct state_open *open)
 /* Called with the state of the run. Aborts an open save that a gone rank holds up, or looks again
  * later. An absence ends when all its ranks have joined, or when the attempt begins with this
  * connection. */
-static void on_look(struct run_snapshot_req *req)
+static void on_state(struct run_snapshot_req *req)
 {
-    struct absent *absent = container_of(req, struct absent, look);
+    struct absent *absent = container_of(req, struct absent, snapshot);
     const struct run_state *state = req->status == 0 ? req->state : NULL;
     const struct state_open *open = NULL;
     bool left = true;
@@ -225,8 +225,8 @@ static void on_look(struct run_snapshot_req *req)
 static void on_timer(struct timer *timer)
 {
     struct absent *absent = container_of(timer, struct absent, timer);
-    absent->look = (struct run_snapshot_req){.done = on_look};
-    run_snapshot(absent->run, &absent->look);
+    absent->snapshot = (struct run_snapshot_req){.done = on_state};
+    run_snapshot(absent->run, &absent->snapshot);
 }
 
 /* --- who goes and comes ------------------------------------------------------------ */

@@ -97,7 +97,7 @@ struct request {
         struct writer_have have;
         struct hand_over_wait hand;
         struct usage_walk usage;
-        struct catalog_refresh look;
+        struct catalog_refresh refresh;
         struct policies_req policies;
         struct {
             struct agree_wait wait;

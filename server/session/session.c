@@ -82,12 +82,12 @@ static void on_login_timeout(struct timer *timer)
  * session is closed for something that began a moment before the first. */
 static const char *stuck_why(struct session *session)
 {
-    struct idle_look *last = &session->last_look;
-    struct idle_look now = {.held = session->credit.held_count > 0,
-                            .sending = conn_queued_bytes(session->conn) > 0,
-                            .unread = (session->pauses & PAUSE_MESSAGES) != 0,
-                            .data_frames = session->data_frames,
-                            .sent_bytes = conn_sent_bytes(session->conn)};
+    struct idle_check *last = &session->last_check;
+    struct idle_check now = {.held = session->credit.held_count > 0,
+                             .sending = conn_queued_bytes(session->conn) > 0,
+                             .unread = (session->pauses & PAUSE_MESSAGES) != 0,
+                             .data_frames = session->data_frames,
+                             .sent_bytes = conn_sent_bytes(session->conn)};
     const char *why = NULL;
     if (now.held && last->held && now.data_frames == last->data_frames) {
         why = "the client did not use its granted buffers in time";

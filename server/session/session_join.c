@@ -242,12 +242,12 @@ static void read_record(struct request *request)
 
 /* Called when the runs of the store are known: a run that is new must not be one of them in other
  * letters. */
-static void on_looked(struct catalog_refresh *look)
+static void on_refreshed(struct catalog_refresh *refresh)
 {
-    struct request *request = container_of(look, struct request, u.look);
+    struct request *request = container_of(refresh, struct request, u.refresh);
     struct session *session = request->session;
-    struct diag diag = look->diag;
-    int status = look->status;
+    struct diag diag = refresh->diag;
+    int status = refresh->status;
     const struct run_name *other = status == 0 ? find_collision(session) : NULL;
     CHECK(session->joining);
     if (status == 0 && other == NULL) {
@@ -275,7 +275,7 @@ static void cancel_look(struct request *request)
 {
     request->session->joining = false;
     timer_stop(&request->session->patience);
-    catalog_refresh_cancel(&request->u.look);
+    catalog_refresh_cancel(&request->u.refresh);
     request_free(request);
 }
 
@@ -311,8 +311,8 @@ int session_on_join(struct session *session, uint32_t stream, const struct msg *
         return 0;
     }
     request->cancel = cancel_look;
-    request->u.look = (struct catalog_refresh){.done = on_looked};
-    catalog_refresh(catalog, &request->u.look);
+    request->u.refresh = (struct catalog_refresh){.done = on_refreshed};
+    catalog_refresh(catalog, &request->u.refresh);
     return 0;
 }
 

@@ -147,11 +147,11 @@ static void send_runs(struct request *request)
 }
 
 /* Called when the runs of the store were listed again. */
-static void on_looked(struct catalog_refresh *look)
+static void on_refreshed(struct catalog_refresh *refresh)
 {
-    struct request *request = container_of(look, struct request, u.look);
-    if (look->status != 0) {
-        request_error(request, look->status, &look->diag);
+    struct request *request = container_of(refresh, struct request, u.refresh);
+    if (refresh->status != 0) {
+        request_error(request, refresh->status, &refresh->diag);
     } else {
         send_runs(request);
     }
@@ -160,7 +160,7 @@ static void on_looked(struct catalog_refresh *look)
 
 static void cancel_look(struct request *request)
 {
-    catalog_refresh_cancel(&request->u.look);
+    catalog_refresh_cancel(&request->u.refresh);
     request_free(request);
 }
 
@@ -170,7 +170,7 @@ int session_ask_runs(struct request *request, struct diag *why)
     struct session *session = request->session;
     timer_stop(&session->login);
     request->cancel = cancel_look;
-    request->u.look = (struct catalog_refresh){.done = on_looked};
-    catalog_refresh(session->server->options.catalog, &request->u.look);
+    request->u.refresh = (struct catalog_refresh){.done = on_refreshed};
+    catalog_refresh(session->server->options.catalog, &request->u.refresh);
     return 0;
 }

@@ -48,7 +48,7 @@ struct server {
     void *stopped_user;
 };
 
-struct idle_look { /* the findings of the last check for stuck sessions */
+struct idle_check { /* the findings of the last check for stuck sessions */
     bool held, sending, unread;
     uint64_t data_frames, sent_bytes;
 };
@@ -113,7 +113,7 @@ struct session {
     /* patience: how long a JOIN waits while the store refuses. */
     struct timer login, idle, patience;
     uint64_t data_frames;
-    struct idle_look last_look;
+    struct idle_check last_check;
     char peer[96], label[SESSION_LABEL_BYTES]; /* label: host and job, as the client states them */
 };
 

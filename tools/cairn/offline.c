@@ -139,7 +139,7 @@ int offline_dial(void *user, struct sock **ret, struct diag *diag)
 
 /* --- the record, for verify ------------------------------------------------------------------- */
 
-struct looking {
+struct record_check {
     struct store_req req;
     struct run_snapshot_req snapshot;
     struct offline *offline;
@@ -149,58 +149,58 @@ struct looking {
 
 static void on_record(struct store_req *req)
 {
-    offline_store_wake(&container_of(req, struct looking, req)->offline->at);
+    offline_store_wake(&container_of(req, struct record_check, req)->offline->at);
 }
 
 static void on_state(struct run_snapshot_req *req)
 {
-    struct looking *looking = container_of(req, struct looking, snapshot);
-    looking->status = req->status == 0 ? state_unrecorded_check(req->state, &looking->diag) : 0;
+    struct record_check *check = container_of(req, struct record_check, snapshot);
+    check->status = req->status == 0 ? state_unrecorded_check(req->state, &check->diag) : 0;
     req->run = NULL; /* answered; a record that cannot be read is told by joining the run */
-    offline_store_wake(&looking->offline->at);
+    offline_store_wake(&check->offline->at);
 }
 
-/* Is all that is stored of the run told of by its record? */
-static int check_beside(struct looking *looking, const struct run_name *name, struct diag *diag)
+/* Checks that the record of the run knows all of its checkpoints that are stored. */
+static int check_beside(struct record_check *check, const struct run_name *name, struct diag *diag)
 {
-    struct run *run = catalog_run(looking->offline->at.catalog, name);
+    struct run *run = catalog_run(check->offline->at.catalog, name);
     if (!run) {
         return diag_set(diag, CAIRN_E_NO_MEMORY, "no memory to read the run's record");
     }
-    looking->snapshot = (struct run_snapshot_req){.done = on_state};
-    run_snapshot(run, &looking->snapshot);
-    offline_store_wait(&looking->offline->at);
+    check->snapshot = (struct run_snapshot_req){.done = on_state};
+    run_snapshot(run, &check->snapshot);
+    offline_store_wait(&check->offline->at);
     catalog_release(run);
-    return looking->status != 0 ? diag_set(diag, looking->status, "%s", looking->diag.text) : 0;
+    return check->status != 0 ? diag_set(diag, check->status, "%s", check->diag.text) : 0;
 }
 
 int offline_check_record(struct offline *offline, const struct run_name *run, bool *ret_salvage,
                          struct diag *diag)
 {
-    struct looking looking = {
+    struct record_check check = {
         .offline = offline,
         .req = {.op = STORE_RECORD_GET, .from_medium = true, .done = on_record}};
     if (run) {
-        looking.req.run = *run;
+        check.req.run = *run;
     }
-    store_submit(offline->at.store, &looking.req);
+    store_submit(offline->at.store, &check.req);
     offline_store_wait(&offline->at);
-    record_free(looking.req.ret_record);
-    int status = looking.req.status;
-    bool lost = looking.req.ret_lost_from != 0;
+    record_free(check.req.ret_record);
+    int status = check.req.status;
+    bool lost = check.req.ret_lost_from != 0;
     *ret_salvage = lost;
     if (lost &&
-        (looking.req.diag.code == CAIRN_E_IO ||
-         looking.req.diag.code == CAIRN_E_DENIED)) { /* it may be read again: its text says more */
-        return diag_set(diag, CAIRN_E_IO, "%s", looking.req.diag.text);
+        (check.req.diag.code == CAIRN_E_IO ||
+         check.req.diag.code == CAIRN_E_DENIED)) { /* it may be read again: its text says more */
+        return diag_set(diag, CAIRN_E_IO, "%s", check.req.diag.text);
     }
-    if (store_record_is_damaged(&looking.req)) {
-        return diag_set(diag, CAIRN_E_DAMAGED, "%s", diag_text(&looking.req.diag, CAIRN_E_DAMAGED));
+    if (store_record_is_damaged(&check.req)) {
+        return diag_set(diag, CAIRN_E_DAMAGED, "%s", diag_text(&check.req.diag, CAIRN_E_DAMAGED));
     }
     if (status != 0) {
-        return diag_set(diag, status, "%s", diag_text(&looking.req.diag, status));
+        return diag_set(diag, status, "%s", diag_text(&check.req.diag, status));
     }
-    status = run ? check_beside(&looking, run, diag) : 0;
+    status = run ? check_beside(&check, run, diag) : 0;
     *ret_salvage = status == CAIRN_E_DAMAGED;
     return status;
 }

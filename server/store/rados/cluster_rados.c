@@ -33,7 +33,7 @@ struct real {
     struct space *spaces;
 };
 
-struct looked { /* what librados fills in for a looking step */
+struct step_result { /* what librados fills in for a step that reads */
     int status;
     size_t bytes;
     time_t time;
@@ -47,7 +47,7 @@ struct flight {
     rados_write_op_t write;
     rados_read_op_t read;
     int status; /* of starting the call */
-    struct looked looked[];
+    struct step_result results[];
 };
 
 static struct real *real_of(struct cluster *cluster) { return (struct real *)cluster; }
@@ -123,22 +123,23 @@ static void add_change(rados_write_op_t op, const struct cluster_step *step)
     }
 }
 
-/* Adds a step that reads the object to the operation. Its results are put into `looked`. */
-static void add_look(rados_read_op_t op, const struct cluster_step *step, struct looked *looked)
+/* Adds a step that reads the object to the operation. Its results are put into `result`. */
+static void add_read(rados_read_op_t op, const struct cluster_step *step,
+                     struct step_result *result)
 {
     size_t key_bytes = step->key ? strlen(step->key) : 0;
     if (step->kind == STEP_STAT) {
-        rados_read_op_stat(op, &looked->size, &looked->time, &looked->status);
+        rados_read_op_stat(op, &result->size, &result->time, &result->status);
     } else if (step->kind == STEP_READ) {
-        rados_read_op_read(op, step->offset, step->bytes, step->into, &looked->bytes,
-                           &looked->status);
+        rados_read_op_read(op, step->offset, step->bytes, step->into, &result->bytes,
+                           &result->status);
     } else if (step->kind == STEP_KEYS) {
         rados_read_op_omap_get_vals2(op, step->after ? step->after : "", step->key ? step->key : "",
-                                     KEYS_A_CALL, &looked->iter, &looked->more, &looked->status);
+                                     KEYS_A_CALL, &result->iter, &result->more, &result->status);
     } else {
         CHECK(step->kind == STEP_KEY);
-        rados_read_op_omap_get_vals_by_keys2(op, &step->key, 1, &key_bytes, &looked->iter,
-                                             &looked->status);
+        rados_read_op_omap_get_vals_by_keys2(op, &step->key, 1, &key_bytes, &result->iter,
+                                             &result->status);
     }
 }
 
@@ -146,7 +147,7 @@ static void add_look(rados_read_op_t op, const struct cluster_step *step, struct
 static void real_start(struct cluster *cluster, struct cluster_call *call)
 {
     struct flight *flight =
-        calloc(1, sizeof(*flight) + call->step_count * sizeof(flight->looked[0]));
+        calloc(1, sizeof(*flight) + call->step_count * sizeof(flight->results[0]));
     rados_ioctx_t io;
     call->impl = flight;
     if (!flight) {
@@ -171,7 +172,7 @@ static void real_start(struct cluster *cluster, struct cluster_call *call)
     } else {
         flight->read = rados_create_read_op();
         for (size_t i = 0; i < call->step_count; i++) {
-            add_look(flight->read, &call->steps[i], &flight->looked[i]);
+            add_read(flight->read, &call->steps[i], &flight->results[i]);
         }
         flight->status =
             rados_aio_read_op_operate(flight->read, io, flight->completion, call->object, 0);
@@ -190,15 +191,15 @@ static int take_map(rados_omap_iter_t iter, struct cluster_map *ret)
     return 0;
 }
 
-static int take_look(struct cluster_step *step, const struct looked *looked)
+static int take_result(struct cluster_step *step, const struct step_result *result)
 {
-    if (looked->status != 0) {
-        return looked->status;
+    if (result->status != 0) {
+        return result->status;
     }
-    step->ret_bytes = step->kind == STEP_STAT ? looked->size : looked->bytes;
+    step->ret_bytes = step->kind == STEP_STAT ? result->size : result->bytes;
     if (step->kind == STEP_KEYS || step->kind == STEP_KEY) {
-        step->ret_map.more = looked->more != 0;
-        return take_map(looked->iter, &step->ret_map);
+        step->ret_map.more = result->more != 0;
+        return take_map(result->iter, &step->ret_map);
     }
     return 0;
 }
@@ -207,8 +208,8 @@ static int take_look(struct cluster_step *step, const struct looked *looked)
 static void free_flight(struct flight *flight, size_t steps)
 {
     for (size_t i = 0; i < steps; i++) {
-        if (flight->looked[i].iter) {
-            rados_omap_get_end(flight->looked[i].iter);
+        if (flight->results[i].iter) {
+            rados_omap_get_end(flight->results[i].iter);
         }
     }
     if (flight->write) {
@@ -237,7 +238,7 @@ static int real_wait(struct cluster *cluster, struct cluster_call *call)
         rc = rados_aio_get_return_value(flight->completion);
     }
     for (size_t i = 0; rc >= 0 && flight->read && i < call->step_count; i++) {
-        rc = take_look(&call->steps[i], &flight->looked[i]);
+        rc = take_result(&call->steps[i], &flight->results[i]);
     }
     if (rc != 0) {
         for (size_t i = 0; i < call->step_count; i++) {

@@ -226,16 +226,17 @@ static int probe_use(struct checking *checking, const struct probe *probe, int64
         {.kind = STEP_CREATE},
         {.kind = STEP_WRITE_FULL, .data = wrote, .bytes = sizeof(wrote)},
         {.kind = STEP_KEY_SET, .key = "doctor", .data = wrote, .bytes = 8}};
-    struct cluster_step look = {.kind = STEP_READ, .bytes = sizeof(read), .into = read};
+    struct cluster_step read_back = {.kind = STEP_READ, .bytes = sizeof(read), .into = read};
     struct cluster_step gone = {.kind = STEP_REMOVE};
     int rc = probe_do(checking, probe, probe->pool == CLUSTER_META ? 3 : 2, make);
     if (rc != 0) {
         return rc;
     }
     int64_t begin_ns = clock_ns(CLOCK_MONOTONIC);
-    rc = probe_do(checking, probe, 1, &look);
+    rc = probe_do(checking, probe, 1, &read_back);
     *ret_trip_ns = clock_ns(CLOCK_MONOTONIC) - begin_ns;
-    if (rc == 0 && (look.ret_bytes != sizeof(read) || memcmp(wrote, read, sizeof(read)) != 0)) {
+    if (rc == 0 &&
+        (read_back.ret_bytes != sizeof(read) || memcmp(wrote, read, sizeof(read)) != 0)) {
         rc = -EIO;
     }
     int removed = probe_do(checking, probe, 1, &gone);
