@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * metrics: the families of samples about a daemon, its runs and its store (README.md has the list).
- * Everything is counted elsewhere; a scrape copies numbers.
+ * metrics: the families of samples about a daemon, its runs and its store (listed in
+ * docs/metrics.md). Everything is counted elsewhere; a scrape copies numbers.
  */
 #ifndef CAIRN_OBS_METRICS_H
 #define CAIRN_OBS_METRICS_H

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * reader: reads a checkpoint from end to end, and checks each thing against the hash above it:
- * manifest, pages, parts, objects. The one way in which scrub, repair, salvage and the command line
- * look at what is stored. Straight-line code that waits for each read; where the bytes come from,
- * how fast, and how often a failing read is tried is up to a `reader_source`. What is wrong is read
- * once more before it is told, because a transfer may fail although the medium is good.
+ * manifest, pages, parts, objects. The one way in which scrub, repair, salvage, gc and the command
+ * line look at what is stored. Straight-line code that waits for each read; where the bytes come
+ * from, how fast, and how often a failing read is tried is up to a `reader_source`. What is wrong
+ * is read once more before it is told, because a transfer may fail although the medium is good.
  *
  * Any thread that may wait; one reader belongs to one thread.
  */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * exit_status: what `cairn` ends with, in one table: the manual's, the usage's, and the README's
- * (which a test compares). Those of errors are in base/err.def; here are the commands' own too.
+ * exit_status: what `cairn` ends with, in one table: the manual's, the usage's, and the guide's
+ * (docs/exit-statuses.md). Those of errors are in base/err.def; here are the commands' own too.
  */
 #ifndef CAIRN_TOOLS_EXIT_STATUS_H
 #define CAIRN_TOOLS_EXIT_STATUS_H

@@ -2,7 +2,7 @@
  *
  * Types and calls that the files of the directory store share. All functions but those of
  * store_dir.c run on threads of the work pool (or of the thread that opens the store) and block.
- * The numbers L1 to L28 are the rules of server/store/README.md.
+ * The numbers L1 to L28 are the rules of README.md.
  *
  * Locks, outermost first: dir_run.lock, dir_run.copying.lock, make_locks, admit_lock, then lock or
  * sync.lock (leaves).

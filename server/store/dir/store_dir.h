@@ -2,7 +2,7 @@
  *
  * store_dir: the directory store. Straight-line blocking code over struct vfs, run on a work pool.
  * It survives the death of the process and of the machine at any moment, and the death of the disk
- * only if the disk does. Layout, and the rules L1 to L28 that it keeps: server/store/README.md.
+ * only if the disk does. Layout, and the rules L1 to L28 that it keeps: README.md.
  */
 #ifndef CAIRN_STORE_DIR_H
 #define CAIRN_STORE_DIR_H
