@@ -39,6 +39,15 @@ struct call {
     struct diag why; /* the last refusal for the moment, for the text of a time-out */
 };
 
+/* Nothing of an earlier reply is left when the call asks, or waits to ask again. */
+static void check_call(const struct sm *sm)
+{
+    const struct call *call = container_of(sm, const struct call, sm);
+    CHECK(call->at <= call->total);
+    CHECK(sm_is(sm, CALL_DONE) || call->total == 0);
+    CHECK(sm_is(sm, CALL_DONE) || !call->data);
+}
+
 static void on_up(struct engine_op *op);
 static void fail(struct engine_op *op, int status, const struct diag *diag);
 static const struct engine_op_ops call_op_ops = {.on_up = on_up, .fail = fail};
@@ -81,7 +90,6 @@ static void finish(struct call *call, int status, const struct diag *diag)
     } else {
         diag_set(&call->user->diag, status, "%s", diag_text(diag, status));
     }
-    CHECK(call->at <= call->total);
     loop_post(call->engine->options.loop, &call->post);
     link_forget(&call->engine->link, &call->request);
 }
@@ -120,8 +128,6 @@ static enum sm_result on_wait_link(struct sm *sm)
                &diag);
         return SM_WAIT;
     }
-    CHECK(call->at == 0); /* nothing of an earlier answer is left */
-    CHECK(call->data == NULL);
     sm_move(&call->sm, CALL_ASKED);
     link_ask(&call->engine->link, &call->request, &call->user->request);
     return SM_WAIT;
@@ -364,6 +370,7 @@ void engine_call_start(struct engine *engine, struct engine_call *user)
     timer_init(&call->deadline, engine->options.loop, on_deadline);
     timer_init(&call->retry, engine->options.loop, on_retry);
     sm_init(&call->sm, call_table, CALL_WAIT_LINK, "call", ++engine->op_count);
+    call->sm.invariant = check_call;
     list_add_tail(&engine->calls, &call->op.link);
     struct diag diag = DIAG_INIT;
     int refused = engine_refuses(engine, &diag);
