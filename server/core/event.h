@@ -38,8 +38,8 @@ struct event_open {
     struct ckpt_id parent;   /* the checkpoint that was restored; term 0 if none was */
     struct entry_open entry; /* deadline, metadata and more; the core sets open_id and base */
     bool full;               /* the client wants a save without a base */
-    uint32_t full_every;     /* each save of this number in a lineage is full; 0: only the first */
-    const char *actor;       /* who opens, for the term that is granted; may be NULL */
+    uint32_t full_every; /* each save of this number in a lineage is full; 0 means only the first */
+    const char *actor;   /* who opens, for the term that is granted; may be NULL */
     /* Of the rank's last committed save; 0 if not reported. */
     uint64_t blocked_ms, staged_ms, persist_ms;
 };

@@ -19,7 +19,7 @@
 #include <string.h>
 #include <unistd.h>
 
-/* That wait for their repair; further ones wait for the next scrub. */
+/* The most damaged checkpoints that wait for a repair. Further ones wait for the next scrub. */
 enum { UPKEEP_DAMAGED_MAX = 32 };
 
 struct damaged {

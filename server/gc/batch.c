@@ -160,7 +160,8 @@ static bool keep(struct gc *gc, struct ckpt_id id)
 static void keep_all(struct gc *gc)
 {
     for (size_t i = 0; i < gc->batch.count; i++) {
-        err_ignore(keep(gc, gc->batch.ckpts[i].id)); /* false: no table is read for it */
+        err_ignore(
+            keep(gc, gc->batch.ckpts[i].id)); /* if it returns false, no table is read for it */
     }
 }
 

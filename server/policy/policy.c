@@ -16,7 +16,7 @@
 #include "hash/hash.h"
 #include "store/store_record.h"
 
-/* Of version 1 the crc does not cover the key; it is only read. */
+/* In an entry of version 1 the crc does not cover the key. Such entries are read, never written. */
 enum { POLICY_VERSION = 2, SCRATCH_BYTES = 64 << 10, CRC_BYTES = 4 };
 static const char PREFIX[] = "policy/";
 static const char COUNT_KEY[] = "policies"; /* the number of the last change */

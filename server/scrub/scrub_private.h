@@ -49,7 +49,7 @@ struct scrub {
     uint64_t saved_ms;
     uint8_t raw[SCRUB_ENTRY_MAX]; /* the entry as stored; the guard compares with it */
     size_t raw_bytes;
-    struct run *run;      /* at which the pass is; NULL: none */
+    struct run *run;      /* at which the pass is; NULL if there is none */
     pthread_mutex_t lock; /* guards shown */
     struct scrub_shown shown;
 };

@@ -23,7 +23,7 @@ struct cli_common {
 struct cli {
     struct cli_common common;
     struct option_set common_set, own_set; /* own_set.values: the command's struct, owned */
-    const struct command *command;         /* NULL: none was named */
+    const struct command *command;         /* NULL if none was named */
     struct source_options source;
     bool json, quiet, help;
     int word_count, command_at; /* of the command line; which of its words names the command */
@@ -37,7 +37,7 @@ struct cli {
     struct url asked;   /* the servers that were asked first; none before cli_reconnect() */
     char tls_name[256]; /* what cli_reconnect() has put into source.tls_name */
     char url_text[4096];
-    char *whole_text; /* of the error, where diag has no room for all of it; NULL: diag's */
+    char *whole_text; /* of the error, if diag has no room for all of it; else NULL */
     uint8_t *blob;    /* one that is in memory: after an interrupt reads still write into it */
 };
 
@@ -51,10 +51,10 @@ struct command {
     const char
         *details; /* whole sentences, for --help and the manual; an empty line: a paragraph */
     const char *example;              /* command lines, one a line; or NULL */
-    const struct argument *arguments; /* NULL: none */
-    const struct option *options;     /* its own; NULL: none */
+    const struct argument *arguments; /* NULL if it has none */
+    const struct option *options;     /* its own; NULL if it has none */
     size_t options_bytes;             /* of its struct, which is zeroed and then preset */
-    int failure; /* instead of 1, the status of errors that have none of their own; 0: 1 */
+    int failure; /* the status of errors that have none of their own; 0 means 1 */
     /* Exit status; an error is in diag and < 0. options: its struct. */
     int (*run)(struct cli *cli, void *options, struct diag *diag);
 };

@@ -42,17 +42,17 @@ enum option_completes { COMPLETES_NOTHING, COMPLETES_FILES, COMPLETES_DIRECTORIE
 
 struct option {
     const char *name;    /* without "--"; NULL ends a table */
-    const char *value;   /* what its value is called in the help; NULL: a flag */
+    const char *value;   /* what its value is called in the help; NULL for a flag */
     const char *help;    /* no capital, no full stop */
-    const char *preset;  /* the value when nobody says another, as one would write it; NULL: zero */
+    const char *preset;  /* the value if none is given, as one would write it; NULL means zero */
     const char *choices; /* OPTION_TEXT: "safetensors npz", one of these */
-    uint64_t min, max;   /* max 0: no bound */
+    uint64_t min, max;   /* a max of 0 means no bound */
     size_t at;           /* OPTION_AT */
     int (*take)(void *to, const char *text, struct diag *diag); /* OPTION_OTHER; its message is
                                                                    prefixed with the option */
     enum option_kind kind;
     enum option_completes completes;
-    char letter; /* "-n", 0: none */
+    char letter; /* "-n"; 0 if there is none */
     bool needed; /* an error when nobody gives it */
     bool alone;  /* has no twin: what destroys something is not switched on by an environment */
 };

@@ -12,7 +12,7 @@
 struct source;
 
 struct source_options {
-    const char *url;   /* cairn://… or NULL: CAIRN_SERVER */
+    const char *url;   /* cairn://…; NULL means what CAIRN_SERVER says */
     const char *store; /* "dir:/path"; then url is not used */
     const char *cert_file, *key_file, *ca_file;
     const char *tls_name; /* must be in the server's certificate; NULL means the host of the URL */

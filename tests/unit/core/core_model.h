@@ -90,11 +90,12 @@ struct model {
 void model_init(struct model *model);
 uint64_t model_new_open_id(struct model *model);
 void model_learn_opening(struct model_attempt *attempt, struct ckpt_id id, uint64_t open_id);
-/* An update that the record has taken: was that allowed? */
+/* Fails the test if the update, which the record has taken, was not allowed. */
 void model_applied(struct model *model, const struct event *event, const struct verdict *verdict);
-/* An answer, with or without an update, perhaps from a stale copy: may it be given? */
+/* Fails the test if the answer must not be given. It may be from a stale copy, and without an
+ * update. */
 void model_answered(struct model *model, const struct event *event, const struct verdict *verdict);
-/* The record says what the model says. */
+/* Fails the test if the record says something else than the model. */
 void model_compare(struct model *model, const struct run_state *state);
 struct ckpt_id model_latest(const struct model *model); /* term 0: none */
 void model_add_totals(const struct model *model, struct model_totals *totals);

@@ -342,7 +342,7 @@ static int restore_one(struct cli *cli, const struct restore_options *own,
 
 /* --- falling back --- */
 
-/* Is it the store's damage, or something that another checkpoint would not cure? */
+/* Returns whether the store is damaged. Of any other error another checkpoint would be no cure. */
 static bool is_damage(int status)
 {
     return err_exit_status(status) == EXIT_DAMAGE || status == CAIRN_E_NOT_FOUND;

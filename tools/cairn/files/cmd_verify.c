@@ -21,7 +21,7 @@
 enum { VERIFY_SCRATCH_MAX = 1 << 30 };
 
 struct subset {
-    uint64_t n, t; /* 0: everything */
+    uint64_t n, t; /* the n-th of t shares; n of 0 means everything */
 };
 
 struct verify_command_options {

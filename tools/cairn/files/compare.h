@@ -14,8 +14,9 @@ struct norms {
 };
 
 struct compare_options {
-    bool read_data; /* false: only digests are compared; changed bytes are those of whole chunks */
-    bool norms;     /* of tensors that changed; reads all of them */
+    bool
+        read_data; /* else only digests are compared, and changed bytes are those of whole chunks */
+    bool norms;    /* of tensors that changed; reads all of them */
 };
 
 struct compare_result {

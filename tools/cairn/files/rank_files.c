@@ -60,8 +60,8 @@ struct rank_file {
     struct cli *cli;
     const struct documents *documents;
     struct target *target;
-    uint32_t rank, of;       /* of: as one of so many; 0: as it was */
-    const struct part *part; /* of 0 */
+    uint32_t rank, of; /* of: so many ranks share the tensors anew; 0 means as they were saved */
+    const struct part *part; /* if `of` is 0 */
     struct held *held;
     size_t count;
     struct scratch scratch;

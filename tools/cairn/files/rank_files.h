@@ -22,7 +22,7 @@ bool rank_set_has(const struct rank_set *set, uint32_t rank);
 
 struct rank_choice {
     const struct rank_set *ranks; /* of those; none: all */
-    uint32_t as_ranks;            /* shares for so many; 0: what the checkpoint's own ranks held */
+    uint32_t as_ranks; /* shares for so many; 0 means what the checkpoint's own ranks held */
 };
 
 /* Of tensors that documents' index (which --only may have narrowed) still holds. INVALID: a rank

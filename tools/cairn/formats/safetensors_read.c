@@ -45,7 +45,8 @@ static uint32_t dtype_of(const char *name)
     return 0;
 }
 
-/* Is one of the shape's dimensions the bytes of an element that the format has no name for? */
+/* Returns the type whose elements are the last dimension of the shape, because the format has no
+ * name for it, or 0. */
 static uint32_t hidden_dtype(const struct opened *opened, const struct bundle_tensor *tensor)
 {
     char key[LIMIT_NAME_BYTES + 32];

@@ -39,7 +39,7 @@ struct line {
 
 struct log {
     const struct log_options *own;
-    int64_t since_ns; /* 0: all */
+    int64_t since_ns; /* 0 means all */
     struct scratch scratch;
     struct line *lines; /* malloc'ed */
     size_t count, cap;
