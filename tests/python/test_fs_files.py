@@ -234,6 +234,33 @@ def test_a_checkpoint_is_removed_through_retention_s_guard(url, cli, capfd):
     assert fs.exists(f"{url}/step-6") and "step 6 was not removed: " in capfd.readouterr().err  # an operator wants it
 
 
+def test_a_step_that_was_removed_may_be_written_again(url):
+    """Whether retention's guard has let it go (step 1) or still keeps it (step 2), and with other files than before."""
+    fs = fsspec.filesystem("cairn")
+    for step in (1, 2, 3):
+        write(f"{url}/step-{step}/a", b"old")
+        fs.seal(f"{url}/step-{step}")
+    for step in (1, 2):
+        fs.rm(f"{url}/step-{step}", recursive=True)
+        write(f"{url}/step-{step}/b", b"new")
+        fs.seal(f"{url}/step-{step}")
+        for look in (fs, cairn.fs.CairnFileSystem(skip_instance_cache=True)):
+            assert look.find(f"{url}/step-{step}") == [strip(f"{url}/step-{step}/b")] and look.cat(f"{url}/step-{step}/b") == b"new"
+
+
+@pytest.mark.parametrize("name", ["a\0b", "ä" * 510, "\udc80"])
+def test_a_name_that_no_checkpoint_can_hold_is_refused_before_it_is_written(url, name):
+    fs = fsspec.filesystem("cairn")
+    write(f"{url}/step-1/{'a' * 1019}", b"1")  # the longest one
+    for path in (f"{url}/step-1/{name}", f"{url}/{name}/step-1/a", f"{url}/{'f' * 122}/{name}/step-2"):
+        with pytest.raises(cairn.InvalidError, match="cannot be written: .* 1019 bytes"):
+            fs.open(path, "wb")
+    with pytest.raises(cairn.InvalidError, match="cannot be written"):
+        fs.mv(f"{url}/step-1/{'a' * 1019}", f"{url}/step-1/{name}")
+    fs.seal(f"{url}/step-1")
+    assert fs.cat(f"{url}/step-1/{'a' * 1019}") == b"1"
+
+
 def test_a_transaction_commits_at_its_end_or_discards_all(url):
     """Lightning's save of one file, and a folder with its marker."""
     fs, data = fsspec.filesystem("cairn"), os.urandom(100_000)

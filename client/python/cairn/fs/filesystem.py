@@ -26,7 +26,7 @@ from ..names import warn_of_local_folder
 from . import process, reading, unnumbered
 from .files import WriteFile, WriteTree
 from .paths import Place, place_of, place_to_read, strip
-from .remote import Reader
+from .remote import Reader, check_names
 from .runs import Runs
 
 MARKERS = frozenset((".metadata", "model.safetensors.index.json"))
@@ -208,6 +208,7 @@ class CairnFileSystem(AsyncFileSystem):
         return reading.open_file(self, self._runs, path, block_size=block_size or "default", cache_options=cache_options)
 
     def _open_to_write(self, path: str, exclusive: bool, autocommit: bool) -> WriteFile:
+        check_names(place_to_read(path))
         place = self._runs.place(path)  # of the file that is there already
         if exclusive and place.step is not None and place.inner in (self._runs.listing(place) or ((), {}))[1]:
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), f"cairn://{path}")
@@ -274,6 +275,7 @@ class CairnFileSystem(AsyncFileSystem):
                 self.rm_file(path1)
             return
         old, new = place_of(path1), place_of(path2)
+        check_names(new)
         tree = self._runs.tree(old)
         if (old.run_url, old.step) != (new.run_url, new.step):
             raise UnsupportedError.of(f"cannot move {old.name} to {new.name}: files cannot leave their checkpoint")

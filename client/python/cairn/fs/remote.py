@@ -15,14 +15,28 @@ from typing import Any, Callable, Optional
 
 from .. import tree
 from ..client import BYTES, DTYPES, SHARDED, TREE, Client, Result, new_attempt
-from ..errors import CairnError, DeniedError, FormatError, NotFoundError
+from ..errors import CairnError, DeniedError, FormatError, InvalidError, NotFoundError
 from .files import Content
-from .paths import folder_of
+from .paths import Place, folder_of
 
 INDEX_BLOB = "cairn.files"
 PREFIX = "file:"
 FOLDER = "folder:"  # begins the tag of a checkpoint that is not in the run itself; lists show tags, and names they do not
 VERSION = 1
+_FILE_BYTES_MAX, _FOLDER_BYTES_MAX = 1024 - len(PREFIX), 128 - len(FOLDER)  # as names of tensors and tags have limits
+
+
+def check_names(place: Place) -> None:
+    """Raises InvalidError if no checkpoint can hold a file of this name, or stand in this folder."""
+    try:
+        place.path.encode()
+        is_possible = ("\0" not in place.path and len(place.inner.encode()) <= _FILE_BYTES_MAX
+                       and len(folder_of(place.name).encode()) <= _FOLDER_BYTES_MAX)
+    except UnicodeEncodeError:
+        is_possible = False
+    if not is_possible:
+        raise InvalidError.of(f"{'cairn://' + place.path!r} cannot be written: a file's path in its checkpoint may have {_FILE_BYTES_MAX} bytes, "
+                              f"and the folder of a checkpoint {_FOLDER_BYTES_MAX}, in valid UTF-8 without NUL; give it another name")
 
 
 class Reader:

@@ -67,11 +67,12 @@ class Runs:
         """Returns the tree for a file that is about to be written. The first file of a checkpoint begins it.
 
         Raises:
-            ExistsError: This process has committed the checkpoint, and it has no such file.
+            ExistsError: This process has committed the checkpoint, it is still there, and it has no such file.
         """
         if self.tree(place) is None and process.has_committed(place):
             listing = self.listing(place)
-            if listing is None or place.inner not in listing[1]:
+            is_there = listing is not None or any(item.step == place.step for item in self.reader(place).steps())
+            if is_there and (listing is None or place.inner not in listing[1]):
                 raise ExistsError.of(f"cairn://{place.root}/{place.name} was already committed by this process, so no file can be added "
                                      "to it; to write one of its files again begins a newer version of the whole step")
             self.begin_again(place.run_url)
