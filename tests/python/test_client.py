@@ -171,10 +171,14 @@ def test_bad_arguments(url):
                     [row, row], [("a\0b", *row[1:])], [(*row[:8], (5,), None)]):
             with pytest.raises((cairn.InvalidError, TypeError, ValueError)):
                 client.set_tensors(bad)
+        with pytest.raises(cairn.InvalidError, match="tensor name ' ä.* is not valid: it must be 1 to 1024 bytes"):
+            client.set_tensors([(" ä" * 512, *row[1:])])  # the text of the error has only a part of it
         with pytest.raises(cairn.InvalidError):
             client.save(-1)
         with pytest.raises(cairn.InvalidError):
             client.save(1, tags="text")
+        with pytest.raises(ValueError, match="a name or a tag contains a NUL"):
+            client.save(1, tags=["good\0bad"])
         with pytest.raises((cairn.InvalidError, cairn.TooLargeError)):
             client.save(1, metadata=b"x" * 17000)
         for metrics in ([1], {"a": 10 ** 400}, {"a": "x"}, {"a": None}):

@@ -6,6 +6,7 @@
 
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 struct py_block {
     struct py_block *next;
@@ -16,8 +17,12 @@ PyObject *py_raise_code(int code, const char *text)
 {
     /* Not at import: cairn.errors itself reads the table of errors from this module. */
     PyObject *errors = PyImport_ImportModule("cairn.errors");
-    PyObject *error =
-        errors != NULL ? PyObject_CallMethod(errors, "from_code", "is", code, text) : NULL;
+    /* A long name in the text may be cut within a character. */
+    PyObject *said = PyUnicode_DecodeUTF8(text, (Py_ssize_t)strlen(text), "replace");
+    PyObject *error = errors != NULL && said != NULL
+                          ? PyObject_CallMethod(errors, "from_code", "iO", code, said)
+                          : NULL;
+    Py_XDECREF(said);
     Py_XDECREF(errors);
     if (error != NULL) {
         PyErr_SetObject((PyObject *)Py_TYPE(error), error);
@@ -27,6 +32,27 @@ PyObject *py_raise_code(int code, const char *text)
 }
 
 PyObject *py_raise(const struct cairn_error *err) { return py_raise_code(err->code, err->text); }
+
+bool py_text(PyObject *object, const char **ret)
+{
+    if (object == Py_None) {
+        *ret = NULL;
+        return true;
+    }
+    Py_ssize_t bytes;
+    const char *text = PyUnicode_AsUTF8AndSize(object, &bytes);
+    if (text == NULL) {
+        return false;
+    }
+    for (Py_ssize_t i = 0; i < bytes; i++) {
+        if (text[i] == '\0') {
+            PyErr_SetString(PyExc_ValueError, "a name or a tag contains a NUL character");
+            return false;
+        }
+    }
+    *ret = text;
+    return true;
+}
 
 int64_t py_deadline_ms(PyObject *seconds)
 {

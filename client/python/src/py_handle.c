@@ -169,8 +169,7 @@ static bool read_tags(struct py_scratch *scratch, PyObject *list, const char *co
     Py_ssize_t count = PyTuple_Size(list);
     const char **tags = count >= 0 ? py_scratch_take(scratch, (size_t)count, sizeof *tags) : NULL;
     for (Py_ssize_t i = 0; tags != NULL && i < count; i++) {
-        tags[i] = PyUnicode_AsUTF8AndSize(PyTuple_GetItem(list, i), NULL);
-        if (tags[i] == NULL) {
+        if (!py_text(PyTuple_GetItem(list, i), &tags[i])) {
             return false;
         }
     }

@@ -49,6 +49,8 @@ struct py_state *py_state_get(void);
 /* Sets the exception for err; always NULL. */
 PyObject *py_raise(const struct cairn_error *err);
 PyObject *py_raise_code(int code, const char *text);
+/* A str's bytes, borrowed from it, or NULL for None. Returns false with an exception set. */
+bool py_text(PyObject *object, const char **ret);
 /* Seconds (None or negative: for ever) to milliseconds, rounded up. -1 with an exception set. */
 int64_t py_deadline_ms(PyObject *seconds);
 

@@ -9,28 +9,6 @@
 
 enum { TENSOR_FIELDS = 10, TENSOR_FIELDS_MAX = 12, BOX_FIELDS = 4, BLOB_FIELDS = 5 };
 
-/* A str's bytes, or NULL for None; false with an exception set. */
-static bool read_text(PyObject *object, const char **ret)
-{
-    if (object == Py_None) {
-        *ret = NULL;
-        return true;
-    }
-    Py_ssize_t bytes;
-    const char *text = PyUnicode_AsUTF8AndSize(object, &bytes);
-    if (text == NULL) {
-        return false;
-    }
-    for (Py_ssize_t i = 0; i < bytes; i++) {
-        if (text[i] == '\0') {
-            PyErr_SetString(PyExc_ValueError, "a name contains a NUL character");
-            return false;
-        }
-    }
-    *ret = text;
-    return true;
-}
-
 static bool read_int(PyObject *object, int *ret)
 {
     long value = PyLong_AsLong(object);
@@ -156,14 +134,14 @@ static bool read_tensor(struct py_scratch *scratch, PyObject *item, struct cairn
          !read_int(PyTuple_GetItem(item, TENSOR_FIELDS), &tensor->eager)) ||
         (fields > TENSOR_FIELDS + 1 &&
          !read_int(PyTuple_GetItem(item, TENSOR_FIELDS + 1), &tensor->device)) ||
-        !read_text(PyTuple_GetItem(item, 0), &tensor->name) ||
+        !py_text(PyTuple_GetItem(item, 0), &tensor->name) ||
         !read_int(PyTuple_GetItem(item, 1), &tensor->dtype)) {
         return false;
     }
     tensor->shape = py_int64_array(scratch, PyTuple_GetItem(item, 2), &ndim);
     if (tensor->shape == NULL || !read_address(PyTuple_GetItem(item, 3), &tensor->data) ||
         !read_int(PyTuple_GetItem(item, 6), &tensor->placement) ||
-        !read_text(PyTuple_GetItem(item, 7), &tensor->coordinate)) {
+        !py_text(PyTuple_GetItem(item, 7), &tensor->coordinate)) {
         return false;
     }
     tensor->ndim = (uint32_t)ndim;
@@ -222,7 +200,7 @@ static bool read_blob(PyObject *item, struct cairn_blob *blob)
     Py_ssize_t bytes;
     *blob = (struct cairn_blob)CAIRN_BLOB_INIT;
     if (!expect_tuple(item, BLOB_FIELDS, "blob") ||
-        !read_text(PyTuple_GetItem(item, 0), &blob->name) ||
+        !py_text(PyTuple_GetItem(item, 0), &blob->name) ||
         !read_int(PyTuple_GetItem(item, 1), &blob->kind) ||
         PyBytes_AsStringAndSize(PyTuple_GetItem(item, 2), &data, &bytes) != 0 ||
         !read_int(PyTuple_GetItem(item, 3), &blob->placement)) {
@@ -230,7 +208,7 @@ static bool read_blob(PyObject *item, struct cairn_blob *blob)
     }
     blob->data = data;
     blob->data_bytes = (size_t)bytes;
-    return read_text(PyTuple_GetItem(item, 4), &blob->coordinate);
+    return py_text(PyTuple_GetItem(item, 4), &blob->coordinate);
 }
 
 PyObject *py_handle_set_blobs(PyObject *self, PyObject *args)
