@@ -63,6 +63,23 @@ def test_saved_and_restored(url, tmp_path, is_async):
         assert client.list()[1].metrics == {"loss": 0.5}
 
 
+def test_what_a_listed_step_says_is_durable(url, tmp_path, monkeypatch):
+    """A power failure behind Orbax's rename would leave an empty file of a step that it lists."""
+    synced, fsync = [], os.fsync
+
+    def note(fd):
+        synced.append(pathlib.Path(os.readlink(f"/proc/self/fd/{fd}")))
+        if synced[-1].name == "cairn.json":
+            assert synced[-1].read_text().endswith("}")
+        fsync(fd)
+
+    monkeypatch.setattr(os, "fsync", note)
+    with manager_of(tmp_path, url) as manager:
+        manager.save(1, args=cairn.orbax.Save(state(1)))
+    stub = next(path for path in synced if path.name == "cairn.json")
+    assert stub.parent in synced and "orbax-checkpoint-tmp" in str(stub)
+
+
 def test_what_orbax_removes_is_forgotten(url, tmp_path):
     """max_to_keep counts; retention's guard keeps the last two good ones. Another manager's start forgets nothing."""
     with manager_of(tmp_path, url, max_to_keep=2) as manager:

@@ -15,6 +15,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import logging
+import os
 import re
 from typing import Any, Optional
 
@@ -60,6 +61,17 @@ def _read(stub: epath.Path, url: str) -> tuple:
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise FormatError.of(f"{stub} is damaged ({error}); the checkpoint itself is in the run: `cairn ls` shows it, and cairn.jax "
                              "restores it") from None
+
+
+def _write(stub: epath.Path, said: dict) -> None:
+    """Writes a stub. On a disk of this machine it is durable on return: Orbax's rename of the folder may be so before its files are."""
+    stub.write_text(json.dumps(said))
+    for path in (stub, stub.parent) if os.path.isabs(stub) else ():
+        fd = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
 
 
 class CheckpointHandler(ocp.AsyncCheckpointHandler):
@@ -117,8 +129,7 @@ class CheckpointHandler(ocp.AsyncCheckpointHandler):
         result = operation.result()
         self._checkpointer.committed.add(result.step)
         if jax.process_index() == 0:
-            said = {"run": self._url, "step": result.step, "term": result.term}
-            (directory / STUB).write_text(json.dumps(said))
+            _write(directory / STUB, {"run": self._url, "step": result.step, "term": result.term})
             final = self._stub(directory.parent)
             self._seen.pop(final, None)  # of an older version of the step
             self._written[final] = result.step, result.term
