@@ -328,7 +328,19 @@ class Narrow(torch.nn.Module):
         return self.inner.state_dict()
 
 
+class Wrapped(torch.nn.Linear):
+    """Half as wide, and one level down, as some models give their weights away."""
+
+    def state_dict(self):
+        return {"model": {name: value.half() for name, value in super().state_dict().items()}}
+
+
 OWN = {
+    "copy by another name": (lambda model: add_hook(model[1], lambda d, at: d.update({at + "slow": d[at + "weight"].clone()})),
+                             r"model\.1\.slow: a method"),
+    "more in a wrapped one": (lambda model: add_hook(model, lambda d, at: d.update(more={"epoch": 3})), r"model\.more\.epoch: a method"),
+    "other weights by half": (lambda model: add_hook(model, lambda d, at: d.update({at + "0.bias": torch.ones(3).half()})),
+                              r"model\.0\.bias: "),
     "module": (lambda model: model.append(Metric()), "model.2.total: a method or a hook of Metric"),
     "hook that adds": (lambda model: add_hook(model[1], lambda d, at: d.update({at + "n": 1})), r"model\.1\.n: a method"),
     "hook that replaces": (lambda model: add_hook(model, lambda d, at: d.update({at + "0.bias": torch.ones(3)})),
@@ -367,12 +379,12 @@ def test_what_only_its_own_state_dict_has_is_refused_by_name(url, case):
 
 
 def test_modules_and_optimizers_that_add_nothing_of_their_own_are_saved(url):
-    """Hooks that rename, shape, or copy what is stored, those of PyTorch's wrappers, and observers of a quantization."""
+    """Hooks that rename, shape, copy or round what is stored, those of PyTorch's wrappers, and observers of a quantization."""
     model = torch.nn.Sequential(torch.nn.Linear(3, 3), checkpoint_wrapper(torch.nn.Linear(3, 3)), WithExtra(3, 3))
     model[2].n = 1
     add_hook(model[0], lambda d, at: d.update({at + "w": d.pop(at + "weight").view(-1), at + "bias": d[at + "bias"].clone()}))
     model.qconfig = torch.ao.quantization.get_default_qat_qconfig()
-    model = torch.ao.quantization.prepare_qat(model).append(Narrow())
+    model = torch.ao.quantization.prepare_qat(model).append(Narrow()).append(Wrapped(3, 3))
     optimizer = with_hook(model, group_state)
     for param in model.parameters():
         optimizer.state[param] = {"state1": torch.ones(2), "absmax1": torch.ones(1)}

@@ -3,12 +3,14 @@
 
 Cairn stores the parameters, persistent buffers and extra state of modules, and ``state`` and ``param_groups`` of
 optimizers, without asking ``state_dict``. A class may override it, or have hooks, to add what it keeps elsewhere: packed
-weights of quantized layers, the sums of a metric, the slow weights of Lookahead. Such an object is refused by name.
+weights of quantized layers, the sums of a metric, the slow weights of Lookahead. Such an object is refused by name. A copy of
+stored weights under another name is refused, too: slow weights look just so before the first step.
 Objects of all other classes are known by a look at their class and hooks, and no ``state_dict`` is called for them.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Iterator, Optional
 
 import torch
@@ -23,8 +25,8 @@ _HARMLESS = ("torch.distributed.algorithms._checkpoint", "torch.distributed.fsdp
 
 
 def _instead(kind: type) -> str:
-    return (f"put into the state, instead of the {kind.__name__}, an object whose state_dict and load_state_dict call "
-            f"those of the {kind.__name__}")
+    return (f"or, where the state is your own, put into it, instead of the {kind.__name__}, an object whose state_dict and "
+            f"load_state_dict call those of the {kind.__name__}")
 
 
 def is_plain_kind(kind: type) -> bool:
@@ -61,13 +63,13 @@ def check_module(key: str, root: torch.nn.Module) -> None:
         stored = stored or _Stored(root)
         extra = {_bare(f"{path}._extra_state".lstrip(".")) for path, item in module.named_modules(remove_duplicate=False)
                  if type(item).get_extra_state is not torch.nn.Module.get_extra_state}
-        for entry, value in _ask(module).items():
+        for where, entry, value in _entries(name, _ask(module)):
             if value is None or _bare(entry) in extra or stored.has(f"{name}.{entry}"[len(key) + 1:], value):
                 continue
             raise UnsupportedValueError.of(
-                f"{name}.{entry}: a method or a hook of {type(module).__name__}, or of a module in it, puts this into the "
+                f"{where}: a method or a hook of {type(module).__name__}, or of a module in it, puts this into the "
                 "state_dict, but it is no parameter, persistent buffer or extra state, and would be lost: make it one of "
-                f"these (register_buffer, get_extra_state and set_extra_state), or {_instead(type(module))}")
+                f"these (register_buffer, get_extra_state and set_extra_state), {_instead(type(module))}")
 
 
 def _ask(module: torch.nn.Module) -> dict:
@@ -75,6 +77,15 @@ def _ask(module: torch.nn.Module) -> dict:
         return module.state_dict(keep_vars=True)
     except TypeError:
         return module.state_dict()  # an override without arguments; another error comes again
+
+
+def _entries(path: str, found: Mapping) -> Iterator[tuple]:
+    """Yields (path, name, value) of what a ``state_dict`` holds, also within a dict that somebody has put around it."""
+    for name, value in found.items():
+        if isinstance(value, Mapping):
+            yield from _entries(f"{path}.{name}", value)
+        else:
+            yield f"{path}.{name}", name, value
 
 
 class _Stored:
@@ -92,7 +103,7 @@ class _Stored:
         self._ranges = [_range(tensor) for tensor in self._by_name.values() if _is_solid(tensor)]
 
     def has(self, name: str, value: Any) -> bool:
-        """Returns whether the value is a stored tensor, a part of one, or equal to the one of the same name."""
+        """Returns whether the value is a stored tensor, a part of one, or that of the same name, copied or rounded to a narrower type."""
         if id(value) in self._ids:
             return True
         if not isinstance(value, torch.Tensor):
@@ -102,14 +113,22 @@ class _Stored:
             if any(on == device and first <= begin and end <= last for on, first, last in self._ranges):
                 return True
         live = self._by_name.get(name)
-        if live is None or value.shape != live.shape or value.dtype != live.dtype:
+        if live is None or value.shape != live.shape:
             return False
+        if value.dtype != live.dtype:
+            if not (_is_narrower(value.dtype, live.dtype) and live.layout is torch.strided):
+                return False
+            live = live.detach().to(value.dtype)
         if type(value) not in _PLAIN or value.layout is not torch.strided:
             return isinstance(live, type(value))  # a detached one, whose memory is in several tensors
         return arrays.same_bits(live.detach(), value.detach().to(live.device))
 
 
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
+
+
+def _is_narrower(kind: torch.dtype, other: torch.dtype) -> bool:
+    return kind.is_floating_point and other.is_floating_point and kind.itemsize < other.itemsize
 
 
 def _is_solid(tensor: torch.Tensor) -> bool:
@@ -152,4 +171,4 @@ def check_optimizer(key: str, optimizer: Optimizer) -> None:
     if more:
         raise UnsupportedValueError.of(
             f"{key}.{more[0]}: {type(optimizer).__name__} puts this into its state_dict, but it is in neither its state nor its "
-            f"param_groups, and would be lost: {_instead(type(optimizer))}")
+            f"param_groups, and would be lost: make it an entry of state[param] or of a group, {_instead(type(optimizer))}")
