@@ -101,14 +101,14 @@ class Lost:
 
     warning = None
 
-    def __init__(self, is_lost):
-        self.is_lost = is_lost
+    def __init__(self, is_lost, error=cairn.TimedOutError):
+        self.is_lost, self.error = is_lost, error
 
     def wait(self, stage, timeout):
         if stage == cairn.client.RELEASED:
             return True
         if self.is_lost:
-            raise cairn.TimedOutError.of("the test lets this save fail")
+            raise self.error.of("the test lets this save fail")
         assert timeout is not None, "the test would wait without end"
         return False
 
@@ -116,10 +116,10 @@ class Lost:
 @pytest.fixture
 def lose(monkeypatch):
     """Lets saves of some steps end without a checkpoint (skipped at once, failed, or open until the test says so), or
-    interrupts the program behind their begin."""
+    with one of which nobody hears, or interrupts the program behind their begin."""
     save = cairn.Client.save
 
-    def call(skipped=(), failed=(), open=(), interrupted=()):
+    def call(skipped=(), failed=(), open=(), unheard=(), interrupted=()):
         def lossy(client, step, *, into, **options):
             if step in skipped:
                 raise cairn.SkippedError.of("the test lets this save be skipped")
@@ -127,6 +127,9 @@ def lose(monkeypatch):
                 into._op = Lost(step in failed)
             else:
                 save(client, step, into=into, **options)
+            if step in unheard:
+                into.result(60)
+                into._op = Lost(True, cairn.OutcomeUnknownError)
             if step in interrupted:
                 raise KeyboardInterrupt
             return into

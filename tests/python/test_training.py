@@ -10,6 +10,7 @@ import torch.distributed.checkpoint as dcp
 
 import cairn
 from cairn.dcp import Reader, Writer, async_save
+from cairn.kept import Decision
 from cairn.torch import Checkpointer
 from cairn.training import Run
 from conftest import lineage
@@ -73,8 +74,8 @@ def test_a_checkpoint_is_let_go_when_its_successor_is_durable_and_not_when_that_
 
 
 def test_a_save_behind_an_open_one_does_not_wait_for_a_server_that_is_away(url, lose, monkeypatch):
-    monkeypatch.setattr("cairn.training._PATIENCE_S", 0.01)
-    monkeypatch.setattr(Run, "_is_reached", lambda run: False)
+    monkeypatch.setattr("cairn.kept._PATIENCE_S", 0.01)
+    monkeypatch.setattr(Decision, "_is_reached", lambda *_: False)
     lose(skipped=[3], open=[2])
     run, undone = Run(url), []
     run.save(1, state(1)).durable.result(60)
@@ -84,6 +85,38 @@ def test_a_save_behind_an_open_one_does_not_wait_for_a_server_that_is_away(url, 
     assert run.decided() and undone == [3, 2]
     run.close()
     assert lineage(url, "kept") == [1]
+
+
+def test_what_a_killed_training_did_not_let_go_is_let_go_when_it_resumes(url):
+    """Between the commit and the next save the tag of what that commit makes unwanted is still there. What the framework
+    wants keeps the tag, and so does what nobody has decided about."""
+    run = Run(url)
+    for step, unwanted in ((1, []), (2, []), (3, [2, 1]), (4, [])):
+        run.save(step, state(step), unwanted=unwanted).durable.result(60)
+    run._checkpointer.close()  # as a kill leaves it
+    again = Run(url)
+    assert again.restore(state(0), 3).step == 3
+    again.decision.keep([3, 2])
+    again.save(5, state(5))
+    again.close()
+    assert lineage(url, "kept") == [5, 3, 2]
+
+
+def test_a_save_of_which_nobody_has_heard_is_superseded_as_well(url, lose):
+    """The server may have committed it, and then it keeps a step of an attempt as it is."""
+    lose(unheard=[2])
+    run = Run(url)
+    for value, step in enumerate([1, 2, 3]):
+        run.save(step, state(value))
+    lose()
+    run.save(3, state(3))  # follows step 2, of which it hears now
+    assert lineage(url) == [3, 2, 1] and content(url) == (3, 3)
+    lose(unheard=[2])
+    run.save(2, state(4))
+    lose()
+    run.save(2, state(5)).durable.result(60)
+    run.close()
+    assert lineage(url) == [2, 1] and content(url) == (2, 5)
 
 
 def test_what_an_interrupted_save_has_stored_is_superseded(url, lose):
@@ -99,22 +132,21 @@ def test_what_an_interrupted_save_has_stored_is_superseded(url, lose):
 
 
 @pytest.mark.parametrize("error, is_reached", [(cairn.UnreachableError, False), (cairn.DeniedError, True)])
-def test_a_server_that_answers_with_an_error_is_not_away(url, monkeypatch, error, is_reached):
+def test_a_server_that_answers_with_an_error_is_not_away(error, is_reached):
     """Nor is the error raised, since the other ranks would wait for this one's answer. One that was away is asked for
     a short time only."""
     asked = []
 
-    def fail(_, seconds):
-        asked.append(seconds)
-        raise error.of("the test")
+    class Server:
+        @staticmethod
+        def status(_, seconds):
+            asked.append(seconds)
+            raise error.of("the test")
 
-    run = Run(url)
-    run.save(1, state(1))
-    monkeypatch.setattr(run._checkpointer, "status", fail)
-    assert run._is_reached() is is_reached
-    run._is_away = True
-    assert run._is_reached() is is_reached and asked == [5.0, 1.0]
-    run.close()
+    decision = Decision()
+    assert decision._is_reached(Server) is is_reached
+    decision._is_away = True
+    assert decision._is_reached(Server) is is_reached and asked == [5.0, 1.0]
 
 
 def test_a_wanted_checkpoint_that_is_forgotten_just_now_ends_no_save(url, monkeypatch):
@@ -123,7 +155,7 @@ def test_a_wanted_checkpoint_that_is_forgotten_just_now_ends_no_save(url, monkey
 
     run = Run(url)
     run.save(1, state(1), is_kept=False).durable.result(60)
-    run.keep([1])
+    run.decision.keep([1])
     with monkeypatch.context() as patch:
         patch.setattr(run._checkpointer, "annotate", fail)
         run.save(2, state(2))

@@ -21,7 +21,7 @@ from accelerate.utils import DistributedType
 from .errors import InvalidError, UnsupportedError
 from .names import is_url, parse_step
 from .torch import CairnWarning, Restored, SaveHandle, rng
-from .training import Loaders, Run, all_agree
+from .training import Loaders, Run, all_agree, check_folders
 
 _KEY = "accelerate"
 _WHERE = (DistributedType.NO, DistributedType.MULTI_CPU, DistributedType.MULTI_GPU)
@@ -48,7 +48,7 @@ class _Attached:
 
     def __init__(self, accelerator: Accelerator, run: Run) -> None:
         self.accelerator, self.run = accelerator, run
-        self.run.agree = functools.partial(all_agree, accelerator)
+        self.run.decision.agree = functools.partial(all_agree, accelerator)
         self.kept: list = []  # steps, oldest first
         self._end = accelerator.end_training
 
@@ -131,7 +131,7 @@ class _Attached:
             return None
         values = state[_KEY]
         self.kept = list(values.get("kept", [restored.step]))
-        self.run.keep(self.kept)
+        self.run.decision.keep(self.kept)
         self.accelerator.step = values["step"]
         self.accelerator.project_configuration.iteration = values["iteration"]
         for idx, loader in enumerate(self.accelerator._dataloaders):
@@ -186,11 +186,7 @@ def attach(accelerator: Accelerator, url: str, **options: Any) -> Accelerator:
     """
     if accelerator.distributed_type not in _WHERE:
         raise UnsupportedError.of(f"cairn.accelerate: {accelerator.distributed_type} saves shards in its own way; one process and DDP are supported")
-    config = accelerator.project_configuration
-    for name in ("project_dir", "logging_dir"):
-        if is_url(str(getattr(config, name))):
-            raise UnsupportedError.of(f"cairn.accelerate: {name}={getattr(config, name)!r} is a URL, and Accelerate knows folders only: it would "
-                                      f"write to a local folder `cairn:`; give {name} a local folder, and the URL to attach")
+    check_folders("cairn.accelerate", "Accelerate", accelerator.project_configuration, ("project_dir", "logging_dir"))
     attached = _Attached(accelerator, Run(url, **options))
     for name in ("save_state", "load_state", "end_training"):
         setattr(accelerator, name, getattr(attached, name))

@@ -130,7 +130,6 @@ class ModelCheckpoint(callbacks.ModelCheckpoint):
         self._run = Run(url, **(cairn or {}))
         super().__init__(enable_version_counter=False, **options)
         self.dirpath = self._run.url
-        self._unwanted: list = []  # what Lightning removes for the newest save
         self._first = self._before = self._choices()
 
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
@@ -142,7 +141,7 @@ class ModelCheckpoint(callbacks.ModelCheckpoint):
             strategy.checkpoint_io = _RunIO(strategy.checkpoint_io, trainer)
         strategy.checkpoint_io.runs[self._run.url] = self._run
         strategy.checkpoint_io.restored = None  # of an earlier fit
-        self._run.agree = strategy.reduce_boolean_decision
+        self._run.decision.agree = strategy.reduce_boolean_decision
         self._settle()
 
     def teardown(self, trainer: Any, pl_module: Any, stage: str) -> None:
@@ -154,10 +153,9 @@ class ModelCheckpoint(callbacks.ModelCheckpoint):
         if io.restored is not None:
             self._last_global_step_saved = trainer.global_step  # not again, within gradient accumulation
             if io.restored is not self._run:
-                self._run.join(trainer.global_step)
-            wanted = {*self.best_k_models, self.best_model_path, self.last_model_path if self.save_last else ""}
-            self._run.keep(self._run.step_of(path) for path in wanted if is_url(path))
-        elif trainer.global_step == 0 or trainer.global_step < self._run.newest:
+                self._run.lineage.join(trainer.global_step)
+            self._run.decision.keep(self._wanted(self._choices()))
+        elif trainer.global_step == 0 or trainer.global_step < self._run.lineage.newest:
             self._run.begin()
             self._choose(self._first)
         for loader in trainer.fit_loop._combined_loader.flattened:
@@ -193,7 +191,7 @@ class ModelCheckpoint(callbacks.ModelCheckpoint):
         self._run.wait()
 
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
-        self._run.agree = bool  # the other ranks may be in the middle of a step
+        self._run.decision.agree = bool  # the other ranks may be in the middle of a step
         if self._should_save_on_exception(trainer):
             self._settle()
         super().on_exception(trainer, pl_module, exception)
@@ -205,6 +203,11 @@ class ModelCheckpoint(callbacks.ModelCheckpoint):
     def _choose(self, choices: dict) -> None:
         for name, value in choices.items():
             setattr(self, name, copy.copy(value))
+
+    def _wanted(self, choices: dict) -> set:
+        """Returns the steps of the checkpoints that Lightning keeps by its choices. A resumed training may have begun with files."""
+        paths = {*choices["best_k_models"], choices["best_model_path"], choices["last_model_path"] if self.save_last else ""}
+        return {self._run.step_of(path) for path in paths if is_url(path)}
 
     def _settle(self) -> None:
         """Waits for the save before, since only what has become a checkpoint is ever the best or the last one:
@@ -227,23 +230,19 @@ class ModelCheckpoint(callbacks.ModelCheckpoint):
         return {f"{_LAST}://{self._run.url}"} if self is first else set()
 
     def _save_checkpoint(self, trainer: Any, filepath: str) -> None:
-        previous, before, self._unwanted = self.last_model_path, self._before, []
+        before = self._before
         if self.save_last:
             self.last_model_path = filepath  # is in the state that is saved
         checkpoint = trainer._checkpoint_connector.dump_checkpoint(self.save_weights_only)
         states = _loop_state(checkpoint).pop("combined_loader", [])
         loaders = Loaders(states, bool(states) and not trainer.fit_loop.epoch_loop.batch_progress.is_last_batch)
+        unwanted = self._wanted(before) - self._wanted(self._choices()) if self.save_top_k != -1 else set()
         self._run.save(trainer.global_step, {_KEY: checkpoint, _LOADERS: loaders.for_state()},
-                       self._monitor_candidates(trainer), unwanted=self._unwanted, undo=lambda: self._choose(before))
+                       self._monitor_candidates(trainer), unwanted=sorted(unwanted), undo=lambda: self._choose(before))
         self._last_global_step_saved = trainer.global_step
         self._last_checkpoint_saved = filepath
         for logger in trainer.loggers if trainer.is_global_zero else ():
             logger.after_save_checkpoint(weakref.proxy(self))
-        if self.save_last and previous not in ("", filepath) and not self._is_top(previous):
-            self._remove_checkpoint(trainer, previous)
-
-    def _is_top(self, path: str) -> bool:
-        return self.save_top_k == -1 or path in self.best_k_models or path == self.best_model_path
 
     def _save_last_checkpoint(self, trainer: Any, monitor_candidates: Any) -> None:
         path = self._run.path(trainer.global_step)
@@ -252,8 +251,4 @@ class ModelCheckpoint(callbacks.ModelCheckpoint):
             self._save_checkpoint(trainer, path)
 
     def _should_remove_checkpoint(self, trainer: Any, previous: str, current: str) -> bool:
-        return previous not in (current, self.last_model_path if self.save_last else "")
-
-    def _remove_checkpoint(self, trainer: Any, filepath: str) -> None:
-        if is_url(filepath):  # a resumed training may have begun with files
-            self._unwanted.append(self._run.step_of(filepath))
+        return False  # it goes when its successor is durable

@@ -2,9 +2,9 @@
 """What the adapters for training frameworks share: the run behind a framework's checkpoints.
 
 An adapter (cairn.lightning, cairn.transformers, cairn.accelerate, cairn.deepspeed, cairn.ray) says what the state is and when it is saved. This
-file opens one Checkpointer for it, keeps the random number generators of a restore for the moment when the framework
-continues, lets a training that goes back begin a branch, and lets go what the framework no longer wants when the save
-that takes its place is durable, and never before. One thread uses a Run. It imports no framework.
+file opens one Checkpointer for it, and keeps the random number generators of a restore for the moment when the framework
+continues. lineage.py lets a training that goes back begin a branch, and kept.py lets go what the framework no longer wants.
+One thread uses a Run. It imports no framework.
 """
 
 from __future__ import annotations
@@ -13,22 +13,20 @@ import collections
 import hashlib
 import operator
 import os
-from typing import Any, Callable, Iterable, Mapping, Optional, Union
+from typing import Any, Callable, Iterable, Mapping, Optional, Sequence, Union
 
 import torch
 import torch.distributed as dist
 
 from .client import LATEST, numbers
-from .errors import (CairnError, ConnectionLostError, DamagedError, InvalidError, NotFoundError, TimedOutError,
-                     UnreachableError, UnsupportedError)
-from .kept import KEPT, let_go
-from .names import checkpoint_name, parse_id, run_of, warn_of_local_folder
+from .errors import DamagedError, InvalidError, NotFoundError, UnsupportedError
+from .kept import KEPT, Decision
+from .lineage import Lineage
+from .names import checkpoint_name, is_url, parse_id, run_of, warn_of_local_folder
 from .torch import Checkpointer, PerRank, Restored, SaveHandle, per_rank
 from .torch import rng
 
-_AWAY = (UnreachableError, TimedOutError, ConnectionLostError)
-_PATIENCE_S = 5.0  # how long training waits without an answer of the server
-_PROBE_S = 1.0  # the same where the server was away when it was asked before
+_UNWANTED = "cairn.unwanted"  # in a checkpoint's metadata: what it makes unwanted
 _openings: collections.Counter = collections.Counter()  # in this process, by URL of the run and given attempt token
 
 
@@ -48,17 +46,10 @@ class Run:
         self.url = run_of(url)
         self._options = options
         self._checkpointer: Optional[Checkpointer] = None
-        self._behind: list = []  # (step, term) of the checkpoints that led to the present term, as far as is known here
-        self._own: list = []  # (step, term) of the checkpoints of the present term
-        self._flying: list = []  # saves that were in flight when last seen
-        self._is_apart = False  # whether the next save has to restore the newest of _behind first, to follow it
-        self._is_away = False  # whether a rank could not reach the server when last asked
         self._is_torn = False  # whether Ctrl-C has ended a save, which may become a checkpoint nevertheless
-        self._wanted: set = set()  # the steps that keep() was given
-        self._joins: Optional[int] = None  # the step that join() was given
-        self._decision: Optional[tuple] = None  # (save, unwanted, undo), as save() was given them
-        self.agree: Callable[[bool], bool] = bool  # returns whether the argument is true on all ranks
         self._rng: Optional[dict] = None
+        self.lineage = Lineage()
+        self.decision = Decision(options.get("when_down") == "wait")
 
     def path(self, step: int) -> str:
         """Returns the name under which a framework knows the checkpoint of a step."""
@@ -90,7 +81,6 @@ class Run:
             attempt = self._options.get("attempt") if count == 0 else self._next_attempt(given, count)
             self._checkpointer = Checkpointer(self.url, state, **{**self._options, "attempt": attempt})
             _openings[self.url, given] = count + 1
-            self._is_apart = bool(self._behind)
         elif self._checkpointer.state is not state:
             live = self._checkpointer.state
             live.clear()
@@ -105,60 +95,35 @@ class Run:
                      and dist.get_world_size(self._options.get("process_group")) > 1)
         return None if given is None or is_joined else hashlib.sha256(f"{given} {count}".encode()).hexdigest()[:32]
 
-    @property
-    def newest(self) -> int:
-        """The newest step that the training has saved in this process, or has resumed from; -1 if there is none."""
-        return max([self._newest_own(), *(step for step, _ in self._behind)])
-
-    def _newest_own(self) -> int:
-        return max([-1, *(step for step, _ in self._own), *(handle.step for handle in self._flying)])
-
     def begin(self) -> None:
         """Notes that a training begins anew, behind none of what was saved or restored before: its first save begins a
         lineage, which supersedes the one before."""
-        if self.newest >= 0:
+        if self.lineage.newest >= 0:
             self.close()
-        self._behind, self._joins, self._wanted = [], None, set()
+        self.lineage = Lineage()
+        self.decision.resumed()
 
-    def join(self, step: int) -> None:
-        """Notes that the training goes on at a step that it has restored from elsewhere: the next save follows the
-        newest checkpoint of this run that is not newer."""
-        self._joins = step
-
-    def keep(self, steps: Iterable[int]) -> None:
-        """Notes which checkpoints the framework wants now that it has restored one. What came behind that one may have
-        taken their tag, which they get again before the next save."""
-        self._wanted = set(steps)
-
-    def _keep_again(self, checkpointer: Checkpointer) -> None:
-        try:
-            for item in checkpointer.list(_PATIENCE_S) if self._wanted else ():
-                if item.step in self._wanted and not item.superseded and KEPT not in item.tags:
-                    checkpointer.annotate(f"{item.step}@{item.term}", tags=[KEPT])
-        except (*_AWAY, NotFoundError):  # or it was forgotten just now
-            return  # the next save tries again
-        self._wanted = set()
-
-    def _branch(self, step: int) -> None:
+    def _branch(self, step: int, checkpointer: Checkpointer) -> None:
         """Lets the next save, of this step, begin a term that follows the newest checkpoint before it. The present term
         cannot hold it, if it has this step or a later one: a step is written once, and the newest is the latest."""
         self.wait()
-        if not self._is_apart and step > self._newest_own():
+        if not self.lineage.is_left_by(step):
             return  # the save in the way has failed
-        assert self._checkpointer is not None
-        line = [item for item in self._behind + self._own if item[0] < step]
+        if self.lineage.is_unsure():
+            self.lineage.look(checkpointer.list())
+        line = self.lineage.before(step)
         while line:
             try:
-                self._checkpointer.restore("{}@{}".format(*line[-1]), strict=False, only=["cairn.nothing"])
+                checkpointer.restore("{}@{}".format(*line[-1]), strict=False, only=["cairn.nothing"])
                 break
             except (NotFoundError, DamagedError):  # forgotten meanwhile, or damaged: it is no parent
                 line.pop()
-        if not line and self._own:
+        if not line and self.lineage.has_own():
             self.close()
-        self._behind, self._own, self._is_apart = line, [], False
+        self.lineage.follow(line)
 
     def save(self, step: int, state: Mapping[str, Any], metrics: Optional[Mapping[str, Any]] = None,
-             is_kept: bool = True, unwanted: Optional[list] = None,
+             is_kept: bool = True, unwanted: Sequence[Union[int, str]] = (),
              undo: Optional[Callable[[], Any]] = None) -> SaveHandle:
         """Saves the state as a step. Every rank calls it.
 
@@ -170,8 +135,7 @@ class Run:
             state: As for Checkpointer; it may be another one at each save.
             metrics: Numbers by name, also as tensors. What is no number is left out.
             is_kept: Whether the framework decides how long the checkpoint is kept, and not the server alone.
-            unwanted: Checkpoints that the framework no longer wants when this one is durable, as ``step_of`` returns
-                them. More may be added to the list until ``decided``.
+            unwanted: Checkpoints that the framework no longer wants when this one is durable, as ``step_of`` returns them.
             undo: Is called if the save does not become a checkpoint, at once or in ``decided``: takes back what the
                 framework has noted of it.
 
@@ -179,40 +143,36 @@ class Run:
             The save in flight. The state is copied and may change.
         """
         is_decided = self.decided()
+        options = {"metrics": numbers(metrics or {}), "tags": [KEPT] if is_kept else [], "metadata": {_UNWANTED: [*unwanted]} if unwanted else None}
         try:
-            handle = self._save(operator.index(step), state, numbers(metrics or {}), [KEPT] if is_kept else [])
+            handle = self._save(operator.index(step), state, options)
         except BaseException:
             if undo is not None:
                 undo()
             raise
         if undo is not None and is_decided:
-            self._decision = (handle, [] if unwanted is None else unwanted, undo)
+            self.decision.begin(handle, unwanted, undo)
         elif undo is not None:  # skipped, as the server is away; if it has come back, one more checkpoint is kept
             undo()
         return handle
 
-    def _save(self, step: int, state: Mapping[str, Any], metrics: Mapping[str, float], tags: list) -> SaveHandle:
+    def _save(self, step: int, state: Mapping[str, Any], options: Mapping[str, Any]) -> SaveHandle:
         if self._is_torn:
             self.close()
         checkpointer = self._open(state)
-        if self._joins is not None:
-            self.wait()
-            older = [item for item in checkpointer.list() if not item.superseded and item.step <= self._joins]
-            self._behind, self._own = [(item.step, item.term) for item in reversed(older)], []
-            self._is_apart, self._joins = True, None
-        self._keep_again(checkpointer)
-        if self._is_apart or step <= self._newest_own():
-            self._branch(step)
+        self.decision.put_right(checkpointer)
+        if self.lineage.is_left_by(step):
+            self._branch(step, checkpointer)
             checkpointer = self._open(state)
-        self._settle()
+        self.lineage.settle()
         self._is_torn = True
         try:
-            handle = checkpointer.save(step, metrics=metrics, tags=tags)
+            handle = checkpointer.save(step, **options)
         except Exception:
             self._is_torn = False
             raise
         self._is_torn = False
-        self._flying.append(handle)
+        self.lineage.began(handle)
         return handle
 
     def restore(self, state: dict, step: Union[int, str] = "latest", only: Optional[Iterable[str]] = None) -> Optional[Restored]:
@@ -229,23 +189,13 @@ class Run:
         checkpointer = self._open(state)
         self.decided(waits=True)
         restored = checkpointer.restore(step, only=None if only is None else list(only))
-        self._passed(restored, only is None)
+        self.lineage.restored(restored, only is None)
         if restored is not None:
             state.update(checkpointer.state)
             if only is None:
                 self._rng = rng.collect()
+                self.decision.resumed((restored.metadata or {}).get(_UNWANTED, ()))
         return restored
-
-    def _passed(self, restored: Optional[Restored], is_whole: bool) -> None:
-        """Takes note of a restore. A part of a state, such as the best model at the end, is not where a training goes
-        on that has saved or restored before."""
-        self._settle()
-        if not is_whole and self.newest >= 0:
-            self._behind, self._own, self._is_apart = self._behind + self._own, [], True
-            return
-        self._behind, self._own, self._flying, self._is_apart, self._joins = [], [], [], False, None
-        if restored is not None:
-            self._behind = [(restored.step, restored.term)]
 
     def resume_rng(self) -> None:
         """Puts the random number generators back where the restored step left them. Frameworks draw from them on the way from
@@ -265,47 +215,13 @@ class Run:
         Returns:
             True if no save with ``undo`` is open any more.
         """
-        if self._decision is None:
-            return True
-        save, unwanted, undo = self._decision
-        waits = waits or self._options.get("when_down") == "wait"
-        while not waits and not self.agree(save.durable.wait(0.0 if self._is_away else _PATIENCE_S)):
-            self._is_away = not self.agree(self._is_reached())
-            if self._is_away:
-                return False
-        save.durable.wait()
-        self._decision = None
-        if not self.agree(save.is_good()):
-            undo()
-            return True
-        for step in unwanted if self._checkpointer is not None else ():
-            let_go(self._checkpointer.annotate, step)
-        return True
-
-    def _is_reached(self) -> bool:
-        assert self._checkpointer is not None
-        try:
-            self._checkpointer.status("0@1", _PROBE_S if self._is_away else _PATIENCE_S)
-        except _AWAY:
-            return False
-        except CairnError:
-            pass  # it has answered; an error raised here would leave the other ranks waiting in ``agree``
-        return True
-
-    def _settle(self) -> None:
-        """Takes note of the saves that have become checkpoints."""
-        ended = [handle for handle in self._flying if handle.durable.done()]
-        self._flying = [handle for handle in self._flying if handle not in ended]
-        results = [handle.durable.result(0) for handle in ended if handle.is_good()]
-        self._own += [(result.step, result.term) for result in results]
+        return self.decision.end(self._checkpointer, waits)
 
     def wait(self) -> None:
         """Waits for the saves in flight. Raises their errors as ``on_error`` says."""
         if self._checkpointer is not None:
             self.decided(waits=True)
-            for handle in self._flying:
-                handle.durable.wait()
-            self._settle()
+            self.lineage.settle(waits=True)
             self._checkpointer.wait()
 
     def close(self) -> None:
@@ -317,7 +233,7 @@ class Run:
             self.wait()
         finally:
             self._checkpointer, self._is_torn = None, False
-            self._behind, self._own, self._flying = self._behind + self._own, [], []
+            self.lineage.left()
             checkpointer.close()
 
 
@@ -342,6 +258,15 @@ class Loaders:
     def for_state(self) -> PerRank:
         """Returns this object as a value of a state."""
         return per_rank(self, between_epochs)
+
+
+def check_folders(adapter: str, framework: str, options: Any, names: Iterable[str]) -> None:
+    """Raises UnsupportedError if one of these options of a framework, which knows folders only, is a URL."""
+    for name in names:
+        folder = getattr(options, name, None)
+        if is_url(str(folder)):
+            raise UnsupportedError.of(f"{adapter}: {name}={folder!r} is a URL, and {framework} knows folders only: it would write to a "
+                                      f"local folder `cairn:`; give {name} a local folder, and the URL to attach")
 
 
 def all_agree(accelerator: Any, answer: bool) -> bool:

@@ -23,7 +23,7 @@ from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
 from .errors import UnsupportedError
 from .names import is_url
-from .training import Run, all_agree
+from .training import Run, all_agree, check_folders
 
 log = logging.getLogger("cairn")
 
@@ -35,7 +35,7 @@ class _Attached:
 
     def __init__(self, trainer: Trainer, run: Run) -> None:
         self.trainer, self.run = trainer, run
-        self.run.agree = lambda answer: all_agree(trainer.accelerator, answer)
+        self.run.decision.agree = lambda answer: all_agree(trainer.accelerator, answer)
         self.kept: list = []  # steps, oldest first
         self.best: tuple = ()  # metric and step of the best evaluation before the newest one
         self.folder: Optional[tempfile.TemporaryDirectory] = None
@@ -151,7 +151,7 @@ class _Attached:
                                       "TrainingArguments(ignore_data_skip=True), which begins an epoch's data anew")
         self.restored = state
         self.kept = list(state["trainer"]["kept"])
-        self.run.keep(self.kept)
+        self.run.decision.keep(self.kept)
         self.folder = tempfile.TemporaryDirectory(prefix="cairn-trainer-")
         # The Trainer drops a best checkpoint that is no folder; it is put back when the optimizer is loaded.
         TrainerState(**{**state["trainer"]["state"], "best_model_checkpoint": None}).save_to_json(os.path.join(self.folder.name, _STATE_FILE))
@@ -242,11 +242,7 @@ def attach(trainer: Trainer, url: str, **options: Any) -> Trainer:
     if trainer.args.push_to_hub:
         raise UnsupportedError.of("cairn.transformers: push_to_hub pushes files of a checkpoint, and Cairn writes none; push the model after "
                                   "the training")
-    for name in ("output_dir", "logging_dir"):
-        folder = getattr(trainer.args, name, None)
-        if is_url(str(folder)):
-            raise UnsupportedError.of(f"cairn.transformers: {name}={folder!r} is a URL, and the Trainer knows folders only: it would write to a "
-                                      f"local folder `cairn:`; give {name} a local folder, and the URL to attach")
+    check_folders("cairn.transformers", "the Trainer", trainer.args, ("output_dir", "logging_dir"))
     attached = _Attached(trainer, Run(url, **options))
     for name, method in (("train", attached.train), ("_save_checkpoint", attached.save), ("_load_from_checkpoint", attached.load_model),
                          ("_load_optimizer_and_scheduler", attached.load_optimizer), ("_load_scaler", attached.load_scaler),

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, Callable, Generator, Optional, Union
 
 from ..client import DURABLE, HANDED_OVER, RELEASED, Operation, Result
-from ..errors import AgainError, CairnError, FencedError, InvalidError, SkippedError, with_text
+from ..errors import AgainError, CairnError, FencedError, InvalidError, OutcomeUnknownError, SkippedError, with_text
 
 log = logging.getLogger("cairn")
 _AWAY = ("the server is away", "cannot reach the server")  # in what the library says of a skipped save
@@ -267,6 +267,17 @@ class SaveHandle:
             return self._op is not None and self._op.wait(DURABLE, 0)
         except CairnError:
             return False
+
+    def is_lost(self) -> bool:
+        """Returns whether it has ended for this rank without the server's word on what has become of it: it may be committed."""
+        try:
+            if self._op is not None:
+                self._op.wait(DURABLE, 0)
+        except OutcomeUnknownError:
+            return True
+        except CairnError:
+            pass
+        return False
 
     @property
     def warning(self) -> Optional[str]:
