@@ -121,7 +121,7 @@ else:
         for turn in range(6):
             state.commit()
             if turn == 0 and hvd.rank() == 0:
-                state._checkpointer.wait()
+                state._run.wait()
                 with cairn.torch.Checkpointer(url, {"x": 1}) as other:  # another job takes the run
                     other.restore(only=["x"], strict=False)
                     other.save(100).durable.wait()

@@ -18,10 +18,10 @@ import torch
 from horovod.torch.elastic.state import SamplerStateHandler, get_handler_registry, set_handler_registry
 
 from .errors import CairnError, InternalError, InvalidError, TimedOutError, UnreachableError, from_code
-from .names import run_of, warn_of_local_folder
-from .torch import Checkpointer, rng
+from .torch import rng
 from .torch.futures import log
 from .torch.group import text_of
+from .training import Run
 
 # Horovod has no handler for schedules: it would send a copy, with an optimizer of its own, to each worker.
 set_handler_registry([*get_handler_registry(), (torch.optim.lr_scheduler.LRScheduler, SamplerStateHandler)])
@@ -58,14 +58,13 @@ class TorchState(hvd.elastic.TorchState):
 
     def __init__(self, url: str, model: Any = None, optimizer: Any = None, *, every: int = 1,
                  options: Optional[Mapping[str, Any]] = None, **attributes: Any) -> None:
-        warn_of_local_folder()
         taken = [name for name in attributes if name in _OWN or hasattr(hvd.elastic.TorchState, name) or hasattr(TorchState, name)]
         if taken:
             raise InvalidError.of(f"cairn.horovod.TorchState: the attribute {taken[0]!r} has the name of one of its own; take another name")
         if isinstance(every, bool) or not isinstance(every, int) or every < 1:
             raise InvalidError.of(f"cairn.horovod.TorchState: every is {every!r}; it must be a number of commits, 1 or more")
-        self._url, self._every, self._options = run_of(url), every, dict(options or {})
-        self._checkpointer: Optional[Checkpointer] = None  # of rank 0
+        self._run, self._every = Run(url, rank=0, world_size=1, **(options or {})), every
+        self._leads = False  # whether it is this worker that saves to the run
         self._failure: Optional[tuple] = None  # of a save, which the next commit tells to all workers
         super().__init__(model=model, optimizer=optimizer, commits=0, generators=[], **attributes)
 
@@ -90,7 +89,7 @@ class TorchState(hvd.elastic.TorchState):
         if hvd.rank() == 0:
             if self.commits % self._every == 0:
                 self._make_checkpoint()
-        elif self._checkpointer is not None:
+        else:
             self._leave()
         self.check_host_updates()
 
@@ -117,19 +116,12 @@ class TorchState(hvd.elastic.TorchState):
         Raises:
             CairnError: A save failed, and ``on_error`` does not allow that.
         """
-        checkpointer, self._checkpointer = self._checkpointer, None
-        if checkpointer is not None:
-            checkpointer.close()
+        self._leads = False
+        self._run.close()
 
-    def _open(self) -> Checkpointer:
-        """Returns the Checkpointer of rank 0, with the state as it is now."""
-        state = {name: handler.value for name, handler in self._handlers.items()}
-        state.update({name: getattr(self, name) for name in self._saved_state})
-        if self._checkpointer is None:
-            self._checkpointer = Checkpointer(self._url, state, rank=0, world_size=1, **self._options)
-        self._checkpointer.state.clear()
-        self._checkpointer.state.update(state)
-        return self._checkpointer
+    def _state(self) -> dict:
+        """Returns the state as it is now."""
+        return {**{name: handler.value for name, handler in self._handlers.items()}, **{name: getattr(self, name) for name in self._saved_state}}
 
     def _leave(self) -> None:
         try:
@@ -138,28 +130,19 @@ class TorchState(hvd.elastic.TorchState):
             log.warning("a save of this worker, which was rank 0 before, failed: %s", error)
 
     def _make_checkpoint(self) -> None:
-        """Begins a save of this commit. A server that is away holds up no training: a later commit tries again."""
+        """Begins a save of this commit. A server that is away holds up no training: a later commit tries again.
+
+        In a worker that has become rank 0 with a commit in memory, it follows the checkpoint from which that commit came, and not the
+        run's newest one, which the other rank 0 may have saved behind it."""
         try:
-            if self._checkpointer is None:
-                self._take_over()
-            self._open().save(self.commits)
+            if not self._leads:
+                self._leads = True
+                self._run.lineage.join(self.commits - 1)
+            self._run.save(self.commits, self._state(), is_kept=False)
         except (UnreachableError, TimedOutError) as error:
             log.warning("commit %d is in memory only: %s", self.commits, error)
         except Exception as error:  # whatever it is, all workers must hear of it
             self._failure = _said(error)
-
-    def _take_over(self) -> None:
-        """Opens the run in a worker that has become rank 0 with a commit in memory. What it saves follows the checkpoint from which that
-        commit came, and not the run's newest one, which the other rank 0 may have saved behind it."""
-        checkpointer = self._open()
-        try:
-            found = next((item for item in checkpointer.list() if not item.superseded and item.health != "damaged"
-                          and item.step < self.commits), None)
-            if found is not None:
-                checkpointer.restore(f"{found.step}@{found.term}", only=["commits"])
-        except BaseException:
-            self._leave()
-            raise
 
     def _resume(self) -> Optional[int]:
         """Fills the state of rank 0 from the newest good checkpoint. Every worker calls it, and all raise its error.
@@ -171,9 +154,9 @@ class TorchState(hvd.elastic.TorchState):
         step = None
         if hvd.rank() == 0:
             try:
-                checkpointer = self._open()
-                if checkpointer.restore() is not None:
-                    self._saved_state = {name: checkpointer.state[name] for name in self._saved_state}
+                state, self._leads = self._state(), True
+                if self._run.restore(state) is not None:
+                    self._saved_state = {name: state[name] for name in self._saved_state}
                     self._set_attrs()
                     self.save()  # or Horovod, when a worker dies now, would put the first weights back and keep the count of commits
                     step = self.commits
