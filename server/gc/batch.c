@@ -363,7 +363,9 @@ static int remove_objects(struct gc *gc)
             struct store_req req = {
                 .op = STORE_STAT, .run = gc->now.run, .object = ckpt->objects[k]};
             status = gc->group_count == GC_GROUP ? remove_group(gc) : 0;
-            status = status != 0 ? status : gc_group_add(gc, &req, take_size);
+            if (status == 0) {
+                status = gc_group_add(gc, &req, take_size);
+            }
         }
     }
     return status != 0 ? status : remove_group(gc);
@@ -438,7 +440,9 @@ static int remove_dead(struct gc *gc)
         remember(gc, &gc->batch.ckpts[i], count_dead(gc, &gc->batch.ckpts[i]));
     }
     int status = remove_objects(gc);
-    status = status != 0 ? status : remove_smalls(gc);
+    if (status == 0) {
+        status = remove_smalls(gc);
+    }
     return status != 0 ? status : sweep(gc);
 }
 
@@ -491,8 +495,10 @@ static int list_names(struct gc *gc)
         struct store_req req = {
             .op = STORE_LIST_OBJECTS, .run = gc->now.run, .id = visit->ckpts[visit->ckpt_next++]};
         status = gc_group_add(gc, &req, take_list);
-        req.op = STORE_LIST_SMALL;
-        status = status != 0 ? status : gc_group_add(gc, &req, take_list);
+        if (status == 0) {
+            req.op = STORE_LIST_SMALL;
+            status = gc_group_add(gc, &req, take_list);
+        }
     }
     return status != 0 ? status : gc_group_run(gc, take_list);
 }
@@ -503,9 +509,12 @@ int batch_remove(struct gc *gc)
     while (status == 0 && gc->visit.ckpt_next < gc->visit.ckpt_count) {
         batch_clear(gc);
         status = list_names(gc);
-        status = status != 0 ? status : gc_state(gc, take_state);
-        status = status != 0 ? status : mark_read(gc);
-        status = status != 0 ? status : remove_dead(gc);
+        if (status == 0) {
+            status = mark_read(gc, take_state);
+        }
+        if (status == 0) {
+            status = remove_dead(gc);
+        }
         mark_clear(gc);
     }
     batch_clear(gc);

@@ -210,8 +210,9 @@ static bool choose(struct gc *gc)
 static int check_dues(struct gc *gc)
 {
     int status = list_dues(gc);
-    status = status != 0 ? status : gc_state(gc, take_state);
-    status = status != 0 ? status : mark_read(gc);
+    if (status == 0) {
+        status = mark_read(gc, take_state);
+    }
     mark_clear(gc);
     return status != 0 || choose(gc) ? status : CAIRN_E_NO_MEMORY;
 }

@@ -266,8 +266,8 @@ bool mark_plan(struct gc *gc, const struct mark_user *user, bool any_may_go,
 bool mark_add_dead(struct gc *gc, const struct store_name *part);
 /* Called once, before the others: says how the tables are read. */
 void mark_init(struct gc *gc);
-/* Reads the tables. */
-int MUST_USE mark_read(struct gc *gc);
+/* Reads the tables that `plan` lists, by mark_plan(), for the state of the present run. */
+int MUST_USE mark_read(struct gc *gc, int (*plan)(struct gc *gc, const struct run_state *state));
 bool mark_has(const struct gc *gc, const struct object_id *id);
 void mark_clear(struct gc *gc);
 

@@ -280,9 +280,12 @@ void mark_init(struct gc *gc)
     store_source_init(&gc->source);
 }
 
-int mark_read(struct gc *gc)
+int mark_read(struct gc *gc, int (*plan)(struct gc *gc, const struct run_state *state))
 {
-    int status = 0;
+    int status = gc_state(gc, plan);
+    if (status != 0) {
+        return status;
+    }
     CHECK(gc->mark.user);
     for (size_t i = 0; i < gc->mark.table_count; i++) { /* unreadable() may add some */
         struct table_of of = gc->mark.tables[i];

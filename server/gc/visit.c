@@ -110,7 +110,9 @@ static int collect_stored(struct gc *gc)
     gc->visit.ckpt_count = req.ret_count;
     gc->visit.ckpt_next = 0;
     status = gc_state(gc, take_listed);
-    status = status != 0 ? status : bury(gc);
+    if (status == 0) {
+        status = bury(gc);
+    }
     return status != 0 ? status : batch_remove(gc);
 }
 

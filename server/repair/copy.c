@@ -273,7 +273,11 @@ static int enter_last(struct copying *c, const struct store_name *manifest,
                       const struct event *event, struct diag *diag)
 {
     struct store_req drop = {.op = STORE_DELETE_SMALL, .name = *manifest};
-    int status = check_served(c, diag);
+    int status = FAILPOINT("copy.enter");
+    if (status != 0) {
+        return status; /* as after a kill: the manifest stays */
+    }
+    status = check_served(c, diag);
     if (status == 0) {
         return ask_event(&c->repair->ask, c->repair->run, event, false, diag);
     }
@@ -291,16 +295,20 @@ static int enter(struct copying *c, const struct state_commit *commit,
     struct event event = adoption(c, commit);
     struct store_name name = manifest_name(fact);
     struct record_value manifest = {0};
-    int status = copying_fetch(c, &name, &manifest, diag);
-    if (status == 0) {
-        c->repair->held_name = &name;
-        c->repair->held = manifest;
-        status = check_copy(c, fact, diag);
-        c->repair->held = (struct record_value){0};
+    int status = repair_fetch_from(c->repair, c->from, &name, &manifest, diag);
+    if (status != 0) {
+        return status;
     }
-    status = status != 0 ? status : check_served(c, diag);
-    status = status != 0 ? status : copying_put(c, &name, &manifest, diag);
-    status = status != 0 ? status : FAILPOINT("copy.enter");
+    c->repair->held_name = &name;
+    c->repair->held = manifest;
+    status = check_copy(c, fact, diag);
+    c->repair->held = (struct record_value){0};
+    if (status == 0) {
+        status = check_served(c, diag);
+    }
+    if (status == 0) {
+        status = copying_put(c, &name, &manifest, diag);
+    }
     free((void *)(uintptr_t)manifest.data);
     return status != 0 ? status : enter_last(c, &name, &event, diag);
 }
@@ -319,8 +327,12 @@ static int copy_fresh(struct copying *c, const struct state_commit *commit, stru
                         commit->health_reason);
     }
     int status = ask_event(&c->repair->ask, c->repair->run, &event, true, diag);
-    status = status != 0 ? status : copy_bytes(c, &fact, diag);
-    status = status != 0 ? status : enter(c, commit, &fact, diag);
+    if (status == 0) {
+        status = copy_bytes(c, &fact, diag);
+    }
+    if (status == 0) {
+        status = enter(c, commit, &fact, diag);
+    }
     return status != 0 ? status : bring_marks(c, commit, NULL, diag);
 }
 
@@ -396,8 +408,12 @@ static int copy_run(struct repair *repair, struct diag *diag)
     scratch_init(&c.scratch, READER_SCRATCH_MAX);
     c.window = aligned_alloc(LIMIT_ALIGN_BYTES, COPY_WINDOW_BYTES);
     int status = c.window ? check_served(&c, diag) : diag_no_memory(diag, "a copy");
-    status = status != 0 ? status : read_other(&c, diag);
-    status = status != 0 ? status : copy_all(&c, diag);
+    if (status == 0) {
+        status = read_other(&c, diag);
+    }
+    if (status == 0) {
+        status = copy_all(&c, diag);
+    }
     if (status == 0 && repair->items_untold) {
         status = diag_set(diag, CAIRN_E_NO_MEMORY, "no memory to tell what was copied");
     }

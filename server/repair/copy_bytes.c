@@ -25,13 +25,17 @@ static int copy_ranges(struct copying *c, const struct object_id *id, uint64_t b
                                 .to_end = bytes - at <= COPY_WINDOW_BYTES,
                                 .from_medium = true};
         status = repair_check(c->repair, diag);
-        status = status != 0 ? status : ask_store(&c->repair->ask, c->from, &req, diag);
+        if (status == 0) {
+            status = ask_store(&c->repair->ask, c->from, &req, diag);
+        }
         if (status == 0) {
             repair_count_read(c->repair, req.bytes);
             status = FAILPOINT("copy.write");
         }
-        req.op = STORE_WRITE;
-        status = status != 0 ? status : ask_store(&c->repair->ask, c->to, &req, diag);
+        if (status == 0) {
+            req.op = STORE_WRITE;
+            status = ask_store(&c->repair->ask, c->to, &req, diag);
+        }
     }
     return status;
 }
@@ -82,19 +86,6 @@ int copying_object(struct copying *c, const struct object_id *id, struct diag *d
     return do_op(c, STORE_SEAL, id, 0, diag);
 }
 
-int copying_fetch(struct copying *c, const struct store_name *name, struct record_value *ret,
-                  struct diag *diag)
-{
-    struct store_req req = {.op = STORE_FETCH, .name = *name, .from_medium = true};
-    int status = repair_check(c->repair, diag);
-    status = status != 0 ? status : ask_store(&c->repair->ask, c->from, &req, diag);
-    if (status == 0) {
-        repair_count_read(c->repair, req.ret_bytes);
-        *ret = (struct record_value){.bytes = req.ret_bytes, .data = req.ret_data};
-    }
-    return status;
-}
-
 int copying_put(struct copying *c, const struct store_name *name, const struct record_value *value,
                 struct diag *diag)
 {
@@ -121,8 +112,10 @@ int copying_put(struct copying *c, const struct store_name *name, const struct r
 int copying_document(struct copying *c, const struct store_name *name, struct diag *diag)
 {
     struct record_value value = {0};
-    int status = copying_fetch(c, name, &value, diag);
-    status = status != 0 ? status : copying_put(c, name, &value, diag);
+    int status = repair_fetch_from(c->repair, c->from, name, &value, diag);
+    if (status == 0) {
+        status = copying_put(c, name, &value, diag);
+    }
     free((void *)(uintptr_t)value.data);
     return status;
 }

@@ -31,9 +31,7 @@ struct copying {
 
 /* Copies an object, unless one of its name is sealed here. */
 int MUST_USE copying_object(struct copying *c, const struct object_id *id, struct diag *diag);
-/* Gives the bytes of a document of the other store, which the caller frees. */
-int MUST_USE copying_fetch(struct copying *c, const struct store_name *name,
-                           struct record_value *ret, struct diag *diag);
+
 /* Stores a document, unless it is there. One of its name with other bytes belongs to nothing that
  * this record knows, and is replaced. */
 int MUST_USE copying_put(struct copying *c, const struct store_name *name,

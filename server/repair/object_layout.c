@@ -136,14 +136,17 @@ static int read_footer(struct repair *repair, struct span *span, struct scratch 
 {
     uint64_t object_bytes = 0;
     int status = find_footer(repair, span, &object_bytes, diag);
-    uint8_t *memory = status == 0 ? scratch_alloc(scratch, span->bytes) : NULL;
-    if (status == 0 && !memory) {
+    if (status != 0) {
+        return status;
+    }
+    uint8_t *memory = scratch_alloc(scratch, span->bytes);
+    if (!memory) {
         return diag_set(diag, CAIRN_E_NO_MEMORY, "no memory for a footer");
     }
-    status = status != 0 ? status : read_span(repair, span, memory, diag);
-    status = status != 0
-                 ? status
-                 : object_footer_decode(span->bytes, memory, object_bytes, scratch, ret, diag);
+    status = read_span(repair, span, memory, diag);
+    if (status == 0) {
+        status = object_footer_decode(span->bytes, memory, object_bytes, scratch, ret, diag);
+    }
     if (status == 0 && (!object_id_equal(&ret->id, span->id) || ret->envelope_count == 0)) {
         status = diag_set(diag, CAIRN_E_DAMAGED, "its footer is another object's");
     }

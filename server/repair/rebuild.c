@@ -138,9 +138,14 @@ static int put_footer(struct building *b, uint64_t data_end, struct diag *diag)
     buf_init(&buf, object_footer_bytes(footer.envelope_count));
     object_footer_encode(&footer, &buf);
     int status = buf_status(&buf);
-    status = status != 0 ? diag_set(diag, status, "no footer can be made for the object")
-                         : put(b, data_end, buf.bytes, buf.data, diag);
-    status = status != 0 ? status : flush(b, data_end + buf.bytes, diag);
+    if (status != 0) {
+        diag_set(diag, status, "no footer can be made for the object");
+    } else {
+        status = put(b, data_end, buf.bytes, buf.data, diag);
+    }
+    if (status == 0) {
+        status = flush(b, data_end + buf.bytes, diag);
+    }
     buf_fini(&buf);
     free(footer.envelopes);
     return status;

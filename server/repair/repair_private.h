@@ -119,7 +119,11 @@ int MUST_USE repair_check(struct repair *repair, struct diag *diag);
 void repair_add_line(struct repair *repair, bool mended, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
 void repair_count_read(struct repair *repair, uint64_t bytes);
-/* Reads a document that no hash stands above, from the store. Its bytes are the scratch's. */
+/* Reads a document that no hash stands above, from this store or another. The caller frees it. */
+int MUST_USE repair_fetch_from(struct repair *repair, struct store *store,
+                               const struct store_name *name, struct record_value *ret,
+                               struct diag *diag);
+/* The same from the repair's store. The bytes are the scratch's. */
 int MUST_USE repair_fetch(struct repair *repair, const struct store_name *name,
                           struct scratch *scratch, struct record_value *ret, struct diag *diag);
 void repair_random(struct repair *repair, uint64_t *ret);

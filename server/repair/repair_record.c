@@ -184,8 +184,12 @@ static int check_last(struct repair *repair, uint64_t newest, struct diag *diag)
     } else {
         scratch_init(&scratch, (size_t)LIMIT_RECORD_BYTES * 4);
         status = run_state_load(req.ret_record, &scratch, &state, diag);
-        status = status != 0 ? status : check_ckpts(repair, &state, diag);
-        status = status != 0 ? status : check_commits(repair, &state, diag);
+        if (status == 0) {
+            status = check_ckpts(repair, &state, diag);
+        }
+        if (status == 0) {
+            status = check_commits(repair, &state, diag);
+        }
         scratch_fini(&scratch);
     }
     record_free(req.ret_record);
@@ -396,8 +400,12 @@ static int take_whole(struct repair *repair, struct diag *diag)
     struct buf copy;
     buf_init(&copy, LIMIT_RECORD_BYTES);
     int status = check_mirror(repair, diag);
-    status = status != 0 ? status : copy_whole(repair, &copy, &mend.file, diag);
-    status = status != 0 ? status : check_whole(repair, &copy, diag);
+    if (status == 0) {
+        status = copy_whole(repair, &copy, &mend.file, diag);
+    }
+    if (status == 0) {
+        status = check_whole(repair, &copy, diag);
+    }
     if (status == 0) {
         mend.bytes = copy.bytes;
         mend.data = copy.data;

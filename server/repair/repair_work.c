@@ -48,22 +48,35 @@ void repair_count_read(struct repair *repair, uint64_t bytes)
     pthread_mutex_unlock(&repair->lock);
 }
 
-int repair_fetch(struct repair *repair, const struct store_name *name, struct scratch *scratch,
-                 struct record_value *ret, struct diag *diag)
+int repair_fetch_from(struct repair *repair, struct store *store, const struct store_name *name,
+                      struct record_value *ret, struct diag *diag)
 {
     struct store_req req = {.op = STORE_FETCH, .name = *name, .from_medium = true};
     int status = repair_check(repair, diag);
-    status = status != 0 ? status : ask_store(&repair->ask, repair->store, &req, diag);
+    if (status == 0) {
+        status = ask_store(&repair->ask, store, &req, diag);
+    }
+    if (status == 0) {
+        repair_count_read(repair, req.ret_bytes);
+        *ret = (struct record_value){.bytes = req.ret_bytes, .data = req.ret_data};
+    }
+    return status;
+}
+
+int repair_fetch(struct repair *repair, const struct store_name *name, struct scratch *scratch,
+                 struct record_value *ret, struct diag *diag)
+{
+    struct record_value read;
+    int status = repair_fetch_from(repair, repair->store, name, &read, diag);
     if (status != 0) {
         return status;
     }
-    repair_count_read(repair, req.ret_bytes);
-    uint8_t *data = scratch_copy(scratch, req.ret_bytes, req.ret_data);
-    free(req.ret_data);
-    *ret = (struct record_value){.bytes = req.ret_bytes, .data = data};
+    uint8_t *data = scratch_copy(scratch, read.bytes, read.data);
+    free((void *)(uintptr_t)read.data);
+    *ret = (struct record_value){.bytes = read.bytes, .data = data};
     return data ? 0
-                : diag_set(diag, CAIRN_E_NO_MEMORY, "no memory for a document of %llu bytes",
-                           (unsigned long long)req.ret_bytes);
+                : diag_set(diag, CAIRN_E_NO_MEMORY, "no memory for a document of %zu bytes",
+                           read.bytes);
 }
 
 void repair_random(struct repair *repair, uint64_t *ret)

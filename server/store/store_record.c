@@ -7,6 +7,7 @@
 #include "base/check.h"
 #include "hash/hash.h"
 
+#include <stdio.h>
 #include <string.h>
 
 static int get_u64(const struct record *record, const char *key, uint64_t *ret, struct diag *diag)
@@ -83,9 +84,9 @@ int store_record_raise(const struct record *record, uint64_t by, struct store_re
 }
 
 /* Returns an error if the store has another format, or a feature without which this version must
- * not read it. Features without which it must not write are returned in `ret`. */
+ * not read it. Features without which it must not write are returned in `*ret_newer`. */
 static int check_features(const struct record *record, const struct store_record_rules *rules,
-                          struct store_record_facts *ret, struct diag *diag)
+                          uint64_t *ret_newer, struct diag *diag)
 {
     uint64_t format, ro_compat, incompat;
     int rc = get_u64(record, "format", &format, diag);
@@ -102,13 +103,13 @@ static int check_features(const struct record *record, const struct store_record
                         (unsigned long long)rules->format,
                         (unsigned long long)rules->incompat_known);
     }
-    ret->ro_compat_unknown = ro_compat & ~rules->ro_compat_known;
+    *ret_newer = ro_compat & ~rules->ro_compat_known;
     return 0;
 }
 
 /* Reads the store's UUID and compares it with the expected one, if there is one. */
 static int check_identity(const struct record *record, const struct store_record_rules *rules,
-                          struct store_record_facts *ret, struct diag *diag)
+                          struct uuid *ret, struct diag *diag)
 {
     struct record_value value;
     if (!record_get(record, "uuid", &value) || value.bytes != sizeof(struct uuid)) {
@@ -116,8 +117,8 @@ static int check_identity(const struct record *record, const struct store_record
                         "the store's own record has no valid \"uuid\"; use another copy of the "
                         "store, or `cairn salvage`");
     }
-    memcpy(&ret->uuid, value.data, sizeof(struct uuid));
-    if (rules->expected != NULL && memcmp(rules->expected, value.data, sizeof(ret->uuid)) != 0) {
+    memcpy(ret, value.data, sizeof(*ret));
+    if (rules->expected != NULL && memcmp(rules->expected, ret, sizeof(*ret)) != 0) {
         char have[33], want[33];
         hex_encode(sizeof(struct uuid), value.data, have);
         hex_encode(sizeof(struct uuid), rules->expected, want);
@@ -129,14 +130,22 @@ static int check_identity(const struct record *record, const struct store_record
 }
 
 int store_record_check(const struct record *record, const struct store_record_rules *rules,
-                       struct store_record_facts *ret, struct diag *diag)
+                       struct store_caps *caps, uint64_t *ret_newer, struct diag *diag)
 {
-    struct store_record_facts facts = {0};
-    int rc = check_features(record, rules, &facts, diag);
-    rc = rc ? rc : check_identity(record, rules, &facts, diag);
-    rc = rc ? rc : get_u64(record, "epoch", &facts.epoch, diag);
-    if (rc == 0) {
-        *ret = facts;
+    struct uuid uuid;
+    uint64_t epoch, newer;
+    int rc = check_features(record, rules, &newer, diag);
+    rc = rc ? rc : check_identity(record, rules, &uuid, diag);
+    rc = rc ? rc : get_u64(record, "epoch", &epoch, diag);
+    if (rc != 0) {
+        return rc;
     }
-    return rc;
+    caps->uuid = uuid;
+    caps->epoch = epoch;
+    if (newer != 0) {
+        snprintf(caps->read_only_why, sizeof(caps->read_only_why),
+                 "it uses features that only a newer Cairn can write");
+    }
+    *ret_newer = newer;
+    return 0;
 }

@@ -10,6 +10,7 @@
 
 #include "format/ids.h"
 #include "format/record.h"
+#include "store/store.h"
 
 /* An update together with the memory that it points to; must not be copied. */
 struct store_record_update {
@@ -47,13 +48,10 @@ struct store_record_rules {
     uint64_t format, ro_compat_known, incompat_known;
     const struct uuid *expected; /* NULL accepts any store */
 };
-struct store_record_facts {
-    struct uuid uuid;
-    uint64_t epoch;
-    uint64_t ro_compat_unknown; /* features that only a newer Cairn can write */
-};
-/* Checks the store record against the rules. Returns FORMAT, STORE_FEATURES or STORE_MISMATCH. */
+/* Checks the store record against the rules, and takes the store's identity and epoch from it into
+ * `caps`. *ret_newer: features that only a newer Cairn can write, so that the store is read-only,
+ * which `caps` explains. Returns FORMAT, STORE_FEATURES or STORE_MISMATCH. */
 int MUST_USE store_record_check(const struct record *record, const struct store_record_rules *rules,
-                                struct store_record_facts *ret, struct diag *diag);
+                                struct store_caps *caps, uint64_t *ret_newer, struct diag *diag);
 
 #endif

@@ -240,28 +240,21 @@ static int make_store(struct dir_store *store, struct diag *diag)
  * store read-only. */
 static int check_record(struct dir_store *store, const struct uuid *expected, struct diag *diag)
 {
-    struct store_record_facts facts;
+    uint64_t newer = 0;
     struct store_record_rules rules = {.place = store->path,
                                        .hint = "check that the right disk is mounted",
                                        .format = DIR_FORMAT_VERSION,
                                        .ro_compat_known = DIR_RO_COMPAT_KNOWN,
                                        .incompat_known = DIR_INCOMPAT_KNOWN,
                                        .expected = expected};
-    int rc = store_record_check(store->own->record.record, &rules, &facts, diag);
-    if (rc != 0) {
-        return rc;
-    }
-    store->base.caps.uuid = facts.uuid;
-    store->base.caps.epoch = facts.epoch;
-    if (facts.ro_compat_unknown != 0) {
+    int rc = store_record_check(store->own->record.record, &rules, &store->base.caps, &newer, diag);
+    if (newer != 0) {
         store->read_only = true;
-        snprintf(store->base.caps.read_only_why, sizeof(store->base.caps.read_only_why),
-                 "it uses features that only a newer Cairn can write");
         dir_note(store,
                  "the store is read-only, because only a newer Cairn can write its features %#llx",
-                 (unsigned long long)facts.ro_compat_unknown);
+                 (unsigned long long)newer);
     }
-    return 0;
+    return rc;
 }
 
 /* Raises the epoch, durably, before any name uses it. A disk without a free byte is no reason not

@@ -434,10 +434,11 @@ int cluster_rados_new(const struct cluster_rados_options *options, struct cluste
     }
     if (rc == 0) {
         int connected = rados_connect(real->rados);
-        rc = connected != 0 ? explain_connect(connected, user, diag) : 0;
+        rc = connected != 0 ? explain_connect(connected, user, diag) : check_release(real, diag);
     }
-    rc = rc != 0 ? rc : check_release(real, diag);
-    rc = rc != 0 ? rc : open_pools(real, options, diag);
+    if (rc == 0) {
+        rc = open_pools(real, options, diag);
+    }
     if (rc != 0) {
         real_close(&real->base);
         return rc;

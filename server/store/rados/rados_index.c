@@ -446,9 +446,9 @@ int rados_op_delete_object(struct rados_store *store, struct store_req *req)
             {.kind = STEP_KEY_SET, .key = dying, .data = buf.data, .bytes = buf.bytes},
             {.kind = STEP_KEY_REMOVE, .key = sealed}};
         rc = rados_shard_call(store, &shard, 3, steps);
-        rc = rc == 0 ? 0 : rados_error(rc, true, "cannot delete an object", &req->diag);
+        rc = rc == 0 ? rados_remove_pieces(store, table, &req->diag)
+                     : rados_error(rc, true, "cannot delete an object", &req->diag);
     }
-    rc = rc != 0 ? rc : rados_remove_pieces(store, table, &req->diag);
     if (rc == 0) {
         struct cluster_step step = {.kind = STEP_KEY_REMOVE, .key = dying};
         int removed = rados_shard_call(store, &shard, 1, &step);

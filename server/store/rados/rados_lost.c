@@ -43,6 +43,12 @@ int rados_lost_check(struct rados_store *store, struct rados_record *rec, struct
                           rec->space, rec->object);
 }
 
+int rados_lost_refresh(struct rados_store *store, struct rados_record *rec, struct diag *diag)
+{
+    int rc = rados_record_refresh(store, rec, diag);
+    return rc != 0 ? rc : rados_lost_check(store, rec, diag);
+}
+
 /* --- on the operator's word ----------------------------------------------------------------- */
 
 /* Copies the keys of one page into the object that keeps the remains. */
@@ -133,8 +139,7 @@ int rados_op_record_cut(struct rados_store *store, struct store_req *req)
         return diag_no_memory(&req->diag, "a run");
     }
     rados_record_drop(run);
-    int rc = rados_record_refresh(store, run, &why);
-    rc = rc != 0 ? rc : rados_lost_check(store, run, &why);
+    int rc = rados_lost_refresh(store, run, &why);
     if (rc == 0 || req->file.version != RADOS_LOST_FROM) {
         rc = diag_set(&req->diag, CAIRN_E_CONFLICT,
                       "nothing of the record %s/%s is lost, so there is nothing to repair",

@@ -255,9 +255,12 @@ int MUST_USE rados_record_begin(struct rados_store *store, struct rados_record *
 /* --- rados_lost.c: with the record's lock held --- */
 /* Returns true for a failure to read a record that stays until somebody acts. */
 bool rados_is_loss(int code);
-/* Called after a refresh. Returns DAMAGED if there is no record and there has been one. */
+/* Called after a refresh. Returns DAMAGED if there is no record and there has been one. The other
+ * refreshes first. */
 int MUST_USE rados_lost_check(struct rados_store *store, struct rados_record *rec,
                               struct diag *diag);
+int MUST_USE rados_lost_refresh(struct rados_store *store, struct rados_record *rec,
+                                struct diag *diag);
 /* Sets the present record aside, as far as it can be read, and puts an empty one in its place. */
 int MUST_USE rados_lost_renew(struct rados_store *store, struct rados_record *rec,
                               struct diag *diag);

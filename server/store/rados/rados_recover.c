@@ -126,17 +126,15 @@ bool rados_record_recover(struct rados_store *store, struct rados_record *rec)
     uint8_t sums[SUM_BYTES];
     struct tail tail = {0};
     struct record *found = NULL;
+    bool is_whole = false;
     rados_record_drop(rec);
-    int rc = record_new(&rec->record);
-    rc = rc != 0 ? rc : rados_record_load_map(store, rec, true, NULL);
-    rc = rc != 0 ? rc : record_clone(rec->record, &found);
-    rc = rc != 0 ? rc : add_log(store, rec, &tail);
-    if (rc == 0 && tail.version != 0) {
+    if (record_new(&rec->record) == 0 && rados_record_load_map(store, rec, true, NULL) == 0 &&
+        record_clone(rec->record, &found) == 0 && add_log(store, rec, &tail) == 0 &&
+        tail.version != 0) {
         rec->sum = rados_record_sum(rec->record);
         rados_record_encode_sum(tail.version, rec->sum, sums);
-        rc = check_proof(store, rec, sums);
+        is_whole = check_proof(store, rec, sums) == 0;
     }
-    bool is_whole = rc == 0 && tail.version != 0;
     if (is_whole) {
         record_set_version(rec->record, tail.version);
         rec->last = tail.last;

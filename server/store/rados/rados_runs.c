@@ -128,8 +128,7 @@ static int read_anew(struct rados_store *store, struct rados_record *run, struct
     struct rados_record fresh = {.run = run->run};
     rados_record_init(&fresh, run->space, run->object);
     pthread_mutex_lock(&fresh.lock);
-    int rc = rados_record_refresh(store, &fresh, diag);
-    rc = rc != 0 ? rc : rados_lost_check(store, &fresh, diag);
+    int rc = rados_lost_refresh(store, &fresh, diag);
     pthread_mutex_unlock(&fresh.lock);
     rados_record_fini(&fresh);
     return rc;
@@ -142,8 +141,7 @@ int rados_op_record_get(struct rados_store *store, struct store_req *req)
         return diag_no_memory(&req->diag, "a run");
     }
     int rc = req->from_medium ? read_anew(store, run, &req->diag) : 0;
-    rc = rc != 0 ? rc : rados_record_refresh(store, run, &req->diag);
-    rc = rc != 0 ? rc : rados_lost_check(store, run, &req->diag);
+    rc = rc != 0 ? rc : rados_lost_refresh(store, run, &req->diag);
     bool known = rc == 0 && !req->from_medium && req->known_version != 0 &&
                  record_version(run->record) == req->known_version;
     if (rados_is_loss(rc)) {
@@ -244,14 +242,17 @@ static int claim(struct rados_store *store, const char *spelled, struct diag *di
                                  : rados_error(rc, false, "cannot claim the name of a run", diag);
 }
 
-/* Claims the project and the run. The claims stay: a run that was begun is not made in another
- * spelling later. */
-static int claim_both(struct rados_store *store, const struct run_name *name, struct diag *diag)
+/* Claims the project and the run, and enters the run as one that is going to be made. The claims
+ * stay: a run that was begun is not made in another spelling later. */
+static int intend(struct rados_store *store, const struct run_name *name, struct diag *diag)
 {
     char text[RUN_NAME_TEXT_MAX];
     run_name_format(name, text);
     int rc = claim(store, name->project, diag);
-    return rc != 0 ? rc : claim(store, text, diag);
+    if (rc == 0) {
+        rc = claim(store, text, diag);
+    }
+    return rc != 0 ? rc : enter(store, name, IN_ALL, "intended", diag);
 }
 
 static bool is_made_text(const struct cluster_pair *pair)
@@ -293,18 +294,19 @@ int rados_op_record_update(struct rados_store *store, struct store_req *req)
     if (run == NULL) {
         return diag_no_memory(&req->diag, "a run");
     }
-    int rc = run->record == NULL ? rados_record_refresh(store, run, &req->diag) : 0;
-    rc = rc != 0 ? rc : rados_lost_check(store, run, &req->diag);
+    int rc = run->record == NULL ? rados_lost_refresh(store, run, &req->diag)
+                                 : rados_lost_check(store, run, &req->diag);
     bool new = rc == 0 && record_version(run->record) == 0;
     if (new &&store_is_own_record(&req->run)) {
         rc = diag_set(&req->diag, CAIRN_E_DAMAGED, "the store's own record is missing");
     }
     rc = rados_is_loss(rc) ? tell_loss(req, run, rc) : rc;
     if (rc == 0 && new &&record_guards_hold(run->record, req->update, NULL)) {
-        rc = claim_both(store, &req->run, &req->diag);
-        rc = rc != 0 ? rc : enter(store, &req->run, IN_ALL, "intended", &req->diag);
+        rc = intend(store, &req->run, &req->diag);
     }
-    rc = rc != 0 ? rc : rados_record_update(store, run, req->update, &req->ret_version, &req->diag);
+    if (rc == 0) {
+        rc = rados_record_update(store, run, req->update, &req->ret_version, &req->diag);
+    }
     if (rc == 0 && new) {
         /* If this fails, the run stays intended, and each listing looks at its record. */
         err_ignore(enter(store, &req->run, IN_ALL, MADE, NULL));

@@ -7,6 +7,7 @@
  */
 #include "rados_private.h"
 
+#include "base/check.h"
 #include "base/json_view.h"
 #include "store/store_record.h"
 
@@ -38,32 +39,6 @@ static int make_store(struct rados_store *store, const char *data_pool, struct d
                                              : diag_copy(diag, &why);
 }
 
-/* Checks the store's own record: format, features and identity. An unknown feature can make the
- * store read-only. */
-static int check_record(struct rados_store *store, const struct uuid *expected, struct diag *diag)
-{
-    char place[CLUSTER_NAMESPACE_MAX + 16];
-    struct store_record_facts facts;
-    snprintf(place, sizeof(place), "namespace %s", store->space);
-    struct store_record_rules rules = {.place = place,
-                                       .hint = "check that it is the right cluster",
-                                       .format = RADOS_FORMAT_VERSION,
-                                       .ro_compat_known = RADOS_RO_COMPAT_KNOWN,
-                                       .incompat_known = RADOS_INCOMPAT_KNOWN,
-                                       .expected = expected};
-    int rc = store_record_check(store->store_record.record, &rules, &facts, diag);
-    if (rc == 0) {
-        store->base.caps.uuid = facts.uuid;
-        store->base.caps.epoch = facts.epoch;
-        if (facts.ro_compat_unknown != 0) {
-            store->read_only = true;
-            snprintf(store->base.caps.read_only_why, sizeof(store->base.caps.read_only_why),
-                     "it uses features that only a newer Cairn can write");
-        }
-    }
-    return rc;
-}
-
 /* Checks that the configured pool is the one that the store was made with. With another pool every
  * checkpoint would look damaged. */
 static int check_pool(const struct rados_store *store, const char *data_pool, struct diag *diag)
@@ -87,6 +62,26 @@ static int check_pool(const struct rados_store *store, const char *data_pool, st
                     "name with `ceph osd pool rename`)",
                     store->space, (int)has.bytes, (const char *)has.data, configured,
                     (int)has.bytes, (const char *)has.data);
+}
+
+/* Checks the store's own record: format, features, identity and pool. An unknown feature can make
+ * the store read-only. */
+static int check_record(struct rados_store *store, const struct store_rados_options *options,
+                        struct diag *diag)
+{
+    char place[CLUSTER_NAMESPACE_MAX + 16];
+    uint64_t newer = 0;
+    snprintf(place, sizeof(place), "namespace %s", store->space);
+    struct store_record_rules rules = {.place = place,
+                                       .hint = "check that it is the right cluster",
+                                       .format = RADOS_FORMAT_VERSION,
+                                       .ro_compat_known = RADOS_RO_COMPAT_KNOWN,
+                                       .incompat_known = RADOS_INCOMPAT_KNOWN,
+                                       .expected = options->expected_uuid};
+    int rc =
+        store_record_check(store->store_record.record, &rules, &store->base.caps, &newer, diag);
+    store->read_only = store->read_only || newer != 0;
+    return rc ? rc : check_pool(store, options->data_pool, diag);
 }
 
 /* Raises the epoch by one. Daemons that start at the same time get different ones. */
@@ -119,8 +114,7 @@ static int find_or_make(struct rados_store *store, const struct store_rados_opti
 {
     bool create = options->create && !options->read_only;
     struct rados_record *record = &store->store_record;
-    int rc = rados_record_refresh(store, record, diag);
-    rc = rc ? rc : rados_lost_check(store, record, diag);
+    int rc = rados_lost_refresh(store, record, diag);
     if (rc == 0 && record_version(record->record) == 0 && !create) {
         return diag_set(diag, CAIRN_E_NO_STORE, "namespace %s holds no Cairn store; %s",
                         store->space,
@@ -139,8 +133,7 @@ static int find_and_check(struct rados_store *store, const struct store_rados_op
                           struct diag *diag)
 {
     int rc = find_or_make(store, options, diag);
-    rc = rc ? rc : check_record(store, options->expected_uuid, diag);
-    return rc ? rc : check_pool(store, options->data_pool, diag);
+    return rc ? rc : check_record(store, options, diag);
 }
 
 /* --- the copy of the store record, and making the record again ------------------------------ */
@@ -189,6 +182,7 @@ static int fill_again(struct rados_store *store, const struct store_rados_option
     struct record_value pool = pool_value(options->data_pool);
     struct record_change raise = {.key = "epoch", .value = {sizeof(epoch), epoch}};
     struct record_update after = {.change_count = 1, .changes = &raise};
+    const struct record_update *updates[] = {&first.update, &after};
     bool has_copy = read_copy(store, &copy, NULL) == 0;
     loop_random(store->loop, sizeof(uuid), &uuid);
     if (has_copy && record_get(copy.record, "uuid", &had) && had.bytes == sizeof(uuid)) {
@@ -205,12 +199,12 @@ static int fill_again(struct rados_store *store, const struct store_rados_option
     if (store->read_only) { /* in memory only; nobody else sees it */
         rados_record_drop(record);
         rc = record_new(&record->record) == 0 ? 0 : diag_no_memory(diag, "a record");
-        rc = rc ? rc : record_apply(record->record, &first.update, diag);
-        rc = rc ? rc : record_apply(record->record, &after, diag);
     } else {
         rc = rados_lost_renew(store, record, diag);
-        rc = rc ? rc : rados_record_update(store, record, &first.update, &version, diag);
-        rc = rc ? rc : rados_record_update(store, record, &after, &version, diag);
+    }
+    for (size_t i = 0; rc == 0 && i < ARRAY_LEN(updates); i++) {
+        rc = store->read_only ? record_apply(record->record, updates[i], diag)
+                              : rados_record_update(store, record, updates[i], &version, diag);
     }
     rados_record_fini(&copy);
     return rc;
@@ -220,8 +214,7 @@ static int make_again(struct rados_store *store, const struct store_rados_option
                       struct diag *diag)
 {
     int rc = fill_again(store, options, diag);
-    rc = rc ? rc : check_record(store, options->expected_uuid, diag);
-    return rc ? rc : check_pool(store, options->data_pool, diag);
+    return rc ? rc : check_record(store, options, diag);
 }
 
 /* Adds the health checks that are not well to the text: if the OSDs do not answer, the monitors may
