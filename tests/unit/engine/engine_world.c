@@ -79,13 +79,15 @@ static struct server *start_server(struct world *world, struct catalog *catalog)
     struct server_options options = {.loop = sim_loop(host),
                                      .catalog = catalog,
                                      .verify_pool = sim_pool(host),
-                                     .buffer_bytes_total = 8 * LIMIT_CHUNK_BYTES,
+                                     .buffer_bytes_total = 8 * WORLD_BUFFER_BYTES,
                                      .sessions_max = 64,
                                      .heartbeat_ms = 500,
                                      .dead_after_ms = 2000,
                                      .login_ms = 5000,
                                      .grant_idle_ms = 5000,
-                                     .buffer_bytes = world->buffer_bytes,
+                                     .buffer_bytes = world->buffer_bytes > 0
+                                                         ? world->buffer_bytes
+                                                         : WORLD_BUFFER_BYTES,
                                      .rank_grace_ms = world->rank_grace_ms,
                                      .part_bytes_total = MIB(16),
                                      .encode_lanes = 2,

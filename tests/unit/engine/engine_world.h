@@ -18,7 +18,10 @@ enum {
     WORLD_CHUNK_BYTES = 4096,
     WORLD_PORT = 7421,
     WORLD_POLL_MS = 50, /* of two daemons on one store */
-    WORLD_OBJECT_BYTES = 24 << 10
+    WORLD_OBJECT_BYTES = 24 << 10,
+    /* A payload at most. The daemon's own 4 MiB would be mapped and touched for each new server,
+     * which costs more than most saves here. */
+    WORLD_BUFFER_BYTES = 256 << 10,
 };
 
 struct world_rank {
@@ -73,7 +76,7 @@ struct world {
     unsigned down; /* steps of the server's end that are done */
     uint32_t world_size;
     uint64_t arena_bytes;   /* of ranks that start from now on; 0: no bound */
-    uint32_t buffer_bytes;  /* of servers that start from now on: a payload at most; 0: 4 MiB */
+    uint32_t buffer_bytes;  /* of servers that start from now on: 0: WORLD_BUFFER_BYTES */
     uint32_t rank_grace_ms; /* of servers that start from now on; 0: none */
     unsigned snapshots;     /* that their arenas have room for; 0: the default */
     bool eager;             /* their tensor optim.exp_avg is copied at once in lazy saves */
