@@ -103,11 +103,11 @@ def stored(url, step):
 
 @pytest.mark.parametrize("is_new", [False, True], ids=["the same callback", "another callback"])
 @pytest.mark.parametrize("until", [3, None], ids=["after an interruption", "after an end"])
-def test_a_training_that_begins_anew_supersedes_the_one_before(is_new, until, url, monkeypatch):
-    monkeypatch.setenv("CAIRN_ATTEMPT", cairn.new_attempt())
+def test_a_training_that_begins_anew_supersedes_the_one_before(is_new, until, url):
+    attempt = cairn.new_attempt()
 
     def make():
-        return cairn.lightning.ModelCheckpoint(url, monitor="loss", every_n_train_steps=2, save_top_k=1)
+        return cairn.lightning.ModelCheckpoint(url, monitor="loss", every_n_train_steps=2, save_top_k=1, cairn={"attempt": attempt})
 
     checkpoints = make()
     try:

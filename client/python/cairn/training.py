@@ -76,7 +76,8 @@ class Run:
     def _open(self, state: Mapping[str, Any]) -> Checkpointer:
         """Returns the Checkpointer, for this state."""
         if self._checkpointer is None:
-            given = self._options.get("attempt") or os.environ.get("CAIRN_ATTEMPT")
+            inherited = os.environ.get("CAIRN_ATTEMPT") if (self._options.get("world_size") or 1) > 1 else None
+            given = self._options.get("attempt") or inherited
             count = _openings[self.url, given]
             attempt = self._options.get("attempt") if count == 0 else self._next_attempt(given, count)
             self._checkpointer = Checkpointer(self.url, state, **{**self._options, "attempt": attempt})
