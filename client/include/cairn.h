@@ -166,9 +166,8 @@ typedef struct cairn_list cairn_list_t;
 struct cairn_options {
     size_t size;
     int32_t rank, world_size; /* 0 <= rank < world_size; a world_size of 0 means 1 */
-    /* The attempt token, 32 hex digits. Rank 0 draws it once (cairn_new_attempt) and gives it to
-     * all ranks; each start needs a new one. NULL takes the variable CAIRN_ATTEMPT; in a world of
-     * one, a fresh token. */
+    /* The attempt token, 32 hex digits. Rank 0 draws it once a start (cairn_new_attempt) for all
+     * ranks. NULL takes the variable CAIRN_ATTEMPT; in a world of one, a fresh token. */
     const char *attempt;
     int read_only; /* the handle can list, ask for status and restore; it has no rank or group */
     /* The most staging memory; 0 means as much as the rank writes. A larger save goes in waves: it

@@ -85,9 +85,8 @@ static struct server *start_server(struct world *world, struct catalog *catalog)
                                      .dead_after_ms = 2000,
                                      .login_ms = 5000,
                                      .grant_idle_ms = 5000,
-                                     .buffer_bytes = world->buffer_bytes > 0
-                                                         ? world->buffer_bytes
-                                                         : WORLD_BUFFER_BYTES,
+                                     .buffer_bytes = world->buffer_bytes > 0 ? world->buffer_bytes
+                                                                             : WORLD_BUFFER_BYTES,
                                      .rank_grace_ms = world->rank_grace_ms,
                                      .part_bytes_total = MIB(16),
                                      .encode_lanes = 2,
