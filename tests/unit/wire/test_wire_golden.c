@@ -7,6 +7,7 @@
  */
 #include <dirent.h>
 #include <stdio.h>
+#include <unistd.h>
 
 #include "sample.h"
 #include "support/golden_file.h"
@@ -94,9 +95,75 @@ TEST(test_golden_frames_hold_both_ways)
     assert_true(frames > SAMPLE_TYPE_COUNT);
 }
 
+/* Returns the texts of all golden frames of the type, with a NUL at the end. */
+static struct buf golden_texts(uint32_t type)
+{
+    struct buf texts;
+    buf_init(&texts, MIB(1));
+    for (unsigned grown = 0;; grown++) {
+        char stem[60], name[64], path[4096];
+        sample_golden_name(type, grown, sizeof(stem), stem);
+        snprintf(name, sizeof(name), "%s.txt", stem);
+        snprintf(path, sizeof(path), "%s/%s", CAIRN_GOLDEN, name);
+        if (access(path, F_OK) != 0) {
+            break;
+        }
+        struct buf text = golden_read(CAIRN_GOLDEN, name);
+        buf_put(&texts, text.bytes, text.data);
+        buf_fini(&text);
+    }
+    buf_put_u8(&texts, 0);
+    assert_int_equal(buf_status(&texts), 0);
+    return texts;
+}
+
 TEST(test_every_message_has_a_golden_frame)
 {
     for (size_t i = 0; i < SAMPLE_TYPE_COUNT; i++) {
         check_frame(SAMPLE_TYPES[i], msg_name(SAMPLE_TYPES[i]));
+    }
+}
+
+/* Fails unless each field of the text stands in one of the golden texts as well. */
+static void check_fields(const struct buf *text, const struct buf *golden, uint32_t type)
+{
+    const char *line = (const char *)text->data, *next;
+    for (; (next = strchr(line, '\n')) != NULL; line = next + 1) {
+        char field[80];
+        size_t bytes = strcspn(line, "=\n");
+        if (line[bytes] == '=') {
+            snprintf(field, sizeof(field), "\n%.*s=", (int)bytes, line);
+            if (strstr((const char *)golden->data, field) == NULL) {
+                fail_msg("no golden frame has the field %.*s of %s: make_golden_wire "
+                         "tests/golden/wire-v1 %s",
+                         (int)bytes, line, msg_name(type), msg_name(type));
+            }
+        }
+    }
+}
+
+/* Goal: a message that grows gets a frame that holds the new field. Method: samples, in which each
+ * field is drawn sooner or later. */
+TEST(test_every_field_is_in_a_golden_frame)
+{
+    for (size_t i = 0; i < SAMPLE_TYPE_COUNT; i++) {
+        struct buf golden = golden_texts(SAMPLE_TYPES[i]);
+        for (uint64_t seed = 1; seed <= 32; seed++) {
+            struct scratch scratch;
+            struct buf text;
+            struct msg msg;
+            uint32_t payload_bytes;
+            scratch_init(&scratch, MIB(4));
+            buf_init(&text, MIB(1));
+            struct sample sample = {.state = seed, .scratch = &scratch};
+            sample_make(&sample, SAMPLE_TYPES[i], &msg, &payload_bytes);
+            sample_dump(&msg, &text);
+            buf_put_u8(&text, 0);
+            assert_int_equal(buf_status(&text), 0);
+            check_fields(&text, &golden, SAMPLE_TYPES[i]);
+            buf_fini(&text);
+            scratch_fini(&scratch);
+        }
+        buf_fini(&golden);
     }
 }
