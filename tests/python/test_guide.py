@@ -130,6 +130,7 @@ def test_the_blocks_run(outcomes, page):
 
 @pytest.mark.parametrize("block, complaint", [
     ("```sh\nfalse\ntrue\n```\n", "ended with [1]"),
+    ("```sh\nfalse | cat\n```\n", "ended with [1]"),
     ("```sh exit 4\ntrue\n```\n", "should end with [4]"),
     ("```sh\necho one 12\n```\n\n```text output\ntwo 12\n```\n", "and the page says"),
     ("```python\nprint(undefined)\n```\n", "NameError"),
@@ -159,7 +160,7 @@ class Page:
         os.chdir(self.folder)
         for name in ("deploy", "docs", "tools"):  # a page that begins in the source tree needs no more of it
             os.symlink(ROOT / name, name)
-        self.bash = subprocess.Popen(["bash", "--norc"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self.bash = subprocess.Popen(["bash", "--norc", "-o", "pipefail"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         if page.endswith("README.md") and not page.startswith(("deploy/", "docs/")):
             exec("import os\n" + NAMES, self.names)  # pylint: disable=exec-used
 
