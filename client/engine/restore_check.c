@@ -92,12 +92,12 @@ static int check_tensor(const struct registered_tensor *tensor, const struct ind
 static int add_missing(struct restore *restore, const struct registered_tensor *tensor,
                        struct diag *diag)
 {
-    char near[256];
+    char similar[256];
     if (restore->user->strict) {
-        similar_names(&restore->index, tensor->name, sizeof near, near);
+        similar_names(&restore->index, tensor->name, sizeof similar, similar);
         return diag_set(diag, CAIRN_E_MISSING_TENSOR, "the checkpoint has no tensor '%s'%s%s%s%s",
                         tensor->name, tensor->coordinate[0] ? " at '" : "", tensor->coordinate,
-                        tensor->coordinate[0] ? "'" : "", near);
+                        tensor->coordinate[0] ? "'" : "", similar);
     }
     CHECK(restore->user->missing_count < restore->set->tensor_count);
     restore->user->missing[restore->user->missing_count++] = tensor->name;
@@ -180,7 +180,7 @@ bool restore_takes_blob(const struct restore *restore, const struct index_entry 
 static int check_patterns(const struct restore *restore, struct diag *diag)
 {
     const struct engine_restore *user = restore->user;
-    char near[256];
+    char similar[256];
     for (size_t i = 0; user->strict && i < user->only_count; i++) {
         bool found = false;
         for (size_t k = 0; !found && k < restore->index.count; k++) {
@@ -190,10 +190,10 @@ static int check_patterns(const struct restore *restore, struct diag *diag)
             found = glob_matches(user->only[i], restore->set->tensors[k].name);
         }
         if (!found) {
-            similar_names(&restore->index, user->only[i], sizeof near, near);
+            similar_names(&restore->index, user->only[i], sizeof similar, similar);
             return diag_set(diag, CAIRN_E_MISSING_TENSOR,
                             "no name in the checkpoint matches the pattern '%.200s' of `only`%s",
-                            user->only[i], near);
+                            user->only[i], similar);
         }
     }
     return 0;

@@ -39,7 +39,7 @@ def stages():
     every["train-2"] = (["bench_train.py", "--no-install", "--ranks", "2"], 6, FULL + TORCH)
     every["plan"] = (["bench_plan.py", "--no-install"], 1, TORCH)
     every["forget"] = (["bench_forget.py"], 0.5, "")
-    every["care"] = (["bench_upkeep.py"], 4, "")
+    every["upkeep"] = (["bench_upkeep.py"], 4, "")
     every["stored"] = (["bench_stored.py", "--no-install"], 3, TORCH)
     return every
 
@@ -124,15 +124,15 @@ def care_rows(results):
     worst = results.get("forget", {}).get("worst", {})
     for how in ("ls", "forget, store", "forget, server"):
         yield Row(f"10,000 checkpoints: {how}", ("most", 1), worst.get(how), "forget", " s")
-    care = results.get("care", {})
+    upkeep = results.get("upkeep", {})
     for how, text in (("scrub", "a scrub without a limit"), ("gc", "a collection")):
-        yield Row(f"durable save beside {text} / alone", ("most", 1.05), care.get("beside", {}).get(how), "care")
+        yield Row(f"durable save beside {text} / alone", ("most", 1.05), upkeep.get("beside", {}).get(how), "upkeep")
     for rate in (20, 100):
-        got = care.get(f"rate_{rate}")
-        yield Row(f"scrub at {rate} MiB/s: off by", ("most", 0.1), abs(got - 1) if got is not None else None, "care")
-    gc = care.get("gc", {})
-    yield Row("collection of 10,000 forgotten checkpoints", None, gc.get("seconds"), "care", " s")
-    yield Row("bytes of object tables that it reads", None, gc.get("bytes_read"), "care")
+        got = upkeep.get(f"rate_{rate}")
+        yield Row(f"scrub at {rate} MiB/s: off by", ("most", 0.1), abs(got - 1) if got is not None else None, "upkeep")
+    gc = upkeep.get("gc", {})
+    yield Row("collection of 10,000 forgotten checkpoints", None, gc.get("seconds"), "upkeep", " s")
+    yield Row("bytes of object tables that it reads", None, gc.get("bytes_read"), "upkeep")
 
 
 def rows_of(results, names):
