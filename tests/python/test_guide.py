@@ -106,6 +106,22 @@ def test_every_part_of_a_configuration_is_taken(tmp_path):
         assert done.returncode == 0, f"{place}: {done.stderr}"
 
 
+def test_every_command_in_a_sentence_exists():
+    """No block runs it, but the program knows it with each of its options."""
+    programs, helps, wrong = pathlib.Path(os.environ["CAIRND"]).parent, {}, []
+    said = [(page, " ".join(words.split())) for page in PAGES
+            for words in re.findall(r"`(cairnd? [^`]+)`", FENCE.sub("", (ROOT / page).read_text(encoding="utf-8")))]
+    for page, words in said:
+        program, first, *_ = words.split()
+        command = (programs / program, *([first] if program == "cairn" and first[0] != "-" else []), "--help")
+        if command not in helps:
+            helps[command] = subprocess.run(command, capture_output=True, text=True, check=False)
+        options = re.findall(r"(?<!\S)--[a-z][a-z-]+", words.split(" -- ")[0])
+        if helps[command].returncode != 0 or any(not re.search(rf"{option}(?![\w-])", helps[command].stdout) for option in options):
+            wrong.append(f"{page}: {words}")
+    assert len(said) > 100 and wrong == []
+
+
 @pytest.fixture(scope="module")
 def processes():
     """Processes in which PyTorch is imported already: for eight pages it would be half of the time."""
