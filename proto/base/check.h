@@ -53,6 +53,8 @@ static inline uint64_t round_up_u64(uint64_t n, uint64_t align)
     return (n + align - 1) / align * align;
 }
 static inline uint64_t min_u64(uint64_t a, uint64_t b) { return a < b ? a : b; }
+/* For qsort() and bsearch(). */
+static inline int compare_u64(uint64_t a, uint64_t b) { return a < b ? -1 : a > b; }
 static inline uint64_t max_u64(uint64_t a, uint64_t b) { return a > b ? a : b; }
 
 #endif

@@ -128,7 +128,7 @@ static int written_compare(const void *a, const void *b)
     if (x->cell != y->cell) {
         return x->cell < y->cell ? -1 : 1;
     }
-    return x->rank < y->rank ? -1 : x->rank > y->rank;
+    return compare_u64(x->rank, y->rank);
 }
 
 /* Checks that written[0, count) are the cells 0 .. cell_count-1, once each. `what` names their box
@@ -208,7 +208,7 @@ static int held_compare(const void *a, const void *b)
 {
     const struct held_box *x = a, *y = b;
     int order = box_compare(&x->box->box, &y->box->box);
-    return order != 0 ? order : x->rank < y->rank ? -1 : x->rank > y->rank;
+    return order != 0 ? order : compare_u64(x->rank, y->rank);
 }
 
 /* Gathers all boxes of the present tensor, sorted by box and rank. */

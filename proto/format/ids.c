@@ -16,15 +16,13 @@ bool object_id_equal(const struct object_id *a, const struct object_id *b)
     return object_id_compare(a, b) == 0;
 }
 
-static int u64_compare(uint64_t a, uint64_t b) { return a < b ? -1 : a > b; }
-
 int object_id_compare(const struct object_id *a, const struct object_id *b)
 {
-    int order = u64_compare(a->term, b->term);
-    order = order != 0 ? order : u64_compare(a->step, b->step);
-    order = order != 0 ? order : u64_compare(a->rank, b->rank);
-    order = order != 0 ? order : u64_compare(a->writer, b->writer);
-    return order != 0 ? order : u64_compare(a->sequence, b->sequence);
+    return a->term != b->term       ? compare_u64(a->term, b->term)
+           : a->step != b->step     ? compare_u64(a->step, b->step)
+           : a->rank != b->rank     ? compare_u64(a->rank, b->rank)
+           : a->writer != b->writer ? compare_u64(a->writer, b->writer)
+                                    : compare_u64(a->sequence, b->sequence);
 }
 
 bool token_equal(const struct token *a, const struct token *b)
@@ -116,9 +114,15 @@ int run_name_parse(const char *text, struct run_name *ret, struct diag *diag)
     return rc;
 }
 
+int run_name_compare(const struct run_name *a, const struct run_name *b)
+{
+    int order = strcmp(a->project, b->project);
+    return order != 0 ? order : strcmp(a->run, b->run);
+}
+
 bool run_name_equal(const struct run_name *a, const struct run_name *b)
 {
-    return strcmp(a->project, b->project) == 0 && strcmp(a->run, b->run) == 0;
+    return run_name_compare(a, b) == 0;
 }
 
 bool run_name_has_capitals(const struct run_name *name)

@@ -75,6 +75,8 @@ bool token_equal(const struct token *a, const struct token *b);
 int MUST_USE run_name_set(const char *project, const char *run, struct run_name *ret,
                           struct diag *diag);
 bool run_name_equal(const struct run_name *a, const struct run_name *b);
+/* By project, then by run. */
+int run_name_compare(const struct run_name *a, const struct run_name *b);
 bool run_name_has_capitals(const struct run_name *name);
 /* Returns whether a store must not hold both: the runs, or their projects, differ in capitals only.
  */

@@ -145,7 +145,7 @@ static int compare_picks(const void *a, const void *b)
         return left->forgotten_wall_ns < right->forgotten_wall_ns ? -1 : 1;
     }
     int order = memcmp(&left->run, &right->run, sizeof(left->run));
-    return order != 0 ? order : (left->seq > right->seq) - (left->seq < right->seq);
+    return order != 0 ? order : compare_u64(left->seq, right->seq);
 }
 
 /* Returns the names of the runs among the picks, each once, or NULL if there is no memory. */

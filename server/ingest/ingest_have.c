@@ -39,9 +39,9 @@ static int recovered_order(const void *a, const void *b)
     const struct recovered *x = a, *y = b;
     int order = memcmp(&x->digest, &y->digest, sizeof(x->digest));
     if (order == 0) {
-        order = x->sequence < y->sequence ? -1 : x->sequence > y->sequence;
+        order = compare_u64(x->sequence, y->sequence);
     }
-    return order != 0 ? order : x->offset < y->offset ? -1 : x->offset > y->offset;
+    return order != 0 ? order : compare_u64(x->offset, y->offset);
 }
 
 static bool is_to_recover(const struct durable *durable, uint32_t from)

@@ -147,8 +147,6 @@ int writer_add_durable(struct writer *writer, const struct durable *durable)
     return 0;
 }
 
-static int compare_u64(uint64_t a, uint64_t b) { return a < b ? -1 : a > b; }
-
 static int compare_offset(const void *offset, const void *envelope)
 {
     return compare_u64(*(const uint64_t *)offset, ((const struct envelope *)envelope)->offset);

@@ -110,9 +110,8 @@ static int ask_mirror(struct repair *repair, struct wants *wants, struct diag *d
 static int compare_content(const struct envelope *a, const struct envelope *b)
 {
     int order = memcmp(&a->digest, &b->digest, sizeof(a->digest));
-    order = order != 0 ? order : (a->digest_alg > b->digest_alg) - (a->digest_alg < b->digest_alg);
-    return order != 0 ? order
-                      : (a->plain_bytes > b->plain_bytes) - (a->plain_bytes < b->plain_bytes);
+    order = order != 0 ? order : compare_u64(a->digest_alg, b->digest_alg);
+    return order != 0 ? order : compare_u64(a->plain_bytes, b->plain_bytes);
 }
 
 static int compare_wants(const void *a, const void *b)

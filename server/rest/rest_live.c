@@ -57,7 +57,7 @@ static int compare(const void *a, const void *b)
     if (left->durable_bytes != right->durable_bytes) {
         return left->durable_bytes < right->durable_bytes ? -1 : 1;
     }
-    return (left->rank > right->rank) - (left->rank < right->rank);
+    return compare_u64(left->rank, right->rank);
 }
 
 /* Gives the ranks of a save that have not sealed their part, the furthest behind first; those

@@ -61,19 +61,13 @@ const struct catalog_options *catalog_options_of(const struct catalog *catalog)
     return &catalog->options;
 }
 
-static int name_compare(const struct run_name *a, const struct run_name *b)
-{
-    int order = strcmp(a->project, b->project);
-    return order ? order : strcmp(a->run, b->run);
-}
-
 size_t catalog_lower_bound(const struct catalog *catalog, const struct run_name *name)
 {
     size_t low = 0, high = catalog->run_count;
 
     while (low < high) {
         size_t mid = low + (high - low) / 2;
-        if (name_compare(&catalog->runs[mid]->name, name) < 0) {
+        if (run_name_compare(&catalog->runs[mid]->name, name) < 0) {
             low = mid + 1;
         } else {
             high = mid;
@@ -96,7 +90,7 @@ static struct run *run_find_or_add(struct catalog *catalog, const struct run_nam
     size_t at = catalog_lower_bound(catalog, name);
     struct run *run = NULL;
 
-    if (at < catalog->run_count && name_compare(&catalog->runs[at]->name, name) == 0) {
+    if (at < catalog->run_count && run_name_compare(&catalog->runs[at]->name, name) == 0) {
         return catalog->runs[at];
     }
     if (catalog->run_count == catalog->run_cap) {
@@ -114,8 +108,8 @@ static struct run *run_find_or_add(struct catalog *catalog, const struct run_nam
     memmove(&catalog->runs[at + 1], &catalog->runs[at],
             (catalog->run_count - at) * sizeof(struct run *));
     catalog->runs[at] = run;
-    CHECK(at == 0 || name_compare(&catalog->runs[at - 1]->name, name) < 0);
-    CHECK(at == catalog->run_count || name_compare(name, &catalog->runs[at + 1]->name) < 0);
+    CHECK(at == 0 || run_name_compare(&catalog->runs[at - 1]->name, name) < 0);
+    CHECK(at == catalog->run_count || run_name_compare(name, &catalog->runs[at + 1]->name) < 0);
     catalog->run_count++;
     return run;
 }

@@ -16,7 +16,7 @@ static int place_compare(const struct part *base, uint32_t chunk, const struct o
 {
     const struct part_chunk *at = &base->chunks[chunk];
     int order = object_id_compare(&base->objects[at->object].id, id);
-    return order != 0 ? order : at->offset < offset ? -1 : at->offset > offset;
+    return order != 0 ? order : compare_u64(at->offset, offset);
 }
 
 static int chunk_order(const void *a, const void *b, void *user)

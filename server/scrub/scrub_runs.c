@@ -14,12 +14,6 @@
 
 /* --- from run to run -------------------------------------------------------------------------- */
 
-static int run_order(const struct run_name *a, const struct run_name *b)
-{
-    int order = strcmp(a->project, b->project);
-    return order != 0 ? order : strcmp(a->run, b->run);
-}
-
 /* The run at or behind the position. */
 struct step {
     struct scrub *scrub;
@@ -42,7 +36,7 @@ static void on_next_run(void *user)
     }
     step->status = CAIRN_E_ENDED;
     for (size_t i = 0; i < count && !scrub->run; i++) {
-        int order = run_order(&names[i], &entry->run);
+        int order = run_name_compare(&names[i], &entry->run);
         if (order < 0 || (order == 0 && step->behind)) {
             continue;
         }

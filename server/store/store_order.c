@@ -20,7 +20,7 @@ int store_order_smalls(const void *left, const void *right)
     if (a->number != b->number) {
         return a->number < b->number ? -1 : 1;
     }
-    return a->tag < b->tag ? -1 : a->tag > b->tag;
+    return compare_u64(a->tag, b->tag);
 }
 
 int store_order_ckpts(const void *left, const void *right)

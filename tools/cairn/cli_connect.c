@@ -92,12 +92,15 @@ static int only_run(struct cli *cli, struct diag *diag)
     return status;
 }
 
-int cli_connect_server(struct cli *cli, struct diag *diag)
+static int make_source(struct cli *cli, struct diag *diag)
 {
     int status = understand_run(cli, diag);
-    if (status == 0) {
-        status = source_new(&cli->source, &cli->connection, diag);
-    }
+    return status != 0 ? status : source_new(&cli->source, &cli->connection, diag);
+}
+
+int cli_connect_server(struct cli *cli, struct diag *diag)
+{
+    int status = make_source(cli, diag);
     return status != 0 ? status : source_use_server(cli->connection, diag);
 }
 
@@ -136,10 +139,7 @@ int cli_reconnect(struct cli *cli, const char *server, struct diag *diag)
 
 int cli_connect(struct cli *cli, bool needs_run, struct diag *diag)
 {
-    int status = understand_run(cli, diag);
-    if (status == 0) {
-        status = source_new(&cli->source, &cli->connection, diag);
-    }
+    int status = make_source(cli, diag);
     if (status == 0) {
         status = source_use(cli->connection, cli->has_run ? &cli->run : NULL, diag);
     }

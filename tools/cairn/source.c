@@ -32,6 +32,11 @@ struct source {
 struct engine *source_engine(struct source *source) { return source->engine; }
 const struct url *source_url(const struct source *source) { return &source->url; }
 struct loop *source_loop(struct source *source) { return source->loop; }
+
+int64_t source_since_ns(struct source *source, uint64_t ms)
+{
+    return ms != 0 ? loop_wall_ns(source->loop) - (int64_t)ms * 1000000 : 0;
+}
 void source_wake(struct source *source) { loop_uv_stop(source->loop); }
 
 static void on_interrupt(void *user, int signum)

@@ -34,7 +34,11 @@ int MUST_USE source_use(struct source *source, const struct run_name *run, struc
 int MUST_USE source_use_server(struct source *source, struct diag *diag);
 struct engine *source_engine(struct source *source);
 const struct url *source_url(const struct source *source);
+/* The wall clock's time so many milliseconds ago; 0 for 0. */
+int64_t source_since_ns(struct source *source, uint64_t ms);
 struct loop *source_loop(struct source *source);
+/* The wall clock's time so many milliseconds ago; 0 for 0. */
+int64_t source_since_ns(struct source *source, uint64_t ms);
 /* Runs the loop until *done is true, or until an interrupt (CANCELLED). */
 int MUST_USE source_wait(struct source *source, const bool *done, struct diag *diag);
 /* Waits until a call has set *done. After an interrupt (CANCELLED) the call has ended, too. */

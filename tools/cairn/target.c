@@ -161,13 +161,26 @@ int target_write(int fd, const struct target_piece *piece, struct diag *diag)
     return 0;
 }
 
-int target_close(int fd, const char *name, struct diag *diag)
+int target_close(int fd, const char *name, int status, struct diag *diag)
 {
-    int status = fsync(fd) == 0 ? 0 : diag_errno(diag, errno, "sync %s", name);
+    if (fsync(fd) != 0 && status == 0) {
+        status = diag_errno(diag, errno, "sync %s", name);
+    }
     if (close(fd) != 0 && status == 0) {
         status = diag_errno(diag, errno, "close %s", name);
     }
     return status;
+}
+
+int target_put(struct target *target, const char *name, const struct buf *buf, struct diag *diag)
+{
+    int fd = -1, status = buf_status(buf);
+    struct target_piece piece = {.name = name, .bytes = buf->bytes, .data = buf->data};
+    if (status != 0) {
+        return diag_set(diag, status, "cannot write the contents of %s", name);
+    }
+    status = target_create(target, name, &fd, diag);
+    return status != 0 ? status : target_close(fd, name, target_write(fd, &piece, diag), diag);
 }
 
 static int sync_parent(const char *path, struct diag *diag)
@@ -178,7 +191,7 @@ static int sync_parent(const char *path, struct diag *diag)
     if (fd < 0) {
         return diag_errno(diag, errno, "cannot open the directory of %s", path);
     }
-    return target_close(fd, path, diag);
+    return target_close(fd, path, 0, diag);
 }
 
 int target_commit(struct target *target, struct diag *diag)

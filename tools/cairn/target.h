@@ -7,6 +7,7 @@
 #ifndef CAIRN_TOOLS_TARGET_H
 #define CAIRN_TOOLS_TARGET_H
 
+#include "base/buf.h"
 #include "base/diag.h"
 
 #include <stddef.h>
@@ -29,8 +30,12 @@ struct target_piece {
     const void *data;
 };
 int MUST_USE target_write(int fd, const struct target_piece *piece, struct diag *diag);
-/* fsync and close; the descriptor is gone in any case. */
-int MUST_USE target_close(int fd, const char *name, struct diag *diag);
+/* fsync and close; the descriptor is gone in any case. `status` is what became of the writes: an
+ * error of theirs is returned. */
+int MUST_USE target_close(int fd, const char *name, int status, struct diag *diag);
+/* Creates, writes and closes a file. */
+int MUST_USE target_put(struct target *target, const char *name, const struct buf *buf,
+                        struct diag *diag);
 void target_name(const char *text, size_t bytes, char *ret);
 /* fsync of the directory, rename into place, fsync of the parent. After a failure target_abort()
  * removes what there is; only where the parent could not be synced all of it is in place. */

@@ -310,3 +310,50 @@ int writeout(struct cli *cli, const struct ckpt_info *info, size_t count, struct
     }
     return status;
 }
+
+/* Writes what stands in front of the tensors. *ret_bytes is the length. */
+static int write_header(const struct documents *documents, const struct tensor_file *file,
+                        uint64_t *ret_bytes, struct diag *diag)
+{
+    const struct manifest *manifest = &documents->of.manifest;
+    struct text id = ckpt_id_text(documents->info.id);
+    struct safetensors layout = {.checkpoint = id.at,
+                                 .metadata_bytes = manifest->metadata_bytes,
+                                 .metadata = manifest->metadata,
+                                 .count = file->count,
+                                 .tensors = file->tensors};
+    struct buf header;
+    buf_init(&header, MIB(128));
+    int status = safetensors_layout(&layout, &header, diag);
+    if (status == 0) {
+        struct target_piece piece = {
+            .name = file->name, .bytes = header.bytes, .data = header.data};
+        status = target_write(file->fd, &piece, diag);
+    }
+    *ret_bytes = header.bytes;
+    buf_fini(&header);
+    return status;
+}
+
+int writeout_tensors(struct cli *cli, const struct documents *documents,
+                     const struct tensor_file *file, struct diag *diag)
+{
+    uint64_t header_bytes = 0;
+    struct sink *sinks = calloc(file->count + 1, sizeof(*sinks));
+    int status = sinks ? write_header(documents, file, &header_bytes, diag)
+                       : diag_no_memory(diag, "a file of tensors");
+    for (size_t i = 0; status == 0 && i < file->count; i++) {
+        const struct safetensor *tensor = &file->tensors[i];
+        sinks[i] = (struct sink){.entry = tensor->stored ? tensor->stored : tensor->entry,
+                                 .box = tensor->box,
+                                 .fd = file->fd,
+                                 .base = header_bytes + tensor->offset};
+    }
+    if (status == 0 && file->count > 0) {
+        status = writeout(cli, &documents->info, file->count, sinks, diag);
+    }
+    if (status != CAIRN_E_CANCELLED) { /* as above */
+        free(sinks);
+    }
+    return target_close(file->fd, file->name, status, diag);
+}

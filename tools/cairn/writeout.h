@@ -8,6 +8,7 @@
 #define CAIRN_TOOLS_WRITEOUT_H
 
 #include "documents.h"
+#include "formats/safetensors.h"
 
 struct sink { /* one tensor or blob, or a rectangle of a tensor */
     const struct index_entry *entry;
@@ -22,5 +23,15 @@ struct sink { /* one tensor or blob, or a rectangle of a tensor */
  * checkpoint lacks; NO_SPACE, IO: the target. */
 int MUST_USE writeout(struct cli *cli, const struct ckpt_info *info, size_t count,
                       struct sink *sinks, struct diag *diag);
+
+struct tensor_file { /* a new file, for some of the tensors of a checkpoint */
+    int fd;
+    const char *name; /* for errors */
+    size_t count;
+    struct safetensor *tensors; /* are sorted, and get their offsets */
+};
+/* Writes a safetensors file, and closes it in any case. */
+int MUST_USE writeout_tensors(struct cli *cli, const struct documents *documents,
+                              const struct tensor_file *file, struct diag *diag);
 
 #endif

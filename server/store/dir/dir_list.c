@@ -193,12 +193,7 @@ static int add_tree(struct dir_store *store, const char *tree, struct dir_names 
     return rc ? rc : failed;
 }
 
-static int compare_names(const void *left, const void *right)
-{
-    const struct run_name *a = left, *b = right;
-    int order = strcmp(a->project, b->project);
-    return order ? order : strcmp(a->run, b->run);
-}
+static int compare_names(const void *a, const void *b) { return run_name_compare(a, b); }
 
 int dir_names_list(struct dir_store *store, struct dir_names *ret, struct diag *diag)
 {
@@ -220,7 +215,7 @@ int dir_names_list(struct dir_store *store, struct dir_names *ret, struct diag *
         qsort(list.names, list.count, sizeof(*list.names), compare_names);
     }
     for (size_t i = 0; i < list.count; i++) {
-        if (kept == 0 || compare_names(&list.names[kept - 1], &list.names[i]) != 0) {
+        if (kept == 0 || !run_name_equal(&list.names[kept - 1], &list.names[i])) {
             list.names[kept++] = list.names[i];
         }
     }

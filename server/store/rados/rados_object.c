@@ -344,7 +344,7 @@ int rados_op_write(struct rados_store *store, struct store_req *req)
 static int compare_pieces(const void *a, const void *b)
 {
     const struct piece *x = a, *y = b;
-    return x->offset < y->offset ? -1 : x->offset > y->offset;
+    return compare_u64(x->offset, y->offset);
 }
 
 /* Returns the table of the object's pieces, sorted by offset; NULL if there is no memory. The

@@ -342,9 +342,7 @@ struct listing {
 
 static int compare_listed(const void *a, const void *b)
 {
-    const struct run_name *x = a, *y = b; /* the name is the first member */
-    int order = strcmp(x->project, y->project);
-    return order != 0 ? order : strcmp(x->run, y->run);
+    return run_name_compare(a, b); /* the name is the first member */
 }
 
 /* Adds a run that one of the two lists names. A key that is no run's name is skipped. */

@@ -44,7 +44,7 @@ static void put(struct target *target, const char *name)
     struct target_piece piece = {.name = name, .offset = 2, .bytes = 3, .data = "xyz"};
     assert_int_equal(target_create(target, name, &fd, NULL), 0);
     assert_int_equal(target_write(fd, &piece, NULL), 0);
-    assert_int_equal(target_close(fd, name, NULL), 0);
+    assert_int_equal(target_close(fd, name, 0, NULL), 0);
 }
 
 #define FIXED_TEST(name) SETUP_TEST(name, setup, teardown)

@@ -119,13 +119,20 @@ static int restore_once(struct benching *benching, uint64_t idx, struct cairn_er
     return status;
 }
 
-static int run_rounds(struct benching *benching, struct diag *diag)
+static int run_rounds(void *user, cairn_t *cairn, struct diag *diag)
 {
+    struct benching *benching = user;
     struct cairn_error error = {0};
+    if (getrandom(&benching->seed, sizeof(benching->seed), 0) != (ssize_t)sizeof(benching->seed)) {
+        return diag_set(diag, CAIRN_E_IO, "the system gives no random bytes; try again");
+    }
+    benching->cairn = cairn;
     int status = set_tensors(benching, &error);
     for (uint64_t i = 0; status == 0 && i < benching->own->rounds; i++) {
         status = save_once(benching, i, &error);
-        status = status != 0 ? status : restore_once(benching, i, &error);
+        if (status == 0) {
+            status = restore_once(benching, i, &error);
+        }
         if (status == 0 && sum_of(benching) != benching->sum) {
             return diag_set(diag, CAIRN_E_INTERNAL,
                             "round %" PRIu64
@@ -207,53 +214,31 @@ static int show(const struct benching *benching)
     return json_end(&json);
 }
 
-static int open_and_run(struct benching *benching, struct diag *diag)
-{
-    char url[LIBRARY_URL_BYTES];
-    struct cairn_options how;
-    struct cairn_error error = {0};
-    int status = library_url(benching->cli, url, diag);
-    library_options(benching->cli, &how);
-    status = status != 0 ? status : library_check_empty(url, &how, diag);
-    if (status != 0) {
-        return status;
-    }
-    if (getrandom(&benching->seed, sizeof(benching->seed), 0) != (ssize_t)sizeof(benching->seed)) {
-        return diag_set(diag, CAIRN_E_IO, "the system gives no random bytes; try again");
-    }
-    status = cairn_open(url, &how, &benching->cairn, &error);
-    if (status != 0) {
-        return library_error(status, &error, diag);
-    }
-    status = run_rounds(benching, diag);
-    int closed = cairn_close(benching->cairn, status == 0 ? 10000 : 0, &error);
-    return status != 0 ? status : closed != 0 ? library_error(closed, &error, diag) : 0;
-}
-
 static int run(struct cli *cli, void *values, struct diag *diag)
 {
     const struct bench_options *own = values;
-    struct benching *benching = calloc(1, sizeof(*benching));
     if (cli->source.store) {
-        free(benching);
         return diag_set(
             diag, CAIRN_E_READ_ONLY,
             "--store is read-only, and bench saves checkpoints; name a server (--server)");
     }
-    int status = benching ? 0 : diag_no_memory(diag, "this command");
-    if (status == 0) {
-        *benching = (struct benching){.cli = cli, .own = own};
-        benching->tensor_bytes = own->bytes / TENSORS / 8 * 8;
+    struct benching *benching = calloc(1, sizeof(*benching));
+    if (!benching) {
+        return diag_no_memory(diag, "this command");
     }
-    if (status == 0 && !own->dry_run) {
+    *benching = (struct benching){.cli = cli, .own = own};
+    benching->tensor_bytes = own->bytes / TENSORS / 8 * 8;
+    struct library_use use = {.use = run_rounds, .user = benching};
+    int status = 0;
+    if (!own->dry_run) {
         benching->memory = malloc(benching->tensor_bytes * TENSORS);
-        status = benching->memory ? open_and_run(benching, diag)
+        status = benching->memory ? library_use(cli, &use, diag)
                                   : diag_no_memory(diag, "%" PRIu64 " bytes", own->bytes);
     }
-    status = status != 0 ? status : show(benching);
-    if (benching) {
-        free(benching->memory);
+    if (status == 0) {
+        status = show(benching);
     }
+    free(benching->memory);
     free(benching);
     return status;
 }

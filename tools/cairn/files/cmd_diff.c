@@ -258,40 +258,53 @@ static int load(struct differing *differing, size_t side, const struct selector 
     return status != 0 ? status : documents_parts(&differing->sides[side], diag);
 }
 
+static int compare_all(struct differing *differing, struct diag *diag)
+{
+    static const char *const titles[] = {"",       "NAME", "COORDINATE", ">SIZE", ">CHANGED",
+                                         ">SHARE", ""};
+    differing->table = table_new(ARRAY_LEN(titles), titles);
+    json_begin(&differing->json);
+    json_str(&differing->json, "run", run_name_text(&differing->cli->run).at);
+    json_info(&differing->json, "a", &differing->sides[0].info);
+    json_info(&differing->json, "b", &differing->sides[1].info);
+    json_open(&differing->json, "entries", '[');
+    int status = walk(differing, diag);
+    if (status == 0) {
+        status = finish(differing);
+    }
+    table_free(differing->table);
+    json_fini(&differing->json);
+    return status;
+}
+
 static int run(struct cli *cli, void *values, struct diag *diag)
 {
     const struct diff_options *own = values;
-    static const char *const titles[] = {"",       "NAME", "COORDINATE", ">SIZE", ">CHANGED",
-                                         ">SHARE", ""};
     struct differing differing = {.cli = cli, .own = own, .exact = true};
     struct selector other = {.kind = SELECT_LATEST};
     int status = own->other ? selector_parse(own->other, &other, diag) : 0;
-    if (status == 0 && own->norms && own->no_read_data) {
-        status =
-            diag_set(diag, CAIRN_E_INVALID,
-                     "--norms and --no-read-data exclude each other, because norms need the data");
+    if (status != 0) {
+        return status;
     }
-    status = status != 0 ? status : cli_connect(cli, true, diag);
-    status = status != 0 ? status : load(&differing, 0, &cli->selector, diag);
-    status = status != 0 ? status : load(&differing, 1, &other, diag);
-    json_init(&differing.json);
-    differing.table = table_new(ARRAY_LEN(titles), titles);
+    if (own->norms && own->no_read_data) {
+        return diag_set(
+            diag, CAIRN_E_INVALID,
+            "--norms and --no-read-data exclude each other, because norms need the data");
+    }
+    status = cli_connect(cli, true, diag);
     if (status == 0) {
-        json_open(&differing.json, NULL, '{');
-        json_u64(&differing.json, "schema_version", JSON_SCHEMA_VERSION);
-        json_str(&differing.json, "run", run_name_text(&cli->run).at);
-        json_info(&differing.json, "a", &differing.sides[0].info);
-        json_info(&differing.json, "b", &differing.sides[1].info);
-        json_open(&differing.json, "entries", '[');
-        status = walk(&differing, diag);
+        status = load(&differing, 0, &cli->selector, diag);
     }
-    status = status != 0 ? status : finish(&differing);
+    if (status == 0) {
+        status = load(&differing, 1, &other, diag);
+    }
+    if (status == 0) {
+        status = compare_all(&differing, diag);
+    }
     if (status != CAIRN_E_CANCELLED) {
         documents_fini(&differing.sides[0]);
         documents_fini(&differing.sides[1]);
     }
-    table_free(differing.table);
-    json_fini(&differing.json);
     return status;
 }
 

@@ -128,7 +128,7 @@ static int export_documents(struct cli *cli, const struct export_command_options
                             struct documents *documents, struct diag *diag)
 {
     struct export export = {.cli = cli, .documents = documents, .shard_bytes = own->shard_bytes};
-    export.id = ckpt_id_text(documents->info.id);
+
     scratch_init(&export.scratch, (size_t)1 << 30);
     int status = choose(own, documents, &export, diag);
     if (status == 0 && !own->dry_run) {

@@ -178,13 +178,14 @@ static int fill(struct importing *importing, struct diag *diag)
         tensor->placement = CAIRN_REPLICATED;
         importing->bytes += from->bytes;
     }
-    return 0;
+    return fill_metadata(importing, diag);
 }
 
 /* --- the save --- */
 
-static int save(struct importing *importing, cairn_t *cairn, struct diag *diag)
+static int save(void *user, cairn_t *cairn, struct diag *diag)
 {
+    struct importing *importing = user;
     struct cairn_save_options how = CAIRN_SAVE_OPTIONS_INIT;
     struct cairn_error error = {0};
     cairn_op_t *op = NULL;
@@ -194,37 +195,18 @@ static int save(struct importing *importing, cairn_t *cairn, struct diag *diag)
     how.metadata_bytes = importing->metadata.bytes;
     int status =
         cairn_set_tensors(cairn, importing->tensors, importing->bundle.tensor_count, &error);
-    status = status != 0 ? status : cairn_save(cairn, importing->own->step, &how, &op, &error);
-    status = status != 0 ? status : cairn_op_wait(op, CAIRN_DONE, CAIRN_FOREVER, &error);
     importing->result = (struct cairn_result)CAIRN_RESULT_INIT;
-    status = status != 0 ? status : cairn_op_result(op, &importing->result, &error);
+    if (status == 0) {
+        status = cairn_save(cairn, importing->own->step, &how, &op, &error);
+    }
+    if (status == 0) {
+        status = cairn_op_wait(op, CAIRN_DONE, CAIRN_FOREVER, &error);
+    }
+    if (status == 0) {
+        status = cairn_op_result(op, &importing->result, &error);
+    }
     cairn_op_free(op);
     return status != 0 ? library_error(status, &error, diag) : 0;
-}
-
-static int save_bundle(struct importing *importing, struct diag *diag)
-{
-    char url[LIBRARY_URL_BYTES];
-    struct cairn_options how;
-    struct cairn_error error = {0};
-    cairn_t *cairn = NULL;
-    int status = library_url(importing->cli, url, diag);
-    library_options(importing->cli, &how);
-    if (status == 0 && !importing->own->new_lineage) {
-        status = library_check_empty(url, &how, diag);
-    }
-    if (status != 0) {
-        return status;
-    }
-    how.arena_bytes = importing->own->arena_bytes;
-    how.save_deadline_ms = (int64_t)importing->own->deadline_ms;
-    status = cairn_open(url, &how, &cairn, &error);
-    if (status != 0) {
-        return library_error(status, &error, diag);
-    }
-    status = save(importing, cairn, diag);
-    int closed = cairn_close(cairn, status == 0 ? 10000 : 0, &error);
-    return status != 0 ? status : closed != 0 ? library_error(closed, &error, diag) : 0;
 }
 
 static int show(const struct importing *importing)
@@ -277,13 +259,21 @@ static int run(struct cli *cli, void *values, struct diag *diag)
     }
     bundle_init(&importing.bundle);
     buf_init(&importing.metadata, LIMIT_METADATA_BYTES);
+    struct library_use use = {.new_lineage = importing.own->new_lineage,
+                              .arena_bytes = importing.own->arena_bytes,
+                              .deadline_ms = importing.own->deadline_ms,
+                              .use = save,
+                              .user = &importing};
     int status = read_bundle(&importing, diag);
-    status = status != 0 ? status : fill(&importing, diag);
-    status = status != 0 ? status : fill_metadata(&importing, diag);
-    if (status == 0 && !importing.own->dry_run) {
-        status = save_bundle(&importing, diag);
+    if (status == 0) {
+        status = fill(&importing, diag);
     }
-    status = status != 0 ? status : show(&importing);
+    if (status == 0 && !importing.own->dry_run) {
+        status = library_use(cli, &use, diag);
+    }
+    if (status == 0) {
+        status = show(&importing);
+    }
     free(importing.tensors);
     buf_fini(&importing.metadata);
     bundle_fini(&importing.bundle);

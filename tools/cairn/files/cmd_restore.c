@@ -53,10 +53,8 @@ struct restoring {
     const struct restore_options *own;
     struct documents *documents;
     struct target target;
-    struct sink *sinks;
-    char (*files)[FILE_NAME_MAX]; /* of each sink */
+    char (*files)[FILE_NAME_MAX]; /* of each entry of the index */
     size_t count;
-    struct text id;
 };
 
 /* --- files --- */
@@ -103,67 +101,36 @@ static int write_whole(struct restoring *restoring, const struct content *conten
         return status;
     }
     struct target_piece piece = {.name = file.name, .bytes = content->bytes, .data = content->data};
-    status = target_write(file.fd, &piece, diag);
-    int closed = target_close(file.fd, file.name, diag);
     memcpy(ret_name, file.name, sizeof(file.name));
-    return status != 0 ? status : closed;
+    return target_close(file.fd, file.name, target_write(file.fd, &piece, diag), diag);
 }
 
 /* --- one safetensors file: all tensors of a coordinate
  * ------------------------------------------------------------------- */
 
-/* Header and tensors of an open file; safetensors: those of the group. */
-static int fill_group(struct restoring *restoring, const struct file *file,
-                      const struct safetensors *group, struct sink *sinks, struct diag *diag)
-{
-    struct buf header;
-    buf_init(&header, MIB(128));
-    int status = safetensors_layout(group, &header, diag);
-    if (status == 0) {
-        struct target_piece piece = {
-            .name = file->name, .bytes = header.bytes, .data = header.data};
-        status = target_write(file->fd, &piece, diag);
-    }
-    for (size_t i = 0; status == 0 && i < group->count; i++) {
-        const struct safetensor *tensor = &group->tensors[i];
-        sinks[i] = (struct sink){
-            .entry = tensor->entry, .fd = file->fd, .base = header.bytes + tensor->offset};
-        memcpy(restoring->files[tensor->entry - restoring->documents->of.index], file->name,
-               sizeof(file->name));
-    }
-    buf_fini(&header);
-    return status != 0
-               ? status
-               : writeout(restoring->cli, &restoring->documents->info, group->count, sinks, diag);
-}
-
 static int write_group(struct restoring *restoring, const char *coordinate, struct diag *diag)
 {
-    struct sink *sinks = calloc(restoring->count + 1, sizeof(*sinks));
     struct safetensor *tensors = calloc(restoring->count + 1, sizeof(*tensors));
-    const struct manifest *manifest = &restoring->documents->of.manifest;
-    struct safetensors group = {.checkpoint = restoring->id.at,
-                                .metadata_bytes = manifest->metadata_bytes,
-                                .metadata = manifest->metadata,
-                                .tensors = tensors};
-    struct file file = {.fd = -1};
+    struct file file;
+    size_t count = 0;
     char wish[LIMIT_COORDINATE_BYTES + 16];
-    int status = sinks && tensors ? 0 : diag_no_memory(diag, "the files of the restore");
-    for (size_t i = 0; status == 0 && i < restoring->count; i++) {
-        const struct index_entry *entry = restoring->sinks[i].entry;
-        if (entry->kind == INDEX_TENSOR && strcmp(entry->coordinate, coordinate) == 0) {
-            tensors[group.count++].entry = entry;
-        }
+    if (!tensors) {
+        return diag_no_memory(diag, "the files of the restore");
     }
     snprintf(wish, sizeof(wish), "%s%s", coordinate[0] ? "local-" : "model", coordinate);
-    status = status != 0 ? status : create_file(restoring, wish, ".safetensors", &file, diag);
-    status = status != 0 ? status : fill_group(restoring, &file, &group, sinks, diag);
-    if (file.fd >= 0) {
-        int closed = target_close(file.fd, file.name, diag);
-        status = status != 0 ? status : closed;
+    int status = create_file(restoring, wish, ".safetensors", &file, diag);
+    for (size_t i = 0; status == 0 && i < restoring->count; i++) {
+        const struct index_entry *entry = &restoring->documents->of.index[i];
+        if (entry->kind == INDEX_TENSOR && strcmp(entry->coordinate, coordinate) == 0) {
+            tensors[count++].entry = entry;
+            memcpy(restoring->files[i], file.name, sizeof(file.name));
+        }
+    }
+    if (status == 0) {
+        struct tensor_file out = {file.fd, file.name, count, tensors};
+        status = writeout_tensors(restoring->cli, restoring->documents, &out, diag);
     }
     free(tensors);
-    free(sinks);
     return status;
 }
 
@@ -171,7 +138,7 @@ static int write_tensors(struct restoring *restoring, struct diag *diag)
 {
     int status = 0;
     for (size_t i = 0; status == 0 && i < restoring->count; i++) {
-        const struct index_entry *entry = restoring->sinks[i].entry;
+        const struct index_entry *entry = &restoring->documents->of.index[i];
         if (entry->kind == INDEX_TENSOR && restoring->files[i][0] == '\0') {
             status = write_group(restoring, entry->coordinate, diag);
         }
@@ -184,22 +151,24 @@ static int write_tensors(struct restoring *restoring, struct diag *diag)
 static int write_tree(struct restoring *restoring, size_t i, const char *wish, const uint8_t *data,
                       struct diag *diag)
 {
-    const struct index_entry *entry = restoring->sinks[i].entry;
+    const struct index_entry *entry = &restoring->documents->of.index[i];
     struct buf text;
     buf_init(&text, (size_t)1 << 30);
     int status = tree_check(entry->plain_bytes, data, diag);
-    status = status != 0 ? status : tree_to_json(entry->plain_bytes, data, 2, &text, diag);
-    status = status != 0
-                 ? status
-                 : write_whole(restoring, &(struct content){wish, ".json", text.bytes, text.data},
-                               restoring->files[i], diag);
+    if (status == 0) {
+        status = tree_to_json(entry->plain_bytes, data, 2, &text, diag);
+    }
+    if (status == 0) {
+        struct content content = {wish, ".json", text.bytes, text.data};
+        status = write_whole(restoring, &content, restoring->files[i], diag);
+    }
     buf_fini(&text);
     return status;
 }
 
 static int write_blob(struct restoring *restoring, size_t i, struct diag *diag)
 {
-    const struct index_entry *entry = restoring->sinks[i].entry;
+    const struct index_entry *entry = &restoring->documents->of.index[i];
     restoring->cli->blob = malloc(entry->plain_bytes + 1);
     struct sink sink = {.entry = entry, .fd = -1, .memory = restoring->cli->blob};
     char wish[400];
@@ -237,7 +206,7 @@ static int write_summary(struct restoring *restoring, struct diag *diag)
     json_info(&json, "checkpoint", &restoring->documents->info);
     json_open(&json, "entries", '[');
     for (size_t i = 0; i < restoring->count; i++) {
-        const struct index_entry *entry = restoring->sinks[i].entry;
+        const struct index_entry *entry = &restoring->documents->of.index[i];
         json_open(&json, NULL, '{');
         json_str(&json, "name", entry->name);
         json_str(&json, "coordinate", entry->coordinate[0] ? entry->coordinate : NULL);
@@ -246,13 +215,11 @@ static int write_summary(struct restoring *restoring, struct diag *diag)
     }
     json_close(&json, ']');
     json_close(&json, '}');
+    struct content content = {"checkpoint", ".json", json.buf.bytes, json.buf.data};
     int status = buf_status(&json.buf);
-    status =
-        status != 0
-            ? status
-            : write_whole(restoring,
-                          &(struct content){"checkpoint", ".json", json.buf.bytes, json.buf.data},
-                          file, diag);
+    if (status == 0) {
+        status = write_whole(restoring, &content, file, diag);
+    }
     json_fini(&json);
     return status;
 }
@@ -263,7 +230,7 @@ static int write_files(struct restoring *restoring, struct diag *diag)
 {
     int status = write_tensors(restoring, diag);
     for (size_t i = 0; status == 0 && i < restoring->count; i++) {
-        if (restoring->sinks[i].entry->kind == INDEX_BLOB) {
+        if (restoring->documents->of.index[i].kind == INDEX_BLOB) {
             status = write_blob(restoring, i, diag);
         }
     }
@@ -275,27 +242,22 @@ static int restore_documents(struct cli *cli, const struct restore_options *own,
 {
     struct restoring restoring = {
         .cli = cli, .own = own, .documents = documents, .count = documents->of.index_count};
-    restoring.id = ckpt_id_text(documents->info.id);
-    restoring.sinks = calloc(restoring.count + 1, sizeof(*restoring.sinks));
     restoring.files = calloc(restoring.count + 1, sizeof(*restoring.files));
-    int status = restoring.sinks && restoring.files
-                     ? target_begin(own->to, &restoring.target, diag)
-                     : diag_no_memory(diag, "the files of the restore");
+    int status = restoring.files ? target_begin(own->to, &restoring.target, diag)
+                                 : diag_no_memory(diag, "the files of the restore");
     if (status == 0) {
-        for (size_t i = 0; i < restoring.count; i++) {
-            restoring.sinks[i].entry = &documents->of.index[i];
-        }
         struct rank_choice choice = {&own->ranks, (uint32_t)own->as_ranks};
         status = own->ranks.count > 0 || own->as_ranks > 0
                      ? rank_files_write(cli, documents, &choice, &restoring.target, diag)
                      : write_files(&restoring, diag);
-        status = status != 0 ? status : target_commit(&restoring.target, diag);
+        if (status == 0) {
+            status = target_commit(&restoring.target, diag);
+        }
         if (status != 0) {
             target_explain(&restoring.target, status, diag);
             target_abort(&restoring.target);
         }
     }
-    free(restoring.sinks);
     free(restoring.files);
     return status;
 }
@@ -330,7 +292,9 @@ static int restore_one(struct cli *cli, const struct restore_options *own,
 {
     struct documents documents;
     int status = documents_load(cli, info, &documents, diag);
-    status = status != 0 ? status : choose(&own->only, &documents, diag);
+    if (status == 0) {
+        status = choose(&own->only, &documents, diag);
+    }
     if (status == 0) {
         status = restore_documents(cli, own, &documents, diag);
     }

@@ -117,10 +117,10 @@ static int await_repair(struct cli *cli, struct ckpt_id id, struct source_reques
 {
     int status = ask_repair(cli, id, true, ret, diag);
     while (status == 0 && ret->call.reply.u.repair_status.running) {
-        engine_call_fini(&ret->call);
-        *ret = (struct source_request){.done = false};
-        status = maintenance_sleep(cli, diag);
-        status = status != 0 ? status : ask_repair(cli, id, false, ret, diag);
+        status = maintenance_sleep(cli, ret, diag);
+        if (status == 0) {
+            status = ask_repair(cli, id, false, ret, diag);
+        }
     }
     const struct msg_repair_status *last = &ret->call.reply.u.repair_status;
     if (status == 0 && (!ckpt_id_equal(last->id, id) || !run_name_equal(&last->run, &cli->run))) {
@@ -146,7 +146,9 @@ static int repair_one(struct cli *cli, struct totals *totals, struct ckpt_id id,
 {
     struct source_request request = {.done = false};
     int status = await_repair(cli, id, &request, diag);
-    status = status != 0 ? status : show_repair(cli, totals, &request, diag);
+    if (status == 0) {
+        status = show_repair(cli, totals, &request, diag);
+    }
     engine_call_fini(&request.call);
     return status;
 }
@@ -386,13 +388,17 @@ static int note_damaged_run(struct cli *cli, struct totals *totals, struct diag 
     if (totals->repair) {
         diag_clear(why);
         status = source_use_server(cli->connection, why);
-        status = status != 0 ? status : repair_one(cli, totals, the_record, why);
+        if (status == 0) {
+            status = repair_one(cli, totals, the_record, why);
+        }
         if (status == CAIRN_E_UNSUPPORTED) { /* its other runs it can verify */
             leave_record(cli, totals, why);
             close_run(totals, false);
             return 0;
         }
-        status = status != 0 ? status : source_use(cli->connection, &cli->run, why);
+        if (status == 0) {
+            status = source_use(cli->connection, &cli->run, why);
+        }
     }
     close_run(totals, totals->repair && status == 0 && totals->repaired > repaired);
     return status;
@@ -581,9 +587,7 @@ static int run(struct cli *cli, void *values, struct diag *diag)
     }
     cli->source.writable = cli->source.repairs = own->repair;
     cli->source.repair_from = own->from;
-    json_init(&totals.json);
-    json_open(&totals.json, NULL, '{');
-    json_u64(&totals.json, "schema_version", JSON_SCHEMA_VERSION);
+    json_begin(&totals.json);
     json_open(&totals.json, "checked", '[');
     int status = cli_connect(cli, false, &why);
     if (cli->has_run) {

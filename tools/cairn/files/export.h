@@ -21,7 +21,6 @@ struct export
     const struct documents *documents;
     struct target target;
     struct scratch scratch; /* of the writers */
-    struct text id;
     uint64_t shard_bytes, bytes;
     size_t count, left_out;
     struct export_item *items;

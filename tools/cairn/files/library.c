@@ -6,12 +6,15 @@
 
 #include <string.h>
 
+enum { LIBRARY_URL_BYTES = 6000 };
+
 int library_error(int code, const struct cairn_error *error, struct diag *diag)
 {
     return diag_set(diag, code, "%s", error->text);
 }
 
-int library_url(struct cli *cli, char ret[LIBRARY_URL_BYTES], struct diag *diag)
+/* The URL of server and run as the library takes it. */
+static int make_url(struct cli *cli, char ret[LIBRARY_URL_BYTES], struct diag *diag)
 {
     const char *server = cli->common.server, *text = cli->run_text;
     if (strstr(text, "://")) {
@@ -35,7 +38,7 @@ int library_url(struct cli *cli, char ret[LIBRARY_URL_BYTES], struct diag *diag)
     return 0;
 }
 
-void library_options(struct cli *cli, struct cairn_options *ret)
+static void make_options(struct cli *cli, struct cairn_options *ret)
 {
     *ret = (struct cairn_options)CAIRN_OPTIONS_INIT;
     ret->world_size = 1;
@@ -46,7 +49,7 @@ void library_options(struct cli *cli, struct cairn_options *ret)
     ret->label = "cairn";
 }
 
-int library_check_empty(const char *url, const struct cairn_options *options, struct diag *diag)
+static int check_empty(const char *url, const struct cairn_options *options, struct diag *diag)
 {
     struct cairn_options viewing = *options;
     struct cairn_error error = {0};
@@ -54,7 +57,9 @@ int library_check_empty(const char *url, const struct cairn_options *options, st
     cairn_list_t *list = NULL;
     viewing.read_only = 1;
     int status = cairn_open(url, &viewing, &viewer, &error);
-    status = status != 0 ? status : cairn_list(viewer, 0, &list, &error);
+    if (status == 0) {
+        status = cairn_list(viewer, 0, &list, &error);
+    }
     if (status != 0) {
         status = library_error(status, &error, diag);
     } else if (cairn_list_count(list) > 0) {
@@ -66,4 +71,29 @@ int library_check_empty(const char *url, const struct cairn_options *options, st
     cairn_list_free(list);
     err_ignore(cairn_close(viewer, 0, NULL)); /* nothing was begun */
     return status;
+}
+
+int library_use(struct cli *cli, const struct library_use *use, struct diag *diag)
+{
+    char url[LIBRARY_URL_BYTES];
+    struct cairn_options how;
+    struct cairn_error error = {0};
+    cairn_t *cairn = NULL;
+    int status = make_url(cli, url, diag);
+    make_options(cli, &how);
+    if (status == 0 && !use->new_lineage) {
+        status = check_empty(url, &how, diag);
+    }
+    if (status != 0) {
+        return status;
+    }
+    how.arena_bytes = use->arena_bytes;
+    how.save_deadline_ms = (int64_t)use->deadline_ms;
+    status = cairn_open(url, &how, &cairn, &error);
+    if (status != 0) {
+        return library_error(status, &error, diag);
+    }
+    status = use->use(use->user, cairn, diag);
+    int closed = cairn_close(cairn, status == 0 ? 10000 : 0, &error);
+    return status != 0 ? status : closed != 0 ? library_error(closed, &error, diag) : 0;
 }

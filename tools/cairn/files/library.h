@@ -10,16 +10,18 @@
 
 #include "cli.h"
 
-enum { LIBRARY_URL_BYTES = 6000 };
+struct library_use {
+    bool new_lineage;                  /* also if the run has checkpoints */
+    uint64_t arena_bytes, deadline_ms; /* 0: the library's own */
+    int (*use)(void *user, cairn_t *cairn, struct diag *diag);
+    void *user;
+};
 
 /* The library's error as ours. */
 int MUST_USE library_error(int code, const struct cairn_error *error, struct diag *diag);
-/* The URL of server and run as the library takes it. */
-int MUST_USE library_url(struct cli *cli, char ret[LIBRARY_URL_BYTES], struct diag *diag);
-/* World of one, deadlines and certificates of the command line. */
-void library_options(struct cli *cli, struct cairn_options *ret);
-/* EXISTS: the run has checkpoints, and a save would begin a lineage beside them. */
-int MUST_USE library_check_empty(const char *url, const struct cairn_options *options,
-                                 struct diag *diag);
+/* Opens the run of the command line, with its deadlines and certificates, as a world of one, has
+ * it used, and closes it. EXISTS: the run has checkpoints, and a save would begin a lineage beside
+ * them. */
+int MUST_USE library_use(struct cli *cli, const struct library_use *use, struct diag *diag);
 
 #endif

@@ -4,7 +4,6 @@
  */
 #include "files/rank_files.h"
 
-#include "formats/safetensors.h"
 #include "writeout.h"
 
 #include "base/digits.h"
@@ -173,37 +172,18 @@ static int collect_share(struct rank_file *file, struct diag *diag)
     return status;
 }
 
-static int fill(struct rank_file *file, int fd, const char *name, struct diag *diag)
+/* Writes the file and closes it. */
+static int write_held_tensors(struct rank_file *file, int fd, const char *name, struct diag *diag)
 {
     struct safetensor *tensors = scratch_array(&file->scratch, file->count + 1, sizeof(*tensors));
-    struct sink *sinks = scratch_array(&file->scratch, file->count + 1, sizeof(*sinks));
-    const struct manifest *manifest = &file->documents->of.manifest;
-    struct text id = ckpt_id_text(file->documents->info.id);
-    struct safetensors layout = {.checkpoint = id.at,
-                                 .metadata_bytes = manifest->metadata_bytes,
-                                 .metadata = manifest->metadata,
-                                 .count = file->count,
-                                 .tensors = tensors};
-    struct buf header;
-    buf_init(&header, MIB(128));
     for (size_t i = 0; tensors && i < file->count; i++) {
-        tensors[i] = (struct safetensor){.entry = &file->held[i].entry};
+        struct held *held = &file->held[i];
+        tensors[i] =
+            (struct safetensor){.entry = &held->entry, .stored = held->whole, .box = held->box};
     }
-    int status = tensors && sinks ? safetensors_layout(&layout, &header, diag)
-                                  : diag_no_memory(diag, "a file");
-    struct target_piece piece = {.name = name, .bytes = header.bytes, .data = header.data};
-    status = status != 0 ? status : target_write(fd, &piece, diag);
-    for (size_t i = 0; status == 0 && i < file->count; i++) {
-        const struct held *held = container_of(tensors[i].entry, struct held, entry);
-        sinks[i] = (struct sink){.entry = held->whole,
-                                 .box = held->box,
-                                 .fd = fd,
-                                 .base = header.bytes + tensors[i].offset};
-    }
-    buf_fini(&header);
-    return status != 0 || file->count == 0
-               ? status
-               : writeout(file->cli, &file->documents->info, file->count, sinks, diag);
+    struct tensor_file out = {fd, name, file->count, tensors};
+    return tensors ? writeout_tensors(file->cli, file->documents, &out, diag)
+                   : target_close(fd, name, diag_no_memory(diag, "a file"), diag);
 }
 
 static void summarise(const struct rank_file *file, const char *name, struct json *json)
@@ -241,32 +221,16 @@ static int write_rank(struct rank_file *file, struct json *json, struct diag *di
     scratch_init(&file->scratch, (size_t)1 << 30);
     snprintf(name, sizeof(name), "rank-%u.safetensors", file->rank);
     int status = file->of > 0 ? collect_share(file, diag) : collect(file, diag);
-    status = status != 0 ? status : target_create(file->target, name, &fd, diag);
     if (status == 0) {
-        status = fill(file, fd, name, diag);
-        int closed = target_close(fd, name, diag);
-        status = status != 0 ? status : closed;
+        status = target_create(file->target, name, &fd, diag);
+    }
+    if (status == 0) {
+        status = write_held_tensors(file, fd, name, diag);
         summarise(file, name, json);
     }
     if (status != CAIRN_E_CANCELLED) {
         free(file->held);
         scratch_fini(&file->scratch);
-    }
-    return status;
-}
-
-static int write_summary(struct target *target, const struct json *json, struct diag *diag)
-{
-    static const char name[] = "ranks.json";
-    int fd = -1, status = buf_status(&json->buf);
-    status = status != 0 ? diag_set(diag, status, "cannot write the contents of %s", name)
-                         : target_create(target, name, &fd, diag);
-    if (status == 0) {
-        struct target_piece piece = {
-            .name = name, .bytes = json->buf.bytes, .data = json->buf.data};
-        status = target_write(fd, &piece, diag);
-        int closed = target_close(fd, name, diag);
-        status = status != 0 ? status : closed;
     }
     return status;
 }
@@ -326,7 +290,9 @@ int rank_files_write(struct cli *cli, struct documents *documents, const struct 
     status = status == 0 && base.of == 0 ? write_held(&base, ranks, &json, diag) : status;
     json_close(&json, ']');
     json_close(&json, '}');
-    status = status != 0 ? status : write_summary(target, &json, diag);
+    if (status == 0) {
+        status = target_put(target, "ranks.json", &json.buf, diag);
+    }
     json_fini(&json);
     return status;
 }

@@ -11,8 +11,10 @@
 #include "format/manifest.h"
 
 struct safetensor {
-    const struct index_entry *entry;
-    uint64_t offset; /* in the data, set by safetensors_layout */
+    const struct index_entry *entry;  /* as the file has it */
+    const struct index_entry *stored; /* as the checkpoint has it; NULL: as the file */
+    const struct box *box;            /* of the stored one; NULL: all of it */
+    uint64_t offset;                  /* in the data, set by safetensors_layout */
 };
 
 /* Sorts, sets the offsets, and appends length and header to buf. Types that safetensors lacks are

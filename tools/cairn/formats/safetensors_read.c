@@ -343,13 +343,17 @@ int safetensors_index_read(struct bundle *bundle, const char *path, struct diag 
                        : 1,
              is_folder || slash ? path : ".");
     int status = bundle_map(bundle, index, &file, diag);
-    status = status != 0 ? status : json_read(file.bytes, (const char *)file.data, &root, diag);
+    if (status == 0) {
+        status = json_read(file.bytes, (const char *)file.data, &root, diag);
+    }
     struct set set = {
         .bundle = bundle, .folder = folder, .map = json_object_get(root, "weight_map")};
     if (status == 0 && !json_is_object(set.map)) {
         status = diag_set(diag, CAIRN_E_FORMAT, "%s: no weight_map", index);
     }
-    status = status != 0 ? status : read_set(&set, diag);
+    if (status == 0) {
+        status = read_set(&set, diag);
+    }
     json_decref(root);
     return status;
 }

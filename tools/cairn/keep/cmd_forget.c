@@ -345,14 +345,26 @@ static int reclaim(struct job *job, struct diag *diag)
     return status;
 }
 
+/* Reclaims what was forgotten, if that was asked for, and ends the report. */
+static int finish(struct job *job, int status, struct diag *diag)
+{
+    if (status == 0) {
+        status = reclaim(job, diag);
+    }
+    json_close(&job->json, '}');
+    if (status == 0) {
+        status = job->cli->json ? json_print(&job->json) : out_flush();
+    }
+    json_fini(&job->json);
+    return status != 0 ? status : exit_status(job);
+}
+
 static int forget_all(struct job *job, struct diag *diag)
 {
     struct run_name *names = NULL;
     size_t count = 0;
     int status = source_runs(job->cli->connection, false, &names, &count, diag);
-    json_init(&job->json);
-    json_open(&job->json, NULL, '{');
-    json_u64(&job->json, "schema_version", JSON_SCHEMA_VERSION);
+    json_begin(&job->json);
     json_bool(&job->json, "dry_run", job->own->dry_run);
     json_open(&job->json, "runs", '[');
     job->names = calloc(count + 1, sizeof(*job->names));
@@ -381,14 +393,9 @@ static int forget_all(struct job *job, struct diag *diag)
     }
     json_close(&job->json, ']');
     json_u64(&job->json, "passed_over", job->passed_count);
-    status = status != 0 ? status : reclaim(job, diag);
-    json_close(&job->json, '}');
-    if (status == 0) {
-        status = job->cli->json ? json_print(&job->json) : out_flush();
-    }
-    json_fini(&job->json);
+    status = finish(job, status, diag);
     free(job->names);
-    return status != 0 ? status : exit_status(job);
+    return status;
 }
 
 static int run(struct cli *cli, void *values, struct diag *diag)
@@ -396,22 +403,21 @@ static int run(struct cli *cli, void *values, struct diag *diag)
     struct run_name name;
     struct job job = {.cli = cli, .own = values, .names = &name};
     int status = prepare(&job, diag);
-    status = status != 0 ? status : mark_connect(cli, !job.own->dry_run, diag);
-    if (status != 0 || !cli->has_run) {
-        return status != 0 ? status : forget_all(&job, diag);
+    if (status == 0) {
+        status = mark_connect(cli, !job.own->dry_run, diag);
     }
-    json_init(&job.json);
-    json_open(&job.json, NULL, '{');
-    json_u64(&job.json, "schema_version", JSON_SCHEMA_VERSION);
+    if (status != 0) {
+        return status;
+    }
+    if (!cli->has_run) {
+        return forget_all(&job, diag);
+    }
+    json_begin(&job.json);
     json_bool(&job.json, "dry_run", job.own->dry_run);
     json_open(&job.json, "runs", '[');
     (void)forget_in(&job, &cli->run);
     json_close(&job.json, ']');
-    status = reclaim(&job, diag);
-    json_close(&job.json, '}');
-    status = status != 0 ? status : cli->json ? json_print(&job.json) : out_flush();
-    json_fini(&job.json);
-    return status != 0 ? status : exit_status(&job);
+    return finish(&job, 0, diag);
 }
 
 const struct command command_forget = {

@@ -34,8 +34,12 @@ static int run(struct cli *cli, void *values, struct diag *diag)
                                         .removed_count = own->remove ? 1 : 0,
                                         .removed_tags = &own->tag}}};
     int status = note_check_label("the tag", own->tag, diag);
-    status = status != 0 ? status : mark_connect(cli, true, diag);
-    status = status != 0 ? status : source_call(cli->connection, &request, diag);
+    if (status == 0) {
+        status = mark_connect(cli, true, diag);
+    }
+    if (status == 0) {
+        status = source_call(cli->connection, &request, diag);
+    }
     if (status == 0) {
         const struct ckpt_info *info = &request.call.reply.u.annotated.info;
         if (cli->json) {

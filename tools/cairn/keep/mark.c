@@ -176,11 +176,14 @@ int mark_run(struct cli *cli, const struct mark_words *words, struct diag *diag)
     if (status == 0 && !cli->has_run) {
         status = diag_set(diag, CAIRN_E_INVALID, "no run is named; `cairn ls` lists the runs");
     }
-    status = status != 0 ? status : mark_call(cli, &mark, &request, diag);
     if (status == 0) {
-        const struct msg_marked *marked = &request.call.reply.u.marked;
-        status = show(cli, words, marked);
-        status = status != 0 ? status : mark_refusals(&cli->run, marked);
+        status = mark_call(cli, &mark, &request, diag);
+    }
+    if (status == 0) {
+        status = show(cli, words, &request.call.reply.u.marked);
+    }
+    if (status == 0) {
+        status = mark_refusals(&cli->run, &request.call.reply.u.marked);
     }
     engine_call_fini(&request.call);
     return status;

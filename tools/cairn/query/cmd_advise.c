@@ -174,18 +174,19 @@ static int run(struct cli *cli, void *values, struct diag *diag)
     struct msg_usage_row row = {.text = ""};
     struct interval_input input = {.blocked_s = 0};
     struct interval_advice advice;
-    int64_t since_ns = 0;
-    scratch_init(&scratch, ADVISE_SCRATCH_MAX);
     int status = cli_connect(cli, true, diag);
     if (status != 0) {
-        goto out;
+        return status;
     }
-    if (own->since_ms != 0) {
-        since_ns = loop_wall_ns(source_loop(cli->connection)) - (int64_t)(own->since_ms * 1000000);
-    }
+    int64_t since_ns = source_since_ns(cli->connection, own->since_ms);
+    scratch_init(&scratch, ADVISE_SCRATCH_MAX);
     status = fetch_row(cli, since_ns, &row, diag);
-    status = status != 0 ? status : cli_list(cli, &scratch, &list, diag);
-    status = status != 0 ? status : fill(own, &row, &input, diag);
+    if (status == 0) {
+        status = cli_list(cli, &scratch, &list, diag);
+    }
+    if (status == 0) {
+        status = fill(own, &row, &input, diag);
+    }
     if (status != 0) {
         goto out;
     }
@@ -196,7 +197,9 @@ static int run(struct cli *cli, void *values, struct diag *diag)
     }
     input.ranks = own->ranks != 0 ? (uint32_t)own->ranks : input.ranks;
     status = interval_advise(&input, &advice, diag);
-    status = status != 0 ? status : print(cli, &input, &advice, &row);
+    if (status == 0) {
+        status = print(cli, &input, &advice, &row);
+    }
 out:
     scratch_fini(&scratch);
     return status;

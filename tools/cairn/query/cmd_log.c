@@ -148,11 +148,8 @@ static int compare_lines(const void *a, const void *b)
     if (left->row.wall_ns != right->row.wall_ns) {
         return left->row.wall_ns > right->row.wall_ns ? -1 : 1;
     }
-    int order = strcmp(left->run.project, right->run.project);
-    order = order != 0 ? order : strcmp(left->run.run, right->run.run);
-    return order != 0                        ? order
-           : left->row.seq != right->row.seq ? (left->row.seq > right->row.seq ? -1 : 1)
-                                             : 0;
+    int order = run_name_compare(&left->run, &right->run);
+    return order != 0 ? order : compare_u64(right->row.seq, left->row.seq);
 }
 
 /* ---- showing ---- */
@@ -283,10 +280,7 @@ static int run(struct cli *cli, void *values, struct diag *diag)
     if (status != 0) {
         return status;
     }
-    if (log.own->since_ms > 0) {
-        int64_t now_ns = loop_wall_ns(source_loop(cli->connection));
-        log.since_ns = now_ns - (int64_t)log.own->since_ms * MS_NS;
-    }
+    log.since_ns = source_since_ns(cli->connection, log.own->since_ms);
     scratch_init(&log.scratch, LOG_SCRATCH_MAX);
     status = tell(cli, &log, diag);
     scratch_fini(&log.scratch);

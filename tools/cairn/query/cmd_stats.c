@@ -254,11 +254,10 @@ static int run(struct cli *cli, void *values, struct diag *diag)
     const struct stats_options *own = values;
     struct stats stats = {.own = own};
     int status = cli_connect(cli, false, diag);
-    if (status == 0 && own->since_ms != 0) {
-        stats.since_ns =
-            loop_wall_ns(source_loop(cli->connection)) - (int64_t)(own->since_ms * 1000000);
+    if (status == 0) {
+        stats.since_ns = source_since_ns(cli->connection, own->since_ms);
+        status = fetch(cli, &stats, diag);
     }
-    status = status != 0 ? status : fetch(cli, &stats, diag);
     if (status == 0) {
         status = cli->json  ? print_json(&stats)
                  : own->csv ? print_csv(&stats)

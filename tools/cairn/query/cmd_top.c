@@ -46,10 +46,9 @@ static int compare(const void *a, const void *b)
 {
     const struct msg_progress_row *x = &((const struct rank_row *)a)->row,
                                   *y = &((const struct rank_row *)b)->row;
-    int order = strcmp(x->run.project, y->run.project);
-    order = order != 0 ? order : strcmp(x->run.run, y->run.run);
+    int order = run_name_compare(&x->run, &y->run);
     order = order != 0 ? order : ckpt_id_compare(x->id, y->id);
-    return order != 0 ? order : x->rank == y->rank ? 0 : x->rank < y->rank ? -1 : 1;
+    return order != 0 ? order : compare_u64(x->rank, y->rank);
 }
 
 static bool same_save(const struct rank_row *a, const struct rank_row *b)
@@ -103,10 +102,10 @@ static void rate(const struct sample *before, struct sample *now)
     }
 }
 
-static int compare_u64(const void *a, const void *b)
+static int compare_bytes(const void *a, const void *b)
 {
     uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
-    return x == y ? 0 : x < y ? -1 : 1;
+    return compare_u64(x, y);
 }
 
 /* Of one save: less than half of the median is durable, or nothing came for a while. What was
@@ -120,7 +119,7 @@ static int judge(struct rank_row *ranks, size_t count, struct diag *diag)
     for (size_t i = 0; i < count; i++) {
         durable[i] = ranks[i].row.durable_bytes;
     }
-    qsort(durable, count, sizeof(*durable), compare_u64);
+    qsort(durable, count, sizeof(*durable), compare_bytes);
     for (size_t i = 0; i < count; i++) {
         const struct msg_progress_row *row = &ranks[i].row;
         ranks[i].straggles = row->durable_bytes * 2 < durable[count / 2] ||

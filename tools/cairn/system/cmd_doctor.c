@@ -319,9 +319,15 @@ static int look_beside(struct cli *cli, const char *url, struct doctor *doctor, 
     struct records records = {.cli = cli, .doctor = doctor, .url = url};
     struct diag why = DIAG_INIT;
     int status = source_new(&cli->source, &cli->connection, &why);
-    status = status != 0 ? status : source_use(cli->connection, NULL, &why);
-    status = status != 0 ? status : judge_records(&records, &why);
-    status = status != 0 ? status : judge_policies(cli, doctor, &why);
+    if (status == 0) {
+        status = source_use(cli->connection, NULL, &why);
+    }
+    if (status == 0) {
+        status = judge_records(&records, &why);
+    }
+    if (status == 0) {
+        status = judge_policies(cli, doctor, &why);
+    }
     if (status == CAIRN_E_CANCELLED) {
         return diag_copy(diag, &why);
     }

@@ -113,9 +113,13 @@ static int reclaim(struct cli *cli, const struct gc_options_cli *given, struct g
     struct reclaim what = {.dry_run = given->dry_run};
     bool connects = !cli->source.store || given->project;
     int status = connects ? cli_connect(cli, false, diag) : 0;
-    status = status != 0 ? status : choose_runs(cli, given, &runs, &what.run_count, diag);
-    what.runs = runs;
-    status = status != 0 ? status : reclaim_now(cli, &what, info, text, diag);
+    if (status == 0) {
+        status = choose_runs(cli, given, &runs, &what.run_count, diag);
+    }
+    if (status == 0) {
+        what.runs = runs;
+        status = reclaim_now(cli, &what, info, text, diag);
+    }
     free(runs);
     return status;
 }

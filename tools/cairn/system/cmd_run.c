@@ -431,12 +431,19 @@ static int run(struct cli *cli, void *values, struct diag *diag)
         status = strstr(own->run, "://") ? url_parse(own->run, cli->common.server, true, &url, diag)
                                          : run_name_parse(own->run, &name, diag);
     }
-    status = status != 0 ? status : set_watch(&running, diag);
-    if (status != 0 || own->dry_run) {
-        return status != 0 ? status : dry_run(&running);
+    if (status == 0) {
+        status = set_watch(&running, diag);
+    }
+    if (status != 0) {
+        return status;
+    }
+    if (own->dry_run) {
+        return dry_run(&running);
     }
     status = supervise_begin(&running.supervise, diag);
-    status = status != 0 ? status : run_until_the_end(&running, diag);
+    if (status == 0) {
+        status = run_until_the_end(&running, diag);
+    }
     node_watch_end(&running.watch);
     return status;
 }

@@ -72,11 +72,10 @@ static int wait_for_end(struct cli *cli, uint64_t pass, struct source_request *r
         if (info->pass >= pass && !info->running) {
             return 0;
         }
-        engine_call_fini(&request->call);
-        *request = (struct source_request){.done = false};
-        status = maintenance_sleep(cli, diag);
-        status =
-            status != 0 ? status : ask(cli, &(struct msg_scrub){.begin = false}, request, diag);
+        status = maintenance_sleep(cli, request, diag);
+        if (status == 0) {
+            status = ask(cli, &(struct msg_scrub){.begin = false}, request, diag);
+        }
     }
     return status;
 }

@@ -367,8 +367,10 @@ static void on_nap(struct timer *timer)
     source_wake(nap->source);
 }
 
-int maintenance_sleep(struct cli *cli, struct diag *diag)
+int maintenance_sleep(struct cli *cli, struct source_request *request, struct diag *diag)
 {
+    engine_call_fini(&request->call);
+    *request = (struct source_request){.done = false};
     struct nap nap = {.source = cli->connection};
     timer_init(&nap.timer, source_loop(cli->connection), on_nap);
     timer_start(&nap.timer, SLEEP_MS);

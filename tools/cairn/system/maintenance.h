@@ -23,7 +23,8 @@ void maintenance_json_gc(struct json *json, const char *name, const struct gc_in
  * if that daemon cannot be reached. */
 int MUST_USE maintenance_ask(struct cli *cli, const struct msg *msg, struct source_request *ret,
                              struct diag *diag);
-/* Sleeps half a second in the source's loop. CANCELLED by an interrupt. */
-int MUST_USE maintenance_sleep(struct cli *cli, struct diag *diag);
+/* Gives up a reply, and sleeps half a second in the source's loop before the next question.
+ * CANCELLED by an interrupt. */
+int MUST_USE maintenance_sleep(struct cli *cli, struct source_request *request, struct diag *diag);
 
 #endif

@@ -29,10 +29,10 @@ int reclaim_ask(struct cli *cli, const struct msg_gc *asked, struct gc_info *ret
             "reclaims only what was forgotten for long enough; upgrade the server");
     }
     while (status == 0 && asked->begin && request.call.reply.u.gc_report.info.running) {
-        engine_call_fini(&request.call);
-        request = (struct source_request){.done = false};
-        status = maintenance_sleep(cli, diag);
-        status = status != 0 ? status : ask(cli, &(struct msg_gc){.begin = false}, &request, diag);
+        status = maintenance_sleep(cli, &request, diag);
+        if (status == 0) {
+            status = ask(cli, &(struct msg_gc){.begin = false}, &request, diag);
+        }
     }
     if (status == 0) {
         *ret = request.call.reply.u.gc_report.info;
