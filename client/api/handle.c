@@ -145,8 +145,12 @@ static int make_parts(struct cairn *cairn, const struct cairn_options *options, 
 {
     struct engine_options *engine = &cairn->engine_options;
     int rc = make_tls(cairn, options, diag);
-    rc = rc != 0 ? rc : loop_uv_new(&cairn->loop, diag);
-    rc = rc != 0 ? rc : net_uv_new(cairn->loop, &cairn->net, diag);
+    if (rc == 0) {
+        rc = loop_uv_new(&cairn->loop, diag);
+    }
+    if (rc == 0) {
+        rc = net_uv_new(cairn->loop, &cairn->net, diag);
+    }
     if (rc == 0 && !cairn->viewer) {
         rc = arena_new(options->arena_bytes, &cairn->arena, diag);
     }
@@ -170,8 +174,23 @@ static int make_parts(struct cairn *cairn, const struct cairn_options *options, 
     return 0;
 }
 
-/* Starts the handle's thread, with signals blocked, and enters the handle into the list for
- * fork. */
+/* Waits until on_ready was called. Returns its status, or INTERNAL if a CHECK broke. */
+static int wait_ready(struct cairn *cairn, struct diag *diag)
+{
+    pthread_mutex_lock(&cairn->lock);
+    while (!cairn->is_ready && !cairn->is_buried) {
+        pthread_cond_wait(&cairn->cond, &cairn->lock);
+    }
+    int rc = cairn->is_ready ? cairn->ready_status : CAIRN_E_INTERNAL;
+    pthread_mutex_unlock(&cairn->lock);
+    if (rc != 0 && !cairn->is_ready) {
+        return guard_dead(cairn, diag);
+    }
+    return rc != 0 ? diag_copy(diag, &cairn->ready_diag) : 0;
+}
+
+/* Enters the handle into the list for fork, starts its thread, with signals blocked, and waits
+ * until that is ready. */
 static int start_thread(struct cairn *cairn, struct diag *diag)
 {
     sigset_t all, old;
@@ -189,22 +208,7 @@ static int start_thread(struct cairn *cairn, struct diag *diag)
         return diag_errno(diag, errnum, "cannot start a thread");
     }
     cairn->has_thread = true;
-    return 0;
-}
-
-/* Waits until on_ready was called. Returns its status, or INTERNAL if a CHECK broke. */
-static int wait_ready(struct cairn *cairn, struct diag *diag)
-{
-    pthread_mutex_lock(&cairn->lock);
-    while (!cairn->is_ready && !cairn->is_buried) {
-        pthread_cond_wait(&cairn->cond, &cairn->lock);
-    }
-    int rc = cairn->is_ready ? cairn->ready_status : CAIRN_E_INTERNAL;
-    pthread_mutex_unlock(&cairn->lock);
-    if (rc != 0 && !cairn->is_ready) {
-        return guard_dead(cairn, diag);
-    }
-    return rc != 0 ? diag_copy(diag, &cairn->ready_diag) : 0;
+    return wait_ready(cairn, diag);
 }
 
 /* Allocates a handle with its locks and lists, and no parts. */
@@ -259,10 +263,15 @@ static int open_handle(void *arg, struct diag *diag)
     options.world_size = options.world_size != 0 ? options.world_size : 1;
     CHECK(pthread_once(&once, log_once) == 0);
     rc = handle_new(&cairn, diag);
-    rc = rc != 0 ? rc : options_apply(cairn, call->url, &options, diag);
-    rc = rc != 0 ? rc : make_parts(cairn, &options, diag);
-    rc = rc != 0 ? rc : start_thread(cairn, diag);
-    rc = rc != 0 ? rc : wait_ready(cairn, diag);
+    if (rc == 0) {
+        rc = options_apply(cairn, call->url, &options, diag);
+    }
+    if (rc == 0) {
+        rc = make_parts(cairn, &options, diag);
+    }
+    if (rc == 0) {
+        rc = start_thread(cairn, diag);
+    }
     if (rc != 0) {
         handle_teardown(cairn);
         return rc;

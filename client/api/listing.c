@@ -369,9 +369,9 @@ static int run_annotate(void *arg, struct diag *diag)
                       "the handle was opened with read_only, so it cannot annotate; open another "
                       "one without it");
     }
-    rc = rc != 0 ? rc
-                 : args_copy("cairn_annotation", sizeof annotation, call->annotation, &annotation,
-                             diag);
+    if (rc == 0) {
+        rc = args_copy("cairn_annotation", sizeof annotation, call->annotation, &annotation, diag);
+    }
     if (rc == 0 && call->step == CAIRN_LATEST && annotation.term != 0) {
         rc = diag_set(diag, CAIRN_E_INVALID,
                       "annotation.term is %llu, but annotation.step is not set; set both",

@@ -156,7 +156,7 @@ static int check_options(const struct cairn_options *options, struct diag *diag)
                         "options.cert_file is set without ca_file; to use TLS, name in ca_file the "
                         "authority that issued the server's certificate");
     }
-    return 0;
+    return args_check_when_full(options->when_full, diag);
 }
 
 /* Takes what is to become of saves that no server takes. */
@@ -191,19 +191,24 @@ int options_apply(struct cairn *cairn, const char *url, const struct cairn_optio
     CHECK(cairn != NULL);
     struct engine_options *engine = &cairn->engine_options;
     int rc = check_options(options, diag);
-    rc = rc != 0 ? rc : args_check_when_full(options->when_full, diag);
-    rc = rc != 0 ? rc : parse_when_down(options->when_down, &engine->when_down, diag);
-    rc = rc != 0 ? rc : parse_encoding(options->encoding, &engine->encoding, diag);
-    rc = rc != 0 ? rc : url_parse(url, getenv("CAIRN_SERVER"), false, &engine->url, diag);
-    rc = rc != 0 ? rc : parse_transport(&engine->transport, diag);
+    if (rc == 0) {
+        rc = parse_when_down(options->when_down, &engine->when_down, diag);
+    }
+    if (rc == 0) {
+        rc = parse_encoding(options->encoding, &engine->encoding, diag);
+    }
+    if (rc == 0) {
+        rc = url_parse(url, getenv("CAIRN_SERVER"), false, &engine->url, diag);
+    }
+    if (rc == 0) {
+        rc = parse_transport(&engine->transport, diag);
+    }
     if (rc == 0 && !options->read_only) {
+        take_trace(cairn);
         rc = parse_attempt(options, &engine->token, diag);
     }
     if (rc != 0) {
         return rc;
-    }
-    if (!options->read_only) {
-        take_trace(cairn);
     }
     cairn->viewer = options->read_only != 0;
     cairn->io_deadline_ms = args_deadline_ms(options->io_deadline_ms, API_IO_DEADLINE_MS);

@@ -107,12 +107,17 @@ static int run(void *arg, struct diag *diag)
         return diag_set(diag, CAIRN_E_INVALID, "the argument ret is NULL");
     }
     rc = args_copy("cairn_restore_options", sizeof options, call->options, &options, diag);
-    rc = rc != 0 ? rc : check_options(&options, diag);
-    rc = rc != 0 ? rc : op_new(call->cairn, false, &op, diag);
-    rc = rc != 0 ? rc : copy_only(&options, &op->scratch, &op->u.restore, diag);
+    if (rc == 0) {
+        rc = check_options(&options, diag);
+    }
+    if (rc == 0) {
+        rc = op_new(call->cairn, false, &op, diag);
+    }
+    if (rc == 0) {
+        rc = copy_only(&options, &op->scratch, &op->u.restore, diag);
+    }
     if (rc != 0) {
-        op_unref(op);
-        return rc;
+        goto out;
     }
     struct engine_restore *restore = &op->u.restore;
     restore->selector = make_selector(&options);
@@ -124,6 +129,7 @@ static int run(void *arg, struct diag *diag)
     restore->on_done = on_done;
     op->blocked_ns = args_now_ns() - begin_ns; /* before the loop may finish it */
     rc = op_start(op, start, diag);
+out:
     if (rc != 0) {
         op_unref(op);
         return rc;

@@ -224,12 +224,15 @@ static int make_op(const struct save_call *call, struct cairn_op **ret, struct d
                         "options.deadline_ms is negative; use 0 for the default");
     }
     rc = check_snapshot(&options, diag);
-    rc = rc != 0 ? rc : op_new(call->cairn, true, &op, diag);
-    if (rc != 0) {
-        return rc;
+    if (rc == 0) {
+        rc = op_new(call->cairn, true, &op, diag);
     }
-    rc = copy_options(&options, &op->scratch, &op->u.save, diag);
-    rc = rc != 0 ? rc : add_trace(call->cairn, &op->scratch, &op->u.save, diag);
+    if (rc == 0) {
+        rc = copy_options(&options, &op->scratch, &op->u.save, diag);
+    }
+    if (rc == 0) {
+        rc = add_trace(call->cairn, &op->scratch, &op->u.save, diag);
+    }
     if (rc != 0) {
         op_unref(op);
         return rc;

@@ -304,12 +304,13 @@ static enum sm_result pages_end(struct restore *restore)
 {
     struct diag diag = DIAG_INIT;
     int rc = restore->index.count == restore->index.cap
-                 ? 0
+                 ? restore_check(restore, &diag)
                  : diag_set(&diag, CAIRN_E_DAMAGED,
                             "the checkpoint's index has %zu names, but its manifest says %zu",
                             restore->index.count, restore->index.cap);
-    rc = rc != 0 ? rc : restore_check(restore, &diag);
-    rc = rc != 0 ? rc : restore_make_wants(restore, &diag);
+    if (rc == 0) {
+        rc = restore_make_wants(restore, &diag);
+    }
     if (rc != 0) {
         restore_cannot(restore, rc, &diag);
         return SM_AGAIN;

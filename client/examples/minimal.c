@@ -21,26 +21,34 @@ int main(int argc, char **argv)
     tensor.name = "weights", tensor.dtype = CAIRN_F32, tensor.data = weights;
     tensor.ndim = 1, tensor.shape = shape;
 
-    int rc = cairn_open(argc > 1 ? argv[1] : "cairn:///demo/minimal", NULL, &cairn, &err);
-    rc = rc != 0 ? rc : cairn_set_tensors(cairn, &tensor, 1, &err);
-    rc = rc != 0 ? rc : cairn_restore(cairn, NULL, &op, &err);
-    rc = rc != 0 ? rc : cairn_op_wait(op, CAIRN_DONE, CAIRN_FOREVER, &err);
-    rc = rc != 0 ? rc : cairn_op_result(op, &from, &err);
-    /* If proven to have nothing yet, begin at step 0 with zeros. */
-    rc = cairn_op_run_is_empty(op) ? 0 : rc;
+    if (cairn_open(argc > 1 ? argv[1] : "cairn:///demo/minimal", NULL, &cairn, &err) != 0 ||
+        cairn_set_tensors(cairn, &tensor, 1, &err) != 0 ||
+        cairn_restore(cairn, NULL, &op, &err) != 0) {
+        goto out;
+    }
+    int rc = cairn_op_wait(op, CAIRN_DONE, CAIRN_FOREVER, &err);
+    rc = rc == 0 ? cairn_op_result(op, &from, &err) : rc;
+    /* A run that is proven to have nothing yet begins with zeros. */
+    if (rc != 0 && !cairn_op_run_is_empty(op)) {
+        goto out;
+    }
     cairn_op_free(op);
     op = NULL;
 
     weights[0] += 1; /* "training" */
-    rc = rc != 0 ? rc : cairn_save(cairn, from.step + 1, NULL, &op, &err);
-    rc = rc != 0 ? rc : cairn_op_wait(op, CAIRN_DONE, 60000, &err);
-    cairn_op_free(op);
-    if (rc == 0) {
-        printf("step %llu is durable, weights[0] is %g\n", (unsigned long long)from.step + 1,
-               (double)weights[0]);
-    } else {
-        fprintf(stderr, "%s: %s\n", cairn_err_name(rc), err.text);
+    if (cairn_save(cairn, from.step + 1, NULL, &op, &err) != 0 ||
+        cairn_op_wait(op, CAIRN_DONE, 60000, &err) != 0) {
+        goto out;
     }
-    int closed = cairn != NULL ? cairn_close(cairn, 10000, &err) : 0;
-    return rc != 0 || closed != 0;
+    printf("step %llu is durable, weights[0] is %g\n", (unsigned long long)from.step + 1,
+           (double)weights[0]);
+    cairn_op_free(op);
+    return cairn_close(cairn, 10000, &err) != 0;
+out:
+    fprintf(stderr, "%s: %s\n", cairn_err_name(err.code), err.text);
+    cairn_op_free(op);
+    if (cairn != NULL) {
+        (void)cairn_close(cairn, 10000, NULL); /* the first error is told */
+    }
+    return 1;
 }

@@ -322,16 +322,24 @@ static int restore_run(struct trainer *trainer)
     options.term = from->restore_term;
     options.strict = 0; /* another world size: state_restored looks at what is missing */
     int rc = state_register(&trainer->state, trainer->cairn, STATE_RESTORE, &err);
-    rc = rc != 0 ? rc : cairn_restore(trainer->cairn, &options, &op, &err);
-    rc = rc != 0 ? rc : cairn_op_wait(op, CAIRN_DONE, CAIRN_FOREVER, &err);
+    if (rc == 0) {
+        rc = cairn_restore(trainer->cairn, &options, &op, &err);
+    }
+    if (rc == 0) {
+        rc = cairn_op_wait(op, CAIRN_DONE, CAIRN_FOREVER, &err);
+    }
     if (cairn_op_run_is_empty(op) && !from->restore_exact && !from->restore_only) {
         cairn_op_free(op);
         printf("the run has no checkpoint, so training starts from the beginning\n");
         tell(trainer, "empty", 0, 0, 0);
         return 0;
     }
-    rc = rc != 0 ? rc : cairn_op_result(op, &result, &err);
-    rc = rc != 0 ? rc : state_restored(&trainer->state, op, &err);
+    if (rc == 0) {
+        rc = cairn_op_result(op, &result, &err);
+    }
+    if (rc == 0) {
+        rc = state_restored(&trainer->state, op, &err);
+    }
     cairn_op_free(op);
     tell(trainer, "restored", result.step, result.term, rc);
     if (rc != 0) {

@@ -160,8 +160,23 @@ void gpu_close(struct gpu *gpu)
 
 /* --- devices and streams ----------------------------------------------------------- */
 
-/* Gives the device, and takes its primary context when it is first used. */
-static int use_device(struct gpu *gpu, uint32_t ordinal, struct device **ret, struct diag *diag)
+/* Makes the device's context current. The thread may be one of ours, which has none, or the
+ * caller's, which may be in another one. */
+static int enter(struct gpu *gpu, const struct device *device, struct diag *diag)
+{
+    int status = gpu->driver.context_push(device->context);
+    return status != 0 ? driver_failed(gpu, status, "cuCtxPushCurrent", diag) : 0;
+}
+
+static int leave(struct gpu *gpu, struct diag *diag)
+{
+    void *left = NULL;
+    int status = gpu->driver.context_pop(&left);
+    return status != 0 ? driver_failed(gpu, status, "cuCtxPopCurrent", diag) : 0;
+}
+
+/* Makes the context of a device current. Takes its primary context when it is first used. */
+static int enter_device(struct gpu *gpu, uint32_t ordinal, struct device **ret, struct diag *diag)
 {
     if (ordinal >= DEVICES_MAX) {
         return diag_set(diag, CAIRN_E_UNSUPPORTED,
@@ -173,8 +188,9 @@ static int use_device(struct gpu *gpu, uint32_t ordinal, struct device **ret, st
     pthread_mutex_lock(&gpu->lock);
     if (!device->context) {
         status = gpu->driver.device_get(&device->handle, (int)ordinal);
-        status =
-            status != 0 ? status : gpu->driver.context_retain(&device->context, device->handle);
+        if (status == 0) {
+            status = gpu->driver.context_retain(&device->context, device->handle);
+        }
     }
     pthread_mutex_unlock(&gpu->lock);
     if (status != 0) {
@@ -184,7 +200,7 @@ static int use_device(struct gpu *gpu, uint32_t ordinal, struct device **ret, st
                         own.text);
     }
     *ret = device;
-    return 0;
+    return enter(gpu, device, diag);
 }
 
 /* Takes a free side stream. The device's context must be current. */
@@ -219,34 +235,19 @@ static void give_stream(struct gpu *gpu, struct side_stream *stream)
     pthread_mutex_unlock(&gpu->lock);
 }
 
-/* Makes the device's context current. The thread may be one of ours, which has none, or the
- * caller's, which may be in another one. */
-static int enter(struct gpu *gpu, const struct device *device, struct diag *diag)
-{
-    int status = gpu->driver.context_push(device->context);
-    return status != 0 ? driver_failed(gpu, status, "cuCtxPushCurrent", diag) : 0;
-}
-
-static int leave(struct gpu *gpu, struct diag *diag)
-{
-    void *left = NULL;
-    int status = gpu->driver.context_pop(&left);
-    return status != 0 ? driver_failed(gpu, status, "cuCtxPopCurrent", diag) : 0;
-}
-
 int gpu_check(struct gpu *gpu, uint32_t ordinal, const void *pointer, struct diag *diag)
 {
     struct device *device;
     unsigned type = 0;
     int found = -1;
-    int rc = use_device(gpu, ordinal, &device, diag);
-    rc = rc != 0 ? rc : enter(gpu, device, diag);
+    int rc = enter_device(gpu, ordinal, &device, diag);
     if (rc != 0) {
         return rc;
     }
     int status = gpu->driver.pointer_get(&type, POINTER_MEMORY_TYPE, (uintptr_t)pointer);
-    status =
-        status != 0 ? status : gpu->driver.pointer_get(&found, POINTER_ORDINAL, (uintptr_t)pointer);
+    if (status == 0) {
+        status = gpu->driver.pointer_get(&found, POINTER_ORDINAL, (uintptr_t)pointer);
+    }
     rc = leave(gpu, diag);
     if (rc != 0) {
         return rc;
@@ -289,14 +290,13 @@ static int run_copy(struct gpu *gpu, const struct gpu_copy *copy, bool out, stru
 {
     struct device *device;
     struct side_stream *side = NULL;
-    int rc = use_device(gpu, copy->ordinal, &device, diag);
-    rc = rc != 0 ? rc : enter(gpu, device, diag);
+    int rc = enter_device(gpu, copy->ordinal, &device, diag);
     if (rc != 0) {
         return rc;
     }
     rc = take_stream(gpu, device, &side, diag);
-    rc = rc != 0 ? rc : copy_on(gpu, copy, out, side, diag);
-    if (side) {
+    if (rc == 0) {
+        rc = copy_on(gpu, copy, out, side, diag);
         give_stream(gpu, side);
     }
     int left = leave(gpu, rc != 0 ? NULL : diag); /* the first failure is what counts */

@@ -120,8 +120,12 @@ int held_init(struct held *held, const struct registered *set, struct diag *diag
     held->groups = scratch_array(&held->scratch, HELD_GROUPS_MAX, sizeof *held->groups);
     struct xxh3_stream *stream = xxh3_stream_new();
     int rc = held->group_of && held->keys && held->groups && stream ? 0 : no_memory(diag);
-    rc = rc != 0 ? rc : find_groups(held, set, diag);
-    rc = rc != 0 ? rc : fill_groups(held, set, stream, diag);
+    if (rc == 0) {
+        rc = find_groups(held, set, diag);
+    }
+    if (rc == 0) {
+        rc = fill_groups(held, set, stream, diag);
+    }
     xxh3_stream_free(stream);
     if (rc != 0) {
         held_fini(held);

@@ -229,9 +229,14 @@ static void place_all(struct placer *placer, const struct layout_piece *found)
 }
 
 /* Makes the arrays, each as long as there are pieces, which is enough for every one of them. */
+/* Counts the pieces in a first walk. */
 static int allocate(struct walk *walk)
 {
     struct layout *layout = walk->layout;
+    int rc = walk_all(walk);
+    if (rc != 0) {
+        return rc;
+    }
     size_t count = layout->piece_count;
     walk->found = scratch_array(&layout->scratch, count + 1, sizeof *walk->found);
     layout->pieces = scratch_array(&layout->scratch, count + 1, sizeof *layout->pieces);
@@ -285,9 +290,12 @@ int layout_init(struct layout *layout, const struct registered *set,
         rc = share_init_alike(&alike, set, diag);
         walk.share = &alike;
     }
-    rc = rc != 0 ? rc : walk_all(&walk);
-    rc = rc != 0 ? rc : allocate(&walk);
-    rc = rc != 0 ? rc : walk_all(&walk);
+    if (rc == 0) {
+        rc = allocate(&walk);
+    }
+    if (rc == 0) {
+        rc = walk_all(&walk);
+    }
     share_fini(&alike);
     if (rc != 0) {
         layout_fini(layout);

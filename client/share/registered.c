@@ -430,8 +430,12 @@ int registered_new(const struct registered_list *list, struct registered **ret, 
     set->blob_count = list->blob_count;
     set->gpu = list->gpu;
     int rc = copy_all(&builder, list->tensors, list->blobs);
-    rc = rc != 0 ? rc : sort_all(&builder);
-    rc = rc != 0 ? rc : hash_list(&builder);
+    if (rc == 0) {
+        rc = sort_all(&builder);
+    }
+    if (rc == 0) {
+        rc = hash_list(&builder);
+    }
     if (rc != 0) {
         registered_unref(set);
         return rc;

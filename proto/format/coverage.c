@@ -279,8 +279,12 @@ static int check_tensor(struct coverage *cov)
     size_t count = 0, distinct = 0;
     struct tile_fault fault;
     int rc = check_tensor_alike(cov);
-    rc = rc != 0 ? rc : gather_boxes(cov, &count);
-    rc = rc != 0 ? rc : grow_distinct(cov, count + 1);
+    if (rc == 0) {
+        rc = gather_boxes(cov, &count);
+    }
+    if (rc == 0) {
+        rc = grow_distinct(cov, count + 1);
+    }
     for (size_t from = 0, to = 0; from < count && rc == 0; from = to) {
         while (to < count && box_equal(&cov->held[from].box->box, &cov->held[to].box->box)) {
             to++;
@@ -289,8 +293,9 @@ static int check_tensor(struct coverage *cov)
         cov->distinct_rank[distinct++] = cov->held[from].rank;
         rc = check_box(cov, tensor, from, to);
     }
-    rc =
-        rc != 0 ? rc : boxes_tile_fault(&tensor->shape, distinct, cov->distinct, &fault, cov->diag);
+    if (rc == 0) {
+        rc = boxes_tile_fault(&tensor->shape, distinct, cov->distinct, &fault, cov->diag);
+    }
     if (rc == 0 && fault.kind != TILE_EXACT) {
         rc = report_fault(cov, &fault);
     }

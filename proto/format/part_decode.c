@@ -58,7 +58,7 @@ static int take_header(struct decoder *decoder, size_t bytes, struct cur *cur)
 }
 
 /* Checks the crc of the table of checksums, and of each page. */
-static int check_crcs(const struct decoder *decoder)
+static int check_crcs(struct decoder *decoder)
 {
     const struct part_layout *layout = &decoder->layout;
     const uint8_t *table = decoder->data + layout->crcs;
@@ -317,7 +317,7 @@ static int take_sections(struct decoder *decoder)
 
 /* Checks that the cells of each box or blob ascend, lie inside, and have the bytes that the grid
  * gives them. */
-static int check_cells(const struct decoder *decoder)
+static int check_cells(struct decoder *decoder)
 {
     const struct part *part = &decoder->part;
     for (uint32_t b = 0; b < part->box_count; b++) {
@@ -390,19 +390,17 @@ static int check_objects(struct decoder *decoder)
 int part_decode(size_t bytes, const uint8_t *data, struct scratch *scratch, struct part *ret,
                 struct diag *diag)
 {
-    struct decoder decoder;
+    static int (*const steps[])(struct decoder * decoder) = {check_crcs, allocate, take_sections,
+                                                             check_cells, check_objects};
+    struct decoder decoder = {.data = data, .scratch = scratch, .diag = diag};
     struct cur cur;
-    memset(&decoder, 0, sizeof decoder);
-    decoder.data = data;
-    decoder.scratch = scratch;
-    decoder.diag = diag;
     int rc = doc_open(&part_kind, bytes, data, &cur, diag);
-    rc = rc != 0 ? rc : take_header(&decoder, bytes, &cur);
-    rc = rc != 0 ? rc : check_crcs(&decoder);
-    rc = rc != 0 ? rc : allocate(&decoder);
-    rc = rc != 0 ? rc : take_sections(&decoder);
-    rc = rc != 0 ? rc : check_cells(&decoder);
-    rc = rc != 0 ? rc : check_objects(&decoder);
+    if (rc == 0) {
+        rc = take_header(&decoder, bytes, &cur);
+    }
+    for (size_t i = 0; rc == 0 && i < ARRAY_LEN(steps); i++) {
+        rc = steps[i](&decoder);
+    }
     if (rc == 0) {
         *ret = decoder.part;
     }

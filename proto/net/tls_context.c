@@ -110,8 +110,12 @@ int tls_context_new(const struct tls_options *options, struct tls_context **ret,
         goto out;
     }
     status = set_policy(context->ssl, options, diag);
-    status = status != 0 ? status : load_identity(context->ssl, options, diag);
-    status = status != 0 ? status : load_ca(context->ssl, options, diag);
+    if (status == 0) {
+        status = load_identity(context->ssl, options, diag);
+    }
+    if (status == 0) {
+        status = load_ca(context->ssl, options, diag);
+    }
 out:
     if (status != 0) {
         tls_context_free(context);

@@ -15,16 +15,8 @@
 enum { RANKS_VISITED_MAX = 1 << 17 };
 enum { SAVES_MAX = 64, RANKS_PRESET = 64, RANKS_MAX = 4096 };
 
-struct rank_row {
-    const struct run_name *run;
-    struct ckpt_id id;
-    uint32_t rank;
-    uint64_t received_bytes, durable_bytes, age_ms, quiet_ms;
-    bool connected, handed_over, has_come;
-};
-
 struct rows {
-    struct rank_row *rows;
+    struct ingest_row *rows;
     size_t count, cap;
 };
 
@@ -39,35 +31,26 @@ static void collect(void *user, const struct ingest_row *row)
 {
     struct rows *rows = user;
     CHECK(rows->count < rows->cap);
-    rows->rows[rows->count++] = (struct rank_row){.run = row->run,
-                                                  .id = row->id,
-                                                  .rank = row->rank,
-                                                  .received_bytes = row->received_bytes,
-                                                  .durable_bytes = row->durable_bytes,
-                                                  .age_ms = row->age_ms,
-                                                  .quiet_ms = row->quiet_ms,
-                                                  .connected = row->connected,
-                                                  .handed_over = row->handed_over,
-                                                  .has_come = true};
+    rows->rows[rows->count++] = *row;
 }
 
 static int compare(const void *a, const void *b)
 {
-    const struct rank_row *left = a, *right = b;
+    const struct ingest_row *left = a, *right = b;
     if (left->durable_bytes != right->durable_bytes) {
         return left->durable_bytes < right->durable_bytes ? -1 : 1;
     }
     return compare_u64(left->rank, right->rank);
 }
 
-/* Gives the ranks of a save that have not sealed their part, the furthest behind first; those
- * without a connection have brought nothing. Returns NULL if there is no memory. */
-static struct rank_row *behind_of(const struct run_overview *run, const struct state_open *open,
-                                  const struct rows *rows, size_t *ret_count)
+/* Gives the ranks of a save that have not sealed their part, the furthest behind first; those that
+ * have not come have no run. Returns NULL if there is no memory. */
+static struct ingest_row *behind_of(const struct run_overview *run, const struct state_open *open,
+                                    const struct rows *rows, size_t *ret_count)
 {
     size_t world = open->world_size, count = 0;
     CHECK(world > 0);
-    struct rank_row *ranks = calloc(world + 1, sizeof(*ranks));
+    struct ingest_row *ranks = calloc(world + 1, sizeof(*ranks));
     bool *is_sealed = calloc(world + 1, sizeof(*is_sealed));
     for (size_t i = 0; is_sealed && i < run->state->seal_count; i++) {
         const struct state_seal *seal = &run->state->seals[i];
@@ -79,7 +62,7 @@ static struct rank_row *behind_of(const struct run_overview *run, const struct s
         ranks[i].rank = (uint32_t)i;
     }
     for (size_t i = 0; ranks && i < rows->count; i++) {
-        const struct rank_row *row = &rows->rows[i];
+        const struct ingest_row *row = &rows->rows[i];
         if (row->rank < world && ckpt_id_equal(row->id, open->id) &&
             run_name_equal(row->run, run->name)) {
             ranks[row->rank] = *row;
@@ -102,11 +85,11 @@ static struct rank_row *behind_of(const struct run_overview *run, const struct s
     return ranks;
 }
 
-static void write_rank(struct json *json, const struct rank_row *row)
+static void write_rank(struct json *json, const struct ingest_row *row)
 {
     json_open(json, NULL, '{');
     json_u64(json, "rank", row->rank);
-    json_bool(json, "has_come", row->has_come);
+    json_bool(json, "has_come", row->run != NULL);
     json_bool(json, "connected", row->connected);
     json_bool(json, "handed_over", row->handed_over);
     json_u64(json, "received_bytes", row->received_bytes);
@@ -122,7 +105,7 @@ static int write_save(const struct rest_call *call, const struct run_overview *r
     const struct run_state *state = run->state;
     struct json *json = call->json;
     size_t behind = 0;
-    struct rank_row *ranks = behind_of(run, open, rows, &behind);
+    struct ingest_row *ranks = behind_of(run, open, rows, &behind);
     uint64_t now_ms = loop_now_ms(call->source->metrics->loop);
     uint64_t opened_ms = run_opened_ms(call->catalog, run->name, open->id);
     if (!ranks) {

@@ -156,11 +156,29 @@ static bool read_tensor(struct py_scratch *scratch, PyObject *item, struct cairn
     return boxes == Py_None || read_boxes(scratch, boxes, tensor);
 }
 
+/* Sets the tensors, or else the blobs. Returns false with an exception. */
+static bool set(struct py_handle *handle, const struct cairn_tensor *tensors,
+                const struct cairn_blob *blobs, size_t count)
+{
+    struct cairn_error err;
+    int rc;
+    cairn_t *cairn = py_handle_enter(handle);
+    if (cairn == NULL) {
+        return false;
+    }
+    Py_BEGIN_ALLOW_THREADS rc = tensors != NULL ? cairn_set_tensors(cairn, tensors, count, &err)
+                                                : cairn_set_blobs(cairn, blobs, count, &err);
+    Py_END_ALLOW_THREADS py_handle_leave(handle);
+    if (rc != 0) {
+        py_raise(&err);
+    }
+    return rc == 0;
+}
+
 PyObject *py_handle_set_tensors(PyObject *self, PyObject *args)
 {
     struct py_handle *handle = (struct py_handle *)self;
     struct py_scratch scratch = {NULL};
-    struct cairn_error err;
     /* A copy: the strings that C points to live as long as this list, which nobody else changes. */
     PyObject *list = PySequence_List(args);
     if (list == NULL) {
@@ -172,17 +190,7 @@ PyObject *py_handle_set_tensors(PyObject *self, PyObject *args)
     for (Py_ssize_t i = 0; i < count && ok; i++) {
         ok = read_tensor(&scratch, PyList_GetItem(list, i), &tensors[i]);
     }
-    cairn_t *cairn = ok ? py_handle_enter(handle) : NULL;
-    if (cairn != NULL) {
-        int rc;
-        Py_BEGIN_ALLOW_THREADS rc = cairn_set_tensors(cairn, tensors, (size_t)count, &err);
-        Py_END_ALLOW_THREADS py_handle_leave(handle);
-        ok = rc == 0;
-        if (!ok) {
-            py_raise(&err);
-        }
-    }
-    ok = ok && cairn != NULL;
+    ok = ok && set(handle, tensors, NULL, (size_t)count);
     py_scratch_free(&scratch);
     if (!ok) {
         Py_DECREF(list);
@@ -215,7 +223,6 @@ PyObject *py_handle_set_blobs(PyObject *self, PyObject *args)
 {
     struct py_handle *handle = (struct py_handle *)self;
     struct py_scratch scratch = {NULL};
-    struct cairn_error err;
     PyObject *list = PySequence_List(args);
     if (list == NULL) {
         return NULL;
@@ -226,17 +233,7 @@ PyObject *py_handle_set_blobs(PyObject *self, PyObject *args)
     for (Py_ssize_t i = 0; i < count && ok; i++) {
         ok = read_blob(PyList_GetItem(list, i), &blobs[i]);
     }
-    cairn_t *cairn = ok ? py_handle_enter(handle) : NULL;
-    if (cairn != NULL) {
-        int rc;
-        Py_BEGIN_ALLOW_THREADS rc = cairn_set_blobs(cairn, blobs, (size_t)count, &err);
-        Py_END_ALLOW_THREADS py_handle_leave(handle);
-        ok = rc == 0;
-        if (!ok) {
-            py_raise(&err);
-        }
-    }
-    ok = ok && cairn != NULL;
+    ok = ok && set(handle, NULL, blobs, (size_t)count);
     py_scratch_free(&scratch);
     Py_DECREF(list);
     if (!ok) {
