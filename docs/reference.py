@@ -170,12 +170,21 @@ def with_error_facts(page):
     return re.sub(r"^## ([A-Z_]+)$", facts, page, flags=re.M)
 
 
+def definition(module, name):
+    """The node of a class or function, which a module may have from one beside it."""
+    for node in ast.parse(read("client/python/" + module.replace(".", "/") + ".py")).body:
+        if getattr(node, "name", "") == name:
+            return node
+        if isinstance(node, ast.ImportFrom) and node.level == 1 and name in [item.asname or item.name for item in node.names]:
+            return definition(f"{module.rpartition('.')[0]}.{node.module}", name)
+    raise ValueError(f"python-api.md: there is no {module}.{name}")
+
+
 def check_docstrings(page):
     """Raises unless the docstrings of python-api.md are of Google's style as far as that each argument is explained."""
     wrong = []
     for module, name, options in re.findall(r"^::: (cairn(?:\.\w+)*)\.(\w+)\n((?:    .*\n)*)", page, re.M):
-        tree = ast.parse(read("client/python/" + module.replace(".", "/") + ".py"))
-        node = next(node for node in tree.body if getattr(node, "name", "") == name)
+        node = definition(module, name)
         members = re.search(r"members: \[(.*)\]", options)
         explained = [] if isinstance(node, ast.ClassDef) else [(node, node)]
         for one in node.body if isinstance(node, ast.ClassDef) else []:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from typing import Any, Iterator, Optional, Union
+from typing import Any, Iterator, Optional
 
 import torch
 from torch.utils import _pytree as pytree
@@ -20,7 +20,6 @@ from torch_checkpointing.config import SyncCheckpointSaverConfig
 from torch_checkpointing.walk_utils import walk_checkpoint_structure
 
 from ..errors import InvalidError, NotFoundError, SkippedError, UnsupportedError
-from ..names import parse_id
 from ..torch.futures import standard
 from ..torch.local import PerRank
 from ..training import Run
