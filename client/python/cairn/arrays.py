@@ -15,7 +15,8 @@ from typing import Any, Iterable, Mapping, Optional, Sequence
 import numpy
 
 from . import exits, tree
-from .client import DTYPES, LATEST, REPLICATED, TREE, Client, Operation, settle, tell_restored
+from .client import DTYPES, LATEST, REPLICATED, TREE, Client, Operation
+from .doors import settle, tell_restored
 from .errors import CairnError, ExistsError, InvalidError, NotFoundError, SkippedError, UnsupportedError
 
 log = logging.getLogger("cairn")

@@ -15,39 +15,22 @@ import sys
 import time
 import warnings
 import weakref
-from dataclasses import dataclass, field
 from typing import Any, Iterable, Mapping, Optional, Sequence
 
 from . import _cairn, exits
-from .errors import CairnError, InvalidError, NotFoundError, SkippedError, TimedOutError
+from .errors import CairnError, InvalidError
+from .operation import (BYTES, DONE, DTYPES, DURABLE, HANDED_OVER, LATEST, LOCAL, RELEASED, REPLICATED, SHARDED, STAGED, TREE, Checkpoint, Local,
+                        Operation, Result, checkpoint_of)
 
-LATEST = (1 << 64) - 1
+__all__ = ["BYTES", "DONE", "DTYPES", "DURABLE", "HANDED_OVER", "LATEST", "LOCAL", "RELEASED", "REPLICATED", "SHARDED", "STAGED", "TREE", "Checkpoint",
+           "Client", "Local", "Operation", "Result", "new_attempt"]
+
 _SECONDS_MAX = 1_000_000_000  # as good as for ever
-RELEASED, HANDED_OVER, DURABLE = 1, 3, 2
-DONE = DURABLE
-STAGED = RELEASED  # the old name
-REPLICATED, SHARDED, LOCAL = 1, 2, 3
-BYTES, TREE = 1, 2
 _WHEN_FULL = {None: 0, "wait": 1, "skip": 2, "fail": 3}
 _WHEN_DOWN = {None: 0, "wait": 1, "skip": 2, "train": 3}
 _CHECK = {None: 0, "warn": 1, "fail": 2}
 _VERIFY = {None: 0, "sampled": 1, "full": 2}
-
-_STATES = ("none", "open", "committed", "aborted", "forgotten")
-_HEALTH = ("verified", "suspect", "damaged")
 _ENCODINGS = {None: 0, "auto": 1, "raw": 2, "dense": 3}  # enum cairn_encoding
-
-
-def _dtype_table() -> dict:
-    table, number = {}, 1
-    while _cairn.dtype_row(number)[1] != 0:
-        table[_cairn.dtype_row(number)[0]] = number
-        number += 1
-    return table
-
-
-#: Element types by name: "bool", "uint8", "bfloat16", "float8_e4m3fn", ...
-DTYPES: dict[str, int] = _dtype_table()
 
 
 def new_attempt() -> str:
@@ -101,302 +84,9 @@ def _ms(what: str, seconds: Optional[float]) -> int:
     return max(1, int(min(seconds, _SECONDS_MAX) * 1000 + 0.999))
 
 
-def tell_restored(url: str, step: int, term: int, rank: int, fell_back: bool = False) -> None:
-    """Logs, on the first rank, which checkpoint was restored: as information, or as a warning if it is not the newest one. All doors to
-    Cairn call it. ``term`` is 0 where the caller does not know it."""
-    from logging import getLogger  # here, since the import of cairn is to be short
-
-    log, text = getLogger("cairn"), f"{url}: restored step {step}" + (f" of term {term}" if term else "")
-    if rank == 0 and fell_back:
-        log.warning("%s, which is not the newest checkpoint: what is newer is damaged or lost; `cairn ls RUN --all` shows it", text)
-    elif rank == 0:
-        log.info("%s", text)
-
-
-@dataclass(frozen=True)
-class Result:
-    """Tells what became of a save or a restore.
-
-    Attributes:
-        term: The term of the checkpoint.
-        step: The step of the checkpoint.
-        fell_back: True if a restore took an older checkpoint, because newer ones are damaged or lost.
-        new_lineage: True if a save began beside existing checkpoints that were not restored.
-        plain_bytes: Bytes of this rank's state.
-        stored_bytes: Bytes that a save stored for this rank; less where they were encoded, or stored by an older checkpoint.
-        blocked_s: How long the call itself took, in seconds.
-    """
-
-    term: int
-    step: int
-    fell_back: bool
-    new_lineage: bool
-    plain_bytes: int
-    stored_bytes: int
-    blocked_s: float
-
-
-@dataclass(frozen=True)
-class Checkpoint:
-    """Describes one checkpoint of the run.
-
-    Attributes:
-        term: Its term.
-        step: Its step.
-        sequence: Its place in the order of commits.
-        plain_bytes: Bytes of the state.
-        stored_bytes: Bytes that it added to the store.
-        parent: (term, step) of the checkpoint that its term was restored from, or None.
-        commit_time: When it was committed, in seconds since 1970 UTC.
-        world_size: The number of ranks that saved it.
-        state: "committed", "open", "aborted", "forgotten" or "none".
-        health: "verified", "suspect" or "damaged"; None if it is not committed.
-        superseded: True if it is not on the lineage.
-        latest: True if it is the one that LATEST restores.
-        planned: True if its attempt followed one that was closed in order, and not one that failed.
-        tags: The tags of the save and those annotated since; None from ``Client.status``.
-        metrics: The metrics of the save and those annotated since; None from ``Client.status``.
-    """
-
-    term: int
-    step: int
-    sequence: int
-    plain_bytes: int
-    stored_bytes: int
-    parent: Optional[tuple]
-    commit_time: float
-    world_size: int
-    state: str
-    health: Optional[str]
-    superseded: bool
-    latest: bool
-    planned: bool = False
-    tags: Optional[tuple] = field(default=None, compare=False)
-    metrics: Optional[Mapping[str, float]] = field(default=None, compare=False)
-
-
-def _checkpoint(row: Sequence, tags: Optional[Sequence] = None, metrics: Optional[Sequence] = None) -> Checkpoint:
-    (term, step, sequence, plain, stored, parent_term, parent_step, time_ns, world, state, health, superseded,
-     latest, planned) = row
-    known = _STATES[state] if 0 <= state < len(_STATES) else "unknown"
-    verdict = _HEALTH[health] if 0 <= health < len(_HEALTH) else "unknown"
-    return Checkpoint(term, step, sequence, plain, stored,
-                      (parent_term, parent_step) if parent_term else None, time_ns / 1e9, world, known,
-                      verdict if known == "committed" else None, bool(superseded), bool(latest), bool(planned),
-                      None if tags is None else tuple(tags), None if metrics is None else dict(metrics))
-
-
-@dataclass(frozen=True)
-class Local:
-    """Describes a tensor or a blob of a checkpoint.
-
-    Attributes:
-        name: Its name.
-        coordinate: The coordinate that it belongs to, or "".
-        kind: 0 for a tensor, else BYTES or TREE.
-        dtype: The element type of a tensor.
-        shape: The shape of the whole tensor.
-        plain_bytes: Its size.
-    """
-
-    name: str
-    coordinate: str
-    kind: int
-    dtype: Optional[str]
-    shape: tuple
-    plain_bytes: int
-
-
-def _local(row: Sequence) -> Local:
-    name, coordinate, kind, dtype, shape, size = row
-    return Local(name, coordinate, kind, dtype or None, tuple(shape), size)
-
-
-class Operation:
-    """A save or restore in flight.
-
-    Dropping the object of a save does not end the save. Dropping the object of a restore aborts it.
-    """
-
-    def __init__(self, op: Any = None, step: Optional[int] = None) -> None:
-        self._op = op
-        self._saved_step = step  # None for a restore
-
-    @property
-    def has_begun(self) -> bool:
-        """False for an object that ``Client.save`` was given and has put no save into."""
-        return self._op is not None
-
-    def wait(self, stage: int = DONE, timeout: Optional[float] = None) -> bool:
-        """Waits for a stage of the operation. May be repeated.
-
-        Args:
-            stage: RELEASED (everything is copied: the tensors may change), HANDED_OVER (the server finishes this rank's
-                part alone: the process may die), DURABLE (committed by all ranks and on stable storage), or DONE, the end of
-                any operation. STAGED is the old name of RELEASED.
-            timeout: Seconds to wait; None waits for as long as the operation's own deadline.
-
-        Returns:
-            True if the stage was reached, False if the time passed first.
-
-        Raises:
-            CairnError: The operation's own error, if it has failed.
-        """
-        return self._op.wait(stage, timeout)
-
-    def done(self) -> bool:
-        """Returns whether the operation has ended, well or not."""
-        try:
-            return self._op.wait(DONE, 0)
-        except CairnError:
-            return True
-
-    def refused(self) -> Optional[SkippedError]:
-        """Returns why a save was skipped, as soon as this rank knows, though it may have to tell the others of it; else None."""
-        try:
-            self._op.wait(RELEASED, 0)
-        except SkippedError as error:
-            return error
-        except CairnError:
-            pass
-        return None
-
-    def result(self, timeout: Optional[float] = None) -> Result:
-        """Waits for the end of the operation and returns what became of it.
-
-        Args:
-            timeout: Seconds to wait; None waits for as long as the operation's own deadline.
-
-        Returns:
-            The result of a save that is durable, or of a restore that all ranks have verified.
-
-        Raises:
-            AgainError: The time passed, and the operation goes on.
-            CairnError: The operation's own error.
-        """
-        self._op.wait(DONE, timeout)
-        term, step, fell_back, lineage, plain, stored, blocked_ns = self._op.result()
-        return Result(term, step, bool(fell_back), bool(lineage), plain, stored, blocked_ns / 1e9)
-
-    @property
-    def run_is_empty(self) -> bool:
-        """True after a restore that ended with NotFoundError if the server has proven that the run never had a checkpoint.
-
-        Only then may training begin at step 0.
-        """
-        return self._op.run_is_empty()
-
-    @property
-    def warning(self) -> Optional[str]:
-        """What a finished save noticed that is no failure, such as replicas that differ; else None."""
-        return self._op.warning()
-
-    def blob(self, name: str, coordinate: Optional[str] = None) -> bytes:
-        """Returns a restored blob.
-
-        Args:
-            name: Its name.
-            coordinate: Whose it is; None takes the one that belongs to no coordinate, or to this rank's.
-
-        Raises:
-            NotFoundError: The checkpoint holds no such blob.
-        """
-        data = self._op.blob(name, coordinate)
-        if data is None:
-            raise NotFoundError.of(f"the checkpoint holds no blob {name!r}"
-                                   + (f" of {coordinate}" if coordinate else ""))
-        return data
-
-    def locals(self) -> list:
-        """Returns, after a restore, what belongs to coordinates in the checkpoint, of all coordinates, as a list of Local."""
-        return [_local(row) for row in self._op.locals()]
-
-    def entries(self) -> list:
-        """Returns, after a restore, every tensor and blob of the checkpoint, registered or not, as a list of Local."""
-        return [_local(row) for row in self._op.entries()]
-
-    def metadata(self) -> bytes:
-        """Returns the metadata that rank 0 gave with the save."""
-        return self._op.metadata()
-
-    def missing(self) -> list:
-        """Returns the names that are registered and not stored, after a restore."""
-        return self._op.missing()
-
-    def unexpected(self) -> list:
-        """Returns the names that are stored and not registered, after a restore."""
-        return self._op.unexpected()
-
-    def progress(self) -> dict:
-        """Returns bytes of this rank as a dict with the keys total, staged, sent and durable."""
-        return dict(zip(("total", "staged", "sent", "durable"), self._op.progress()))
-
-    def abort(self) -> None:
-        """Asks the operation to end. ``wait`` tells what came of it."""
-        self._op.abort()
-
-    def _end_copy(self) -> None:
-        """Waits, for a caller that is interrupted, until a save reads no tensor any more. Gives it up if interrupted too."""
-        try:
-            self.wait(RELEASED)
-        except CairnError:
-            pass  # for whoever asks the operation
-        except BaseException:
-            self.abort()
-            raise
-
-
 def _is_failing() -> bool:
     """Whether the program is ending by an error: one that is being handled, or one that nobody has caught."""
     return isinstance(sys.exc_info()[1] or getattr(sys, "last_value", None), Exception)
-
-
-def _now(items: Iterable) -> list:
-    """Returns the items of a set that other threads may add to."""
-    while True:
-        try:
-            return list(items)
-        except RuntimeError:  # it has just grown
-            pass
-
-
-def settle(url: str, seconds: Optional[float] = None, is_reader: bool = False) -> None:
-    """Waits until the saves of this process into a run have ended, well or not, so that whoever restores its newest
-    checkpoint finds what this process has saved before. All doors call it.
-
-    Args:
-        url: The URL of the run.
-        seconds: How long to wait; None is 600 s.
-        is_reader: True leaves out the saves of several ranks. A reader is none of these, and they may be long in coming.
-
-    Raises:
-        TimedOutError: A save has not ended by then; the text names it.
-    """
-    from .names import split_url  # which needs this file
-
-    until = time.monotonic() + (600.0 if seconds is None else seconds)
-    run = split_url(url)[0]
-    mine = [client for client in _now(exits.clients()) if not (is_reader and client.world_size > 1)]
-    ops = [op for client in mine if split_url(client.url)[0] == run for op in _now(client._ops)]
-    for op in [op for op in ops if op._saved_step is not None and not op.done() and op.refused() is None]:
-        try:
-            ended = op.wait(DONE, max(0.0, until - time.monotonic()))
-        except CairnError:
-            continue  # whoever saved is told
-        if not ended:
-            raise TimedOutError.of(f"{url}: the save of step {op._saved_step} by this process has not ended, so that the "
-                                   "newest checkpoint is not known yet; wait for that save, or abort it, and restore then")
-
-
-def numbers(metrics: Mapping[str, Any]) -> dict:
-    """Returns those of a framework's metrics that are one number, also as a tensor or an array."""
-    found = {}
-    for name, value in metrics.items():
-        try:
-            found[str(name)] = float(value)
-        except (TypeError, ValueError, RuntimeError):
-            continue
-    return found
 
 
 class Client:
@@ -666,7 +356,7 @@ class Client:
         Args:
             timeout: Seconds to wait; None is the client's io_deadline.
         """
-        return [_checkpoint(*row) for row in self._handle.list(_ms("timeout", timeout))]
+        return [checkpoint_of(*row) for row in self._handle.list(_ms("timeout", timeout))]
 
     def status(self, term: int, step: int, timeout: Optional[float] = None) -> Checkpoint:
         """Returns the truth about one checkpoint, also after a lost answer.
@@ -676,7 +366,7 @@ class Client:
             step: Its step.
             timeout: Seconds to wait; None is the client's io_deadline.
         """
-        return _checkpoint(self._handle.status(term, _step("status", step), _ms("timeout", timeout)))
+        return checkpoint_of(self._handle.status(term, _step("status", step), _ms("timeout", timeout)))
 
     def close(self, timeout: Optional[float] = None) -> None:
         """Waits for operations in flight, aborts what is left, and frees everything.

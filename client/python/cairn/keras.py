@@ -20,7 +20,8 @@ import numpy
 
 from . import arrays, tree
 from .arrays import Restored, log
-from .client import Operation, numbers
+from .client import Operation
+from .doors import numbers
 from .errors import CairnError, InvalidError, SkippedError, UnsupportedError
 from .kept import KEPT, let_go
 

@@ -36,8 +36,9 @@ from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
 from torch.distributed.checkpoint.metadata import BytesStorageMetadata
 
 from . import dcp, tree
-from .client import Client, settle
+from .client import Client
 from .dcp.session import note_load
+from .doors import settle
 from .errors import CairnError, DamagedError, DigestMismatchError, InvalidError, NotFoundError, from_code
 from .names import checkpoint_name, is_url, parse_id
 from .torch.group import Group

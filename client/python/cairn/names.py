@@ -19,8 +19,8 @@ from dataclasses import dataclass
 from typing import Any, Optional
 from urllib.parse import parse_qsl
 
-from .client import LATEST
 from .errors import InvalidError
+from .operation import LATEST
 
 _STEP_WORDS = frozenset(("step", "steps", "iter", "iters", "iteration", "iterations", "globalstep"))
 _CHECKPOINT_WORDS = frozenset(("checkpoint", "ckpt", "tag"))

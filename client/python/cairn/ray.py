@@ -25,7 +25,7 @@ from ray.exceptions import RayError
 from ray.train.v2._internal.execution.context import get_train_context
 from torch.utils.data import DataLoader
 
-from .client import numbers
+from .doors import numbers
 from .errors import CairnError, InvalidError, UnsupportedError
 from .kept import KEPT, let_go
 from .names import checkpoint_name

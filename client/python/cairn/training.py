@@ -18,7 +18,8 @@ from typing import Any, Callable, Iterable, Mapping, Optional, Sequence, Union
 import torch
 import torch.distributed as dist
 
-from .client import LATEST, numbers
+from .client import LATEST
+from .doors import numbers
 from .errors import DamagedError, InvalidError, NotFoundError, UnsupportedError
 from .kept import KEPT, Decision
 from .lineage import Lineage

@@ -22,7 +22,7 @@ from torch.distributed.checkpoint.storage import StorageReader
 
 from .. import tree
 from ..client import BYTES, DTYPES, LATEST, LOCAL, SHARDED, Client
-from ..client import settle as settle_saves
+from ..doors import settle as settle_saves
 from ..errors import (CairnError, ConflictError, DtypeMismatchError, InvalidError, NotFoundError, ReplicasDifferError,
                       UnsupportedError)
 from ..torch import arrays

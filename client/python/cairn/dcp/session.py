@@ -22,7 +22,8 @@ from typing import Any, Callable, NamedTuple, Optional
 
 import torch.distributed as dist
 
-from ..client import DONE, Client, Operation, new_attempt, tell_restored
+from ..client import DONE, Client, Operation, new_attempt
+from ..doors import tell_restored
 from ..errors import CairnError, DuplicateRankError, ExistsError, InvalidError, TimedOutError
 from ..torch.group import Group
 

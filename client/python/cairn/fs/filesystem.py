@@ -20,7 +20,7 @@ from typing import Any, Iterable, Optional
 
 from fsspec.asyn import AsyncFileSystem, sync
 
-from ..client import settle
+from ..doors import settle
 from ..errors import InvalidError, UnsupportedError
 from ..names import warn_of_local_folder
 from . import process, reading, unnumbered

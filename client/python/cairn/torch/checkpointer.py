@@ -14,7 +14,8 @@ import warnings
 from typing import Any, Callable, Mapping, Optional, Sequence, Union
 
 from .. import exits, tree
-from ..client import DONE, LATEST, Checkpoint, Client, Operation, settle
+from ..client import DONE, LATEST, Checkpoint, Client, Operation
+from ..doors import settle
 from ..errors import (ArenaTooSmallError, BusyError, CairnError, ClosedError, FencedError, ForkedError, InternalError, InvalidError, NoMemoryError,
                       NotFoundError, ReadOnlyError, SkippedError, TimedOutError, UnreachableError, UnsupportedError, UnsupportedValueError)
 from .commits import Commit, Commits

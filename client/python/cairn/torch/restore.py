@@ -13,7 +13,8 @@ import warnings
 from typing import Any, Callable, Optional, Sequence, Union
 
 from .. import tree
-from ..client import BYTES, LATEST, LOCAL, SHARDED, TREE, Client, tell_restored
+from ..client import BYTES, LATEST, LOCAL, SHARDED, TREE, Client
+from ..doors import tell_restored
 from ..errors import (CairnError, DamagedError, DigestMismatchError, FormatError, InternalError, InvalidError, MissingTensorError, NotFoundError,
                       UnsupportedError, with_text)
 from . import similar, rng

@@ -17,7 +17,7 @@ from typing import Any, Optional, Union
 from torch import distributed as dist
 from torch_checkpointing.storage import base_storage
 
-from ..client import tell_restored
+from ..doors import tell_restored
 from ..errors import InvalidError
 from ..fs import CairnFileSystem, ranks
 from ..fs.paths import joined, place_to_read, strip
