@@ -1,15 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One rank of the tests of cairn.dcp: runs the scenarios that are named, writes what came of each as JSON.
+"""One rank of the tests of cairn.dcp, a case for ranks.py: runs the scenarios that are named. The group that saves is a gloo group
+made for it, never the trainer's own."""
 
-Arguments: rank, world size, rendezvous file, URL prefix of the runs, result file, scenarios. The group that saves is
-a gloo group made for it, never the trainer's own.
-"""
-
-import json
 import logging
+import os
 import pathlib
 import signal
-import sys
 import traceback
 
 import torch
@@ -25,8 +21,6 @@ from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tenso
 import cairn
 from cairn.client import RELEASED, Operation
 from cairn.dcp import Reader, Writer, async_save, session, stager
-
-logging.disable(logging.WARNING)
 
 
 def whole(value):
@@ -83,8 +77,8 @@ def arenas():
 
 
 class Scenarios:
-    def __init__(self, rank, world, prefix):
-        self.rank, self.world, self.prefix = rank, world, prefix
+    def __init__(self, rank, world, prefix, meet):
+        self.rank, self.world, self.prefix, self.meet = rank, world, prefix, meet
         self.group = dist.new_group(backend="gloo")
         self.mesh = init_device_mesh("cpu", (world,))
 
@@ -328,8 +322,8 @@ class Scenarios:
         saving = async_save(state, checkpoint_id="step-1", storage_writer=old, process_group=self.group)
         out = {"arenas": [arenas()], "loaded": len(session.loads())}
         dist.destroy_process_group()
-        join(self.rank, self.world, sys.argv[3] + "-again")
-        self.__init__(self.rank, self.world, self.prefix)
+        dist.init_process_group("gloo", init_method=f"file://{self.meet}", rank=self.rank, world_size=self.world)
+        self.__init__(self.rank, self.world, self.prefix, self.meet)
         if self.rank == 1:
             session._loads.clear()
         self.save(tensors(self.mesh), 2, self.writer("again"))
@@ -354,24 +348,14 @@ class Scenarios:
                                                    storage_reader=reader))}
 
 
-def join(rank, world, rendezvous):
-    dist.init_process_group("gloo", init_method=f"file://{rendezvous}", rank=rank, world_size=world)
-
-
-def main():
-    rank, world, rendezvous, prefix, result = sys.argv[1:6]
-    torch.set_num_threads(1)
-    join(int(rank), int(world), rendezvous)
-    scenarios, results = Scenarios(int(rank), int(world), prefix), {}
-    for name in sys.argv[6:]:
+def run(rank, world, prefix, meet, names):
+    """What came of each scenario; ``meet`` is a file in which the ranks may meet again."""
+    os.environ["MASTER_ADDR"] = "127.0.0.1"  # of the processes that DCP starts
+    logging.disable(logging.WARNING)
+    scenarios, results = Scenarios(rank, world, prefix, meet), {}
+    for name in names:
         try:
             results[name] = getattr(scenarios, name)()
         except BaseException:  # CheckpointException is one; the test shows it
             results[name] = {"error": traceback.format_exc()}
-        with open(result, "w") as out:
-            json.dump(results, out)
-    dist.destroy_process_group()
-
-
-if __name__ == "__main__":
-    main()
+    return results

@@ -97,6 +97,27 @@ class Ranks:
         self.processes, self.pipes = [], []
 
 
+def run_once(case, world, **arguments):
+    """What the case returned on ranks of its own: as a job that starts, ends, and leaves no process behind."""
+    ranks = Ranks(world)
+    try:
+        return ranks.run(case, **arguments)
+    finally:
+        ranks.close()
+
+
+def break_once(case, world, **arguments):
+    """The same with a case that ends the last rank's process; the other ranks are killed then, as torchrun does."""
+    ranks = Ranks(world)
+    try:
+        ranks.send(case, **arguments)
+        ranks.processes[-1].join(240)
+        assert ranks.processes[-1].exitcode, "the rank was to die"
+    finally:
+        ranks.kill()
+        ranks.close()
+
+
 def serve(rank, world, meet, log, pipe):
     """The life of one process."""
     out = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)

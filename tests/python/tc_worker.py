@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One rank of test_torch_checkpointing.py and test_torch_checkpointing_files.py, started by torchrun: tc_worker.py URL ACTION [FILE TO
-MEET IN]. It saves and loads with Cairn's CheckpointManager if the action begins with "arena", and else with torch_checkpointing's
-own one, whose files are written by a process that the manager starts."""
+"""One rank of test_torch_checkpointing.py and test_torch_checkpointing_files.py: a case for ranks.py, or started by torchrun:
+tc_worker.py URL ACTION. It saves and loads with Cairn's CheckpointManager if the action begins with "arena", and else with
+torch_checkpointing's own one, whose files are written by a process that the manager starts."""
 
 import os
 import signal
@@ -68,21 +68,13 @@ def break_rank(manager, is_arena):
     os.kill(process.process.processes[0].pid, signal.SIGKILL)
 
 
-def ask(storage):
-    """Prints the error of a start without a server."""
-    try:
-        storage.latest()
-    except CairnError as error:
-        print(f"rank {dist.get_rank()}: {type(error).__name__}: {error}", flush=True)
-    dist.destroy_process_group()
-
-
-def main():
-    url, action = sys.argv[1:3]
-    meet = {"init_method": f"file://{sys.argv[3]}", "rank": int(os.environ["RANK"]), "world_size": 2} if action == "file" else {}
-    dist.init_process_group("gloo", **meet)
+def run(rank, world, url, action):
+    """What this start resumed from; of the action "ask" the error of a start without a server."""
     if action == "ask":
-        return ask(StorageConfig(url, io_deadline=1.0))
+        try:
+            return StorageConfig(url, io_deadline=1.0).latest()
+        except CairnError as error:
+            return f"{type(error).__name__}: {error}"
     storage = StorageConfig(url)
     name = storage.latest()
     is_arena = action.startswith("arena")
@@ -91,23 +83,27 @@ def main():
     if name:
         found = manager.load(name, into={**state(0), **({"mine": None} if is_arena else {})})
         assert torch.equal(found["model"]["w"].full_tensor(), whole(step)) and torch.equal(found["model"]["b"], whole(-step)), name
-        assert "mine" not in found or found["mine"] == {"rank": dist.get_rank(), "step": step}, found["mine"]
+        assert "mine" not in found or found["mine"] == {"rank": rank, "step": step}, found["mine"]
+
+    def next_state(step):
+        return {**state(step), **({"mine": {"rank": rank, "step": step}} if is_arena else {})}
+
     if action.endswith("break"):
-        if dist.get_rank() == 1:
+        if rank == 1:
             break_rank(manager, is_arena)
         try:
-            manager.save(f"step-{step + 1}", state(step + 1)).result()
+            manager.save(f"step-{step + 1}", next_state(step + 1)).result()
         except (RuntimeError, CairnError):
             os._exit(7)  # as a training that dies; the other rank's process waits at the barrier
     else:
         for added in (1, 2):
-            mine = {"mine": {"rank": dist.get_rank(), "step": step + added}} if is_arena else {}
-            manager.save(f"step-{step + added}", {**state(step + added), **mine}).result()
+            manager.save(f"step-{step + added}", next_state(step + added)).result()
             assert storage.latest() == f"step-{step + added}"
     manager.close()
-    print(f"rank {dist.get_rank()} of {dist.get_world_size()} resumed from {name}", flush=True)
-    dist.destroy_process_group()
+    return name
 
 
 if __name__ == "__main__":
-    main()
+    dist.init_process_group("gloo")
+    print(f"rank {dist.get_rank()} resumed from {run(dist.get_rank(), dist.get_world_size(), *sys.argv[1:])}", flush=True)
+    dist.destroy_process_group()

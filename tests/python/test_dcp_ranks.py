@@ -1,35 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
-"""cairn.dcp works with several ranks over gloo: one launch of two ranks and one of four run all scenarios of
+"""cairn.dcp works with several ranks over gloo: two ranks and then four run all scenarios of
 dcp_worker.py, and the tests read what came of each. They are named after the points of the notes on PyTorch that they
 hold Cairn to."""
-
-import json
-import pathlib
 
 import pytest
 import torch
 import torch.distributed.checkpoint as dcp
 
 from cairn.dcp import Reader
-from together import run_together
+from ranks import run_once
 
-WORKER = pathlib.Path(__file__).with_name("dcp_worker.py")
 TWO = ("round_trip", "partial", "fsdp_save", "failing_rank", "interrupted", "unsupported_value", "server_fails",
        "caching", "async_thread", "async_waves", "async_arena", "async_process", "no_dist", "lineage", "mismatch", "again")
 
 
-def launch(folder, prefix, world, scenarios):
-    """Runs the scenarios on all ranks; gives the results of each rank."""
-    run_together([[WORKER, rank, world, folder / f"meet{world}", prefix, folder / f"result{world}-{rank}.json", *scenarios]
-                  for rank in range(world)], 240, MASTER_ADDR="127.0.0.1")
-    return [json.loads((folder / f"result{world}-{rank}.json").read_text()) for rank in range(world)]
-
-
 @pytest.fixture(scope="module")
 def ranks(daemon, tmp_path_factory):
-    folder, prefix = tmp_path_factory.mktemp("dcp"), daemon.url("dcp")
-    two = launch(folder, prefix, 2, TWO)
-    four = launch(folder, prefix, 4, ("reshard", "fsdp_load", "meshes"))
+    meet, prefix = str(tmp_path_factory.mktemp("dcp") / "meet"), daemon.url("dcp")
+    two = run_once("dcp_worker.run", 2, prefix=prefix, meet=meet, names=TWO)
+    four = run_once("dcp_worker.run", 4, prefix=prefix, meet=meet, names=("reshard", "fsdp_load", "meshes"))
     return {"two": two, "four": four, "prefix": prefix}
 
 
