@@ -16,6 +16,23 @@ bool object_id_equal(const struct object_id *a, const struct object_id *b)
     return object_id_compare(a, b) == 0;
 }
 
+size_t ckpt_id_bound(const void *sorted, size_t count, size_t size, size_t id_at, struct ckpt_id id)
+{
+    size_t low = 0, high = count;
+    CHECK(id_at + sizeof(id) <= size);
+    while (low < high) {
+        size_t mid = low + (high - low) / 2;
+        struct ckpt_id at;
+        memcpy(&at, (const uint8_t *)sorted + mid * size + id_at, sizeof(at));
+        if (ckpt_id_compare(at, id) < 0) {
+            low = mid + 1;
+        } else {
+            high = mid;
+        }
+    }
+    return low;
+}
+
 int object_id_compare(const struct object_id *a, const struct object_id *b)
 {
     return a->term != b->term       ? compare_u64(a->term, b->term)
@@ -127,12 +144,8 @@ bool run_name_equal(const struct run_name *a, const struct run_name *b)
 
 bool run_name_has_capitals(const struct run_name *name)
 {
-    for (const char *at = name->project; *at != '\0'; at++) {
-        if (is_upper(*at)) {
-            return true;
-        }
-    }
-    for (const char *at = name->run; *at != '\0'; at++) {
+    struct run_name_text text = run_name_text(name);
+    for (const char *at = text.at; *at != '\0'; at++) {
         if (is_upper(*at)) {
             return true;
         }

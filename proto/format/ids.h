@@ -65,6 +65,10 @@ static inline int ckpt_id_compare(struct ckpt_id a, struct ckpt_id b)
            : a.step != b.step ? (a.step < b.step ? -1 : 1)
                               : 0;
 }
+/* Returns the index of the first of `count` things, sorted by checkpoint, whose id, at `id_at` of
+ * its `size` bytes, is not below `id`. */
+size_t ckpt_id_bound(const void *sorted, size_t count, size_t size, size_t id_at,
+                     struct ckpt_id id);
 bool object_id_equal(const struct object_id *a, const struct object_id *b);
 /* Orders by term, step, rank, writer, sequence. */
 int object_id_compare(const struct object_id *a, const struct object_id *b);

@@ -51,6 +51,29 @@ int rados_shard_call(struct rados_store *store, const struct rados_shard *shard,
     return cluster_do(store->cluster, &call);
 }
 
+bool rados_pages_next(struct rados_store *store, struct rados_pages *pages)
+{
+    bool more = !pages->begun || (pages->map.more && pages->map.count > 0);
+    if (pages->map.count > 0) {
+        snprintf(pages->after, sizeof(pages->after), "%s",
+                 pages->map.pairs[pages->map.count - 1].key);
+    }
+    cluster_map_fini(&pages->map);
+    if (!more) {
+        return false;
+    }
+    struct cluster_step step = {.kind = STEP_KEYS, .key = pages->prefix, .after = pages->after};
+    struct cluster_call call = {.pool = CLUSTER_META,
+                                .space = pages->space,
+                                .object = pages->object,
+                                .step_count = 1,
+                                .steps = &step};
+    pages->begun = true;
+    pages->failure = cluster_do(store->cluster, &call);
+    pages->map = step.ret_map;
+    return pages->failure == 0;
+}
+
 /* --- begin, forget ---------------------------------------------------------------------------- */
 
 int rados_index_begin(struct rados_store *store, const struct run_name *run,
@@ -243,8 +266,7 @@ void rados_tables_free(struct rados_store *store)
 static bool is_table_of(const struct piece_table *table, const struct store_req *req)
 {
     return table != NULL && object_id_equal(&table->id, &req->object) &&
-           strcmp(table->run.project, req->run.project) == 0 &&
-           strcmp(table->run.run, req->run.run) == 0;
+           run_name_equal(&table->run, &req->run);
 }
 
 int rados_table_decode(const struct store_req *req, const struct cluster_pair *pair,
@@ -384,24 +406,17 @@ static int add_objects(struct store_req *req, const struct cluster_map *map)
 static int list_shard(struct rados_store *store, struct store_req *req, unsigned number)
 {
     struct object_id id = {.term = req->id.term, .step = req->id.step};
-    char after[RADOS_KEY_MAX] = "";
     struct rados_shard shard;
-    bool more = true;
+    struct rados_pages pages = {.space = shard.space, .object = shard.object, .prefix = "s/"};
     int rc = 0;
     rados_space_of(store, &req->run, shard.space);
     rados_name_index(&req->run, &id, number, shard.object);
-    while (rc == 0 && more) {
-        struct cluster_step step = {.kind = STEP_KEYS, .key = "s/", .after = after};
-        rc = rados_shard_call(store, &shard, 1, &step);
-        if (rc != 0) {
-            return rc == -ENOENT ? 0 : rados_error(rc, false, "cannot list objects", &req->diag);
-        }
-        rc = add_objects(req, &step.ret_map);
-        more = step.ret_map.more && step.ret_map.count > 0;
-        if (more) {
-            snprintf(after, sizeof(after), "%s", step.ret_map.pairs[step.ret_map.count - 1].key);
-        }
-        cluster_map_fini(&step.ret_map);
+    while (rc == 0 && rados_pages_next(store, &pages)) {
+        rc = add_objects(req, &pages.map);
+    }
+    cluster_map_fini(&pages.map);
+    if (pages.failure != 0 && pages.failure != -ENOENT) {
+        rc = rados_error(pages.failure, false, "cannot list objects", &req->diag);
     }
     return rc;
 }

@@ -276,33 +276,23 @@ void rados_list_leave_small(struct rados_store *store, const struct store_name *
 static int each_key(struct rados_store *store, const struct rados_shard *place,
                     struct store_req *req, int (*each)(struct store_req *req, const char *key))
 {
-    char after[RADOS_KEY_MAX] = "";
-    bool more = true;
+    struct rados_pages pages = {.space = place->space, .object = place->object};
     int rc = 0;
-    while (rc == 0 && more) {
-        struct cluster_step step = {.kind = STEP_KEYS, .after = after};
-        rc = rados_shard_call(store, place, 1, &step);
-        if (rc == -EIO) {
-            return diag_set(
-                &req->diag, CAIRN_E_IO,
-                "no copy of the list of stored checkpoints, %s in namespace %s, can be read; no "
-                "checkpoint needs the list, and `rados rm -N %s %s -p POOL` removes it",
-                place->object, place->space, place->space, place->object);
+    while (rc == 0 && rados_pages_next(store, &pages)) {
+        for (size_t i = 0; rc == 0 && i < pages.map.count; i++) {
+            rc = each(req, pages.map.pairs[i].key);
         }
-        if (rc != 0) {
-            return rc == -ENOENT
-                       ? 0
-                       : rados_error(rc, false, "cannot list the stored checkpoints", &req->diag);
-        }
-        const struct cluster_map *map = &step.ret_map;
-        for (size_t i = 0; rc == 0 && i < map->count; i++) {
-            rc = each(req, map->pairs[i].key);
-        }
-        more = map->more && map->count > 0;
-        if (more) {
-            snprintf(after, sizeof(after), "%s", map->pairs[map->count - 1].key);
-        }
-        cluster_map_fini(&step.ret_map);
+    }
+    cluster_map_fini(&pages.map);
+    if (pages.failure == -EIO) {
+        return diag_set(
+            &req->diag, CAIRN_E_IO,
+            "no copy of the list of stored checkpoints, %s in namespace %s, can be read; no "
+            "checkpoint needs the list, and `rados rm -N %s %s -p POOL` removes it",
+            place->object, place->space, place->space, place->object);
+    }
+    if (pages.failure != 0 && pages.failure != -ENOENT) {
+        return rados_error(pages.failure, false, "cannot list the stored checkpoints", &req->diag);
     }
     return rc;
 }

@@ -78,28 +78,16 @@ static int put_aside(struct rados_store *store, const struct rados_record *rec, 
 static int set_aside(struct rados_store *store, const struct rados_record *rec, uint64_t version,
                      struct diag *diag)
 {
-    char aside[CLUSTER_OBJECT_NAME_MAX], after[CLUSTER_OBJECT_NAME_MAX] = "";
-    bool more = true;
+    char aside[CLUSTER_OBJECT_NAME_MAX];
+    struct rados_pages pages = {.space = rec->space, .object = rec->object};
     int rc = 0;
     snprintf(aside, sizeof(aside), "lost/%.400s/%" PRIu64, rec->object, version);
-    while (rc == 0 && more) {
-        struct cluster_step step = {.kind = STEP_KEYS, .after = after};
-        struct cluster_call call = {.pool = CLUSTER_META,
-                                    .space = rec->space,
-                                    .object = rec->object,
-                                    .step_count = 1,
-                                    .steps = &step};
-        rc = cluster_do(store->cluster, &call);
-        if (rc == -ENOENT || rc == -EIO) {
-            return 0;
-        }
-        const struct cluster_map *map = &step.ret_map;
-        rc = rc != 0 ? rc : put_aside(store, rec, aside, map);
-        more = map->more && map->count > 0;
-        if (map->count > 0) {
-            snprintf(after, sizeof(after), "%s", map->pairs[map->count - 1].key);
-        }
-        cluster_map_fini(&step.ret_map);
+    while (rc == 0 && rados_pages_next(store, &pages)) {
+        rc = put_aside(store, rec, aside, &pages.map);
+    }
+    cluster_map_fini(&pages.map);
+    if (pages.failure != 0 && pages.failure != -ENOENT && pages.failure != -EIO) {
+        rc = pages.failure;
     }
     return rc == 0 ? 0 : rados_error(rc, false, aside, diag);
 }

@@ -230,6 +230,16 @@ static int check_written(struct rados_store *store, struct piece_call *piece)
     return rc;
 }
 
+static void start_call(struct rados_store *store, struct piece_call *piece, size_t steps)
+{
+    piece->call = (struct cluster_call){.pool = CLUSTER_DATA,
+                                        .space = piece->space,
+                                        .object = piece->object,
+                                        .step_count = steps,
+                                        .steps = piece->steps};
+    cluster_start(store->cluster, &piece->call);
+}
+
 /* Starts the write of one piece. `at` is where it begins in the request's bytes. */
 static void start_write(struct rados_store *store, const struct store_req *req, uint32_t number,
                         uint64_t at, struct piece_call *ret)
@@ -242,12 +252,7 @@ static void start_write(struct rados_store *store, const struct store_req *req, 
         .kind = STEP_WRITE_FULL,
         .data = (const uint8_t *)req->data + at,
         .bytes = (size_t)(left < RADOS_PIECE_BYTES ? left : RADOS_PIECE_BYTES)};
-    ret->call = (struct cluster_call){.pool = CLUSTER_DATA,
-                                      .space = ret->space,
-                                      .object = ret->object,
-                                      .step_count = 2,
-                                      .steps = ret->steps};
-    cluster_start(store->cluster, &ret->call);
+    start_call(store, ret, 2);
 }
 
 /* Writes the pieces, a few at a time. Waits for all that were started, and returns the first
@@ -434,12 +439,7 @@ static void start_removal(struct rados_store *store, const struct piece_table *t
     rados_space_of(store, &table->run, ret->space);
     rados_name_piece(&table->run, &table->id, table->epoch, table->pieces[i].number, ret->object);
     ret->steps[0] = (struct cluster_step){.kind = STEP_REMOVE};
-    ret->call = (struct cluster_call){.pool = CLUSTER_DATA,
-                                      .space = ret->space,
-                                      .object = ret->object,
-                                      .step_count = 1,
-                                      .steps = ret->steps};
-    cluster_start(store->cluster, &ret->call);
+    start_call(store, ret, 1);
 }
 
 int rados_remove_pieces(struct rados_store *store, const struct piece_table *table,

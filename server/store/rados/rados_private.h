@@ -179,6 +179,15 @@ void rados_shard_of(const struct rados_store *store, const struct run_name *run,
 /* Runs a compound operation on it. Returns 0 or a negative errno. */
 int MUST_USE rados_shard_call(struct rados_store *store, const struct rados_shard *shard,
                               size_t count, struct cluster_step *steps);
+struct rados_pages {                     /* the keys of an object, page by page */
+    const char *space, *object, *prefix; /* no prefix: all keys */
+    char after[CLUSTER_OBJECT_NAME_MAX];
+    struct cluster_map map; /* the present page; the caller frees the last one */
+    bool begun;
+    int failure; /* a negative errno: the next page could not be read */
+};
+bool rados_pages_next(struct rados_store *store, struct rados_pages *pages);
+
 /* Enters an object, which may then use piece numbers below RADOS_NAMED_FIRST. Returns EXISTS. */
 int MUST_USE rados_index_begin(struct rados_store *store, const struct run_name *run,
                                const struct object_id *id, struct diag *diag);

@@ -253,27 +253,16 @@ static int take_value(struct rados_record *rec, const struct cluster_pair *pair,
 int rados_record_load_map(struct rados_store *store, struct rados_record *rec, bool skips_damaged,
                           struct diag *diag)
 {
-    char after[KEY_MAX] = "";
-    bool more = true;
+    struct rados_pages pages = {.space = rec->space, .object = rec->object, .prefix = "k/"};
     int rc = 0;
-    while (rc == 0 && more) {
-        struct cluster_step step = {.kind = STEP_KEYS, .key = "k/", .after = after};
-        rc = rados_record_call(store, rec, 1, &step);
-        if (rc != 0) {
-            return failed(rec, rc, false, diag);
-        }
-        const struct cluster_map *map = &step.ret_map;
-        for (size_t i = 0; rc == 0 && i < map->count; i++) {
-            rc = take_value(rec, &map->pairs[i], diag);
+    while (rc == 0 && rados_pages_next(store, &pages)) {
+        for (size_t i = 0; rc == 0 && i < pages.map.count; i++) {
+            rc = take_value(rec, &pages.map.pairs[i], diag);
             rc = rc == CAIRN_E_DAMAGED && skips_damaged ? 0 : rc;
         }
-        more = map->more && map->count > 0;
-        if (map->count > 0) {
-            snprintf(after, sizeof(after), "%s", map->pairs[map->count - 1].key);
-        }
-        cluster_map_fini(&step.ret_map);
     }
-    return rc;
+    cluster_map_fini(&pages.map);
+    return pages.failure != 0 ? failed(rec, pages.failure, false, diag) : rc;
 }
 
 /* Checks the sum of the entries that were read. Returns AGAIN if others have updated the record

@@ -46,25 +46,15 @@ static int add_update(struct rados_record *rec, const struct cluster_pair *pair,
 /* Applies all updates of the log to the record. */
 static int add_log(struct rados_store *store, struct rados_record *rec, struct tail *ret)
 {
-    char after[KEY_MAX] = "";
-    bool more = true;
+    struct rados_pages pages = {.space = rec->space, .object = rec->object, .prefix = "l/"};
     int rc = 0;
-    while (rc == 0 && more) {
-        struct cluster_step step = {.kind = STEP_KEYS, .key = "l/", .after = after};
-        if (rados_record_call(store, rec, 1, &step) != 0) {
-            return CAIRN_E_IO;
+    while (rc == 0 && rados_pages_next(store, &pages)) {
+        for (size_t i = 0; rc == 0 && i < pages.map.count; i++) {
+            rc = add_update(rec, &pages.map.pairs[i], ret);
         }
-        const struct cluster_map *map = &step.ret_map;
-        for (size_t i = 0; rc == 0 && i < map->count; i++) {
-            rc = add_update(rec, &map->pairs[i], ret);
-        }
-        more = map->more && map->count > 0;
-        if (map->count > 0) {
-            snprintf(after, sizeof(after), "%s", map->pairs[map->count - 1].key);
-        }
-        cluster_map_fini(&step.ret_map);
     }
-    return rc;
+    cluster_map_fini(&pages.map);
+    return pages.failure != 0 ? CAIRN_E_IO : rc;
 }
 
 /* Compares the sum in the cluster with that of the rebuilt record. */

@@ -246,11 +246,9 @@ static int claim(struct rados_store *store, const char *spelled, struct diag *di
  * stay: a run that was begun is not made in another spelling later. */
 static int intend(struct rados_store *store, const struct run_name *name, struct diag *diag)
 {
-    char text[RUN_NAME_TEXT_MAX];
-    run_name_format(name, text);
     int rc = claim(store, name->project, diag);
     if (rc == 0) {
-        rc = claim(store, text, diag);
+        rc = claim(store, run_name_text(name).at, diag);
     }
     return rc != 0 ? rc : enter(store, name, IN_ALL, "intended", diag);
 }
@@ -370,28 +368,15 @@ static int add_listed(struct listing *io, size_t list, const struct cluster_pair
 static int read_list(struct rados_store *store, size_t list, struct listing *io, int *ret_rc,
                      struct diag *diag)
 {
-    char after[RUN_NAME_TEXT_MAX] = "";
-    bool more = true;
+    struct rados_pages pages = {.space = store->space, .object = lists[list]};
     int rc = 0;
-    *ret_rc = 0;
-    while (rc == 0 && more) {
-        struct cluster_step step = {.kind = STEP_KEYS, .after = after};
-        struct cluster_call call = call_list(store, list, &step);
-        *ret_rc = cluster_do(store->cluster, &call);
-        if (*ret_rc != 0) {
-            break;
+    while (rc == 0 && rados_pages_next(store, &pages)) {
+        for (size_t i = 0; rc == 0 && i < pages.map.count; i++) {
+            rc = add_listed(io, list, &pages.map.pairs[i], diag);
         }
-        const struct cluster_map *map = &step.ret_map;
-        for (size_t i = 0; rc == 0 && i < map->count; i++) {
-            rc = add_listed(io, list, &map->pairs[i], diag);
-        }
-        more = map->more && map->count > 0;
-        if (map->count > 0) {
-            snprintf(after, sizeof(after), "%.*s", (int)sizeof(after) - 1,
-                     map->pairs[map->count - 1].key);
-        }
-        cluster_map_fini(&step.ret_map);
     }
+    cluster_map_fini(&pages.map);
+    *ret_rc = pages.failure;
     return rc;
 }
 

@@ -167,9 +167,10 @@ int rados_op_publish(struct rados_store *store, struct store_req *req)
         memcpy(head + HEAD_BYTES, req->data, inside);
     }
     rc = write_tails(store, &small, req, name);
-    rc = rc != 0 ? rc
-                 : make(store, &small, small.object,
-                        (struct record_value){.bytes = HEAD_BYTES + inside, .data = head});
+    if (rc == 0) {
+        rc = make(store, &small, small.object,
+                  (struct record_value){.bytes = HEAD_BYTES + inside, .data = head});
+    }
     free(head);
     rc = rc == -EEXIST ? check_made(store, &small, name) : rc;
     if (rc != 0 && rc != -ETIMEDOUT) {

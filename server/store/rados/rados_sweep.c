@@ -151,24 +151,16 @@ static int walk_entry(struct rados_sweep *sweep, const struct cluster_pair *pair
 
 int rados_sweep_walk(struct rados_sweep *sweep)
 {
-    char after[RADOS_KEY_MAX] = "";
-    bool more = true;
+    struct rados_pages pages = {.space = sweep->shard.space, .object = sweep->shard.object};
     int rc = 0;
-    while (rc == 0 && more) {
-        struct cluster_step step = {.kind = STEP_KEYS, .after = after};
-        rc = rados_shard_call(sweep->store, &sweep->shard, 1, &step);
-        if (rc != 0) {
-            return rc == -ENOENT ? 0 : rados_sweep_failed(sweep, rc);
+    while (rc == 0 && rados_pages_next(sweep->store, &pages)) {
+        for (size_t i = 0; rc == 0 && i < pages.map.count; i++) {
+            rc = walk_entry(sweep, &pages.map.pairs[i]);
         }
-        const struct cluster_map *map = &step.ret_map;
-        for (size_t i = 0; rc == 0 && i < map->count; i++) {
-            rc = walk_entry(sweep, &map->pairs[i]);
-        }
-        more = map->more && map->count > 0;
-        if (more) {
-            snprintf(after, sizeof(after), "%s", map->pairs[map->count - 1].key);
-        }
-        cluster_map_fini(&step.ret_map);
+    }
+    cluster_map_fini(&pages.map);
+    if (pages.failure != 0) {
+        return pages.failure == -ENOENT ? 0 : rados_sweep_failed(sweep, pages.failure);
     }
     return rc != 0 || sweep->is_used ? rc : remove_swept(sweep);
 }
