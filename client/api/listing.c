@@ -345,8 +345,9 @@ static int make_annotate(const struct cairn_annotation *from, struct metric *met
         }
     }
     int rc = check_labels("tag", from->tags, from->tag_count, diag);
-    rc = rc != 0 ? rc
-                 : check_labels("removed tag", from->removed_tags, from->removed_tag_count, diag);
+    if (rc == 0) {
+        rc = check_labels("removed tag", from->removed_tags, from->removed_tag_count, diag);
+    }
     ret->metrics = metrics;
     ret->metric_count = (uint32_t)from->metric_count;
     ret->tag_count = (uint32_t)from->tag_count;

@@ -43,6 +43,7 @@ bool restore_is_reading(const struct restore *restore)
 {
     return sm_is(&restore->sm, RS_READ) && restore->report_code == 0;
 }
+
 void restore_wake(struct restore *restore) { sm_run(&restore->sm); }
 
 static void on_up(struct engine_op *op)
@@ -263,6 +264,18 @@ static enum sm_result ask_fetch(struct restore *restore, uint32_t kind, uint32_t
 
 enum { FETCH_MANIFEST = 1, FETCH_PAGE = 3 };
 
+/* Goes on to a state; if rc is not 0, what came is not good, and the checkpoint cannot be read. */
+static enum sm_result go_on(struct restore *restore, unsigned state, int rc,
+                            const struct diag *diag)
+{
+    if (rc != 0) {
+        restore_cannot(restore, rc, diag);
+    } else {
+        move(restore, state);
+    }
+    return SM_AGAIN;
+}
+
 static enum sm_result on_manifest(struct sm *sm)
 {
     struct restore *restore = restore_of_sm(sm);
@@ -280,12 +293,7 @@ static enum sm_result on_manifest(struct sm *sm)
         return call_failed(restore, "manifest");
     }
     int rc = restore_take_manifest(restore, &diag);
-    if (rc != 0) {
-        restore_cannot(restore, rc, &diag);
-        return SM_AGAIN;
-    }
-    move(restore, RS_PAGES);
-    return SM_AGAIN;
+    return go_on(restore, RS_PAGES, rc, &diag);
 }
 
 static bool skip_to_index_page(struct restore *restore)
@@ -311,12 +319,7 @@ static enum sm_result pages_end(struct restore *restore)
     if (rc == 0) {
         rc = restore_make_wants(restore, &diag);
     }
-    if (rc != 0) {
-        restore_cannot(restore, rc, &diag);
-        return SM_AGAIN;
-    }
-    move(restore, RS_PLAN);
-    return SM_AGAIN;
+    return go_on(restore, RS_PLAN, rc, &diag);
 }
 
 static enum sm_result on_pages(struct sm *sm)
@@ -381,12 +384,7 @@ static enum sm_result on_plan(struct sm *sm)
         return call_failed(restore, "plan");
     }
     int rc = restore_take_plan(restore, restore->call.payload_bytes, restore->call.payload, &diag);
-    if (rc != 0) {
-        restore_cannot(restore, rc, &diag);
-        return SM_AGAIN;
-    }
-    move(restore, RS_PLAN);
-    return SM_AGAIN;
+    return go_on(restore, RS_PLAN, rc, &diag);
 }
 
 /* The records are read. Goes on to the report when no group is left. */

@@ -42,9 +42,10 @@ int restore_take_manifest(struct restore *restore, struct diag *diag)
     struct engine_restore *user = restore->user;
     int rc = check_sha256(restore, user->info.manifest_bytes, &user->info.manifest_sha256,
                           "manifest", diag);
-    rc = rc != 0 ? rc
-                 : manifest_decode(restore->call.payload_bytes, restore->call.payload,
-                                   &user->scratch, &user->manifest, diag);
+    if (rc == 0) {
+        rc = manifest_decode(restore->call.payload_bytes, restore->call.payload, &user->scratch,
+                             &user->manifest, diag);
+    }
     if (rc == 0 && !ckpt_id_equal(user->manifest.id, user->id)) {
         rc = diag_set(diag, CAIRN_E_DAMAGED, "the manifest belongs to step %llu@%llu",
                       (unsigned long long)user->manifest.id.step,
@@ -77,9 +78,10 @@ int restore_take_page(struct restore *restore, struct diag *diag)
     const struct page_ref *ref = &user->manifest.pages[restore->page_at];
     struct page page;
     int rc = check_sha256(restore, ref->bytes, &ref->sha256, "index page", diag);
-    rc = rc != 0 ? rc
-                 : page_decode(restore->call.payload_bytes, restore->call.payload, &user->scratch,
-                               &page, diag);
+    if (rc == 0) {
+        rc = page_decode(restore->call.payload_bytes, restore->call.payload, &user->scratch, &page,
+                         diag);
+    }
     if (rc != 0) {
         return rc;
     }

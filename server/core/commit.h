@@ -147,6 +147,10 @@ const struct state_commit *state_latest(const struct run_state *state, struct ck
  * one superseded term has it, the NOT_FOUND text names STEP@TERM. */
 int MUST_USE state_select(const struct run_state *state, const struct selector *selector,
                           const struct state_commit **ret, struct diag *diag);
+/* Finds forgotten checkpoints as well, also reclaimed ones. */
+struct state_commit *commit_any(const struct run_state *state, struct ckpt_id id);
+/* Returns the end of the last opening of a checkpoint; NULL if none has ended. */
+const struct state_dead *dead_find(const struct run_state *state, struct ckpt_id id);
 /* Returns NULL if the checkpoint was never committed or is forgotten. */
 const struct state_commit *state_commit_find(const struct run_state *state, struct ckpt_id id);
 /* Like state_commit_find(), but also finds a forgotten checkpoint until it is reclaimed: the claim

@@ -152,8 +152,6 @@ static void put_info(struct step *step)
 {
     const struct run_state *state = step->state;
     const struct entry_info *info = &step->event->u.adopt.info;
-    char key[ENTRY_KEY_MAX];
-    struct buf buf;
     if (state->exists) {
         if (memcmp(&state->info.run_uuid, &info->run_uuid, sizeof(info->run_uuid)) != 0) {
             step_fail(step, CAIRN_E_CONFLICT, "it belongs to another run that had this name");
@@ -166,11 +164,7 @@ static void put_info(struct step *step)
                   info->chunk_bytes);
         return;
     }
-    key_info(key);
-    buf_init(&buf, LIMIT_RECORD_VALUE_BYTES);
-    entry_info_encode(info, &buf);
-    step_guard_absent(step, key);
-    step_put(step, key, &buf);
+    step_put_info(step, info);
 }
 
 /* Answers if this checkpoint, or another one of its name, is known. Returns true if that was the

@@ -167,6 +167,11 @@ void step_create_run(struct step *step, const struct entry_info *info)
                   info->chunk_bytes, (int)LIMIT_CHUNK_BYTES_MIN, (int)LIMIT_CHUNK_BYTES);
         return;
     }
+    step_put_info(step, info);
+}
+
+void step_put_info(struct step *step, const struct entry_info *info)
+{
     char key[ENTRY_KEY_MAX];
     struct buf buf;
     key_info(key);

@@ -56,6 +56,7 @@ void step_guard_head(struct step *step);
 void step_guard_newest(struct step *step);
 /* Adds the run's info entry if the run does not exist yet. */
 void step_create_run(struct step *step, const struct entry_info *info);
+void step_put_info(struct step *step, const struct entry_info *info);
 void step_put_term(struct step *step, uint64_t term, const struct entry_term *entry);
 /* Adds terms without a holder between the newest term and `term`, because terms are dense. */
 void step_fill_terms(struct step *step, uint64_t term);
@@ -102,13 +103,12 @@ void step_answer_dead(struct step *step, const struct state_dead *dead);
 void step_answer_open(struct step *step, const struct state_open *open);
 
 /* --- look-ups --- */
-/* Finds forgotten checkpoints as well. */
-struct state_commit *commit_any(const struct run_state *state, struct ckpt_id id);
+
 /* Returns the first of the aborted openings of a step, except the last one, and how many there are.
  */
 const struct state_past *pasts_of(const struct run_state *state, struct ckpt_id id,
                                   size_t *ret_count);
-const struct state_dead *dead_find(const struct run_state *state, struct ckpt_id id);
+
 /* Returns the first of the seals with this id, and how many there are. They are sorted by rank;
  * orphans are included. */
 const struct state_seal *seals_of(const struct run_state *state, struct ckpt_id id,

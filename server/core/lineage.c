@@ -73,15 +73,8 @@ const struct state_open *state_open_find(const struct run_state *state, struct c
 
 const struct state_dead *dead_find(const struct run_state *state, struct ckpt_id id)
 {
-    size_t low = 0, high = state->dead_count;
-    while (low < high) {
-        size_t mid = low + (high - low) / 2;
-        if (ckpt_id_compare(state->deads[mid].id, id) < 0) {
-            low = mid + 1;
-        } else {
-            high = mid;
-        }
-    }
+    size_t low = ckpt_id_bound(state->deads, state->dead_count, sizeof(*state->deads),
+                               offsetof(struct state_dead, id), id);
     return low < state->dead_count && ckpt_id_equal(state->deads[low].id, id) ? &state->deads[low]
                                                                               : NULL;
 }
@@ -102,15 +95,8 @@ const struct state_past *pasts_of(const struct run_state *state, struct ckpt_id 
 const struct state_seal *seals_of(const struct run_state *state, struct ckpt_id id,
                                   size_t *ret_count)
 {
-    size_t low = 0, high = state->seal_count;
-    while (low < high) {
-        size_t mid = low + (high - low) / 2;
-        if (ckpt_id_compare(state->seals[mid].id, id) < 0) {
-            low = mid + 1;
-        } else {
-            high = mid;
-        }
-    }
+    size_t low = ckpt_id_bound(state->seals, state->seal_count, sizeof(*state->seals),
+                               offsetof(struct state_seal, id), id);
     size_t end = low;
     while (end < state->seal_count && ckpt_id_equal(state->seals[end].id, id)) {
         end++;

@@ -437,8 +437,12 @@ int retention_decide(const struct retention_job *job, struct scratch *scratch, s
                             .reasons = job->reasons};
     memset(job->reasons, 0, job->count * sizeof(*job->reasons));
     int status = retention_policy_check(job->policy, diag);
-    status = status != 0 ? status : find_good(&engine, diag);
-    status = status != 0 ? status : apply_rules(&engine, diag);
+    if (status == 0) {
+        status = find_good(&engine, diag);
+    }
+    if (status == 0) {
+        status = apply_rules(&engine, diag);
+    }
     if (status != 0) {
         return status;
     }

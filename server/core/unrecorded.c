@@ -47,16 +47,8 @@ bool state_explains_all(const struct run_state *state, struct ckpt_id id)
 /* Returns the index of the first unknown manifest with this id or a greater one. */
 static size_t unknown_bound(const struct state_unrecorded *unrecorded, struct ckpt_id id)
 {
-    size_t low = 0, high = unrecorded->unknown_count;
-    while (low < high) {
-        size_t mid = low + (high - low) / 2;
-        if (ckpt_id_compare(unrecorded->unknown[mid].id, id) < 0) {
-            low = mid + 1;
-        } else {
-            high = mid;
-        }
-    }
-    return low;
+    return ckpt_id_bound(unrecorded->unknown, unrecorded->unknown_count,
+                         sizeof(*unrecorded->unknown), offsetof(struct state_unknown, id), id);
 }
 
 const struct state_unknown *unknown_other(const struct run_state *state, struct ckpt_id id,

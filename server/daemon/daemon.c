@@ -198,8 +198,12 @@ static void on_catalog_ready(void *user, int status, const struct diag *diag)
     } else {
         status = daemon->server ? server_open(daemon->server, daemon->catalog, &daemon->diag)
                                 : daemon_start_server(daemon);
-        status = status != 0 ? status : start_upkeep(daemon);
-        status = status != 0 ? status : daemon_start_retention(daemon);
+    }
+    if (status == 0) {
+        status = start_upkeep(daemon);
+    }
+    if (status == 0) {
+        status = daemon_start_retention(daemon);
     }
     daemon->status = status;
     if (status != 0) {

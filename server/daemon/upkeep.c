@@ -313,8 +313,9 @@ int upkeep_new(const struct upkeep_options *options, struct upkeep **ret, struct
     *ret = upkeep;
     start_duties(upkeep);
     int status = work_threads_new(options->loop, 1, "cairn-scrub", &upkeep->scrub_thread, diag);
-    status = status != 0 ? status
-                         : work_threads_new(options->loop, 1, "cairn-gc", &upkeep->gc_thread, diag);
+    if (status == 0) {
+        status = work_threads_new(options->loop, 1, "cairn-gc", &upkeep->gc_thread, diag);
+    }
     status = status != 0 ? status : start_repair(upkeep, diag);
     if (status != 0) {
         return status;

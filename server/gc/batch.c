@@ -29,23 +29,13 @@ void batch_clear(struct gc *gc)
     gc->batch.count = gc->batch.names = 0;
 }
 
-/* Finds a checkpoint by bisection: the batch is sorted, because the list was. */
+/* Finds a checkpoint of the batch, which is sorted, because the list was. */
 static const struct batch_ckpt *find(const struct gc *gc, struct ckpt_id id)
 {
-    size_t low = 0, high = gc->batch.count;
-    while (low < high) {
-        size_t middle = low + (high - low) / 2;
-        int order = ckpt_id_compare(gc->batch.ckpts[middle].id, id);
-        if (order == 0) {
-            return &gc->batch.ckpts[middle];
-        }
-        if (order < 0) {
-            low = middle + 1;
-        } else {
-            high = middle;
-        }
-    }
-    return NULL;
+    const struct batch *batch = &gc->batch;
+    size_t at = ckpt_id_bound(batch->ckpts, batch->count, sizeof(*batch->ckpts),
+                              offsetof(struct batch_ckpt, id), id);
+    return at < batch->count && ckpt_id_equal(batch->ckpts[at].id, id) ? &batch->ckpts[at] : NULL;
 }
 
 static struct batch_ckpt *find_in(struct gc *gc, struct ckpt_id id)
@@ -55,16 +45,6 @@ static struct batch_ckpt *find_in(struct gc *gc, struct ckpt_id id)
 }
 
 /* --- the record ------------------------------------------------------------------------------- */
-
-static const struct state_dead *find_dead(const struct run_state *state, struct ckpt_id id)
-{
-    for (size_t i = 0; i < state->dead_count; i++) {
-        if (ckpt_id_equal(state->deads[i].id, id)) {
-            return &state->deads[i];
-        }
-    }
-    return NULL;
-}
 
 static bool has_root(const struct batch_ckpt *ckpt)
 {
@@ -84,7 +64,7 @@ static bool has_root(const struct batch_ckpt *ckpt)
  * become a checkpoint. */
 static void classify(const struct gc *gc, const struct run_state *state, struct batch_ckpt *ckpt)
 {
-    const struct state_commit *commit = mark_commit(state, ckpt->id);
+    const struct state_commit *commit = commit_any(state, ckpt->id);
     if (mark_is_open(gc, state, ckpt->id)) {
         ckpt->kind = KIND_OPEN;
     } else if (commit && (commit->reclaimed || dues_has(gc, ckpt->id))) {
@@ -97,7 +77,7 @@ static void classify(const struct gc *gc, const struct run_state *state, struct 
         ckpt->open_id = commit->entry.open_id;
         ckpt->has_root = has_root(ckpt);
     } else {
-        const struct state_dead *dead = find_dead(state, ckpt->id);
+        const struct state_dead *dead = dead_find(state, ckpt->id);
         bool is_told = dead || ckpt->id.term < state->newest_term;
         ckpt->kind = is_told ? KIND_DEAD : KIND_UNKNOWN;
         ckpt->mark = dead ? dead->entry.open_id : 1;

@@ -254,7 +254,7 @@ uint64_t mark_of_commit(const struct state_commit *commit);
 /* Returns true if the checkpoint has an opening. In a dry run an opening of a fenced term does not
  * count, because a real pass ends it first. */
 bool mark_is_open(const struct gc *gc, const struct run_state *state, struct ckpt_id id);
-const struct state_commit *mark_commit(const struct run_state *state, struct ckpt_id id);
+
 /* Lists the tables to read for the user: those that it reads itself, and, if there are any that may
  * go, those of all kept checkpoints that may refer to one of them. Returns false if there is no
  * memory. */

@@ -12,8 +12,7 @@
 static struct known_run *find_run(const struct known *known, const struct run_name *name)
 {
     struct known_run *run = known->runs;
-    while (run && (strcmp(run->name.project, name->project) != 0 ||
-                   strcmp(run->name.run, name->run) != 0)) {
+    while (run && !run_name_equal(&run->name, name)) {
         run = run->next;
     }
     return run;
@@ -22,16 +21,8 @@ static struct known_run *find_run(const struct known *known, const struct run_na
 /* Returns the index of the id, or the index at which to insert it. */
 static size_t place_of(const struct known_run *run, struct ckpt_id id)
 {
-    size_t low = 0, high = run->count;
-    while (low < high) {
-        size_t middle = low + (high - low) / 2;
-        if (ckpt_id_compare(run->ckpts[middle].id, id) < 0) {
-            low = middle + 1;
-        } else {
-            high = middle;
-        }
-    }
-    return low;
+    return ckpt_id_bound(run->ckpts, run->count, sizeof(*run->ckpts),
+                         offsetof(struct known_ckpt, id), id);
 }
 
 static bool is_at(const struct known_run *run, size_t at, struct ckpt_id id)

@@ -29,24 +29,6 @@ bool mark_is_open(const struct gc *gc, const struct run_state *state, struct ckp
     return !is_stale && state_open_find(state, id);
 }
 
-const struct state_commit *mark_commit(const struct run_state *state, struct ckpt_id id)
-{
-    size_t low = 0, high = state->commit_count;
-    while (low < high) {
-        size_t middle = low + (high - low) / 2;
-        int order = ckpt_id_compare(state->by_id[middle]->entry.id, id);
-        if (order == 0) {
-            return state->by_id[middle];
-        }
-        if (order < 0) {
-            low = middle + 1;
-        } else {
-            high = middle;
-        }
-    }
-    return NULL;
-}
-
 /* Adds a part to the list of those to read. Returns false if there is no memory. */
 static bool add_table(struct gc *gc, const struct table_of *of)
 {
@@ -90,7 +72,7 @@ bool mark_add_dead(struct gc *gc, const struct store_name *part)
 static const struct state_commit *base_of(const struct run_state *state,
                                           const struct state_commit *commit)
 {
-    const struct state_commit *base = mark_commit(state, commit->entry.base);
+    const struct state_commit *base = commit_any(state, commit->entry.base);
     return base && base->entry.seq < commit->entry.seq ? base : NULL;
 }
 
@@ -158,12 +140,12 @@ static void keep_base(void *user, const struct run_state *state)
 {
     struct one_table *one = user;
     struct gc *gc = one->gc;
-    const struct state_commit *commit = state ? mark_commit(state, one->of->id) : NULL;
+    const struct state_commit *commit = state ? commit_any(state, one->of->id) : NULL;
     if (!commit) {
         gc->mark.user->keep_all(gc);
     }
     while (commit && commit->entry.base.term != 0) {
-        const struct state_commit *base = mark_commit(state, commit->entry.base);
+        const struct state_commit *base = commit_any(state, commit->entry.base);
         bool is_new = gc->mark.user->keep(gc, commit->entry.base);
         one->has_memory = (!is_new || !base || add_commit(gc, base)) && one->has_memory;
         commit = base && base->reclaimed ? base_of(state, commit) : NULL;

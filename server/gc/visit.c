@@ -19,7 +19,7 @@
 static bool is_of_interest(const struct gc *gc, const struct run_state *state, struct ckpt_id id)
 {
     const struct known_ckpt *known = known_find(&gc->known, &gc->now.run, id);
-    const struct state_commit *commit = mark_commit(state, id);
+    const struct state_commit *commit = commit_any(state, id);
     if (mark_is_open(gc, state, id)) {
         return false;
     }

@@ -272,15 +272,23 @@ static struct in_object *begin_object(struct writer *writer, const struct msg_da
     return object;
 }
 
+/* Gives the object that the data is for, which may be its first. NULL: see *ret_status. */
+static struct in_object *object_of(struct writer *writer, const struct msg_data *data,
+                                   int *ret_status, struct diag *diag)
+{
+    *ret_status = writer_check_id(writer, &data->object, diag);
+    if (*ret_status != 0) {
+        return NULL;
+    }
+    struct in_object *object = writer_find_object(writer, data->object.sequence);
+    return object ? object : begin_object(writer, data, ret_status, diag);
+}
+
 int writer_data(struct writer *writer, const struct msg_data *data, const struct payload *payload,
                 struct diag *diag)
 {
-    int status = writer_check_id(writer, &data->object, diag);
-    struct in_object *object =
-        status == 0 ? writer_find_object(writer, data->object.sequence) : NULL;
-    if (status == 0 && !object) {
-        object = begin_object(writer, data, &status, diag);
-    }
+    int status = 0;
+    struct in_object *object = object_of(writer, data, &status, diag);
     if (!object) {
         credit_put(writer->ingest->credit, payload->data);
         return status;
@@ -292,12 +300,8 @@ int writer_describe(struct writer *writer, const struct msg_describe *describe,
                     const struct described *described, struct diag *diag)
 {
     const struct msg_data *data = &describe->data;
-    int status = writer_check_id(writer, &data->object, diag);
-    struct in_object *object =
-        status == 0 ? writer_find_object(writer, data->object.sequence) : NULL;
-    if (status == 0 && !object) {
-        object = begin_object(writer, data, &status, diag);
-    }
+    int status = 0;
+    struct in_object *object = object_of(writer, data, &status, diag);
     return object ? mapped_take(object, describe, described, diag) : status;
 }
 

@@ -28,13 +28,11 @@ _Static_assert(sizeof(PREFIX) - 1 + 16 + 1 + POLICY_PATTERN_MAX < ENTRY_KEY_MAX,
 const struct policy_row *policy_row_of(const struct policy_table *table, const struct run_name *run)
 {
     const struct policy_row *others = NULL;
-    char name[RUN_NAME_TEXT_MAX];
-    run_name_format(run, name);
     for (size_t i = 0; table != NULL && i < table->count; i++) {
         const struct policy_row *row = &table->rows[i];
         if (row->pattern[0] == '\0') {
             others = row;
-        } else if (glob_matches(row->pattern, name)) {
+        } else if (glob_matches(row->pattern, run_name_text(run).at)) {
             return row;
         }
     }

@@ -113,8 +113,9 @@ static int put_chunks(struct building *b, struct diag *diag)
             continue; /* the chunk is referred to twice */
         }
         status = get_chunk(b, i, diag);
-        status =
-            status != 0 ? status : put(b, envelope->offset, envelope->stored_bytes, b->chunk, diag);
+        if (status == 0) {
+            status = put(b, envelope->offset, envelope->stored_bytes, b->chunk, diag);
+        }
     }
     return status;
 }

@@ -79,8 +79,9 @@ int salvage_leave(struct salvaging *s, const struct lost_manifest *lost, const c
     if (status == 0 && !origin.has_info) {
         salvage_find_info(s, &event.u.adopt.info);
     }
-    status = status != 0 ? status
-                         : ask_event(&s->repair->ask, s->repair->run, &event, !s->how->yes, diag);
+    if (status == 0) {
+        status = ask_event(&s->repair->ask, s->repair->run, &event, !s->how->yes, diag);
+    }
     if (status == 0) {
         salvage_add_item(s->repair, lost->id, SALVAGE_GIVEN_UP, "%.390s", why);
     }
@@ -151,8 +152,9 @@ int salvage_enter(struct salvaging *s, struct lost_manifest *lost, const struct 
         status = ask_event(&s->repair->ask, s->repair->run, &event, !s->how->yes || remade, &why);
         if (status == 0 && remade && s->how->yes) {
             status = publish(s, remade, &fact, &why);
-            status = status != 0 ? status
-                                 : ask_event(&s->repair->ask, s->repair->run, &event, false, &why);
+            if (status == 0) {
+                status = ask_event(&s->repair->ask, s->repair->run, &event, false, &why);
+            }
         }
     }
     if (is_refusal(status)) {

@@ -69,11 +69,11 @@ static int read_manifest(struct salvaging *s, struct lost_manifest *lost, struct
         scratch_fini(&scratch);
         return repair_fail(diag, status, &why);
     }
-    status =
-        status != 0 ? status : manifest_decode(bytes.bytes, bytes.data, &scratch, &manifest, &why);
-    if (status == 0 && (!ckpt_id_equal(manifest.id, lost->id) ||
-                        strcmp(manifest.run.project, repair->name.project) != 0 ||
-                        strcmp(manifest.run.run, repair->name.run) != 0)) {
+    if (status == 0) {
+        status = manifest_decode(bytes.bytes, bytes.data, &scratch, &manifest, &why);
+    }
+    if (status == 0 &&
+        (!ckpt_id_equal(manifest.id, lost->id) || !run_name_equal(&manifest.run, &repair->name))) {
         status = diag_set(&why, CAIRN_E_CONFLICT, "it is of %s/%s, step %" PRIu64,
                           manifest.run.project, manifest.run.run, manifest.id.step);
     }

@@ -40,10 +40,8 @@ int rest_find_run(const struct rest_call *call, struct run_overview *ret, struct
 
 void rest_json_run_name(struct json *json, const struct run_name *name)
 {
-    char text[RUN_NAME_TEXT_MAX];
     CHECK(name->project[0] != '\0' && name->run[0] != '\0');
-    run_name_format(name, text);
-    json_str(json, "run", text);
+    json_str(json, "run", run_name_text(name).at);
     json_str(json, "project", name->project);
     json_str(json, "name", name->run);
 }

@@ -119,9 +119,10 @@ int rest_checkpoints(struct rest_call *call, struct diag *diag)
     struct scratch scratch;
     uint64_t limit = 0, forgotten = 0, next = 0;
     int status = page_of(call, &ask.before_seq, &limit, diag);
-    status = status != 0 ? status
-                         : rest_arg_u64(call->request, "forgotten", (struct rest_range){0, 0, 1},
-                                        &forgotten, diag);
+    if (status == 0) {
+        status = rest_arg_u64(call->request, "forgotten", (struct rest_range){0, 0, 1}, &forgotten,
+                              diag);
+    }
     status = status != 0 ? status : rest_find_run(call, &run, diag);
     if (status != 0) {
         return status;
@@ -160,8 +161,7 @@ int rest_log(struct rest_call *call, struct diag *diag)
         return status;
     }
     ask.limit = (uint32_t)limit;
-    char name[RUN_NAME_TEXT_MAX];
-    run_name_format(run.name, name);
+    struct run_name_text name = run_name_text(run.name);
     scratch_init(&scratch, SCRATCH_MAX);
     status = run_info_log(run.state, &ask, &scratch, &reply, diag); /* with all ended restores */
     CHECK(status != 0 || reply.count <= limit + run.state->ended_count);
@@ -171,7 +171,7 @@ int rest_log(struct rest_call *call, struct diag *diag)
             reply.more = true;
             break;
         }
-        json_log_row(call->json, name, log_action_name(reply.rows[i].kind), &reply.rows[i]);
+        json_log_row(call->json, name.at, log_action_name(reply.rows[i].kind), &reply.rows[i]);
         next = reply.rows[i].seq != 0 ? reply.rows[i].seq : next;
     }
     write_next(call->json, reply.more, next);

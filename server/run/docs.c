@@ -41,8 +41,7 @@ void docs_init(struct docs *docs, uint64_t bytes_max, uint64_t upload_bytes_max)
 static bool name_equal(const struct store_name *a, const struct store_name *b)
 {
     return a->kind == b->kind && a->number == b->number && a->tag == b->tag &&
-           ckpt_id_equal(a->id, b->id) && strcmp(a->run.project, b->run.project) == 0 &&
-           strcmp(a->run.run, b->run.run) == 0;
+           ckpt_id_equal(a->id, b->id) && run_name_equal(&a->run, &b->run);
 }
 
 static bool key_equal(const struct doc_key *a, const struct doc_key *b)

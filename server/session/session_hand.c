@@ -177,14 +177,10 @@ int session_on_complete(struct session *session, uint32_t stream, const struct m
     if (status != 0) {
         return status;
     }
-    struct session_save *save = session_find_save(session, complete->id);
-    if (!save || save->open_id != complete->open_id || writer_is_over(save->writer)) {
-        conn_send_error(session->conn, stream, CAIRN_E_ABORTED,
-                        "the save is not open on this server; save again");
+    struct session_save *save =
+        session_save_to_seal(session, stream, complete->id, complete->open_id);
+    if (!save) {
         return 0;
-    }
-    if (save->part_refused) {
-        return 0; /* it was on its way when the part was refused, which was the answer */
     }
     struct request *request = request_new(session, stream, msg);
     if (!request) {

@@ -255,13 +255,12 @@ static void on_refreshed(struct catalog_refresh *refresh)
         return;
     }
     if (other) {
-        char name[RUN_NAME_TEXT_MAX];
-        run_name_format(&session->join.run, name);
+        struct run_name_text name = run_name_text(&session->join.run);
         bool removed = catalog_run_is_removed(session->server->options.catalog, other);
         status = diag_set(&diag, CAIRN_E_INVALID,
                           "%s cannot be opened, because the store has %s%s: names that differ in "
                           "capitals only are the same; open that one%s, or choose another name",
-                          name, run_name_text(other).at,
+                          name.at, run_name_text(other).at,
                           removed ? ", which was removed and can be brought back" : "",
                           removed ? ", which begins anew" : "");
     }

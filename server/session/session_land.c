@@ -164,22 +164,13 @@ static void cancel_waiting(struct request *request)
  * ended. */
 static void read_alone(struct request *request)
 {
-    const struct msg_read *read = &request->msg.u.read;
     CHECK(request->session != NULL);
     CHECK(request->u.read.room != NULL);
     CHECK(request->u.read.landing != NULL);
     request->cancel = cancel_landing;
     list_init(&request->u.read.waiting);
     list_add_tail(&request->server->landings, &request->u.read.reading);
-    request->u.read.store = (struct store_req){.op = STORE_READ,
-                                               .done = landed,
-                                               .run = *run_name_of(request->session->run),
-                                               .object = read->object,
-                                               .offset = read->offset,
-                                               .bytes = read->bytes,
-                                               .to_end = read->to_end,
-                                               .data = request->u.read.room};
-    store_submit(catalog_store(request->server->options.catalog), &request->u.read.store);
+    session_read(request, request->u.read.room, landed);
 }
 
 /* Returns true if the two sessions may share a read. Ranks of one attempt restore together, and

@@ -177,9 +177,10 @@ static void on_state(struct run_snapshot_req *req)
     if (status == 0 && !req->state->exists) {
         /* A run whose record is lost still exists. */
         status = state_unrecorded_check(req->state, &diag);
-        status = status != 0 ? status
-                             : diag_set(&diag, CAIRN_E_NOT_FOUND,
-                                        "there is no such run; `cairn ls` lists the runs");
+        if (status == 0) {
+            status = diag_set(&diag, CAIRN_E_NOT_FOUND,
+                              "there is no such run; `cairn ls` lists the runs");
+        }
     }
     if (status == 0) {
         status = resolve_all(request, req->state, &diag);
@@ -335,13 +336,17 @@ static void on_policies(struct policies_req *read)
                         .u.marked = {.why = "", .policy_pattern = "", .policy = ""}};
     bool none = false;
     int status = read->status;
-    status = status != 0 ? status : take_choice(request, &mark, &none, &read->diag);
+    if (status == 0) {
+        status = take_choice(request, &mark, &none, &read->diag);
+    }
     if (status == 0 && none) {
         request_end(request, 0, &reply, NULL);
         return;
     }
     mark.reason = asked->reason && asked->reason[0] != '\0' ? asked->reason : mark.reason;
-    status = status != 0 ? status : submit_mark(request, &mark, &read->diag);
+    if (status == 0) {
+        status = submit_mark(request, &mark, &read->diag);
+    }
     if (status != 0) {
         request_end(request, status, NULL, &read->diag);
     }
@@ -354,13 +359,14 @@ int session_ask_mark(struct request *request, struct diag *why)
     struct event_mark mark = {.reason = asked->reason};
     int status = check(asked, why);
     request->cancel = cancel_mark;
-    if (status == 0 && asked->by_policy) {
-        status = read_policies(request, NULL, on_policies, why);
-    } else {
-        status = status != 0 ? status : take_policy(request, &mark.forget.policy, why);
-        status = status != 0 ? status : submit_mark(request, &mark, why);
+    if (status != 0) {
+        return status;
     }
-    return status;
+    if (asked->by_policy) {
+        return read_policies(request, NULL, on_policies, why);
+    }
+    status = take_policy(request, &mark.forget.policy, why);
+    return status != 0 ? status : submit_mark(request, &mark, why);
 }
 
 /* --- REMOVE --------------------------------------------------------------------------------- */

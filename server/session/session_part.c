@@ -229,18 +229,29 @@ static void index_run(struct work *work)
                                             &request->u.seal.base_scratch, &request->u.seal.diag);
 }
 
-/* Called when the pool has made the index of the part. The request may have been cancelled
- * meanwhile. */
-static void index_done(struct work *work)
+/* The pool has worked for the request, which may have been cancelled meanwhile. NULL: it is over.
+ */
+static struct request *seal_worked(struct work *work)
 {
     struct request *request = container_of(work, struct request, u.seal.work);
     CHECK(request->u.seal.running);
     request->u.seal.running = false;
     if (!request->session) {
         seal_free(request);
-    } else if (request->u.seal.status != 0) {
+        return NULL;
+    }
+    if (request->u.seal.status != 0) {
         seal_fail(request, request->u.seal.status, &request->u.seal.diag);
-    } else {
+        return NULL;
+    }
+    return request;
+}
+
+/* Called when the pool has made the index of the part. */
+static void index_done(struct work *work)
+{
+    struct request *request = seal_worked(work);
+    if (request) {
         check_chunks(request);
     }
 }
@@ -268,15 +279,12 @@ static void on_base(struct fetch_req *req)
  * fetched first. */
 static void check_done(struct work *work)
 {
-    struct request *request = container_of(work, struct request, u.seal.work);
-    CHECK(request->u.seal.running);
-    request->u.seal.running = false;
-    if (!request->session) {
-        seal_free(request);
-    } else if (request->u.seal.status != 0) {
-        seal_fail(request, request->u.seal.status, &request->u.seal.diag);
-    } else if (request->u.seal.base.term != 0 &&
-               writer_has_refs(request->u.seal.writer, &request->u.seal.part)) {
+    struct request *request = seal_worked(work);
+    if (!request) {
+        return;
+    }
+    if (request->u.seal.base.term != 0 &&
+        writer_has_refs(request->u.seal.writer, &request->u.seal.part)) {
         request->u.seal.fetch = (struct fetch_req){.id = request->u.seal.base,
                                                    .kind = STORE_PART,
                                                    .number = request->session->join.rank,
@@ -334,14 +342,9 @@ int session_on_seal(struct session *session, uint32_t stream, const struct msg *
                     struct diag *diag)
 {
     const struct msg_seal *seal = &msg->u.seal;
-    struct session_save *save = session_find_save(session, seal->id);
-    if (!save || save->open_id != seal->open_id || writer_is_over(save->writer)) {
-        conn_send_error(session->conn, stream, CAIRN_E_ABORTED,
-                        "the save is not open on this server; save again");
+    struct session_save *save = session_save_to_seal(session, stream, seal->id, seal->open_id);
+    if (!save) {
         return 0;
-    }
-    if (save->part_refused) {
-        return 0; /* it was on its way when the part was refused, which was the answer */
     }
     struct request *request = request_new(session, stream, msg);
     if (!request) {

@@ -170,6 +170,9 @@ void session_closed(struct session *session, int status, const struct diag *diag
 
 /* session_save.c */
 struct session_save *session_find_save(struct session *session, struct ckpt_id id);
+/* Finds the save whose part a client says is all sent. NULL: that has been answered. */
+struct session_save *session_save_to_seal(struct session *session, uint32_t stream,
+                                          struct ckpt_id id, uint64_t open_id);
 void session_drop_saves(struct session *session);
 void session_free_part(struct session_save *save);
 void session_free_part_left(struct session *session);
@@ -202,6 +205,8 @@ void session_open_by_quota(struct request *request);
 int MUST_USE session_take_part(struct session_save *save, const char *what, uint64_t bytes,
                                uint8_t **ret, struct diag *diag);
 
+/* session_restore.c: reads from the store what the request asks for. */
+void session_read(struct request *request, void *data, void (*done)(struct store_req *req));
 /* session_land.c */
 void session_offer_landing(struct session *session, uint64_t *features);
 void session_end_landing(struct session *session);

@@ -116,10 +116,11 @@ static void cancel_steps(struct request *request)
     request_free(request);
 }
 
-/* Called when the session has chosen a checkpoint; the answer needs the facts about it. A rank that
- * comes when another one has failed is answered the same: it counts this restore as the others do,
- * and the answer to its report says that it has failed. */
-static void on_begun(struct run_req *req)
+/* Called when the session has chosen a checkpoint, or has a report in its record; the answer needs
+ * the facts about the checkpoint. A rank that comes when another one has failed is answered the
+ * same: it counts this restore as the others do, and the answer to its report says that it has
+ * failed. */
+static void on_decided(struct run_req *req)
 {
     struct request *request = container_of(req, struct request, step);
     if (req->status != 0) {
@@ -184,7 +185,7 @@ int session_ask_restore(struct request *request, struct diag *why)
         session->restore.ordinal = restore->ordinal;
         session->restore.begun_ms = loop_now_ms(session->server->options.loop);
     }
-    request->step = (struct run_req){.done = on_begun, .wait_ms = restore->wait_ms};
+    request->step = (struct run_req){.done = on_decided, .wait_ms = restore->wait_ms};
     request->step.event =
         (struct event){.kind = EVENT_RESTORE_BEGIN,
                        .u.begin = {.from = session_rank(session, restore->ordinal),
@@ -195,18 +196,6 @@ int session_ask_restore(struct request *request, struct diag *why)
 }
 
 /* --- REPORT --- */
-
-/* Called when the report is in the record. */
-static void on_reported(struct run_req *req)
-{
-    struct request *request = container_of(req, struct request, step);
-    if (req->status != 0) {
-        request_end(request, req->status, NULL, &req->diag);
-        return;
-    }
-    request->verdict = req->verdict;
-    add_info(request);
-}
 
 /* Called when the state is known: finds the checkpoint that the reported try was about, because the
  * message holds only the number of the try. */
@@ -229,7 +218,7 @@ static void on_report_try(struct run_snapshot_req *req)
         return;
     }
     bool current = restore->entry.try_count == report->try_count;
-    request->step = (struct run_req){.done = on_reported, .wait_ms = report->wait_ms};
+    request->step = (struct run_req){.done = on_decided, .wait_ms = report->wait_ms};
     request->step.event =
         (struct event){.kind = EVENT_RESTORE_REPORT,
                        .id = current ? restore->entry.id : (struct ckpt_id){0},
@@ -470,26 +459,31 @@ static void on_read(struct store_req *req)
     request_send(request, &reply, out);
 }
 
-/* Called with a buffer of the budget: reads the bytes from the store. */
-static void on_buffer(struct credit_read *credit, void *buffer)
+void session_read(struct request *request, void *data, void (*done)(struct store_req *req))
 {
-    struct request *request = container_of(credit, struct request, u.read.credit);
     const struct msg_read *read = &request->msg.u.read;
-    CHECK(buffer != NULL);
-    CHECK(!request->u.read.running);
-    CHECK(request->session != NULL);
-    CHECK(read->bytes <= request->server->options.buffer_bytes);
-    request->u.read.buffer = buffer;
-    request->u.read.running = true;
     request->u.read.store = (struct store_req){.op = STORE_READ,
-                                               .done = on_read,
+                                               .done = done,
                                                .run = *run_name_of(request->session->run),
                                                .object = read->object,
                                                .offset = read->offset,
                                                .bytes = read->bytes,
                                                .to_end = read->to_end,
-                                               .data = buffer};
+                                               .data = data};
     store_submit(catalog_store(request->server->options.catalog), &request->u.read.store);
+}
+
+/* Called with a buffer of the budget: reads the bytes from the store. */
+static void on_buffer(struct credit_read *credit, void *buffer)
+{
+    struct request *request = container_of(credit, struct request, u.read.credit);
+    CHECK(buffer != NULL);
+    CHECK(!request->u.read.running);
+    CHECK(request->session != NULL);
+    CHECK(request->msg.u.read.bytes <= request->server->options.buffer_bytes);
+    request->u.read.buffer = buffer;
+    request->u.read.running = true;
+    session_read(request, buffer, on_read);
 }
 
 static void cancel_read(struct request *request)

@@ -26,6 +26,19 @@ struct session_save *session_find_save(struct session *session, struct ckpt_id i
     return NULL;
 }
 
+struct session_save *session_save_to_seal(struct session *session, uint32_t stream,
+                                          struct ckpt_id id, uint64_t open_id)
+{
+    struct session_save *save = session_find_save(session, id);
+    if (!save || save->open_id != open_id || writer_is_over(save->writer)) {
+        conn_send_error(session->conn, stream, CAIRN_E_ABORTED,
+                        "the save is not open on this server; save again");
+        return NULL;
+    }
+    /* If the part was refused, this was on its way then, and the refusal was the answer. */
+    return save->part_refused ? NULL : save;
+}
+
 void session_free_part(struct session_save *save)
 {
     struct session *session = save->session;
