@@ -61,6 +61,7 @@ struct command {
 
 extern const struct command *const commands[]; /* in the order of commands.def, ended by NULL */
 extern const struct option cli_options[];      /* of struct cli_common */
+extern const struct argument cli_checkpoint_arguments[]; /* [RUN [CHECKPOINT]] */
 /* Returns INVALID if there is no command of that name. */
 int MUST_USE command_find(const char *name, const struct command **ret, struct diag *diag);
 const char *command_group_title(enum command_group group);
@@ -86,6 +87,8 @@ int MUST_USE cli_connect_server(struct cli *cli, struct diag *diag);
 /* --- showing --- */
 /* Begins a document: an object that begins with schema_version. */
 void json_begin(struct json *json);
+/* Writes "name": [lengths]. */
+void json_lengths(struct json *json, const char *name, uint32_t ndim, const int64_t *lengths);
 /* Ends the object, prints the document and frees it. Returns what json_print() says. */
 int MUST_USE json_end(struct json *json);
 /* Prints the document and a newline to stdout. NO_MEMORY, and what out_flush() says. */

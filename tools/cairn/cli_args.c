@@ -181,6 +181,11 @@ static int choose_source(struct cli *cli, struct diag *diag)
     return 0;
 }
 
+const struct argument cli_checkpoint_arguments[] = {
+    {"RUN", .kind = ARGUMENT_RUN, .optional = true},
+    {"CHECKPOINT", .kind = ARGUMENT_CHECKPOINT, .optional = true},
+    {0}};
+
 static int finish(struct cli *cli, const struct words *words, struct diag *diag)
 {
     int status = options_take_twins(&cli->common_set, diag);

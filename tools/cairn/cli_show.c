@@ -83,6 +83,15 @@ void json_begin(struct json *json)
     json_u64(json, "schema_version", JSON_SCHEMA_VERSION);
 }
 
+void json_lengths(struct json *json, const char *name, uint32_t ndim, const int64_t *lengths)
+{
+    json_open(json, name, '[');
+    for (uint32_t i = 0; i < ndim; i++) {
+        json_u64(json, NULL, (uint64_t)lengths[i]);
+    }
+    json_close(json, ']');
+}
+
 int json_end(struct json *json)
 {
     json_close(json, '}');

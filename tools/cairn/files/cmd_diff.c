@@ -69,11 +69,8 @@ static void json_type(struct json *json, const char *name, const struct index_en
              entry->kind == INDEX_TENSOR     ? dtype_name(entry->dtype)
              : entry->blob_kind == BLOB_TREE ? "tree"
                                              : "bytes");
-    json_open(json, "shape", '[');
-    for (uint32_t i = 0; entry->kind == INDEX_TENSOR && i < entry->shape.ndim; i++) {
-        json_u64(json, NULL, (uint64_t)entry->shape.length[i]);
-    }
-    json_close(json, ']');
+    json_lengths(json, "shape", entry->kind == INDEX_TENSOR ? entry->shape.ndim : 0,
+                 entry->shape.length);
     json_u64(json, "plain_bytes", entry->plain_bytes);
     json_close(json, '}');
 }

@@ -21,11 +21,6 @@ struct export_command_options {
     struct option_texts only;
 };
 
-static const struct argument arguments[] = {
-    {"RUN", .kind = ARGUMENT_RUN, .optional = true},
-    {"CHECKPOINT", .kind = ARGUMENT_CHECKPOINT, .optional = true},
-    {0}};
-
 static const struct option options[] = {
     {"to", "DIR", "directory to write to", OPTION_AT_TEXT(struct export_command_options, to),
      .completes = COMPLETES_DIRECTORIES, .needed = true},
@@ -185,7 +180,7 @@ const struct command command_export = {
         "these formats this command prints the whole command line and ends with status 2.",
     .example = "cairn export lab/gpt --to out\ncairn export lab/gpt 1200 --to out --only "
                "'model.*'",
-    .arguments = arguments,
+    .arguments = cli_checkpoint_arguments,
     .options = options,
     .options_bytes = sizeof(struct export_command_options),
     .run = run};

@@ -28,11 +28,6 @@ struct restore_options {
     uint64_t as_ranks;
 };
 
-static const struct argument arguments[] = {
-    {"RUN", .kind = ARGUMENT_RUN, .optional = true},
-    {"CHECKPOINT", .kind = ARGUMENT_CHECKPOINT, .optional = true},
-    {0}};
-
 static const struct option options[] = {
     {"to", "DIR", "directory to write to", OPTION_AT_TEXT(struct restore_options, to),
      .completes = COMPLETES_DIRECTORIES, .needed = true},
@@ -433,7 +428,7 @@ const struct command command_restore = {
         "(NAME@COORDINATE), is in the file of rank 0. --ranks then chooses among the M ranks.",
     .example = "cairn restore lab/gpt --to out\ncairn restore lab/gpt 1200 --to out --only "
                "'model.*'\ncairn restore lab/gpt --to out --as-ranks 8",
-    .arguments = arguments,
+    .arguments = cli_checkpoint_arguments,
     .options = options,
     .options_bytes = sizeof(struct restore_options),
     .run = run};

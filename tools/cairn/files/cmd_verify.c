@@ -32,11 +32,6 @@ struct verify_command_options {
 
 static int take_subset(void *to, const char *text, struct diag *diag);
 
-static const struct argument arguments[] = {
-    {"RUN", .kind = ARGUMENT_RUN, .optional = true},
-    {"CHECKPOINT", .kind = ARGUMENT_CHECKPOINT, .optional = true},
-    {0}};
-
 static const struct option options[] = {
     {"read-data-subset", "N/T", "read only the Nth of T shares of the data", .kind = OPTION_OTHER,
      .take = take_subset, .at = OPTION_AT(struct verify_command_options, subset, struct subset)},
@@ -296,12 +291,11 @@ static int verify_selected(struct cli *cli, struct totals *totals, struct diag *
 
 static void open_run(struct cli *cli, struct totals *totals, const char *says)
 {
-    char name[RUN_NAME_TEXT_MAX];
-    run_name_format(&cli->run, name);
+    struct run_name_text name = run_name_text(&cli->run);
     json_open(&totals->json, NULL, '{');
-    json_str(&totals->json, "run", name);
+    json_str(&totals->json, "run", name.at);
     if (!cli->json) {
-        printf("%s: %s\n", name, says);
+        printf("%s: %s\n", name.at, says);
     }
 }
 
@@ -624,7 +618,7 @@ const struct command command_verify = {
         "copies: ceph pg repair.",
     .example = "cairn verify\ncairn verify lab/gpt --read-data-subset 1/7\n"
                "cairn --store dir:/srv/cairn verify --repair --from dir:/mnt/mirror",
-    .arguments = arguments,
+    .arguments = cli_checkpoint_arguments,
     .options = options,
     .options_bytes = sizeof(struct verify_command_options),
     .run = run};

@@ -198,8 +198,9 @@ int compare_entries(struct cli *cli, const struct compare_side sides[2],
     comparing.options = &chosen;
     *ret = (struct compare_result){.exact = options->read_data};
     int status = cells_of(sides[0].documents, sides[0].entry, &comparing.cells[0], diag);
-    status = status != 0 ? status
-                         : cells_of(sides[1].documents, sides[1].entry, &comparing.cells[1], diag);
+    if (status == 0) {
+        status = cells_of(sides[1].documents, sides[1].entry, &comparing.cells[1], diag);
+    }
     if (status == 0) {
         ret->chunks = comparing.cells[1].count;
         status = blob ? compare_blob(&comparing, diag) : compare_tensor(&comparing, diag);

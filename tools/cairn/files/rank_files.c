@@ -198,16 +198,8 @@ static void summarise(const struct rank_file *file, const char *name, struct jso
         json_str(json, "name", held->whole->name);
         json_str(json, "coordinate", held->whole->coordinate[0] ? held->whole->coordinate : NULL);
         json_str(json, "stored_as", held->entry.name);
-        json_open(json, "shape", '[');
-        for (uint32_t k = 0; k < held->whole->shape.ndim; k++) {
-            json_u64(json, NULL, (uint64_t)held->whole->shape.length[k]);
-        }
-        json_close(json, ']');
-        json_open(json, "offset", '[');
-        for (uint32_t k = 0; k < held->box->ndim; k++) {
-            json_u64(json, NULL, (uint64_t)held->box->offset[k]);
-        }
-        json_close(json, ']');
+        json_lengths(json, "shape", held->whole->shape.ndim, held->whole->shape.length);
+        json_lengths(json, "offset", held->box->ndim, held->box->offset);
         json_close(json, '}');
     }
     json_close(json, ']');

@@ -28,11 +28,6 @@ struct forget_options {
     bool dry_run, now, all;
 };
 
-static const struct argument arguments[] = {
-    {"RUN", .kind = ARGUMENT_RUN, .optional = true},
-    {"CHECKPOINT", .kind = ARGUMENT_CHECKPOINT, .optional = true},
-    {0}};
-
 static const struct option options[] = {
     RULE_OPTIONS(struct forget_options),
     {"checkpoint", "STEP[@TERM]", "forget this checkpoint as well, by name",
@@ -135,13 +130,11 @@ static int prepare(struct job *job, struct diag *diag)
 
 static bool is_wanted(const struct forget_options *own, const struct run_name *name)
 {
-    char whole[RUN_NAME_TEXT_MAX];
+    struct run_name_text whole = run_name_text(name);
     bool wanted = own->runs.count == 0;
-    run_name_format(name, whole);
     for (uint32_t i = 0; i < own->runs.count; i++) {
         const char *pattern = own->runs.items[i];
-        const char *text = strchr(pattern, '/') ? whole : name->run;
-        wanted = wanted || glob_matches(pattern, text);
+        wanted = wanted || glob_matches(pattern, strchr(pattern, '/') ? whole.at : name->run);
     }
     return wanted && (own->project == NULL || strcmp(own->project, name->project) == 0);
 }
@@ -453,7 +446,7 @@ const struct command command_forget = {
         "cairn forget --all --dry-run\n"
         "cairn forget lab/gpt --keep-last 2 --now\n"
         "cairn forget lab/gpt 1200",
-    .arguments = arguments,
+    .arguments = cli_checkpoint_arguments,
     .options = options,
     .options_bytes = sizeof(struct forget_options),
     .run = run};

@@ -162,9 +162,8 @@ static int show_heirs(struct cli *cli, const char *pattern, struct diag *diag)
     size_t count = 0, matching = 0;
     int status = source_runs(cli->connection, false, &names, &count, diag);
     for (size_t i = 0; status == 0 && i < count; i++) {
-        char name[RUN_NAME_TEXT_MAX];
-        run_name_format(&names[i], name);
-        if (!glob_matches(pattern, name) || ++matching > HEIRS_MAX) {
+        struct run_name_text name = run_name_text(&names[i]);
+        if (!glob_matches(pattern, name.at) || ++matching > HEIRS_MAX) {
             continue;
         }
         struct source_request request = {
@@ -172,7 +171,7 @@ static int show_heirs(struct cli *cli, const char *pattern, struct diag *diag)
                              .u.policy = {.kind = MSG_POLICY_SHOW, .run = names[i]}}};
         status = source_call(cli->connection, &request, diag);
         if (status == 0) {
-            show_run(name, &request.call.reply.u.policy_reply);
+            show_run(name.at, &request.call.reply.u.policy_reply);
         }
         engine_call_fini(&request.call);
     }

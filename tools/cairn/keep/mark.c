@@ -124,13 +124,11 @@ void mark_until_json(struct json *json, const char *name, int64_t wall_ns)
 
 int mark_refusals(const struct run_name *run, const struct msg_marked *marked)
 {
-    char name[RUN_NAME_TEXT_MAX];
-    run_name_format(run, name);
     for (uint32_t i = 0; i < marked->record_count; i++) {
         const struct msg_mark_record *record = &marked->records[i];
         if (record->outcome != MARK_DONE && record->outcome != MARK_ALREADY &&
             record->outcome != MARK_KEPT) {
-            fprintf(stderr, "cairn: %s %s %s\n", name, ckpt_id_text(record->id).at,
+            fprintf(stderr, "cairn: %s %s %s\n", run_name_text(run).at, ckpt_id_text(record->id).at,
                     mark_outcome_text((enum mark_outcome)record->outcome));
         }
     }
@@ -140,19 +138,18 @@ int mark_refusals(const struct run_name *run, const struct msg_marked *marked)
 static int show(const struct cli *cli, const struct mark_words *words,
                 const struct msg_marked *marked)
 {
-    char name[RUN_NAME_TEXT_MAX];
-    run_name_format(&cli->run, name);
+    struct run_name_text name = run_name_text(&cli->run);
     if (cli->json) {
         struct json json;
         json_begin(&json);
-        json_str(&json, "run", name);
+        json_str(&json, "run", name.at);
         json_bool(&json, "dry_run", words->dry_run);
         mark_json(&json, marked, words->done, NULL);
         return json_end(&json);
     }
     for (uint32_t i = 0; i < marked->record_count && !cli->quiet; i++) {
         if (marked->records[i].outcome <= MARK_ALREADY) {
-            printf("%s %s (%s): %s\n", name, ckpt_id_text(marked->records[i].id).at,
+            printf("%s %s (%s): %s\n", name.at, ckpt_id_text(marked->records[i].id).at,
                    time_text(marked->records[i].wall_ns).at,
                    mark_action(&marked->records[i], words->said ? words->said : words->done));
         }

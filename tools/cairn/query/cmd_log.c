@@ -112,9 +112,7 @@ static int ask_policies(struct cli *cli, struct log *log, struct diag *diag)
     struct source_request request = {
         .call.request = {.type = MSG_POLICY, .u.policy = {.kind = MSG_POLICY_SHOW, .past = true}}};
     const struct run_name none = {.project = ""};
-    char name[RUN_NAME_TEXT_MAX];
     struct diag why = DIAG_INIT;
-    run_name_format(&cli->run, name);
     int status = source_call(cli->connection, &request, &why);
     const struct msg_policy_reply *reply = &request.call.reply.u.policy_reply;
     for (uint32_t i = 0; status == 0 && i < reply->count; i++) {
@@ -128,7 +126,7 @@ static int ask_policies(struct cli *cli, struct log *log, struct diag *diag)
                                   .reason = policy->code != 0 ? policy->text : policy->policy};
         /* A row without a number says what is wrong now, and no change. */
         if (policy->source != POLICY_STORED || row.seq == 0 || row.wall_ns < log->since_ns ||
-            (cli->has_run && !glob_matches(policy->pattern, name))) {
+            (cli->has_run && !glob_matches(policy->pattern, run_name_text(&cli->run).at))) {
             continue;
         }
         status = keep_row(log, &none, &row, &why);

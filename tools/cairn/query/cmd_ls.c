@@ -41,11 +41,10 @@ static int list_runs(struct cli *cli, struct diag *diag)
     json_begin(&json);
     json_open(&json, "runs", '[');
     for (size_t i = 0; i < count; i++) {
-        char name[RUN_NAME_TEXT_MAX];
-        run_name_format(&names[i], name);
-        json_str(&json, NULL, name);
+        struct run_name_text name = run_name_text(&names[i]);
+        json_str(&json, NULL, name.at);
         if (!cli->json) {
-            printf("%s\n", name);
+            printf("%s\n", name.at);
         }
     }
     json_close(&json, ']');
@@ -211,14 +210,12 @@ static int add_forgotten(struct cli *cli, void *user, const struct run_name *run
     struct forgotten *all = user;
     struct scratch scratch;
     struct cli_list list = {.limit = all->own->limit, .forgotten = true};
-    char name[RUN_NAME_TEXT_MAX];
     scratch_init(&scratch, LIST_SCRATCH_MAX);
-    run_name_format(run, name);
     int status = cli_list(cli, &scratch, &list, diag);
     for (size_t i = 0; status == 0 && i < list.count; i++) {
         bool room = all->own->limit == 0 || all->count < all->own->limit;
         if (room && list.items[i].state == CKPT_FORGOTTEN) {
-            show_forgotten(cli, all, name, &list.items[i]);
+            show_forgotten(cli, all, run_name_text(run).at, &list.items[i]);
         }
     }
     scratch_fini(&scratch);

@@ -14,11 +14,6 @@
 
 enum { INFO_SCRATCH_MAX = 1 << 20 };
 
-static const struct argument arguments[] = {
-    {"RUN", .kind = ARGUMENT_RUN, .optional = true},
-    {"CHECKPOINT", .kind = ARGUMENT_CHECKPOINT, .optional = true},
-    {0}};
-
 struct shares {
     bool known; /* else why says why not: the checkpoint is shown even so */
     size_t count;
@@ -42,11 +37,8 @@ static void json_entry(struct json *json, const struct index_entry *entry)
     json_str(json, "kind", entry->kind == INDEX_TENSOR ? "tensor" : "blob");
     json_str(json, "dtype", dtype_of(entry));
     json_str(json, "placement", placement_name(entry->placement));
-    json_open(json, "shape", '[');
-    for (uint32_t i = 0; entry->kind == INDEX_TENSOR && i < entry->shape.ndim; i++) {
-        json_u64(json, NULL, (uint64_t)entry->shape.length[i]);
-    }
-    json_close(json, ']');
+    json_lengths(json, "shape", entry->kind == INDEX_TENSOR ? entry->shape.ndim : 0,
+                 entry->shape.length);
     json_u64(json, "plain_bytes", entry->plain_bytes);
     json_open(json, "ranks", '[');
     for (uint32_t i = 0; i < entry->rank_count; i++) {
@@ -252,5 +244,5 @@ const struct command command_show = {
     .summary = "show one checkpoint: who saved it and when, its size, and its tensors",
     .details = "CHECKPOINT is latest (the default), STEP, or STEP@TERM. RUN may be left out where "
                "there is only one.",
-    .arguments = arguments,
+    .arguments = cli_checkpoint_arguments,
     .run = run};

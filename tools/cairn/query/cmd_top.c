@@ -53,8 +53,7 @@ static int compare(const void *a, const void *b)
 
 static bool same_save(const struct rank_row *a, const struct rank_row *b)
 {
-    return strcmp(a->row.run.project, b->row.run.project) == 0 &&
-           strcmp(a->row.run.run, b->row.run.run) == 0 && ckpt_id_equal(a->row.id, b->row.id);
+    return run_name_equal(&a->row.run, &b->row.run) && ckpt_id_equal(a->row.id, b->row.id);
 }
 
 /* --- one look --- */

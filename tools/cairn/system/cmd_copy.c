@@ -55,9 +55,8 @@ static int choose(struct copying_all *all, const struct copy_options *own, struc
     source_free(cli->connection);
     cli->connection = NULL;
     for (size_t i = 0; status == 0 && i < count; i++) {
-        char name[RUN_NAME_TEXT_MAX];
-        run_name_format(&all->names[i], name);
-        if (glob_matches_any(own->runs.count, own->runs.items, name)) {
+        struct run_name_text name = run_name_text(&all->names[i]);
+        if (glob_matches_any(own->runs.count, own->runs.items, name.at)) {
             all->names[all->name_count++] = all->names[i];
         }
     }
@@ -93,8 +92,6 @@ static void show_item(const struct copying_all *all, const char *run,
 static void count(struct copying_all *all)
 {
     for (size_t i = 0; i < all->count; i++) {
-        char name[RUN_NAME_TEXT_MAX];
-        run_name_format(&all->runs[i].run, name);
         all->failed = !all->failed && all->runs[i].code != 0 ? &all->runs[i] : all->failed;
         for (size_t j = 0; j < all->runs[i].count; j++) {
             enum salvage_outcome outcome = all->runs[i].items[j].outcome;
@@ -102,7 +99,7 @@ static void count(struct copying_all *all)
             all->there += outcome == SALVAGE_THERE;
             all->left += outcome != SALVAGE_WHOLE && outcome != SALVAGE_THERE;
             if (!all->cli->json) {
-                show_item(all, name, &all->runs[i].items[j]);
+                show_item(all, run_name_text(&all->runs[i].run).at, &all->runs[i].items[j]);
             }
         }
     }

@@ -207,22 +207,21 @@ static bool is_told(const struct doctor *doctor, const char *name)
 static void judge_row(struct records *records, const struct msg_usage_row *row)
 {
     const struct scrub_finding_info *finding = scrubbed(records, &row->run);
-    char name[RUN_NAME_TEXT_MAX];
-    run_name_format(&row->run, name);
+    struct run_name_text name = run_name_text(&row->run);
     records->runs++;
-    if (is_told(records->doctor, name)) {
+    if (is_told(records->doctor, name.at)) {
         return;
     }
     if (row->code != 0) {
-        doctor_add(records->doctor, DOCTOR_UNSAFE, "records", "%s: %s: %s", name,
+        doctor_add(records->doctor, DOCTOR_UNSAFE, "records", "%s: %s: %s", name.at,
                    err_name(row->code), row->text);
         doctor_remedy_of(records->doctor, row->code, records->url);
     } else if (row->text[0] != 0) {
-        doctor_add(records->doctor, DOCTOR_UNSAFE, "records", "%s: %s: %s", name,
+        doctor_add(records->doctor, DOCTOR_UNSAFE, "records", "%s: %s: %s", name.at,
                    err_name(CAIRN_E_DAMAGED), row->text);
         doctor_remedy_of(records->doctor, CAIRN_E_DAMAGED, records->url);
     } else if (finding) {
-        doctor_add(records->doctor, DOCTOR_UNSAFE, "records", "%s: %s: %s", name,
+        doctor_add(records->doctor, DOCTOR_UNSAFE, "records", "%s: %s: %s", name.at,
                    err_name(CAIRN_E_DAMAGED), finding->text);
         doctor_remedy_of(records->doctor, CAIRN_E_DAMAGED, records->url);
     }

@@ -378,9 +378,10 @@ static int run_until_the_end(struct running *running, struct diag *diag)
         struct diag why = DIAG_INIT;
         int status = set_environment(running, diag);
         uint64_t began = supervise_now_ms();
-        status = status != 0 ? status
-                             : supervise_run(&running->supervise, running->own->command.items,
-                                             &ended.status, &why);
+        if (status == 0) {
+            status = supervise_run(&running->supervise, running->own->command.items, &ended.status,
+                                   &why);
+        }
         if (status != 0) {
             return status == CAIRN_E_INVALID ? status : diag_copy(diag, &why);
         }
