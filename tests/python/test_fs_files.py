@@ -473,13 +473,12 @@ def test_files_that_are_never_committed_are_named_by_an_exception_s_end(url):
 
 def test_what_is_written_after_an_interrupted_commit_counts(url, monkeypatch):
     """The interrupted one goes on, or is given up; it is not what a later one of the step reports as its own."""
-    def interrupted(committer, op):
-        finish(committer, op)
+    def interrupted(*_):
         raise KeyboardInterrupt
 
-    fs, finish = fsspec.filesystem("cairn"), cairn.fs.remote.Committer.finish
+    fs = fsspec.filesystem("cairn")
     write(f"{url}/step-1/a", b"first")
-    monkeypatch.setattr(cairn.fs.remote.Committer, "finish", interrupted)
+    monkeypatch.setattr(cairn.fs.runs.Runs, "_committed", interrupted)
     with pytest.raises(KeyboardInterrupt):
         fs.seal(f"{url}/step-1")
     monkeypatch.undo()

@@ -118,6 +118,15 @@ def parse_step(name: str) -> Optional[int]:
     return None
 
 
+def is_checkpoint(checkpoint_id: Any, latest: bool = False) -> bool:
+    """Returns whether the id is the URL of a checkpoint; ``latest`` is as for ``parse_id``."""
+    try:
+        text = os.fspath(checkpoint_id)
+        return is_url(text) and parse_id(text, latest=latest).step is not None
+    except (InvalidError, TypeError):
+        return False
+
+
 def parse_id(checkpoint_id: Any, run_url: str = "", latest: bool = False) -> CheckpointId:
     """Finds the run, the step and the term of a checkpoint_id.
 

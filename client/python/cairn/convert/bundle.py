@@ -19,9 +19,8 @@ from typing import Any, Optional
 from ..client import BYTES, DTYPES, REPLICATED, TREE
 from ..errors import (CairnError, DeniedError, FormatError, InvalidError, IoError, NoSpaceError, NotFoundError, TooLargeError,
                       UnsupportedError)
+from ..limits import NAME_BYTES_MAX, NDIM_MAX, overlaps
 
-NAME_BYTES_MAX = 1024  # proto/base/limits.h
-NDIM_MAX = 8
 _REPEATED_MIN, _REPEATS_MAX = 1 << 30, 1024
 _BY_ERRNO = {errno.ENOENT: NotFoundError, errno.ENOTDIR: NotFoundError, errno.EACCES: DeniedError, errno.EPERM: DeniedError,
              errno.EROFS: DeniedError, errno.ENOSPC: NoSpaceError, errno.EDQUOT: NoSpaceError, errno.EFBIG: TooLargeError,
@@ -183,7 +182,7 @@ class Bundle:
                 f"{self.path}: its tensors have {self.plain_bytes} bytes in files of {self.file_bytes} bytes: they repeat the "
                 "same bytes again and again; where that is meant, save them as copies (.contiguous())")
         for tensor in self.tensors:
-            if any(box.stride is not None and _overlaps(box) for box in tensor.boxes):
+            if any(box.stride is not None and overlaps(box.length, box.stride) for box in tensor.boxes):
                 raise InvalidError.of(f"{self.path}: {tensor.name}: its elements share memory (an expanded view); save a copy of it "
                                       "(.contiguous())")
 
@@ -203,16 +202,6 @@ class Bundle:
     def blob_rows(self) -> list:
         """The tuples of Client.set_blobs."""
         return [(name, kind, data, REPLICATED, None) for name, kind, data in self.blobs]
-
-
-def _overlaps(box: Box) -> bool:
-    """Whether two elements share memory, or might."""
-    reach = 0
-    for step, length in sorted((step, length) for step, length in zip(box.stride or (), box.length) if length > 1):
-        if step <= reach:
-            return True
-        reach += step * (length - 1)
-    return False
 
 
 def _check_cover(path: str, tensor: Tensor) -> None:

@@ -22,6 +22,7 @@ from typing import Any, Optional
 from .. import tree
 from ..client import BYTES, DTYPES, LATEST, LOCAL, REPLICATED, TREE, Client, Local, Result
 from ..errors import CairnError, DamagedError, IoError, MissingTensorError
+from ..limits import NUMPY_NAMES
 from .bundle import element_bytes
 from .command import client, human, plural, selector, show
 from .target import Target
@@ -152,14 +153,14 @@ def _write_torch(target: Target, items: list, room: Any) -> None:
 
 def _write_npz(target: Target, items: list, room: Any) -> None:
     import numpy
-    from .npz_file import NAMES, TYPES_ENTRY
+    from .npz_file import TYPES_ENTRY
     types = {}
     with zipfile.ZipFile(os.path.join(target.partial, "model.npz"), "x") as archive:
         for item in items:
             entry = item.entry
             name = str(entry.dtype)
-            dtype = numpy.dtype(name if name in NAMES else f"V{element_bytes(name)}")
-            if name not in NAMES:
+            dtype = numpy.dtype(name if name in NUMPY_NAMES else f"V{element_bytes(name)}")
+            if name not in NUMPY_NAMES:
                 types[item.name] = name
             array = numpy.frombuffer(room, dtype, math.prod(entry.shape), item.offset).reshape(entry.shape)
             with archive.open(zipfile.ZipInfo(f"{item.name}.npy"), "w", force_zip64=True) as stream:

@@ -19,11 +19,10 @@ from numpy.lib import format as npy
 
 from ..client import DTYPES
 from ..errors import FormatError, UnsupportedError
+from ..limits import NUMPY_NAMES
 from . import zips
 from .bundle import Bundle, Mapped, Tensor, View, element_bytes, os_error, span, whole
 
-NAMES = frozenset(("bool", "uint8", "int8", "uint16", "int16", "uint32", "int32", "uint64", "int64", "float16", "float32",
-                   "float64", "complex64", "complex128"))
 TYPES_ENTRY = "cairn.json"
 _PIECE = 1 << 20
 _HEADERS = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0, (3, 0): npy.read_array_header_2_0}
@@ -47,7 +46,7 @@ def _dtype(path: str, name: str, dtype: numpy.dtype, types: dict) -> str:
         said = types[name]
         if dtype.itemsize == element_bytes(said):
             return said
-    if dtype.name in NAMES and dtype.byteorder in "=|<" and not dtype.hasobject:
+    if dtype.name in NUMPY_NAMES and dtype.byteorder in "=|<" and not dtype.hasobject:
         return dtype.name
     raise UnsupportedError.of(f"{path}: {name}: arrays of type {dtype.str!r} cannot be read"
                               + (", because objects are pickles" if dtype.hasobject else "; convert it with astype and save it again"))

@@ -33,7 +33,7 @@ from ..torch.stored import checkpointer_root
 from . import metadata as codec
 from . import trees
 from .items import METADATA_BLOB
-from ..names import is_url, parse_id, split_url
+from ..names import is_checkpoint, parse_id, split_url
 from ..tree import Ref
 from .session import note_load
 from .trees import StateEntries
@@ -106,11 +106,7 @@ class Reader(StorageReader):
 
     @classmethod
     def validate_checkpoint_id(cls, checkpoint_id: Any) -> bool:
-        try:
-            text = os.fspath(checkpoint_id)
-            return is_url(text) and parse_id(text, latest=True).step is not None
-        except (CairnError, TypeError):
-            return False
+        return is_checkpoint(checkpoint_id, latest=True)
 
     @property
     def checkpoint_id(self) -> Any:

@@ -21,14 +21,14 @@ from torch.distributed.checkpoint.storage import StorageWriter
 
 from .. import tree
 from ..client import DURABLE, SHARDED, TREE, Operation, Result
-from ..errors import CairnError, InvalidError, UnsupportedValueError
+from ..errors import InvalidError, UnsupportedValueError
 from ..torch.futures import Future
 from ..torch.special import BITS_TYPES
 from . import metadata as codec
 from . import session as sessions
 from .items import METADATA_BLOB, Collected
 from .stager import Handed, Staging
-from ..names import is_url, parse_id, split_url
+from ..names import is_checkpoint, parse_id, split_url
 
 
 class Saving(Future):
@@ -88,11 +88,7 @@ class Writer(StorageWriter):
 
     @classmethod
     def validate_checkpoint_id(cls, checkpoint_id: Any) -> bool:
-        try:
-            text = os.fspath(checkpoint_id)
-            return is_url(text) and parse_id(text).step is not None
-        except (CairnError, TypeError):
-            return False
+        return is_checkpoint(checkpoint_id)
 
     @property
     def checkpoint_id(self) -> Any:

@@ -7,6 +7,7 @@ digested like any tensor, and read by ranges. The blob ``cairn.files`` lists the
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import sys
@@ -14,8 +15,9 @@ import threading
 from typing import Any, Callable, Optional
 
 from .. import tree
-from ..client import BYTES, DTYPES, SHARDED, TREE, Client, Result, new_attempt
+from ..client import BYTES, DTYPES, SHARDED, TREE, Client, new_attempt
 from ..errors import CairnError, DeniedError, FormatError, InvalidError, NotFoundError
+from ..limits import NAME_BYTES_MAX, TAG_BYTES_MAX
 from .files import Content
 from .paths import Place, folder_of
 
@@ -23,7 +25,7 @@ INDEX_BLOB = "cairn.files"
 PREFIX = "file:"
 FOLDER = "folder:"  # begins the tag of a checkpoint that is not in the run itself; lists show tags, and names they do not
 VERSION = 1
-_FILE_BYTES_MAX, _FOLDER_BYTES_MAX = 1024 - len(PREFIX), 128 - len(FOLDER)  # as names of tensors and tags have limits
+_FILE_BYTES_MAX, _FOLDER_BYTES_MAX = NAME_BYTES_MAX - len(PREFIX), TAG_BYTES_MAX - len(FOLDER)
 
 
 def check_names(place: Place) -> None:
@@ -39,15 +41,30 @@ def check_names(place: Place) -> None:
                               f"and the folder of a checkpoint {_FOLDER_BYTES_MAX}, in valid UTF-8 without NUL; give it another name")
 
 
-class Reader:
-    """Reads committed trees of one run over one connection."""
+class _Connection:
+    """A connection to a run, which is made when it is needed. It belongs to the process that has made the object."""
 
     def __init__(self, run_url: str, options: dict) -> None:
         self._run_url, self._options = run_url, options
         self._client: Optional[Client] = None
         self._lock = threading.RLock()
-        self._leaving: set = set()  # (step, term): removed here; the guard keeps it until there is something newer
         self.pid = os.getpid()
+
+    def close(self) -> None:
+        """Leaves the run. The next use connects again."""
+        with self._lock:
+            client, self._client = self._client, None
+            if client is not None and self.pid == os.getpid():
+                with contextlib.suppress(CairnError):  # of a save; whoever waited for it has heard of it
+                    client.close(1.0)
+
+
+class Reader(_Connection):
+    """Reads committed trees of one run over one connection."""
+
+    def __init__(self, run_url: str, options: dict) -> None:
+        super().__init__(run_url, options)
+        self._leaving: set = set()  # (step, term): removed here; the guard keeps it until there is something newer
 
     def _live(self) -> Client:
         if self._client is None:
@@ -175,14 +192,7 @@ class Reader:
         del keep, tensors
         return [bytes(data) for data in results]
 
-    def close(self) -> None:
-        with self._lock:
-            client, self._client = self._client, None
-            if client is not None and self.pid == os.getpid():
-                client.close(1.0)
-
-
-class Committer:
+class Committer(_Connection):
     """Commits trees of one run as one rank of one attempt.
 
     The attempt descends from what is newest in the run when it comes: a path does not say what was resumed.
@@ -190,11 +200,8 @@ class Committer:
 
     def __init__(self, run_url: str, options: dict, token: Optional[str] = None, rank: int = 0,
                  world_size: int = 1) -> None:
-        self._run_url, self._options = run_url, options
+        super().__init__(run_url, options)
         self._token, self._rank, self._world, self._is_alone = token or new_attempt(), rank, world_size, token is None
-        self._client: Optional[Client] = None
-        self._lock = threading.Lock()
-        self.pid = os.getpid()
 
     def start(self, step: int, files: dict, index: Optional[dict], name: str) -> Any:
         """Begins the save, and returns it when ``files`` are copied. Rank 0 gives the ``index`` of all ranks' files, the others None."""
@@ -220,19 +227,6 @@ class Committer:
                 self._token = new_attempt()  # the next restore of this one could still hear of the failed one
             raise
         return client
-
-    def finish(self, op: Any) -> Result:
-        return op.result()
-
-    def close(self) -> None:
-        with self._lock:
-            client, self._client = self._client, None
-            if client is not None and self.pid == os.getpid():
-                try:
-                    client.close(1.0)
-                except CairnError:
-                    pass  # whoever waited for that save has heard of it
-
 
 def _row(path: str, content: Content) -> tuple:
     return (PREFIX + path, DTYPES["uint8"], (content.size,), content.address(), None, content, SHARDED, None, None, None)

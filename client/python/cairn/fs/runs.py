@@ -131,7 +131,7 @@ class Runs:
             op = committer.start(place.step, tree.files, index, place.name)
             if deal is not None:
                 tree.meeting.wait(op)
-            self._committed(place, committer.finish(op))
+            self._committed(place, op.result())
             is_ended = True
         except Exception:
             is_ended = True
@@ -150,7 +150,7 @@ class Runs:
                     _cairn.fail_exit()
             else:
                 committer = self.committer(place, deal)
-                self._committed(place, committer.finish(committer.start(place.step, tree.files, None, place.name)))
+                self._committed(place, committer.start(place.step, tree.files, None, place.name).result())
         except CairnError as error:
             tree.tell_lost(str(error))
             raise

@@ -63,7 +63,7 @@ def note(runs: Any, place: Place) -> None:
             return
         committer = runs.committer(listed)
         try:
-            committer.finish(committer.start(runs.reader(listed).next_step(), {}, {**known, place.name: 0}, "names"))
+            committer.start(runs.reader(listed).next_step(), {}, {**known, place.name: 0}, "names").result()
         except FencedError:  # by another process, which has added a name
             runs.begin_again(listed.run_url)
             if tries == _TRIES - 1:
@@ -73,5 +73,4 @@ def note(runs: Any, place: Place) -> None:
 
 def remove(runs: Any, place: Place) -> None:
     """Commits a version without a file."""
-    committer = runs.committer(place)
-    committer.finish(committer.start(runs.reader(place).next_step(), {}, {}, place.name))
+    runs.committer(place).start(runs.reader(place).next_step(), {}, {}, place.name).result()

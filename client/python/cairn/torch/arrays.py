@@ -16,6 +16,7 @@ import torch
 
 from ..client import DTYPES, LOCAL, REPLICATED, SHARDED
 from ..errors import UnsupportedValueError
+from ..limits import NDIM_MAX, NUMPY_NAMES, overlaps
 from ..tree import Ref
 from . import device, sharded, special
 from .sharded import Layouts, Sharded
@@ -25,11 +26,8 @@ try:
 except ImportError:  # torch works without it, and so does Cairn
     numpy = None  # type: ignore[assignment]
 
-NDIM_MAX = 8
 TORCH_NAMES = {getattr(torch, name): name for name in DTYPES if isinstance(getattr(torch, name, None), torch.dtype)}
 TORCH_TYPES = {name: dtype for dtype, name in TORCH_NAMES.items()}
-NUMPY_NAMES = frozenset(("bool", "uint8", "int8", "uint16", "int16", "uint32", "int32", "uint64", "int64", "float16",
-                         "float32", "float64", "complex64", "complex128"))
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
 
 
@@ -87,16 +85,6 @@ def check_ndarray(path: str, array: Any) -> None:
         why = f"has {array.ndim} dimensions; at most {NDIM_MAX} are possible; reshape it"
     if why:
         raise UnsupportedValueError.of(f"{path}: the ndarray {why}")
-
-
-def overlaps(shape: tuple, stride: tuple) -> bool:
-    """Returns whether two elements share memory, or might."""
-    reach = 0
-    for step, length in sorted((abs(step), length) for step, length in zip(stride, shape) if length > 1):
-        if step <= reach:
-            return True
-        reach += step * (length - 1)
-    return False
 
 
 def is_direct(array: Any) -> bool:

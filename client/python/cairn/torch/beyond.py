@@ -17,6 +17,7 @@ import torch
 from torch.optim import Optimizer
 
 from ..errors import UnsupportedValueError
+from ..limits import overlaps
 from . import arrays
 from .naming import TRANSPARENT
 
@@ -136,7 +137,7 @@ def _is_solid(tensor: torch.Tensor) -> bool:
     if type(tensor) not in _PLAIN or tensor.layout is not torch.strided or tensor.numel() == 0:
         return False
     reach = sum((length - 1) * step for length, step in zip(tensor.shape, tensor.stride()))
-    return reach == tensor.numel() - 1 and not arrays.overlaps(tensor.shape, tensor.stride())
+    return reach == tensor.numel() - 1 and not overlaps(tensor.shape, tensor.stride())
 
 
 def _range(tensor: torch.Tensor) -> tuple:

@@ -8,24 +8,24 @@ import json
 import operator
 import os
 import signal
-import socket
 import time
 import warnings
 from typing import Any, Callable, Mapping, Optional, Sequence, Union
 
 from .. import exits, tree
-from ..client import DONE, LATEST, Checkpoint, Client, Operation
+from ..client import LATEST, Checkpoint, Client, Operation
 from ..doors import settle
-from ..errors import (ArenaTooSmallError, BusyError, CairnError, ClosedError, FencedError, ForkedError, InternalError, InvalidError, NoMemoryError,
-                      NotFoundError, ReadOnlyError, SkippedError, TimedOutError, UnreachableError, UnsupportedError, UnsupportedValueError)
+from ..errors import (CairnError, ClosedError, FencedError, ForkedError, InternalError, InvalidError, NotFoundError, ReadOnlyError, SkippedError,
+                      UnsupportedError, UnsupportedValueError)
 from .commits import Commit, Commits
 from .futures import Failures, Outage, Restored, SaveHandle, log
-from .group import Group, text_of
 from .device import Loan, is_capturing
+from .group import Group
 from .lazy import Guard
-from .pace import Advice, Pacer
 from .own import differences
+from .pace import Advice, Pacer
 from .part import CairnWarning
+from .refusal import Refusal, is_of_this_rank
 from .restore import Restore, parse_step
 from .sharded import Layouts
 from .state import State
@@ -33,12 +33,6 @@ from .stop import Stopper
 
 _RANKS_S, _RESTORE_S, _SAVE_S, _IO_S = 600.0, 600.0, 600.0, 30.0
 _PATIENCE_S = 5.0  # how long a call may take where training must not wait for the server
-_REFUSED = " cannot save: "  # the text of a rank that refuses
-_REASON_BYTES = 250  # of a reason that the server hands on
-# After these errors the other ranks hear of the failure from the server, or this rank is no longer one of theirs.
-_ENDED = (FencedError, ForkedError, ClosedError, SkippedError, BusyError, TimedOutError, UnreachableError)
-# What the library may find on one rank alone when it begins to copy.
-_LOCAL = (ArenaTooSmallError, NoMemoryError)
 # The call raises these errors, because the caller can mend them. All others are handled as if the save had failed later.
 _CALLERS = (InvalidError, UnsupportedError, FencedError, ForkedError, ClosedError, InternalError, ReadOnlyError)
 
@@ -130,7 +124,6 @@ class Checkpointer:
                  when_down: str = "skip", on_commit: Optional[Callable[[Commit], Any]] = None, **options: Any) -> None:
         self._pid = os.getpid()
         self._commits = Commits(on_commit, url)
-        self._refusal: Optional[tuple] = None  # (step, operation)
         self._failures = Failures(on_error, max_failures, max_age)
         self._restore_deadline, self._read_only = restore_deadline, read_only
         self._inflight: list = []
@@ -156,6 +149,7 @@ class Checkpointer:
         self._restore_s = _seconds("restore_deadline", restore_deadline, _RESTORE_S)
         self._save_s = _seconds("save_deadline", options.get("save_deadline"), _SAVE_S)
         self._group = Group(process_group, rank, world_size, read_only, waits)
+        self._refusal = Refusal(self._group)
         self._stopper = Stopper(self._group, stop_signals)
         self._pacer: Optional[Pacer] = None
         if interval is not None:
@@ -249,15 +243,15 @@ class Checkpointer:
         if self._read_only:
             raise ReadOnlyError.of("this Checkpointer was created with read_only=True, so it cannot save")
         self._group.begin()
-        self._end_refusal(step, deadline)
         began = self._pacer.now() if self._pacer is not None else 0.0
         try:
+            self._refusal.end(step, min(_IO_S if self._may_wait else _PATIENCE_S, self._save_s if deadline is None else deadline))
             self._poll()
             self._failures.check(before_save=True)
             self._tell_differences()
             lazy, loan, rows, note = self._prepare(step, metadata, (self._save_s if deadline is None else deadline) / 2)
         except BaseException as error:  # whatever it is, Ctrl-C too, the other ranks must not wait for this one
-            self._refuse(step, error)
+            self._refusal.tell(client, step, error, self._save_s)
             raise
         op, begun = Operation(), False
         try:
@@ -271,8 +265,8 @@ class Checkpointer:
                         lazy=lazy, verify_staged=self._watch(loan) if lazy else None,
                         check_replicas=self._check_replicas, full=full, cuda_event=loan.event(), into=op)
         except CairnError as error:
-            if not begun or (isinstance(error, _LOCAL) and _REFUSED not in error.text):
-                self._refuse(step, error)
+            if not begun or is_of_this_rank(error):
+                self._refusal.tell(client, step, error, self._save_s)
             if isinstance(error, FencedError):
                 self._failures.failed(step, error)
             if isinstance(error, _CALLERS):
@@ -286,7 +280,7 @@ class Checkpointer:
             if op.has_begun:
                 self._begun(step, op, loan if lazy else None, start, began)
             else:
-                self._refuse(step, error)
+                self._refusal.tell(client, step, error, self._save_s)
             raise
         if not lazy:
             loan.end()
@@ -330,26 +324,6 @@ class Checkpointer:
             self._group.pass_by(what)
         else:
             self._state.set_stages(*self._group.meet_names(names, what, seconds), names)
-
-    def _refuse(self, step: int, error: BaseException) -> None:
-        """Ends the step on all ranks, which would wait for this one."""
-        if self._group.world_size == 1 or self._client is None or isinstance(error, _ENDED):
-            return
-        text, code = text_of(error), error.code if isinstance(error, CairnError) else InternalError.CODE
-        reason = f"rank {self._group.rank} on {socket.gethostname()}{_REFUSED}{text}".encode()[:_REASON_BYTES]
-        try:
-            self._refusal = (step, self._client.refuse(step, reason.decode(errors="ignore"), code, self._save_s))
-        except CairnError as failure:
-            log.debug("the other ranks were not told that step %s cannot be saved here: %s", step, failure)
-
-    def _end_refusal(self, step: int, deadline: Optional[float]) -> None:
-        """The same step is saved again: the other ranks have to hear of the refusal first."""
-        if self._refusal is not None and self._refusal[0] == step:
-            try:
-                self._refusal[1].wait(DONE, min(_IO_S if self._may_wait else _PATIENCE_S, self._save_s if deadline is None else deadline))
-            except CairnError:
-                pass  # it is what was refused
-        self._refusal = None
 
     def _watch(self, loan: Loan) -> Optional[str]:
         """How a lazy save finds what changes too early. Samples of a device's memory would each be a copy of their own."""

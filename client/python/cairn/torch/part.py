@@ -29,11 +29,11 @@ class Part:
     def __init__(self, key: str, obj: Any, layouts: Layouts, coordinate: Optional[str] = None) -> None:
         self.key, self.obj, self.layouts, self.coordinate = key, obj, layouts, coordinate
 
-    def _field(self, stored: dict, name: str, kind: type) -> Any:
-        value = stored.get(name)
-        if type(value) is not kind:
+    def _field(self, stored: dict, name: str, kind: Optional[type] = None) -> Any:
+        """Returns a field of the stored part, of this type if one is given. Raises FormatError."""
+        if name not in stored or (kind is not None and type(stored[name]) is not kind):
             raise FormatError.of(f"{self.key}: the stored state has no {name!r}: another version of Cairn wrote it")
-        return value
+        return stored[name]
 
     def live_names(self, names: Names) -> list:
         """Returns the names that a restore may select in this part, beside its key."""

@@ -13,7 +13,7 @@ from typing import Any, Optional
 import torch
 
 from .. import tree
-from ..errors import CairnError, FormatError, InvalidError, UnsupportedValueError
+from ..errors import CairnError, InvalidError, UnsupportedValueError
 from ..tree import At, Deferred, Ref, path_join
 from . import arrays, sharded
 from .beyond import check_module
@@ -23,8 +23,6 @@ from .part import CairnWarning, Part
 from .plan import Plan
 from .sharded import Layouts, Sharded, is_sharded
 from .special import Planned, is_special
-
-
 
 
 class ModuleState(Part):
@@ -160,9 +158,7 @@ class ObjectState(Part):
         return {"kind": self.kind, "class": type(self.obj).__qualname__, "value": At(self.key, self._state())}
 
     def plan(self, stored: dict, plan: Plan, names: Names) -> None:
-        if "value" not in stored:
-            raise FormatError.of(f"{self.key}: the stored state has no 'value': another version of Cairn wrote it")
-        self._stored = stored["value"]
+        self._stored = self._field(stored, "value")
         refs = list(tree.refs(self._stored))
         live = self._live_arrays() if refs else {}
         for ref in refs:  # into new memory, for load_state_dict; sharded where the live state is
@@ -237,9 +233,7 @@ class ValueState(Part):
         return {"kind": self.kind, "value": At(self.key, self.obj)}
 
     def plan(self, stored: dict, plan: Plan, names: Names) -> None:
-        if "value" not in stored:
-            raise FormatError.of(f"{self.key}: the stored state has no 'value': another version of Cairn wrote it")
-        self._stored = stored["value"]
+        self._stored = self._field(stored, "value")
         live = arrays.Collector(self.layouts, self.coordinate)
         try:
             tree.encode(self.obj, self.key, live)

@@ -13,6 +13,7 @@ from typing import Any, Callable, Iterable, Optional
 import torch
 
 from ..errors import DigestMismatchError, DtypeMismatchError, InvalidError, ReplicasDifferError, ShapeMismatchError, UnsupportedError
+from ..limits import overlaps
 from ..tree import Ref
 from . import arrays, device, memory
 from .similar import listed
@@ -152,7 +153,7 @@ class Plan:
         local = live.local if isinstance(live, Sharded) else live
         arrays.check_tensor(path, local)
         self.check_takes(path, ref, live)
-        if arrays.overlaps(tuple(local.shape), local.stride()):
+        if overlaps(tuple(local.shape), local.stride()):
             raise ShapeMismatchError.of(f"{path}: elements of the live tensor share memory (it is expanded); make it "
                                         "contiguous before the restore")
         self.want(ref, live)
