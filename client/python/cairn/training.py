@@ -28,6 +28,7 @@ from .torch import Checkpointer, PerRank, Restored, SaveHandle, per_rank
 from .torch import rng
 
 _UNWANTED = "cairn.unwanted"  # in a checkpoint's metadata: what it makes unwanted
+_UNWANTED_MAX = 256  # of them, since metadata has 16 KiB
 _openings: collections.Counter = collections.Counter()  # in this process, by URL of the run and given attempt token
 
 
@@ -145,7 +146,8 @@ class Run:
             The save in flight. The state is copied and may change.
         """
         is_decided = self.decided()
-        options = {"metrics": numbers(metrics or {}), "tags": [KEPT] if is_kept else [], "metadata": {_UNWANTED: [*unwanted]} if unwanted else None}
+        options = {"metrics": numbers(metrics or {}), "tags": [KEPT] if is_kept else [],
+                   "metadata": {_UNWANTED: [*unwanted][-_UNWANTED_MAX:]} if unwanted else None}
         try:
             handle = self._save(operator.index(step), state, options)
         except BaseException:
