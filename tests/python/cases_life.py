@@ -16,6 +16,8 @@ from torch.distributed.tensor import DTensor, Shard
 import cairn
 from bed import assert_same
 from cairn.torch import CairnWarning, Checkpointer, per_rank
+from cairn.training import Run
+from conftest import Lost
 
 
 def stop(rank, world, url, victim, slow):
@@ -40,6 +42,22 @@ def stop(rank, world, url, victim, slow):
     finally:
         signal.signal(signal.SIGTERM, before)
     return [step, calls]
+
+
+def come_back(rank, world, url):
+    """The last rank hears nothing of the commit of step 2, to which the training comes back. Gives what step 2 holds then."""
+    run = Run(url, restore_deadline=60, save_deadline=60, ranks_deadline=60)
+    for step in (1, 2):
+        handle = run.save(step, {"x": torch.full((3,), float(step))})
+        handle.durable.result(60)
+    if rank == world - 1:
+        handle._op._op = Lost(True, cairn.OutcomeUnknownError)
+    run.save(2, {"x": torch.full((3,), 9.0)}).durable.result(60)
+    run.close()
+    state = {"x": torch.zeros(3)}
+    with Checkpointer(url, state, read_only=True) as reader:
+        reader.restore(2)
+    return state["x"].tolist()
 
 
 def stop_at_different_steps(rank, world, url):

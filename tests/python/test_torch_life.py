@@ -13,6 +13,7 @@ import torch
 import cairn
 from bed import assert_same
 from cairn.torch import CairnWarning, Checkpointer, per_rank
+from conftest import lineage
 from ranks import Ranks
 
 
@@ -26,6 +27,11 @@ def test_torch_03_all_ranks_stop_at_the_same_step(url, ranks4, victim, slow):
     assert [len(calls) for _, calls in answers] == [2 if rank == victim else 1 for rank in range(4)]
     with cairn.Client(url, read_only=True) as client:
         assert [c.world_size for c in client.list()] == [4]
+
+
+def test_a_rank_that_has_not_heard_of_a_commit_goes_back_with_the_others(url, ranks2):
+    assert ranks2.run("cases_life.come_back", url=url) == [[9.0] * 3] * 2
+    assert lineage(url) == [2, 1]
 
 
 def test_torch_03_steps_must_agree(url, ranks2):
