@@ -14,7 +14,7 @@
 
 enum {
     NS_IN_MS = 1000000,
-    LOOK_MS = 5000,   /* how often to look whether this daemon has the duty */
+    POLL_MS = 5000,   /* how often to ask whether a pass may begin */
     FIRST_MS = 60000, /* from the start to the first pass, which begins no cycle */
     /* After this time without a byte moved by a session, sessions count as idle. */
     QUIET_MS = 1000,
@@ -133,7 +133,7 @@ static void on_done(struct work *work)
         return;
     }
     bool again = gc->is_asked && may_run(gc); /* an order that came in between */
-    timer_start(&gc->timer, again ? 0 : LOOK_MS);
+    timer_start(&gc->timer, again ? 0 : POLL_MS);
     if (was_running && gc->options.ended) {
         gc->options.ended(gc->options.user);
     }
@@ -150,7 +150,7 @@ static void on_timer(struct timer *timer)
     gc->waiting = !may_run(gc);
     gc->has_order = !gc->waiting && (due || gc->is_asked || gc->first);
     if (gc->waiting || (!gc->has_order && !press_may_want(gc))) {
-        timer_start(timer, LOOK_MS);
+        timer_start(timer, POLL_MS);
         return;
     }
     if (gc->has_order) {
@@ -233,7 +233,7 @@ bool gc_is_ours(const struct gc *gc, const char **ret_holder)
 }
 
 /* Looks soon. If the thread is at work, the end of that looks again. */
-static void look_in_ms(struct gc *gc, uint64_t ms)
+static void poll_in_ms(struct gc *gc, uint64_t ms)
 {
     if (!gc->busy && !gc->closed) {
         timer_start(&gc->timer, ms);
@@ -246,7 +246,7 @@ void gc_press(struct gc *gc, const char *project, uint64_t bytes)
         snprintf(gc->press.wanted_project, sizeof(gc->press.wanted_project), "%s", project);
         gc->press.wanted_bytes = bytes;
     }
-    look_in_ms(gc, 0);
+    poll_in_ms(gc, 0);
 }
 
 static bool ask(struct gc *gc, bool dry_run, bool cycle)
@@ -256,7 +256,7 @@ static bool ask(struct gc *gc, bool dry_run, bool cycle)
     }
     gc->is_asked = true;
     gc->asked = (struct pass_order){.dry_run = dry_run, .cycle = cycle};
-    look_in_ms(gc, 0);
+    poll_in_ms(gc, 0);
     return true;
 }
 
@@ -282,7 +282,7 @@ int gc_reclaim_now(struct gc *gc, const struct gc_order *order)
         .dry_run = order->dry_run, .now = true, .runs = runs, .run_count = order->run_count};
     snprintf(gc->asked.actor, sizeof(gc->asked.actor), "%s", order->actor);
     gc->is_asked = true;
-    look_in_ms(gc, 0);
+    poll_in_ms(gc, 0);
     return 0;
 }
 
@@ -320,7 +320,7 @@ void gc_set_schedule(struct gc *gc, uint64_t every_ms, uint64_t keep_cycles, uin
         set_due(gc);
     }
     if (!gc->is_asked) { /* it may be waiting by the old schedule */
-        look_in_ms(gc, min_u64(every_ms, LOOK_MS));
+        poll_in_ms(gc, min_u64(every_ms, POLL_MS));
     }
 }
 

@@ -9,7 +9,7 @@
 
 #include <string.h>
 
-enum { LOOK_MS = 100 /* a new rate, or the end of the owner, is noticed within this time */ };
+enum { POLL_MS = 100 /* a new rate, or the end of the owner, is noticed within this time */ };
 
 static void answer(struct ask *ask)
 {
@@ -108,7 +108,7 @@ static void start_store(struct ask *ask)
     if (ms == ASK_NEVER) {
         cancel_rest(ask);
     } else if (ms > 0) {
-        timer_start(&ask->timer, min_u64(ms, LOOK_MS));
+        timer_start(&ask->timer, min_u64(ms, POLL_MS));
     } else {
         ask->req = ask->reqs[ask->at];
         ask->req.done = on_stored;
@@ -250,7 +250,7 @@ static void start_sleep(struct ask *ask)
     ask->until_ms = ask->until_ms == 0 ? now_ms + ask->sleep_ms : ask->until_ms;
     bool is_over = wait_ms(ask) == ASK_NEVER;
     if (!is_over && now_ms < ask->until_ms) {
-        timer_start(&ask->timer, min_u64(ask->until_ms - now_ms, LOOK_MS));
+        timer_start(&ask->timer, min_u64(ask->until_ms - now_ms, POLL_MS));
         return;
     }
     ask->status = is_over ? CAIRN_E_CANCELLED : 0;

@@ -11,10 +11,10 @@
 #include <stdlib.h>
 
 enum {
-    LOOK_MS = 5000, /* how often to look again, without the duty or after a failure */
+    RETRY_MS = 5000, /* how often to try again, without the duty or after a failure */
     /* How often to look at the position while no pass is due: another daemon may have made one, or
      * the clock may have been set. */
-    REST_MS = 60 * LOOK_MS,
+    REST_MS = 60 * RETRY_MS,
 };
 
 uint64_t scrub_wait_ms(struct scrub *scrub)
@@ -55,7 +55,7 @@ static void on_done(struct work *work)
         loop_post(scrub->options.loop, &scrub->post);
     } else {
         timer_start(&scrub->timer,
-                    scrub->left ? LOOK_MS : min_u64(scrub_due_in_ms(scrub), REST_MS));
+                    scrub->left ? RETRY_MS : min_u64(scrub_due_in_ms(scrub), REST_MS));
     }
 }
 
@@ -69,7 +69,7 @@ static void on_timer(struct timer *timer)
     scrub->now.counters.waiting = scrub->shown.counters.waiting = waiting;
     pthread_mutex_unlock(&scrub->lock);
     if (waiting) {
-        timer_start(timer, LOOK_MS);
+        timer_start(timer, RETRY_MS);
         return;
     }
     scrub->busy = true;

@@ -138,7 +138,7 @@ struct kept { /* a commit of the record */
     bool reclaimed;
 };
 
-static struct look { /* one at a time */
+static struct inspection { /* one at a time */
     struct scene *scene;
     struct run_snapshot_req snapshot;
     struct store_req req;
@@ -148,21 +148,21 @@ static struct look { /* one at a time */
     struct object_id *objects; /* reachable */
     uint64_t found;            /* of them, in the store */
     char said[GC_TEXT_MAX];    /* by the last pass */
-} look;
+} inspection;
 
 static const struct run_name the_run = {"sim", "run"};
 
 static bool is_done(struct scene *scene)
 {
     (void)scene;
-    return look.done;
+    return inspection.done;
 }
 
 /* Who forgot what, and who reclaimed it, is in the chain. */
 static void check_audit(const struct state_commit *commit)
 {
     const struct ckpt_id id = commit->entry.id;
-    struct scene *scene = look.scene;
+    struct scene *scene = inspection.scene;
     if (operator_knows_gone(scene->op, id) != commit->forgotten &&
         !(commit->forgotten && operator_may_miss(scene->op, id))) {
         scene_fail(scene,
@@ -180,43 +180,45 @@ static void check_audit(const struct state_commit *commit)
 static void on_snapshot(struct run_snapshot_req *req)
 {
     const struct run_state *state = req->state;
-    look.done = true;
+    inspection.done = true;
     if (req->status != 0) {
-        scene_fail(look.scene, "the record cannot be read: %s", req->diag.text);
+        scene_fail(inspection.scene, "the record cannot be read: %s", req->diag.text);
     }
     if (state->open_count > 0) {
-        scene_fail(look.scene, "I7: the opening of %" PRIu64 "@%" PRIu64 " stays",
+        scene_fail(inspection.scene, "I7: the opening of %" PRIu64 "@%" PRIu64 " stays",
                    state->opens[0].id.step, state->opens[0].id.term);
     }
-    look.kept = calloc(state->commit_count + 1, sizeof *look.kept);
-    CHECK(look.kept);
+    inspection.kept = calloc(state->commit_count + 1, sizeof *inspection.kept);
+    CHECK(inspection.kept);
     for (size_t i = 0; i < state->commit_count; i++) {
         const struct state_commit *commit = &state->commits[i];
         check_audit(commit);
-        look.kept[look.kept_count++] = (struct kept){.id = commit->entry.id,
-                                                     .open_id = commit->entry.open_id,
-                                                     .world_size = commit->entry.world_size,
-                                                     .reclaimed = commit->reclaimed};
+        inspection.kept[inspection.kept_count++] =
+            (struct kept){.id = commit->entry.id,
+                          .open_id = commit->entry.open_id,
+                          .world_size = commit->entry.world_size,
+                          .reclaimed = commit->reclaimed};
     }
 }
 
 static void on_store(struct store_req *req)
 {
     (void)req;
-    look.done = true;
+    inspection.done = true;
 }
 
 static void ask_store(struct store_req req, const char *what)
 {
-    struct scene *scene = look.scene;
-    look.done = false;
-    look.req = req;
-    look.req.run = the_run;
-    look.req.done = on_store;
-    store_submit(catalog_store(daemon_care(scene, 0)->catalog), &look.req);
+    struct scene *scene = inspection.scene;
+    inspection.done = false;
+    inspection.req = req;
+    inspection.req.run = the_run;
+    inspection.req.done = on_store;
+    store_submit(catalog_store(daemon_care(scene, 0)->catalog), &inspection.req);
     scene_await(scene, is_done, STORE_MS, what);
-    if (look.req.status != 0) {
-        scene_fail(scene, "I1: %s: %s: %s", what, err_name(look.req.status), look.req.diag.text);
+    if (inspection.req.status != 0) {
+        scene_fail(scene, "I1: %s: %s: %s", what, err_name(inspection.req.status),
+                   inspection.req.diag.text);
     }
 }
 
@@ -232,17 +234,18 @@ static void add_tables_of(const struct kept *kept)
                                               .number = rank,
                                               .tag = kept->open_id}},
                   "a part of a checkpoint that was not reclaimed");
-        const uint8_t *data = look.req.ret_data;
-        int status = part_table_begin(look.req.ret_bytes, data, &table, &diag);
+        const uint8_t *data = inspection.req.ret_data;
+        int status = part_table_begin(inspection.req.ret_bytes, data, &table, &diag);
         CHECK(status == 0);
-        look.objects = realloc(look.objects,
-                               (look.object_count + table.object_count + 1) * sizeof *look.objects);
-        CHECK(look.objects);
+        inspection.objects =
+            realloc(inspection.objects, (inspection.object_count + table.object_count + 1) *
+                                            sizeof *inspection.objects);
+        CHECK(inspection.objects);
         status = part_table_read(&table, data, data + table.crcs_offset,
-                                 look.objects + look.object_count, &diag);
+                                 inspection.objects + inspection.object_count, &diag);
         CHECK(status == 0);
-        look.object_count += table.object_count;
-        free(look.req.ret_data);
+        inspection.object_count += table.object_count;
+        free(inspection.req.ret_data);
     }
 }
 
@@ -251,60 +254,64 @@ static int compare_objects(const void *a, const void *b) { return object_id_comp
 static void count_objects(struct ckpt_id id)
 {
     ask_store((struct store_req){.op = STORE_LIST_OBJECTS, .id = id}, "the list of objects");
-    for (size_t i = 0; i < look.req.ret_count; i++) {
-        const struct object_id *object = &look.req.ret_objects[i];
-        if (look.object_count == 0 ||
-            !bsearch(object, look.objects, look.object_count, sizeof *object, compare_objects)) {
-            scene_fail(look.scene,
+    for (size_t i = 0; i < inspection.req.ret_count; i++) {
+        const struct object_id *object = &inspection.req.ret_objects[i];
+        if (inspection.object_count == 0 ||
+            !bsearch(object, inspection.objects, inspection.object_count, sizeof *object,
+                     compare_objects)) {
+            scene_fail(inspection.scene,
                        "after %u cycles an object of %" PRIu64 "@%" PRIu64
                        " is there that nobody refers to%s%s",
-                       CYCLES, id.step, id.term, look.said[0] ? "; gc: " : "", look.said);
+                       CYCLES, id.step, id.term, inspection.said[0] ? "; gc: " : "",
+                       inspection.said);
         }
-        look.found++;
+        inspection.found++;
     }
-    free(look.req.ret_objects);
+    free(inspection.req.ret_objects);
 }
 
 static void count_smalls(struct ckpt_id id)
 {
     ask_store((struct store_req){.op = STORE_LIST_SMALL, .id = id}, "the list of small things");
-    for (size_t i = 0; i < look.req.ret_count; i++) {
+    for (size_t i = 0; i < inspection.req.ret_count; i++) {
         bool is_wanted = false;
-        for (size_t k = 0; k < look.kept_count; k++) {
-            const struct kept *kept = &look.kept[k];
+        for (size_t k = 0; k < inspection.kept_count; k++) {
+            const struct kept *kept = &inspection.kept[k];
             is_wanted = is_wanted || (!kept->reclaimed && ckpt_id_equal(kept->id, id) &&
-                                      kept->open_id == look.req.ret_smalls[i].tag);
+                                      kept->open_id == inspection.req.ret_smalls[i].tag);
         }
         if (!is_wanted) {
-            scene_fail(look.scene,
+            scene_fail(inspection.scene,
                        "after %u cycles a part, page or manifest of %" PRIu64 "@%" PRIu64
                        " is there that belongs to no checkpoint%s%s",
-                       CYCLES, id.step, id.term, look.said[0] ? "; gc: " : "", look.said);
+                       CYCLES, id.step, id.term, inspection.said[0] ? "; gc: " : "",
+                       inspection.said);
         }
     }
-    free(look.req.ret_smalls);
+    free(inspection.req.ret_smalls);
 }
 
 /* Each of them once: a chunk of many checkpoints has one object. */
 static void sort_objects(void)
 {
     size_t kept = 0;
-    if (look.object_count > 0) {
-        qsort(look.objects, look.object_count, sizeof *look.objects, compare_objects);
+    if (inspection.object_count > 0) {
+        qsort(inspection.objects, inspection.object_count, sizeof *inspection.objects,
+              compare_objects);
     }
-    for (size_t i = 0; i < look.object_count; i++) {
-        if (i == 0 || compare_objects(&look.objects[i], &look.objects[i - 1]) != 0) {
-            look.objects[kept++] = look.objects[i];
+    for (size_t i = 0; i < inspection.object_count; i++) {
+        if (i == 0 || compare_objects(&inspection.objects[i], &inspection.objects[i - 1]) != 0) {
+            inspection.objects[kept++] = inspection.objects[i];
         }
     }
-    look.object_count = kept;
+    inspection.object_count = kept;
 }
 
 static void read_record(struct scene *scene)
 {
     struct run *run = catalog_run(daemon_care(scene, 0)->catalog, &the_run);
-    look.snapshot = (struct run_snapshot_req){.done = on_snapshot};
-    run_snapshot(run, &look.snapshot);
+    inspection.snapshot = (struct run_snapshot_req){.done = on_snapshot};
+    run_snapshot(run, &inspection.snapshot);
     scene_await(scene, is_done, STORE_MS, "a look at the record");
     catalog_release(run);
 }
@@ -316,28 +323,28 @@ void upkeep_check_space(struct scene *scene)
         upkeep_cycle(scene);
     }
     struct gc_status status;
-    look = (struct look){.scene = scene};
+    inspection = (struct inspection){.scene = scene};
     gc_status(daemon_care(scene, 0)->gc, &status);
-    memcpy(look.said, status.text, sizeof(look.said));
+    memcpy(inspection.said, status.text, sizeof(inspection.said));
     read_record(scene);
-    for (size_t i = 0; i < look.kept_count; i++) {
-        if (!look.kept[i].reclaimed) {
-            add_tables_of(&look.kept[i]);
+    for (size_t i = 0; i < inspection.kept_count; i++) {
+        if (!inspection.kept[i].reclaimed) {
+            add_tables_of(&inspection.kept[i]);
         }
     }
     sort_objects();
     ask_store((struct store_req){.op = STORE_LIST_CKPTS}, "the list of checkpoints");
-    struct ckpt_id *ids = look.req.ret_ckpts;
-    size_t count = look.req.ret_count;
+    struct ckpt_id *ids = inspection.req.ret_ckpts;
+    size_t count = inspection.req.ret_count;
     for (size_t i = 0; i < count; i++) {
         count_objects(ids[i]);
         count_smalls(ids[i]);
     }
-    if (look.found != look.object_count) {
+    if (inspection.found != inspection.object_count) {
         scene_fail(scene, "I6: %zu objects are referred to, %" PRIu64 " of them are there",
-                   look.object_count, look.found);
+                   inspection.object_count, inspection.found);
     }
     free(ids);
-    free(look.kept);
-    free(look.objects);
+    free(inspection.kept);
+    free(inspection.objects);
 }

@@ -16,7 +16,7 @@ _PATIENCE_S = 5.0  # how long training waits without an answer of the server
 _PROBE_S = 1.0  # the same where the server was away when it was asked before
 
 
-def let_go(annotate: Callable[..., Any], step: Union[int, str], **version: Any) -> None:
+def remove_kept_tag(annotate: Callable[..., Any], step: Union[int, str], **version: Any) -> None:
     """Takes the tag from a checkpoint. If that fails the tag stays, which keeps more than is wanted, and is logged.
 
     Args:
@@ -52,7 +52,7 @@ class Decision:
         self._is_patient = is_patient
         self._is_away = False  # whether a rank could not reach the server when last asked
         self._open: Optional[tuple] = None  # (save, unwanted, undo)
-        self._due: tuple = ((), ())  # the checkpoints to keep, and those to let go
+        self._due: tuple = ((), ())  # the checkpoints to keep, and those whose tag must go
 
     def begin(self, save: Any, unwanted: Iterable[Union[int, str]], undo: Callable[[], Any]) -> None:
         """Notes a save that decides. There is none open."""
@@ -82,7 +82,7 @@ class Decision:
             undo()
             return True
         for step in unwanted if checkpointer is not None else ():
-            let_go(checkpointer.annotate, step)
+            remove_kept_tag(checkpointer.annotate, step)
         return True
 
     def _is_reached(self, checkpointer: Any) -> bool:
@@ -113,7 +113,7 @@ class Decision:
                 if not is_kept:
                     checkpointer.annotate(name, tags=[KEPT])
                 elif item.step in unwanted or name in unwanted:
-                    let_go(checkpointer.annotate, name)
+                    remove_kept_tag(checkpointer.annotate, name)
         except (*_AWAY, NotFoundError):  # or it was forgotten just now
             return
         self._due = (), ()

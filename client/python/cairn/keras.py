@@ -23,7 +23,7 @@ from .arrays import Restored, log
 from .client import Operation
 from .doors import numbers
 from .errors import CairnError, InvalidError, SkippedError, UnsupportedError
-from .kept import KEPT, let_go
+from .kept import KEPT, remove_kept_tag
 
 
 def _random_state() -> dict:
@@ -328,7 +328,7 @@ class ModelCheckpoint(keras.callbacks.ModelCheckpoint):
                 self._kept += displaced
                 continue
             for gone in displaced:
-                let_go(self._checkpointer.client.annotate, gone.step, term=gone.term)
+                remove_kept_tag(self._checkpointer.client.annotate, gone.step, term=gone.term)
 
     def on_train_end(self, logs: Optional[dict] = None) -> None:
         """Waits until all is durable. Keras calls it."""

@@ -70,10 +70,10 @@ class Lineage:
         return self._is_apart or self._joins is not None or step <= self._newest_own()
 
     def is_unsure(self) -> bool:
-        """Returns whether ``look`` must come before ``before``."""
+        """Returns whether ``learn_from`` must come before ``before``."""
         return self._joins is not None or bool(self._open)
 
-    def look(self, listed: Iterable[Any]) -> None:
+    def learn_from(self, listed: Iterable[Any]) -> None:
         """Takes from a list of the run, newest first, what is not known here."""
         found = [(item.step, item.term) for item in listed if not item.superseded][::-1]
         if self._joins is not None:

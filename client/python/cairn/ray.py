@@ -27,7 +27,7 @@ from torch.utils.data import DataLoader
 
 from .doors import numbers
 from .errors import CairnError, InvalidError, UnsupportedError
-from .kept import KEPT, let_go
+from .kept import KEPT, remove_kept_tag
 from .names import checkpoint_name
 from .torch import Checkpointer as _Checkpointer
 from .torch import Restored, SaveHandle, per_rank
@@ -203,7 +203,7 @@ class Checkpointer(_Checkpointer):
             newest = max((items[name].sequence for name in wanted if name in items), default=0)
             for name, item in items.items():
                 if name not in wanted and item.sequence < newest and KEPT in (item.tags or ()):
-                    let_go(self._live().annotate, item.step, term=item.term)  # of any thread; the Checkpointer's own is of one
+                    remove_kept_tag(self._live().annotate, item.step, term=item.term)  # of any thread; the Checkpointer's own is of one
         except (CairnError, RayError) as error:
             log.warning("checkpoints that Ray no longer keeps have the tag %r until a later report: %s", KEPT, error)
 

@@ -113,7 +113,7 @@ class Run:
         if not self.lineage.is_left_by(step):
             return  # the save in the way has failed
         if self.lineage.is_unsure():
-            self.lineage.look(checkpointer.list())
+            self.lineage.learn_from(checkpointer.list())
         line = self.lineage.before(step)
         while line:
             try:

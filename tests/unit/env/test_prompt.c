@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * A thread that asks for it gets short slices and nothing else; threads that it makes, and those of
- * another policy, stay as they are. Method: what the kernel says of threads that live for one look,
- * beside what it does with the same wish by hand, because older kernels do not take it.
+ * another policy, stay as they are. Method: what the kernel says of threads that live for one
+ * trial, beside what it does with the same wish by hand, because older kernels do not take it.
  */
 #include <pthread.h>
 #include <sched.h>
@@ -20,7 +20,7 @@ struct attr {
     uint64_t slice_ns, deadline_ns, period_ns;
 };
 
-struct look {
+struct trial {
     bool by_hand, batch;
     struct attr before, after, childs;
 };
@@ -34,68 +34,68 @@ static struct attr now(void)
 
 static void *child_main(void *arg)
 {
-    ((struct look *)arg)->childs = now();
+    ((struct trial *)arg)->childs = now();
     return NULL;
 }
 
-static void *look_main(void *arg)
+static void *trial_main(void *arg)
 {
-    struct look *look = arg;
+    struct trial *trial = arg;
     struct sched_param none = {0};
     pthread_t child;
-    if (look->batch) {
+    if (trial->batch) {
         assert_int_equal(pthread_setschedparam(pthread_self(), SCHED_BATCH, &none), 0);
     }
-    look->before = now();
-    if (look->by_hand) {
-        struct attr attr = look->before;
+    trial->before = now();
+    if (trial->by_hand) {
+        struct attr attr = trial->before;
         attr.bytes = sizeof attr;
         attr.slice_ns = 300000;
         assert_int_equal(syscall(SYS_sched_setattr, 0, &attr, 0), 0);
     } else {
         thread_be_prompt();
     }
-    look->after = now();
-    assert_int_equal(pthread_create(&child, NULL, child_main, look), 0);
+    trial->after = now();
+    assert_int_equal(pthread_create(&child, NULL, child_main, trial), 0);
     assert_int_equal(pthread_join(child, NULL), 0);
     return NULL;
 }
 
-static struct look look_at(struct look look)
+static struct trial outcome_of(struct trial trial)
 {
     pthread_t thread;
-    assert_int_equal(pthread_create(&thread, NULL, look_main, &look), 0);
+    assert_int_equal(pthread_create(&thread, NULL, trial_main, &trial), 0);
     assert_int_equal(pthread_join(thread, NULL), 0);
-    return look;
+    return trial;
 }
 
 static bool kernel_takes_slices(void)
 {
-    return look_at((struct look){.by_hand = true}).after.slice_ns == 300000;
+    return outcome_of((struct trial){.by_hand = true}).after.slice_ns == 300000;
 }
 
 TEST(test_slices_become_short_and_nothing_else_changes)
 {
-    struct look look = look_at((struct look){0});
-    assert_int_equal(look.after.policy, look.before.policy);
-    assert_int_equal(look.after.nice, look.before.nice);
+    struct trial trial = outcome_of((struct trial){0});
+    assert_int_equal(trial.after.policy, trial.before.policy);
+    assert_int_equal(trial.after.nice, trial.before.nice);
     if (kernel_takes_slices()) {
-        assert_true(look.after.slice_ns > 0);
-        assert_true(look.after.slice_ns < look.before.slice_ns);
+        assert_true(trial.after.slice_ns > 0);
+        assert_true(trial.after.slice_ns < trial.before.slice_ns);
     } else {
-        assert_int_equal(look.after.slice_ns, look.before.slice_ns);
+        assert_int_equal(trial.after.slice_ns, trial.before.slice_ns);
     }
-    assert_int_equal(look.childs.policy, look.before.policy);
-    assert_int_equal(look.childs.nice, look.before.nice);
-    assert_int_equal(look.childs.slice_ns, look.before.slice_ns);
+    assert_int_equal(trial.childs.policy, trial.before.policy);
+    assert_int_equal(trial.childs.nice, trial.before.nice);
+    assert_int_equal(trial.childs.slice_ns, trial.before.slice_ns);
 }
 
 TEST(test_another_policy_is_left_alone)
 {
-    struct look look = look_at((struct look){.batch = true});
-    assert_int_equal(look.after.policy, SCHED_BATCH);
-    assert_int_equal(look.after.slice_ns, look.before.slice_ns);
-    assert_int_equal(look.after.flags, look.before.flags);
+    struct trial trial = outcome_of((struct trial){.batch = true});
+    assert_int_equal(trial.after.policy, SCHED_BATCH);
+    assert_int_equal(trial.after.slice_ns, trial.before.slice_ns);
+    assert_int_equal(trial.after.flags, trial.before.flags);
 }
 
 /* --- a pool ---------------------------------------------------------------------------- */
@@ -126,7 +126,7 @@ static uint64_t slice_in_pool(struct env *env, bool prompt)
 
 ENV_TEST(test_a_pools_threads_are_prompt_when_told)
 {
-    struct look look = look_at((struct look){0});
-    assert_int_equal(slice_in_pool(env, false), look.before.slice_ns);
-    assert_int_equal(slice_in_pool(env, true), look.after.slice_ns);
+    struct trial trial = outcome_of((struct trial){0});
+    assert_int_equal(slice_in_pool(env, false), trial.before.slice_ns);
+    assert_int_equal(slice_in_pool(env, true), trial.after.slice_ns);
 }

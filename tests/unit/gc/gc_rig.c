@@ -73,7 +73,7 @@ void gc_rig_pass(struct gc_rig *g, bool cycle)
 
 /* --- saves ------------------------------------------------------------------------------------ */
 
-struct look {
+struct summary {
     struct ckpt_id id;
     uint64_t newest_term;
     size_t dead_count;
@@ -82,27 +82,33 @@ struct look {
 
 static void take_state(void *user, const struct run_state *state)
 {
-    struct look *look = user;
-    look->newest_term = state->newest_term;
-    look->dead_count = state->dead_count;
-    look->open = state_open_find(state, look->id) != NULL;
+    struct summary *summary = user;
+    summary->newest_term = state->newest_term;
+    summary->dead_count = state->dead_count;
+    summary->open = state_open_find(state, summary->id) != NULL;
     for (size_t i = 0; i < state->commit_count; i++) {
         const struct state_commit *commit = &state->commits[i];
-        look->reclaimed =
-            look->reclaimed || (commit->reclaimed && ckpt_id_equal(commit->entry.id, look->id));
+        summary->reclaimed = summary->reclaimed ||
+                             (commit->reclaimed && ckpt_id_equal(commit->entry.id, summary->id));
     }
 }
 
-static struct look look_at(struct gc_rig *g, struct ckpt_id id)
+static struct summary summary_of(struct gc_rig *g, struct ckpt_id id)
 {
-    struct look look = {.id = id};
-    rig_state(&g->rig, take_state, &look);
-    return look;
+    struct summary summary = {.id = id};
+    rig_state(&g->rig, take_state, &summary);
+    return summary;
 }
 
-bool gc_rig_is_reclaimed(struct gc_rig *g, struct ckpt_id id) { return look_at(g, id).reclaimed; }
-size_t gc_rig_dead_count(struct gc_rig *g) { return look_at(g, (struct ckpt_id){0, 0}).dead_count; }
-bool gc_rig_is_open(struct gc_rig *g, struct ckpt_id id) { return look_at(g, id).open; }
+bool gc_rig_is_reclaimed(struct gc_rig *g, struct ckpt_id id)
+{
+    return summary_of(g, id).reclaimed;
+}
+size_t gc_rig_dead_count(struct gc_rig *g)
+{
+    return summary_of(g, (struct ckpt_id){0, 0}).dead_count;
+}
+bool gc_rig_is_open(struct gc_rig *g, struct ckpt_id id) { return summary_of(g, id).open; }
 
 void gc_rig_attempt(struct gc_rig *g)
 {
@@ -117,7 +123,7 @@ static struct gc_save *open_save(struct gc_rig *g)
     uint64_t step = g->next_step++;
     struct verdict verdict;
     struct event event = rig_open_event(&g->rig, step, 2, 7000 + step);
-    event.u.open.newest_seen = look_at(g, (struct ckpt_id){1, 1}).newest_term;
+    event.u.open.newest_seen = summary_of(g, (struct ckpt_id){1, 1}).newest_term;
     event.u.open.entry.deadline_ms = 600 * 1000;
     assert_int_equal(rig_event(&g->rig, g->rig.run, &event, &verdict), 0);
     *save = (struct gc_save){.id = verdict.id,
@@ -231,8 +237,8 @@ void gc_rig_check_reachable(struct gc_rig *g)
 {
     for (size_t i = 0; i < g->save_count; i++) {
         const struct gc_save *save = &g->saves[i];
-        struct look look = look_at(g, save->id);
-        if (look.reclaimed || (!save->committed && !look.open)) {
+        struct summary summary = summary_of(g, save->id);
+        if (summary.reclaimed || (!save->committed && !summary.open)) {
             continue;
         }
         for (uint32_t rank = 0; rank < (save->committed ? 2 : save->written); rank++) {
@@ -252,8 +258,8 @@ static bool is_needed(struct gc_rig *g, struct ckpt_id holder)
     for (size_t i = 0; i < g->save_count; i++) {
         const struct gc_save *save = &g->saves[i];
         if (ckpt_id_equal(save->holder, holder)) {
-            struct look look = look_at(g, save->id);
-            if (look.open || (save->committed && !look.reclaimed)) {
+            struct summary summary = summary_of(g, save->id);
+            if (summary.open || (save->committed && !summary.reclaimed)) {
                 return true;
             }
         }
@@ -269,7 +275,7 @@ size_t gc_rig_count_garbage(struct gc_rig *g)
     assert_int_equal(ckpts.status, 0);
     for (size_t i = 0; i < ckpts.ret_count; i++) {
         struct ckpt_id id = ckpts.ret_ckpts[i];
-        struct look look = look_at(g, id);
+        struct summary summary = summary_of(g, id);
         const struct gc_save *save = find_save(g, id);
         struct store_req list = {.op = STORE_LIST_OBJECTS, .run = g->rig.name, .id = id};
         rig_store(&g->rig, &list);
@@ -277,7 +283,7 @@ size_t gc_rig_count_garbage(struct gc_rig *g)
         free(list.ret_objects);
         list = (struct store_req){.op = STORE_LIST_SMALL, .run = g->rig.name, .id = id};
         rig_store(&g->rig, &list);
-        bool alive = look.open || (save && save->committed && !look.reclaimed);
+        bool alive = summary.open || (save && save->committed && !summary.reclaimed);
         garbage += alive ? 0 : list.ret_count;
         free(list.ret_smalls);
     }

@@ -224,7 +224,7 @@ static struct repair_status repair(struct bench *bench, struct ckpt_id id)
     return status;
 }
 
-struct look {
+struct health_req {
     struct run_snapshot_req req;
     struct bench *bench;
     struct ckpt_id id;
@@ -234,21 +234,21 @@ struct look {
 
 static void on_state(struct run_snapshot_req *req)
 {
-    struct look *look = container_of(req, struct look, req);
+    struct health_req *found = container_of(req, struct health_req, req);
     assert_int_equal(req->status, 0);
-    const struct state_commit *commit = state_commit_find(req->state, look->id);
+    const struct state_commit *commit = state_commit_find(req->state, found->id);
     assert_non_null(commit);
-    look->health = commit->health;
-    look->repaired_seq = commit->repaired_seq;
-    on_real_flag(look->bench);
+    found->health = commit->health;
+    found->repaired_seq = commit->repaired_seq;
+    on_real_flag(found->bench);
 }
 
-static struct look look_at(struct bench *bench, struct ckpt_id id)
+static struct health_req health_of(struct bench *bench, struct ckpt_id id)
 {
-    struct look look = {.req = {.done = on_state}, .bench = bench, .id = id};
-    run_snapshot(bench->run, &look.req);
+    struct health_req found = {.req = {.done = on_state}, .bench = bench, .id = id};
+    run_snapshot(bench->run, &found.req);
     run_until_flag(bench);
-    return look;
+    return found;
 }
 
 /* The objects of rank 0 in a checkpoint that are not the one with that name. */
@@ -290,7 +290,7 @@ BENCH_TEST(test_a_copy_in_the_run)
     assert_int_equal(others(bench, bench->ids[0], &aside), 1);
     struct bytes kept = read_object(bench, &aside);
     assert_true(is_equal(kept, damaged));
-    assert_int_equal(look_at(bench, bench->ids[0]).health, HEALTH_VERIFIED);
+    assert_int_equal(health_of(bench, bench->ids[0]).health, HEALTH_VERIFIED);
     assert_true(bench->moved >= status.bytes_read);
     assert_true(bench->waits >= 4);
     free(good.data);
@@ -313,7 +313,7 @@ static void expect_left(struct bench *bench, const char *text)
     struct bytes now = read_object(bench, &object);
     assert_true(is_equal(now, damaged));
     assert_int_equal(others(bench, bench->ids[0], &aside), 0);
-    assert_int_equal(look_at(bench, bench->ids[0]).health, HEALTH_DAMAGED);
+    assert_int_equal(health_of(bench, bench->ids[0]).health, HEALTH_DAMAGED);
     free(damaged.data);
     free(now.data);
 }
@@ -349,7 +349,7 @@ static void repaired_by_the_mirror(struct bench *bench)
     assert_non_null(strstr(status.lines[0].text, "the mirror"));
     struct bytes now = read_object(bench, &object);
     assert_true(is_same_data(now, good));
-    assert_int_equal(look_at(bench, bench->ids[0]).health, HEALTH_VERIFIED);
+    assert_int_equal(health_of(bench, bench->ids[0]).health, HEALTH_VERIFIED);
     free(good.data);
     free(now.data);
 }
@@ -430,10 +430,10 @@ BENCH_TEST(test_nothing_is_released_before_it_is_checked)
     for (size_t i = 0; i < ARRAY_LEN(steps); i++) {
         struct store_fault_rule rule = {
             .kind = FAULT_FAIL, .op = steps[i].op, .count = 1, .code = CAIRN_E_NO_SPACE};
-        uint64_t seq = look_at(bench, bench->ids[0]).repaired_seq;
+        uint64_t seq = health_of(bench, bench->ids[0]).repaired_seq;
         assert_int_equal(store_fault_add(bench->store, &rule), 0);
         expect_left(bench, "there are copies, but it cannot be rebuilt");
-        assert_int_equal(look_at(bench, bench->ids[0]).repaired_seq != seq, steps[i].told);
+        assert_int_equal(health_of(bench, bench->ids[0]).repaired_seq != seq, steps[i].told);
         store_fault_clear(bench->store);
     }
     unreadable_at_each_read(bench);

@@ -23,26 +23,26 @@ static size_t names_of(struct catalog *catalog)
     return count;
 }
 
-struct looking {
-    struct catalog_refresh look;
+struct refresh_call {
+    struct catalog_refresh refresh;
     bool done;
     int status;
 };
 
-static void on_looked(struct catalog_refresh *look)
+static void on_refreshed(struct catalog_refresh *refresh)
 {
-    struct looking *looking = container_of(look, struct looking, look);
-    looking->done = true;
-    looking->status = look->status;
+    struct refresh_call *call = container_of(refresh, struct refresh_call, refresh);
+    call->done = true;
+    call->status = refresh->status;
 }
 
-static int look(struct rig *rig, struct catalog *catalog)
+static int refresh_result(struct rig *rig, struct catalog *catalog)
 {
-    struct looking looking = {.look.done = on_looked};
-    catalog_refresh(catalog, &looking.look);
-    assert_false(looking.done); /* never inside the call */
-    rig_until(rig, &looking.done);
-    return looking.status;
+    struct refresh_call call = {.refresh.done = on_refreshed};
+    catalog_refresh(catalog, &call.refresh);
+    assert_false(call.done); /* never inside the call */
+    rig_until(rig, &call.done);
+    return call.status;
 }
 
 static void save(struct rig *rig, uint64_t step)
@@ -52,12 +52,12 @@ static void save(struct rig *rig, uint64_t step)
 
 #define REFRESH_TEST(name) FIXTURE_TEST(name, setup, rig_fini, struct rig, rig)
 
-REFRESH_TEST(a_look_finds_what_another_daemon_made)
+REFRESH_TEST(a_refresh_finds_what_another_daemon_made)
 {
     struct catalog *other = rig_catalog_new(rig);
     save(rig, 10);
     assert_int_equal(names_of(other), 0); /* it began before there was a run */
-    assert_int_equal(look(rig, other), 0);
+    assert_int_equal(refresh_result(rig, other), 0);
     assert_int_equal(names_of(other), 1);
     rig_catalog_close(rig, other);
 }
@@ -76,18 +76,19 @@ REFRESH_TEST(a_store_that_does_not_answer_is_named)
     struct store_fault_rule fails = {
         .kind = FAULT_FAIL, .op = STORE_LIST_RUNS, .count = 1, .code = CAIRN_E_IO};
     assert_int_equal(store_fault_add(rig->store, &fails), 0);
-    assert_int_equal(look(rig, rig->catalog), CAIRN_E_IO);
-    assert_int_equal(look(rig, rig->catalog), 0);
+    assert_int_equal(refresh_result(rig, rig->catalog), CAIRN_E_IO);
+    assert_int_equal(refresh_result(rig, rig->catalog), 0);
 }
 
-/* A look that nobody waits for any more, and one that the end of the catalogue meets. */
+/* A refresh that nobody waits for any more, and one that the end of the catalogue meets. */
 REFRESH_TEST(given_up_and_closed)
 {
     struct catalog *other = rig_catalog_new(rig);
-    struct looking given_up = {.look.done = on_looked}, late = {.look.done = on_looked};
-    catalog_refresh(other, &given_up.look);
-    catalog_refresh_cancel(&given_up.look);
-    catalog_refresh(other, &late.look);
+    struct refresh_call given_up = {.refresh.done = on_refreshed},
+                        late = {.refresh.done = on_refreshed};
+    catalog_refresh(other, &given_up.refresh);
+    catalog_refresh_cancel(&given_up.refresh);
+    catalog_refresh(other, &late.refresh);
     rig_catalog_close(rig, other);
     assert_false(given_up.done);
     assert_true(late.done);
@@ -121,5 +122,5 @@ REFRESH_TEST(a_session_may_come_before_the_start_up)
     rig_until(rig, &reading.done);
     assert_false(rig->ready);
     rig_until(rig, &rig->ready);
-    assert_int_equal(look(rig, rig->catalog), 0); /* waits for the start-up to end */
+    assert_int_equal(refresh_result(rig, rig->catalog), 0); /* waits for the start-up to end */
 }

@@ -128,18 +128,18 @@ RIG_TEST(test_deadline_names_the_missing_rank)
     assert_int_equal(rig_open(rig, 20, 2, 44, &id), 0); /* the step may be tried again */
 }
 
-struct look {
+struct snapshot_call {
     struct run_snapshot_req req;
     bool done, exists;
     int status;
 };
 
-static void on_look(struct run_snapshot_req *req)
+static void on_snapshot(struct run_snapshot_req *req)
 {
-    struct look *look = container_of(req, struct look, req);
-    look->done = true;
-    look->status = req->status;
-    look->exists = req->status == 0 && req->state->exists;
+    struct snapshot_call *call = container_of(req, struct snapshot_call, req);
+    call->done = true;
+    call->status = req->status;
+    call->exists = req->status == 0 && req->state->exists;
 }
 
 /* The projects of which the catalogue has a run in memory. */
@@ -165,21 +165,21 @@ RIG_TEST(test_made_up_names_go)
         snprintf(text, sizeof text, "made-up-%u", i);
         assert_int_equal(run_name_set("made-up", text, &name, NULL), 0);
         struct run *run = catalog_run(rig->catalog, &name);
-        struct look look = {.req.done = on_look};
-        run_snapshot(run, &look.req);
-        rig_until(rig, &look.done);
-        assert_int_equal(look.status, 0);
-        assert_false(look.exists);
+        struct snapshot_call call = {.req.done = on_snapshot};
+        run_snapshot(run, &call.req);
+        rig_until(rig, &call.done);
+        assert_int_equal(call.status, 0);
+        assert_false(call.exists);
         catalog_release(run);
     }
     assert_int_equal(run_name_set("made-up", "cancelled", &name, NULL), 0);
-    struct look look = {.req.done = on_look};
+    struct snapshot_call call = {.req.done = on_snapshot};
     struct run *run = catalog_run(rig->catalog, &name);
-    run_snapshot(run, &look.req);
-    run_snapshot_cancel(&look.req);
+    run_snapshot(run, &call.req);
+    run_snapshot_cancel(&call.req);
     catalog_release(run);
     sim_run_for(rig->sim, 1000);
-    assert_false(look.done);
+    assert_false(call.done);
     catalog_release(rig->run);
     sim_run_for(rig->sim, 1000);
     rig->run = catalog_run(rig->catalog, &rig->name);

@@ -21,7 +21,7 @@ static void restart_with(struct rig *rig, struct record *record, uint64_t lost_f
     rig_start(rig);
 }
 
-struct look {
+struct summary {
     bool marked;
     size_t unknown_count, commit_count, dead_count;
     struct ckpt_id newest;
@@ -31,24 +31,24 @@ struct look {
 
 static void take_state(void *user, const struct run_state *state)
 {
-    struct look *look = user;
+    struct summary *summary = user;
     const struct state_unrecorded *unrecorded = &state->unrecorded;
-    look->marked = state_is_marked(state);
-    look->unknown_count = unrecorded->unknown_count;
-    look->commit_count = state->commit_count;
-    look->dead_count = state->dead_count;
-    look->newest_term = state->newest_term;
-    look->code = unrecorded->code;
+    summary->marked = state_is_marked(state);
+    summary->unknown_count = unrecorded->unknown_count;
+    summary->commit_count = state->commit_count;
+    summary->dead_count = state->dead_count;
+    summary->newest_term = state->newest_term;
+    summary->code = unrecorded->code;
     if (unrecorded->unknown_count > 0) {
-        look->newest = unrecorded->unknown[unrecorded->unknown_count - 1].id;
+        summary->newest = unrecorded->unknown[unrecorded->unknown_count - 1].id;
     }
 }
 
-static struct look look_at(struct rig *rig)
+static struct summary summary_of(struct rig *rig)
 {
-    struct look look = {.marked = false};
-    rig_state(rig, take_state, &look);
-    return look;
+    struct summary summary = {.marked = false};
+    rig_state(rig, take_state, &summary);
+    return summary;
 }
 
 static int begin(struct rig *rig, uint8_t token, struct verdict *ret)
@@ -67,7 +67,7 @@ static int open_as(struct rig *rig, uint8_t token, uint64_t step, uint64_t open_
     struct event event = rig_open_event(rig, step, 2, open_id);
     struct verdict verdict;
     event.u.open.from.token = (struct token){{token}};
-    event.u.open.newest_seen = look_at(rig).newest_term;
+    event.u.open.newest_seen = summary_of(rig).newest_term;
     int status = rig_event(rig, rig->run, &event, &verdict);
     *ret = verdict.id;
     return status;
@@ -98,21 +98,21 @@ RIG_TEST(test_a_record_of_yesterday)
     struct ckpt_id lost = save_as(rig, 77, 30, rig->lists);
     assert_int_equal(lost.term, known.term + 1);
     struct record *today = memory_medium_copy_record(rig->medium, &rig->name);
-    assert_false(look_at(rig).marked);
+    assert_false(summary_of(rig).marked);
 
     restart_with(rig, yesterday, 0);
-    struct look look = look_at(rig);
-    assert_true(look.marked);
-    assert_int_equal(look.unknown_count, 2);
-    assert_true(ckpt_id_equal(look.newest, lost));
+    struct summary summary = summary_of(rig);
+    assert_true(summary.marked);
+    assert_int_equal(summary.unknown_count, 2);
+    assert_true(ckpt_id_equal(summary.newest, lost));
     assert_int_equal(begin(rig, 5, &verdict), 0);
     assert_true(ckpt_id_equal(verdict.id, known));
     assert_int_equal(open_as(rig, 78, 30, 4711, &id), 0);
     assert_int_equal(id.term, lost.term + 1);
 
     restart_with(rig, today, 0); /* the right one was put back */
-    assert_false(look_at(rig).marked);
-    assert_int_equal(look_at(rig).commit_count, 3);
+    assert_false(summary_of(rig).marked);
+    assert_int_equal(summary_of(rig).commit_count, 3);
 }
 
 /* Goal: no record beside checkpoints: never "no checkpoint", and no new record. */
@@ -125,7 +125,7 @@ RIG_TEST(test_a_missing_record)
     restart_with(rig, NULL, 0);
     assert_int_equal(begin(rig, 5, &verdict), CAIRN_E_DAMAGED);
     assert_int_equal(rig_open(rig, 20, 2, 4711, &id), CAIRN_E_DAMAGED);
-    assert_true(look_at(rig).marked);
+    assert_true(summary_of(rig).marked);
     assert_null(memory_medium_copy_record(rig->medium, &rig->name));
 }
 
@@ -140,10 +140,10 @@ RIG_TEST(test_a_lost_end)
     struct record *prefix = memory_medium_copy_record(rig->medium, &rig->name);
     rig_save(rig, 20, 2, rig->lists);
     restart_with(rig, prefix, record_version(prefix) + 1);
-    struct look look = look_at(rig);
-    assert_true(look.marked);
-    assert_int_equal(look.commit_count, 1);
-    assert_int_equal(look.unknown_count, 1);
+    struct summary summary = summary_of(rig);
+    assert_true(summary.marked);
+    assert_int_equal(summary.commit_count, 1);
+    assert_int_equal(summary.unknown_count, 1);
     assert_int_equal(begin(rig, 5, &verdict), 0);
     assert_true(ckpt_id_equal(verdict.id, known));
     struct event ended = {.kind = EVENT_RESTORE_REPORT,
@@ -175,10 +175,10 @@ RIG_TEST(test_what_aborts_left_is_known)
         assert_int_equal(publish.status, 0);
     }
     restart_with(rig, memory_medium_copy_record(rig->medium, &rig->name), 0);
-    struct look look = look_at(rig);
-    assert_int_equal(look.unknown_count, 0);
-    assert_false(look.marked);
-    assert_int_equal(look.dead_count, 4);
+    struct summary summary = summary_of(rig);
+    assert_int_equal(summary.unknown_count, 0);
+    assert_false(summary.marked);
+    assert_int_equal(summary.dead_count, 4);
 }
 
 /* Goal: a medium that cannot be listed is not an empty one; it is looked at again later. */
@@ -194,7 +194,7 @@ RIG_TEST(test_a_medium_that_cannot_be_listed)
     assert_int_equal(store_fault_add(rig->store, &rule), 0);
     rig_start(rig);
     assert_int_equal(begin(rig, 5, &verdict), CAIRN_E_IO);
-    assert_int_equal(look_at(rig).code, CAIRN_E_IO);
+    assert_int_equal(summary_of(rig).code, CAIRN_E_IO);
     sim_run_for(rig->sim, 2500);
     assert_int_equal(begin(rig, 5, &verdict), CAIRN_E_IO); /* the second that fails */
     sim_run_for(rig->sim, 2500);
@@ -217,16 +217,16 @@ RIG_TEST(test_an_answer_for_now_marks_nothing)
     restart_with(rig, yesterday, 0);
     for (size_t i = 0; i < 2; i++) {
         assert_int_equal(store_fault_add(rig->store, &rules[i]), 0);
-        struct look look = look_at(rig);
-        assert_int_equal(look.code, rules[i].code);
-        assert_int_equal(look.unknown_count, 0);
-        assert_false(look.marked);
+        struct summary summary = summary_of(rig);
+        assert_int_equal(summary.code, rules[i].code);
+        assert_int_equal(summary.unknown_count, 0);
+        assert_false(summary.marked);
         sim_run_for(rig->sim, 2500);
     }
-    assert_int_equal(look_at(rig).unknown_count, 2);
+    assert_int_equal(summary_of(rig).unknown_count, 2);
 }
 
-/* Goal: the look ends wherever the catalogue closes, or an operation fails. */
+/* Goal: the search ends wherever the catalogue closes, or an operation fails. */
 RIG_TEST(test_closed_at_every_moment)
 {
     rig_save(rig, 10, 2, rig->lists);
@@ -241,5 +241,5 @@ RIG_TEST(test_closed_at_every_moment)
             sim_run_for(rig->sim, 0);
         }
     }
-    assert_int_equal(look_at(rig).unknown_count, 2);
+    assert_int_equal(summary_of(rig).unknown_count, 2);
 }

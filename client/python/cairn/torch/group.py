@@ -29,7 +29,7 @@ except ImportError:  # a PyTorch built without it
 
 
 class StepMax:
-    """A maximum over all ranks that is begun in the call of one step and looked at in that of the next, where it is there. ``what`` is
+    """A maximum over all ranks that is begun in the call of one step and read in that of the next, when it is there. ``what`` is
     the name of the call."""
 
     def __init__(self, group: "Group", what: str) -> None:
@@ -49,7 +49,7 @@ class StepMax:
         started = self._group.max_start([value, step, -step], f"{self._what} at step {step}")
         self._pending = started, step, self._group.times
 
-    def look(self, step: int) -> int:
+    def result(self, step: int) -> int:
         """Returns the maximum that the step before began, or 0. Raises InvalidError if the ranks are at different steps, unless they have
         just found each other again: then those that are behind wait for the others' step."""
         pending, self._pending = self._pending, None

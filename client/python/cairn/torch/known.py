@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a save finds as the save before left it, so that neither its names, nor its trees, nor its rows are made again.
 
-A save looks at every tensor of the models and at every entry of the optimizers' state, where it now is: at its type, address,
-element type, shape, strides and device, and at the modules, keys and groups on the way to it. It knows no tensor by identity, so
-that a ``state_dict`` of new objects over the same memory is the same, and another tensor in the old one's place is not. Only what
-such a look can see completely is known: not FSDP, pipeline stages, tensors made of others, extra state, copies.
+A save takes a fingerprint of the models and optimizers: of every tensor the type, address, element type, shape, strides and
+device, and the modules, keys and groups on the way to it. A fingerprint knows no tensor by identity, so that a ``state_dict`` of
+new objects over the same memory is the same, and another tensor in the old one's place is not. Only what a fingerprint describes
+completely is known: not FSDP, pipeline stages, tensors made of others, extra state, copies.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from .parts import ModuleState
 
 _VALUES = frozenset((type(None), bool, int, float, str))
 _TENSORS = (torch.Tensor, torch.nn.Parameter)
-_is_plain: dict = {}  # class of a module -> whether a look sees all of it
+_is_plain: dict = {}  # class of a module -> whether a fingerprint describes all of it
 
 
-def _looks_plain(kind: type) -> bool:
+def _is_described(kind: type) -> bool:
     found = _is_plain.get(kind)
     if found is None:
         found = _is_plain[kind] = (kind.get_extra_state is torch.nn.Module.get_extra_state and is_plain_kind(kind)
@@ -57,9 +57,9 @@ def no_collection() -> Iterator[None]:
             gc.enable()
 
 
-class Look:
-    """The models and optimizers of a state as they are now. ``same`` compares two looks; ``is_whole`` is False where there is more
-    than a look can see."""
+class Fingerprint:
+    """The models and optimizers of a state as they are now. ``same`` compares two fingerprints; ``is_whole`` is False
+    where the state holds more than a fingerprint describes."""
 
     def __init__(self, parts: Iterable[Any]) -> None:
         self.is_whole = True
@@ -98,7 +98,7 @@ class Look:
                 continue
             kind = type(module)
             params, buffers, children = module._parameters, module._buffers, module._modules
-            if not _looks_plain(kind) or has_hooks(module):
+            if not _is_described(kind) or has_hooks(module):
                 self.is_whole = False
             shape.append((kind, *params, 0, *buffers, 0, *children))
             if params:
@@ -132,38 +132,38 @@ class Look:
     def _missing(self) -> None:
         self.is_whole = False  # a parameter of no model
 
-    def same(self, other: "Look") -> bool:
-        """Returns whether the other look saw the same."""
+    def same(self, other: "Fingerprint") -> bool:
+        """Returns whether both describe the whole of the same state."""
         return self.is_whole and other.is_whole and self.metas == other.metas and self.shape == other.shape
 
     def has_plain_types(self) -> bool:
-        """Returns whether each tensor is stored as it is, so that nothing of it (a scale) escapes the look."""
+        """Returns whether each tensor is stored as it is, so that nothing of it (a scale) escapes the fingerprint."""
         return all(len(meta) == 2 or meta[2] in TORCH_NAMES for meta in self.metas)
 
 
 class Known:
-    """What is the same in the next save if its look sees the same: ``fragments`` of trees by key, ``rows`` of tensors without what
-    keeps their memory alive, their ``names``, and ``guarded``, the memory that only optimizers' steps change."""
+    """What the next save may use again if its fingerprint is the same: ``fragments`` of trees by key, ``rows`` of tensors without
+    what keeps their memory alive, their ``names``, and ``guarded``, the memory that only optimizers' steps change."""
 
-    def __init__(self, look: Look, parts: list, holders: Any, lazy: bool) -> None:
-        self._look, self._parts, self._holders, self._lazy = look, list(parts), holders, lazy
+    def __init__(self, fingerprint: Fingerprint, parts: list, holders: Any, lazy: bool) -> None:
+        self._fingerprint, self._parts, self._holders, self._lazy = fingerprint, list(parts), holders, lazy
         self.fragments: dict = {}
         self.rows: list = []
         self.names: list = []
         self.guarded: Optional[set] = None
-        # One tensor of each device, by its place in the look.
+        # One tensor of each device, by its place in the fingerprint.
         seen: dict = {}
-        for at, tensor in enumerate(look.tensors):
+        for at, tensor in enumerate(fingerprint.tensors):
             if isinstance(tensor, torch.Tensor):
                 seen.setdefault(tensor.device, at)
         self.devices = list(seen.values())
 
-    def holds(self, look: Look, parts: list, holders: Any, lazy: bool) -> bool:
-        """Returns whether a save that looks like this may use it."""
+    def holds(self, fingerprint: Fingerprint, parts: list, holders: Any, lazy: bool) -> bool:
+        """Returns whether a save with this fingerprint, and these settings, may use it."""
         return (self._holders is holders and self._lazy == lazy and len(parts) == len(self._parts)
-                and all(map(operator.is_, parts, self._parts)) and look.same(self._look))
+                and all(map(operator.is_, parts, self._parts)) and fingerprint.same(self._fingerprint))
 
 
 def is_told_apart(walks: Iterable[Walk]) -> bool:
-    """Returns whether only one and the same tensor is tied, so that a look tells what is tied to what."""
+    """Returns whether only one and the same tensor is tied, so that a fingerprint tells what is tied to what."""
     return all(not walk.flat and len(walk.names) == len(walk.tensors) for walk in walks)

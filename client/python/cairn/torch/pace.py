@@ -129,6 +129,6 @@ class Pacer:
         """See Checkpointer.should_save."""
         if self._group.world_size == 1:
             return self._is_due()
-        due = self._max.look(step) > 0
+        due = self._max.result(step) > 0
         self._max.begin(int(self._group.rank == 0 and not due and self._is_due()), step)
         return due

@@ -14,7 +14,7 @@ from ..client import LOCAL, REPLICATED, TREE
 from ..errors import InvalidError
 from . import arrays, rng
 from .device import Loan
-from .known import Known, Look, is_told_apart, no_collection
+from .known import Fingerprint, Known, is_told_apart, no_collection
 from .lazy import guarded_memory, stepped
 from .local import PerRank, rule_of
 from .naming import Names, Walk
@@ -233,18 +233,18 @@ class State:
         """Returns (what is known of models and optimizers, names of parameters, rows). The last two are None and empty if the save
         before had the same."""
         last, self._last = self._last, None
-        with no_collection():  # a look makes many objects and drops them
-            look = Look(self.parts)
-            if last is not None and last.holds(look, self.parts, self.layouts.holders, lazy):
+        with no_collection():  # a fingerprint makes many objects and drops them
+            fingerprint = Fingerprint(self.parts)
+            if last is not None and last.holds(fingerprint, self.parts, self.layouts.holders, lazy):
                 for at in last.devices:
-                    loan.take(look.tensors[at])
-                loan.hold([tensor.untyped_storage() for tensor in look.tensors if isinstance(tensor, torch.Tensor)])  # ``.data`` may be replaced
-                look.metas, look.shape = [], []
+                    loan.take(fingerprint.tensors[at])
+                loan.hold([tensor.untyped_storage() for tensor in fingerprint.tensors if isinstance(tensor, torch.Tensor)])  # ``.data`` may be replaced
+                fingerprint.metas, fingerprint.shape = [], []
                 self._last = last
                 return last, None, []
             del last
         names = self.names()
-        known = Known(look, self.parts, self.layouts.holders, lazy)
+        known = Known(fingerprint, self.parts, self.layouts.holders, lazy)
         found = arrays.Collector(self.layouts, None, self._known)
         for part in self.parts:
             if isinstance(part, ModuleState):
@@ -255,9 +255,9 @@ class State:
         if lazy:
             known.guarded = guarded_memory((part.obj for part in self.parts if isinstance(part, OptimizerState)), self._modules())
         rows = found.rows(loan, known.guarded)
-        if look.is_whole and look.has_plain_types() and found.is_direct and is_told_apart(names.walks):
+        if fingerprint.is_whole and fingerprint.has_plain_types() and found.is_direct and is_told_apart(names.walks):
             known.rows = [(*row[:5], None, *row[6:]) for row in rows]
             known.names = set(found.arrays)
-            look.tensors = []
+            fingerprint.tensors = []
             self._last = known
         return known, names, rows

@@ -73,7 +73,7 @@ class Stopper:
         self.install()
         if self._stopped:
             return True
-        self._stopped = self._max.look(step) > 0
+        self._stopped = self._max.result(step) > 0
         if not self._stopped:
             self._max.begin(int(self._asked), step)
         return self._stopped
