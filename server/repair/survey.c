@@ -129,22 +129,14 @@ static int examine(struct repair *repair, struct survey *survey, struct broken *
     return status;
 }
 
-static struct broken *new_broken(struct survey *survey, struct diag *diag)
-{
-    struct broken *broken = scratch_alloc(&survey->scratch, sizeof(*broken));
-    if (!broken) {
-        /* The caller returns this error. */
-        err_ignore(diag_set(diag, CAIRN_E_NO_MEMORY, "no memory"));
-    }
-    return broken;
-}
-
 static int examine_own(struct repair *repair, struct survey *survey, size_t count,
                        const struct scan_piece *pieces, struct diag *diag)
 {
-    struct broken *broken = new_broken(survey, diag);
-    int status = broken ? layout_copy(count, pieces, &survey->scratch, broken) : CAIRN_E_NO_MEMORY;
-    return status != 0 ? status : examine(repair, survey, broken, diag);
+    struct broken *broken = scratch_alloc(&survey->scratch, sizeof(*broken));
+    if (!broken || layout_copy(count, pieces, &survey->scratch, broken) != 0) {
+        return diag_no_memory(diag, "an object's layout");
+    }
+    return examine(repair, survey, broken, diag);
 }
 
 /* Reads an object of an older checkpoint: first the chunks that are referred to, and if one of
@@ -153,10 +145,10 @@ static int examine_older(struct repair *repair, struct survey *survey, size_t co
                          const struct scan_piece *pieces, struct diag *diag)
 {
     struct diag why = DIAG_INIT;
-    struct broken *broken = new_broken(survey, diag);
+    struct broken *broken = scratch_alloc(&survey->scratch, sizeof(*broken));
     struct damage damage = {.bad = scratch_array(&survey->scratch, count, sizeof(bool))};
     if (!broken || !damage.bad) {
-        return CAIRN_E_NO_MEMORY;
+        return diag_no_memory(diag, "an object's layout");
     }
     struct reader_object object = {pieces[0].id, count, pieces, true};
     int status = survey_object(repair, &object, &damage, diag);
