@@ -7,6 +7,8 @@
  */
 #include "api_private.h"
 
+#include "base/array.h"
+
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -139,15 +141,11 @@ static int list_append(struct cairn_list *list, const struct ckpt_info *info, st
     if (info->state != CKPT_COMMITTED) {
         return 0;
     }
-    if (list->count == list->room) {
-        size_t room = list->room > 0 ? list->room * 2 : 64;
-        struct list_item *items = realloc(list->items, room * sizeof *items);
-        if (items == NULL) {
-            return diag_no_memory(diag, "a list of %zu checkpoints", list->count);
-        }
-        list->items = items;
-        list->room = room;
+    struct list_item *items = array_room(list->items, list->count, &list->room, sizeof *items);
+    if (items == NULL) {
+        return diag_no_memory(diag, "a list of %zu checkpoints", list->count);
     }
+    list->items = items;
     struct list_item *item = &list->items[list->count];
     item->checkpoint = convert(info);
     int rc = list_copy_note(list, info, item, diag);

@@ -357,7 +357,9 @@ static int run_tensors(void *arg, struct diag *diag)
     for (size_t i = 0; i < call->count && rc == 0; i++) {
         struct cairn_tensor tensor = CAIRN_TENSOR_INIT;
         rc = take(&reg, call->array, i, sizeof tensor, &tensor);
-        rc = rc != 0 ? rc : convert_tensor(&reg, &tensor, &tensors[i]);
+        if (rc == 0) {
+            rc = convert_tensor(&reg, &tensor, &tensors[i]);
+        }
     }
     if (rc == 0) {
         pthread_mutex_lock(&call->cairn->set_lock);
@@ -386,7 +388,9 @@ static int run_blobs(void *arg, struct diag *diag)
     for (size_t i = 0; i < call->count && rc == 0; i++) {
         struct cairn_blob blob = CAIRN_BLOB_INIT;
         rc = take(&reg, call->array, i, sizeof blob, &blob);
-        rc = rc != 0 ? rc : convert_blob(&reg, &blob, &blobs[i]);
+        if (rc == 0) {
+            rc = convert_blob(&reg, &blob, &blobs[i]);
+        }
     }
     if (rc == 0) {
         pthread_mutex_lock(&call->cairn->set_lock);

@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/array.h"
 #include "base/check.h"
 #include "base/limits.h"
 #include "doc.h"
@@ -347,15 +348,12 @@ static int record_append(struct record *record, const char *key, struct record_v
         return diag_set(diag, CAIRN_E_TOO_LARGE, "the record has more than %d bytes",
                         LIMIT_RECORD_BYTES);
     }
-    if (record->count >= record->cap) {
-        size_t cap = record->cap < 16 ? 16 : record->cap * 2;
-        struct record_entry **entries = realloc(record->entries, cap * sizeof(*entries));
-        if (entries == NULL) {
-            return diag_no_memory(diag, "reading a record");
-        }
-        record->entries = entries;
-        record->cap = cap;
+    struct record_entry **entries =
+        array_room(record->entries, record->count, &record->cap, sizeof(*entries));
+    if (entries == NULL) {
+        return diag_no_memory(diag, "reading a record");
     }
+    record->entries = entries;
     struct record_entry *entry = entry_new(key, value);
     if (entry == NULL) {
         return diag_no_memory(diag, "reading a record");
@@ -539,9 +537,13 @@ int record_snapshot_decode(size_t bytes, const uint8_t *data, struct record **re
     }
     for (uint32_t i = 0; i < count && rc == 0; i++) {
         rc = take_entry(&snapshot_kind, &cur, &entry, diag);
-        rc = rc != 0 ? rc : record_append(record, entry.key, entry.value, diag);
+        if (rc == 0) {
+            rc = record_append(record, entry.key, entry.value, diag);
+        }
     }
-    rc = rc != 0 ? rc : doc_finish(&snapshot_kind, &cur, diag);
+    if (rc == 0) {
+        rc = doc_finish(&snapshot_kind, &cur, diag);
+    }
     if (rc != 0) {
         record_free(record);
         return rc;

@@ -156,7 +156,9 @@ static int start_web(struct daemon *daemon)
                                   .quotas = &config->quotas,
                                   .loop = daemon->loop,
                                   .begun_wall_ns = daemon->begun_wall_ns};
-    status = status != 0 ? status : web_new(&options, &daemon->web, &daemon->diag);
+    if (status == 0) {
+        status = web_new(&options, &daemon->web, &daemon->diag);
+    }
     listeners_http_fini(&http);
     return status;
 }
@@ -269,7 +271,9 @@ static int start(struct daemon *daemon)
         status = work_threads_new(daemon->loop, (unsigned)config->verify_threads, "cairn-verify",
                                   &daemon->verify_pool, &daemon->diag);
     }
-    status = status != 0 ? status : start_web(daemon);
+    if (status == 0) {
+        status = start_web(daemon);
+    }
     return status != 0 ? status : daemon_open(daemon);
 }
 

@@ -4,6 +4,7 @@
  */
 #include "known.h"
 
+#include "base/array.h"
 #include "base/check.h"
 
 #include <stdlib.h>
@@ -55,15 +56,11 @@ void known_put(struct known *known, const struct run_name *name, const struct kn
         run->ckpts[at] = *ckpt;
         return;
     }
-    if (run->count == run->cap) {
-        size_t cap = run->cap == 0 ? 64 : run->cap * 2;
-        struct known_ckpt *grown = realloc(run->ckpts, cap * sizeof(*grown));
-        if (!grown) {
-            return;
-        }
-        run->ckpts = grown;
-        run->cap = cap;
+    struct known_ckpt *grown = array_room(run->ckpts, run->count, &run->cap, sizeof(*grown));
+    if (!grown) {
+        return;
     }
+    run->ckpts = grown;
     CHECK(run->count < run->cap);
     CHECK(at == 0 || ckpt_id_compare(run->ckpts[at - 1].id, ckpt->id) < 0);
     CHECK(at == run->count || ckpt_id_compare(ckpt->id, run->ckpts[at].id) < 0);

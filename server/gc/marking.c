@@ -10,6 +10,7 @@
  */
 #include "gc_private.h"
 
+#include "base/array.h"
 #include "base/check.h"
 
 #include <inttypes.h>
@@ -32,15 +33,12 @@ bool mark_is_open(const struct gc *gc, const struct run_state *state, struct ckp
 /* Adds a part to the list of those to read. Returns false if there is no memory. */
 static bool add_table(struct gc *gc, const struct table_of *of)
 {
-    if (gc->mark.table_count == gc->mark.table_cap) {
-        size_t cap = gc->mark.table_cap == 0 ? 64 : gc->mark.table_cap * 2;
-        struct table_of *grown = realloc(gc->mark.tables, cap * sizeof(*grown));
-        if (!grown) {
-            return false;
-        }
-        gc->mark.tables = grown;
-        gc->mark.table_cap = cap;
+    struct table_of *grown =
+        array_room(gc->mark.tables, gc->mark.table_count, &gc->mark.table_cap, sizeof(*grown));
+    if (!grown) {
+        return false;
     }
+    gc->mark.tables = grown;
     gc->mark.tables[gc->mark.table_count++] = *of;
     return true;
 }

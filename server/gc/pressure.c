@@ -13,6 +13,7 @@
  */
 #include "gc_private.h"
 
+#include "base/array.h"
 #include "base/check.h"
 
 #include <inttypes.h>
@@ -191,15 +192,12 @@ static bool choose(struct press *press, struct pass_order *ret)
 /* Appends a checkpoint that may be reclaimed. Returns false if there is no memory. */
 static bool add(struct press *press, const struct press_pick *pick)
 {
-    if (press->pick_count == press->pick_cap) {
-        size_t cap = press->pick_cap == 0 ? 64 : press->pick_cap * 2;
-        struct press_pick *grown = realloc(press->picks, cap * sizeof(*grown));
-        if (!grown) {
-            return false;
-        }
-        press->picks = grown;
-        press->pick_cap = cap;
+    struct press_pick *grown =
+        array_room(press->picks, press->pick_count, &press->pick_cap, sizeof(*grown));
+    if (!grown) {
+        return false;
     }
+    press->picks = grown;
     press->picks[press->pick_count++] = *pick;
     return true;
 }

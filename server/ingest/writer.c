@@ -5,6 +5,8 @@
  */
 #include "ingest/ingest_private.h"
 
+#include "base/array.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -123,15 +125,12 @@ int writer_add_durable(struct writer *writer, const struct durable *durable)
         writer->durables[at] = says_more ? *durable : known;
         return drop_durable(says_more ? &known : durable, 0);
     }
-    if (writer->durable_count == writer->durable_cap) {
-        size_t cap = writer->durable_cap == 0 ? 16 : writer->durable_cap * 2;
-        struct durable *grown = realloc(writer->durables, cap * sizeof(*grown));
-        if (!grown) {
-            return drop_durable(durable, CAIRN_E_NO_MEMORY);
-        }
-        writer->durables = grown;
-        writer->durable_cap = cap;
+    struct durable *grown =
+        array_room(writer->durables, writer->durable_count, &writer->durable_cap, sizeof(*grown));
+    if (!grown) {
+        return drop_durable(durable, CAIRN_E_NO_MEMORY);
     }
+    writer->durables = grown;
     CHECK(at == 0 || writer->durables[at - 1].sequence < sequence);
     CHECK(at == writer->durable_count || sequence < writer->durables[at].sequence);
     memmove(&writer->durables[at + 1], &writer->durables[at],

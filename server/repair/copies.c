@@ -62,7 +62,9 @@ int copies_get(struct repair *repair, const struct source *source, const struct 
     if (status == 0 && !same) { /* the wanted chunk is raw: takes the plain bytes of the copy */
         status = chunk_open(envelope, stored, LIMIT_CHUNK_BYTES, ret, diag);
     }
-    status = status != 0 ? status : chunk_verify(wanted, ret, diag);
+    if (status == 0) {
+        status = chunk_verify(wanted, ret, diag);
+    }
     if (stored != ret) {
         free(stored);
     }

@@ -167,7 +167,9 @@ int salvage_find_lost(struct salvaging *s, struct diag *diag)
     for (size_t i = 0; status == 0 && i < s->count; i++) {
         status = s->lost[i].has_manifest ? read_manifest(s, &s->lost[i], diag) : 0;
     }
-    status = status != 0 ? status : drop_fragments(s, diag);
+    if (status == 0) {
+        status = drop_fragments(s, diag);
+    }
     if (status == 0 && s->count > 0) {
         qsort(s->lost, s->count, sizeof(*s->lost), compare_lost);
     }

@@ -6,6 +6,7 @@
  */
 #include "run_private.h"
 
+#include "base/array.h"
 #include "base/check.h"
 #include "build.h"
 
@@ -93,15 +94,12 @@ static struct run *run_find_or_add(struct catalog *catalog, const struct run_nam
     if (at < catalog->run_count && run_name_compare(&catalog->runs[at]->name, name) == 0) {
         return catalog->runs[at];
     }
-    if (catalog->run_count == catalog->run_cap) {
-        size_t cap = catalog->run_cap ? catalog->run_cap * 2 : 16;
-        struct run **runs = realloc(catalog->runs, cap * sizeof(struct run *));
-        if (!runs) {
-            return NULL;
-        }
-        catalog->runs = runs;
-        catalog->run_cap = cap;
+    struct run **runs =
+        array_room(catalog->runs, catalog->run_count, &catalog->run_cap, sizeof(struct run *));
+    if (!runs) {
+        return NULL;
     }
+    catalog->runs = runs;
     if (run_new(catalog, name, &run) != 0) {
         return NULL;
     }

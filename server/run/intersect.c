@@ -6,6 +6,7 @@
  */
 #include "intersect.h"
 
+#include "base/array.h"
 #include "base/check.h"
 
 #include <inttypes.h>
@@ -273,16 +274,13 @@ static struct plan_read *read_add(struct intersect *sect, uint32_t want, const s
                  "the plan has more than %d chunks; ask for fewer tensors at once", PLAN_READS_MAX);
         return NULL;
     }
-    if (sect->read_count == sect->read_cap) {
-        size_t cap = sect->read_cap ? sect->read_cap * 2 : 64;
-        struct plan_read *reads = realloc(sect->reads, cap * sizeof *reads);
-        if (!reads) {
-            diag_no_memory(diag, "a plan of more than %zu chunks", sect->read_count);
-            return NULL;
-        }
-        sect->reads = reads;
-        sect->read_cap = cap;
+    struct plan_read *reads =
+        array_room(sect->reads, sect->read_count, &sect->read_cap, sizeof *reads);
+    if (!reads) {
+        diag_no_memory(diag, "a plan of more than %zu chunks", sect->read_count);
+        return NULL;
     }
+    sect->reads = reads;
     CHECK(sect->read_count < sect->read_cap);
     CHECK(chunk->object < part->object_count);
     read = &sect->reads[sect->read_count++];

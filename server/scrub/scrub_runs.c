@@ -245,7 +245,9 @@ static int run(struct scrub *scrub, const struct scrub_moment *moment)
                                       .ended_wall_ns = entry->ended_wall_ns};
         status = position_save(scrub);
     }
-    status = status != 0 ? status : read_runs(scrub);
+    if (status == 0) {
+        status = read_runs(scrub);
+    }
     if (status != 0 && scrub->moved) {
         err_ignore(position_save(scrub)); /* so that nothing is read twice */
     }
@@ -257,7 +259,9 @@ int pass_run(struct scrub *scrub)
     struct decision decision = {.scrub = scrub};
     CHECK(!scrub->run);
     int status = position_load(scrub);
-    status = status != 0 ? status : scrub_ask(scrub, &decision.moment);
+    if (status == 0) {
+        status = scrub_ask(scrub, &decision.moment);
+    }
     if (status == 0) {
         ask_call(&scrub->ask, on_decide, &decision);
     }

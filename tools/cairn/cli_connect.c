@@ -299,7 +299,9 @@ int cli_list(struct cli *cli, struct scratch *scratch, struct cli_list *io, stru
         if (status == 0) {
             const struct msg_list_reply *reply = &request.call.reply.u.list_reply;
             status = keep_page(&listing, reply, scratch, diag);
-            status = status != 0 ? status : msg_list_next(reply, &before, diag);
+            if (status == 0) {
+                status = msg_list_next(reply, &before, diag);
+            }
             more = before != 0 && (io->limit == 0 || listing.count < io->limit);
             io->mark = scratch_string(scratch, strlen(reply->mark), reply->mark);
         }
@@ -329,7 +331,9 @@ int cli_each_run(struct cli *cli,
     for (size_t i = 0; status == 0 && i < count; i++) {
         struct diag why = DIAG_INIT;
         int rc = source_use(cli->connection, &names[i], &why);
-        rc = rc != 0 ? rc : each(cli, user, &names[i], &why);
+        if (rc == 0) {
+            rc = each(cli, user, &names[i], &why);
+        }
         if (rc == CAIRN_E_CANCELLED || rc == CAIRN_E_UNREACHABLE || rc == CAIRN_E_NO_MEMORY) {
             status = diag_copy(diag, &why);
         } else if (rc != 0) {

@@ -6,6 +6,7 @@
  */
 #include "verify.h"
 
+#include "base/array.h"
 #include "base/check.h"
 
 #include <stdlib.h>
@@ -41,16 +42,13 @@ struct verifying {
 
 static void find(struct verify_result *result, const struct ckpt_info *info, const char *text)
 {
-    if (result->finding_count == result->finding_cap) {
-        size_t cap = result->finding_cap == 0 ? 16 : result->finding_cap * 2;
-        struct verify_finding *grown = realloc(result->findings, cap * sizeof(*grown));
-        if (!grown) {
-            result->untold++;
-            return;
-        }
-        result->findings = grown;
-        result->finding_cap = cap;
+    struct verify_finding *grown =
+        array_room(result->findings, result->finding_count, &result->finding_cap, sizeof(*grown));
+    if (!grown) {
+        result->untold++;
+        return;
     }
+    result->findings = grown;
     char whose[64] = "";
     if (!names_ckpt(text, info->id)) {
         snprintf(whose, sizeof(whose), "checkpoint %s: ", ckpt_id_text(info->id).at);

@@ -9,6 +9,7 @@
  */
 #include "dir_private.h"
 
+#include "base/array.h"
 #include "base/check.h"
 #include "base/failpoint.h"
 
@@ -173,15 +174,12 @@ pthread_mutex_t *dir_make_lock(struct dir_store *store, const struct run_name *r
 static int on_entry(void *user, const char *name, enum vfs_kind kind)
 {
     struct dir_entries *entries = user;
-    if (entries->count == entries->cap) {
-        size_t cap = entries->cap == 0 ? 32 : entries->cap * 2;
-        struct dir_entry *grown = realloc(entries->entries, cap * sizeof(*grown));
-        if (grown == NULL) {
-            return CAIRN_E_NO_MEMORY;
-        }
-        entries->entries = grown;
-        entries->cap = cap;
+    struct dir_entry *grown =
+        array_room(entries->entries, entries->count, &entries->cap, sizeof(*grown));
+    if (grown == NULL) {
+        return CAIRN_E_NO_MEMORY;
     }
+    entries->entries = grown;
     struct dir_entry *entry = &entries->entries[entries->count++];
     entry->kind = kind;
     snprintf(entry->name, sizeof(entry->name), "%s", name);

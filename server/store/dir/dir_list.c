@@ -7,6 +7,7 @@
  */
 #include "dir_record_private.h"
 
+#include "base/array.h"
 #include "base/check.h"
 #include "store/store_order.h"
 
@@ -135,15 +136,11 @@ int dir_op_list_ckpts(struct dir_store *store, struct store_req *req)
 /* Appends a run to the list. Returns 0 or CAIRN_E_NO_MEMORY. */
 static int add_run(struct dir_names *list, const struct run_name *name)
 {
-    if (list->count == list->cap) {
-        size_t cap = list->cap == 0 ? 64 : list->cap * 2;
-        struct run_name *grown = realloc(list->names, cap * sizeof(*grown));
-        if (grown == NULL) {
-            return CAIRN_E_NO_MEMORY;
-        }
-        list->names = grown;
-        list->cap = cap;
+    struct run_name *grown = array_room(list->names, list->count, &list->cap, sizeof(*grown));
+    if (grown == NULL) {
+        return CAIRN_E_NO_MEMORY;
     }
+    list->names = grown;
     list->names[list->count++] = *name;
     return 0;
 }

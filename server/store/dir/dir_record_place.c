@@ -6,6 +6,7 @@
  */
 #include "dir_record_private.h"
 
+#include "base/array.h"
 #include "base/failpoint.h"
 
 #include <stdlib.h>
@@ -31,15 +32,11 @@ static int add_version(struct dir_versions *versions, bool is_snapshot, uint64_t
 {
     uint64_t **list = is_snapshot ? &versions->snapshots : &versions->updates;
     size_t *count = is_snapshot ? &versions->snapshot_count : &versions->update_count;
-    if (*count == versions->cap[is_snapshot]) {
-        size_t cap = *count == 0 ? 128 : *count * 2;
-        uint64_t *grown = realloc(*list, cap * sizeof(*grown));
-        if (grown == NULL) {
-            return CAIRN_E_NO_MEMORY;
-        }
-        *list = grown;
-        versions->cap[is_snapshot] = cap;
+    uint64_t *grown = array_room(*list, *count, &versions->cap[is_snapshot], sizeof(*grown));
+    if (grown == NULL) {
+        return CAIRN_E_NO_MEMORY;
     }
+    *list = grown;
     (*list)[(*count)++] = version;
     return 0;
 }

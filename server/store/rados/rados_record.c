@@ -299,7 +299,9 @@ static int load_from(struct rados_store *store, struct rados_record *rec,
     uint64_t version = 0;
     struct sha256 last = {{0}};
     int rc = take_version(rec, &steps[0].ret_map, &version, &last, diag);
-    rc = rc != 0 ? rc : rados_record_load_map(store, rec, false, diag);
+    if (rc == 0) {
+        rc = rados_record_load_map(store, rec, false, diag);
+    }
     if (rc == 0) {
         rec->sum = rados_record_sum(rec->record);
         rados_record_encode_version(version, &last, was);

@@ -10,6 +10,7 @@
  */
 #include "rados_private.h"
 
+#include "base/array.h"
 #include "base/check.h"
 
 #include <errno.h>
@@ -351,15 +352,11 @@ static int add_listed(struct listing *io, size_t list, const struct cluster_pair
     if (run_name_parse(pair->key, &run.name, NULL) != 0) {
         return 0; /* no run of ours: a spoilt key is whole in the other list */
     }
-    if (io->count == io->cap) {
-        size_t cap = io->cap > 0 ? io->cap * 2 : 64;
-        struct listed *grown = realloc(io->runs, cap * sizeof(*grown));
-        if (grown == NULL) {
-            return diag_no_memory(diag, "a list of %zu runs", io->count);
-        }
-        io->runs = grown;
-        io->cap = cap;
+    struct listed *grown = array_room(io->runs, io->count, &io->cap, sizeof(*grown));
+    if (grown == NULL) {
+        return diag_no_memory(diag, "a list of %zu runs", io->count);
     }
+    io->runs = grown;
     io->runs[io->count++] = run;
     return 0;
 }
@@ -444,7 +441,9 @@ int rados_op_list_runs(struct rados_store *store, struct store_req *req)
     if (rc == 0 && req->ret_runs == NULL) {
         rc = diag_no_memory(&req->diag, "a list of %zu runs", listing.count);
     }
-    rc = rc != 0 ? rc : take_made(store, &listing, readable, req);
+    if (rc == 0) {
+        rc = take_made(store, &listing, readable, req);
+    }
     free(listing.runs);
     if (rc != 0) {
         free(req->ret_runs);

@@ -84,7 +84,9 @@ static int write_files(struct export *export, const struct export_command_option
         return status;
     }
     status = export_safetensors(export, diag);
-    status = status != 0 ? status : target_commit(&export->target, diag);
+    if (status == 0) {
+        status = target_commit(&export->target, diag);
+    }
     if (status != 0) {
         target_explain(&export->target, status, diag);
         target_abort(&export->target);
@@ -129,7 +131,9 @@ static int export_documents(struct cli *cli, const struct export_command_options
     if (status == 0 && !own->dry_run) {
         status = write_files(&export, own, diag);
     }
-    status = status != 0 ? status : show(&export, own);
+    if (status == 0) {
+        status = show(&export, own);
+    }
     if (status != CAIRN_E_CANCELLED) {
         scratch_fini(&export.scratch);
         free(export.items);
@@ -155,7 +159,9 @@ static int run(struct cli *cli, void *values, struct diag *diag)
     status = cli_resolve_newest(cli, &cli->selector, &scratch, &info, diag);
     if (status == 0) {
         status = documents_load(cli, &info, &documents, diag);
-        status = status != 0 ? status : export_documents(cli, own, &documents, diag);
+        if (status == 0) {
+            status = export_documents(cli, own, &documents, diag);
+        }
         if (status != CAIRN_E_CANCELLED) {
             documents_fini(&documents);
         }

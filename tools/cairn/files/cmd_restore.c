@@ -395,7 +395,9 @@ static int run(struct cli *cli, void *values, struct diag *diag)
     bool fell_back = false;
     status = own->no_fallback ? cli_resolve_newest(cli, selector, &scratch, info, diag)
                               : cli_resolve(cli, selector, &scratch, info, diag);
-    status = status != 0 ? status : cli_passed_over(cli, selector, info, &fell_back, diag);
+    if (status == 0) {
+        status = cli_passed_over(cli, selector, info, &fell_back, diag);
+    }
     if (status == 0) {
         struct ckpt_id wanted = info->id;
         status = restore_one(cli, own, info, diag);
@@ -407,7 +409,9 @@ static int run(struct cli *cli, void *values, struct diag *diag)
         fell_back = fell_back || !ckpt_id_equal(wanted, info->id);
     }
     /* info's text is in scratch */
-    status = status != 0 ? status : finish(cli, own->to, info, fell_back);
+    if (status == 0) {
+        status = finish(cli, own->to, info, fell_back);
+    }
     scratch_fini(&scratch);
     return status;
 }

@@ -137,7 +137,9 @@ static int compare_tensor(struct comparing *comparing, struct diag *diag)
             }
         }
     }
-    status = status != 0 ? status : compare_cells(comparing, diag);
+    if (status == 0) {
+        status = compare_cells(comparing, diag);
+    }
     for (size_t i = 0; i < PAIRS && status != CAIRN_E_CANCELLED; i++) {
         free(comparing->memory[0][i]); /* after an interrupt reads still write into them */
         free(comparing->memory[1][i]);
@@ -175,7 +177,9 @@ static int compare_blob(struct comparing *comparing, struct diag *diag)
     }
     uint8_t *memory[2] = {NULL, NULL};
     int status = read_blob(comparing, 0, &memory[0], diag);
-    status = status != 0 ? status : read_blob(comparing, 1, &memory[1], diag);
+    if (status == 0) {
+        status = read_blob(comparing, 1, &memory[1], diag);
+    }
     if (status == 0) {
         result->changed_bytes = result->changed_chunks = 0;
         count_bytes(comparing, memory[0], memory[1], bytes);

@@ -5,6 +5,7 @@
  */
 #include "cli.h"
 
+#include "base/array.h"
 #include "base/check.h"
 #include "base/digits.h"
 #include "base/glob.h"
@@ -51,15 +52,11 @@ struct log {
 static int keep_row(struct log *log, const struct run_name *run, const struct msg_log_row *row,
                     struct diag *diag)
 {
-    if (log->count == log->cap) {
-        size_t cap = log->cap > 0 ? log->cap * 2 : 64;
-        void *lines = realloc(log->lines, cap * sizeof(*log->lines));
-        if (!lines) {
-            return diag_no_memory(diag, "%zu entries of the log", cap);
-        }
-        log->lines = lines;
-        log->cap = cap;
+    void *lines = array_room(log->lines, log->count, &log->cap, sizeof(*log->lines));
+    if (!lines) {
+        return diag_no_memory(diag, "%zu entries of the log", log->count);
     }
+    log->lines = lines;
     struct line *line = &log->lines[log->count];
     *line = (struct line){.run = *run, .row = *row};
     line->row.actor = scratch_string(&log->scratch, strlen(row->actor), row->actor);

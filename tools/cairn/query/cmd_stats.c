@@ -5,6 +5,7 @@
 #include "cli.h"
 #include "exit_status.h"
 
+#include "base/array.h"
 #include "base/check.h"
 #include "run/run_usage.h"
 
@@ -57,15 +58,11 @@ static struct msg_usage_row *place_of(struct stats *stats, const struct msg_usag
     if (!by_run && last && strcmp(last->run.project, row->run.project) == 0) {
         return last;
     }
-    if (stats->count == stats->cap) {
-        size_t cap = stats->cap == 0 ? 64 : stats->cap * 2;
-        void *rows = realloc(stats->rows, cap * sizeof(*stats->rows));
-        if (!rows) {
-            return NULL;
-        }
-        stats->rows = rows;
-        stats->cap = cap;
+    void *rows = array_room(stats->rows, stats->count, &stats->cap, sizeof(*stats->rows));
+    if (!rows) {
+        return NULL;
     }
+    stats->rows = rows;
     CHECK(stats->rows != NULL);
     struct msg_usage_row *fresh = &stats->rows[stats->count++];
     *fresh = (struct msg_usage_row){.run = row->run, .text = ""};
