@@ -61,6 +61,7 @@ void known_put(struct known *known, const struct run_name *name, const struct kn
         return;
     }
     run->ckpts = grown;
+    CHECK(at <= run->count);
     CHECK(run->count < run->cap);
     CHECK(at == 0 || ckpt_id_compare(run->ckpts[at - 1].id, ckpt->id) < 0);
     CHECK(at == run->count || ckpt_id_compare(ckpt->id, run->ckpts[at].id) < 0);

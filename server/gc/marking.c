@@ -190,6 +190,7 @@ static int unreadable(struct one_table *one, int status, const struct diag *diag
 static bool add_marks(struct gc *gc, size_t count, const struct object_id *ids)
 {
     const struct mark_user *user = gc->mark.user;
+    CHECK(count == 0 || ids != NULL);
     if (gc->mark.cap - gc->mark.count < count) {
         size_t cap = gc->mark.cap * 2 + count + 256;
         struct object_id *grown = realloc(gc->mark.ids, cap * sizeof(*grown));

@@ -111,6 +111,7 @@ static int compare_bytes(const void *a, const void *b)
  * handed over waits for nobody. */
 static int judge(struct rank_row *ranks, size_t count, struct diag *diag)
 {
+    CHECK(count > 0);
     uint64_t *durable = calloc(count, sizeof(*durable));
     if (!durable) {
         return diag_no_memory(diag, "the table of saves in flight");
