@@ -25,11 +25,29 @@ struct server;
 /* OPEN. */
 struct request_open {
     struct run_req run;
-    struct base_req base;     /* the third step */
-    struct msg_opened opened; /* the answer */
-    struct usage_walk usage;  /* under a quota: the first step */
-    struct diag refusal;      /* why the quota refuses the save */
-    bool too_large_if_full;   /* the save fits only if it has a base */
+    struct run_snapshot_req info; /* the second step */
+    struct base_req base;         /* the third step */
+    struct msg_opened opened;     /* the answer */
+    struct usage_walk usage;      /* under a quota: the first step */
+    struct run_req abort;         /* of a save that the quota refuses */
+    struct diag refusal;          /* why the quota refuses the save */
+    bool too_large_if_full;       /* the save fits only if it has a base */
+};
+
+/* RESTORE and REPORT. */
+struct request_restore {
+    struct run_req run;
+    struct run_snapshot_req info; /* before `run` in a REPORT, and after it for the answer */
+};
+
+/* MARK, REMOVE, ANNOTATE and POLICY. */
+struct request_mark {
+    struct policies_req policies;
+    struct run_req run;
+    struct run_snapshot_req info; /* before `run` in a MARK, and after it in an ANNOTATE */
+    /* The policy of the run by which a MARK forgets. The texts are from scratch, or NULL. */
+    enum policy_source source;
+    const char *pattern, *text;
 };
 
 /* READ. */
@@ -98,7 +116,6 @@ struct request {
         struct hand_over_wait hand;
         struct usage_walk usage;
         struct catalog_refresh refresh;
-        struct policies_req policies;
         struct {
             struct agree_wait wait;
             struct agree *agree; /* a reference */
@@ -111,18 +128,12 @@ struct request {
             struct timer timer;
         } server;
         struct request_open open;
+        struct request_restore restore;
+        struct request_mark mark;
         struct request_read read;
         struct request_seal seal;
     } u;
     struct request_pieces pieces;
-    /* Further steps of OPEN, MARK, ANNOTATE, RESTORE and REPORT, and what was decided in them. */
-    struct run_snapshot_req info;
-    struct run_req step;
-    struct verdict verdict;
-    struct { /* MARK by the policy of the run; texts are from scratch */
-        enum policy_source source;
-        const char *pattern, *text;
-    } marked_by;
 };
 
 /* Makes a request with a deep copy of msg, or without a message if msg is NULL. Returns NULL if

@@ -319,7 +319,7 @@ int session_on_join(struct session *session, uint32_t stream, const struct msg *
 
 static void on_left(struct run_req *req)
 {
-    request_free(container_of(req, struct request, step)); /* it was for advice only */
+    request_free(container_of(req, struct request, u.run)); /* it was for advice only */
 }
 
 void session_leave(struct session *session)
@@ -330,9 +330,9 @@ void session_leave(struct session *session)
     CHECK(session->run != NULL);
     struct request *request = request_new(session, 0, NULL);
     if (request) {
-        request->step = (struct run_req){.done = on_left};
-        request->step.event = (struct event){.kind = EVENT_LEAVE, .u.leave = session->join.token};
-        run_submit(session->run, &request->step);
+        request->u.run = (struct run_req){.done = on_left};
+        request->u.run.event = (struct event){.kind = EVENT_LEAVE, .u.leave = session->join.token};
+        run_submit(session->run, &request->u.run);
         request_orphan(request);
     }
 }

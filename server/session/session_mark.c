@@ -21,9 +21,9 @@
 
 static void cancel_mark(struct request *request)
 {
-    run_cancel(&request->step);
-    run_snapshot_cancel(&request->info);
-    policies_cancel(&request->u.policies);
+    run_cancel(&request->u.mark.run);
+    run_snapshot_cancel(&request->u.mark.info);
+    policies_cancel(&request->u.mark.policies);
     request_free(request);
 }
 
@@ -80,15 +80,15 @@ static void tell_forgotten(const struct session *session, const struct run_req *
 /* Fills in the policy that was looked up for the request, if one was. */
 static void tell_policy(const struct request *request, struct msg_marked *ret)
 {
-    ret->policy_source = request->marked_by.source;
-    ret->policy_pattern = request->marked_by.pattern ? request->marked_by.pattern : "";
-    ret->policy = request->marked_by.text ? request->marked_by.text : "";
+    ret->policy_source = request->u.mark.source;
+    ret->policy_pattern = request->u.mark.pattern ? request->u.mark.pattern : "";
+    ret->policy = request->u.mark.text ? request->u.mark.text : "";
 }
 
 /* Answers MARK with the outcome for each checkpoint. */
 static void on_marked(struct run_req *req)
 {
-    struct request *request = container_of(req, struct request, step);
+    struct request *request = container_of(req, struct request, u.mark.run);
     struct msg reply = {.type = MSG_MARKED};
     int status = req->status;
     if (status == 0) {
@@ -147,7 +147,7 @@ static int resolve(const struct run_state *state, uint32_t kind, const struct se
 static int resolve_all(struct request *request, const struct run_state *state, struct diag *diag)
 {
     const struct msg_mark *mark = &request->msg.u.mark;
-    struct event_mark *event = &request->step.event.u.mark;
+    struct event_mark *event = &request->u.mark.run.event.u.mark;
     struct ckpt_id *ids = scratch_array(&request->scratch, mark->selector_count + 1u, sizeof(*ids));
     int status = ids ? 0 : diag_no_memory(diag, "the checkpoints");
     for (uint32_t i = 0; status == 0 && i < mark->selector_count; i++) {
@@ -171,7 +171,7 @@ static int resolve_all(struct request *request, const struct run_state *state, s
 /* Called when the state of the run is known: resolves the names and submits the event. */
 static void on_state(struct run_snapshot_req *req)
 {
-    struct request *request = container_of(req, struct request, info);
+    struct request *request = container_of(req, struct request, u.mark.info);
     struct diag diag = req->diag;
     int status = req->status;
     if (status == 0 && !req->state->exists) {
@@ -189,7 +189,7 @@ static void on_state(struct run_snapshot_req *req)
         request_end(request, status, NULL, &diag);
         return;
     }
-    run_submit(request->session->run, &request->step);
+    run_submit(request->session->run, &request->u.mark.run);
 }
 
 /* Makes the policy from its options. *ret is NULL if there are none. */
@@ -243,8 +243,8 @@ const char *session_actor_copy(struct request *request, const char *claimed)
 static int read_policies(struct request *request, struct policy_entry *change,
                          void (*done)(struct policies_req *req), struct diag *diag)
 {
-    request->u.policies = (struct policies_req){.change = change, .done = done};
-    return retain_ask(request->server->options.catalog, &request->u.policies, diag);
+    request->u.mark.policies = (struct policies_req){.change = change, .done = done};
+    return retain_ask(request->server->options.catalog, &request->u.mark.policies, diag);
 }
 
 /* Checks that the message makes sense: forgetting needs either a policy or names, and every other
@@ -289,14 +289,14 @@ static int submit_mark(struct request *request, struct event_mark *mark, struct 
     if (!mark->actor) {
         return diag_no_memory(diag, "the name of the caller");
     }
-    request->step = (struct run_req){.done = on_marked, .dry_run = asked->dry_run};
+    request->u.mark.run = (struct run_req){.done = on_marked, .dry_run = asked->dry_run};
     if (asked->kind == MSG_MARK_FORGET) {
         mark->forget.keep_least = asked->keep_least;
         server_use_beside(session->server, run_name_of(session->run), session, &mark->forget);
     }
-    request->step.event = (struct event){.kind = kinds[asked->kind], .u.mark = *mark};
-    request->info = (struct run_snapshot_req){.done = on_state};
-    run_snapshot(session->run, &request->info);
+    request->u.mark.run.event = (struct event){.kind = kinds[asked->kind], .u.mark = *mark};
+    request->u.mark.info = (struct run_snapshot_req){.done = on_state};
+    run_snapshot(session->run, &request->u.mark.info);
     return 0;
 }
 
@@ -304,7 +304,7 @@ static int submit_mark(struct request *request, struct event_mark *mark, struct 
 static int take_choice(struct request *request, struct event_mark *mark, bool *ret_none,
                        struct diag *diag)
 {
-    struct policies_req *read = &request->u.policies;
+    struct policies_req *read = &request->u.mark.policies;
     struct policy_choice choice;
     char text[DIAG_TEXT_MAX];
     int status = policy_choose(read->record, request->server->options.policies,
@@ -319,17 +319,17 @@ static int take_choice(struct request *request, struct event_mark *mark, bool *r
     }
     const char *pattern = choice.entry.row.pattern;
     retention_policy_text(mark->forget.policy, sizeof(text), text);
-    request->marked_by.source = choice.source;
-    request->marked_by.pattern = scratch_string(&request->scratch, strlen(pattern), pattern);
-    request->marked_by.text = scratch_string(&request->scratch, strlen(text), text);
-    bool room = request->marked_by.pattern && request->marked_by.text;
+    request->u.mark.source = choice.source;
+    request->u.mark.pattern = scratch_string(&request->scratch, strlen(pattern), pattern);
+    request->u.mark.text = scratch_string(&request->scratch, strlen(text), text);
+    bool room = request->u.mark.pattern && request->u.mark.text;
     return room ? 0 : diag_no_memory(diag, "a policy");
 }
 
 /* Called with the stored policies: MARK by the policy of the run goes on. */
 static void on_policies(struct policies_req *read)
 {
-    struct request *request = container_of(read, struct request, u.policies);
+    struct request *request = container_of(read, struct request, u.mark.policies);
     const struct msg_mark *asked = &request->msg.u.mark;
     struct event_mark mark = {.reason = asked->reason};
     struct msg reply = {.type = MSG_MARKED,
@@ -396,10 +396,10 @@ int session_ask_remove(struct request *request, struct diag *why)
         return status;
     }
     request->cancel = cancel_mark;
-    request->step = (struct run_req){.done = on_marked, .dry_run = remove->dry_run};
-    request->step.event =
+    request->u.mark.run = (struct run_req){.done = on_marked, .dry_run = remove->dry_run};
+    request->u.mark.run.event =
         (struct event){.kind = EVENT_REMOVE, .u.mark = {.actor = actor, .reason = remove->reason}};
-    run_submit(session->run, &request->step);
+    run_submit(session->run, &request->u.mark.run);
     return 0;
 }
 
@@ -535,7 +535,7 @@ static int show_all(struct showing *showing)
 /* Answers POLICY with the policies as they are now. */
 static void on_policy(struct policies_req *read)
 {
-    struct request *request = container_of(read, struct request, u.policies);
+    struct request *request = container_of(read, struct request, u.mark.policies);
     const struct msg_policy *asked = &request->msg.u.policy;
     const uint64_t *every_ms = request->server->options.policies_every_ms;
     struct msg reply = {.type = MSG_POLICY_REPLY,
@@ -588,11 +588,11 @@ int session_ask_policy(struct request *request, struct diag *why)
 /* Answers ANNOTATE with the checkpoint as it is now. */
 static void on_annotated_info(struct run_snapshot_req *req)
 {
-    struct request *request = container_of(req, struct request, info);
+    struct request *request = container_of(req, struct request, u.mark.info);
     struct msg reply = {.type = MSG_ANNOTATED};
     int status = req->status;
     if (status == 0) {
-        status = run_info_find(req->state, request->verdict.id, &request->scratch,
+        status = run_info_find(req->state, request->u.mark.run.verdict.id, &request->scratch,
                                &reply.u.annotated.info);
     }
     request_end(request, status, &reply, &req->diag);
@@ -602,8 +602,8 @@ static void on_annotated_info(struct run_snapshot_req *req)
 static void log_notice(const struct request *request)
 {
     const struct session *session = request->session;
-    const struct node_notice *notice =
-        catalog_notice(session->server->options.catalog, &request->step.event.u.annotate.note);
+    const struct node_notice *notice = catalog_notice(session->server->options.catalog,
+                                                      &request->u.mark.run.event.u.annotate.note);
     char name[RUN_NAME_TEXT_MAX];
     if (notice && notice->notices > 1) {
         run_name_format(run_name_of(session->run), name);
@@ -615,15 +615,14 @@ static void log_notice(const struct request *request)
 /* Called when the note is in the record. The checkpoint is then read for the answer. */
 static void on_annotated(struct run_req *req)
 {
-    struct request *request = container_of(req, struct request, step);
+    struct request *request = container_of(req, struct request, u.mark.run);
     if (req->status != 0) {
         request_end(request, req->status, NULL, &req->diag);
         return;
     }
     log_notice(request);
-    request->verdict = req->verdict;
-    request->info = (struct run_snapshot_req){.done = on_annotated_info};
-    run_snapshot(request->session->run, &request->info);
+    request->u.mark.info = (struct run_snapshot_req){.done = on_annotated_info};
+    run_snapshot(request->session->run, &request->u.mark.info);
 }
 
 /* Handles ANNOTATE: submits the change of tags and metrics. */
@@ -632,8 +631,8 @@ int session_ask_annotate(struct request *request, struct diag *why)
     (void)why;
     const struct msg_annotate *annotate = &request->msg.u.annotate;
     request->cancel = cancel_mark;
-    request->step = (struct run_req){.done = on_annotated};
-    request->step.event =
+    request->u.mark.run = (struct run_req){.done = on_annotated};
+    request->u.mark.run.event =
         (struct event){.kind = EVENT_ANNOTATE,
                        .u.annotate.selector = annotate->selector,
                        .u.annotate.note = {.tag_count = annotate->tag_count,
@@ -642,6 +641,6 @@ int session_ask_annotate(struct request *request, struct diag *why)
                                            .removed = annotate->removed_tags,
                                            .metric_count = annotate->metric_count,
                                            .metrics = annotate->metrics}};
-    run_submit(request->session->run, &request->step);
+    run_submit(request->session->run, &request->u.mark.run);
     return 0;
 }

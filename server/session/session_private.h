@@ -190,13 +190,13 @@ int MUST_USE session_part_buffer(struct session *session, const struct frame *fr
 void session_part(struct session *session, const struct frame *frame);
 
 /* session_save.c: answers OPEN, once the core has said what the state of the save is. It is
- * u.run.done. */
+ * u.open.run.done. */
 void session_opened(struct run_req *req);
 /* Answers OPEN after a FIND_OPEN that looked for an existing opening. `own` means that it is the
  * opening of this OPEN. Returns false if there is none; nothing was answered then. */
 bool session_found_answers(struct run_req *found, bool own);
-/* session_quota.c: submits the OPEN of rank 0 in u.run, unless the project is over its quota. In
- * that case the step is opened and aborted at once, so that every rank hears why. */
+/* session_quota.c: submits the OPEN of rank 0 in u.open.run, unless the project is over its quota.
+ * In that case the step is opened and aborted at once, so that every rank hears why. */
 void session_open_by_quota(struct request *request);
 
 /* session_part.c: gives the whole part that was received. The caller owns it (it stays counted in

@@ -25,15 +25,15 @@ static void cancel_walk(struct request *request)
 static void cancel_events(struct request *request)
 {
     run_cancel(&request->u.open.run);
-    run_cancel(&request->step);
-    run_snapshot_cancel(&request->info);
+    run_cancel(&request->u.open.abort);
+    run_snapshot_cancel(&request->u.open.info);
     request_free(request);
 }
 
 /* Called when the abort is decided: OPENED reports it, and WAIT tells why. */
 static void on_aborted(struct run_req *req)
 {
-    struct request *request = container_of(req, struct request, step);
+    struct request *request = container_of(req, struct request, u.open.abort);
     if (req->status != 0) {
         request_end(request, req->status, NULL, &req->diag);
         return;
@@ -60,13 +60,14 @@ static void on_doomed(struct run_req *req)
         return;
     }
     CHECK(request->u.open.refusal.code == CAIRN_E_QUOTA);
-    request->step = (struct run_req){.done = on_aborted};
-    request->step.event = (struct event){.kind = EVENT_ABORT,
-                                         .id = req->verdict.id,
-                                         .u.abort = {.open_id = save->open_id,
-                                                     .code = CAIRN_E_QUOTA,
-                                                     .reason = request->u.open.refusal.text}};
-    run_submit(request->session->run, &request->step);
+    request->u.open.abort = (struct run_req){.done = on_aborted};
+    request->u.open.abort.event =
+        (struct event){.kind = EVENT_ABORT,
+                       .id = req->verdict.id,
+                       .u.abort = {.open_id = save->open_id,
+                                   .code = CAIRN_E_QUOTA,
+                                   .reason = request->u.open.refusal.text}};
+    run_submit(request->session->run, &request->u.open.abort);
 }
 
 /* Called when it is known whether the step was admitted before. */
@@ -160,7 +161,7 @@ static void on_counted(struct usage_walk *walk)
 
 void session_open_by_quota(struct request *request)
 {
-    CHECK(request->u.run.event.kind == EVENT_OPEN);
+    CHECK(request->u.open.run.event.kind == EVENT_OPEN);
     CHECK(request->session->join.rank == 0);
     struct server *server = request->server;
     request->cancel = cancel_walk;

@@ -62,7 +62,7 @@ static void count_restore(struct session *session, const struct verdict_restore 
 static void reply_verdict(struct request *request, const struct run_state *state)
 {
     CHECK(request->session != NULL);
-    const struct verdict *verdict = &request->verdict;
+    const struct verdict *verdict = &request->u.restore.run.verdict;
     const struct verdict_restore *restore = verdict_restore(verdict);
     struct msg reply = {.type = MSG_VERDICT};
     struct msg_verdict *msg = &reply.u.verdict;
@@ -85,17 +85,18 @@ static void reply_verdict(struct request *request, const struct run_state *state
 /* Called with the run's state, from which the answer is made. */
 static void on_info(struct run_snapshot_req *req)
 {
-    struct request *request = container_of(req, struct request, info);
+    struct request *request = container_of(req, struct request, u.restore.info);
     if (req->status != 0) {
         request_error(request, req->status, &req->diag);
     } else if (request->msg.type == MSG_RESTORE) {
-        const struct verdict_restore *restore = verdict_restore(&request->verdict);
-        reply_resolved(request, req->state,
-                       (struct msg_resolved){.empty = restore->empty,
-                                             .fell_back = restore->fell_back,
-                                             .id = request->verdict.id,
-                                             .try_count = restore->try_count,
-                                             .newest_term = request->verdict.newest_term});
+        const struct verdict_restore *restore = verdict_restore(&request->u.restore.run.verdict);
+        reply_resolved(
+            request, req->state,
+            (struct msg_resolved){.empty = restore->empty,
+                                  .fell_back = restore->fell_back,
+                                  .id = request->u.restore.run.verdict.id,
+                                  .try_count = restore->try_count,
+                                  .newest_term = request->u.restore.run.verdict.newest_term});
     } else {
         reply_verdict(request, req->state);
     }
@@ -104,15 +105,14 @@ static void on_info(struct run_snapshot_req *req)
 
 static void add_info(struct request *request)
 {
-    request->info = (struct run_snapshot_req){.done = on_info};
-    run_snapshot(request->session->run, &request->info);
+    request->u.restore.info = (struct run_snapshot_req){.done = on_info};
+    run_snapshot(request->session->run, &request->u.restore.info);
 }
 
 static void cancel_steps(struct request *request)
 {
-    run_cancel(&request->step);
-    run_snapshot_cancel(&request->info);
-    run_snapshot_cancel(&request->u.snapshot);
+    run_cancel(&request->u.restore.run);
+    run_snapshot_cancel(&request->u.restore.info);
     request_free(request);
 }
 
@@ -122,19 +122,18 @@ static void cancel_steps(struct request *request)
  * failed. */
 static void on_decided(struct run_req *req)
 {
-    struct request *request = container_of(req, struct request, step);
+    struct request *request = container_of(req, struct request, u.restore.run);
     if (req->status != 0) {
         request_end(request, req->status, NULL, &req->diag);
         return;
     }
-    request->verdict = req->verdict;
     add_info(request);
 }
 
 /* Resolves a viewer's selector. This makes no session and writes nothing. */
 static void on_viewed(struct run_snapshot_req *req)
 {
-    struct request *request = container_of(req, struct request, u.snapshot);
+    struct request *request = container_of(req, struct request, u.restore.info);
     const struct state_commit *commit = NULL;
     struct diag diag = req->diag;
     int status = req->status;
@@ -176,8 +175,8 @@ int session_ask_restore(struct request *request, struct diag *why)
     const struct msg_restore *restore = &request->msg.u.restore;
     request->cancel = cancel_steps;
     if (session->viewer) {
-        request->u.snapshot = (struct run_snapshot_req){.done = on_viewed};
-        run_snapshot(session->run, &request->u.snapshot);
+        request->u.restore.info = (struct run_snapshot_req){.done = on_viewed};
+        run_snapshot(session->run, &request->u.restore.info);
         return 0;
     }
     if (session->join.rank == 0 &&
@@ -185,13 +184,13 @@ int session_ask_restore(struct request *request, struct diag *why)
         session->restore.ordinal = restore->ordinal;
         session->restore.begun_ms = loop_now_ms(session->server->options.loop);
     }
-    request->step = (struct run_req){.done = on_decided, .wait_ms = restore->wait_ms};
-    request->step.event =
+    request->u.restore.run = (struct run_req){.done = on_decided, .wait_ms = restore->wait_ms};
+    request->u.restore.run.event =
         (struct event){.kind = EVENT_RESTORE_BEGIN,
                        .u.begin = {.from = session_rank(session, restore->ordinal),
                                    .selector = restore->selector,
                                    .allow_older = restore->allow_older}};
-    run_submit(session->run, &request->step);
+    run_submit(session->run, &request->u.restore.run);
     return 0;
 }
 
@@ -201,7 +200,7 @@ int session_ask_restore(struct request *request, struct diag *why)
  * message holds only the number of the try. */
 static void on_report_try(struct run_snapshot_req *req)
 {
-    struct request *request = container_of(req, struct request, u.snapshot);
+    struct request *request = container_of(req, struct request, u.restore.info);
     struct session *session = request->session;
     const struct msg_report *report = &request->msg.u.report;
     const struct state_restore *restore =
@@ -218,15 +217,15 @@ static void on_report_try(struct run_snapshot_req *req)
         return;
     }
     bool current = restore->entry.try_count == report->try_count;
-    request->step = (struct run_req){.done = on_decided, .wait_ms = report->wait_ms};
-    request->step.event =
+    request->u.restore.run = (struct run_req){.done = on_decided, .wait_ms = report->wait_ms};
+    request->u.restore.run.event =
         (struct event){.kind = EVENT_RESTORE_REPORT,
                        .id = current ? restore->entry.id : (struct ckpt_id){0},
                        .u.report = {.from = session_rank(session, report->ordinal),
                                     .code = report->code,
                                     .reason = report->reason,
                                     .actor = session_actor_copy(request, session->label)}};
-    run_submit(session->run, &request->step);
+    run_submit(session->run, &request->u.restore.run);
 }
 
 /* Handles REPORT. The try that the session has reached is read before. */
@@ -234,8 +233,8 @@ int session_ask_report(struct request *request, struct diag *why)
 {
     (void)why;
     request->cancel = cancel_steps;
-    request->u.snapshot = (struct run_snapshot_req){.done = on_report_try};
-    run_snapshot(request->session->run, &request->u.snapshot);
+    request->u.restore.info = (struct run_snapshot_req){.done = on_report_try};
+    run_snapshot(request->session->run, &request->u.restore.info);
     return 0;
 }
 
@@ -329,7 +328,7 @@ static void cancel_pieces(struct request *request)
 static void on_marked(struct run_req *req)
 {
     /* Even if the record could not be written: the next reader finds the damage again. */
-    request_free(container_of(req, struct request, step));
+    request_free(container_of(req, struct request, u.run));
 }
 
 /* Answers a request with an error. Damage that this server has found itself is put into the record,
@@ -347,12 +346,12 @@ static void fail_and_mark(struct request *request, int status, const struct diag
     char *reason =
         scratch_string(&request->scratch, strlen(diag_text(diag, status)), diag_text(diag, status));
     request_orphan(request);
-    request->step = (struct run_req){.done = on_marked};
-    request->step.event = (struct event){
+    request->u.run = (struct run_req){.done = on_marked};
+    request->u.run.event = (struct event){
         .kind = EVENT_HEALTH,
         .id = request->msg.type == MSG_FETCH ? request->msg.u.fetch.id : request->msg.u.plan.id,
         .u.health = {.health = HEALTH_DAMAGED, .reason = reason ? reason : ""}};
-    run_submit(run, &request->step);
+    run_submit(run, &request->u.run);
 }
 
 /* Called when the document was read. A damaged one also marks its checkpoint as damaged. */

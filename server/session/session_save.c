@@ -117,8 +117,8 @@ static const char *trace_asked(const struct request *request)
 static int add_save(const struct request *request)
 {
     struct session *session = request->session;
-    const struct ckpt_id id = request->verdict.id;
-    const struct verdict_save *opening = verdict_save(&request->verdict);
+    const struct ckpt_id id = request->u.open.run.verdict.id;
+    const struct verdict_save *opening = verdict_save(&request->u.open.run.verdict);
     const uint64_t open_id = opening->open_id;
     struct session_save *save = session_find_save(session, id);
     if (save && save->open_id == open_id) {
@@ -200,7 +200,7 @@ static void reply_with_base(struct request *request, const struct msg_opened *op
 {
     request->u.open.opened = *opened;
     request->cancel = cancel_base;
-    request->u.open.base = (struct base_req){.id = verdict_save(&request->verdict)->base,
+    request->u.open.base = (struct base_req){.id = verdict_save(&request->u.open.run.verdict)->base,
                                              .rank = request->session->join.rank,
                                              .done = on_base};
     run_base(request->session->run, &request->u.open.base);
@@ -210,8 +210,8 @@ static void reply_with_base(struct request *request, const struct msg_opened *op
  * its part is read first. */
 static void on_open_info(struct run_snapshot_req *req)
 {
-    struct request *request = container_of(req, struct request, info);
-    const struct verdict *verdict = &request->verdict;
+    struct request *request = container_of(req, struct request, u.open.info);
+    const struct verdict *verdict = &request->u.open.run.verdict;
     const struct verdict_save *save = verdict_save(verdict);
     int status = req->status;
     CHECK(request->session != NULL);
@@ -243,7 +243,7 @@ static void on_open_info(struct run_snapshot_req *req)
 static void cancel_open(struct request *request)
 {
     run_cancel(&request->u.open.run);
-    run_snapshot_cancel(&request->info);
+    run_snapshot_cancel(&request->u.open.info);
     request_free(request);
 }
 
@@ -282,9 +282,8 @@ void session_opened(struct run_req *req)
     if (request->session->join.rank == 0 && !aborted) {
         log_opened(request, &req->verdict);
     }
-    request->verdict = req->verdict;
-    request->info = (struct run_snapshot_req){.done = on_open_info, .any_age = true};
-    run_snapshot(request->session->run, &request->info);
+    request->u.open.info = (struct run_snapshot_req){.done = on_open_info, .any_age = true};
+    run_snapshot(request->session->run, &request->u.open.info);
 }
 
 bool session_found_answers(struct run_req *found, bool own)
