@@ -64,7 +64,8 @@ def test_rule_05_a_failing_rank_leaves_nothing(ranks):
 
 
 def test_a_loss_that_no_exception_tells_of_is_told_on_stderr(ranks):
-    """By the rank whose files go because another one could not commit, and by each whose group ends before the marker."""
+    """The rank whose files are dropped, because another rank could not commit them, says so. So does each rank whose process group is
+    destroyed before the marker file that commits is written."""
     words = ranks[1]["words"]
     assert words.count("/step-4 was not committed: the rank that commits it failed: ") == 1
     assert "'same' was written by rank 1 and by another rank" in words

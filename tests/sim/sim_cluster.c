@@ -32,9 +32,9 @@ struct sim_way {
 
 struct flight {
     struct sim_way *way;
-    struct cluster_call *call;  /* the caller's; NULL: he is gone */
+    struct cluster_call *call;  /* the caller's; NULL once the caller has ended */
     struct cluster_call copy;   /* of a change */
-    struct sim_running *waiter; /* NULL: not waiting now */
+    struct sim_running *waiter; /* the thread that waits for the call; NULL if none does */
     bool is_change, is_done, is_lost, is_unanswered, is_twice, has_landed;
     int status;
     unsigned refs;

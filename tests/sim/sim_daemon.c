@@ -31,7 +31,7 @@ struct sim_daemon {
     struct diag open_diag;
     struct catalog *catalog;
     struct server *server;
-    struct sim_upkeep *upkeep; /* NULL: nobody tends the store, or it has ended */
+    struct sim_upkeep *upkeep; /* NULL if the store is not tended, or once the upkeep has ended */
     uint64_t grace_ms;         /* of the server, when the upkeep has ended */
     struct listener *listener;
     bool ready, ending, gone;

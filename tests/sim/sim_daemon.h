@@ -13,10 +13,10 @@ struct sim_upkeep;
 
 /* Starts, restarts and buries daemons; called each tick. */
 void daemon_tick(struct scene *scene);
-/* What a fault does to a current one; no effect when there is none. */
-/* The upkeep at a seat; NULL: the daemon does not serve just now. */
+/* Returns the upkeep at a seat, or NULL while its daemon does not serve. */
 struct sim_upkeep *daemon_care(struct scene *scene, uint64_t seat);
 const char *daemon_name(struct scene *scene, uint64_t arg);
+/* Do a fault to a daemon that runs. They have no effect when there is none. */
 void daemon_kill(struct scene *scene, uint64_t arg, enum sim_death death);
 void daemon_kill_all(struct scene *scene);
 void daemon_kill_at_call(struct scene *scene, uint64_t arg, uint64_t call);

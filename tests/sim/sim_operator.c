@@ -20,12 +20,12 @@
 struct fate { /* of a checkpoint that was asked about */
     struct ckpt_id id;
     bool gone, unsure, pinned;
-    uint64_t back_ms; /* when it was brought back last; 0: never */
+    uint64_t back_ms; /* when it was brought back last; 0 if it never was */
 };
 
 struct sim_operator {
     struct scene *scene;
-    struct sim_upkeep *upkeep; /* at whose daemon the request is; NULL: none is under way */
+    struct sim_upkeep *upkeep; /* at whose daemon the request is; NULL if none is under way */
     struct run_req req;
     struct run *run;
     struct ckpt_id ids[2];

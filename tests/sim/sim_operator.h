@@ -15,9 +15,9 @@ struct sim_operator *operator_new(struct scene *scene);
 void operator_free(struct sim_operator *op);
 void operator_start(struct sim_operator *op); /* at random moments, until the end */
 /* A checkpoint is there: now and then the one before it is forgotten at once, though saves that are
- * under way may refer to it. NULL operator: nothing. */
+ * under way may refer to it. A NULL operator does nothing. */
 void operator_on_commit(struct sim_operator *op);
-/* The daemon ends: what was asked of it has an unknown outcome. NULL operator: nothing. */
+/* The daemon ends: what was asked of it has an unknown outcome. A NULL operator does nothing. */
 void operator_lose(struct sim_operator *op, const struct sim_upkeep *upkeep);
 /* Has it ever been asked to forget this one, so that it may be missing? */
 bool operator_may_miss(const struct sim_operator *op, struct ckpt_id id);

@@ -11,7 +11,8 @@
 
 struct scene;
 
-/* For the world that begins; mutant NULL: none, only the look. */
+/* Prepares the world that begins: puts the mutant in its place, unless it is NULL, and lets each
+ * decision of gc be checked by a second, naive one. */
 void plant(struct scene *scene, const struct sim_mutant *mutant);
 void plant_fini(void);
 

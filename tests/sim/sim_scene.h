@@ -42,7 +42,7 @@ struct scene_fault {
 /* Where a daemon runs: its host's name stays, processes come and go. */
 struct scene_seat {
     char name[24];
-    struct sim_daemon *daemon; /* the current one; NULL: between two */
+    struct sim_daemon *daemon; /* the current one; NULL between two daemons */
     uint64_t start_ms;         /* when the supervisor starts the next */
     bool is_mute, is_deaf;     /* its way to the cluster */
 };
@@ -50,7 +50,7 @@ struct scene_seat {
 struct scene {
     uint64_t seed;
     struct sim *sim;
-    const struct sim_mutant *mutant; /* NULL: the code as it is */
+    const struct sim_mutant *mutant; /* NULL if the code runs as it is */
     bool verbose;
     bool local; /* ranks and daemon share a machine: arenas are handed over. Every other seed */
     struct oracle oracle;
@@ -70,7 +70,7 @@ struct scene {
     struct sim_job *job, *zombie;
     struct list jobs_ending;
     unsigned job_count;
-    uint64_t job_start_ms, job_end_ms, zombie_end_ms; /* 0: not planned */
+    uint64_t job_start_ms, job_end_ms, zombie_end_ms; /* 0 while none is planned */
     bool next_job_rewinds;
     struct sim_neighbour *neighbours[SCENE_NEIGHBOURS_MAX]; /* in every second eight seeds */
     unsigned neighbour_count;

@@ -107,11 +107,11 @@ struct sim_net_options {
 };
 
 void sim_net_set(struct sim *sim, const struct sim_net_options *options);
-/* While on, nothing that `from` sends arrives at `to` (each NULL: any host): bytes, ends and resets
- * wait. Both ways: call it twice. */
+/* While `on`, nothing that host `from` sends arrives at host `to`: bytes, ends and resets wait.
+ * NULL stands for every host. To part two hosts both ways, call it twice. */
 void sim_partition(struct sim *sim, const char *from, const char *to, bool on);
-/* Resets the connections between two hosts (NULL: any); bytes in flight are lost. Returns how many.
- */
+/* Resets the connections between two hosts, and bytes in flight are lost. NULL stands for every
+ * host. Returns how many connections were reset. */
 size_t sim_cut(struct sim *sim, const char *a, const char *b);
 
 /* --- disks ------------------------------------------------------------------------------------ */
@@ -123,8 +123,8 @@ struct sim_disk *sim_disk_new(struct sim *sim);
 void sim_disk_crash(struct sim_disk *disk);
 /* The worst legal loss instead of a random one: everything unsynced is gone. */
 void sim_disk_crash_lose_all(struct sim_disk *disk);
-/* The file system's size; writes beyond it fail with NO_SPACE, in part. UINT64_MAX: none (default).
- */
+/* Sets the file system's size; writes beyond it fail with NO_SPACE, in part. UINT64_MAX, the
+ * default, stands for no limit. */
 void sim_disk_set_capacity(struct sim_disk *disk, uint64_t bytes);
 uint64_t sim_disk_used(const struct sim_disk *disk);
 /* Calls of all hosts on this disk so far, and: the call'th from now (1: the next) fails with code

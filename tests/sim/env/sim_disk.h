@@ -32,7 +32,7 @@ struct change {
     uint64_t offset;     /* WRITE; TRUNCATE: the new length */
     size_t bytes;        /* WRITE */
     struct inode *inode; /* ADD */
-    struct inode *peer;  /* the other directory of a rename; NULL: none */
+    struct inode *peer;  /* the other directory of a rename; else NULL */
     char *name;          /* ADD, REMOVE; owned */
     uint8_t data[];
 };
@@ -48,7 +48,7 @@ struct inode {
     uint32_t mode;
     int64_t mtime_ns;
     unsigned links, opens;
-    const struct sim_host *locker; /* NULL: nobody */
+    const struct sim_host *locker; /* the host that holds the lock; NULL while it is free */
     vfs_fd locker_fd;
     struct change *changes, **changes_end;
     struct content cur, base; /* base: meaningful only while has_base */
@@ -64,7 +64,7 @@ struct sim_disk {
     struct list inodes;
     struct inode *root;
     uint64_t tx, capacity, used, calls;
-    uint64_t fail_in; /* 0: not planned */
+    uint64_t fail_in; /* calls until one fails; 0 while none is to fail */
     int fail_code;
     bool fail_fsync;
 };

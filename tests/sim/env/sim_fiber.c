@@ -30,7 +30,8 @@ struct sim_fiber {
     size_t caller_bytes;
 };
 
-static struct sim_fiber *running; /* NULL: the world's own stack. One world runs at a time */
+static struct sim_fiber
+    *running; /* NULL while the world runs on its own stack; one world runs at a time */
 
 static void enter_fiber(struct sim_fiber *fiber)
 {

@@ -45,7 +45,8 @@ static bool is_same_place(const struct sim_listener *listener, const struct net_
            (addr->family == NET_TCP && strcmp(listener->host->name, addr->host) == 0);
 }
 
-/* The live listener at addr; *ret_is_silent: nobody is there to refuse either. */
+/* Returns the live listener at addr, or NULL. Sets *ret_is_silent if the host does not even refuse.
+ */
 static struct sim_listener *find_listener(struct sim *sim, const struct net_addr *addr,
                                           bool *ret_is_silent)
 {
@@ -203,7 +204,7 @@ static size_t total_bytes(const struct iovec *iov, size_t count)
     return bytes < CALL_BYTES_MAX ? bytes : CALL_BYTES_MAX;
 }
 
-/* How many of most bytes a call moves; 0: AGAIN. */
+/* Returns how many of `most` bytes a call moves. 0 stands for AGAIN. */
 static size_t some_of(struct sim *sim, size_t most)
 {
     if (most == 0 || sim_chance(sim, AGAIN_ONE_IN)) {

@@ -15,7 +15,7 @@
 enum { SIM_NAME_BYTES = 32, SIM_THREADS = 2, SIM_WAITERS = 6, SIM_PARTITIONS_MAX = 128 };
 
 struct sim_partition {
-    char from[SIM_NAME_BYTES], to[SIM_NAME_BYTES]; /* empty: any */
+    char from[SIM_NAME_BYTES], to[SIM_NAME_BYTES]; /* an empty name stands for every host */
 };
 
 struct sim {
@@ -39,9 +39,9 @@ struct sim_work_queue {
     struct work *first, *last;
     struct sim_running {
         struct timer timer;
-        struct work *work; /* NULL: this simulated thread is idle */
+        struct work *work; /* NULL while this simulated thread is idle */
         bool has_run;
-        struct sim_fiber *fiber; /* of a pool whose works may wait; NULL: not yet */
+        struct sim_fiber *fiber; /* of a pool whose works may wait; made with the first one */
         struct sim_work_queue *queue;
     } thread[SIM_WAITERS];
     size_t thread_count;
@@ -55,7 +55,7 @@ struct sim_vfs {
     struct vfs base;
     struct sim_fd *fds; /* index = vfs_fd */
     size_t fd_cap, open;
-    uint64_t kill_in; /* 0: not planned */
+    uint64_t kill_in; /* calls until the process dies; 0 while it is to live */
 };
 
 struct sim_host {

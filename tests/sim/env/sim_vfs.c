@@ -12,7 +12,7 @@
 enum { FD_FIRST = 3, SECTOR_BYTES = 512 };
 
 struct sim_fd {
-    struct inode *inode; /* NULL: free */
+    struct inode *inode; /* NULL if this descriptor is free */
     unsigned flags;
 };
 

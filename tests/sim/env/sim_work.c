@@ -19,7 +19,7 @@ static void run_work(void *user)
     work->run(work);
 }
 
-/* True: run() has returned; false: it waits for sim_wake. */
+/* Returns true if run() has returned, and false if it waits for sim_wake. */
 static bool run_on(struct sim_running *thread)
 {
     struct work *work = thread->work;
