@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * A store opens only where its lock, identity and features allow it, removes at its start what is
- * its own to remove, leaves the rest, and is read-only beside a daemon (L21, D19, D20, D23).
+ * its own to remove, leaves the rest, and is read-only beside a daemon (L21, L26, L27, D19, D20,
+ * D23).
  *
  *     test_store_start DIRECTORY
  */
@@ -13,6 +14,7 @@
 #include "store/store_record.h"
 
 #include <fcntl.h>
+#include <ftw.h>
 #include <stdio.h>
 #include <sys/stat.h>
 #include <sys/vfs.h>
@@ -303,6 +305,29 @@ BED_TEST(a_store_open_to_all_is_refused)
     assert_int_equal(st.st_mode & 0777, 0777);
 }
 
+static int check_mode(const char *path, const struct stat *st, int kind, struct FTW *at)
+{
+    bool is_lock = kind == FTW_F && strcmp(path + at->base, "lock") == 0;
+    mode_t mode = kind == FTW_D ? 0700 : 0440;
+    if (!is_lock && (st->st_mode & 07777) != mode) {
+        fail_msg("%s has mode %o, not %o", path, st->st_mode & 07777, mode);
+    }
+    return 0;
+}
+
+/* Goal (L27): nobody changes a finished file by mistake, and nobody else looks into a directory.
+ * Method: every file and directory of a store with a record, an object and a part. */
+BED_TEST(finished_files_are_read_only)
+{
+    struct bed_change change = {"k", "v", false, NULL};
+    bed_open_ok(bed);
+    assert_int_equal(bed_update(bed, &change, NULL), 0);
+    assert_int_equal(bed_put_object(bed, bed_object(5, 0, 1), 4096, 1), 0);
+    assert_int_equal(bed_publish(bed, bed_name(5, STORE_PART, 0, 1), 10, 1), 0);
+    bed_close(bed);
+    assert_int_equal(nftw(bed->path, check_mode, 16, FTW_PHYS), 0);
+}
+
 /* Goal (D20): directories that vanish are an error, and are not made anew behind the operator's
  * back. */
 BED_TEST(a_vanished_directory_is_an_error)
@@ -403,6 +428,7 @@ BED_TEST(a_reader_follows_a_daemon)
     bed_close(&reader);
 }
 
+/* Goal (L26): a file system that loses what it holds is refused. */
 BED_TEST(tmpfs_is_refused_unless_forced)
 {
     struct statfs fs;
