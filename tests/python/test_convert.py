@@ -80,6 +80,15 @@ def test_what_is_installed(daemon, run, tmp_path):
     assert numpy.load(tmp_path / "npz" / "model.npz")["a"].tolist() == [0, 1, 2]
 
 
+def test_the_manual_has_every_option():
+    page = (ROOT / "client/python/cairn-convert.1").read_text().replace("\\-", "-")
+    sections = dict(re.findall(r"^\.SS Of (\w+)(.*?)(?=^\.S)", page, re.M | re.S))
+    said = {name: set(re.findall(r"--[a-z-]+", text)) for name, text in sections.items()}
+    helps = {name: words.format_help() for name, words in command._parser()._subparsers._group_actions[0].choices.items()}
+    assert {name: said[name] | said["both"] | {"--help"} for name in helps} == {
+        name: set(re.findall(r"^  (?:-\w, |-n, )?(--[a-z-]+)", text, re.M)) for name, text in helps.items()}
+
+
 def test_exit_statuses_are_those_of_the_table():
     rows = re.findall(r'^CAIRN_ERR\((\w+),\s*-?\d+,\s*"[^"]*",\s*\w+,\s*(\d+)\)', (ROOT / "proto/base/err.def").read_text(), re.M)
     assert len(rows) > 40
