@@ -202,6 +202,22 @@ def check_docstrings(page):
         raise ValueError("arguments that no docstring explains: " + ", ".join(wrong))
 
 
+def check_names(page):
+    """Raises unless python-api.md has each public name of the modules that its headings name: those of ``__all__``, or the
+    classes and functions. The names of errors are on their own page."""
+    missing, has = [], set(re.findall(r"^::: \S+\.(\w+)$|`cairn\.(\w+)`|^## (?:.*, )?cairn\.(\w+)", page, re.M))
+    has = {name for found in has for name in found} | {"errors", "tree"}
+    for module in re.findall(r"\bcairn[\w.]*", " ".join(re.findall(r"^## (.*)$", page, re.M))):
+        path = ROOT / "client/python" / module.replace(".", "/")
+        nodes = ast.parse((path / "__init__.py" if path.is_dir() else path.with_suffix(".py")).read_text(encoding="utf-8")).body
+        faces = [node.value.elts for node in nodes if isinstance(node, ast.Assign) and getattr(node.targets[0], "id", "") == "__all__"]
+        names = [name.value for name in faces[0] if isinstance(name, ast.Constant)] if faces else [
+            node.name for node in nodes if isinstance(node, (ast.ClassDef, ast.FunctionDef)) and node.name[0] != "_"]
+        missing += [f"{module}.{name}" for name in names if name not in has]
+    if missing:
+        raise ValueError("python-api.md: missing " + ", ".join(missing))
+
+
 def without_test_words(text):
     """Fences as Markdown knows them. A block that the test writes to a file is preceded by the file's name."""
     text = re.sub(r"^```(\w+) file (\S+).*$", r"`\2`:\n\n```\1", text, flags=re.M)
@@ -228,6 +244,7 @@ def on_page_markdown(markdown, page, **_):
         markdown = with_error_facts(markdown)
     if page.file.src_uri == "python-api.md":
         check_docstrings(markdown)
+        check_names(markdown)
     markdown = with_local_links(without_test_words(markdown), DOCS)
     return re.sub(r"^<!-- generated: (\w+) -->$", lambda match: GENERATED[match.group(1)](), markdown, flags=re.M)
 

@@ -389,38 +389,96 @@ def _one(url: Any) -> tuple:
 
 
 def check_is_distributed_checkpoint(checkpoint_dir: Any) -> bool:
-    """Returns whether there is a checkpoint. Every rank calls it. Raises CairnError where that cannot be known."""
+    """Returns whether there is a checkpoint. Every rank calls it.
+
+    Args:
+        checkpoint_dir: The URL of a checkpoint, ``cairn:///lab/run/latest`` for the newest; another path goes to Megatron.
+
+    Raises:
+        CairnError: The server cannot be reached, so that nobody knows.
+    """
     if not is_url(str(checkpoint_dir)):
         return bool(core.check_is_distributed_checkpoint(checkpoint_dir))
     return bool(_first(_run_of(str(checkpoint_dir)), str(checkpoint_dir)))
 
 
 def load_common_state_dict(checkpoint_dir: Any) -> dict:
-    """Loads what is no tensor and no sharded object, as Megatron does. Every rank calls it."""
+    """Loads what is no tensor and no sharded object, as Megatron does. Every rank calls it.
+
+    Args:
+        checkpoint_dir: The URL of a checkpoint, ``cairn:///lab/run/latest`` for the newest; another path goes to Megatron.
+
+    Raises:
+        NotFoundError: There is no such checkpoint.
+    """
     return _common(*_one(checkpoint_dir)) if is_url(str(checkpoint_dir)) else serialization.load_common_state_dict(checkpoint_dir)
 
 
 def load_content_metadata(checkpoint_dir: Any = None, *, preloaded_state_dict: Optional[dict] = None) -> Optional[dict]:
-    """Loads the content metadata, as Megatron does. Every rank calls it."""
+    """Loads the content metadata, as Megatron does. Every rank calls it.
+
+    Args:
+        checkpoint_dir: As in ``load_common_state_dict``.
+        preloaded_state_dict: The common state, if it is loaded already; then nothing is read.
+
+    Returns:
+        What ``save`` was given as ``content_metadata``, or None if it was given none.
+
+    Raises:
+        NotFoundError: There is no such checkpoint.
+    """
     if preloaded_state_dict is None and is_url(str(checkpoint_dir)):
         preloaded_state_dict = load_common_state_dict(checkpoint_dir)
     return serialization.load_content_metadata(checkpoint_dir, preloaded_state_dict=preloaded_state_dict)
 
 
 def load_tensors_metadata(checkpoint_dir: Any, sharded_strategy: Any = None) -> dict:
-    """Loads the shapes and types of the tensors, as Megatron does. Every rank calls it."""
+    """Loads the shapes and types of the tensors, as Megatron does. Every rank calls it.
+
+    Args:
+        checkpoint_dir: As in ``load_common_state_dict``.
+        sharded_strategy: Megatron's, for a path.
+
+    Returns:
+        A ShardedTensor without data for each tensor, by its name.
+
+    Raises:
+        NotFoundError: There is no such checkpoint.
+    """
     if not is_url(str(checkpoint_dir)):
         return serialization.load_tensors_metadata(checkpoint_dir, sharded_strategy)
     return _Load(_one(checkpoint_dir)[1]).load_tensors_metadata(checkpoint_dir)
 
 
 def load_sharded_metadata(checkpoint_dir: Any, sharded_strategy: Any = None) -> dict:
-    """Loads what there is of tensors and sharded objects, as Megatron does. Every rank calls it."""
+    """Loads what there is of tensors and sharded objects, as Megatron does. Every rank calls it.
+
+    Args:
+        checkpoint_dir: As in ``load_common_state_dict``.
+        sharded_strategy: Megatron's, for a path.
+
+    Returns:
+        A ShardedTensor or ShardedObject without data for each, by its name.
+
+    Raises:
+        NotFoundError: There is no such checkpoint.
+    """
     if not is_url(str(checkpoint_dir)):
         return serialization.load_sharded_metadata(checkpoint_dir, sharded_strategy)
     return _Load(_one(checkpoint_dir)[1]).load_sharded_metadata(checkpoint_dir)
 
 
 def load_plain_tensors(checkpoint_dir: Any) -> dict:
-    """Loads the whole tensors, as Megatron does. Every rank calls it."""
+    """Loads all tensors, each whole, as Megatron does. Every rank calls it, and holds them all.
+
+    Args:
+        checkpoint_dir: As in ``load_common_state_dict``.
+
+    Returns:
+        The tensors by name, on the CPU.
+
+    Raises:
+        NotFoundError: There is no such checkpoint.
+        DamagedError: Its bytes are not those that were saved.
+    """
     return load(load_tensors_metadata(checkpoint_dir), checkpoint_dir, validate_access_integrity=False)

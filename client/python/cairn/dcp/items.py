@@ -40,6 +40,7 @@ class PlanStaleError(InvalidError):
 
     @classmethod
     def about(cls, fqn: str, what: str) -> "PlanStaleError":
+        """Makes the error of a name of the plan. Its text says what disagrees, and how to plan anew."""
         return cls(cls.CODE, cls.NAME, f"{fqn}: {what}. DCP caches plans under the planner's class name and compares "
                    "neither types nor writers: make the planner with enable_plan_caching=False, or give each kind of "
                    "state a planner class of its own")

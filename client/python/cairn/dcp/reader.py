@@ -110,6 +110,7 @@ class Reader(StorageReader):
 
     @property
     def checkpoint_id(self) -> Any:
+        """The id that the load was given, or None."""
         return self._given_id
 
     def reset(self, checkpoint_id: Any = None) -> None:

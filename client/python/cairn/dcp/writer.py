@@ -92,6 +92,7 @@ class Writer(StorageWriter):
 
     @property
     def checkpoint_id(self) -> Any:
+        """The id that this thread's save was given, or None."""
         return getattr(self._mine, "given_id", self._given_id)
 
     def _target(self) -> tuple:

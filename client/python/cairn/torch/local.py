@@ -27,7 +27,12 @@ def rule_of(obj: Any) -> Optional[str]:
 
 
 class PerRank:
-    """See per_rank."""
+    """An object of ``state`` whose own state differs from rank to rank. ``per_rank`` makes it.
+
+    Args:
+        obj: As in ``per_rank``.
+        on_reshape: As in ``per_rank``.
+    """
 
     def __init__(self, obj: Any, on_reshape: Union[str, Callable]) -> None:
         if on_reshape not in ("error", "reseed") and not callable(on_reshape):

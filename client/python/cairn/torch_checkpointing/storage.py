@@ -67,7 +67,11 @@ class StorageConfig(base_storage.StorageConfig):
 
 
 class Storage(base_storage.Storage):
-    """The files of a run, for torch_checkpointing. StorageConfig.create_storage makes one."""
+    """The files of a run, for torch_checkpointing. StorageConfig.create_storage makes one.
+
+    Args:
+        config: The URL of the run, and the options of its file system.
+    """
 
     def __init__(self, config: StorageConfig) -> None:
         self._fs = CairnFileSystem(**config.options)
