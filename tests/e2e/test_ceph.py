@@ -6,6 +6,8 @@ in cases_ceph_*.py."""
 
 import json
 import os
+import re
+import shlex
 import subprocess
 import time
 import urllib.request
@@ -14,7 +16,7 @@ from cases_ceph_commit import *  # noqa: F403
 from cases_ceph_objects import *  # noqa: F403
 from cases_ceph_policy import *  # noqa: F403
 from cases_ceph_refused import *  # noqa: F403
-from ceph_bed import OnCeph
+from ceph_bed import TOOL, OnCeph
 from harness import BIN, BUILD, FULL, SOURCE, Daemon, Group, cairn, cairn_json, flip, main, wait_until
 
 
@@ -467,6 +469,36 @@ class Benchmark(OnCeph):
         done = subprocess.run([SOURCE / "tests/bench/bench_ceph.py", *words], capture_output=True, text=True, timeout=400,
                               check=False)
         self.assertEqual(done.returncode, 0, done.stdout[-2000:] + done.stderr[-2000:])
+
+
+class Guide(OnCeph):
+    def test_the_blocks_of_the_page_run(self):
+        """Those of docs/ceph.md that name this file, as they stand there, but with folders of this test in place of /etc and /tmp, and
+        with servers in the background. The cluster's last command is ceph_bed's."""
+        url, server, conf = f"cairn+unix://{self.bed.sockets}/page?run=demo/run", f"unix:{self.bed.sockets}/page", self.bed.path / "ceph.conf"
+        places = {"/etc/ceph": self.bed.path, "/etc/cairn": self.bed.path, "/tmp/ceph": self.ceph.dir}
+        rights = self.ceph.ask("auth", "get", "client.cairn")[0]["caps"]
+        self.addCleanup(self.ceph.ceph, "auth", "caps", "client.cairn", *(word for right in rights.items() for word in right))
+        conf.write_text((self.ceph.dir / "ceph.conf").read_text().replace(f"{self.ceph.dir}/client.cairn.", f"{self.bed.path}/ceph.client.cairn."))
+        (self.bed.path / "cairnd.conf").write_text(f"[listen]\nunix = {self.bed.sockets}/page\n")
+        env = {**os.environ, "CEPH_CONF": str(conf), "PATH": f"{BIN}:{os.environ['PATH']}"}
+        said = []
+        for block in re.findall(r"^```sh no-run tests/e2e/test_ceph.py runs it\n(.*?)^```$", (SOURCE / "docs/ceph.md").read_text(), re.M | re.S):
+            block = re.sub("|".join(places), lambda found: str(places[found[0]]), block)
+            lines = [line for line in block.splitlines() if line != f"{TOOL.relative_to(SOURCE)} destroy {self.ceph.dir}"]
+            shell = [line for line in lines if not line.startswith("cairnd ")]
+            done = subprocess.run(["bash", "-euc", "\n".join(shell)], cwd=SOURCE, env=env, capture_output=True, text=True, timeout=300, check=False)
+            finds_unsafe = "cairn doctor" in block  # of the cluster's second pool, which survives one failure only
+            self.assertEqual(done.returncode, finds_unsafe, f"{block}\n{done.stdout}{done.stderr}")
+            said.append(done.stdout)
+            for line in lines:
+                if line.startswith("cairnd "):
+                    with open(self.bed.path / "page.log", "wb") as log:
+                        self.bed.start(shlex.split(line), env=env, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+                    wait_until("the page's server answers", lambda: cairn("status", "--server", server)[0] == 0)
+                    Group(self.bed, url, 2).advance(1)
+        self.assertEqual(len(said), 4)
+        self.assertRegex(said[2], r"(?s)demo/run.*1 checkpoint, 0 damaged.*rights: client.cairn may use only its own namespaces.*\n1 unsafe")
 
 
 if __name__ == "__main__":
