@@ -4,6 +4,7 @@ CheckpointManager."""
 
 import os
 import pathlib
+import re
 import subprocess
 
 import pytest
@@ -21,7 +22,7 @@ from torch_checkpointing.storage.base_storage import ReadArgs  # noqa: E402
 
 import cairn  # noqa: E402
 import together  # noqa: E402
-from conftest import steps_of  # noqa: E402
+from conftest import ROOT, steps_of  # noqa: E402
 from ranks import break_once, run_once  # noqa: E402
 from cairn.torch_checkpointing import StorageConfig, commit  # noqa: E402
 
@@ -59,6 +60,18 @@ def test_saved_and_loaded(url, save, use_url):
     with pytest.raises(FileNotFoundError, match="step-3"):
         manager.load(f"{head}step-3", into=state(0))
     manager.close()
+
+
+def test_the_lines_of_the_page(daemon, monkeypatch):
+    """Those of docs/torch-checkpointing.md, as they stand there; what their storage holds is loaded by their manager."""
+    page = (ROOT / "docs/torch-checkpointing.md").read_text(encoding="utf-8")
+    lines, = re.findall(rf"^```python no-run tests/python/{pathlib.Path(__file__).name} runs it\n(.*?)^```$", page, re.M | re.S)
+    monkeypatch.setenv("CAIRN_SERVER", f"unix:{daemon.socket}")
+    names = {"cairn": cairn}
+    exec(lines, names)  # pylint: disable=exec-used
+    manager_of(names["storage"]).save("step-1", state(1))
+    assert names["manager"].load("step-1", into=state(0))["step"] == 1
+    names["manager"].close()
 
 
 def test_what_is_committed_is_not_saved_again(url):
