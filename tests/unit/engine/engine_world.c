@@ -75,6 +75,7 @@ static struct catalog *start_catalog(struct world *world)
 
 static struct server *start_server(struct world *world, struct catalog *catalog)
 {
+    const struct world_options *own = &world->options;
     struct sim_host *host = world->server_host;
     struct server_options options = {.loop = sim_loop(host),
                                      .catalog = catalog,
@@ -85,9 +86,9 @@ static struct server *start_server(struct world *world, struct catalog *catalog)
                                      .dead_after_ms = 2000,
                                      .login_ms = 5000,
                                      .grant_idle_ms = 5000,
-                                     .buffer_bytes = world->buffer_bytes > 0 ? world->buffer_bytes
-                                                                             : WORLD_BUFFER_BYTES,
-                                     .rank_grace_ms = world->rank_grace_ms,
+                                     .buffer_bytes = own->buffer_bytes > 0 ? own->buffer_bytes
+                                                                           : WORLD_BUFFER_BYTES,
+                                     .rank_grace_ms = own->rank_grace_ms,
                                      .part_bytes_total = MIB(16),
                                      .encode_lanes = 2,
                                      .agent = "cairnd test"};
@@ -227,6 +228,17 @@ static struct registered_box box2(int64_t rows, int64_t columns, uint8_t *data)
         .box = {.ndim = 2, .length = {rows, columns}}, .contiguous = true, .data = data};
 }
 
+void world_register(struct world_rank *rank, struct registered_list list)
+{
+    struct diag diag = DIAG_INIT;
+    list.rank = (uint32_t)(rank - rank->world->ranks);
+    list.world_size = rank->world->world_size;
+    registered_unref(rank->set);
+    if (registered_new(&list, &rank->set, &diag) != 0) {
+        fail_msg("rank %u of %u: %s", list.rank, list.world_size, diag.text);
+    }
+}
+
 static void register_all(struct world_rank *rank, uint32_t idx, uint32_t world_size)
 {
     uint32_t everybody[WORLD_RANKS_MAX];
@@ -255,7 +267,7 @@ static void register_all(struct world_rank *rank, uint32_t idx, uint32_t world_s
         tensor("step", CAIRN_I64, PLACEMENT_REPLICATED, &boxes[4]),
         tensor("empty", CAIRN_F16, PLACEMENT_REPLICATED, &boxes[5])};
     tensors[2].shape.length[0] = 100 * (int64_t)world_size;
-    tensors[2].eager = rank->world->eager;
+    tensors[2].eager = rank->world->options.eager;
     tensors[3].coordinate = coordinate;
     for (unsigned i = 0; i < WORLD_TENSORS; i++) {
         if (tensors[i].placement == PLACEMENT_REPLICATED) {
@@ -275,16 +287,10 @@ static void register_all(struct world_rank *rank, uint32_t idx, uint32_t world_s
                                              .placement = PLACEMENT_LOCAL,
                                              .bytes = strlen(text),
                                              .data = (const uint8_t *)text}};
-    struct diag diag = DIAG_INIT;
-    if (registered_new(&(struct registered_list){.rank = idx,
-                                                 .world_size = world_size,
-                                                 .tensor_count = WORLD_TENSORS,
-                                                 .tensors = tensors,
-                                                 .blob_count = 2,
-                                                 .blobs = blobs},
-                       &rank->set, &diag) != 0) {
-        fail_msg("%s", diag.text);
-    }
+    world_register(rank, (struct registered_list){.tensor_count = WORLD_TENSORS,
+                                                  .tensors = tensors,
+                                                  .blob_count = 2,
+                                                  .blobs = blobs});
 }
 
 static void rank_start(struct world *world, uint32_t idx)
@@ -295,10 +301,10 @@ static void rank_start(struct world *world, uint32_t idx)
     memset(rank, 0, sizeof *rank);
     rank->world = world;
     rank->host = sim_host_new(world->sim, name, NULL);
-    assert_int_equal(arena_new(world->arena_bytes, &rank->arena, NULL), 0);
-    arena_set_snapshots(rank->arena, world->snapshots);
-    if (world->register_rank != NULL) {
-        world->register_rank(rank, idx, world->register_user);
+    assert_int_equal(arena_new(world->options.arena_bytes, &rank->arena, NULL), 0);
+    arena_set_snapshots(rank->arena, world->options.snapshots);
+    if (world->options.register_rank != NULL) {
+        world->options.register_rank(rank, idx, world->options.register_user);
     } else {
         rank->memory_bytes = 111000;
         rank->memory = calloc(1, rank->memory_bytes);
@@ -313,10 +319,10 @@ static void rank_start(struct world *world, uint32_t idx)
                                      .writer = sim_random(world->sim) | 1,
                                      .arena = rank->arena,
                                      .io_deadline_ms = 5000,
-                                     .transport =
-                                         world->any_transport ? TRANSPORT_AUTO : WORLD_TRANSPORT,
-                                     .agree_wait_ms = world->agree_wait_ms,
-                                     .when_down = world->when_down,
+                                     .transport = world->options.any_transport ? TRANSPORT_AUTO
+                                                                               : WORLD_TRANSPORT,
+                                     .agree_wait_ms = world->options.agree_wait_ms,
+                                     .when_down = world->options.when_down,
                                      .spread_after = world->options.spread_after,
                                      .encoding = world->options.encoding,
                                      .label = "test"};
@@ -552,7 +558,13 @@ bool caller_is_done(void *user) { return ((struct caller *)user)->done; }
 
 void world_begin(struct world *world, uint64_t seed, uint32_t world_size)
 {
-    world_init(world, seed, world_size);
+    world_begin_with(world, seed, world_size, &(struct world_options){0});
+}
+
+void world_begin_with(struct world *world, uint64_t seed, uint32_t world_size,
+                      const struct world_options *options)
+{
+    world_init_with(world, seed, world_size, options);
     world_ranks_start(world);
 }
 

@@ -52,12 +52,23 @@ struct world_options { /* zero: the world's defaults */
     const char *url; /* of the ranks; NULL: the world's one server */
     bool twin;       /* a second daemon on the same store, at the next port of the same host */
     bool faults;     /* world->store takes store_fault_add */
-    uint32_t spread_after; /* of engines; 0: the default */
+    uint32_t buffer_bytes;    /* of the server: a payload at most; 0: WORLD_BUFFER_BYTES */
+    uint32_t rank_grace_ms;   /* of the server */
+    uint32_t spread_after;    /* of engines; 0: the default */
+    uint64_t agree_wait_ms;   /* of engines; 0: the default */
+    enum when_down when_down; /* of engines */
+    bool any_transport;       /* by the socket, too, where the world is one machine */
+    uint64_t arena_bytes;     /* of ranks; 0: no bound */
+    unsigned snapshots;       /* that their arenas have room for; 0: the default */
+    bool eager;               /* their tensor optim.exp_avg is copied at once in lazy saves */
+    /* In place of the world's own tensors: makes rank->memory (malloc, freed by the world) and
+     * rank->set. */
+    void (*register_rank)(struct world_rank *rank, uint32_t idx, void *user);
+    void *register_user;
 };
 
 struct world {
     uint32_t check_replicas; /* of saves; enum msg_check */
-    uint64_t agree_wait_ms;  /* of engines; 0: the default */
     struct world_options options;
     struct sim *sim;
     struct sim_host *server_host;
@@ -75,17 +86,6 @@ struct world {
     bool stopping;
     unsigned down; /* steps of the server's end that are done */
     uint32_t world_size;
-    uint64_t arena_bytes;   /* of ranks that start from now on; 0: no bound */
-    uint32_t buffer_bytes;  /* of servers that start from now on: 0: WORLD_BUFFER_BYTES */
-    uint32_t rank_grace_ms; /* of servers that start from now on; 0: none */
-    unsigned snapshots;     /* that their arenas have room for; 0: the default */
-    bool eager;             /* their tensor optim.exp_avg is copied at once in lazy saves */
-    /* In place of the tensors above: makes rank->memory (malloc, freed by the world) and rank->set.
-     */
-    void (*register_rank)(struct world_rank *rank, uint32_t idx, void *user);
-    void *register_user;
-    enum when_down when_down; /* of engines */
-    bool any_transport;       /* by the socket, too, where the world is one machine */
     struct token token;
     struct world_rank ranks[WORLD_RANKS_MAX];
 };
@@ -102,6 +102,8 @@ void world_server_kill(struct world *world);
 void world_server_stop(struct world *world, uint64_t grace_ms);
 /* New engines with a new token: another attempt. */
 void world_ranks_start(struct world *world);
+/* Registers what is listed, in place of what was. The list's rank and world are the rank's. */
+void world_register(struct world_rank *rank, struct registered_list list);
 void world_ranks_stop(struct world *world);
 void world_fill(struct world_rank *rank, uint8_t salt);
 /* Did this rank's memory become what world_fill(salt) makes? */
@@ -117,6 +119,8 @@ void world_await_restores(struct world *world, uint64_t within_ms);
 
 /* world_init and world_ranks_start; world_ranks_stop and world_fini. */
 void world_begin(struct world *world, uint64_t seed, uint32_t world_size);
+void world_begin_with(struct world *world, uint64_t seed, uint32_t world_size,
+                      const struct world_options *options);
 void world_end(struct world *world);
 /* Ends the ranks and begins another attempt. */
 void world_ranks_restart(struct world *world);

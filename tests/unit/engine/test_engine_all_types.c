@@ -90,8 +90,6 @@ static void register_all_types(struct all_types *all_types, struct world_rank *r
     static struct registered_tensor tensors[ALL_TENSORS];
     static struct registered_box boxes[ALL_TENSORS];
     uint32_t everybody[WORLD_RANKS_MAX] = {0, 1, 2, 3};
-    struct diag diag = DIAG_INIT;
-    registered_unref(rank->set);
     free(rank->memory);
     rank->memory = calloc(1, all_types->bytes);
     rank->memory_bytes = all_types->bytes;
@@ -101,13 +99,7 @@ static void register_all_types(struct all_types *all_types, struct world_rank *r
         tensors[i].group_count = all_types->world.world_size;
     }
     qsort(tensors, ALL_TENSORS, sizeof tensors[0], name_order);
-    if (registered_new(&(struct registered_list){.rank = (uint32_t)(rank - all_types->world.ranks),
-                                                 .world_size = all_types->world.world_size,
-                                                 .tensor_count = ALL_TENSORS,
-                                                 .tensors = tensors},
-                       &rank->set, &diag) != 0) {
-        fail_msg("%s", diag.text);
-    }
+    world_register(rank, (struct registered_list){.tensor_count = ALL_TENSORS, .tensors = tensors});
 }
 
 /* --- its bytes --------------------------------------------------------------------- */

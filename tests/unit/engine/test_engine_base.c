@@ -108,8 +108,7 @@ TEST(a_restored_state_is_the_base)
 TEST(a_full_save_refers_to_nothing)
 {
     struct world world;
-    world_init_with(&world, 4, 2, &(struct world_options){.full_every = 3});
-    world_ranks_start(&world);
+    world_begin_with(&world, 4, 2, &(struct world_options){.full_every = 3});
     const bool is_full[] = {true, false, false, true, false, true, false};
     for (uint64_t i = 0; i < 7; i++) {
         for (uint32_t r = 0; r < 2; r++) {
@@ -130,10 +129,9 @@ TEST(references_survive_cuts)
 {
     for (uint64_t seed = 0; seed < 40; seed++) {
         struct world world;
-        world_init_with(
+        world_begin_with(
             &world, seed, 2,
             &(struct world_options){.encoding = seed % 2 ? ENCODE_DENSEST : ENCODE_NEVER});
-        world_ranks_start(&world);
         (void)save_all(&world, 5, 9);
         for (uint32_t i = 0; i < 2; i++) {
             world_fill(&world.ranks[i], 9);

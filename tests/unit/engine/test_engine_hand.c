@@ -77,13 +77,10 @@ TEST(a_daemon_that_takes_arenas_no_more)
     for (uint64_t ms = 0; ms < 120; ms++) {
         struct world world;
         bool packs = ms >= 60;
-        world_init_with(&world, ms + 1, 2,
-                        &(struct world_options){.encoding = packs ? ENCODE_DENSEST : ENCODE_NEVER});
-        world_server_kill(&world);
-        world.buffer_bytes = 8 << 10;
-        world_server_start(&world);
-        world.any_transport = true;
-        world_ranks_start(&world);
+        world_begin_with(&world, ms + 1, 2,
+                         &(struct world_options){.encoding = packs ? ENCODE_DENSEST : ENCODE_NEVER,
+                                                 .buffer_bytes = 8 << 10,
+                                                 .any_transport = true});
         begin(&world, 1, 5);
         sim_run_for(world.sim, ms % 60);
         world_server_kill(&world);
@@ -116,12 +113,10 @@ TEST(objects_that_fail_in_turn_are_described_again)
         {.kind = FAULT_DELAY, .op = STORE_SEAL},
         {.kind = FAULT_FAIL, .op = STORE_SEAL, .count = 3, .code = CAIRN_E_OUTCOME_UNKNOWN}};
     struct world world;
-    world_init_with(&world, 52, 1,
-                    &(struct world_options){.faults = true, .object_bytes = OBJECT_BYTES});
-    world_server_kill(&world);
-    world.buffer_bytes = OBJECT_BYTES;
-    world_server_start(&world);
-    world_ranks_start(&world);
+    world_begin_with(&world, 52, 1,
+                     &(struct world_options){.faults = true,
+                                             .object_bytes = OBJECT_BYTES,
+                                             .buffer_bytes = OBJECT_BYTES});
     for (size_t i = 0; i < ARRAY_LEN(rules); i++) {
         assert_int_equal(store_fault_add(world.store, &rules[i]), 0);
     }
@@ -164,9 +159,7 @@ TEST(waves_with_a_base_are_handed_over)
 {
     struct world world;
     uint64_t stored[2] = {0, 0};
-    world_init(&world, 51, 2);
-    world.arena_bytes = SMALL_ARENA;
-    world_ranks_start(&world);
+    world_begin_with(&world, 51, 2, &(struct world_options){.arena_bytes = SMALL_ARENA});
     for (unsigned step = 1; step <= 2; step++) {
         begin(&world, step, 7);
         world_await_saves(&world, 60000);
@@ -189,10 +182,10 @@ TEST(dense_waves_are_refused_by_name)
 {
     for (unsigned any = 0; any < 2; any++) {
         struct world world;
-        world_init_with(&world, 52, 2, &(struct world_options){.encoding = ENCODE_DENSEST});
-        world.arena_bytes = SMALL_ARENA;
-        world.any_transport = any != 0;
-        world_ranks_start(&world);
+        world_begin_with(&world, 52, 2,
+                         &(struct world_options){.encoding = ENCODE_DENSEST,
+                                                 .arena_bytes = SMALL_ARENA,
+                                                 .any_transport = any != 0});
         begin(&world, 1, 8);
         world_await_saves(&world, 60000);
         for (uint32_t i = 0; i < 2; i++) {

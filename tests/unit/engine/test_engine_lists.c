@@ -55,7 +55,6 @@ static void set_names(struct bench *bench, uint32_t rank, uint32_t mask, uint32_
     struct registered_box boxes[NAMES] = {0};
     char names[NAMES][16];
     uint32_t ranks[WORLD_RANKS_MAX], rank_count = 0, count = 0;
-    struct diag diag = DIAG_INIT;
     for (uint32_t r = 0; r < bench->world.world_size; r++) {
         if (group & (1u << r)) {
             ranks[rank_count++] = r;
@@ -80,15 +79,8 @@ static void set_names(struct bench *bench, uint32_t rank, uint32_t mask, uint32_
                                                     .group_count = rank_count};
         count++;
     }
-    struct world_rank *to = &bench->world.ranks[rank];
-    registered_unref(to->set);
-    if (registered_new(&(struct registered_list){.rank = rank,
-                                                 .world_size = bench->world.world_size,
-                                                 .tensor_count = count,
-                                                 .tensors = tensors},
-                       &to->set, &diag) != 0) {
-        fail_msg("%s", diag.text);
-    }
+    world_register(&bench->world.ranks[rank],
+                   (struct registered_list){.tensor_count = count, .tensors = tensors});
 }
 
 static void set_all(struct bench *bench, const uint32_t *masks)
@@ -102,8 +94,7 @@ static void bench_init_with(struct bench *bench, uint64_t seed, uint32_t ranks,
                             const struct world_options *options)
 {
     memset(bench, 0, sizeof *bench);
-    world_init_with(&bench->world, seed, ranks, options);
-    world_ranks_start(&bench->world);
+    world_begin_with(&bench->world, seed, ranks, options);
     for (uint32_t r = 0; r < ranks; r++) {
         bench->memory[r] = calloc(NAMES, ELEMENTS_MAX * 4);
     }

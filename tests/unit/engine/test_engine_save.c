@@ -50,8 +50,7 @@ TEST(a_save_is_sent_from_the_arena)
         for (int dense = 0; dense < 2; dense++) {
             struct world_options options = {.encoding = dense ? ENCODE_DENSEST : ENCODE_NEVER};
             struct world world;
-            world_init_with(&world, seed, 2, &options);
-            world_ranks_start(&world);
+            world_begin_with(&world, seed, 2, &options);
             world_save_all(&world, 5, 9);
             sim_run_for(world.sim, 5);
             sim_cut(world.sim, NULL, NULL);
@@ -133,8 +132,7 @@ TEST(an_object_of_unknown_outcome_is_sent_again)
 {
     for (unsigned lost = 0; lost < 2; lost++) {
         struct world world;
-        world_init_with(&world, 31, 1, &(struct world_options){.faults = true});
-        world_ranks_start(&world);
+        world_begin_with(&world, 31, 1, &(struct world_options){.faults = true});
         struct store_fault_rule rule = {.kind = lost ? FAULT_LOST : FAULT_FAIL,
                                         .op = STORE_SEAL,
                                         .count = 2,
@@ -170,11 +168,7 @@ TEST(a_missing_rank_is_named)
 TEST(a_rank_that_dies_is_named_after_the_grace)
 {
     struct world world;
-    world_init(&world, 31, 3);
-    world_server_kill(&world);
-    world.rank_grace_ms = 3000;
-    world_server_start(&world);
-    world_ranks_start(&world);
+    world_begin_with(&world, 31, 3, &(struct world_options){.rank_grace_ms = 3000});
     world_save_all(&world, 1, 1);
     sim_at(world.sim, 20, cut_all, &world);
     world_expect_saved(&world);
@@ -200,11 +194,7 @@ TEST(a_rank_that_dies_is_named_after_the_grace)
 TEST(a_rank_that_is_gone_is_missed_by_the_next_daemon)
 {
     struct world world;
-    world_init(&world, 32, 3);
-    world_server_kill(&world);
-    world.rank_grace_ms = 3000;
-    world_server_start(&world);
-    world_ranks_start(&world);
+    world_begin_with(&world, 32, 3, &(struct world_options){.rank_grace_ms = 3000});
     world_save_well(&world, 1, 1);
     for (unsigned step = 2; step <= 3; step++) { /* the second time it is known to be gone */
         for (uint32_t i = 0; i < 2; i++) {
@@ -234,11 +224,8 @@ TEST(a_rank_that_is_gone_is_missed_by_the_next_daemon)
 TEST(a_new_daemon_misses_nobody_that_comes)
 {
     struct world world;
-    world_init(&world, 33, 3);
-    world_server_kill(&world);
-    world.rank_grace_ms = 6000; /* more than a client's longest pause between two tries */
-    world_server_start(&world);
-    world_ranks_start(&world);
+    /* More than a client's longest pause between two tries. */
+    world_begin_with(&world, 33, 3, &(struct world_options){.rank_grace_ms = 6000});
     for (uint32_t i = 0; i < 2; i++) {
         world_save(&world.ranks[i], 1, 600000);
     }

@@ -113,11 +113,11 @@ static void expect_restored(struct world *world, uint64_t step, uint8_t salt)
 static void begin(struct world *world, uint64_t seed, uint32_t size, uint64_t arena_bytes,
                   unsigned snapshots)
 {
-    world_init(world, seed, size);
-    world->arena_bytes = arena_bytes;
-    world->snapshots = snapshots;
-    world->agree_wait_ms = 100; /* ranks begin apart, or out of reach */
-    world_ranks_start(world);
+    world_begin_with(world, seed, size,
+                     &(struct world_options){.arena_bytes = arena_bytes,
+                                             .snapshots = snapshots,
+                                             /* Ranks begin apart, or out of reach. */
+                                             .agree_wait_ms = 100});
 }
 
 /* --- several in flight ------------------------------------------------------------ */
@@ -191,10 +191,7 @@ static void all_end_alike(unsigned full, enum when_full policy, int code, bool k
 {
     struct world world;
     struct flight flights[2][3] = {0};
-    world_init(&world, 50 + full, 3);
-    world.snapshots = 2;
-    world.agree_wait_ms = 100; /* ranks begin one by one */
-    world_ranks_start(&world);
+    begin(&world, 50 + full, 3, 0, 2);
     arena_set_snapshots(world.ranks[full].arena, 1);
     struct flight first[3] = {0};
     for (unsigned r = 0; known && r < 3; r++) {
@@ -328,12 +325,12 @@ TEST(a_rank_alone_skips_at_once)
 
 /* --- no server --------------------------------------------------------------------- */
 
-static void begin_down(struct world *world, uint64_t seed, uint32_t size, enum when_down when_down)
+static void begin_down(struct world *world, uint64_t seed, uint32_t size, uint64_t arena_bytes)
 {
-    world_init(world, seed, size);
-    world->agree_wait_ms = 100;
-    world->when_down = when_down;
-    world_ranks_start(world);
+    world_begin_with(world, seed, size,
+                     &(struct world_options){.arena_bytes = arena_bytes,
+                                             .agree_wait_ms = 100,
+                                             .when_down = WHEN_DOWN_SKIP});
     world_save_well(world, 1, 1);
 }
 
@@ -359,7 +356,7 @@ static void without_a_server_saves_are_skipped(uint32_t size, bool is_killed, bo
     struct world world;
     static struct flight flights[SKIPPED + 2][2];
     memset(flights, 0, sizeof flights);
-    begin_down(&world, 70 + size, size, WHEN_DOWN_SKIP);
+    begin_down(&world, 70 + size, size, 0);
     if (is_killed) {
         world_server_kill(&world);
     } else {
@@ -415,7 +412,7 @@ TEST(a_rank_that_is_cut_off_holds_up_nobody)
 {
     struct world world;
     struct flight flights[4][2] = {0};
-    begin_down(&world, 80, 2, WHEN_DOWN_SKIP);
+    begin_down(&world, 80, 2, 0);
     cut_off(&world, 1, true);
     save_in_time(&world, flights[0], 2, 1000);
     save_in_time(&world, flights[1], 3, 6000);
@@ -441,7 +438,7 @@ static void many_skips_are_told(unsigned who)
     static struct flight flights[SKIPPED + 1][2];
     struct flight lone = {.save.deadline_ms = 20000};
     memset(flights, 0, sizeof flights);
-    begin_down(&world, 90 + who, 2, WHEN_DOWN_SKIP);
+    begin_down(&world, 90 + who, 2, 0);
     cut_off(&world, who, true);
     fly(&lone, &world.ranks[who], 2);
     assert_true(sim_run_until(world.sim, is_staged, &lone, 1000));
@@ -474,7 +471,7 @@ TEST(what_is_untold_ends_with_the_engine)
     struct world world;
     static struct flight flights[40][2];
     memset(flights, 0, sizeof flights);
-    begin_down(&world, 92, 2, WHEN_DOWN_SKIP);
+    begin_down(&world, 92, 2, 0);
     cut_off(&world, 1, true);
     for (unsigned i = 0; i < 40; i++) {
         save_in_time(&world, flights[i], 2 + i, 6000);
@@ -487,7 +484,7 @@ TEST(an_outage_holds_up_once)
 {
     struct world world;
     struct flight flights[8][2] = {0};
-    begin_down(&world, 93, 2, WHEN_DOWN_SKIP);
+    begin_down(&world, 93, 2, 0);
     cut_off(&world, 1, true);
     save_in_time(&world, flights[0], 2, 1000);
     save_in_time(&world, flights[1], 3, 6000);
@@ -515,12 +512,7 @@ TEST(a_save_in_waves_is_skipped_too)
 {
     struct world world;
     struct flight flights[2][2] = {0};
-    world_init(&world, 81, 2);
-    world.arena_bytes = 12 << 10;
-    world.agree_wait_ms = 100;
-    world.when_down = WHEN_DOWN_SKIP;
-    world_ranks_start(&world);
-    world_save_well(&world, 1, 1);
+    begin_down(&world, 81, 2, 12 << 10);
     world_server_kill(&world);
     save_in_time(&world, flights[0], 2, 1500);
     assert_int_equal(flights[0][0].staged_status, CAIRN_E_SKIPPED);
@@ -538,7 +530,7 @@ TEST(a_kept_save_ends_as_skipped)
 {
     struct world world;
     struct flight flight = {.save.deadline_ms = 3000};
-    begin_down(&world, 82, 1, WHEN_DOWN_SKIP);
+    begin_down(&world, 82, 1, 0);
     world_server_kill(&world);
     fly(&flight, &world.ranks[0], 2);
     await(&world, 1, &flight);
@@ -555,10 +547,9 @@ TEST(ranks_begin_without_a_server)
 {
     struct world world;
     struct flight flights[2][2] = {0};
-    world_init(&world, 83, 2);
+    world_init_with(&world, 83, 2,
+                    &(struct world_options){.agree_wait_ms = 100, .when_down = WHEN_DOWN_TRAIN});
     world_server_kill(&world);
-    world.agree_wait_ms = 100;
-    world.when_down = WHEN_DOWN_TRAIN;
     world_ranks_start(&world);
     assert_int_equal(world.ranks[0].ready_status, 0);
     save_in_time(&world, flights[0], 1, 1000);
@@ -676,10 +667,9 @@ TEST(eager_tensors_are_copied_before_the_release)
     for (uint64_t seed = 1; seed <= 10; seed++) {
         struct world world;
         struct flight flight = {.save = {.lazy = true}};
-        world_init(&world, 70 + seed, 1);
-        world.eager = true;
-        world.arena_bytes = seed % 2 == 0 ? EIGHTH : 0;
-        world_ranks_start(&world);
+        world_begin_with(
+            &world, 70 + seed, 1,
+            &(struct world_options){.eager = true, .arena_bytes = seed % 2 == 0 ? EIGHTH : 0});
         struct world_rank *rank = &world.ranks[0];
         world_fill(rank, 3);
         fly(&flight, rank, 1);

@@ -110,21 +110,14 @@ static void register_rank(struct world_rank *rank, uint32_t idx, void *user)
          .boxes = &shared,
          .group_count = 2,
          .group = everybody}};
-    assert_int_equal(registered_new(
-                         &(struct registered_list){
-                             .rank = idx, .world_size = 2, .tensor_count = 2, .tensors = tensors},
-                         &rank->set, NULL),
-                     0);
+    world_register(rank, (struct registered_list){.tensor_count = 2, .tensors = tensors});
 }
 
 static void start(struct world *world, uint64_t seed)
 {
-    world_init(world, seed, 2);
-    world_server_kill(world);
-    world->buffer_bytes = 8 << 10;
-    world_server_start(world);
-    world->register_rank = register_rank;
-    world_ranks_start(world);
+    world_begin_with(
+        world, seed, 2,
+        &(struct world_options){.buffer_bytes = 8 << 10, .register_rank = register_rank});
     sim_run_for(world->sim, 100);
     for (uint32_t i = 0; i < 2; i++) {
         memset(world->ranks[i].memory, 3, world->ranks[i].memory_bytes);

@@ -250,7 +250,7 @@ static void register_rank(struct world_rank *rank, uint32_t idx, void *user)
     struct holding held[TENSORS_MAX];
     struct registered_box boxes[TENSORS_MAX][BOXES_MAX];
     struct registered_tensor tensors[TENSORS_MAX];
-    struct registered_list list = {.rank = idx, .world_size = n, .tensors = tensors};
+    struct registered_list list = {.tensors = tensors};
     size_t bytes = 16;
     for (size_t t = 0; t < job->tensor_count; t++) {
         hold(job, t, n, idx, &held[t]);
@@ -278,10 +278,7 @@ static void register_rank(struct world_rank *rank, uint32_t idx, void *user)
             box->data = rank->memory + (uintptr_t)box->data;
         }
     }
-    struct diag diag = DIAG_INIT;
-    if (registered_new(&list, &rank->set, &diag) != 0) {
-        fail_msg("rank %u of %u: %s", idx, n, diag.text);
-    }
+    world_register(rank, list);
 }
 
 static void choose_layouts(struct job *job, uint32_t n)
@@ -334,10 +331,9 @@ static void run_seed(uint64_t seed)
     struct world *world = malloc(sizeof *world);
     struct job job = {0};
     char saved[400], restored[400];
-    world_init(world, seed, 1);
+    world_init_with(world, seed, 1,
+                    &(struct world_options){.register_rank = register_rank, .register_user = &job});
     job.sim = world->sim;
-    world->register_rank = register_rank;
-    world->register_user = &job;
     choose_tensors(&job);
     world->world_size = 1 + (uint32_t)draw(&job, WORLD_RANKS_MAX);
     choose_layouts(&job, world->world_size);
