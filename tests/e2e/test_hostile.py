@@ -11,8 +11,6 @@ from pathlib import Path
 from frames import HELLO, JOIN, LIST, frame, varint
 from harness import Case, Group, Rank, cairn, main, rng, token, wait_until
 
-VERSION_ERROR = 31
-
 
 def hello(least, most):
     return b"\x08" + varint(least) + b"\x10" + varint(most)

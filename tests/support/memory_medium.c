@@ -73,22 +73,13 @@ struct memory_thing **memory_find_small(struct memory_medium *medium, const stru
     return link;
 }
 
-void memory_drop(struct memory_medium *medium, struct memory_thing **link)
+void memory_drop(struct memory_thing **link)
 {
     struct memory_thing *thing = *link;
     CHECK(thing != NULL);
-    uint64_t held = thing->sealed ? thing->bytes : thing->bytes_max;
-    CHECK(medium->used >= held);
-    medium->used -= held;
     *link = thing->next;
     free(thing->data);
     free(thing);
-}
-
-bool memory_has_room(const struct memory_medium *medium, uint64_t bytes)
-{
-    return medium->capacity == 0 ||
-           (medium->used <= medium->capacity && bytes <= medium->capacity - medium->used);
 }
 
 struct memory_run **memory_find_run(struct memory_medium *medium, const struct run_name *name)
@@ -108,7 +99,7 @@ void memory_restart(struct memory_medium *medium)
             if ((*link)->sealed) {
                 link = &(*link)->next;
             } else {
-                memory_drop(medium, link);
+                memory_drop(link);
             }
         }
     }
@@ -136,7 +127,7 @@ void memory_medium_free(struct memory_medium *medium)
     CHECK(!medium->in_use);
     for (size_t i = 0; i < MEMORY_BUCKETS; i++) {
         while (medium->things[i] != NULL) {
-            memory_drop(medium, &medium->things[i]);
+            memory_drop(&medium->things[i]);
         }
     }
     while (medium->runs != NULL) {
@@ -147,13 +138,6 @@ void memory_medium_free(struct memory_medium *medium)
     }
     pthread_mutex_destroy(&medium->lock);
     free(medium);
-}
-
-void memory_medium_set_capacity(struct memory_medium *medium, uint64_t bytes)
-{
-    pthread_mutex_lock(&medium->lock);
-    medium->capacity = bytes;
-    pthread_mutex_unlock(&medium->lock);
 }
 
 /* The lock is held on entry and given back. */

@@ -19,7 +19,7 @@ struct memory_thing {
     struct run_name run;
     struct object_id object; /* is_object */
     struct store_name name;  /* otherwise */
-    uint64_t bytes_max;      /* reserved against the capacity while unsealed */
+    uint64_t bytes_max;      /* that may be written while it is unsealed */
     uint64_t bytes;          /* the greatest end of a write */
     uint8_t *data;
 };
@@ -36,7 +36,7 @@ struct memory_medium {
     pthread_mutex_t lock;
     bool in_use;
     struct uuid uuid;
-    uint64_t epoch, capacity, used;
+    uint64_t epoch;
     struct memory_thing *things[MEMORY_BUCKETS];
     struct memory_run *runs; /* sorted by name */
 };
@@ -47,9 +47,8 @@ struct memory_thing **memory_find_object(struct memory_medium *medium, const str
                                          const struct object_id *id);
 struct memory_thing **memory_find_small(struct memory_medium *medium,
                                         const struct store_name *name);
-/* Unlinks and frees *link, gives its bytes back to the capacity. */
-void memory_drop(struct memory_medium *medium, struct memory_thing **link);
-bool memory_has_room(const struct memory_medium *medium, uint64_t bytes);
+/* Unlinks and frees *link. */
+void memory_drop(struct memory_thing **link);
 /* The link of the run, or the place where it belongs. */
 struct memory_run **memory_find_run(struct memory_medium *medium, const struct run_name *name);
 /* What a restart does: unsealed objects go away. */

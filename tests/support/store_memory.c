@@ -40,21 +40,13 @@ static int no_object(struct store_req *req)
                     (unsigned long long)req->object.step, (unsigned long long)req->object.term);
 }
 
-static int add_thing(struct memory_medium *medium, struct memory_thing **link, uint64_t bytes,
-                     struct diag *diag)
+static int add_thing(struct memory_thing **link, uint64_t bytes, struct diag *diag)
 {
-    if (!memory_has_room(medium, bytes)) {
-        return diag_set(diag, CAIRN_E_NO_SPACE,
-                        "memory store: %llu bytes wanted, %llu of %llu in use",
-                        (unsigned long long)bytes, (unsigned long long)medium->used,
-                        (unsigned long long)medium->capacity);
-    }
     struct memory_thing *thing = calloc(1, sizeof(*thing));
     if (thing == NULL) {
         return diag_set(diag, CAIRN_E_NO_MEMORY, "memory store: new entry");
     }
     thing->bytes_max = bytes;
-    medium->used += bytes;
     *link = thing;
     return 0;
 }
@@ -71,7 +63,7 @@ static int do_create(struct memory_medium *medium, struct store_req *req)
                         "the object has %llu bytes; 1 to %d are allowed",
                         (unsigned long long)req->bytes, LIMIT_OBJECT_BYTES);
     }
-    int rc = add_thing(medium, link, req->bytes, &req->diag);
+    int rc = add_thing(link, req->bytes, &req->diag);
     if (rc == 0) {
         (*link)->is_object = true;
         (*link)->run = req->run;
@@ -122,12 +114,11 @@ static int do_seal(struct memory_medium *medium, struct store_req *req)
                         req->object.sequence);
     }
     if ((*link)->voided) {
-        memory_drop(medium, link);
+        memory_drop(link);
         return diag_set(&req->diag, CAIRN_E_IO, "object %u: a write to it failed",
                         req->object.sequence);
     }
     struct memory_thing *thing = *link;
-    medium->used -= thing->bytes_max - thing->bytes;
     thing->sealed = true;
     return 0;
 }
@@ -138,7 +129,7 @@ static int do_abort(struct memory_medium *medium, struct store_req *req)
     if (*link == NULL || (*link)->sealed) {
         return no_object(req);
     }
-    memory_drop(medium, link);
+    memory_drop(link);
     return 0;
 }
 
@@ -178,7 +169,7 @@ static int do_delete_object(struct memory_medium *medium, struct store_req *req)
     if (*link == NULL || !(*link)->sealed) {
         return no_object(req);
     }
-    memory_drop(medium, link);
+    memory_drop(link);
     return 0;
 }
 
@@ -236,7 +227,7 @@ static int do_publish(struct memory_medium *medium, struct store_req *req)
         return diag_set(&req->diag, CAIRN_E_NO_MEMORY, "memory store: %llu bytes",
                         (unsigned long long)req->bytes);
     }
-    int rc = add_thing(medium, link, req->bytes, &req->diag);
+    int rc = add_thing(link, req->bytes, &req->diag);
     if (rc != 0) {
         free(data);
         return rc;
@@ -280,7 +271,7 @@ static int do_delete_small(struct memory_medium *medium, struct store_req *req)
     if (*link == NULL) {
         return no_small(req);
     }
-    memory_drop(medium, link);
+    memory_drop(link);
     return 0;
 }
 
@@ -474,20 +465,15 @@ static int do_record_update(struct memory_medium *medium, struct store_req *req)
 
 static int do_usage(struct memory_medium *medium, struct store_req *req)
 {
-    req->ret_usage = (struct store_usage){.total_bytes = medium->capacity};
-    if (medium->capacity > medium->used) {
-        req->ret_usage.free_bytes = medium->capacity - medium->used;
-        req->ret_usage.records_free_bytes = req->ret_usage.free_bytes;
-    }
+    (void)medium;
+    req->ret_usage = (struct store_usage){0}; /* there is no bound */
     return 0;
 }
 
 static int do_probe(struct memory_medium *medium, struct store_req *req)
 {
-    return medium->capacity == 0 || medium->used < medium->capacity
-               ? 0
-               : diag_set(&req->diag, CAIRN_E_NO_SPACE, "all %llu bytes of memory are used",
-                          (unsigned long long)medium->capacity);
+    (void)medium, (void)req;
+    return 0;
 }
 
 /* What is not sealed is gone with the process that wrote it. */

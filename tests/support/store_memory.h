@@ -15,8 +15,6 @@ struct memory_medium;
 /* The media of a memory store: what survives a restart. Free it after the store on it is closed. */
 int MUST_USE memory_medium_new(struct memory_medium **ret);
 void memory_medium_free(struct memory_medium *medium);
-/* Bytes that sealed and unsealed data may take together (0: no bound); beyond it: NO_SPACE. */
-void memory_medium_set_capacity(struct memory_medium *medium, uint64_t bytes);
 
 /* Flips one bit of a published thing or of a sealed object, as a bad disk would. False when there
  * is no such byte. */
