@@ -212,14 +212,10 @@ static int take_two(struct side *side, const struct frame *frame, const struct m
     return 0;
 }
 
-/* Killed by SIGPIPE would be the program; the signal keeps its default here. */
-NET_TEST(test_a_peer_that_goes_in_the_middle)
+static void the_peer_goes(struct net_fixture *f, struct mail *mail)
 {
-    struct mail mail;
-    sigset_t pending;
-    assert_true(signal(SIGPIPE, SIG_DFL) != SIG_ERR);
-    make(&mail, ROOM_BYTES);
-    f->test = &mail;
+    make(mail, ROOM_BYTES);
+    f->test = mail;
     f->server.on_message = take_two;
     f->server.on_payload = on_payload;
     net_connect_conns(f);
@@ -229,6 +225,15 @@ NET_TEST(test_a_peer_that_goes_in_the_middle)
     net_run(f, some_came);
     net_close_conn(&f->server);
     net_run(f, client_heard);
+}
+
+/* Killed by SIGPIPE would be the program; the signal keeps its default here. */
+NET_TEST(test_a_peer_that_goes_in_the_middle)
+{
+    struct mail mail;
+    sigset_t pending;
+    assert_true(signal(SIGPIPE, SIG_DFL) != SIG_ERR);
+    the_peer_goes(f, &mail);
     assert_int_not_equal(f->client.status, 0);
     unsigned lost = 0;
     for (unsigned i = 0; i < PAYLOADS; i++) {
@@ -250,17 +255,7 @@ NET_TEST(test_somebody_elses_signal_stays)
     sigaddset(&pipe_only, SIGPIPE);
     assert_int_equal(sigprocmask(SIG_BLOCK, &pipe_only, &before), 0);
     assert_int_equal(raise(SIGPIPE), 0);
-    make(&mail, ROOM_BYTES);
-    f->test = &mail;
-    f->server.on_message = take_two;
-    f->server.on_payload = on_payload;
-    net_connect_conns(f);
-    for (unsigned i = 0; i < PAYLOADS; i++) {
-        send_one(f, i);
-    }
-    net_run(f, some_came);
-    net_close_conn(&f->server);
-    net_run(f, client_heard);
+    the_peer_goes(f, &mail);
     assert_int_equal(sigpending(&pending), 0);
     assert_true(sigismember(&pending, SIGPIPE));
     assert_int_equal(sigwait(&pipe_only, &sig), 0);
