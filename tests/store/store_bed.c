@@ -79,6 +79,8 @@ static int remove_one(const char *path, const struct stat *st, int flag, struct 
     return remove(path);
 }
 
+bool bed_remove(const char *path) { return nftw(path, remove_one, 16, FTW_DEPTH | FTW_PHYS) == 0; }
+
 void bed_fini(struct bed *bed)
 {
     bed_close(bed);
@@ -92,7 +94,7 @@ void bed_fini(struct bed *bed)
     memory_medium_free(bed->medium);
     fake_medium_free(bed->cluster);
     if (bed->path[0] != 0) {
-        nftw(bed->path, remove_one, 16, FTW_DEPTH | FTW_PHYS);
+        (void)bed_remove(bed->path);
     }
 }
 

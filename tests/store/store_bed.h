@@ -50,6 +50,8 @@ enum bed_kind bed_kind_parse(const char *name);
 void bed_init(struct bed *bed, enum bed_kind kind, const char *parent, uint64_t seed);
 /* Closes the store if it is open and removes everything. */
 void bed_fini(struct bed *bed);
+/* Removes a file, or a folder with all that is below it; false when it cannot. */
+bool bed_remove(const char *path);
 /* cmocka's: *state is a bed of its own, with a store on a fake cluster that is open. */
 void bed_setup_rados(struct bed *bed);
 /* cmocka's: ends a bed that was allocated, whoever set it up. */

@@ -243,6 +243,20 @@ void peer_fini(struct peer *peer)
     assert_int_equal(sim_open_socks(peer->host), 0);
 }
 
+void peers_init(struct rig *rig, uint32_t count, struct peer *peers, uint32_t world)
+{
+    for (uint32_t i = 0; i < count; i++) {
+        peer_init(rig, &peers[i], i, world);
+    }
+}
+
+void peers_fini(uint32_t count, struct peer *peers)
+{
+    for (uint32_t i = 0; i < count; i++) {
+        peer_fini(&peers[i]);
+    }
+}
+
 void peer_connect(struct peer *peer)
 {
     struct net *net = sim_net(peer->host);

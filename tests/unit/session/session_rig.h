@@ -84,6 +84,9 @@ struct peer {
 
 void peer_init(struct rig *rig, struct peer *peer, uint32_t rank, uint32_t world);
 void peer_fini(struct peer *peer);
+/* So many, of the ranks from 0 on. */
+void peers_init(struct rig *rig, uint32_t count, struct peer *peers, uint32_t world);
+void peers_fini(uint32_t count, struct peer *peers);
 void peer_connect(struct peer *peer); /* also again: another connection of the same process */
 void peer_drop(struct peer *peer);    /* closes at once */
 /* Sends with a stream of its own, which is returned. */

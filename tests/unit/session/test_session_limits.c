@@ -17,16 +17,12 @@ static void setup(void)
 {
     rig_init(&rig, 14);
     rig_start(&rig);
-    for (uint32_t i = 0; i < MANY; i++) {
-        peer_init(&rig, &peers[i], i, MANY);
-    }
+    peers_init(&rig, MANY, peers, MANY);
 }
 
 static void teardown(void)
 {
-    for (uint32_t i = 0; i < MANY; i++) {
-        peer_fini(&peers[i]);
-    }
+    peers_fini(MANY, peers);
     rig_fini(&rig);
 }
 
@@ -201,9 +197,7 @@ static void setup_few_places(void)
     rig.options.sessions_max = 4;
     rig.options.message_bytes_total = KIB(256);
     rig_start(&rig);
-    for (uint32_t i = 0; i < MANY; i++) {
-        peer_init(&rig, &peers[i], i, MANY);
-    }
+    peers_init(&rig, MANY, peers, MANY);
 }
 
 #define FEW_PLACES_TEST(name) SETUP_TEST(name, setup_few_places, teardown)

@@ -17,16 +17,12 @@ static void setup(void)
 {
     rig_init(&rig, 11);
     rig_start(&rig);
-    for (uint32_t i = 0; i < 3; i++) {
-        peer_init(&rig, &peers[i], i, 2);
-    }
+    peers_init(&rig, 3, peers, 2);
 }
 
 static void teardown(void)
 {
-    for (uint32_t i = 0; i < 3; i++) {
-        peer_fini(&peers[i]);
-    }
+    peers_fini(3, peers);
     rig_fini(&rig);
 }
 

@@ -13,7 +13,6 @@
 #include "format/record.h"
 
 #include <fcntl.h>
-#include <ftw.h>
 #include <stdio.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -51,17 +50,11 @@ static bool is_there(struct bed *bed, const char *name)
     return stat(path, &st) == 0;
 }
 
-static int remove_one(const char *path, const struct stat *st, int flag, struct FTW *ftw)
-{
-    (void)st, (void)flag, (void)ftw;
-    return remove(path);
-}
-
 static void drop_copies(struct bed *bed)
 {
     char path[700];
     snprintf(path, sizeof(path), "%s/copy", bed->path);
-    assert_int_equal(nftw(path, remove_one, 16, FTW_DEPTH | FTW_PHYS), 0);
+    assert_true(bed_remove(path));
 }
 
 /* A store with `updates` updates of p/r, snapshots every 4; closed, and without copies. */

@@ -10,7 +10,6 @@
 
 #include "base/check.h"
 
-#include <ftw.h>
 #include <stdio.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -32,12 +31,6 @@ static void slurp(struct bed *bed, const struct record_file *which, struct file 
     fclose(file);
 }
 
-static int remove_one(const char *path, const struct stat *st, int flag, struct FTW *ftw)
-{
-    (void)st, (void)flag, (void)ftw;
-    return remove(path);
-}
-
 /* With that the second places go, which would put it right by themselves. */
 static void spill(const struct file *file, size_t flipped)
 {
@@ -47,7 +40,7 @@ static void spill(const struct file *file, size_t flipped)
     char *runs = strstr(copies, "/runs/");
     assert_non_null(runs);
     memcpy(runs, "/copy", sizeof("/copy"));
-    nftw(copies, remove_one, 16, FTW_DEPTH | FTW_PHYS); /* if it is there */
+    (void)bed_remove(copies); /* if it is there */
     unlink(file->path);
     FILE *out = fopen(file->path, "wb");
     assert_non_null(out);

@@ -147,12 +147,6 @@ static void list_names(struct bed *bed)
     assert_true(seen.count > 15);
 }
 
-static int remove_one(const char *path, const struct stat *st, int flag, struct FTW *ftw)
-{
-    (void)st, (void)flag, (void)ftw;
-    return remove(path);
-}
-
 /* --- the faults ------------------------------------------------------------------------------- */
 
 static bool change_bytes(const char *path, long flipped, long cut_to)
@@ -189,14 +183,14 @@ static bool hit(const char *path, bool is_folder, enum fault fault)
         return !is_folder && change_bytes(path, -1, 41);
     case EMPTY:
         if (is_folder) {
-            nftw(path, remove_one, 16, FTW_DEPTH | FTW_PHYS);
+            (void)bed_remove(path);
             return mkdir(path, 0700) == 0;
         }
         return change_bytes(path, -1, 0);
     case REMOVE:
-        return nftw(path, remove_one, 16, FTW_DEPTH | FTW_PHYS) == 0;
+        return bed_remove(path);
     case REPLACE: {
-        nftw(path, remove_one, 16, FTW_DEPTH | FTW_PHYS);
+        (void)bed_remove(path);
         FILE *out = fopen(path, "wb");
         assert_non_null(out);
         fclose(out);
@@ -488,7 +482,7 @@ TEST(an_old_store_gets_copies)
     struct stat st;
     fill(&bed);
     snprintf(path, sizeof(path), "%s/copy", bed.path);
-    assert_int_equal(nftw(path, remove_one, 16, FTW_DEPTH | FTW_PHYS), 0);
+    assert_true(bed_remove(path));
     bed_open_ok(&bed);
     expect_whole(&bed, "age", "the store");
     bed_close(&bed);
@@ -511,7 +505,7 @@ TEST(a_run_is_listed_for_whatever_is_left)
         for (unsigned k = 0; k < ARRAY_LEN(gone); k++) {
             snprintf(path, sizeof(path), "%s/%s", bed.path, gone[k]);
             if ((i >> k & 1) != 0) {
-                nftw(path, remove_one, 16, FTW_DEPTH | FTW_PHYS);
+                (void)bed_remove(path);
             }
         }
         bed_open_ok(&bed);
