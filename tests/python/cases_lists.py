@@ -8,6 +8,7 @@ import cairn
 from cairn.client import DTYPES, REPLICATED
 
 COUNT = 3000  # float32: less than one cell, which one of the ranks writes
+WEIGHT = "weight." + "ä" * 100  # texts have its first 160 bytes, which end within a character
 
 
 def _row(name, data, world):
@@ -57,9 +58,9 @@ def replicas(rank, world, url, token):
     told = []
     with cairn.Client(url, rank=rank, world_size=world, attempt=token) as client:
         for step, check, flipped in ((1, "fail", False), (2, "fail", True), (3, "warn", True), (4, "warn", False)):
-            data = _tensors(["a", "weight"], 1)
+            data = _tensors(["a", WEIGHT], 1)
             if flipped and rank == 1:
-                raw = memoryview(data["weight"]).cast("B")
+                raw = memoryview(data[WEIGHT]).cast("B")
                 raw[17] ^= 1
             client.set_tensors([_row(name, values, world) for name, values in data.items()])
             try:

@@ -13,12 +13,16 @@ struct py_block {
     max_align_t data[];
 };
 
+PyObject *py_said(const char *text)
+{
+    return PyUnicode_DecodeUTF8(text, (Py_ssize_t)strlen(text), "replace");
+}
+
 PyObject *py_raise_code(int code, const char *text)
 {
     /* Not at import: cairn.errors itself reads the table of errors from this module. */
     PyObject *errors = PyImport_ImportModule("cairn.errors");
-    /* A long name in the text may be cut within a character. */
-    PyObject *said = PyUnicode_DecodeUTF8(text, (Py_ssize_t)strlen(text), "replace");
+    PyObject *said = py_said(text);
     PyObject *error = errors != NULL && said != NULL
                           ? PyObject_CallMethod(errors, "from_code", "iO", code, said)
                           : NULL;

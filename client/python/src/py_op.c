@@ -160,7 +160,7 @@ static PyObject *op_warning(PyObject *object, PyObject *Py_UNUSED(args))
         return NULL;
     }
     const char *text = cairn_op_warning(self->op);
-    return text ? PyUnicode_FromString(text) : (Py_INCREF(Py_None), Py_None);
+    return text ? py_said(text) : (Py_INCREF(Py_None), Py_None);
 }
 
 static PyObject *op_metadata(PyObject *object, PyObject *Py_UNUSED(args))

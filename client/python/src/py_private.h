@@ -46,6 +46,8 @@ struct py_state *py_state_get(void);
 /* --- errors and small parts (py_args.c)
  * ------------------------------------------------------------ */
 
+/* A str of a text for people, in which a long name may be cut within a character. */
+PyObject *py_said(const char *text);
 /* Sets the exception for err; always NULL. */
 PyObject *py_raise(const struct cairn_error *err);
 PyObject *py_raise_code(int code, const char *text);
