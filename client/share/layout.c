@@ -228,8 +228,8 @@ static void place_all(struct placer *placer, const struct layout_piece *found)
     place_packed(placer, found, false);
 }
 
-/* Makes the arrays, each as long as there are pieces, which is enough for every one of them. */
-/* Counts the pieces in a first walk. */
+/* Counts the pieces in a first walk, and makes the arrays, each as long as there are pieces, which
+ * is enough for every one of them. */
 static int allocate(struct walk *walk)
 {
     struct layout *layout = walk->layout;

@@ -34,8 +34,6 @@ int MUST_USE source_use(struct source *source, const struct run_name *run, struc
 int MUST_USE source_use_server(struct source *source, struct diag *diag);
 struct engine *source_engine(struct source *source);
 const struct url *source_url(const struct source *source);
-/* The wall clock's time so many milliseconds ago; 0 for 0. */
-int64_t source_since_ns(struct source *source, uint64_t ms);
 struct loop *source_loop(struct source *source);
 /* The wall clock's time so many milliseconds ago; 0 for 0. */
 int64_t source_since_ns(struct source *source, uint64_t ms);
