@@ -45,14 +45,21 @@ def stop(rank, world, url, victim, slow):
 
 
 def come_back(rank, world, url):
-    """The last rank hears nothing of the commit of step 2, to which the training comes back. Gives what step 2 holds then."""
-    run = Run(url, restore_deadline=60, save_deadline=60, ranks_deadline=60)
-    for step in (1, 2):
-        handle = run.save(step, {"x": torch.full((3,), float(step))})
+    """The last rank hears nothing of two commits of step 2: the training comes back to the first one, and leaves the run behind the
+    second one and goes on. Gives what step 2 holds then."""
+    run = Run(url, restore_deadline=60, save_deadline=60, ranks_deadline=60, on_error="warn")
+
+    def save(step, value):
+        handle = run.save(step, {"x": torch.full((3,), value)})
         handle.durable.result(60)
-    if rank == world - 1:
-        handle._op._op = Lost(True, cairn.OutcomeUnknownError)
-    run.save(2, {"x": torch.full((3,), 9.0)}).durable.result(60)
+        if step == 2 and rank == world - 1:
+            handle._op._op = Lost(True, cairn.OutcomeUnknownError)
+
+    save(1, 1.0)
+    save(2, 2.0)
+    save(2, 9.0)
+    run.close()
+    save(3, 3.0)
     run.close()
     state = {"x": torch.zeros(3)}
     with Checkpointer(url, state, read_only=True) as reader:

@@ -61,9 +61,9 @@ class Lineage:
             self.follow([] if found is None else [(found.step, found.term)])
 
     def left(self) -> None:
-        """Takes note that the term has ended, with all that was in flight."""
-        self._behind, self._own, self._open = self._behind + self._own, [], []
-        self._is_apart = bool(self._behind)
+        """Takes note that the term has ended. What has become of a save of which this rank has not heard, the next one learns."""
+        self._behind, self._own = self._behind + self._own, []
+        self._is_apart = bool(self._behind or self._open)
 
     def is_left_by(self, step: int) -> bool:
         """Returns whether a save of the step begins a term."""
