@@ -338,7 +338,9 @@ class Wrapped(torch.nn.Linear):
 OWN = {
     "copy by another name": (lambda model: add_hook(model[1], lambda d, at: d.update({at + "slow": d[at + "weight"].clone()})),
                              r"model\.1\.slow: a method"),
-    "more in a wrapped one": (lambda model: add_hook(model, lambda d, at: d.update(more={"epoch": 3})), r"model\.more\.epoch: a method"),
+    "copies in a dict": (lambda model: add_hook(model, lambda d, at: d.update(slow={name: value.clone() for name, value in d.items()})),
+                         r"model\.slow\.0\.weight: a method"),
+    "more in a wrapped one": (lambda model: add_hook(model, lambda d, at: d.update(more={7: 3})), r"model\.more\.7: a method"),
     "other weights by half": (lambda model: add_hook(model, lambda d, at: d.update({at + "0.bias": torch.ones(3).half()})),
                               r"model\.0\.bias: "),
     "module": (lambda model: model.append(Metric()), "model.2.total: a method or a hook of Metric"),
@@ -382,6 +384,7 @@ def test_modules_and_optimizers_that_add_nothing_of_their_own_are_saved(url):
     """Hooks that rename, shape, copy or round what is stored, those of PyTorch's wrappers, and observers of a quantization."""
     model = torch.nn.Sequential(torch.nn.Linear(3, 3), checkpoint_wrapper(torch.nn.Linear(3, 3)), WithExtra(3, 3))
     model[2].n = 1
+    add_hook(model[2], lambda *_: None)
     add_hook(model[0], lambda d, at: d.update({at + "w": d.pop(at + "weight").view(-1), at + "bias": d[at + "bias"].clone()}))
     model.qconfig = torch.ao.quantization.get_default_qat_qconfig()
     model = torch.ao.quantization.prepare_qat(model).append(Narrow()).append(Wrapped(3, 3))

@@ -4,12 +4,13 @@
 Cairn stores the parameters, persistent buffers and extra state of modules, and ``state`` and ``param_groups`` of
 optimizers, without asking ``state_dict``. A class may override it, or have hooks, to add what it keeps elsewhere: packed
 weights of quantized layers, the sums of a metric, the slow weights of Lookahead. Such an object is refused by name. A copy of
-stored weights under another name is refused, too: slow weights look just so before the first step.
+stored weights under another name, or in a dict beside theirs, is refused, too: slow weights look just so before the first step.
 Objects of all other classes are known by a look at their class and hooks, and no ``state_dict`` is called for them.
 """
 
 from __future__ import annotations
 
+import collections
 from collections.abc import Mapping
 from typing import Any, Iterator, Optional
 
@@ -64,8 +65,10 @@ def check_module(key: str, root: torch.nn.Module) -> None:
         stored = stored or _Stored(root)
         extra = {_bare(f"{path}._extra_state".lstrip(".")) for path, item in module.named_modules(remove_duplicate=False)
                  if type(item).get_extra_state is not torch.nn.Module.get_extra_state}
-        for where, entry, value in _entries(name, _ask(module)):
-            if value is None or _bare(entry) in extra or stored.has(f"{name}.{entry}"[len(key) + 1:], value):
+        entries = list(_entries(name, _ask(module), extra))
+        times = collections.Counter(entry for _, entry, _ in entries)  # once, or beside others in dicts of their own
+        for where, entry, value in entries:
+            if value is None or _bare(entry) in extra or stored.has(f"{name}.{entry}"[len(key) + 1:], value, times[entry] == 1):
                 continue
             raise UnsupportedValueError.of(
                 f"{where}: a method or a hook of {type(module).__name__}, or of a module in it, puts this into the "
@@ -80,11 +83,12 @@ def _ask(module: torch.nn.Module) -> dict:
         return module.state_dict()  # an override without arguments; another error comes again
 
 
-def _entries(path: str, found: Mapping) -> Iterator[tuple]:
-    """Yields (path, name, value) of what a ``state_dict`` holds, also within a dict that somebody has put around it."""
-    for name, value in found.items():
-        if isinstance(value, Mapping):
-            yield from _entries(f"{path}.{name}", value)
+def _entries(path: str, found: Mapping, extra: set) -> Iterator[tuple]:
+    """Yields (path, name, value) of what a ``state_dict`` holds, also within a dict that somebody has put around it. One that is extra
+    state, by its name, is a value."""
+    for name, value in zip(map(str, found), found.values()):
+        if isinstance(value, Mapping) and _bare(name) not in extra:
+            yield from _entries(f"{path}.{name}", value, extra)
         else:
             yield f"{path}.{name}", name, value
 
@@ -103,8 +107,9 @@ class _Stored:
         self._ids = {id(tensor) for tensor in self._by_name.values()}
         self._ranges = [_range(tensor) for tensor in self._by_name.values() if _is_solid(tensor)]
 
-    def has(self, name: str, value: Any) -> bool:
-        """Returns whether the value is a stored tensor, a part of one, or that of the same name, copied or rounded to a narrower type."""
+    def has(self, name: str, value: Any, takes_copies: bool) -> bool:
+        """Returns whether the value is a stored tensor, a part of one, or, if ``takes_copies``, that of the same name, copied or rounded to
+        a narrower type."""
         if id(value) in self._ids:
             return True
         if not isinstance(value, torch.Tensor):
@@ -114,7 +119,7 @@ class _Stored:
             if any(on == device and first <= begin and end <= last for on, first, last in self._ranges):
                 return True
         live = self._by_name.get(name)
-        if live is None or value.shape != live.shape:
+        if live is None or value.shape != live.shape or not takes_copies:
             return False
         if value.dtype != live.dtype:
             if not (_is_narrower(value.dtype, live.dtype) and live.layout is torch.strided):
