@@ -192,6 +192,7 @@ class Reader(_Connection):
         del keep, tensors
         return [bytes(data) for data in results]
 
+
 class Committer(_Connection):
     """Commits trees of one run as one rank of one attempt.
 
@@ -227,6 +228,7 @@ class Committer(_Connection):
                 self._token = new_attempt()  # the next restore of this one could still hear of the failed one
             raise
         return client
+
 
 def _row(path: str, content: Content) -> tuple:
     return (PREFIX + path, DTYPES["uint8"], (content.size,), content.address(), None, content, SHARDED, None, None, None)
