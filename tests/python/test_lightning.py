@@ -153,6 +153,16 @@ def test_a_fit_that_goes_back_keeps_the_best_of_that_time(url):
     assert checkpoints.best_model_path == f"{url}/step-2" and lineage(url, "kept") == [4, 2]
 
 
+def test_a_server_that_has_moved_leaves_the_best_what_it_is(url, daemon, monkeypatch):
+    trainer_of(every_step(url, monitor="loss", save_top_k=2)).fit(Valued(1.0, losses=[0.5, 0.1, 0.4, 0.2]), loader("shuffled"))
+    monkeypatch.setenv("CAIRN_SERVER", f"unix:{daemon.socket}")
+    there = f"cairn:///{url.partition('?run=')[2]}"
+    checkpoints = every_step(there, monitor="loss", save_top_k=2)
+    trainer_of(checkpoints, max_epochs=2).fit(Valued(2.0), loader("shuffled"), ckpt_path="last")
+    assert checkpoints.best_model_path == f"{there}/step-2" and [*checkpoints.best_k_models] == [f"{there}/step-2", f"{there}/step-4"]
+    assert lineage(url, "kept") == [4, 2]
+
+
 def test_all_are_kept_where_all_are_wanted(url):
     checkpoints = every_step(url, save_top_k=-1, save_last=True)
     trainer_of(checkpoints).fit(Valued(1.0), loader("plain"))

@@ -26,7 +26,7 @@ from lightning.pytorch.trainer.states import TrainerFn
 from lightning.pytorch.utilities.rank_zero import rank_zero_info
 
 from .errors import UnsupportedError
-from .names import is_url, split_url
+from .names import is_url, name_of, parse_id, split_url
 from .training import Loaders, Run
 
 _KEY = "lightning"  # of the state; it holds the dict that Lightning calls a checkpoint
@@ -195,6 +195,18 @@ class ModelCheckpoint(callbacks.ModelCheckpoint):
         if self._should_save_on_exception(trainer):
             self._settle()
         super().on_exception(trainer, pl_module, exception)
+
+    def load_state_dict(self, state_dict: dict) -> None:
+        """Takes what Lightning had noted. The URLs in it may have another address of the server, from before it moved."""
+        folder = str(state_dict.get("dirpath"))
+        if is_url(folder) and folder != self._run.url and name_of(folder) == name_of(self._run.url):
+            def here(path: str) -> str:
+                return self._run.path(parse_id(path).step) if is_url(path) else path
+
+            paths = {name: here(state_dict[name]) for name in ("best_model_path", "kth_best_model_path", "last_model_path")}
+            best = {here(path): score for path, score in state_dict["best_k_models"].items()}
+            state_dict = {**state_dict, **paths, "best_k_models": best, "dirpath": self._run.url}
+        super().load_state_dict(state_dict)
 
     def _choices(self) -> dict:
         """Returns what Lightning notes of a checkpoint before it is saved."""

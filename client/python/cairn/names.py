@@ -93,6 +93,11 @@ def run_of(url: str) -> str:
     return run_url
 
 
+def name_of(url: str) -> str:
+    """Returns project/run of the URL of a run, or of something in it, whatever the server's address is."""
+    return "/".join(split_url(url)[0].replace("?run=", "/").split("/")[-2:])
+
+
 def warn_of_local_folder() -> None:
     """Warns of a folder ``cairn:`` in the working directory: a program that knows folders only has taken a URL for a path, and what
     it saved there is no checkpoint."""
