@@ -159,6 +159,16 @@ def test_a_trainer_that_goes_back_keeps_the_best_of_that_time(url, nowhere):
     assert trainer.state.best_model_checkpoint == f"{url}/checkpoint-1" and lineage(url, "kept") == [4, 1]
 
 
+def test_a_trainer_takes_the_best_model_from_a_server_that_has_moved(url, daemon, nowhere, monkeypatch):
+    options = {"load_best_model_at_end": True}
+    trainer_of(url, nowhere, Valued(1.0, [0.5, 0.1, 0.4, 0.2]), **options).train()
+    monkeypatch.setenv("CAIRN_SERVER", f"unix:{daemon.socket}")
+    there = f"cairn:///{url.partition('?run=')[2]}"
+    trainer = trainer_of(there, nowhere, Valued(2.0), **options)
+    trainer.train(resume_from_checkpoint=True)  # at its end, which saves nothing
+    assert trainer.state.best_model_checkpoint == f"{there}/checkpoint-2" and trainer.model.weight.item() == 1.0
+
+
 class Interrupt(Exception):
     """Ends a training."""
 

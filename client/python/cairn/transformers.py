@@ -171,7 +171,9 @@ class _Attached:
         if not self._is_ours(path):
             self._load_optimizer(path)
             return
-        self.trainer.state.best_model_checkpoint = self.restored["trainer"]["state"]["best_model_checkpoint"]
+        state = self.restored["trainer"]["state"]
+        best = state["best_model_checkpoint"]  # maybe by another address of the server
+        self.trainer.state.best_model_checkpoint = self._path(state["best_global_step"]) if is_url(str(best)) else best
         if "optimizer" in self.restored:
             self.trainer.optimizer.load_state_dict(self._take("optimizer"))
             self.trainer.lr_scheduler.load_state_dict(self._take("scheduler"))
