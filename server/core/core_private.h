@@ -56,6 +56,7 @@ void step_guard_head(struct step *step);
 void step_guard_newest(struct step *step);
 /* Adds the run's info entry if the run does not exist yet. */
 void step_create_run(struct step *step, const struct entry_info *info);
+/* Adds it without asking; the update fails if there is one. */
 void step_put_info(struct step *step, const struct entry_info *info);
 void step_put_term(struct step *step, uint64_t term, const struct entry_term *entry);
 /* Adds terms without a holder between the newest term and `term`, because terms are dense. */

@@ -232,7 +232,7 @@ bool gc_is_ours(const struct gc *gc, const char **ret_holder)
     return may_run(gc);
 }
 
-/* Looks soon. If the thread is at work, the end of that looks again. */
+/* Asks soon whether a pass may begin. If the thread is at work, the end of that asks again. */
 static void poll_in_ms(struct gc *gc, uint64_t ms)
 {
     if (!gc->busy && !gc->closed) {

@@ -18,7 +18,7 @@
 enum { PATIENCE_MS = 2000 };
 
 static void cancel_snapshot(struct request *request);
-static void cancel_look(struct request *request);
+static void cancel_refresh(struct request *request);
 
 /* Handles HELLO: agrees on version and features, and tells the client the server's limits. */
 int session_on_hello(struct session *session, uint32_t stream, const struct msg *msg,
@@ -187,7 +187,7 @@ static void on_patience(struct timer *timer)
              health.text, health.remedy);
     list_each_safe (node, &session->requests) {
         struct request *request = list_item(node, struct request, link);
-        if (request->cancel == cancel_snapshot || request->cancel == cancel_look) {
+        if (request->cancel == cancel_snapshot || request->cancel == cancel_refresh) {
             session_log(session, LOG_WARN, "join refused", diag.text);
             request_error(request, diag.code, &diag);
             request->cancel(request);
@@ -270,7 +270,7 @@ static void on_refreshed(struct catalog_refresh *refresh)
     request_end(request, status, NULL, &diag);
 }
 
-static void cancel_look(struct request *request)
+static void cancel_refresh(struct request *request)
 {
     request->session->joining = false;
     timer_stop(&request->session->patience);
@@ -309,7 +309,7 @@ int session_on_join(struct session *session, uint32_t stream, const struct msg *
         read_record(request);
         return 0;
     }
-    request->cancel = cancel_look;
+    request->cancel = cancel_refresh;
     request->u.refresh = (struct catalog_refresh){.done = on_refreshed};
     catalog_refresh(catalog, &request->u.refresh);
     return 0;

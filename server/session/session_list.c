@@ -158,7 +158,7 @@ static void on_refreshed(struct catalog_refresh *refresh)
     request_free(request);
 }
 
-static void cancel_look(struct request *request)
+static void cancel_refresh(struct request *request)
 {
     catalog_refresh_cancel(&request->u.refresh);
     request_free(request);
@@ -169,7 +169,7 @@ int session_ask_runs(struct request *request, struct diag *why)
     (void)why;
     struct session *session = request->session;
     timer_stop(&session->login);
-    request->cancel = cancel_look;
+    request->cancel = cancel_refresh;
     request->u.refresh = (struct catalog_refresh){.done = on_refreshed};
     catalog_refresh(session->server->options.catalog, &request->u.refresh);
     return 0;

@@ -395,7 +395,7 @@ def test_modules_and_optimizers_that_add_nothing_of_their_own_are_saved(url):
         ck.save(1).durable.result(60)
 
 
-def test_what_a_look_cannot_see_is_made_anew(url):
+def test_what_a_fingerprint_does_not_describe_is_made_anew(url):
     """Scales of quantized tensors, extra state, nested state of an optimizer."""
     bed = Bed()
     bed.model.append(WithExtra(2, 2))
