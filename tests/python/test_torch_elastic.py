@@ -24,7 +24,7 @@ def launch(folder, url, death):
     run_together([["-m", "torch.distributed.run", "--nnodes=2", "--nproc-per-node=1", "--max-restarts=2", "--rdzv-backend=c10d",
                    f"--rdzv-endpoint=127.0.0.1:{port}", "--rdzv-id=cairn", "--monitor-interval=0.1", "--local-addr=127.0.0.1",
                    f"--rdzv-conf=is_host={int(node == 0)},join_timeout=60,last_call_timeout=1", WORKER, url, folder, STEPS,
-                   death] for node in range(2)], 100, TORCH_DISABLE_SHARE_RDZV_TCP_STORE="1")
+                   death] for node in range(2)], 300, TORCH_DISABLE_SHARE_RDZV_TCP_STORE="1")
     return [(folder / f"log-{rank}").read_text().split("\n")[:-1] for rank in range(2)]
 
 
