@@ -272,7 +272,8 @@ static struct in_object *begin_object(struct writer *writer, const struct msg_da
     return object;
 }
 
-/* Gives the object that the data is for, which may be its first. NULL: see *ret_status. */
+/* Returns the object that the data belongs to, and begins it with its first data. Returns NULL,
+ * with the reason in *ret_status, if the data is refused. */
 static struct in_object *object_of(struct writer *writer, const struct msg_data *data,
                                    int *ret_status, struct diag *diag)
 {

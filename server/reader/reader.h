@@ -2,9 +2,10 @@
  *
  * reader: reads a checkpoint from end to end, and checks each thing against the hash above it:
  * manifest, pages, parts, objects. The one way in which scrub, repair, salvage, gc and the command
- * line look at what is stored. Straight-line code that waits for each read; where the bytes come
- * from, how fast, and how often a failing read is tried is up to a `reader_source`. What is wrong
- * is read once more before it is told, because a transfer may fail although the medium is good.
+ * line look at what is stored. It is straight-line code that waits for each read. A `reader_source`
+ * decides where the bytes come from, how fast they come, and how often a failing read is tried.
+ * What is wrong is read once more before it is told, because a transfer may fail although the
+ * medium is good.
  *
  * Any thread that may wait; one reader belongs to one thread.
  */

@@ -229,8 +229,8 @@ static void index_run(struct work *work)
                                             &request->u.seal.base_scratch, &request->u.seal.diag);
 }
 
-/* The pool has worked for the request, which may have been cancelled meanwhile. NULL: it is over.
- */
+/* Called when the pool has worked for a request. Returns the request, or NULL if it was cancelled
+ * meanwhile or has failed, and so has ended here. */
 static struct request *seal_worked(struct work *work)
 {
     struct request *request = container_of(work, struct request, u.seal.work);

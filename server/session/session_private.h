@@ -170,7 +170,8 @@ void session_closed(struct session *session, int status, const struct diag *diag
 
 /* session_save.c */
 struct session_save *session_find_save(struct session *session, struct ckpt_id id);
-/* Finds the save whose part a client says is all sent. NULL: that has been answered. */
+/* Finds the save whose part a client says is all sent. Returns NULL if there is none that can be
+ * sealed; the client has its answer then. */
 struct session_save *session_save_to_seal(struct session *session, uint32_t stream,
                                           struct ckpt_id id, uint64_t open_id);
 void session_drop_saves(struct session *session);

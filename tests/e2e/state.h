@@ -43,7 +43,7 @@ void state_clear(struct state *state);
 int state_register(struct state *state, cairn_t *cairn, struct cairn_error *err);
 
 void state_fill(struct state *state, uint64_t seed);
-/* The name of the first tensor that does not hold what state_fill(seed) writes; NULL: all do. */
+/* The name of the first tensor that does not hold what state_fill(seed) writes; NULL if all do. */
 const char *state_check(const struct state *state, uint64_t seed);
 /* The same for one tensor and a list of seeds ("1,2,3"), one for each of equal parts of the whole
  * tensor. check: nothing is written. What is wrong, or NULL. */

@@ -76,8 +76,8 @@ def test_what_a_listed_step_says_is_durable(url, tmp_path, monkeypatch):
     monkeypatch.setattr(os, "fsync", note)
     with manager_of(tmp_path, url) as manager:
         manager.save(1, args=cairn.orbax.Save(state(1)))
-    stub = next(path for path in synced if path.name == "cairn.json")
-    assert stub.parent in synced and "orbax-checkpoint-tmp" in str(stub)
+    pointer = next(path for path in synced if path.name == "cairn.json")
+    assert pointer.parent in synced and "orbax-checkpoint-tmp" in str(pointer)
 
 
 def test_what_orbax_removes_is_forgotten(url, tmp_path):
@@ -147,15 +147,15 @@ def test_a_save_that_fails_is_not_listed(own_daemon, tmp_path):
     assert ocp.CheckpointManager(tmp_path, item_handlers=handler).all_steps() == []
 
 
-def test_a_stub_that_is_damaged_or_missing_is_named(url, tmp_path):
+def test_a_pointer_that_is_damaged_or_missing_is_named(url, tmp_path):
     with manager_of(tmp_path, url) as manager:
         manager.save(1, args=cairn.orbax.Save(state(1)))
         manager.wait_until_finished()
-        stub = tmp_path / "1" / "default" / "cairn.json"
-        stub.write_text("{")
+        pointer = tmp_path / "1" / "default" / "cairn.json"
+        pointer.write_text("{")
         with pytest.raises(cairn.FormatError, match="cairn.json is damaged"):
             manager.restore(1, args=cairn.orbax.Restore(state(0)))
-        stub.unlink()
+        pointer.unlink()
         with pytest.raises(cairn.NotFoundError, match="not saved by cairn.orbax"):
             manager.restore(1, args=cairn.orbax.Restore(state(0)))
     assert steps_of(url) == [1]
@@ -200,7 +200,7 @@ PROGRAM = """
 
 @pytest.mark.parametrize("moment", ["before", "committed", "renaming"])
 def test_killed_on_the_way(url, tmp_path, moment):
-    """Before the commit, between it and the stub, and between the stub and Orbax's rename: the step is not listed, step 1 is
+    """Before the commit, between it and the pointer, and between the pointer and Orbax's rename: the step is not listed, step 1 is
     restored, and step 2 is saved again."""
     done = subprocess.run([sys.executable, "-c", textwrap.dedent(PROGRAM), url, str(tmp_path), moment], capture_output=True, text=True,
                           timeout=120, check=False)

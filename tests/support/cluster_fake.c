@@ -474,7 +474,8 @@ static uint64_t read_locked(struct fake_medium *medium, const uint64_t *value)
     return copy;
 }
 
-/* Passes over bytes of an object; *io_at is how many are left to pass. NULL: all were passed. */
+/* Passes over bytes of an object; *io_at is how many are left to pass. NULL means that all were
+ * passed. */
 static uint8_t *find_byte(struct object *object, uint64_t *io_at)
 {
     if (*io_at < object->bytes) {

@@ -30,7 +30,7 @@ struct fake_plan {
     unsigned later_max;            /* 1 to this many calls */
     int error;                     /* of FAKE_REFUSED: ENOSPC, EDQUOT, EACCES ... */
 };
-/* NULL: no faults. Late ones that wait still land in their time. */
+/* NULL means no faults. Late ones that wait still land in their time. */
 void fake_medium_plan(struct fake_medium *medium, const struct fake_plan *plan);
 /* All late ones land now. */
 void fake_medium_settle(struct fake_medium *medium);

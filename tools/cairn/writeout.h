@@ -12,11 +12,12 @@
 
 struct sink { /* one tensor or blob, or a rectangle of a tensor */
     const struct index_entry *entry;
-    const struct box *box; /* NULL: all of it; its bytes then lie row-major in file or memory */
-    int fd;                /* -1: memory */
-    uint64_t base;         /* where its bytes start in the file */
-    uint8_t *memory;       /* as many bytes as the box or the entry has */
-    uint64_t written;      /* set by writeout() */
+    /* NULL means all of it; its bytes then lie row-major in file or memory. */
+    const struct box *box;
+    int fd;           /* -1: memory */
+    uint64_t base;    /* where its bytes start in the file */
+    uint8_t *memory;  /* as many bytes as the box or the entry has */
+    uint64_t written; /* set by writeout() */
 };
 
 /* All bytes of every sink were written, or an error: DAMAGED, DIGEST_MISMATCH ...: what the

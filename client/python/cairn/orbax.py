@@ -5,7 +5,7 @@
     manager.save(step, args=cairn.orbax.Save(state))
     state = manager.restore(step, args=cairn.orbax.Restore(state))
 
-Orbax keeps its folder, its list of steps and its retention. In the folder of a step lies one small file, which names the checkpoint
+Orbax keeps its folder, its list of steps and its retention. In the folder of a step lies one small file, the pointer: it names the checkpoint
 in the run. It is written when that checkpoint is committed, and Orbax lists the step after that: a step that Orbax lists is one
 that Cairn has.
 """
@@ -30,7 +30,7 @@ from .names import parse_step, run_of
 
 log = logging.getLogger("cairn")
 
-STUB = "cairn.json"
+POINTER = "cairn.json"
 _TEMPORARY = ".orbax-checkpoint-tmp"  # follows the step in the name of a folder that Orbax has not renamed yet
 
 
@@ -47,26 +47,26 @@ def _run_name(url: str) -> list:
     return re.split("[/=]", url)[-2:]
 
 
-def _read(stub: epath.Path, url: str) -> tuple:
-    """Returns (step, term) of a stub in the run of the URL. Servers have many names, so the names of project and run are compared."""
+def _read(pointer: epath.Path, url: str) -> tuple:
+    """Returns (step, term) of a pointer in the run of the URL. Servers have many names, so the names of project and run are compared."""
     try:
-        said = json.loads(stub.read_text())
+        said = json.loads(pointer.read_text())
         if _run_name(said["run"]) != _run_name(url):
-            raise InvalidError.of(f"{stub} names a checkpoint of the run {said['run']}, and the handler has {url}; give it the other URL, or "
+            raise InvalidError.of(f"{pointer} names a checkpoint of the run {said['run']}, and the handler has {url}; give it the other URL, or "
                                   "the CheckpointManager another folder")
         return int(said["step"]), int(said["term"])
     except FileNotFoundError:
-        raise NotFoundError.of(f"{stub.parent} holds no {STUB}: the step was not saved by cairn.orbax, or its folder is damaged; "
+        raise NotFoundError.of(f"{pointer.parent} holds no {POINTER}: the step was not saved by cairn.orbax, or its folder is damaged; "
                                "`cairn ls` shows what the run has, and cairn.jax restores it") from None
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise FormatError.of(f"{stub} is damaged ({error}); the checkpoint itself is in the run: `cairn ls` shows it, and cairn.jax "
+        raise FormatError.of(f"{pointer} is damaged ({error}); the checkpoint itself is in the run: `cairn ls` shows it, and cairn.jax "
                              "restores it") from None
 
 
-def _write(stub: epath.Path, said: dict) -> None:
-    """Writes a stub. On a disk of this machine it is durable on return: Orbax's rename of the folder may be so before its files are."""
-    stub.write_text(json.dumps(said))
-    for path in (stub, stub.parent) if os.path.isabs(stub) else ():
+def _write(pointer: epath.Path, said: dict) -> None:
+    """Writes a pointer. On a disk of this machine it is durable on return: Orbax's rename of the folder may be so before its files are."""
+    pointer.write_text(json.dumps(said))
+    for path in (pointer, pointer.parent) if os.path.isabs(pointer) else ():
         fd = os.open(path, os.O_RDONLY)
         try:
             os.fsync(fd)
@@ -89,7 +89,7 @@ class CheckpointHandler(ocp.AsyncCheckpointHandler):
         self._url = run_of(url)
         self._checkpointer = Checkpointer(url, **options)
         self._folder: Optional[tuple] = None  # (Orbax's folder, the item's name in the folder of a step)
-        self._seen: dict = {}  # stub of a step that Orbax has listed -> (step, term)
+        self._seen: dict = {}  # pointer of a step that Orbax has listed -> (step, term)
         self._written: dict = {}  # the same of what was written since Orbax's folder was last looked at
 
     async def async_save(self, directory: epath.Path, args: "Save") -> list:
@@ -101,7 +101,7 @@ class CheckpointHandler(ocp.AsyncCheckpointHandler):
             args: The state.
 
         Returns:
-            A future that ends when the checkpoint is committed and the stub is written.
+            A future that ends when the checkpoint is committed and the pointer is written.
         """
         begun: Any = None
         try:
@@ -129,8 +129,8 @@ class CheckpointHandler(ocp.AsyncCheckpointHandler):
         result = operation.result()
         self._checkpointer.committed.add(result.step)
         if jax.process_index() == 0:
-            _write(directory / STUB, {"run": self._url, "step": result.step, "term": result.term})
-            final = self._stub(directory.parent)
+            _write(directory / POINTER, {"run": self._url, "step": result.step, "term": result.term})
+            final = self._pointer(directory.parent)
             self._seen.pop(final, None)  # of an older version of the step
             self._written[final] = result.step, result.term
 
@@ -139,7 +139,7 @@ class CheckpointHandler(ocp.AsyncCheckpointHandler):
         self._finish(self._begin(directory, args), directory)
 
     def restore(self, directory: epath.Path, args: "Restore") -> Any:
-        """Restores the checkpoint that the stub names. Orbax calls it.
+        """Restores the checkpoint that the pointer names. Orbax calls it.
 
         Args:
             directory: The item's folder.
@@ -149,21 +149,21 @@ class CheckpointHandler(ocp.AsyncCheckpointHandler):
             A pytree of the structure that ``args`` has.
 
         Raises:
-            NotFoundError: There is no stub, or the run has not got that checkpoint.
-            FormatError: The stub is damaged.
-            InvalidError: The stub names another run.
+            NotFoundError: There is no pointer, or the run has not got that checkpoint.
+            FormatError: The pointer is damaged.
+            InvalidError: The pointer names another run.
             CairnError: What cairn.jax.Checkpointer.restore raises.
         """
-        step, term = _read(directory / STUB, self._url)
+        step, term = _read(directory / POINTER, self._url)
         restored = self._checkpointer.restore(args.item, step, term=term)
         assert restored is not None  # a step was given
         return restored.state
 
-    def _stub(self, folder: epath.Path) -> epath.Path:
-        """Returns the stub of a step, from the folder that Orbax gives the step at first, or at last."""
+    def _pointer(self, folder: epath.Path) -> epath.Path:
+        """Returns the pointer of a step, from the folder that Orbax gives the step at first, or at last."""
         assert self._folder is not None
         root, item = self._folder
-        return root / folder.name.split(_TEMPORARY)[0] / item / STUB
+        return root / folder.name.split(_TEMPORARY)[0] / item / POINTER
 
     def _forget_removed(self) -> None:
         """Forgets the checkpoints of steps that Orbax has listed and removed since. The guard of retention keeps the last two good
@@ -173,12 +173,12 @@ class CheckpointHandler(ocp.AsyncCheckpointHandler):
             return
         try:
             listed = self._listed()
-            gone = {stub: said for stub, said in self._seen.items() if stub not in listed}
+            gone = {pointer: said for pointer, said in self._seen.items() if pointer not in listed}
             known, self._seen, self._written = {**self._seen, **self._written}, listed, {}
-            if any(stub in listed and _read(stub, self._url) == said for stub, said in known.items()):
+            if any(pointer in listed and _read(pointer, self._url) == said for pointer, said in known.items()):
                 self._seen = {**listed, **gone}
-                for stub in gone:
-                    self._forget(stub)
+                for pointer in gone:
+                    self._forget(pointer)
             elif gone:
                 log.warning("%s holds none of the steps that Orbax has put there; what was there stays in %s", self._folder[0], self._url)
         except (CairnError, OSError) as error:
@@ -189,20 +189,20 @@ class CheckpointHandler(ocp.AsyncCheckpointHandler):
         assert self._folder is not None
         found = {}
         for folder in self._folder[0].iterdir():
-            stub = self._stub(folder)
-            if _TEMPORARY not in folder.name and (stub in self._seen or stub.exists()):
-                found[stub] = self._seen.get(stub) or _read(stub, self._url)
+            pointer = self._pointer(folder)
+            if _TEMPORARY not in folder.name and (pointer in self._seen or pointer.exists()):
+                found[pointer] = self._seen.get(pointer) or _read(pointer, self._url)
         return found
 
-    def _forget(self, stub: epath.Path) -> None:
-        step, term = self._seen[stub]
+    def _forget(self, pointer: epath.Path) -> None:
+        step, term = self._seen[pointer]
         try:
             self._checkpointer.client.forget(step, term=term, reason="removed by Orbax")
         except DeniedError:
             return
         except NotFoundError:
             pass  # somebody else has forgotten it
-        del self._seen[stub]
+        del self._seen[pointer]
 
     def close(self) -> None:
         """Leaves the run. Orbax calls it, after its saves have ended."""

@@ -18,7 +18,7 @@
 int __real_close(int fd);
 int __wrap_close(int fd);
 
-static const struct arena *watched; /* NULL: none */
+static const struct arena *watched; /* NULL means none */
 static unsigned closed_count;
 
 /* What a child forked at this moment would find. */

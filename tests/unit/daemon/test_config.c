@@ -191,7 +191,7 @@ TEST(test_retention)
 TEST(test_retention_is_whole)
 {
     static const struct {
-        const char *text, *what; /* NULL: it is good */
+        const char *text, *what; /* NULL means that it is good */
     } cases[] = {{"[retention]\nkeep-last = 3\n", "set interval = 1h"},
                  {"[retention \"lab/*\"]\nkeep-last = 3\n", "set interval = 1h"},
                  {"[retention]\ninterval = 1h\n", NULL}, /* for stored policies */

@@ -49,7 +49,7 @@ struct world_options { /* zero: the world's defaults */
     enum encode_mode encoding;
     uint32_t chunk_bytes, full_every;
     uint64_t object_bytes;
-    const char *url; /* of the ranks; NULL: the world's one server */
+    const char *url; /* of the ranks; NULL means the world's one server */
     bool twin;       /* a second daemon on the same store, at the next port of the same host */
     bool faults;     /* world->store takes store_fault_add */
     uint32_t buffer_bytes;    /* of the server: a payload at most; 0: WORLD_BUFFER_BYTES */

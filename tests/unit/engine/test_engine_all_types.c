@@ -17,7 +17,7 @@ struct all_types {
     uint32_t chunk_bytes;
     size_t bytes;              /* of the state of a rank */
     uint8_t *state;            /* as it is now; the same on all ranks */
-    uint8_t *saved[ALL_SAVES]; /* as each step saved it; NULL: aborted */
+    uint8_t *saved[ALL_SAVES]; /* as each step saved it; NULL for one that was aborted */
 };
 
 /* --- the set ----------------------------------------------------------------------- */

@@ -74,7 +74,7 @@ struct stopping {
     struct conn *conns[STOPPING_CONNS_MAX];
     size_t count;
     unsigned refused;
-    const struct msg *answer; /* NULL: an error */
+    const struct msg *answer; /* NULL means an error */
     uint32_t payload_bytes;   /* of the answer */
 };
 

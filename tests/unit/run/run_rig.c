@@ -174,7 +174,7 @@ struct part_maker {
     struct part_blob blobs[RIG_PIECES_MAX];
     struct part_chunk chunks[4096];
     uint64_t offset;
-    uint8_t *data; /* of the object; NULL: contents do not matter */
+    uint8_t *data; /* of the object; NULL where contents do not matter */
     struct envelope envelopes[4096];
 };
 

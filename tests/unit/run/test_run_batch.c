@@ -26,7 +26,7 @@ struct crowd {
     struct rig rig;
     struct ckpt_id id;
     struct sealer *ranks;
-    struct catalog *second; /* another daemon's; NULL: there is one */
+    struct catalog *second; /* another daemon's; NULL where there is only one */
     struct run *runs[DAEMONS_MAX];
     uint32_t world, left;
     bool all;

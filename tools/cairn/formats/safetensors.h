@@ -12,8 +12,8 @@
 
 struct safetensor {
     const struct index_entry *entry;  /* as the file has it */
-    const struct index_entry *stored; /* as the checkpoint has it; NULL: as the file */
-    const struct box *box;            /* of the stored one; NULL: all of it */
+    const struct index_entry *stored; /* as the checkpoint has it; NULL means like entry */
+    const struct box *box;            /* of the stored one; NULL means all of it */
     uint64_t offset;                  /* in the data, set by safetensors_layout */
 };
 

@@ -10,10 +10,11 @@
 
 struct offline_salvage_options {
     const char *store;          /* a store's URL */
-    const struct run_name *run; /* NULL: all runs */
+    const struct run_name *run; /* NULL means all runs */
     struct salvage_options how; /* without yes the store is opened read-only */
     const char *actor;
-    const struct uuid *uuid; /* of the store, also where its own record is made again; NULL: any */
+    /* Of the store, also where its own record is made again; NULL means any. */
+    const struct uuid *uuid;
     struct diag *store_lost; /* what was wrong with the store's record, where it was made again */
     /* Of a copy: the URL of the store that these runs are copied from; `run` does not count, and of
      * `how` same_marks alone. */
