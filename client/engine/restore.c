@@ -205,11 +205,6 @@ static void resolved(struct restore *restore)
     if (!engine->options.viewer) {
         engine->restores_begun = restore->ordinal;
         engine->newest_seen = reply.newest_term;
-        if (list_is_empty(&engine->saves)) {
-            /* The set that is registered now may be another one. */
-            agreement_fini(&engine->agreement);
-            agreement_init(&engine->agreement);
-        }
     }
     if (reply.empty) {
         restore->user->empty = true;
@@ -667,6 +662,7 @@ void engine_restore_start(struct engine *engine, struct engine_restore *user)
     timer_init(&restore->timer, engine->options.loop, on_timer);
     sm_init(&restore->sm, restore_table, RS_RESOLVE, "restore", ++engine->op_count);
     restore->sm.invariant = check_restore;
+    agreement_restored(&engine->agreement, engine->op_count);
     user->impl = restore;
     list_add_tail(&engine->restores, &restore->op.link);
     int refused = engine_refuses(engine, &diag);

@@ -60,6 +60,13 @@ static bool is_spoken(const struct save_agree *agree)
 
 /* --- the decision ---------------------------------------------------------------- */
 
+/* Returns what was agreed on this group, or NULL. */
+static const struct agreed_group *find_agreed(const struct save_agree *agree, uint32_t g)
+{
+    return agreement_find(&agree->common->engine->agreement, &agree->held.groups[g].key,
+                          agree->common->number);
+}
+
 /* Returns whether this verdict divides the whole group anew. */
 static bool is_anew(uint32_t verdict) { return verdict == AGREE_ALIKE || verdict == AGREE_ANEW; }
 
@@ -67,7 +74,6 @@ static bool is_anew(uint32_t verdict) { return verdict == AGREE_ALIKE || verdict
  * keep their places, whatever the verdict says. */
 static int make_share(struct save_agree *agree, struct diag *diag)
 {
-    struct agreement *agreement = &agree->common->engine->agreement;
     for (uint32_t g = 0; g < agree->held.group_count; g++) {
         bool stays = !is_anew(agree->verdicts[g]);
         agree->rules[g].keep = agree->copies[g] || stays;
@@ -77,8 +83,9 @@ static int make_share(struct save_agree *agree, struct diag *diag)
             agree->rules[g].row_count = 0; /* it has copied by what is proven */
         }
         if (!agree->copies[g] && stays) {
-            int rc = agreement_check_losses(agreement, &agree->held.groups[g], &agree->held,
-                                            agree->common->engine->options.rank, diag);
+            int rc =
+                agreement_check_losses(find_agreed(agree, g), &agree->held.groups[g], &agree->held,
+                                       agree->common->engine->options.rank, diag);
             if (rc != 0) {
                 return rc;
             }
@@ -86,7 +93,8 @@ static int make_share(struct save_agree *agree, struct diag *diag)
     }
     struct agree_terms terms = {.set = agree->common->set,
                                 .held = &agree->held,
-                                .agreement = agreement,
+                                .agreement = &agree->common->engine->agreement,
+                                .save = agree->common->number,
                                 .rules = agree->rules};
     return share_init_agreed(&agree->share, &terms, diag);
 }
@@ -249,8 +257,7 @@ static void send_lists(struct save_agree *agree, uint32_t g)
 {
     struct agree_lists *lists = &agree->lists[g];
     const struct held_group *group = &agree->held.groups[g];
-    const struct agreed_group *agreed =
-        agreement_find(&agree->common->engine->agreement, &group->key);
+    const struct agreed_group *agreed = find_agreed(agree, g);
     struct xxh128 keys[AGREE_KEYS];
     uint64_t divisions[AGREE_KEYS];
     link_add(&agree->common->engine->link, &lists->request);
@@ -549,8 +556,9 @@ int save_agree_begin(struct save_agree *agree, struct diag *diag)
     for (uint32_t g = 0; g < agree->held.group_count; g++) {
         agree->lists[g] =
             (struct agree_lists){.agree = agree, .group = g, .request.ops = &lists_ops};
-        agree->copies[g] = is_spoken(agree) && agreement_covers(&agree->common->engine->agreement,
-                                                                &agree->held.groups[g]);
+        agree->copies[g] =
+            is_spoken(agree) && agreement_covers(&agree->common->engine->agreement,
+                                                 &agree->held.groups[g], agree->common->number);
         waits = waits || !agree->copies[g];
     }
     if (waits && is_spoken(agree)) {

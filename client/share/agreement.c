@@ -27,6 +27,7 @@ void agreement_init(struct agreement *agreement)
 {
     list_init(&agreement->groups);
     agreement->failures = 0;
+    agreement->restored = 0;
 }
 
 void agreement_fini(struct agreement *agreement)
@@ -48,10 +49,18 @@ static struct agreed_group *find_proven(const struct agreement *agreement, const
     return NULL;
 }
 
-const struct agreed_group *agreement_find(const struct agreement *agreement,
-                                          const struct xxh128 *group)
+void agreement_restored(struct agreement *agreement, uint64_t restore)
 {
-    return find_proven(agreement, group);
+    CHECK(restore > agreement->restored);
+    agreement->restored = restore;
+}
+
+const struct agreed_group *agreement_find(const struct agreement *agreement,
+                                          const struct xxh128 *group, uint64_t save)
+{
+    const struct agreed_group *agreed = find_proven(agreement, group);
+    bool is_stale = agreed && agreed->save < agreement->restored && save > agreement->restored;
+    return is_stale ? NULL : agreed;
 }
 
 static int compare_keys(const void *a, const void *b)
@@ -66,9 +75,10 @@ const struct agreed_tensor *agreed_find(const struct agreed_group *group, const 
                : NULL;
 }
 
-bool agreement_covers(const struct agreement *agreement, const struct held_group *group)
+bool agreement_covers(const struct agreement *agreement, const struct held_group *group,
+                      uint64_t save)
 {
-    const struct agreed_group *agreed = agreement_find(agreement, &group->key);
+    const struct agreed_group *agreed = agreement_find(agreement, &group->key, save);
     return agreed && agreed->trusted &&
            memcmp(&agreed->list_hash, &group->list_hash, sizeof group->list_hash) == 0;
 }
@@ -84,10 +94,9 @@ bool agreement_may_change(const struct agreement *agreement, const struct xxh128
     return false;
 }
 
-int agreement_check_losses(const struct agreement *agreement, const struct held_group *group,
+int agreement_check_losses(const struct agreed_group *agreed, const struct held_group *group,
                            const struct held *held, uint32_t rank, struct diag *diag)
 {
-    const struct agreed_group *agreed = agreement_find(agreement, &group->key);
     struct xxh128 *now = agreed ? malloc((group->tensor_count + 1) * sizeof *now) : NULL;
     int rc = 0;
     if (!agreed) {
@@ -230,17 +239,18 @@ static void take_place(struct builder *builder, uint32_t t, const struct agreed_
 
 /* Places a tensor that a group holds: by the division that the server names, where it is proven
  * to be, or in a bucket of this save. */
-static int place_shared(struct builder *builder, uint32_t t, const struct agreement *agreement,
-                        const struct agree_rule *rules)
+static int place_shared(struct builder *builder, uint32_t t, const struct agree_terms *terms)
 {
+    const struct agreement *agreement = terms->agreement;
     uint32_t group_idx = builder->held->group_of[t];
     CHECK(group_idx < builder->held->group_count);
     const struct held_group *group = &builder->held->groups[group_idx];
-    const struct agree_rule *rule = &rules[group_idx];
+    const struct agree_rule *rule = &terms->rules[group_idx];
     const struct xxh128 *key = &builder->held->keys[t];
     const struct agree_row *row = find_row(rule, key);
-    const struct agreed_tensor *proven =
-        rule->keep ? agreed_find(agreement_find(agreement, &group->key), key) : NULL;
+    const struct agreed_group *agreed =
+        rule->keep ? agreement_find(agreement, &group->key, terms->save) : NULL;
+    const struct agreed_tensor *proven = agreed_find(agreed, key);
     if (row && row->division != 0) {
         take_place(builder, t, find_division(agreement, &group->key, key, row->division),
                    row->division);
@@ -282,9 +292,8 @@ int share_init_agreed(struct share *share, const struct agree_terms *terms, stru
     int rc = share->tensors && builder.buckets && builder.bucket_of ? 0 : no_memory(diag);
     for (uint32_t t = 0; t < count && rc == 0; t++) {
         builder.bucket_of[t] = UINT32_MAX;
-        rc = terms->held->group_of[t] == HELD_ALONE
-                 ? place_alone(&builder, t)
-                 : place_shared(&builder, t, terms->agreement, terms->rules);
+        rc = terms->held->group_of[t] == HELD_ALONE ? place_alone(&builder, t)
+                                                    : place_shared(&builder, t, terms);
     }
     for (uint32_t t = 0; t < count && rc == 0; t++) {
         if (builder.bucket_of[t] != UINT32_MAX) {

@@ -46,16 +46,21 @@ struct agreement {
     /* At most one proven entry for each group, and some that may become proven. */
     struct list groups;
     uint32_t failures; /* saves in a row that failed for want of agreement */
+    uint64_t restored; /* number of the newest restore, which counts among the saves */
 };
 
 void agreement_init(struct agreement *agreement);
 void agreement_fini(struct agreement *agreement);
-/* Returns the proven entry of the group, or NULL. */
+/* A restore of that number begins. Later saves agree anew, because the ranks may hold other tensors
+ * by then. What was agreed is kept in case another rank still follows it. */
+void agreement_restored(struct agreement *agreement, uint64_t restore);
+/* Returns the proven entry of the group that this save follows, or NULL. */
 const struct agreed_group *agreement_find(const struct agreement *agreement,
-                                          const struct xxh128 *group);
+                                          const struct xxh128 *group, uint64_t save);
 const struct agreed_tensor *agreed_find(const struct agreed_group *group, const struct xxh128 *key);
-/* Returns whether a save with this list copies by the agreement, without asking. */
-bool agreement_covers(const struct agreement *agreement, const struct held_group *group);
+/* Returns whether this save, with this list, copies by the agreement, without asking. */
+bool agreement_covers(const struct agreement *agreement, const struct held_group *group,
+                      uint64_t save);
 /* Returns whether a save under way may change what is agreed on the group. */
 bool agreement_may_change(const struct agreement *agreement, const struct xxh128 *group);
 
@@ -77,14 +82,15 @@ struct agree_terms {
     const struct registered *set;
     const struct held *held;
     const struct agreement *agreement;
+    uint64_t save;                  /* its number */
     const struct agree_rule *rules; /* one for each group in held */
 };
 /* Computes this rank's share of a save. Fails with TOO_LARGE or NO_MEMORY. */
 int MUST_USE share_init_agreed(struct share *share, const struct agree_terms *terms,
                                struct diag *diag);
 /* Returns LIST_MISMATCH, with the tensor's name, if this rank no longer has a tensor of which the
- * agreement gave it cells. */
-int MUST_USE agreement_check_losses(const struct agreement *agreement,
+ * entry gave it cells. agreed: as agreement_find gives it. */
+int MUST_USE agreement_check_losses(const struct agreed_group *agreed,
                                     const struct held_group *group, const struct held *held,
                                     uint32_t rank, struct diag *diag);
 

@@ -294,6 +294,24 @@ TEST(a_restore_forgets_what_was_agreed)
     bench_fini(&bench);
 }
 
+/* The same while a save of rank 0 is still under way, to which no other rank comes. */
+TEST(a_restore_beside_a_save_forgets_on_all_ranks)
+{
+    static const uint32_t after[] = {0x3ff, 0x3ef, 0x3ff};
+    struct bench bench;
+    bench_begin(&bench, 19, ALL);
+    save_well(&bench, 10, 1);
+    world_save(&bench.world.ranks[0], 20, 60000);
+    check_restore(&bench, 0x3ff, 1);
+    assert_false(bench.world.ranks[0].save_done);
+    engine_save_abort(&bench.world.ranks[0].save);
+    world_await_saves(&bench.world, 70000);
+    set_all(&bench, after);
+    save_well(&bench, 30, 2);
+    check_restore(&bench, 0x3ff, 2);
+    bench_fini(&bench);
+}
+
 TEST(all_may_change_together)
 {
     static const uint32_t after[] = {0x125, 0x125, 0x125};

@@ -242,7 +242,8 @@ struct alone {
 
 static uint64_t agreed_division(const struct alone *a)
 {
-    const struct agreed_group *agreed = agreement_find(&a->agreement, &a->held.groups[0].key);
+    const struct agreed_group *agreed =
+        agreement_find(&a->agreement, &a->held.groups[0].key, UINT64_MAX);
     assert_non_null(agreed);
     return agreed_find(agreed, &a->held.keys[0])->division;
 }
