@@ -13,7 +13,7 @@
 #include <stdio.h>
 
 enum {
-    STAGE_POLL_MS = 250,    /* between two looks at a server that may be away */
+    STAGE_POLL_MS = 250,    /* between two questions whether the server is away */
     STAGE_OTHERS_MS = 5000, /* how long a save in flight may wait for other ranks */
     STAGE_OUTAGE_MS = 1000, /* the same while saves are skipped: none is durable since */
     STAGE_DECLINED_MAX = 16 /* saves that the other ranks have not been told of */

@@ -183,7 +183,7 @@ void daemon_show_web(struct daemon *daemon, bool ready)
         listeners_addresses(daemon->listeners, daemon->config, sizeof(addresses), addresses);
     }
     if (daemon->web) {
-        web_look_at(daemon->web, &source, addresses);
+        web_set_source(daemon->web, &source, addresses);
     }
 }
 

@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * duty: see duty.h. A look reads the store's record, and the entry decides whether an update
+ * duty: see duty.h. READS reads the store's record, and the entry decides whether an update
  * follows, which is guarded by what was read:
  *
  *     IDLE ──► ALONE
  *       │      ours, or absent, or unchanged for expire_ms
- *       └────► LOOKS ──────────────────────────────► CLAIMS
+ *       └────► READS ──────────────────────────────► CLAIMS
  *                ▲ │ another daemon's                  │
  *                │ ▼                                   │
  *               RESTS ◄────────────────────────────────┘
  *
  * duty_stop() leads from each to STOPPED, through GIVES_BACK if the entry is ours. After an update
- * with an unknown outcome the next look decides, as always: the entry says who holds the duty.
+ * with an unknown outcome the next reading decides, as always: the entry says who holds the duty.
  * Invariant: only the last confirmed renewal lets this daemon believe that the duty is its own
  * (is_ours), and only until the timer `hold`. Loop's thread.
  */
@@ -155,15 +155,15 @@ static enum sm_result at_idle(struct sm *sm)
     return of(sm)->stopped ? to(of(sm), DUTY_STOPPED) : SM_WAIT;
 }
 
-static void enter_looks(struct sm *sm)
+static void enter_reads(struct sm *sm)
 {
     struct duty *duty = of(sm);
     duty->asked_ms = loop_now_ms(duty->options.loop);
     submit(duty, STORE_RECORD_GET);
 }
 
-/* Decides what follows from the entry. A store that fails is asked again with the next look. */
-static enum sm_result at_looks(struct sm *sm)
+/* Decides what follows from the entry. A store that fails is asked again the next time. */
+static enum sm_result at_reads(struct sm *sm)
 {
     struct duty *duty = of(sm);
     struct record_value value = {0};
@@ -178,8 +178,8 @@ static enum sm_result at_looks(struct sm *sm)
         see(duty, &value);
         duty->drop_key[0] = '\0';
     }
-    if (is_known && duty->options.looked && !duty->stopped) {
-        duty->options.looked(duty, duty->req.ret_record);
+    if (is_known && duty->options.on_record && !duty->stopped) {
+        duty->options.on_record(duty, duty->req.ret_record);
     }
     record_free(duty->req.ret_record);
     if (duty->stopped) {
@@ -208,7 +208,7 @@ static enum sm_result at_rests(struct sm *sm)
     if (duty->stopped) {
         return end(duty);
     }
-    return timer_is_active(&duty->timer) ? SM_WAIT : to(duty, DUTY_LOOKS);
+    return timer_is_active(&duty->timer) ? SM_WAIT : to(duty, DUTY_READS);
 }
 
 static void enter_claims(struct sm *sm)
@@ -241,7 +241,7 @@ static enum sm_result at_claims(struct sm *sm)
     if (duty->req.status == 0) {
         win(duty);
     } else if (duty->req.status == CAIRN_E_CONFLICT) {
-        lose(duty); /* another daemon was faster; the next look says which */
+        lose(duty); /* another daemon was faster; the next reading says which */
     }
     return to(duty, DUTY_RESTS);
 }
@@ -260,14 +260,14 @@ static void enter_stopped(struct sm *sm)
 }
 
 static const struct sm_state duty_table[] = {
-    [DUTY_IDLE] = {"idle", at_idle, SM_TO(DUTY_ALONE) | SM_TO(DUTY_LOOKS) | SM_TO(DUTY_STOPPED)},
+    [DUTY_IDLE] = {"idle", at_idle, SM_TO(DUTY_ALONE) | SM_TO(DUTY_READS) | SM_TO(DUTY_STOPPED)},
     [DUTY_ALONE] = {"alone", at_idle, SM_TO(DUTY_STOPPED)},
-    [DUTY_LOOKS] = {"looks", at_looks,
+    [DUTY_READS] = {"reads", at_reads,
                     SM_TO(DUTY_RESTS) | SM_TO(DUTY_CLAIMS) | SM_TO(DUTY_GIVES_BACK) |
                         SM_TO(DUTY_STOPPED),
-                    .enter = enter_looks},
+                    .enter = enter_reads},
     [DUTY_RESTS] = {"rests", at_rests,
-                    SM_TO(DUTY_LOOKS) | SM_TO(DUTY_GIVES_BACK) | SM_TO(DUTY_STOPPED),
+                    SM_TO(DUTY_READS) | SM_TO(DUTY_GIVES_BACK) | SM_TO(DUTY_STOPPED),
                     .enter = enter_rests},
     [DUTY_CLAIMS] = {"claims", at_claims,
                      SM_TO(DUTY_RESTS) | SM_TO(DUTY_GIVES_BACK) | SM_TO(DUTY_STOPPED),
@@ -339,7 +339,7 @@ void duty_start(struct duty *duty)
     CHECK(sm_is(&duty->sm, DUTY_IDLE));
     CHECK(!duty->stopped);
     bool is_shared = duty->options.store->caps.shared;
-    sm_move(&duty->sm, is_shared ? DUTY_LOOKS : DUTY_ALONE);
+    sm_move(&duty->sm, is_shared ? DUTY_READS : DUTY_ALONE);
     believe(duty, !is_shared); /* the lock of a store that is not shared protects the duty */
 }
 

@@ -43,9 +43,9 @@ struct duty_options {
     /* At least 3 renew_ms; 0 means four times renew_ms. */
     uint64_t expire_ms;
     void (*changed)(struct duty *duty, bool is_ours);
-    /* Called with the store's record after each look at it; may be NULL. It may call
+    /* Called with the store's record each time it was read; may be NULL. It may call
      * duty_drop(). */
-    void (*looked)(struct duty *duty, const struct record *record);
+    void (*on_record)(struct duty *duty, const struct record *record);
 };
 
 struct duty_entry { /* what an entry of the record says */
@@ -58,8 +58,8 @@ bool duty_read(const struct record_value *value, struct duty_entry *ret);
 enum duty_state {
     DUTY_IDLE,       /* not started */
     DUTY_ALONE,      /* the store is not shared: ours, without an entry */
-    DUTY_LOOKS,      /* the store's record is being read */
-    DUTY_RESTS,      /* until the next look */
+    DUTY_READS,      /* the store's record is being read */
+    DUTY_RESTS,      /* until the next reading */
     DUTY_CLAIMS,     /* the entry is being written */
     DUTY_GIVES_BACK, /* the entry is being removed */
     DUTY_STOPPED
@@ -71,7 +71,7 @@ struct duty { /* in the caller's memory; its fields are for duty.c */
     uint64_t holder, beat;
     struct sm sm; /* enum duty_state */
     bool is_ours, told_ours;
-    struct timer timer; /* for the next look at the entry */
+    struct timer timer; /* for the next reading of the entry */
     struct timer hold;  /* ends the belief that the duty is ours */
     struct post post;
     struct store_req req;

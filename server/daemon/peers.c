@@ -54,7 +54,7 @@ static struct server_peer *holder_of(struct peers *peers, const struct record *r
 }
 
 /* Takes the entries of all daemons, and has one that is a day old removed. */
-static void on_looked(struct duty *duty, const struct record *record)
+static void on_record(struct duty *duty, const struct record *record)
 {
     struct peers *peers = container_of(duty, struct peers, duty);
     if (!peers->server) {
@@ -109,7 +109,7 @@ void peers_start(struct peers *peers, const struct peers_options *options)
                                 .name = name,
                                 .label = label,
                                 .changed = on_changed,
-                                .looked = on_looked};
+                                .on_record = on_record};
     duty_init(&peers->duty, &duty);
     duty_start(&peers->duty);
 }

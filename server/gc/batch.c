@@ -205,7 +205,7 @@ static int take_state(struct gc *gc, const struct run_state *state)
         ckpt->ripe = ckpt->kind == KIND_RECLAIMED || (gc->order.dry_run && gc->options.dry_twice) ||
                      (known && known->mark == ckpt->mark && known->pass < gc->now.pass);
     }
-    /* It was marked after the pass came to it, or a later look could not list what is stored. */
+    /* It was marked after the pass came to it, or a later pass could not list what is stored. */
     if (state_is_marked(state) || state->unrecorded.code != 0) {
         return CAIRN_E_ENDED;
     }

@@ -115,7 +115,8 @@ static void on_run(struct work *work)
 
 static void on_timer(struct timer *timer);
 
-/* Called at the end of a pass, complete or not, or of a look; the next pass finds what is left. */
+/* Called at the end of a pass, complete or not, or of a check for room; the next pass finds what is
+ * left. */
 static void on_done(struct work *work)
 {
     struct gc *gc = container_of(work, struct gc, work);
@@ -157,7 +158,7 @@ static void on_timer(struct timer *timer)
         gc->order = gc->asked; /* which owns its arrays now */
         gc->asked = (struct pass_order){.dry_run = false};
         gc->is_asked = gc->first = false;
-        if (due && !gc->order.now) { /* else the next look does it: a cycle is for all runs */
+        if (due && !gc->order.now) { /* else the next check does it: a cycle is for all runs */
             set_due(gc);
             gc->order.dry_run = false;
             gc->order.cycle = true;

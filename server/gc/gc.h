@@ -109,7 +109,7 @@ struct gc_order {
  * running, the order waits for its end. Returns NO_MEMORY, or BUSY if another order waits. */
 int MUST_USE gc_reclaim_now(struct gc *gc, const struct gc_order *order);
 /* Called when a save was refused because a project lacks so many bytes of its quota; `project` is
- * NULL if the store lacks room. gc looks soon for forgotten checkpoints to reclaim. */
+ * NULL if the store lacks room. gc searches soon for forgotten checkpoints to reclaim. */
 void gc_press(struct gc *gc, const char *project, uint64_t bytes);
 /* Gives the wall times at which the schedule will reclaim the first and the last forgotten
  * checkpoint; 0 if there is no schedule. */
@@ -120,7 +120,7 @@ void gc_schedule(const struct gc *gc, uint64_t *ret_every_ms, uint64_t *ret_keep
 /* Sets the schedule, with the meaning of gc_options. The next cycle begins no later than every_ms
  * from now. */
 void gc_set_schedule(struct gc *gc, uint64_t every_ms, uint64_t keep_cycles, uint64_t lease_cycles);
-/* Sets the pressure in percent, from the next look on; 0 means off. */
+/* Sets the pressure in percent, from the next check for room on; 0 means off. */
 void gc_set_pressure(struct gc *gc, uint64_t pressure);
 void gc_status(const struct gc *gc, struct gc_status *ret);
 /* Ends after the question in flight, frees, then calls done. */

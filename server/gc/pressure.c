@@ -110,7 +110,7 @@ static bool anybody_wants(struct gc *gc, const struct store_req *usage)
 }
 
 /* Keeps the names of the runs that have forgotten checkpoints and whose room is wanted. Without
- * memory there are none, and the next look tries again. */
+ * memory there are none, and the next check tries again. */
 static void on_usage(void *user)
 {
     struct gc *gc = user;

@@ -117,7 +117,7 @@ static int set_health(struct repair *repair, enum health health, const char *rea
 }
 
 /* Reads everything once more from the medium: what was repaired, and what was good before. */
-static int look_again(struct repair *repair, const struct commit_fact *fact, struct diag *diag)
+static int survey_again(struct repair *repair, const struct commit_fact *fact, struct diag *diag)
 {
     struct survey survey;
     int status = survey_ckpt(repair, fact, SURVEY_ALL, &survey, diag);
@@ -149,7 +149,7 @@ int repair_ckpt(struct repair *repair, struct diag *diag)
     bool mended = repair->status.mended > 0;
     pthread_mutex_unlock(&repair->lock);
     if (status == 0 && mended && !is_left(repair, reason)) {
-        status = look_again(repair, fact, diag);
+        status = survey_again(repair, fact, diag);
         left = HEALTH_DAMAGED;
     }
     if (status == 0 && is_left(repair, reason)) {

@@ -391,7 +391,7 @@ static int check_whole(struct repair *repair, const struct buf *copy, struct dia
 }
 
 /* The record was replaced: the loop lists what is stored of the run again. */
-static void look_anew(void *user) { run_refresh(((struct repair *)user)->run); }
+static void refresh_run(void *user) { run_refresh(((struct repair *)user)->run); }
 
 /* Takes the mirror's whole record, if neither place here has anything of it. */
 static int take_whole(struct repair *repair, struct diag *diag)
@@ -413,7 +413,7 @@ static int take_whole(struct repair *repair, struct diag *diag)
     }
     buf_fini(&copy);
     if (status == 0) {
-        ask_call(&repair->ask, look_anew, repair);
+        ask_call(&repair->ask, refresh_run, repair);
         repair_add_line(repair, true,
                         "the run's record, which both places had lost: taken from %.160s as it is "
                         "there, up to update %" PRIu64

@@ -134,7 +134,7 @@ bool scrub_is_ours(const struct scrub *scrub, const char **ret_holder)
 
 /* Looks at the position soon. A thread that is at work looks at everything anew when it has ended.
  */
-static void look_soon(struct scrub *scrub)
+static void decide_soon(struct scrub *scrub)
 {
     if (!scrub->busy && !scrub->closing) {
         timer_start(&scrub->timer, 0);
@@ -146,14 +146,14 @@ void scrub_set_rate(struct scrub *scrub, uint64_t rate) { pace_set_rate(&scrub->
 void scrub_set_every(struct scrub *scrub, uint64_t every_ms)
 {
     scrub->options.every_ms = every_ms;
-    look_soon(scrub);
+    decide_soon(scrub);
 }
 
 void scrub_now(struct scrub *scrub)
 {
     if (!scrub->running) {
         scrub->asked = true;
-        look_soon(scrub);
+        decide_soon(scrub);
     }
 }
 

@@ -266,7 +266,7 @@ int web_new(const struct web_options *options, struct web **ret, struct diag *di
     return 0;
 }
 
-void web_look_at(struct web *web, const struct metrics_source *source, const char *addresses)
+void web_set_source(struct web *web, const struct metrics_source *source, const char *addresses)
 {
     CHECK(!web->closed);
     CHECK(source->loop != NULL);

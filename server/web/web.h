@@ -25,7 +25,7 @@ struct web;
 
 int MUST_USE web_new(const struct web_options *options, struct web **ret, struct diag *diag);
 /* Sets the objects to read from now on, and where clients reach the daemon (copied). */
-void web_look_at(struct web *web, const struct metrics_source *source, const char *addresses);
+void web_set_source(struct web *web, const struct metrics_source *source, const char *addresses);
 /* Ends all connections, and looks at none of the objects any more when it returns. Frees, and then
  * calls done, when the store has given its last answer: the caller closes the store after that. */
 void web_close(struct web *web, void (*done)(void *user), void *user);

@@ -341,6 +341,7 @@ OWN = {
     "copies in a dict": (lambda model: add_hook(model, lambda d, at: d.update(slow={name: value.clone() for name, value in d.items()})),
                          r"model\.slow\.0\.weight: a method"),
     "more in a wrapped one": (lambda model: add_hook(model, lambda d, at: d.update(more={7: 3})), r"model\.more\.7: a method"),
+    "itself": (lambda model: add_hook(model, lambda d, at: d.update(own=d)), r"model\.own\.own\.own"),
     "other weights by half": (lambda model: add_hook(model, lambda d, at: d.update({at + "0.bias": torch.ones(3).half()})),
                               r"model\.0\.bias: "),
     "module": (lambda model: model.append(Metric()), "model.2.total: a method or a hook of Metric"),

@@ -239,9 +239,9 @@ static int change(struct fake_medium *medium, const struct cluster_call *call)
     return 0;
 }
 
-/* --- looking ---------------------------------------------------------------------------------- */
+/* --- answers ---------------------------------------------------------------------------------- */
 
-static void look_keys(const struct object *object, struct cluster_step *step)
+static void give_keys(const struct object *object, struct cluster_step *step)
 {
     const char *prefix = step->key ? step->key : "", *after = step->after ? step->after : "";
     for (size_t i = 0; i < object->keys.count; i++) {
@@ -257,7 +257,7 @@ static void look_keys(const struct object *object, struct cluster_step *step)
     }
 }
 
-static void look_one(const struct object *object, struct cluster_step *step)
+static void give_one(const struct object *object, struct cluster_step *step)
 {
     if (step->kind == STEP_STAT) {
         step->ret_bytes = object->bytes;
@@ -268,7 +268,7 @@ static void look_one(const struct object *object, struct cluster_step *step)
             memcpy(step->into, object->data + step->offset, step->ret_bytes);
         }
     } else if (step->kind == STEP_KEYS) {
-        look_keys(object, step);
+        give_keys(object, step);
     } else {
         const struct cluster_pair *pair = key_find(object, step->key);
         if (pair) {
@@ -290,7 +290,7 @@ static int look(struct fake_medium *medium, struct cluster_call *call)
         return -EIO;
     }
     for (size_t i = 0; i < call->step_count; i++) {
-        look_one(object, &call->steps[i]);
+        give_one(object, &call->steps[i]);
         medium->read_bytes += call->steps[i].kind == STEP_READ ? call->steps[i].ret_bytes : 0;
     }
     return 0;
@@ -600,7 +600,7 @@ bool fake_medium_damage(struct fake_medium *medium, size_t number, enum fake_dam
     return done;
 }
 
-void fake_medium_look(struct fake_medium *medium, size_t number, struct fake_object *ret)
+void fake_medium_get(struct fake_medium *medium, size_t number, struct fake_object *ret)
 {
     pthread_mutex_lock(&medium->lock);
     const struct object *object = *object_at(medium, number);

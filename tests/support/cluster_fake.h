@@ -60,7 +60,7 @@ struct fake_object {
     char space[CLUSTER_NAMESPACE_MAX], name[CLUSTER_OBJECT_NAME_MAX];
     size_t bytes, keys; /* bytes: of its keys' values, too */
 };
-void fake_medium_look(struct fake_medium *medium, size_t number, struct fake_object *ret);
+void fake_medium_get(struct fake_medium *medium, size_t number, struct fake_object *ret);
 uint64_t fake_medium_bytes(struct fake_medium *medium);      /* that flip counts */
 size_t fake_medium_objects(struct fake_medium *medium);      /* alive, of both pools */
 uint64_t fake_medium_calls(struct fake_medium *medium);      /* so far: round trips */

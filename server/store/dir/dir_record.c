@@ -136,7 +136,7 @@ int dir_record_settle(struct dir_store *store, struct dir_run *run, struct diag 
     }
     dir_record_init(&seen, rec->path);
     seen.is_beside = true; /* takes all names, and moves nothing */
-    int rc = dir_record_look(store, &seen, NULL, &why);
+    int rc = dir_record_read(store, &seen, NULL, &why);
     if (rc == 0 && seen.lost_from != 0) {
         rc = diag_copy(&why, &seen.lost);
     }

@@ -149,9 +149,9 @@ static void check_copies_folder(const struct dir_view *view, struct dir_damage *
 }
 
 /* Reads the record from both places. Returns 0, an error, or 1 if what was found is odd and should
- * be looked at again. */
-static int look_once(struct dir_store *store, struct dir_record *rec, struct dir_damage *damage,
-                     struct diag *diag)
+ * be read again. */
+static int read_places(struct dir_store *store, struct dir_record *rec, struct dir_damage *damage,
+                       struct diag *diag)
 {
     struct dir_view view = {.store = store};
     int rc = dir_view_open(&view, rec, diag);
@@ -174,17 +174,17 @@ static int look_once(struct dir_store *store, struct dir_record *rec, struct dir
     return rc ? rc : is_odd;
 }
 
-int dir_record_look(struct dir_store *store, struct dir_record *rec, struct dir_damage *ret,
+int dir_record_read(struct dir_store *store, struct dir_record *rec, struct dir_damage *ret,
                     struct diag *diag)
 {
     struct diag why = DIAG_INIT;
     int rc = 1;
-    /* A daemon may compact the folders between listing and reading: look again. */
+    /* A daemon may compact the folders between listing and reading: read again. */
     for (int i = 0; i < LOAD_TRIES && rc != 0; i++) {
         diag_clear(&why);
         record_free(rec->record);
         rec->record = NULL;
-        rc = look_once(store, rec, ret, &why);
+        rc = read_places(store, rec, ret, &why);
     }
     return rc >= 0 ? 0 : diag_copy(diag, &why);
 }

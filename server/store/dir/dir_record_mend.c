@@ -50,8 +50,8 @@ static int read_link(const struct record_file *file, size_t bytes, const uint8_t
 }
 
 /* Reads the hashes of a file that exists here. */
-static int look_at(struct dir_store *store, const struct dir_at *at,
-                   const struct record_file *which, struct chain_link *ret)
+static int read_link_at(struct dir_store *store, const struct dir_at *at,
+                        const struct record_file *which, struct chain_link *ret)
 {
     struct dir_bytes file = {.bytes_max = which->is_snapshot ? LIMIT_RECORD_BYTES
                                                              : LIMIT_RECORD_UPDATE_BYTES,
@@ -83,15 +83,15 @@ static bool find_hash(struct dir_store *store, const struct dir_at *at,
         *ret = (struct sha256){{0}}; /* what the first update follows */
         return true;
     }
-    if (but->version != version + 1 && look_at(store, at, &after, &link) == 0) {
+    if (but->version != version + 1 && read_link_at(store, at, &after, &link) == 0) {
         *ret = link.previous;
         return true;
     }
-    if ((!own || but->is_snapshot) && look_at(store, at, &same, &link) == 0) {
+    if ((!own || but->is_snapshot) && read_link_at(store, at, &same, &link) == 0) {
         *ret = link.hash;
         return true;
     }
-    if ((!own || !but->is_snapshot) && look_at(store, at, &snapshot, &link) == 0) {
+    if ((!own || !but->is_snapshot) && read_link_at(store, at, &snapshot, &link) == 0) {
         *ret = link.hash;
         return true;
     }
@@ -171,7 +171,8 @@ static int put(struct dir_store *store, const struct dir_at *at, struct store_re
     struct record_value value = {.bytes = req->bytes, .data = req->data};
     char name[DIR_NAME_MAX];
     dir_name_version(req->file.version, req->file.is_snapshot, name);
-    if (look_at(store, at, &req->file, &link) == 0 && is_in_place(store, at, &req->file, &link)) {
+    if (read_link_at(store, at, &req->file, &link) == 0 &&
+        is_in_place(store, at, &req->file, &link)) {
         return diag_set(&req->diag, CAIRN_E_CONFLICT,
                         "%s/%s is not damaged, so there is nothing to repair", at->path, name);
     }

@@ -112,7 +112,7 @@ int MUST_USE dir_copy_now(struct dir_store *store, struct dir_run *run, struct d
 int MUST_USE dir_record_load(struct dir_store *store, struct dir_run *run, struct diag *diag);
 /* Reads a record that the caller owns, and every file of it. Moves nothing and reports the
  * damage. */
-int MUST_USE dir_record_look(struct dir_store *store, struct dir_record *rec,
+int MUST_USE dir_record_read(struct dir_store *store, struct dir_record *rec,
                              struct dir_damage *ret, struct diag *diag);
 /* Moves the damaged files to quarantine and writes a snapshot of the decoded form in rec, which is
  * durable, into each place that needs one. Returns 0 if the first place has all of it again. */

@@ -185,7 +185,7 @@ static int get_fresh(struct dir_store *store, struct store_req *req)
     dir_record_init(&rec, path);
     rec.is_beside = true;
     rec.is_direct = req->from_medium;
-    int rc = dir_record_look(store, &rec, req->from_medium ? &damage : NULL, &req->diag);
+    int rc = dir_record_read(store, &rec, req->from_medium ? &damage : NULL, &req->diag);
     rc = rc ? rc : answer(req, &rec);
     if (rc == 0) {
         req->ret_record = rec.record;

@@ -282,7 +282,7 @@ static int read_record_only(struct dir_store *store, struct diag *diag)
 {
     struct dir_record *rec = &store->own->record;
     rec->is_beside = true;
-    int rc = dir_record_look(store, rec, NULL, diag);
+    int rc = dir_record_read(store, rec, NULL, diag);
     rec->is_beside = false;
     if (rc == 0 && rec->lost_from != 0) {
         dir_note(store, "the store's own record: %s", rec->lost.text);

@@ -78,7 +78,7 @@ int rados_list_enter(struct rados_store *store, const struct run_name *run, stru
     return rc == 0 ? 0 : rados_error(rc, false, "cannot enter a checkpoint in the list", diag);
 }
 
-int rados_list_look(struct rados_store *store, const struct store_req *req, struct rados_mark *ret,
+int rados_list_find(struct rados_store *store, const struct store_req *req, struct rados_mark *ret,
                     struct diag *diag)
 {
     char key[RADOS_KEY_MAX];

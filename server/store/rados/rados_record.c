@@ -478,8 +478,8 @@ static int prepare(struct rados_store *store, const struct rados_record *rec,
 
 /* Tells whether this attempt made that version. Returns OUTCOME_UNKNOWN if the log does not say any
  * more. */
-static int look_who(struct rados_store *store, const struct rados_record *rec,
-                    const struct attempt *attempt, bool *ret_ours, struct diag *diag)
+static int find_maker(struct rados_store *store, const struct rados_record *rec,
+                      const struct attempt *attempt, bool *ret_ours, struct diag *diag)
 {
     char key[KEY_MAX];
     log_key(attempt->version, key);
@@ -521,12 +521,12 @@ static int resolve(struct rados_store *store, const struct rados_record *rec,
         return 0; /* nobody can make this version any more */
     }
     if (rc == -ECANCELED || rc == -EEXIST) {
-        return look_who(store, rec, attempt, ret_ours, diag);
+        return find_maker(store, rec, attempt, ret_ours, diag);
     }
     /* The late update may still happen, whatever the fence has met: only a look that finds the
      * version taken decides. */
     struct diag why = DIAG_INIT;
-    if (look_who(store, rec, attempt, ret_ours, &why) == 0) {
+    if (find_maker(store, rec, attempt, ret_ours, &why) == 0) {
         return 0;
     }
     err_ignore(failed(rec, rc, true, &why)); /* only the text; the caller sets the code */

@@ -75,9 +75,9 @@ void rados_list_mark(struct rados_store *store, uint8_t ret[RADOS_MARK_BYTES]);
 /* Enters the checkpoint in the list of stored ones; called before anything of it is made. */
 int MUST_USE rados_list_enter(struct rados_store *store, const struct run_name *run,
                               struct ckpt_id id, struct diag *diag);
-/* Two steps that remove a checkpoint from the list when nothing of it was found: `look` reads its
+/* Two steps that remove a checkpoint from the list when nothing of it was found: `find` reads its
  * entry before the search, `leave` removes the entry unless it was entered anew meanwhile. */
-int MUST_USE rados_list_look(struct rados_store *store, const struct store_req *req,
+int MUST_USE rados_list_find(struct rados_store *store, const struct store_req *req,
                              struct rados_mark *ret, struct diag *diag);
 int MUST_USE rados_list_leave(struct rados_store *store, const struct store_req *req,
                               const struct rados_mark *mark, struct diag *diag);

@@ -174,7 +174,7 @@ int rados_op_sweep(struct rados_store *store, struct store_req *req)
     struct rados_mark entry = {.found = false};
     bool is_used = false;
     req->ret_count = 0;
-    int rc = req->for_good ? rados_list_look(store, req, &entry, &req->diag) : 0;
+    int rc = req->for_good ? rados_list_find(store, req, &entry, &req->diag) : 0;
     for (unsigned i = 0; rc == 0 && i < RADOS_INDEX_SHARDS; i++) {
         struct rados_sweep sweep = {.store = store,
                                     .req = req,

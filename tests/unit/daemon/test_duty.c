@@ -138,7 +138,7 @@ BENCH_TEST(one_of_three_has_it)
     }
 }
 
-/* Goal: given back, it is taken at the next look, not after the expiry. */
+/* Goal: given back, it is taken at the next reading, not after the expiry. */
 BENCH_TEST(given_back_it_is_taken_at_once)
 {
     struct one *a = &bench->daemons[0], *b = &bench->daemons[1];
@@ -201,7 +201,7 @@ BENCH_TEST(a_late_renewal_takes_nothing_back)
 }
 
 /* Goal: an update whose outcome nobody knows neither hands it to two nor loses it for good. */
-BENCH_TEST(unknown_outcomes_are_looked_at)
+BENCH_TEST(unknown_outcomes_are_read_again)
 {
     struct one *a = &bench->daemons[0], *b = &bench->daemons[1];
     struct store_fault_rule lost = {.kind = FAULT_LOST, .op = STORE_RECORD_UPDATE, .count = 2};
@@ -238,33 +238,33 @@ BENCH_TEST(alone_it_is_ours)
     a->store = cluster;
 }
 
-struct looks {
+struct readings {
     struct duty *drops; /* the one that removes "duty/old" */
     unsigned count;
     bool seen_old;
 };
-static struct looks looks;
+static struct readings readings;
 
-static void on_looked(struct duty *duty, const struct record *record)
+static void note_record(struct duty *duty, const struct record *record)
 {
     struct record_value value;
     struct duty_entry entry;
-    looks.count++;
-    looks.seen_old = record_get(record, "duty/old", &value);
-    if (looks.seen_old) {
+    readings.count++;
+    readings.seen_old = record_get(record, "duty/old", &value);
+    if (readings.seen_old) {
         assert_true(duty_read(&value, &entry));
         assert_string_equal(entry.label, "gone:1 tcp:h:1");
-        looks.drops = duty;
+        readings.drops = duty;
         duty_drop(duty, "duty/old", &value);
     }
 }
 
-/* Goal: a daemon sees the entries of others with each look, and removes one of a daemon that is
+/* Goal: a daemon sees the entries of others at each reading, and removes one of a daemon that is
  * gone. Method: the gone one is frozen, its entry stays. */
 BENCH_TEST(an_entry_of_a_daemon_that_is_gone_is_removed)
 {
     struct one *gone = &bench->daemons[0], *here = &bench->daemons[1];
-    looks = (struct looks){0};
+    readings = (struct readings){0};
     struct duty_options options = {.loop = sim_loop(gone->host),
                                    .store = gone->store,
                                    .name = "old",
@@ -277,14 +277,14 @@ BENCH_TEST(an_entry_of_a_daemon_that_is_gone_is_removed)
     options.loop = sim_loop(here->host);
     options.store = here->store;
     options.name = "new";
-    options.looked = on_looked;
+    options.on_record = note_record;
     timer_stop(&gone->duty.timer);
     duty_init(&here->duty, &options);
     duty_start(&here->duty);
     sim_run_for(bench->sim, 3 * RENEW_MS);
-    assert_true(looks.drops == &here->duty);
-    assert_true(looks.count >= 2);
-    assert_false(looks.seen_old);
+    assert_true(readings.drops == &here->duty);
+    assert_true(readings.count >= 2);
+    assert_false(readings.seen_old);
     assert_true(duty_is_ours(&here->duty));
     stop(bench, here);
     stop(bench, gone);

@@ -232,7 +232,7 @@ static void type_rados_rm(struct trial *trial)
 {
     struct fake_object object;
     for (size_t i = 0; i < fake_medium_objects(trial->bed.cluster); i++) {
-        fake_medium_look(trial->bed.cluster, i, &object);
+        fake_medium_get(trial->bed.cluster, i, &object);
         if (strcmp(object.space, trial->hit.space) == 0 && is_hit(trial, object.name)) {
             assert_true(fake_medium_damage(trial->bed.cluster, i, FAKE_DELETED, 0));
             return;
@@ -330,7 +330,7 @@ BED_TEST(one_fault_costs_what_it_hits)
     bool full = getenv("CAIRN_FULL") != NULL;
     for (size_t i = 0; i < fake_medium_objects(bed->cluster); i++) {
         struct fake_object hit;
-        fake_medium_look(bed->cluster, i, &hit);
+        fake_medium_get(bed->cluster, i, &hit);
         for (int damage = 0; damage < FAKE_DAMAGES; damage++) {
             size_t bytes = damage == FAKE_FLIPPED    ? hit.bytes
                            : damage == FAKE_KEY_LOST ? hit.keys
@@ -366,7 +366,7 @@ BED_TEST(an_entry_is_made_good_from_the_log)
         assert_int_equal(save(bed, 0, step), 0);
     }
     for (size_t i = 0; i < fake_medium_objects(bed->cluster); i++) {
-        fake_medium_look(bed->cluster, i, &object);
+        fake_medium_get(bed->cluster, i, &object);
         if (strcmp(object.name, "run.a") == 0) {
             assert_true(
                 fake_medium_damage(bed->cluster, i, FAKE_KEY_LOST, 0)); /* the first entry */

@@ -313,7 +313,8 @@ static int judge_policies(struct cli *cli, struct doctor *doctor, struct diag *d
 
 /* The store's own doctor has read each record's files. What lies in the store and no record tells
  * of, the server's core knows: here the one of this process. */
-static int look_beside(struct cli *cli, const char *url, struct doctor *doctor, struct diag *diag)
+static int examine_leftovers(struct cli *cli, const char *url, struct doctor *doctor,
+                             struct diag *diag)
 {
     struct records records = {.cli = cli, .doctor = doctor, .url = url};
     struct diag why = DIAG_INIT;
@@ -412,7 +413,7 @@ static int examine_all(struct cli *cli, const struct doctor_options *own, struct
     char url[STORE_URL_MAX];
     int status = examine(cli, own, doctor, diag);
     store_url_typed(cli->source.store, sizeof(url), url);
-    return status == 0 && could_open(doctor) ? look_beside(cli, url, doctor, diag) : status;
+    return status == 0 && could_open(doctor) ? examine_leftovers(cli, url, doctor, diag) : status;
 }
 
 static int run(struct cli *cli, void *values, struct diag *diag)

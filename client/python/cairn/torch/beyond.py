@@ -19,6 +19,7 @@ from torch.optim import Optimizer
 
 from ..errors import UnsupportedValueError
 from ..limits import overlaps
+from ..tree_types import DEPTH_MAX
 from . import arrays
 from .naming import TRANSPARENT
 
@@ -83,12 +84,12 @@ def _ask(module: torch.nn.Module) -> dict:
         return module.state_dict()  # an override without arguments; another error comes again
 
 
-def _entries(path: str, found: Mapping, extra: set) -> Iterator[tuple]:
+def _entries(path: str, found: Mapping, extra: set, depth: int = 0) -> Iterator[tuple]:
     """Yields (path, name, value) of what a ``state_dict`` holds, also within a dict that somebody has put around it. One that is extra
-    state, by its name, is a value."""
+    state, by its name, is a value, and so is one deeper than anything that can be stored."""
     for name, value in zip(map(str, found), found.values()):
-        if isinstance(value, Mapping) and _bare(name) not in extra:
-            yield from _entries(f"{path}.{name}", value, extra)
+        if isinstance(value, Mapping) and _bare(name) not in extra and depth < DEPTH_MAX:
+            yield from _entries(f"{path}.{name}", value, extra, depth + 1)
         else:
             yield f"{path}.{name}", name, value
 
