@@ -80,7 +80,7 @@ struct engine {
     struct list untold;                 /* of struct untold, oldest first */
     uint32_t telling;                   /* saves that tell of such steps now */
     bool outage;       /* a save was skipped for want of a server, and none is durable since */
-    uint64_t op_count; /* numbers the operations in the order of their calls */
+    uint64_t op_count; /* numbers the operations in the order of their starts */
     void (*ready)(void *user, int status, const struct diag *diag);
     void *ready_user;
     bool ready_told, closing;

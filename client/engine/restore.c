@@ -662,7 +662,7 @@ void engine_restore_start(struct engine *engine, struct engine_restore *user)
     timer_init(&restore->timer, engine->options.loop, on_timer);
     sm_init(&restore->sm, restore_table, RS_RESOLVE, "restore", ++engine->op_count);
     restore->sm.invariant = check_restore;
-    agreement_restored(&engine->agreement, engine->op_count);
+    engine->agreement.restored = engine->op_count;
     user->impl = restore;
     list_add_tail(&engine->restores, &restore->op.link);
     int refused = engine_refuses(engine, &diag);

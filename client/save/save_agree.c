@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Agreement on who writes what, before the copy; the header has the states. A rank whose lists are
- * those agreed last copies at once and only tells the server so. A rank whose list is new waits for
- * the verdict, for a bounded time, and then goes on as if all lists were equal. Words and verdicts:
- * PROTOCOL.md 5. Loop's thread.
+ * those agreed last copies at once and only tells the server so. A rank whose list is new, or that
+ * has restored since, waits for the verdict, for a bounded time, and then goes on as if all lists
+ * were equal. Words and verdicts: PROTOCOL.md 5. Loop's thread.
  *
  *   OPENED -> AGREE -> AGREED -> LISTS of some groups -> HOLDERS of each group
  *
@@ -60,11 +60,12 @@ static bool is_spoken(const struct save_agree *agree)
 
 /* --- the decision ---------------------------------------------------------------- */
 
-/* Returns what was agreed on this group, or NULL. */
+/* Returns what this save follows of what was agreed on the group, or NULL. */
 static const struct agreed_group *find_agreed(const struct save_agree *agree, uint32_t g)
 {
-    return agreement_find(&agree->common->engine->agreement, &agree->held.groups[g].key,
-                          agree->common->number);
+    const struct agreed_group *agreed =
+        agreement_find(&agree->common->engine->agreement, &agree->held.groups[g].key, agree->since);
+    return agreed && (agreed->trusted || agree->copies[g]) ? agreed : NULL;
 }
 
 /* Returns whether this verdict divides the whole group anew. */
@@ -75,26 +76,23 @@ static bool is_anew(uint32_t verdict) { return verdict == AGREE_ALIKE || verdict
 static int make_share(struct save_agree *agree, struct diag *diag)
 {
     for (uint32_t g = 0; g < agree->held.group_count; g++) {
-        bool stays = !is_anew(agree->verdicts[g]);
-        agree->rules[g].keep = agree->copies[g] || stays;
-        agree->rules[g].anew =
-            !stays || agree->verdicts[g] == AGREE_MIXED ? agree->common->open_id : 0;
+        bool stays = agree->copies[g] || !is_anew(agree->verdicts[g]);
+        struct agree_rule *rule = &agree->rules[g];
+        rule->keep = stays ? find_agreed(agree, g) : NULL;
+        rule->anew = agree->common->open_id;
         if (agree->copies[g]) {
-            agree->rules[g].row_count = 0; /* it has copied by what is proven */
+            rule->row_count = 0; /* it has copied by what is proven */
+            continue;
         }
-        if (!agree->copies[g] && stays) {
-            int rc =
-                agreement_check_losses(find_agreed(agree, g), &agree->held.groups[g], &agree->held,
-                                       agree->common->engine->options.rank, diag);
-            if (rc != 0) {
-                return rc;
-            }
+        int rc = agreement_check_losses(rule->keep, &agree->held.groups[g], &agree->held,
+                                        agree->common->engine->options.rank, diag);
+        if (rc != 0) {
+            return rc;
         }
     }
     struct agree_terms terms = {.set = agree->common->set,
                                 .held = &agree->held,
                                 .agreement = &agree->common->engine->agreement,
-                                .save = agree->common->number,
                                 .rules = agree->rules};
     return share_init_agreed(&agree->share, &terms, diag);
 }
@@ -536,6 +534,7 @@ static void check_agree(const struct sm *sm)
 void save_agree_init(struct save_agree *agree, struct save_common *common)
 {
     agree->common = common;
+    agree->since = common->engine->agreement.restored;
     timer_init(&agree->timer, common->engine->options.loop, on_timer);
     agree->request.ops = &agree_ops;
     sm_init(&agree->sm, agree_table, AG_IDLE, "agreement", common->number);
@@ -558,7 +557,7 @@ int save_agree_begin(struct save_agree *agree, struct diag *diag)
             (struct agree_lists){.agree = agree, .group = g, .request.ops = &lists_ops};
         agree->copies[g] =
             is_spoken(agree) && agreement_covers(&agree->common->engine->agreement,
-                                                 &agree->held.groups[g], agree->common->number);
+                                                 &agree->held.groups[g], agree->since);
         waits = waits || !agree->copies[g];
     }
     if (waits && is_spoken(agree)) {
@@ -604,11 +603,15 @@ static void spread_when_calm(struct save_agree *agree)
 void save_agree_end(struct save_agree *agree)
 {
     const struct save_common *common = agree->common;
+    bool is_old =
+        common->status == 0 && common->sealed_ms == 0; /* by an earlier save of the step */
     sm_move(&agree->sm, AG_END);
     struct agree_end end = {.save = common->number,
                             .open_id = common->open_id,
                             .held = common->chunk_bytes != 0 ? &agree->held : NULL,
-                            .status = distrusts(agree) ? CAIRN_E_LIST_MISMATCH : common->status,
+                            .status = distrusts(agree) ? CAIRN_E_LIST_MISMATCH
+                                      : is_old         ? CAIRN_E_ABORTED
+                                                       : common->status,
                             .is_known = common->status != CAIRN_E_OUTCOME_UNKNOWN};
     agreement_learn(&common->engine->agreement, &end);
     spread_when_calm(agree);

@@ -5,9 +5,9 @@
  *   IDLE ---> WAIT ---> DECIDED <---> SEALED        every state may go to END
  *     '-------------------^
  *
- * IDLE: it is not this save's turn. WAIT: a list of this rank is new, and the verdict is not there;
- * the timer ends that. DECIDED: `share` is valid. SEALED: this rank is done and waits for the
- * others, which may be waiting for it at the first server; the timer lets it go there. A lost
+ * IDLE: it is not this save's turn. WAIT: a list is not the one agreed, and the verdict is not
+ * there; the timer ends that. DECIDED: `share` is valid. SEALED: this rank is done and waits for
+ * the others, which may be waiting for it at the first server; the timer lets it go there. A lost
  * connection leads from SEALED back to DECIDED. END: nothing is asked any more.
  *
  * The exchange with the server starts anew on each connection (enum agree_talk). Loop's thread.
@@ -27,7 +27,7 @@ enum agree_talk { TALK_NOTHING, TALK_ASKED /* AGREE was sent */, TALK_ANSWERED }
 /* The agreement that the division of this save is based on. */
 enum agree_ground {
     GROUND_PRIOR,   /* all lists are those agreed before, or there is nobody to ask */
-    GROUND_VERDICT, /* a list was new, so the rank had to wait for the verdict */
+    GROUND_VERDICT, /* a list was not covered, so the rank had to wait for the verdict */
     GROUND_ALONE    /* it waited, and the verdict or a list did not come */
 };
 
@@ -50,6 +50,7 @@ struct save_agree {
     enum agree_ground ground;
     bool met;        /* has asked to be at the first server */
     bool differs;    /* the server found lists that are not equal */
+    uint64_t since;  /* the newest restore before this save; see agreement.h */
     uint64_t end_ms; /* of the wait for the verdict */
 };
 

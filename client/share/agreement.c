@@ -49,18 +49,12 @@ static struct agreed_group *find_proven(const struct agreement *agreement, const
     return NULL;
 }
 
-void agreement_restored(struct agreement *agreement, uint64_t restore)
-{
-    CHECK(restore > agreement->restored);
-    agreement->restored = restore;
-}
-
 const struct agreed_group *agreement_find(const struct agreement *agreement,
-                                          const struct xxh128 *group, uint64_t save)
+                                          const struct xxh128 *group, uint64_t since)
 {
     const struct agreed_group *agreed = find_proven(agreement, group);
-    bool is_stale = agreed && agreed->save < agreement->restored && save > agreement->restored;
-    return is_stale ? NULL : agreed;
+    CHECK(since <= agreement->restored);
+    return agreed && agreed->save > since ? agreed : NULL;
 }
 
 static int compare_keys(const void *a, const void *b)
@@ -76,9 +70,9 @@ const struct agreed_tensor *agreed_find(const struct agreed_group *group, const 
 }
 
 bool agreement_covers(const struct agreement *agreement, const struct held_group *group,
-                      uint64_t save)
+                      uint64_t since)
 {
-    const struct agreed_group *agreed = agreement_find(agreement, &group->key, save);
+    const struct agreed_group *agreed = agreement_find(agreement, &group->key, since);
     return agreed && agreed->trusted &&
            memcmp(&agreed->list_hash, &group->list_hash, sizeof group->list_hash) == 0;
 }
@@ -248,9 +242,7 @@ static int place_shared(struct builder *builder, uint32_t t, const struct agree_
     const struct agree_rule *rule = &terms->rules[group_idx];
     const struct xxh128 *key = &builder->held->keys[t];
     const struct agree_row *row = find_row(rule, key);
-    const struct agreed_group *agreed =
-        rule->keep ? agreement_find(agreement, &group->key, terms->save) : NULL;
-    const struct agreed_tensor *proven = agreed_find(agreed, key);
+    const struct agreed_tensor *proven = agreed_find(rule->keep, key);
     if (row && row->division != 0) {
         take_place(builder, t, find_division(agreement, &group->key, key, row->division),
                    row->division);
@@ -350,6 +342,16 @@ int agreement_set(struct agreement *agreement, uint32_t group_idx, const struct 
     return rc;
 }
 
+/* Its opening is known: it names what was divided before. */
+static void name_divisions(struct agreed_group *agreed, uint64_t open_id)
+{
+    CHECK(open_id != 0);
+    for (uint32_t i = 0; i < agreed->count; i++) {
+        agreed->tensors[i].division =
+            agreed->tensors[i].division == 0 ? open_id : agreed->tensors[i].division;
+    }
+}
+
 /* Makes the group's entry the proven one. Older entries of the group that can no longer be proven
  * are dropped. */
 static void prove(struct agreement *agreement, struct agreed_group *agreed, uint64_t open_id)
@@ -366,23 +368,20 @@ static void prove(struct agreement *agreement, struct agreed_group *agreed, uint
         return;
     }
     CHECK(agreed->state != AGREED_PROVEN);
-    CHECK(open_id != 0);
     agreed->state = AGREED_PROVEN;
     agreed->trusted = true;
-    for (uint32_t i = 0; i < agreed->count; i++) {
-        agreed->tensors[i].division =
-            agreed->tensors[i].division == 0 ? open_id : agreed->tensors[i].division;
-    }
+    name_divisions(agreed, open_id);
 }
 
 /* Keeps an entry whose outcome is not known. Their number for one group is bounded, and the oldest
  * goes. */
-static void doubt(struct agreement *agreement, struct agreed_group *agreed)
+static void doubt(struct agreement *agreement, struct agreed_group *agreed, uint64_t open_id)
 {
     struct agreed_group *oldest = NULL;
     unsigned count = 0;
     CHECK(agreed->state == AGREED_PENDING);
     agreed->state = AGREED_DOUBT;
+    name_divisions(agreed, open_id);
     list_each (node, &agreement->groups) {
         struct agreed_group *other = list_item(node, struct agreed_group, link);
         if (other->state == AGREED_DOUBT &&
@@ -435,7 +434,7 @@ void agreement_learn(struct agreement *agreement, const struct agree_end *end)
         } else if (end->is_known) {
             agreed_group_free(group);
         } else {
-            doubt(agreement, group);
+            doubt(agreement, group, end->open_id);
         }
     }
     if (end->status == 0 && end->held) {

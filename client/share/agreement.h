@@ -17,7 +17,7 @@ struct agreed_tensor {
     struct xxh128 key;
     const char *name;
     struct share_tensor place;
-    /* The open_id of the save that divided it. 0 means that this rank divided it alone. */
+    /* The open_id of the save that divided it. 0 means that it had no opening yet. */
     uint64_t division;
     bool wrote; /* the division gave this rank cells of it */
 };
@@ -46,28 +46,27 @@ struct agreement {
     /* At most one proven entry for each group, and some that may become proven. */
     struct list groups;
     uint32_t failures; /* saves in a row that failed for want of agreement */
-    uint64_t restored; /* number of the newest restore, which counts among the saves */
+    uint64_t restored; /* number of the newest restore, which counts among the saves; 0: none */
 };
 
 void agreement_init(struct agreement *agreement);
 void agreement_fini(struct agreement *agreement);
-/* A restore of that number begins. Later saves agree anew, because the ranks may hold other tensors
- * by then. What was agreed is kept in case another rank still follows it. */
-void agreement_restored(struct agreement *agreement, uint64_t restore);
-/* Returns the proven entry of the group that this save follows, or NULL. */
+/* Returns the proven entry of the group, or NULL. since: the newest restore before the save that
+ * asks. What older saves brought is not followed, because the ranks may hold other tensors by now;
+ * it is kept in case another rank follows it still. */
 const struct agreed_group *agreement_find(const struct agreement *agreement,
-                                          const struct xxh128 *group, uint64_t save);
+                                          const struct xxh128 *group, uint64_t since);
 const struct agreed_tensor *agreed_find(const struct agreed_group *group, const struct xxh128 *key);
-/* Returns whether this save, with this list, copies by the agreement, without asking. */
+/* Returns whether a save with this list copies by the agreement, without asking. */
 bool agreement_covers(const struct agreement *agreement, const struct held_group *group,
-                      uint64_t save);
+                      uint64_t since);
 /* Returns whether a save under way may change what is agreed on the group. */
 bool agreement_may_change(const struct agreement *agreement, const struct xxh128 *group);
 
 /* The server's answer for one group, for share_init_agreed. */
 struct agree_rule {
-    bool keep;     /* a tensor that is proven stays where it is */
-    uint64_t anew; /* the open_id under which this save divides anew */
+    const struct agreed_group *keep; /* its tensors stay where they are; may be NULL */
+    uint64_t anew;                   /* the open_id under which this save divides anew */
     uint32_t row_count;
     /* Sorted by key: who divides this tensor, or by which division it is written. */
     struct agree_row {
@@ -82,7 +81,6 @@ struct agree_terms {
     const struct registered *set;
     const struct held *held;
     const struct agreement *agreement;
-    uint64_t save;                  /* its number */
     const struct agree_rule *rules; /* one for each group in held */
 };
 /* Computes this rank's share of a save. Fails with TOO_LARGE or NO_MEMORY. */

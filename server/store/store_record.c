@@ -133,7 +133,7 @@ int store_record_check(const struct record *record, const struct store_record_ru
                        struct store_caps *caps, uint64_t *ret_newer, struct diag *diag)
 {
     struct uuid uuid;
-    uint64_t epoch, newer;
+    uint64_t epoch, newer = 0;
     int rc = check_features(record, rules, &newer, diag);
     rc = rc ? rc : check_identity(record, rules, &uuid, diag);
     rc = rc ? rc : get_u64(record, "epoch", &epoch, diag);

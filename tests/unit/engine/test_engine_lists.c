@@ -312,6 +312,26 @@ TEST(a_restore_beside_a_save_forgets_on_all_ranks)
     bench_fini(&bench);
 }
 
+/* Rank 0 saves a step again that was committed, while no server answers, with a list that has
+ * grown. So it divides by itself, and hears then that the step is there. */
+TEST(a_step_that_was_saved_before_proves_no_division)
+{
+    static const uint32_t masks[] = {0x0ff, 0x1ff, 0x0ff};
+    struct bench bench;
+    bench_begin(&bench, 20, masks);
+    save_well(&bench, 10, 1);
+    set_names(&bench, 0, 0x1ff, 7);
+    world_server_kill(&bench.world);
+    world_save(&bench.world.ranks[0], 10, 60000);
+    sim_run_for(bench.world.sim, 20000);
+    assert_true(bench.world.ranks[0].staged);
+    world_server_start(&bench.world);
+    expect_committed(&bench);
+    save_well(&bench, 20, 2);
+    check_restore(&bench, 0x1ff, 2);
+    bench_fini(&bench);
+}
+
 TEST(all_may_change_together)
 {
     static const uint32_t after[] = {0x125, 0x125, 0x125};
@@ -708,6 +728,33 @@ static int holders_status, compared_status;
     }
 WRAP(agree_holders, holders_status)
 WRAP(agree_compared, compared_status)
+
+static bool gives_verdicts = true;
+
+enum msg_agree_verdict __real_agree_verdict(const struct agree *agree, struct xxh128 group);
+enum msg_agree_verdict __wrap_agree_verdict(const struct agree *agree, struct xxh128 group);
+enum msg_agree_verdict __wrap_agree_verdict(const struct agree *agree, struct xxh128 group)
+{
+    return gives_verdicts ? __real_agree_verdict(agree, group) : AGREE_UNKNOWN;
+}
+
+/* A loss where the server has no room to compare lists, and all have lost it by the next save. */
+TEST(a_loss_fails_one_save_only_also_without_verdicts)
+{
+    static const uint32_t one[] = {0x3ff, 0x3ef, 0x3ff}, all[] = {0x3ef, 0x3ef, 0x3ef};
+    struct bench bench;
+    bench_begin(&bench, 21, ALL);
+    gives_verdicts = false;
+    save_well(&bench, 10, 1);
+    set_all(&bench, one);
+    save_all(&bench, 20, 2);
+    assert_int_equal(bench.world.ranks[0].save_status, CAIRN_E_LIST_MISMATCH);
+    set_all(&bench, all);
+    save_well(&bench, 30, 3);
+    gives_verdicts = true;
+    check_restore(&bench, 0x3ef, 3);
+    bench_fini(&bench);
+}
 
 /* Goal: a rank whose lists the server cannot give decides as if no verdict had come, and says so:
  * with verdicts but no lists it would leave out what it holds. The next save agrees. */

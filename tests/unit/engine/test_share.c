@@ -242,8 +242,7 @@ struct alone {
 
 static uint64_t agreed_division(const struct alone *a)
 {
-    const struct agreed_group *agreed =
-        agreement_find(&a->agreement, &a->held.groups[0].key, UINT64_MAX);
+    const struct agreed_group *agreed = agreement_find(&a->agreement, &a->held.groups[0].key, 0);
     assert_non_null(agreed);
     return agreed_find(agreed, &a->held.keys[0])->division;
 }
@@ -251,7 +250,8 @@ static uint64_t agreed_division(const struct alone *a)
 /* A save of the group is laid out: by what is proven, or anew by this open_id. */
 static void lay_out(struct alone *a, uint64_t save, uint64_t anew)
 {
-    struct agree_rule rule = {.keep = anew == 0, .anew = anew};
+    struct agree_rule rule = {.anew = anew};
+    rule.keep = anew == 0 ? agreement_find(&a->agreement, &a->held.groups[0].key, 0) : NULL;
     struct agree_terms terms = {
         .set = a->set, .held = &a->held, .agreement = &a->agreement, .rules = &rule};
     const bool wrote[] = {true};
@@ -259,7 +259,7 @@ static void lay_out(struct alone *a, uint64_t save, uint64_t anew)
     assert_int_equal(share_init_agreed(&share, &terms, NULL), 0);
     struct agree_news news = {
         .set = a->set, .held = &a->held, .share = &share, .wrote = wrote, .save = save};
-    if (anew != 0 || agreement_may_change(&a->agreement, &a->held.groups[0].key)) {
+    if (!rule.keep || agreement_may_change(&a->agreement, &a->held.groups[0].key)) {
         assert_int_equal(agreement_set(&a->agreement, 0, &news), 0);
     }
     share_fini(&share);
@@ -272,15 +272,28 @@ static void commit(struct alone *a, uint64_t save)
     agreement_learn(&a->agreement, &end);
 }
 
+static void alone_init(struct alone *a)
+{
+    struct mesh mesh = {.dp = 2, .tp = 1, .pp = 1, .ranks = 2};
+    struct spec spec = {.name = "w", .kind = DATA, .dtype = CAIRN_F32, .rows = 8, .columns = 8};
+    *a = (struct alone){.set = register_rank(&mesh, &spec, 1, 0)};
+    agreement_init(&a->agreement);
+    assert_int_equal(held_init(&a->held, a->set, NULL), 0);
+}
+
+static void alone_fini(struct alone *a)
+{
+    agreement_fini(&a->agreement);
+    held_fini(&a->held);
+    registered_unref(a->set);
+}
+
 /* Save 3 copies by what save 1 has proven, while save 2 is under way. A rank whose list was new in
  * save 3 knows its division from there, and by the newest save all ranks go on alike. */
 TEST(what_the_newest_save_used_counts_whatever_is_proven_meanwhile)
 {
-    struct mesh mesh = {.dp = 2, .tp = 1, .pp = 1, .ranks = 2};
-    struct spec spec = {.name = "w", .kind = DATA, .dtype = CAIRN_F32, .rows = 8, .columns = 8};
-    struct alone a = {.set = register_rank(&mesh, &spec, 1, 0)};
-    agreement_init(&a.agreement);
-    assert_int_equal(held_init(&a.held, a.set, NULL), 0);
+    struct alone a;
+    alone_init(&a);
     lay_out(&a, 1, 101);
     assert_true(agreement_may_change(&a.agreement, &a.held.groups[0].key));
     commit(&a, 1);
@@ -291,7 +304,45 @@ TEST(what_the_newest_save_used_counts_whatever_is_proven_meanwhile)
     assert_int_equal(agreed_division(&a), 102);
     commit(&a, 3);
     assert_int_equal(agreed_division(&a), 101);
-    agreement_fini(&a.agreement);
-    held_fini(&a.held);
-    registered_unref(a.set);
+    alone_fini(&a);
+}
+
+/* The server may name the division of a save of which only the other ranks heard, also if this rank
+ * had divided it before its opening had come. */
+TEST(a_doubted_division_is_known_by_its_opening)
+{
+    struct alone a;
+    struct share share;
+    alone_init(&a);
+    lay_out(&a, 1, 0);
+    agreement_learn(
+        &a.agreement,
+        &(struct agree_end){.save = 1, .open_id = 101, .status = CAIRN_E_OUTCOME_UNKNOWN});
+    struct agree_row row = {.key = a.held.keys[0], .division = 101};
+    struct agree_rule rule = {.anew = 102, .row_count = 1, .rows = &row};
+    struct agree_terms terms = {
+        .set = a.set, .held = &a.held, .agreement = &a.agreement, .rules = &rule};
+    assert_int_equal(share_init_agreed(&share, &terms, NULL), 0);
+    assert_int_equal(share.tensors[0].split.members, 2);
+    share_fini(&share);
+    alone_fini(&a);
+}
+
+/* Whatever restore comes later, a save goes by the newest one before it. */
+TEST(what_was_agreed_before_a_restore_is_for_the_saves_before_it)
+{
+    const struct xxh128 *group;
+    struct alone a;
+    alone_init(&a);
+    group = &a.held.groups[0].key;
+    lay_out(&a, 1, 101);
+    commit(&a, 1);
+    a.agreement.restored = 4;
+    assert_non_null(agreement_find(&a.agreement, group, 0));
+    assert_null(agreement_find(&a.agreement, group, 2));
+    assert_false(agreement_covers(&a.agreement, &a.held.groups[0], 4));
+    lay_out(&a, 5, 105);
+    commit(&a, 5);
+    assert_true(agreement_covers(&a.agreement, &a.held.groups[0], 4));
+    alone_fini(&a);
 }
