@@ -23,7 +23,8 @@ import shutil
 import subprocess
 import time
 
-from benchlib import GIB, HERE, MIB, Daemon, Group, Place, common_options, finish_options, install_package, machine, median, python_env, say, write_json
+from benchlib import (GIB, HERE, MIB, Daemon, Group, Place, common_options, finish_options, install_package, machine, median,
+                      python_env, say, write_json)
 
 # framework: (what is imported, module of its way, variables of its processes)
 FRAMEWORKS = {
@@ -134,8 +135,8 @@ def main():
         install_package(options.python, options.build)
     bench = argparse.Namespace(options=options, place=Place(options.dir))
     rows, samples, left_out = {}, {}, []
-    print(f"{time.strftime('%Y-%m-%d')}, {json.dumps(machine())}, {options.bytes / GIB:.3f} GiB, a save in {2 * options.steps} steps, medians of "
-          f"{options.repeat}; Cairn / the framework's own\n")
+    print(f"{time.strftime('%Y-%m-%d')}, {json.dumps(machine())}, {options.bytes / GIB:.3f} GiB, a save in {2 * options.steps} steps, "
+          f"medians of {options.repeat}; Cairn / the framework's own\n")
     print("| framework | lost per save, s | blocked, s | durable, s | memory (arena) / own, MiB | above state and arena | aims missed | "
           "its own way |\n|---|---|---|---|---|---|---|---|", flush=True)
     for name in options.only:

@@ -64,8 +64,8 @@ def main():
         install_package(options.python, options.build)
     place = Place(options.dir)
     daemon = Daemon(place, options.build, "store")
-    done = subprocess.run([options.python, __file__, "--worker", daemon.url("unix", "bench/plan"), str(options.tensors), str(options.repeat)],
-                          env={**os.environ, **python_env(options.build), "OMP_NUM_THREADS": "1"}, stdout=subprocess.PIPE, check=True)
+    argv = [options.python, __file__, "--worker", daemon.url("unix", "bench/plan"), str(options.tensors), str(options.repeat)]
+    done = subprocess.run(argv, env={**os.environ, **python_env(options.build), "OMP_NUM_THREADS": "1"}, stdout=subprocess.PIPE, check=True)
     daemon.end()
     place.close()
     result = json.loads(done.stdout)

@@ -179,7 +179,8 @@ def interval(values):
 
 def saves(place, daemon, pages, options):
     """Saves while nobody, one page and all pages look, in turns. Returns the seconds of each."""
-    group, looks = cairn_group(place, options.build, daemon, "memfd", ranks=1, bytes=options.size * MIB, run="bench/run", name="saves"), (0, 1, pages.count)
+    group = cairn_group(place, options.build, daemon, "memfd", ranks=1, bytes=options.size * MIB, run="bench/run", name="saves")
+    looks = (0, 1, pages.count)
     seconds, step, end = {active: [] for active in looks}, 0, time.monotonic() + 60 * options.minutes
     while time.monotonic() < end or len(seconds[0]) < 10:
         turn = len(seconds[0]) % len(looks)
@@ -196,12 +197,15 @@ def saves(place, daemon, pages, options):
     return {active: one[-least:] for active, one in seconds.items()}
 
 
-PAUSES = "new PerformanceObserver((list) => list.getEntries().forEach((one) => { window.pause = Math.max(window.pause ?? 0, one.duration); })).observe({type: 'longtask'})"
-KNOWN = "return performance.now() * Boolean(document.querySelector('a.run') && !document.getElementById('main').textContent.includes('reading more'))"
+PAUSES = ("new PerformanceObserver((list) => list.getEntries().forEach("
+          "(one) => { window.pause = Math.max(window.pause ?? 0, one.duration); })).observe({type: 'longtask'})")
+KNOWN = ("return performance.now() * Boolean(document.querySelector('a.run') && "
+         "!document.getElementById('main').textContent.includes('reading more'))")
 
 
 def first_paint(address):
-    """(ms until the first paint, ms until all runs are known, ms of the longest pause in which the page answers nobody) in a headless Chromium."""
+    """(ms until the first paint, ms until all runs are known, ms of the longest pause in which the page answers nobody)
+    in a headless Chromium."""
     sys.path[:0] = [str(Path(__file__).resolve().parents[1] / folder) for folder in ("browser", "e2e")]
     import test_page
 
@@ -219,7 +223,8 @@ def first_paint(address):
         driver.get(f"http://{address[0]}:{address[1]}/")
         while not (shown := driver.execute_script(KNOWN)):
             time.sleep(0.02)
-        paint, pause = driver.execute_script("return [performance.getEntriesByName('first-contentful-paint')[0].startTime, window.pause ?? 0]")
+        paint, pause = driver.execute_script(
+            "return [performance.getEntriesByName('first-contentful-paint')[0].startTime, window.pause ?? 0]")
         figures.append((paint, shown, pause))
     for end in reversed(owner.ends):
         end()
@@ -249,7 +254,8 @@ def main():
             ("/metrics", milliseconds(lambda: daemon.get("/metrics"), 20), "ms", 20, None),
             ("all runs", milliseconds(lambda: all_runs(daemon), 10), "ms", None, None)]
     if options.browser:
-        rows += [(what, value, "ms", limit, None) for what, value, limit in zip(("first paint", "all runs known", "longest pause"), first_paint(daemon.address), (100, None, None))]
+        times = zip(("first paint", "all runs known", "longest pause"), first_paint(daemon.address), (100, None, None))
+        rows += [(what, value, "ms", limit, None) for what, value, limit in times]
     pages = Pages(daemon.address, options.pages)
     rows.append((f"processor for {options.pages} pages", processor_share(daemon, pages, 10), "%", None, None))
     say(f"saves take turns for {options.minutes:g} minutes")

@@ -89,8 +89,8 @@ class Lightning(TorchWay):
         else:
             self.io = L.pytorch.plugins.io.AsyncCheckpointIO()
             self.checkpoints, plugins = L.pytorch.callbacks.ModelCheckpoint(dirpath=self.folder, **options), [self.io]
-        self.trainer = L.Trainer(max_epochs=1, callbacks=[Hook(), self.checkpoints], plugins=plugins, accelerator="cpu", devices=1, logger=False,
-                                 enable_progress_bar=False, enable_model_summary=False)
+        self.trainer = L.Trainer(max_epochs=1, callbacks=[Hook(), self.checkpoints], plugins=plugins, accelerator="cpu", devices=1,
+                                 logger=False, enable_progress_bar=False, enable_model_summary=False)
         next(wanted)
         self.trainer.fit(Module(), itertools.repeat(self.batch))
 
@@ -243,8 +243,8 @@ class Torchtitan(TorchWay):
 
         self.join_group()
         flat = StateDictOptions(flatten_optimizer_state_dict=True)
-        config = CheckpointManager.Config(enable=True, folder=self.url if self.is_cairn else str(self.folder), interval=1, async_mode="async",
-                                          keep_latest_k=0, last_save_model_only=False)
+        config = CheckpointManager.Config(enable=True, folder=self.url if self.is_cairn else str(self.folder), interval=1,
+                                          async_mode="async", keep_latest_k=0, last_save_model_only=False)
         self.manager = CheckpointManager(
             config, dataloader=States(dict), model_parts=[self.model], lr_schedulers=States(dict), states={"train_state": States(dict)},
             optimizers=States(lambda: get_optimizer_state_dict(self.model, self.optimizer, options=flat)), sd_adapter=None)
@@ -283,7 +283,8 @@ class TorchCheckpointing(TorchWay):
 
             storage = LocalFileSystemStorageConfig(use_direct_io=False)  # 0.1.1 fails with it where the last write is no whole block
         process = CheckpointProcessConfig(subprocess_init_timeout_secs=300)  # of the package's own way, on a busy machine
-        self.manager = CheckpointManager(CheckpointManager.Config(save=AsyncCheckpointSaverConfig(process_config=process), storage_config=storage))
+        config = CheckpointManager.Config(save=AsyncCheckpointSaverConfig(process_config=process), storage_config=storage)
+        self.manager = CheckpointManager(config)
 
     def step(self):
         loss_of(self.model, self.batch).backward()

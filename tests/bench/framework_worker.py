@@ -146,8 +146,9 @@ def segment(way, number, steps):
     watch.end()
     over = max(over, watch.ended - end)
     usual = statistics.median(free)
-    return {"blocked": blocked, "blocked_cpu": busy_s, "durable": watch.durable - begin, "lost": blocked + sum(busy) - len(busy) * usual + over,
-            "extra": end - begin + over - (begin - before), "step": usual, "peak": peak, "helpers": watch.helpers}
+    return {"blocked": blocked, "blocked_cpu": busy_s, "durable": watch.durable - begin,
+            "lost": blocked + sum(busy) - len(busy) * usual + over, "extra": end - begin + over - (begin - before),
+            "step": usual, "peak": peak, "helpers": watch.helpers}
 
 
 def requests(way, lines, answer):

@@ -126,7 +126,8 @@ def check_mode(torch, url, mode, options):
     if wrong:
         raise SystemExit(f"gpu_smoke: {mode}: {len(wrong)} of {len(wanted)} differ: {', '.join(wrong[:10])}")
     print(f"gpu_smoke: {mode}: {size / MIB:.0f} MiB, {len(wanted)} tensors the same to the bit; blocked {blocked:.3f} s (pinned "
-          f"{pinned_seconds(torch, size):.3f} s), {took / MIB:.1f} MiB of device memory; durable {seconds:.3f} s ({size / seconds / 1e9:.2f} GB/s), restored {restored:.3f} s")
+          f"{pinned_seconds(torch, size):.3f} s), {took / MIB:.1f} MiB of device memory; durable {seconds:.3f} s "
+          f"({size / seconds / 1e9:.2f} GB/s), restored {restored:.3f} s")
 
 
 def main():

@@ -2,9 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """One rank of a training loop that saves at every 10th step, one way or another; told what to do by bench_train.py.
 
-A GPT with AdamW on the CPU, one thread a rank, DDP over gloo where there are several; or on a GPU, with autocast to bf16. `segment N` is a save and then N
-steps, as they follow each other in a real loop; what of the save is not over by then is waited for, and told apart.
-What a save costs is told by the steps of one process: those with the save in flight against those after it. All ways train from the same seed: their losses must be the same to the bit.
+A GPT with AdamW on the CPU, one thread a rank, DDP over gloo where there are several; or on a GPU, with autocast
+to bf16. `segment N` is a save and then N steps, as they follow each other in a real loop; what of the save is not
+over by then is waited for, and told apart. What a save costs is told by the steps of one process: those with the
+save in flight against those after it. All ways train from the same seed: their losses must be the same to the bit.
 """
 
 import json

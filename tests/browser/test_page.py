@@ -56,7 +56,8 @@ class Page(Case):
         for step in range(10, 90, 10):
             group.all("fill", step)
             group.save(step)
-            cairn("annotate", "demo/run", str(step), "--metric", f"loss={4 / step ** 0.5:.4f}", "--metric", f"lr={step * 1e-5}", *self.where, check=0)
+            cairn("annotate", "demo/run", str(step), "--metric", f"loss={4 / step ** 0.5:.4f}", "--metric", f"lr={step * 1e-5}",
+                  *self.where, check=0)
         group.end()
         cairn("tag", "demo/run", "80", HOSTILE, *self.where, check=0)
         again = self.group(self.server)
@@ -126,7 +127,8 @@ class Page(Case):
         self.assert_clean()
 
     def test_many_runs(self):
-        """Of many runs the rows near the window are made, by scrolling all of them; the filter finds each; a page that changes stays where it is."""
+        """Of many runs the rows near the window are made, by scrolling all of them; the filter finds each;
+        a page that changes stays where it is."""
         self.start()
         self.assertEqual(self.server.stop(), 0)
         for number in range(120):
@@ -196,7 +198,8 @@ class Page(Case):
         self.driver.get(f"{self.url}/#/run/%3Cimg%20src=x%20onerror=alert(1)%3E/x")
         self.see("main [role=alert]", "INVALID")
         self.driver.get(self.url)
-        self.driver.execute_script("const s = document.createElement('script'); s.textContent = 'document.title = 7'; document.body.append(s)")
+        self.driver.execute_script("const s = document.createElement('script'); s.textContent = 'document.title = 7'; "
+                                   "document.body.append(s)")
         self.assertNotEqual(self.driver.title, "7")  # the policy of the answer forbids it
         self.assertIn("Content Security Policy", json.dumps(self.driver.get_log("browser")))
 
@@ -283,7 +286,8 @@ class Page(Case):
         for step, values in enumerate((("1e16", "1e308"), ("10000000000000002", "-1e308"), ("inf", "-inf"), ("1e16", "1e-320")), 1):
             group.all("fill", step)
             group.save(step)
-            cairn("annotate", "demo/run", str(step), "--metric", f"loss={values[0]}", "--metric", f"__proto__={values[1]}", *self.where, check=0)
+            cairn("annotate", "demo/run", str(step), "--metric", f"loss={values[0]}", "--metric", f"__proto__={values[1]}",
+                  *self.where, check=0)
         group.end()
         self.driver.get(f"{self.url}/#/run/demo/run")
         self.see("figure", "loss")
@@ -329,8 +333,10 @@ class Page(Case):
         for scheme in ("light", "dark"):
             for width, height in ((1280, 1500), (390, 1800)):
                 self.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [{"name": "prefers-color-scheme", "value": scheme}]})
-                self.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 500})
-                for name, place, text in (("runs", "", "step 75"), ("run", "run/demo/run", "Lineages"), ("store", "store", "Scrub"), ("projects", "projects", "demo")):
+                self.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride",
+                                            {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 500})
+                for name, place, text in (("runs", "", "step 75"), ("run", "run/demo/run", "Lineages"),
+                                          ("store", "store", "Scrub"), ("projects", "projects", "demo")):
                     self.driver.get(f"{self.url}/#/{place}")
                     self.see("main", text)
                     time.sleep(0.3)

@@ -100,13 +100,15 @@ class Manifests(Case):
                          ({"name": constants.DEFAULT_TRAINING_RUNTIME}, constants.NODE, constants.NODE))
 
     def test_wrong_values_are_refused(self):
-        for value, told in (("mode=disk", "'/mode': value must be one of 'directory', 'ceph', 'node'"), ("http.tls=ja", "'/http/tls': got string"),
-                            ("store.creat=true", "'/store': additional properties 'creat' not allowed"), ("replicas=0", "'/replicas': minimum"),
-                            ("jobs.gc=hourly", "'/jobs/gc': 'hourly' does not match"), ("grace=30", "'/grace': got number, want string")):
+        for value, told in (
+                ("mode=disk", "'/mode': value must be one of 'directory', 'ceph', 'node'"), ("http.tls=ja", "'/http/tls': got string"),
+                ("store.creat=true", "'/store': additional properties 'creat' not allowed"), ("replicas=0", "'/replicas': minimum"),
+                ("jobs.gc=hourly", "'/jobs/gc': 'hourly' does not match"), ("grace=30", "'/grace': got number, want string")):
             with self.subTest(value=value), self.assertRaises(subprocess.CalledProcessError) as caught:
                 chart("directory", value)
             self.assertIn(told, caught.exception.stderr)
-        said = subprocess.run([BIN / "cairn", "store", "create", f"dir:{self.bed.path}/store"], check=True, capture_output=True, text=True).stdout
+        said = subprocess.run([BIN / "cairn", "store", "create", f"dir:{self.bed.path}/store"],
+                              check=True, capture_output=True, text=True).stdout
         uuid = re.search("uuid = ([^ ]+)", said).group(1)
         self.assertIn(f"uuid = {uuid}", only(chart("directory", f"store.uuid={uuid}"), "ConfigMap")["data"]["cairnd.conf"])
 
@@ -129,7 +131,8 @@ class Manifests(Case):
         rules = yaml.safe_load((SOURCE / "deploy" / "prometheus" / "cairn.rules.yml").read_text())
         self.assertEqual(only(found, "PrometheusRule")["spec"], rules)
         [dashboard] = [one for one in found if one["metadata"]["name"] == "cairn-dashboard"]
-        self.assertEqual(json.loads(dashboard["data"]["cairn.json"]), json.loads((SOURCE / "deploy" / "grafana" / "cairn.json").read_text()))
+        self.assertEqual(json.loads(dashboard["data"]["cairn.json"]),
+                         json.loads((SOURCE / "deploy" / "grafana" / "cairn.json").read_text()))
         self.assertEqual(dashboard["metadata"]["labels"]["grafana_dashboard"], "1")
         # The alerts look for "cairn" in the name of the job, whatever the release is called.
         job = only(found, "ServiceMonitor")["spec"]["jobLabel"]
@@ -165,7 +168,8 @@ class Manifests(Case):
             with self.subTest(mode=mode):
                 found = kustomize(mode)
                 config = only(found, "ConfigMap")["data"]["cairnd.conf"]
-                spec = next(one for one in found if one["metadata"]["name"] == "cairn" and "template" in one.get("spec", {}))["spec"]["template"]["spec"]
+                workload = next(one for one in found if one["metadata"]["name"] == "cairn" and "template" in one.get("spec", {}))
+                spec = workload["spec"]["template"]["spec"]
                 grace = int(next(line for line in config.splitlines() if line.startswith("grace")).split("=")[1].strip(" s"))
                 self.assertGreater(spec["terminationGracePeriodSeconds"],
                                    grace + spec["containers"][0]["lifecycle"]["preStop"]["sleep"]["seconds"])
@@ -264,8 +268,8 @@ class Pods(Case):
                 self.assertEqual((endpoint["authorization"]["credentials"], endpoint["tlsConfig"]["ca"]["secret"]),
                                  ({"name": "cairn-http", "key": "token"}, {"name": "cairn-server-tls", "key": "ca.crt"}))
                 name = endpoint["tlsConfig"]["serverName"]
-                status, text = server.get(f"{endpoint['scheme']}://{name}:7422{endpoint['path']}", "--resolve", f"{name}:7422:{server.address}",
-                                          *ca, *token)
+                status, text = server.get(f"{endpoint['scheme']}://{name}:7422{endpoint['path']}",
+                                          "--resolve", f"{name}:7422:{server.address}", *ca, *token)
                 self.assertEqual((status, "cairn_checkpoints" in text), (200, True))
                 self.assertEqual(server.stop(), 0, server.text())
 

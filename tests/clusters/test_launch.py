@@ -19,7 +19,8 @@ class Launch(Training):
         log = self.bed.path / f"{name}.out"
         with open(log, "ab") as out:
             process = self.bed.start([LAUNCH / script], cwd=self.work, stdout=out, stderr=out, env=self.env(
-                CAIRN_RUN=f"lab/{name}", OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1", OMPI_MCA_rmaps_base_oversubscribe="1"))
+                CAIRN_RUN=f"lab/{name}", OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1",
+                OMPI_MCA_rmaps_base_oversubscribe="1"))
         if signum:
             self.saved(name)
             process.send_signal(signum)

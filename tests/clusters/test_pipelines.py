@@ -40,7 +40,8 @@ class Pipelines(Case):
                               check=False, capture_output=True, text=True, cwd=self.bed.path)
         self.assertTrue(done.stdout.startswith("{"), done.stdout + done.stderr)
         found = json.loads(done.stdout)["files"]
-        self.assertEqual([[error["rule"] for error in found[str(path)]["errors"]] for path in files], [[], ["NglParseError"], ["UnusedVariable"]])
+        self.assertEqual([[error["rule"] for error in found[str(path)]["errors"]] for path in files],
+                         [[], ["NglParseError"], ["UnusedVariable"]])
 
     def test_the_workflow_of_argo_is_what_argo_reads(self):
         from hera.workflows.models import CronWorkflow

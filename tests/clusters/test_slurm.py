@@ -79,7 +79,8 @@ class Slurm(Training):
         return subprocess.run(words, capture_output=True, text=True, check=False, env=self.env(**self.slurm), cwd=self.work).stdout.strip()
 
     def submit(self, *words):
-        got = subprocess.run(["sbatch", "--parsable", *words], capture_output=True, text=True, check=True, cwd=self.work, env=self.env(**self.slurm))
+        got = subprocess.run(["sbatch", "--parsable", *words], capture_output=True, text=True, check=True, cwd=self.work,
+                             env=self.env(**self.slurm))
         return got.stdout.strip()
 
     def field(self, job, name):

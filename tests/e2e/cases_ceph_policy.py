@@ -159,7 +159,7 @@ class Policies(OnCeph):
             self.assertEqual(code, 6, err)
             self.assertIn("nothing is forgotten in demo/run: changes of the stored policies may be lost", err)
             self.assertEqual(cairn("policy", "show", *at(daemon))[0], 3)
-        wait_until("retention was refused, too", lambda: any(daemon.log().count("nothing is forgotten in demo/run") > 1 for daemon in (a, b)))
+        wait_until("retention was refused, too", lambda: any(one.log().count("nothing is forgotten in demo/run") > 1 for one in (a, b)))
         self.assertEqual(self.steps(*at(b)), [1, 2, 3])
         cairn("policy", "set", "demo/*", "--keep-last", 2, *at(b), check=0)  # by which the others are confirmed
         wait_until("it is followed", lambda: self.steps(*at(a)) == [2, 3])

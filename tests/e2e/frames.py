@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Frames as PROTOCOL.md 2 has them, and a relay between client and server that makes a server look older (what it takes
-from HELLO the two ends never agree on), lets it go after a number of connections, asks it for another checkpoint, or loses an answer of it."""
+"""Frames as PROTOCOL.md 2 has them, and a relay between client and server that makes a server look older (what it takes from HELLO
+the two ends never agree on), lets it go after a number of connections, asks it for another checkpoint, or loses an answer of it."""
 
 import socket
 import struct

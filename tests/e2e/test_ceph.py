@@ -51,7 +51,8 @@ class Daemons(OnCeph):
             self.assertIn(f"unix:{one.socket}", next(row["addresses"] for row in rows if row["this"]))
         _, out, _ = cairn("status", *daemon_at(b), check=0)
         self.assertRegex(out, rf"daemons +\S+:\d+ at .*\n +\S+:\d+ at ")
-        self.assertRegex(out, rf":{a.process.pid} at [^\n]*tcp:127.0.0.1:{a.port()}[^\n]*, scrubs, collects garbage(; last seen \d+ s ago)?\n")
+        self.assertRegex(out, rf":{a.process.pid} at [^\n]*tcp:127.0.0.1:{a.port()}[^\n]*, scrubs, collects garbage"
+                              r"(; last seen \d+ s ago)?\n")
         self.assertRegex(out, rf":{b.process.pid} at tcp:127.0.0.1:1 [^\n]*, this one\n|:{b.process.pid} at 127.0.0.1:1 [^\n]*, this one\n")
         passes = cairn_json("scrub", "--status", *daemon_at(a))["scrub"]["pass"]
         _, out, err = cairn("scrub", "--wait", *daemon_at(b), check=0)
@@ -108,7 +109,8 @@ class Daemons(OnCeph):
                 return json.load(answer)
 
         def shows(step, since=0):
-            return ask("live")["changes"] > since and step in [(row.get("latest") or {}).get("step") for row in ask(f"runs?since={since}")["runs"]]
+            return ask("live")["changes"] > since and step in [(row.get("latest") or {}).get("step")
+                                                               for row in ask(f"runs?since={since}")["runs"]]
 
         group = self.group(b)
         group.save(1)
@@ -475,19 +477,23 @@ class Guide(OnCeph):
     def test_the_blocks_of_the_page_run(self):
         """Those of docs/ceph.md that name this file, as they stand there, but with folders of this test in place of /etc and /tmp, and
         with servers in the background. The cluster's last command is ceph_bed's."""
-        url, server, conf = f"cairn+unix://{self.bed.sockets}/page?run=demo/run", f"unix:{self.bed.sockets}/page", self.bed.path / "ceph.conf"
+        url, server = f"cairn+unix://{self.bed.sockets}/page?run=demo/run", f"unix:{self.bed.sockets}/page"
+        conf = self.bed.path / "ceph.conf"
         places = {"/etc/ceph": self.bed.path, "/etc/cairn": self.bed.path, "/tmp/ceph": self.ceph.dir}
         rights = self.ceph.ask("auth", "get", "client.cairn")[0]["caps"]
         self.addCleanup(self.ceph.ceph, "auth", "caps", "client.cairn", *(word for right in rights.items() for word in right))
-        conf.write_text((self.ceph.dir / "ceph.conf").read_text().replace(f"{self.ceph.dir}/client.cairn.", f"{self.bed.path}/ceph.client.cairn."))
+        text = (self.ceph.dir / "ceph.conf").read_text()
+        conf.write_text(text.replace(f"{self.ceph.dir}/client.cairn.", f"{self.bed.path}/ceph.client.cairn."))
         (self.bed.path / "cairnd.conf").write_text(f"[listen]\nunix = {self.bed.sockets}/page\n")
         env = {**os.environ, "CEPH_CONF": str(conf), "PATH": f"{BIN}:{os.environ['PATH']}"}
         said = []
-        for block in re.findall(r"^```sh no-run tests/e2e/test_ceph.py runs it\n(.*?)^```$", (SOURCE / "docs/ceph.md").read_text(), re.M | re.S):
+        page = (SOURCE / "docs/ceph.md").read_text()
+        for block in re.findall(r"^```sh no-run tests/e2e/test_ceph.py runs it\n(.*?)^```$", page, re.M | re.S):
             block = re.sub("|".join(places), lambda found: str(places[found[0]]), block)
             lines = [line for line in block.splitlines() if line != f"{TOOL.relative_to(SOURCE)} destroy {self.ceph.dir}"]
             shell = [line for line in lines if not line.startswith("cairnd ")]
-            done = subprocess.run(["bash", "-euc", "\n".join(shell)], cwd=SOURCE, env=env, capture_output=True, text=True, timeout=300, check=False)
+            done = subprocess.run(["bash", "-euc", "\n".join(shell)], cwd=SOURCE, env=env, capture_output=True, text=True,
+                                  timeout=300, check=False)
             finds_unsafe = "cairn doctor" in block  # of the cluster's second pool, which survives one failure only
             self.assertEqual(done.returncode, finds_unsafe, f"{block}\n{done.stdout}{done.stderr}")
             said.append(done.stdout)
@@ -498,7 +504,8 @@ class Guide(OnCeph):
                     wait_until("the page's server answers", lambda: cairn("status", "--server", server)[0] == 0)
                     Group(self.bed, url, 2).advance(1)
         self.assertEqual(len(said), 4)
-        self.assertRegex(said[2], r"(?s)demo/run.*1 checkpoint, 0 damaged.*rights: client.cairn may use only its own namespaces.*\n1 unsafe")
+        self.assertRegex(said[2], r"(?s)demo/run.*1 checkpoint, 0 damaged.*"
+                                  r"rights: client.cairn may use only its own namespaces.*\n1 unsafe")
 
 
 if __name__ == "__main__":

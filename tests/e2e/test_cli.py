@@ -374,7 +374,8 @@ class Commands(Case):
             self.assertIn('INVALID: the tag "" is not valid: it must be 1 to ', cairn(*words, *server, check=2)[2])
         for words in (("tag", "demo/one", 1, long), ("annotate", "demo/one", 1, "--tag", "y", "--tag", long)):
             self.assertIn('INVALID: the tag "xxxx', cairn(*words, *server, check=2)[2])
-        self.assertRegex(cairn("annotate", "demo/one", 1, "--metric", "\udcff=1", *server, check=2)[2], "INVALID: .*the name .* is not valid")
+        self.assertRegex(cairn("annotate", "demo/one", 1, "--metric", "\udcff=1", *server, check=2)[2],
+                         "INVALID: .*the name .* is not valid")
         _, _, err = cairn("annotate", "demo/one", 1, "--tag", "x", "--store", f"dir:{self.server.store}", check=11)
         self.assertIn("STORE_LOCKED", err)
 
@@ -553,7 +554,8 @@ class Help(Case):
                 for word in ("repeated", "needed"):  # --help and the manual add these by themselves
                     self.assertNotIn(word, option["help"], option["name"])
         said = " ".join(cairn("forget", "--help", check=0)[1].split())
-        self.assertIn("keep checkpoints that have all of these tags ('': those without tags; a comma within a tag has a backslash in front); may be repeated --checkpoint", said)
+        self.assertIn("keep checkpoints that have all of these tags ('': those without tags; a comma within a tag has a backslash "
+                      "in front); may be repeated --checkpoint", said)
 
     def test_manual_pages_and_completions(self):
         names = [command["name"] for command in cairn_json("help")["commands"]]

@@ -30,7 +30,8 @@ class Doctor(Case):
         """What a daemon would not start with, certificates that do not fit, expire or have expired, and duties that nobody
         does are named with the remedy; one that is well is called so."""
         pki, path = self.bed.path / "pki", self.bed.path / "cairnd.conf"
-        subprocess.run([SOURCE / "tools" / "make-test-pki", "--days", "29", "--expired", "--other-ca", pki], check=True, capture_output=True)
+        subprocess.run([SOURCE / "tools" / "make-test-pki", "--days", "29", "--expired", "--other-ca", pki],
+                       check=True, capture_output=True)
 
         def found(text, status):
             path.write_text(text)
@@ -132,7 +133,8 @@ class Doctor(Case):
         daemon.start()  # which puts it right from its copy, and says so
         found = self.ask(daemon)
         self.assertIn("1 of 1 runs", found["records/good"]["text"])
-        self.assertRegex(cairn("status", *where, check=0)[1], "(damage that the second copy covers|read from the second copy): the record file ")
+        self.assertRegex(cairn("status", *where, check=0)[1],
+                         "(damage that the second copy covers|read from the second copy): the record file ")
         group = Group(self.bed, daemon.url(), 2)
         group.restore()
         group.save(2)

@@ -26,7 +26,8 @@ import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 
-from harness import BIN, BUILD, FULL, Bed, Case, Daemon, Failure, Group, Rank, add_state, add_whole_state, cairn, listed, main, rng, token, verified
+from harness import (BIN, BUILD, FULL, Bed, Case, Daemon, Failure, Group, Rank, add_state, add_whole_state, cairn, listed, main,
+                     rng, token, verified)
 
 SHORT_S = 40.0
 SECONDS = None if FULL else SHORT_S
@@ -333,7 +334,8 @@ class EveryCall(Case):
         with ThreadPoolExecutor(os.cpu_count()) as pool:  # a trial waits more than it works
             list(pool.map(take, enumerate(cases)))
         print(f"{tally['cases']} of {len(cases)} cases over {sum(dry.counts.values())} calls, {tally['struck']} of them struck, "
-              f"{tally['ends']} ends of the daemon, {tally['saves']} acknowledged checkpoints; {len(wrong)} cases wrong: {wrong}", flush=True)
+              f"{tally['ends']} ends of the daemon, {tally['saves']} acknowledged checkpoints; {len(wrong)} cases wrong: {wrong}",
+              flush=True)
         self.assertEqual(wrong, [])
         self.assertGreater(tally["struck"], 0, "no fault was met: nothing was tried")
 

@@ -288,7 +288,8 @@ class Trial:
         self.said.append(f"TYPED {' '.join(words[1:])} {place}  [{done.returncode}]\n{text[-3000:]}")
         # Who only looks says with the status what there is, and prints what mends it. Who mends ends well, but that without a
         # mirror what was hit may be left, by its own status; then what it prints next has to end well.
-        looks = {"doctor": (1, 3), "verify": (6,), "salvage": (3,), "scrub": (6,)}.get(words[1], ()) if not {"--repair", "--yes"} & set(words) else ()
+        mends = {"--repair", "--yes"} & set(words)
+        looks = () if mends else {"doctor": (1, 3), "verify": (6,), "salvage": (3,), "scrub": (6,)}.get(words[1], ())
         # Nothing can be put into a folder that stays unreadable: what mends says so, and names the disk.
         leaves = (1, 3, 6) if self.is_dead() else (3, 6) if self.hit and "--from" not in words else ()
         self.mirrored |= "--from" in words and done.returncode == 0

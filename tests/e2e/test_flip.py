@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`cairn verify` notices every byte of every stored file of a small checkpoint that is flipped, and every length of
-manifests and record updates (I4; L23 of server/store/dir). The work is e2e_flip's. The short form takes every tenth place, beginning at a random
-one; CAIRN_FULL=1 takes all."""
+"""`cairn verify` notices every byte of every stored file of a small checkpoint that is flipped, and
+every length of manifests and record updates (I4; L23 of server/store/dir). The work is e2e_flip's.
+The short form takes every tenth place, beginning at a random one; CAIRN_FULL=1 takes all."""
 
 import os
 import shutil

@@ -111,7 +111,8 @@ class Forget(Case):
         self.assertEqual(cairn("undelete", "demo/run", *store, check=0)[1], "")
         for command in ("undelete", "pin"):
             code, _, err = cairn(command, "demo/run", "10@1", *store)
-            self.assertEqual((code, err), (3, "cairn: demo/run 10@1 was forgotten, and its space was reclaimed: it cannot be brought back\n"))
+            self.assertEqual((code, err),
+                             (3, "cairn: demo/run 10@1 was forgotten, and its space was reclaimed: it cannot be brought back\n"))
         self.assertRegex(cairn("status", "demo/run", "10@1", *store, check=0)[1],
                          r"^10@1: forgotten: .*; its space was reclaimed, so it cannot be brought back\n$")
         self.assertIn("no forgotten checkpoint of step 10", cairn("undelete", "demo/run", "10", *store, check=4)[2])
@@ -124,7 +125,8 @@ class Forget(Case):
         where = at(daemon)
         _, out, _ = cairn("forget", "demo/run", "10", *where, check=0)
         self.assertRegex(out, r"demo/run: [0-9.]+ \w+ of 1 forgotten checkpoint waits to be reclaimed, until \d{4}-\S+Z; until then "
-                              r"`cairn undelete demo/run` lists it and with a checkpoint brings it back, and `cairn gc --now demo/run` frees it now, for good")
+                              r"`cairn undelete demo/run` lists it and with a checkpoint brings it back, "
+                              r"and `cairn gc --now demo/run` frees it now, for good")
         status = cairn_json("status", *where)["gc"]
         self.assertEqual(status["forgotten"], 1)
         self.assertGreater(status["forgotten_bytes"], 0)
@@ -136,8 +138,9 @@ class Forget(Case):
         self.assertIn("10@1", cairn("undelete", "demo/run", *where, check=0)[1])
         self.assertEqual(cairn("gc", "--now", "demo/other", *where)[0], 4)
         _, out, _ = cairn("forget", "demo/run", "20", "--now", "--dry-run", *where, check=0)
-        self.assertRegex(out, r"demo/run: [0-9.]+ \w+ of 2 forgotten checkpoints, with those above, would be reclaimed at once and be gone for good, "
-                              r"unless an open save or a restore uses them\nof what was forgotten before, garbage collection would free:\n")
+        self.assertRegex(out, r"demo/run: [0-9.]+ \w+ of 2 forgotten checkpoints, with those above, would be reclaimed at once and be gone "
+                              r"for good, unless an open save or a restore uses them\n"
+                              r"of what was forgotten before, garbage collection would free:\n")
         self.assertRegex(out, r"\n +1 would be reclaimed; would remove \d+ objects? \(.*\n(.*\n)* +it would be reclaimed without waiting")
         _, out, err = cairn("gc", "--now", "demo/run", *where, check=0)
         self.assertIn("`cairn undelete` cannot bring it back", err)

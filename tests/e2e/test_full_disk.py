@@ -217,7 +217,8 @@ class FullDisk(Case):
         daemon.kill()
         daemon.start()
         self.assertEqual(self.status(daemon)["epoch"], status["epoch"])  # the record that counts the starts has no room
-        self.assertEqual(wait_until("it has looked", lambda: (now := self.status(daemon))["health"] == "red" and now)["health_error"], "NO_SPACE")
+        red = wait_until("it has looked", lambda: (now := self.status(daemon))["health"] == "red" and now)
+        self.assertEqual(red["health_error"], "NO_SPACE")
         cairn("restore", "demo/run", "latest", "--to", self.bed.path / "served", "--server", f"unix:{daemon.socket}", check=0)
         _, _, err = cairn(*forget, "--server", f"unix:{daemon.socket}", check=1)
         self.assertRegex(err, f"NO_SPACE: .*{first}")

@@ -211,7 +211,8 @@ class Metrics(Case):
         wait_until("it is seen", lambda: self.get("/healthz")[0] == 503)
         body = self.get("/healthz")[2]
         self.assertIn("red: NO_SPACE", body)
-        self.assertIn("remedy: no checkpoint is waiting to be reclaimed, and no run has more than the two good checkpoints that always stay: add room", body)
+        self.assertIn("remedy: no checkpoint is waiting to be reclaimed, and no run has more than the two good checkpoints "
+                      "that always stay: add room", body)
         told = self.scrape()
         self.assertEqual((told["health", "word=red"], told["backend_up"]), (1, 1))
         self.assertEqual(other.stop(), 0)

@@ -67,8 +67,9 @@ class Salvage(Case):
         said = self.salvage(daemon)
         self.assertEqual({outcome for outcome, _ in said.values()}, {"whole"})
         self.assertEqual(set(said), {(0, 0), *before})
-        self.assertEqual(self.salvage(daemon, "--quick"), {key: (outcome, text.replace("every byte of it is good", "manifest, pages and parts are whole"))
-                                                          for key, (outcome, text) in said.items()})
+        self.assertEqual(self.salvage(daemon, "--quick"),
+                         {key: (outcome, text.replace("every byte of it is good", "manifest, pages and parts are whole"))
+                          for key, (outcome, text) in said.items()})
         self.assertEqual(self.salvage(daemon, "--yes"), said)
         self.assertEqual(self.facts(daemon), before)
         self.assertEqual(self.salvage(daemon, "--yes"), {})

@@ -262,7 +262,8 @@ class Care(Case):
         part.write_bytes(wrong.read_bytes())
         for _ in range(2):
             _, _, err = cairn("gc", "--store", f"dir:{daemon.store}", check=6)
-            self.assertIn("demo/run: reading an object table: the part of rank 0 of checkpoint 1@1 cannot be read (the part belongs to another checkpoint or rank)", err)
+            self.assertIn("demo/run: reading an object table: the part of rank 0 of checkpoint 1@1 cannot be read "
+                          "(the part belongs to another checkpoint or rank)", err)
         self.assertEqual(daemon.files("runs/demo/run/objects/*/*"), objects)
         part.write_bytes(right)
         self.assert_whole(daemon, {(1, 1), (2, 1)})

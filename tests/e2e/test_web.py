@@ -31,7 +31,8 @@ class Web(Case):
 
     def get(self, path, method="GET", tls=None, **headers):
         """(status, headers, body)."""
-        peer = http.client.HTTPSConnection(*self.address, timeout=120, context=tls) if tls else http.client.HTTPConnection(*self.address, timeout=120)
+        peer = (http.client.HTTPSConnection(*self.address, timeout=120, context=tls) if tls
+                else http.client.HTTPConnection(*self.address, timeout=120))
         with_closing = {name.replace("_", "-"): value for name, value in headers.items()}
         peer.request(method, path, headers=with_closing)
         answer = peer.getresponse()
@@ -143,8 +144,8 @@ class Web(Case):
         self.start()
         for path, status, word in (("nothing", 404, "no such path"), ("runs/a", 404, "no such path"), ("runs/no/run", 404, "no run no/run"),
                                    ("runs/%3Cb%3E/x", 400, "INVALID"), ("runs?limit=0", 400, "limit"), ("runs?limit=1001", 400, "1000"),
-                                   ("runs?size=1", 400, "no argument 'size'"), ("runs?after=x", 400, "INVALID"), ("live?ranks=x", 400, "ranks"),
-                                   ("%zz", 400, "escape"), ("runs?checkpoints=501", 400, "500")):
+                                   ("runs?size=1", 400, "no argument 'size'"), ("runs?after=x", 400, "INVALID"),
+                                   ("live?ranks=x", 400, "ranks"), ("%zz", 400, "escape"), ("runs?checkpoints=501", 400, "500")):
             self.assertIn(word, json.dumps(self.api(path, status)["error"]), path)
         status, headers, body = self.get("/api/v1/runs", method="HEAD")
         self.assertEqual((status, body), (200, b""))
@@ -177,7 +178,8 @@ class Web(Case):
             self.assertEqual(self.get("/api/v1/status", **({"Authorization": header} if header is not None else {}))[0], 401, header)
         self.assertEqual(self.get("/api/v1/status", Authorization=f"Bearer {TOKEN}")[0], 200)
         self.assertNotIn(TOKEN, self.server.log())
-        for keys, word in (({"http_listen": "0.0.0.0:0"}, "on-network"), ({"http_listen": "0.0.0.0:0", "http_on_network": "yes"}, "in plain"),
+        for keys, word in (({"http_listen": "0.0.0.0:0"}, "on-network"),
+                           ({"http_listen": "0.0.0.0:0", "http_on_network": "yes"}, "in plain"),
                            ({"http_tls": "yes"}, "[tls] cert"), ({"http_token_file": self.bed.path / "none"}, "openssl rand")):
             self.refused(secret, keys, word)
         argv = self.server.argv(http_listen="{}:{}".format(*self.address))  # in use: refused, and nothing is leaked

@@ -59,7 +59,8 @@ class Prometheus:
             f"scrape_configs:\n  - job_name: cairn\n    static_configs:\n{jobs}")
         with open(bed.path / "prometheus.log", "ab") as log:
             self.process = bed.start(["prometheus", f"--config.file={folder}/prometheus.yml", f"--storage.tsdb.path={folder}/data",
-                                      f"--web.listen-address={self.url.removeprefix('http://')}", "--log.level=warn"], stdout=log, stderr=log)
+                                      f"--web.listen-address={self.url.removeprefix('http://')}", "--log.level=warn"],
+                                     stdout=log, stderr=log)
         wait_until("Prometheus is ready", self.is_ready, 60)
 
     def is_ready(self):
@@ -112,7 +113,9 @@ class Alerts(Case):
         try:
             wait_until(f"{name} of {instance} fires", lambda: (name, instance) in self.prometheus.firing(), 60)
         except Failure:
-            print({expr: self.prometheus.query(expr) for expr in ("cairn:checkpoint_interval_seconds", "cairn_run_ranks", "time() - cairn_checkpoint_last_commit_timestamp_seconds")})
+            queries = ("cairn:checkpoint_interval_seconds", "cairn_run_ranks",
+                       "time() - cairn_checkpoint_last_commit_timestamp_seconds")
+            print({expr: self.prometheus.query(expr) for expr in queries})
             raise
         self.delays[name] = time.monotonic() - begin
 
@@ -177,7 +180,8 @@ class Alerts(Case):
         dashboard = json.loads(DASHBOARD.read_text())
         for panel in dashboard["panels"]:
             for target in panel.get("targets", []):
-                expr = target["expr"].replace("$__rate_interval", "1m").replace("$job", ".*").replace("$instance", ".*").replace("$run", ".*")
+                expr = target["expr"].replace("$__rate_interval", "1m")
+                expr = expr.replace("$job", ".*").replace("$instance", ".*").replace("$run", ".*")
                 with self.subTest(panel=panel["title"], expr=expr):
                     self.assertTrue(self.prometheus.query(expr), "no data")
 

@@ -333,7 +333,8 @@ def differs(rank, world, url, idle):
     model, optimizer = experts(rank, idle)
     names = {id(param): name for name, param in model.named_parameters()}
     want = {names[id(param)]: {key: value.clone() for key, value in state.items()} for param, state in optimizer.state.items()}
-    state = {"model": model, "optim": optimizer, "loader": Sampler(10 + rank), "plan": Plan(20 + rank), "extra": {"n": rank, "t": torch.ones(2)}}
+    state = {"model": model, "optim": optimizer, "loader": Sampler(10 + rank), "plan": Plan(20 + rank),
+             "extra": {"n": rank, "t": torch.ones(2)}}
     with Checkpointer(url, state, on_error="raise") as ck:
         ck.save(1).durable.result(60)
     for again in range(2):  # into a state that is used, and into a new one

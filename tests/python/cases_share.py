@@ -126,8 +126,8 @@ def flipped(rank, world, url):
                 data[17] ^= 4
         gloo.Gloo.broadcast = flip
         try:
-            with pytest.raises(cairn.DigestMismatchError, match="the bytes that rank 0 read differ from those that came here.*unusable" if rank == 1
-                               else "failed on rank 1"):
+            said = "the bytes that rank 0 read differ from those that came here.*unusable" if rank == 1 else "failed on rank 1"
+            with pytest.raises(cairn.DigestMismatchError, match=said):
                 ck.restore(share="broadcast")
         finally:
             gloo.Gloo.broadcast = broadcast

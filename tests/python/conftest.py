@@ -33,8 +33,8 @@ class Daemon:
             subprocess.run([pathlib.Path(os.environ["CAIRND"]).with_name("cairn"), "store", "create", f"dir:{self.store}",
                             "--single-writer"], stdout=self.log, stderr=self.log, check=True)
         self.process = subprocess.Popen(
-            [os.environ["CAIRND"], "--store-url", f"dir:{self.store}", "--store-single-writer", "yes", "--listen-unix", str(self.socket), "--restore-drain", "500ms", "--session-heartbeat", "500ms",
-             "--session-dead-after", "2s"], stdout=self.log, stderr=self.log)
+            [os.environ["CAIRND"], "--store-url", f"dir:{self.store}", "--store-single-writer", "yes", "--listen-unix", str(self.socket),
+             "--restore-drain", "500ms", "--session-heartbeat", "500ms", "--session-dead-after", "2s"], stdout=self.log, stderr=self.log)
         until = time.monotonic() + 120
         while not self.socket.exists() or b"ready" not in (self.folder / "cairnd.log").read_bytes():
             if self.process.poll() is not None or time.monotonic() > until:

@@ -73,7 +73,8 @@ def listed(url):
 
 def arenas():
     """How many arenas this process has."""
-    return len({line.split()[4] for line in pathlib.Path("/proc/self/maps").read_text().splitlines() if "memfd:cairn" in line and "arena" in line})
+    maps = pathlib.Path("/proc/self/maps").read_text()
+    return len({line.split()[4] for line in maps.splitlines() if "memfd:cairn" in line and "arena" in line})
 
 
 class Scenarios:

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One process of test_orbax.py: python orbax_worker.py URL FOLDER RANK WORLD PORT ACTION. Two devices each, and the state of jax_worker.py."""
+"""One process of test_orbax.py: python orbax_worker.py URL FOLDER RANK WORLD PORT ACTION.
+Two devices each, and the state of jax_worker.py."""
 
 import os
 import sys

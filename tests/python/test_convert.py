@@ -421,7 +421,8 @@ def test_a_disk_that_becomes_full(convert, daemon, run, tmp_path):
     numpy.savez_compressed(tmp_path / "m.npz", w=numpy.frombuffer(random.Random(1).randbytes(1 << 20), numpy.uint8))
     convert("import", run, "m.pt")
     (tmp_path / "disk").mkdir()
-    script = 'mount -t tmpfs -o "$1" none "$2" || exit 77; where=$2; shift 2; "$@"; status=$?; ls -A "$where" | sed "s/^/left: /"; exit $status'
+    script = ('mount -t tmpfs -o "$1" none "$2" || exit 77; where=$2; shift 2; "$@"; status=$?; '
+              'ls -A "$where" | sed "s/^/left: /"; exit $status')
 
     def small(options, *words):
         done = subprocess.run(["unshare", "-m" if os.geteuid() == 0 else "-rm", "sh", "-c", script, "sh", options, str(tmp_path / "disk"),
@@ -507,7 +508,8 @@ def test_memory_stays_bounded(daemon, run, tmp_path):
     torch.save({"w": tensor}, tmp_path / "m.pt")
     dcp.save({"w": tensor}, checkpoint_id=str(tmp_path / "dcp"), no_dist=True)
     numpy.savez(tmp_path / "m.npz", w=tensor.numpy())
-    with zipfile.ZipFile(tmp_path / "m.npz") as stored, zipfile.ZipFile(tmp_path / "c.npz", "w", zipfile.ZIP_DEFLATED, compresslevel=1) as packed:
+    with zipfile.ZipFile(tmp_path / "m.npz") as stored, \
+            zipfile.ZipFile(tmp_path / "c.npz", "w", zipfile.ZIP_DEFLATED, compresslevel=1) as packed:
         with stored.open("w.npy") as source, packed.open("w.npy", "w") as target:
             shutil.copyfileobj(source, target)
     code = """

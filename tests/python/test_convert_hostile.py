@@ -63,7 +63,8 @@ def test_getattr_of_metadata(convert, run, tmp_path, monkeypatch):
 
 def test_metadata_makes_nothing(tmp_path):
     """Whatever a pickle does to the stand-ins, they keep it or refuse it; opcodes that make memory or objects are unknown."""
-    metadata, chunk = b"ctorch.distributed.checkpoint.metadata\nMetadata\n", b"ctorch.distributed.checkpoint.metadata\nChunkStorageMetadata\n"
+    metadata = b"ctorch.distributed.checkpoint.metadata\nMetadata\n"
+    chunk = b"ctorch.distributed.checkpoint.metadata\nChunkStorageMetadata\n"
     cases = {
         "the class itself": b"\x80\x04" + metadata + b"N}\x8c\x04evilK\x01s\x86b.",
         "a type of Python": b"\x80\x04ctorch\nSize\nN}\x8c\x04evilK\x01s\x86b.",
@@ -101,7 +102,8 @@ def test_hostile_pickles(convert, run, tmp_path):
         b"](h" + bytes([i]) + b"h" + bytes([i]) + b"eq" + bytes([i + 1]) for i in range(40)) + b"."
     laughs2 = b"\x80\x02]q\x00" + b"".join(
         b"(h" + bytes([i]) + b"h" + bytes([i]) + b"tq" + bytes([i + 1]) for i in range(40)) + b"."
-    tensor = b"ctorch._utils\n_rebuild_tensor_v2\n((X\x07\x00\x00\x00storagectorch\nFloatStorage\nX\x01\x00\x00\x000X\x03\x00\x00\x00cpuK\x04tQ"
+    tensor = (b"ctorch._utils\n_rebuild_tensor_v2\n"
+              b"((X\x07\x00\x00\x00storagectorch\nFloatStorage\nX\x01\x00\x00\x000X\x03\x00\x00\x00cpuK\x04tQ")
     hooks = b"\x89ccollections\nOrderedDict\n)R"
     outside = b"\x80\x02" + tensor + b"K\x01(K\x04t(K\x01t" + hooks + b"tR."
     negative = b"\x80\x02" + tensor + b"K\x00(K\x04t(J\xff\xff\xff\xfft" + hooks + b"tR."

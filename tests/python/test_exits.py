@@ -12,12 +12,14 @@ from conftest import steps_of
 
 
 @pytest.mark.parametrize("opening, save", [
-    ("cairn.Client(sys.argv[1])", "c.set_tensors([('x', DTYPES['float32'], (N,), a.ctypes.data, None, a, 1, None, None, None)]); c.save(7)"),
+    ("cairn.Client(sys.argv[1])",
+     "c.set_tensors([('x', DTYPES['float32'], (N,), a.ctypes.data, None, a, 1, None, None, None)]); c.save(7)"),
     ("cairn.arrays.Checkpointer(sys.argv[1])", "c.save(7, {'x': a})"),
     ("[cairn.arrays.Checkpointer(sys.argv[1])]", "c.pop().save(7, {'x': a})")], ids=["client", "arrays", "dropped"])
 def test_exit_without_close(url, opening, save):
     """An interpreter that ends with everything open waits for the save and says so."""
-    code = f"import sys, numpy, cairn.arrays\nfrom cairn.client import DTYPES\nN = 50_000_000\nc = {opening}\na = numpy.ones(N, 'float32')\n{save}"
+    code = ("import sys, numpy, cairn.arrays\nfrom cairn.client import DTYPES\nN = 50_000_000\n"
+            f"c = {opening}\na = numpy.ones(N, 'float32')\n{save}")
     done = subprocess.run([sys.executable, "-c", code, url], timeout=60, capture_output=True, text=True)
     assert done.returncode == 0 and "Exception" not in done.stderr and steps_of(url) == [7], done.stderr
     assert "Client" in opening or "while the save of step 7 is in flight" in done.stderr

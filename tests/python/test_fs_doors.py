@@ -70,8 +70,8 @@ def test_a_failure_s_own_status_stays(url):
 
 
 def test_output_that_is_not_flushed_comes_out(url):
-    done = subprocess.run([sys.executable, "-c", f"import fsspec\nprint('the last line')\nfsspec.filesystem('cairn').pipe({url!r} + '/step-1/a', b'1')"],
-                          text=True, timeout=60, capture_output=True)
+    code = f"import fsspec\nprint('the last line')\nfsspec.filesystem('cairn').pipe({url!r} + '/step-1/a', b'1')"
+    done = subprocess.run([sys.executable, "-c", code], text=True, timeout=60, capture_output=True)
     assert (done.returncode, done.stdout) == (1, "the last line\n")
 
 

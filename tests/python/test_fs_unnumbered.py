@@ -22,8 +22,8 @@ def write(url, data, mode="wb", **options):
 
 def elsewhere(code):
     """Runs code in another process; its output."""
-    return subprocess.run([sys.executable, "-c", "import fsspec, cairn.fs\nfs = fsspec.filesystem('cairn')\n" + textwrap.dedent(code)], text=True,
-                          check=True, stdout=subprocess.PIPE, timeout=60).stdout.strip()
+    code = "import fsspec, cairn.fs\nfs = fsspec.filesystem('cairn')\n" + textwrap.dedent(code)
+    return subprocess.run([sys.executable, "-c", code], text=True, check=True, stdout=subprocess.PIPE, timeout=60).stdout.strip()
 
 
 def names(rows):

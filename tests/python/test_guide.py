@@ -159,7 +159,8 @@ def test_a_block_that_does_not_do_as_the_page_says_fails(processes, tmp_path, bl
 
 
 def test_blocks_that_do_not_run_are_few():
-    blocks = [(page, *block) for page in PAGES for block in blocks_of(page) if not re.search("^no-run tests/.* runs it", block[2])]  # run, but not here
+    blocks = [(page, *block) for page in PAGES for block in blocks_of(page)
+              if not re.search("^no-run tests/.* runs it", block[2])]  # run, but not here
     skipped = [f"{page}:{line}: {words}" for page, line, _, words, _ in blocks if words.startswith("no-run")]
     every = sum(language != "text" for _, _, language, _, _ in blocks)
     print(f"{len(skipped)} of {every} blocks do not run here:", *skipped, sep="\n")

@@ -24,9 +24,10 @@ WORKER = pathlib.Path(__file__).with_name("horovod_worker.py")
 
 def horovodrun(*words, ranks=2, fewest=None, check=0, script=WORKER):
     """Runs a worker under horovodrun on names of this machine, each of which counts as a host. Returns what it has printed."""
-    elastic = [] if fewest is None else ["--min-np", fewest, "--max-np", ranks, "--host-discovery-script", "printf 'localhost:1\\n127.0.0.1:1\\n'"]
-    words = [pathlib.Path(sys.executable).with_name("horovodrun"), "--gloo", "--disable-cache", "--network-interfaces", "lo", "-np", ranks, *elastic,
-             sys.executable, script, *words]
+    elastic = [] if fewest is None else ["--min-np", fewest, "--max-np", ranks,
+                                         "--host-discovery-script", "printf 'localhost:1\\n127.0.0.1:1\\n'"]
+    words = [pathlib.Path(sys.executable).with_name("horovodrun"), "--gloo", "--disable-cache", "--network-interfaces", "lo",
+             "-np", ranks, *elastic, sys.executable, script, *words]
     done = subprocess.run(list(map(str, words)), capture_output=True, text=True, timeout=300, check=False, stdin=subprocess.DEVNULL,
                           env={**os.environ, "PYTHONPATH": str(WORKER.parent)})
     assert (done.returncode == 0) == (check == 0), done.stdout[-6000:] + done.stderr[-6000:]

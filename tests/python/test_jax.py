@@ -165,7 +165,8 @@ def test_what_differs_is_named(url):
             checkpointer.restore(state, step=2)
 
 
-@pytest.mark.parametrize("leaf", [numpy.asarray(["text"]), numpy.zeros(2, ">f4"), numpy.ma.masked_equal([1.0, 2.0], 2.0), numpy.matrix([[1.0]]), object()])
+@pytest.mark.parametrize("leaf", [numpy.asarray(["text"]), numpy.zeros(2, ">f4"), numpy.ma.masked_equal([1.0, 2.0], 2.0),
+                                  numpy.matrix([[1.0]]), object()])
 def test_what_cannot_be_stored_is_named(url, leaf):
     with cairn.jax.Checkpointer(url) as checkpointer:
         with pytest.raises((cairn.UnsupportedError, cairn.UnsupportedValueError), match="odd"):
@@ -179,7 +180,8 @@ def test_another_door_is_named(url):
     """A checkpoint that cairn.Client has saved has no pytree. A step that is none is not taken for the newest."""
     ones = numpy.ones(3, "float32")
     with cairn.Client(url) as client:
-        client.set_tensors([("x", cairn.client.DTYPES["float32"], (3,), ones.ctypes.data, None, ones, cairn.client.REPLICATED, None, None, None)])
+        client.set_tensors([("x", cairn.client.DTYPES["float32"], (3,), ones.ctypes.data, None, ones, cairn.client.REPLICATED,
+                             None, None, None)])
         client.save(1).result()
         for call in (client.restore, client.annotate):
             with pytest.raises(cairn.InvalidError, match="-1"):

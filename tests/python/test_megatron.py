@@ -8,7 +8,8 @@ import pytest
 
 from test_client import damage
 
-pytest.importorskip("megatron.core.dist_checkpointing", reason="Megatron-Core is not installed; tests/reach/run BUILD-FOLDER megatron has it")
+pytest.importorskip("megatron.core.dist_checkpointing",
+                    reason="Megatron-Core is not installed; tests/reach/run BUILD-FOLDER megatron has it")
 
 PROGRAM = """
 import argparse, sys
@@ -32,7 +33,8 @@ args = argparse.Namespace(lr=0.1, dtype=torch.bfloat16)
 assert not dist_checkpointing.check_is_distributed_checkpoint(url + "latest")
 queue = dist_checkpointing.AsyncCallsQueue()
 for step in (1, 2):
-    queue.schedule_async_request(dist_checkpointing.save(state(step, args=args, sizes=by_type(step)), url + f"iter_{step:07}", async_sharded_save=True))
+    queue.schedule_async_request(dist_checkpointing.save(state(step, args=args, sizes=by_type(step)), url + f"iter_{step:07}",
+                                                         async_sharded_save=True))
 queue.close()
 try:
     dist_checkpointing.save(state(3), url + "iter_0000002")
@@ -48,7 +50,8 @@ assert dist_checkpointing.load(state(0), url + "iter_0000001")["iteration"] == 1
 assert set(dist_checkpointing.load_tensors_metadata(url + "latest")) == {"a", "b"}
 assert dist_checkpointing.load_common_state_dict(url + "latest")["iteration"] == 2
 for call, word in ((lambda: dist_checkpointing.load(state(0), url + "iter_0000009"), "no such checkpoint"),
-                   (lambda: dist_checkpointing.load(state(0, more=dist_checkpointing.ShardedObject("more", None, (1,), (0,))), url + "latest"), "more"),
+                   (lambda: dist_checkpointing.load(state(0, more=dist_checkpointing.ShardedObject("more", None, (1,), (0,))),
+                                                    url + "latest"), "more"),
                    (lambda: dist_checkpointing.save(state(3, odd=open), url + "iter_0000003"), "builtin"),
                    (lambda: dist_checkpointing.save(state(3, odd={(torch.half, b""): 1}), url + "iter_0000003"), "key of type dtype")):
     try:
@@ -78,8 +81,9 @@ print(dist_checkpointing.load({"iteration": 0}, url + "latest")["iteration"])
 def run(program, url, folder, *words):
     """Returns what a program has printed, and what it has said on stderr."""
     server, _, name = url.partition("?run=")
-    done = subprocess.run([sys.executable, "-W", "ignore", "-c", program, f"cairn:///{name}", *words], capture_output=True, text=True, timeout=300,
-                          check=False, cwd=folder, env={"CAIRN_SERVER": server.replace("cairn+unix://", "unix:"), "PATH": ""})
+    done = subprocess.run([sys.executable, "-W", "ignore", "-c", program, f"cairn:///{name}", *words], capture_output=True, text=True,
+                          timeout=300, check=False, cwd=folder,
+                          env={"CAIRN_SERVER": server.replace("cairn+unix://", "unix:"), "PATH": ""})
     assert done.returncode == 0, done.stderr[-3000:]
     return done.stdout.split(), done.stderr
 

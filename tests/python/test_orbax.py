@@ -34,7 +34,8 @@ def state(value):
 
 def assert_is(found, value):
     wanted = state(value)
-    assert numpy.array_equal(found["params"]["w"], wanted["params"]["w"]) and found["params"]["w"].sharding == wanted["params"]["w"].sharding
+    assert numpy.array_equal(found["params"]["w"], wanted["params"]["w"])
+    assert found["params"]["w"].sharding == wanted["params"]["w"].sharding
     assert jax.numpy.array_equal(jax.random.key_data(found["key"]), jax.random.key_data(wanted["key"])) and found["epoch"] == value
 
 
@@ -244,7 +245,8 @@ def test_the_guide_s_program(daemon, tmp_path):
     page = (pathlib.Path(__file__).parents[2] / "docs" / "jax.md").read_text(encoding="utf-8")
     program = re.search(r"^```python no-run tests/python/test_orbax.py[^\n]*\n(.*?)^```$", page, re.M | re.S).group(1)
     for _ in range(2):
-        subprocess.run([sys.executable, "-c", program], cwd=tmp_path, env={**os.environ, "CAIRN_SERVER": f"unix:{daemon.socket}"}, timeout=120, check=True)
+        subprocess.run([sys.executable, "-c", program], cwd=tmp_path, env={**os.environ, "CAIRN_SERVER": f"unix:{daemon.socket}"},
+                       timeout=120, check=True)
     with cairn.Client(f"cairn+unix://{daemon.socket}?run=lab/orbax", read_only=True) as client:
         assert client.list()[0].step == 45
     with manager_of(tmp_path / "orbax", daemon.url("other")) as manager:

@@ -96,8 +96,8 @@ def test_what_is_not_there(url, manager):
         manager.load("step-3", into=state(0))
     with pytest.raises(cairn.MissingTensorError, match="optimizer"):
         manager.load("step-1", into={"optimizer": None})
-    for call in (lambda: manager.save(f"{url}x/step-2", state(2)), lambda: manager.save("best", state(2)), lambda: manager.save("latest", state(2)),
-                 lambda: manager.load(f"{url}x/step-1", into=state(0))):
+    for call in (lambda: manager.save(f"{url}x/step-2", state(2)), lambda: manager.save("best", state(2)),
+                 lambda: manager.save("latest", state(2)), lambda: manager.load(f"{url}x/step-1", into=state(0))):
         with pytest.raises(cairn.InvalidError, match="step-100|no checkpoint of the run"):
             call()
     assert steps_of(url) == [1]

@@ -341,7 +341,8 @@ def test_a_parameter_that_forward_changes_is_copied_at_once(own_daemon, kind, ch
 def test_a_parameter_is_frozen_between_two_saves(own_daemon):
     state = make_with_table()
     train(state)
-    with Checkpointer(own_daemon.url("lazy"), state, "raise", snapshot="lazy", arena_bytes=ARENA, when_down="wait", verify_staged=None) as ck:
+    with Checkpointer(own_daemon.url("lazy"), state, "raise", snapshot="lazy", arena_bytes=ARENA, when_down="wait",
+                      verify_staged=None) as ck:
         ck.save(1).durable.result(60)
         state["model"].table.weight.requires_grad_(False)
         before = state["model"].table.weight.detach().clone()

@@ -37,7 +37,8 @@ def group():
 
 def manager_of(kind, folder, model, part, **options):
     config = kind.Config(enable=True, folder=folder, interval=1, last_save_model_only=False, **{"keep_latest_k": 0, **options})
-    return config.build(dataloader=Part(), model_parts=[model], optimizers=Part(), lr_schedulers=Part(), states={"train_state": part}, sd_adapter=None)
+    return config.build(dataloader=Part(), model_parts=[model], optimizers=Part(), lr_schedulers=Part(),
+                        states={"train_state": part}, sd_adapter=None)
 
 
 def model_of(value):

@@ -135,8 +135,8 @@ class Campaign:
                     raise type(error)(f"{error}\n  logs:  {keep(daemon, f'{framework}-{ranks}-{seed}')}") from None
         except (AssertionError, RuntimeError) as error:
             tally.other_bits, tally.failed = int(isinstance(error, OtherBits)), int(not isinstance(error, OtherBits))
-            said = (f"{error}\n  again: tests/reach/run {os.path.relpath(BUILD)} {framework} --ranks {ranks} --kills {self.kills} --total 1 "
-                    f"--seed {seed}")
+            said = (f"{error}\n  again: tests/reach/run {os.path.relpath(BUILD)} {framework} --ranks {ranks} --kills {self.kills} "
+                    f"--total 1 --seed {seed}")
         self.tallies.setdefault(row, Tally()).add(tally)
         print(f"{'FAILED' if tally.failed or tally.other_bits else 'ok':7} {framework}, {ranks} ranks, seed {seed}, "
               f"{time.monotonic() - begun:.0f} s: {said}", flush=True)

@@ -233,7 +233,8 @@ def _deepspeed(names: dict) -> dict:
 def _torchtitan(names: dict) -> dict:
     optimizer = names["optimizer"]
     params = [param.to_local() for param in names["model"].parameters()]
-    states = [{key: getattr(value, "to_local", lambda value=value: value)() for key, value in state.items()} for state in optimizer.state.values()]
+    states = [{key: getattr(value, "to_local", lambda value=value: value)() for key, value in state.items()}
+              for state in optimizer.state.values()]
     return {"model": params, "optimizer": states, "step": names["progress"].step}
 
 

@@ -65,7 +65,8 @@ def arguments_of():
     parser.add_argument("--ranks", type=int, help="the rows of this number of ranks alone")
     parser.add_argument("--kills", type=int, default=8, help="moments of each training (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(1 << 30), help="of the moments")
-    parser.add_argument("--total", type=int, help="repeat the rows with the seeds that follow until so many kills have hit, and prove nothing else")
+    parser.add_argument("--total", type=int,
+                        help="repeat the rows with the seeds that follow until so many kills have hit, and prove nothing else")
     parser.add_argument("--minutes", type=float, default=math.inf, help="begin no further training of --total after this time")
     parser.add_argument("--json", type=pathlib.Path, metavar="FILE", help="write the sums there")
     arguments = parser.parse_args()
@@ -84,7 +85,8 @@ def main():
         print(f"SKIPPED {framework}: it is not installed", flush=True)
     if wanted == missing:
         return 77
-    ranks = {name: [number for number in FRAMEWORKS[name].ranks if arguments.ranks in (None, number)] for name in wanted if name not in missing}
+    ranks = {name: [number for number in FRAMEWORKS[name].ranks if arguments.ranks in (None, number)]
+             for name in wanted if name not in missing}
     campaign = Campaign(arguments.kills)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # so that no process is left, and the sums are printed
     try:

@@ -102,7 +102,8 @@ class Job:
         found = []
         for rank in range(self.ranks):
             notes = self.notes("restored", rank)
-            assert len(notes) >= self.attempts, f"{self.framework}: rank {rank} asked for a checkpoint {len(notes)} times in {self.attempts} starts"
+            assert len(notes) >= self.attempts, (
+                f"{self.framework}: rank {rank} asked for a checkpoint {len(notes)} times in {self.attempts} starts")
             passed = [note for note in notes if IGNORED in note]
             assert not passed, f"{self.framework}: rank {rank} resumed from {', '.join(passed)}"
             found.append(notes)
@@ -114,7 +115,8 @@ class Job:
     def _check_log(self, restored):
         """Raises AssertionError unless the adapter has logged each restart from a checkpoint."""
         logged = "\n".join(line for rank in range(self.ranks) for line in self.notes("logged", rank))
-        silent = [step for step in restored if step != "nothing" and not re.search(rf"restored step {re.search('[0-9]+', step)[0]}\b", logged)]
+        silent = [step for step in restored
+                  if step != "nothing" and not re.search(rf"restored step {re.search('[0-9]+', step)[0]}\b", logged)]
         assert not silent, f"{self.framework}: nothing is logged of the restart from {silent}"
 
     def steps(self):

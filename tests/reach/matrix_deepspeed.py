@@ -187,7 +187,8 @@ def launch(daemon, number, saver, resumer):
     ranks, stage, kind = resumer or saver
     action = "save" if resumer is None else "weights" if saver[1] == -1 else "resume"  # plain PyTorch has no counters of an engine
     result = daemon.folder / f"matrix{number}-{action}-{ranks}-{stage}"
-    return run_worker(__file__, ranks if stage >= 0 else 0, [daemon.url(f"matrix{number}"), stage, kind, action], result, DS_ACCELERATOR="cpu")
+    return run_worker(__file__, ranks if stage >= 0 else 0, [daemon.url(f"matrix{number}"), stage, kind, action], result,
+                      DS_ACCELERATOR="cpu")
 
 
 def main():

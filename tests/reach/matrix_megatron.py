@@ -41,11 +41,14 @@ def make(tensor, pipeline, seed):
     tensor_parallel.model_parallel_cuda_manual_seed(seed)
     config = TransformerConfig(num_layers=4, hidden_size=16, num_attention_heads=4, bf16=True, params_dtype=torch.bfloat16,
                                pipeline_dtype=torch.bfloat16, tensor_model_parallel_size=tensor, pipeline_model_parallel_size=pipeline,
-                               use_cpu_initialization=True, gradient_accumulation_fusion=False, finalize_model_grads_func=finalize_model_grads)
-    model = GPTModel(config, get_gpt_layer_local_spec(), vocab_size=64, max_sequence_length=8, pre_process=parallel_state.is_pipeline_first_stage(),
-                     post_process=parallel_state.is_pipeline_last_stage(), share_embeddings_and_output_weights=False).bfloat16()
+                               use_cpu_initialization=True, gradient_accumulation_fusion=False,
+                               finalize_model_grads_func=finalize_model_grads)
+    model = GPTModel(config, get_gpt_layer_local_spec(), vocab_size=64, max_sequence_length=8,
+                     pre_process=parallel_state.is_pipeline_first_stage(), post_process=parallel_state.is_pipeline_last_stage(),
+                     share_embeddings_and_output_weights=False).bfloat16()
     model = DistributedDataParallel(config, DistributedDataParallelConfig(use_distributed_optimizer=True), model)
-    optimizer = get_megatron_optimizer(OptimizerConfig(lr=0.01, bf16=True, params_dtype=torch.bfloat16, use_distributed_optimizer=True), [model])
+    optimizer = get_megatron_optimizer(OptimizerConfig(lr=0.01, bf16=True, params_dtype=torch.bfloat16, use_distributed_optimizer=True),
+                                       [model])
 
     def forward(batches, model):
         tokens = next(batches)
@@ -124,7 +127,8 @@ def worker(action, form, shape, url, result):
     for part in optimizer.chained_optimizers if not is_saving else ():
         part._init_optimizer_states_with_dummy_values()
     if action == "refuse":
-        named(lambda: dist_checkpointing.load(state_of(model, optimizer, form, True), f"{url}/latest"), "failed on rank", "optimizer.distributed")
+        named(lambda: dist_checkpointing.load(state_of(model, optimizer, form, True), f"{url}/latest"),
+              "failed on rank", "optimizer.distributed")
         return torch.distributed.destroy_process_group()
     if is_saving:
         for number in range(STEPS):
@@ -195,7 +199,8 @@ def fail(dist_checkpointing, model, url):
         if rank == 0:
             damage(os.environ["REACH_STORE"], number)
         torch.distributed.barrier()
-        named(lambda number=number: dist_checkpointing.load(state(extra=extra(None)), f"{url}/iter_{number:07}"), "failed", f"step-{number}@")
+        named(lambda number=number: dist_checkpointing.load(state(extra=extra(None)), f"{url}/iter_{number:07}"),
+              "failed", f"step-{number}@")
         if number == 2:
             found = dist_checkpointing.load(state(extra=extra(None)), f"{url}/latest")
             assert found["extra"] == rank, "the damaged one is passed over"

@@ -2,9 +2,9 @@
 """Cairn: save and restore the state of a distributed training job.
 
 ``cairn.torch.Checkpointer`` for PyTorch; ``cairn.dcp`` for torch.distributed.checkpoint; ``cairn.lightning``,
-``cairn.transformers``, ``cairn.accelerate``, ``cairn.deepspeed``, ``cairn.ray`` and ``cairn.horovod`` for these frameworks; ``cairn.jax`` and
-``cairn.keras``, without PyTorch; ``cairn.Client`` for tensors and blobs of any kind; ``cairn.errors`` for what can go wrong. What Cairn lists is complete,
-verified and durable; what it restores is exactly what was saved, or a named error.
+``cairn.transformers``, ``cairn.accelerate``, ``cairn.deepspeed``, ``cairn.ray`` and ``cairn.horovod`` for these frameworks;
+``cairn.jax`` and ``cairn.keras``, without PyTorch; ``cairn.Client`` for tensors and blobs of any kind; ``cairn.errors`` for what
+can go wrong. What Cairn lists is complete, verified and durable; what it restores is exactly what was saved, or a named error.
 """
 
 from __future__ import annotations

@@ -185,7 +185,8 @@ def attach(accelerator: Accelerator, url: str, **options: Any) -> Accelerator:
         UnsupportedError: The accelerator shards in a way of its own (FSDP, DeepSpeed, Megatron-LM, XLA).
     """
     if accelerator.distributed_type not in _WHERE:
-        raise UnsupportedError.of(f"cairn.accelerate: {accelerator.distributed_type} saves shards in its own way; one process and DDP are supported")
+        raise UnsupportedError.of(f"cairn.accelerate: {accelerator.distributed_type} saves shards in its own way; "
+                                  "one process and DDP are supported")
     check_folders("cairn.accelerate", "Accelerate", accelerator.project_configuration, ("project_dir", "logging_dir"))
     attached = _Attached(accelerator, Run(url, **options))
     for name in ("save_state", "load_state", "end_training"):

@@ -44,8 +44,8 @@ class Restored:
 def check_type(name: str, array: Any) -> None:
     """Raises UnsupportedError if Cairn does not store elements of the array's type, or the array is more than they are."""
     if isinstance(array, numpy.ndarray) and type(array) not in (numpy.ndarray, numpy.memmap):
-        raise UnsupportedError.of(f"{name}: the array is a {type(array).__name__}, and Cairn stores an array's elements alone; give what it "
-                                  "holds as arrays of numpy.ndarray")
+        raise UnsupportedError.of(f"{name}: the array is a {type(array).__name__}, and Cairn stores an array's elements alone; "
+                                  "give what it holds as arrays of numpy.ndarray")
     if str(array.dtype) not in DTYPES:
         raise UnsupportedError.of(f"{name}: Cairn does not store elements of the type {array.dtype}; convert the array to one of "
                                   f"{', '.join(sorted(DTYPES))}")
@@ -142,8 +142,8 @@ class Saver:
             raise InvalidError.of(f"restore: the checkpoint has no value {missing[0]!r}, which the state has ({len(missing)} such)")
         unexpected = sorted((set(operation.unexpected()) - arrays) | (set(stored) - values))
         if unexpected:
-            raise InvalidError.of(f"restore: the checkpoint holds {unexpected[0]!r}, which the state has not ({len(unexpected)} such); give a "
-                                  "state of the structure that was saved")
+            raise InvalidError.of(f"restore: the checkpoint holds {unexpected[0]!r}, which the state has not ({len(unexpected)} such); "
+                                  "give a state of the structure that was saved")
 
     def settle(self, is_waiting: bool = False) -> None:
         """Raises the error of a save that has ended so. Waits for those in flight if it is asked to."""
@@ -210,7 +210,8 @@ class Checkpointer(Saver):
             arrays[name] = numpy.asarray(array, order="C")
         return arrays, {name: value for name, value in state.items() if name not in arrays}
 
-    def save(self, step: int, state: Mapping[str, Any], *, metrics: Optional[Mapping[str, float]] = None, tags: Sequence[str] = ()) -> Operation:
+    def save(self, step: int, state: Mapping[str, Any], *, metrics: Optional[Mapping[str, float]] = None,
+             tags: Sequence[str] = ()) -> Operation:
         """Saves a state, as ``cairn.jax.Checkpointer.save`` does."""
         self.settle()
         self.check_step(step)

@@ -19,11 +19,11 @@ from typing import Any, Iterable, Mapping, Optional, Sequence
 
 from . import _cairn, exits
 from .errors import CairnError, InvalidError
-from .operation import (BYTES, DONE, DTYPES, DURABLE, HANDED_OVER, LATEST, LOCAL, RELEASED, REPLICATED, SHARDED, STAGED, TREE, Checkpoint, Local,
-                        Operation, Result, checkpoint_of)
+from .operation import (BYTES, DONE, DTYPES, DURABLE, HANDED_OVER, LATEST, LOCAL, RELEASED, REPLICATED, SHARDED, STAGED, TREE,
+                        Checkpoint, Local, Operation, Result, checkpoint_of)
 
-__all__ = ["BYTES", "DONE", "DTYPES", "DURABLE", "HANDED_OVER", "LATEST", "LOCAL", "RELEASED", "REPLICATED", "SHARDED", "STAGED", "TREE", "Checkpoint",
-           "Client", "Local", "Operation", "Result", "new_attempt"]
+__all__ = ["BYTES", "DONE", "DTYPES", "DURABLE", "HANDED_OVER", "LATEST", "LOCAL", "RELEASED", "REPLICATED", "SHARDED", "STAGED", "TREE",
+           "Checkpoint", "Client", "Local", "Operation", "Result", "new_attempt"]
 
 _SECONDS_MAX = 1_000_000_000  # as good as for ever
 _WHEN_FULL = {None: 0, "wait": 1, "skip": 2, "fail": 3}
@@ -172,7 +172,8 @@ class Client:
         log = getLogger("cairn")
         steps = ", ".join(map(str, sorted(op._saved_step for op in self._ops if op._saved_step is not None and not op.done())))
         if steps:
-            log.warning("%s while the save of step %s is in flight: waiting for up to %.0f s; call close() before the end", why, steps, seconds)
+            log.warning("%s while the save of step %s is in flight: waiting for up to %.0f s; call close() before the end",
+                        why, steps, seconds)
         try:
             self.close(seconds)
         except CairnError as error:
@@ -302,8 +303,8 @@ class Client:
         allow = -1 if allow_older is None else int(allow_older)
         if isinstance(only, str):
             raise InvalidError.of("restore: only must be a sequence of patterns, not one text")
-        op = Operation(self._handle.restore(_step_or_latest("restore", step), term, allow, int(strict), _ms("deadline", deadline), tuple(only),
-                                            int(bool(all_local))))
+        op = Operation(self._handle.restore(_step_or_latest("restore", step), term, allow, int(strict), _ms("deadline", deadline),
+                                            tuple(only), int(bool(all_local))))
         self._ops.add(op)
         return op
 

@@ -46,7 +46,8 @@ def _slice(name: str, shape: tuple, offset: int, size: int, flat: torch.Tensor, 
     first, last = (first, last) if first < last else (max(offset, at), max(offset, at))
     start = first - at if first < last else 0
     holders = [rank for idx, rank in enumerate(ranks) if idx * size < end and offset < (idx + 1) * size]
-    return _Slice(Piece(name, shape, first - offset if first < last else 0, flat.detach()[start:start + last - first], holders), flat, start, group)
+    return _Slice(Piece(name, shape, first - offset if first < last else 0, flat.detach()[start:start + last - first], holders),
+                  flat, start, group)
 
 
 class _Zero:
@@ -83,7 +84,8 @@ class _Zero:
     def _optimizer(self) -> torch.optim.Optimizer:
         """Returns an optimizer of the base's class and options, over the pieces. It takes no step."""
         check_optimizer("optimizer", self.base)
-        groups: list = [{key: value for key, value in group.items() if key not in ("params", "param_names")} for group in self.base.param_groups]
+        groups: list = [{key: value for key, value in group.items() if key not in ("params", "param_names")}
+                        for group in self.base.param_groups]
         for idx, group in enumerate(groups):
             group["params"] = [self.model.piece_params[item.piece.name] for item in self.slices if item.group == idx]
         kind = type(type(self.base).__qualname__, (torch.optim.Optimizer,), {})
@@ -113,8 +115,8 @@ class _Zero:
         if value.dim() == 0:
             return value.clone()  # each parameter has its own in plain PyTorch
         if value.shape != item.flat.shape:
-            raise UnsupportedError.of(f"cairn.deepspeed: the optimizer's {key!r} has the shape {list(value.shape)} beside {item.flat.numel()} "
-                                      "flat weights, and it is not known to which parameter it belongs")
+            raise UnsupportedError.of(f"cairn.deepspeed: the optimizer's {key!r} has the shape {list(value.shape)} beside "
+                                      f"{item.flat.numel()} flat weights, and it is not known to which parameter it belongs")
         return value[item.start:item.start + item.piece.local.numel()]
 
     def give(self) -> None:
@@ -136,16 +138,16 @@ class _Zero:
         for item, state in zip(items, states):
             name = item.piece.name
             if not state or state.keys() != first.keys():
-                raise UnsupportedError.of(f"optimizer.{name}: its state has not the entries that {items[0].piece.name} has, and ZeRO keeps one "
-                                          "state for both; put it into a parameter group of its own")
+                raise UnsupportedError.of(f"optimizer.{name}: its state has not the entries that {items[0].piece.name} has, and ZeRO "
+                                          "keeps one state for both; put it into a parameter group of its own")
             for key, value in state.items():
                 if isinstance(value, torch.Tensor) and value.dim() == 1:
                     if key not in made:
                         made[key] = torch.zeros(flat.shape, dtype=value.dtype, device=value.device)
                     made[key][item.start:item.start + value.numel()] = value
                 elif bool(value != first[key]):
-                    raise UnsupportedError.of(f"optimizer.{name}: its {key!r} is {value}, that of {items[0].piece.name} is {first[key]}, and ZeRO "
-                                              "keeps one for both; put it into a parameter group of its own")
+                    raise UnsupportedError.of(f"optimizer.{name}: its {key!r} is {value}, that of {items[0].piece.name} is {first[key]}, "
+                                              "and ZeRO keeps one for both; put it into a parameter group of its own")
                 else:
                     made[key] = value
         for key in [key for key in made if key not in first]:
@@ -206,7 +208,8 @@ def _zero_of(engine: DeepSpeedEngine) -> Optional[_Zero]:
             raise UnsupportedError.of("cairn.deepspeed: offload of parameters to NVMe cannot be saved")
         return _Zero3(engine)
     if not isinstance(engine.optimizer, torch.optim.Optimizer):
-        raise UnsupportedError.of(f"cairn.deepspeed: the optimizer is a {type(engine.optimizer).__name__}; use ZeRO, from stage 1 on, or fp32")
+        raise UnsupportedError.of(f"cairn.deepspeed: the optimizer is a {type(engine.optimizer).__name__}; "
+                                  "use ZeRO, from stage 1 on, or fp32")
     return None
 
 
@@ -261,7 +264,8 @@ class _Attached:
             raise UnsupportedError.of("save_checkpoint: exclude_frozen_parameters and save_latest=False are not supported; leave them out")
         engine = self.engine
         if engine.micro_steps % engine.gradient_accumulation_steps():
-            raise InvalidError.of("save_checkpoint: gradients are being accumulated, and no checkpoint has them; save after a step of the optimizer")
+            raise InvalidError.of("save_checkpoint: gradients are being accumulated, and no checkpoint has them; "
+                                  "save after a step of the optimizer")
         step = engine.global_steps if tag is None else parse_step(str(tag))
         if step is None:
             raise InvalidError.of(f'save_checkpoint: the tag {tag!r} has no step in it; write tag=f"global_step{{step}}", or leave it out')

@@ -121,7 +121,8 @@ class TorchState(hvd.elastic.TorchState):
 
     def _state(self) -> dict:
         """Returns the state as it is now."""
-        return {**{name: handler.value for name, handler in self._handlers.items()}, **{name: getattr(self, name) for name in self._saved_state}}
+        return {**{name: handler.value for name, handler in self._handlers.items()},
+                **{name: getattr(self, name) for name in self._saved_state}}
 
     def _leave(self) -> None:
         try:

@@ -78,7 +78,8 @@ def _leaf(name: str, value: Any) -> _Leaf:
     key = ""
     if jax.dtypes.issubdtype(value.dtype, jax.dtypes.prng_key):
         if not isinstance(value, jax.Array):
-            raise UnsupportedError.of(f"{name}: a random key cannot be described by a ShapeDtypeStruct; give a key, such as jax.random.key(0)")
+            raise UnsupportedError.of(f"{name}: a random key cannot be described by a ShapeDtypeStruct; "
+                                      "give a key, such as jax.random.key(0)")
         key, value = str(jax.random.key_impl(value)), jax.random.key_data(value)
     check_type(name, value)
     return _Leaf(name, value, key)
@@ -223,7 +224,8 @@ class Checkpointer(Saver):
         try:
             self.client.refuse(step, reason)
         except CairnError as refused:
-            log.warning("step %s: the other processes wait for this one until the deadline, since it cannot be told to them: %s", step, refused)
+            log.warning("step %s: the other processes wait for this one until the deadline, since it cannot be told to them: %s",
+                        step, refused)
 
     def restore(self, state: Any, step: Optional[int] = None, *, term: int = 0) -> Optional[Restored]:
         """Restores a pytree. Every process calls it.

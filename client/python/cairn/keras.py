@@ -62,9 +62,11 @@ def _check_processes(what: str) -> None:
         if torch.distributed.is_available() and torch.distributed.is_initialized():
             processes = torch.distributed.get_world_size()
     elif backend != "tensorflow":
-        raise UnsupportedError.of(f"{what} works with Keras on jax, tensorflow and torch, and this is Keras on {backend}; set KERAS_BACKEND")
+        raise UnsupportedError.of(f"{what} works with Keras on jax, tensorflow and torch, and this is Keras on {backend}; "
+                                  "set KERAS_BACKEND")
     if processes > 1:
-        raise UnsupportedError.of(f"{what}: one process is supported, and this is one of {processes}; use cairn.jax or cairn.torch for several")
+        raise UnsupportedError.of(f"{what}: one process is supported, and this is one of {processes}; "
+                                  "use cairn.jax or cairn.torch for several")
 
 
 def _open(url: str, options: dict) -> Any:
@@ -239,7 +241,8 @@ class ModelCheckpoint(keras.callbacks.ModelCheckpoint):
         if keep is not None and (not isinstance(keep, int) or keep < 1):
             raise InvalidError.of(f"keep is {keep!r}; it must be None or an integer, 1 or more")
         if options.pop("save_weights_only", False) or "filepath" in options:
-            raise UnsupportedError.of("cairn.keras.ModelCheckpoint: filepath and save_weights_only have no meaning for a run; leave them out")
+            raise UnsupportedError.of("cairn.keras.ModelCheckpoint: filepath and save_weights_only have no meaning for a run; "
+                                      "leave them out")
         _check_processes("cairn.keras.ModelCheckpoint")
         super().__init__("run.keras", **options)
         self._url, self._keep, self._options = url, keep, cairn or {}

@@ -160,9 +160,9 @@ class ModelCheckpoint(callbacks.ModelCheckpoint):
             self._choose(self._first)
         for loader in trainer.fit_loop._combined_loader.flattened:
             if hasattr(loader, "state_dict") and isinstance(getattr(loader, "sampler", None), DistributedSamplerWrapper):
-                raise UnsupportedError.of(f"cairn.lightning: Lightning wraps the {type(loader).__name__}'s sampler for DDP in one whose order "
-                                          "cannot be resumed; give the loader a StatefulDistributedSampler (torchdata.stateful_dataloader."
-                                          "sampler) and the Trainer use_distributed_sampler=False")
+                raise UnsupportedError.of(f"cairn.lightning: Lightning wraps the {type(loader).__name__}'s sampler for DDP in one whose "
+                                          "order cannot be resumed; give the loader a StatefulDistributedSampler "
+                                          "(torchdata.stateful_dataloader.sampler) and the Trainer use_distributed_sampler=False")
         if io.restored is self._run:
             self._resume_data(trainer, io.loaders)
 

@@ -153,7 +153,8 @@ class _Save(torch_dist.TorchDistSaveShardedStrategy):
         grouped, _, _ = torch_dist._replace_state_dict_keys_with_sharded_keys(sharded_state_dict, self.keep_only_main_replica)
         state = torch_dist.mcore_to_pyt_state_dict({key: items for key, items in grouped.items() if isinstance(items[0], ShardedTensor)})
         state.update((key, [item.data for item in items]) for key, items in grouped.items() if key not in state)
-        planner = _Planner(dedup_replicated_tensors=not self.keep_only_main_replica, flatten_state_dict=False, flatten_sharded_tensors=False)
+        planner = _Planner(dedup_replicated_tensors=not self.keep_only_main_replica, flatten_state_dict=False,
+                           flatten_sharded_tensors=False)
         try:
             saving = dcp.async_save(state, checkpoint_id=self.url, storage_writer=self.run.writer, planner=planner)
         except CheckpointException as error:
@@ -291,7 +292,8 @@ class AsyncCallsQueue(async_utils.AsyncCallsQueue):
         saving, group = self.async_calls[0].async_request.async_fn_args
         if no_dist or dist.get_world_size() == 1:
             return saving.done()
-        running, = group.max_result(group.max_start([int(not saving.done())], "asking for the end of a save"), "asking for the end of a save")
+        what = "asking for the end of a save"
+        running, = group.max_result(group.max_start([int(not saving.done())], what), what)
         return not running
 
 

@@ -102,8 +102,8 @@ def warn_of_local_folder() -> None:
     """Warns of a folder ``cairn:`` in the working directory: a program that knows folders only has taken a URL for a path, and what
     it saved there is no checkpoint."""
     if os.path.isdir("cairn:"):
-        warnings.warn(f"{os.path.abspath('cairn:')} is a local folder: a program has taken a cairn:// URL for a path, and what it wrote there "
-                      "is not in Cairn. Accelerate and the Hugging Face Trainer do so: use cairn.accelerate.attach or "
+        warnings.warn(f"{os.path.abspath('cairn:')} is a local folder: a program has taken a cairn:// URL for a path, and what it wrote "
+                      "there is not in Cairn. Accelerate and the Hugging Face Trainer do so: use cairn.accelerate.attach or "
                       "cairn.transformers.attach with a local output_dir, then remove the folder", UserWarning, stacklevel=3)
 
 

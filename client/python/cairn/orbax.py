@@ -5,9 +5,9 @@
     manager.save(step, args=cairn.orbax.Save(state))
     state = manager.restore(step, args=cairn.orbax.Restore(state))
 
-Orbax keeps its folder, its list of steps and its retention. In the folder of a step lies one small file, the pointer: it names the checkpoint
-in the run. It is written when that checkpoint is committed, and Orbax lists the step after that: a step that Orbax lists is one
-that Cairn has.
+Orbax keeps its folder, its list of steps and its retention. In the folder of a step lies one small
+file, the pointer: it names the checkpoint in the run. It is written when that checkpoint is
+committed, and Orbax lists the step after that: a step that Orbax lists is one that Cairn has.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ def _step_of(directory: epath.Path) -> int:
     """Returns the step of the folder that Orbax gives for an item, which lies in the folder of the step."""
     step = parse_step(directory.parent.name.split(_TEMPORARY)[0])
     if step is None:
-        raise InvalidError.of(f"{directory.parent.name!r}: the folder of the step holds no step that Cairn can read; use a name_format that "
-                              "ends in the step, as ocp.step.standard_name_format(step_prefix='step') does")
+        raise InvalidError.of(f"{directory.parent.name!r}: the folder of the step holds no step that Cairn can read; use a name_format "
+                              "that ends in the step, as ocp.step.standard_name_format(step_prefix='step') does")
     return step
 
 
@@ -52,8 +52,8 @@ def _read(pointer: epath.Path, url: str) -> tuple:
     try:
         said = json.loads(pointer.read_text())
         if _run_name(said["run"]) != _run_name(url):
-            raise InvalidError.of(f"{pointer} names a checkpoint of the run {said['run']}, and the handler has {url}; give it the other URL, or "
-                                  "the CheckpointManager another folder")
+            raise InvalidError.of(f"{pointer} names a checkpoint of the run {said['run']}, and the handler has {url}; "
+                                  "give it the other URL, or the CheckpointManager another folder")
         return int(said["step"]), int(said["term"])
     except FileNotFoundError:
         raise NotFoundError.of(f"{pointer.parent} holds no {POINTER}: the step was not saved by cairn.orbax, or its folder is damaged; "

@@ -117,8 +117,8 @@ class Checkpointer(_Checkpointer):
         try:
             self._storage = ray.train.get_context().get_storage()
         except NotImplementedError:
-            raise UnsupportedError.of("cairn.ray: ScalingConfig(num_workers=0) trains in the driver's process, where Ray keeps no checkpoints; "
-                                      "use num_workers=1, or cairn.torch.Checkpointer") from None
+            raise UnsupportedError.of("cairn.ray: ScalingConfig(num_workers=0) trains in the driver's process, where Ray keeps no "
+                                      "checkpoints; use num_workers=1, or cairn.torch.Checkpointer") from None
         _check_world()
         self._is_first = ray.train.get_context().get_world_rank() == 0
         super().__init__(self._run.url, _with_loaders(state), **options)

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the adapters for training frameworks share: the run behind a framework's checkpoints.
 
-An adapter (cairn.lightning, cairn.transformers, cairn.accelerate, cairn.deepspeed, cairn.ray) says what the state is and when it is saved. This
-file opens one Checkpointer for it, and keeps the random number generators of a restore for the moment when the framework
-continues. lineage.py lets a training that goes back begin a branch, and kept.py lets go what the framework no longer wants.
-One thread uses a Run. It imports no framework.
+An adapter (cairn.lightning, cairn.transformers, cairn.accelerate, cairn.deepspeed, cairn.ray) says what the
+state is and when it is saved. This file opens one Checkpointer for it, and keeps the random number generators
+of a restore for the moment when the framework continues. lineage.py lets a training that goes back begin a
+branch, and kept.py lets go what the framework no longer wants. One thread uses a Run. It imports no framework.
 """
 
 from __future__ import annotations
@@ -281,6 +281,6 @@ def all_agree(accelerator: Any, answer: bool) -> bool:
 def between_epochs(states: list, _: int, world: int) -> dict:
     """Returns where the loaders of a rank begin when the ranks have changed. ``states`` are what Loaders.state_dict has returned."""
     if any(state["is_inside"] for state in states):
-        raise UnsupportedError.of(f"the checkpoint is within an epoch of {len(states)} ranks, whose data loaders' states cannot be given to "
-                                  f"{world}; start with {len(states)} ranks, or resume from a checkpoint at the end of an epoch")
+        raise UnsupportedError.of(f"the checkpoint is within an epoch of {len(states)} ranks, whose data loaders' states cannot be given "
+                                  f"to {world}; start with {len(states)} ranks, or resume from a checkpoint at the end of an epoch")
     return Loaders().state_dict()

@@ -146,15 +146,16 @@ class _Attached:
             return None
         ranks, args = state["trainer"]["world_size"], self.trainer.args
         if ranks != args.world_size and not args.ignore_data_skip:
-            raise UnsupportedError.of(f"cairn.transformers: the checkpoint is of {ranks} ranks, and the Trainer finds its place in the data by "
-                                      f"counting steps, which {args.world_size} ranks count in another way; start with {ranks} ranks, or use "
-                                      "TrainingArguments(ignore_data_skip=True), which begins an epoch's data anew")
+            raise UnsupportedError.of(f"cairn.transformers: the checkpoint is of {ranks} ranks, and the Trainer finds its place in the "
+                                      f"data by counting steps, which {args.world_size} ranks count in another way; start with {ranks} "
+                                      "ranks, or use TrainingArguments(ignore_data_skip=True), which begins an epoch's data anew")
         self.restored = state
         self.kept = list(state["trainer"]["kept"])
         self.run.decision.keep(self.kept)
         self.folder = tempfile.TemporaryDirectory(prefix="cairn-trainer-")
         # The Trainer drops a best checkpoint that is no folder; it is put back when the optimizer is loaded.
-        TrainerState(**{**state["trainer"]["state"], "best_model_checkpoint": None}).save_to_json(os.path.join(self.folder.name, _STATE_FILE))
+        TrainerState(**{**state["trainer"]["state"], "best_model_checkpoint": None}).save_to_json(
+            os.path.join(self.folder.name, _STATE_FILE))
         return self.folder.name
 
     def load_model(self, path: str, model: Any = None) -> None:
@@ -239,11 +240,11 @@ def attach(trainer: Trainer, url: str, **options: Any) -> Trainer:
         UnsupportedError: The trainer uses FSDP or DeepSpeed, or pushes checkpoints to a hub.
     """
     if trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled:
-        raise UnsupportedError.of("cairn.transformers: a Trainer with FSDP or DeepSpeed saves shards in its own way; a single device and DDP are "
-                                  "supported")
+        raise UnsupportedError.of("cairn.transformers: a Trainer with FSDP or DeepSpeed saves shards in its own way; "
+                                  "a single device and DDP are supported")
     if trainer.args.push_to_hub:
-        raise UnsupportedError.of("cairn.transformers: push_to_hub pushes files of a checkpoint, and Cairn writes none; push the model after "
-                                  "the training")
+        raise UnsupportedError.of("cairn.transformers: push_to_hub pushes files of a checkpoint, and Cairn writes none; "
+                                  "push the model after the training")
     check_folders("cairn.transformers", "the Trainer", trainer.args, ("output_dir", "logging_dir"))
     attached = _Attached(trainer, Run(url, **options))
     for name, method in (("train", attached.train), ("_save_checkpoint", attached.save), ("_load_from_checkpoint", attached.load_model),

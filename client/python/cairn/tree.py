@@ -22,12 +22,12 @@ from typing import Any, Callable, Optional, Union
 from ._cairn import crc32c
 from .errors import UnsupportedValueError
 from .tree_decode import decode, refs, resolve
-from .tree_types import (BITS_TAG, BYTES, COMPLEX, DEPTH_MAX, DICT, FALSE, FLOAT, HEADER, INT, LIST, MAGIC, NODE, NULL, QUANTIZED_TAG, SPARSE_TAG, STR,
-                         SUBCLASS_TAG, TAGGED, TENSOR_TAGS, TRUE, TUPLE, U32_MAX, VERSION, At, Deferred, Fragment, Ref, by_class, int_bytes, path_join,
-                         register_type, set_maker)
+from .tree_types import (BITS_TAG, BYTES, COMPLEX, DEPTH_MAX, DICT, FALSE, FLOAT, HEADER, INT, LIST, MAGIC, NODE, NULL, QUANTIZED_TAG,
+                         SPARSE_TAG, STR, SUBCLASS_TAG, TAGGED, TENSOR_TAGS, TRUE, TUPLE, U32_MAX, VERSION, At, Deferred, Fragment, Ref,
+                         by_class, int_bytes, path_join, register_type, set_maker)
 
-__all__ = ["BITS_TAG", "DEPTH_MAX", "QUANTIZED_TAG", "SPARSE_TAG", "SUBCLASS_TAG", "TENSOR_TAGS", "At", "Deferred", "Encoder", "Fragment", "Ref", "crc32c",
-           "decode", "encode", "path_join", "refs", "register_type", "resolve", "set_maker"]
+__all__ = ["BITS_TAG", "DEPTH_MAX", "QUANTIZED_TAG", "SPARSE_TAG", "SUBCLASS_TAG", "TENSOR_TAGS", "At", "Deferred", "Encoder", "Fragment",
+           "Ref", "crc32c", "decode", "encode", "path_join", "refs", "register_type", "resolve", "set_maker"]
 
 
 class Encoder:

@@ -10,8 +10,8 @@ from typing import Any, Callable, Optional
 
 from ._cairn import crc32c
 from .errors import DamagedError, FormatError, UnsupportedError
-from .tree_types import (BYTES, COMPLEX, DEPTH_MAX, DICT, FLOAT, HEADER, INT, KEY_KINDS, LIST, MAGIC, NODE, NODE_STRICT, STR, TAG_BYTES_MAX, TAGGED, TRUE,
-                         VERSION, Deferred, Ref, by_tag, int_bytes)
+from .tree_types import (BYTES, COMPLEX, DEPTH_MAX, DICT, FLOAT, HEADER, INT, KEY_KINDS, LIST, MAGIC, NODE, NODE_STRICT, STR,
+                         TAG_BYTES_MAX, TAGGED, TRUE, VERSION, Deferred, Ref, by_tag, int_bytes)
 
 
 class _Decoder:

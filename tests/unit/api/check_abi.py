@@ -26,7 +26,8 @@ int main(void)
     struct cairn_annotation i = CAIRN_ANNOTATION_INIT;
     struct cairn_local j = CAIRN_LOCAL_INIT;
     struct cairn_interval k = CAIRN_INTERVAL_INIT;
-    return (int)(k.size + j.size + a.size + b.size + c.size + d.size + e.size + f.size + g.size + h.size + i.size + (e.step == CAIRN_LATEST));
+    return (int)(k.size + j.size + a.size + b.size + c.size + d.size + e.size + f.size + g.size + h.size + i.size +
+                 (e.step == CAIRN_LATEST));
 }
 """
 

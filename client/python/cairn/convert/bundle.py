@@ -211,7 +211,8 @@ def _check_cover(path: str, tensor: Tensor) -> None:
         if (len(box.offset) != len(tensor.shape) or len(box.length) != len(tensor.shape)
                 or any(at < 0 or length < 0 or at + length > size
                        for at, length, size in zip(box.offset, box.length, tensor.shape))):
-            raise FormatError.of(f"{path}: {tensor.name}: the rectangle at {box.offset} of {box.length} is outside the shape {tensor.shape}")
+            raise FormatError.of(f"{path}: {tensor.name}: the rectangle at {box.offset} of {box.length} "
+                                 f"is outside the shape {tensor.shape}")
     if sum(math.prod(box.length) for box in boxes) != math.prod(tensor.shape) * (0 not in tensor.shape):
         raise FormatError.of(f"{path}: {tensor.name}: its rectangles leave a gap or overlap")
     if len(boxes) < 2:

@@ -177,8 +177,8 @@ def _save(args: argparse.Namespace, bundle: Bundle) -> Any:
     if not args.new_lineage:
         with client(args, read_only=True) as viewer:
             if viewer.list():
-                raise ExistsError.of("the run already has checkpoints, and a save would begin a new lineage beside them and fence a job that is "
-                                     "training the run; choose another run, or give --new-lineage")
+                raise ExistsError.of("the run already has checkpoints, and a save would begin a new lineage beside them and fence a job "
+                                     "that is training the run; choose another run, or give --new-lineage")
     with client(args, arena_bytes=args.arena, save_deadline=args.deadline) as saver:
         saver.set_tensors(bundle.rows())
         saver.set_blobs(bundle.blob_rows())
@@ -193,7 +193,8 @@ def _import(args: argparse.Namespace) -> None:
     show(args, {"format": kind, "dry_run": args.dry_run, "tensors": len(bundle.tensors), "blobs": len(bundle.blobs),
                 "plain_bytes": bundle.plain_bytes, "step": args.step, "term": 0 if result is None else result.term},
          f"{'would import' if args.dry_run else 'imported'} {plural(len(bundle.tensors), 'tensor')} and "
-         f"{plural(len(bundle.blobs), 'blob')}, {human(bundle.plain_bytes)}, from {args.path} ({kind})" + ("" if result is None else f" as {result.step}@{result.term}"))
+         f"{plural(len(bundle.blobs), 'blob')}, {human(bundle.plain_bytes)}, from {args.path} ({kind})" +
+         ("" if result is None else f" as {result.step}@{result.term}"))
 
 
 def _export(args: argparse.Namespace) -> None:
@@ -237,8 +238,8 @@ def main(words: Optional[Sequence[str]] = None) -> int:
     try:
         args = _parser().parse_args(words)
         if args.store:
-            raise UnsupportedError.of("--store cannot be used, because cairn-convert asks a server; start cairnd over the store and give --server, or use "
-                                      "safetensors (cairn export --store) without one")
+            raise UnsupportedError.of("--store cannot be used, because cairn-convert asks a server; start cairnd over the store "
+                                      "and give --server, or use safetensors (cairn export --store) without one")
         _import(args) if args.command == "import" else _export(args)
         return 0
     except CairnError as error:

@@ -73,7 +73,8 @@ class _Directory:
         storage = tensor.untyped_storage()
         begin = getattr(storage, "_checkpoint_offset", None)
         if begin is None:
-            raise UnsupportedError.of(f"PyTorch {torch.__version__} does not report where a tensor lies in its file; install a newer PyTorch")
+            raise UnsupportedError.of(f"PyTorch {torch.__version__} does not report where a tensor lies in its file; "
+                                      "install a newer PyTorch")
         stride = None if tensor.is_contiguous() else tuple(tensor.stride())
         inside = tensor.storage_offset() * tensor.element_size()
         if storages.get(begin) != storage.nbytes() or inside + span(sizes, stride, dtype) > storage.nbytes():

@@ -33,7 +33,8 @@ def load(path: str, source: Any, **how: Any) -> Any:
     try:
         return torch.load(source, weights_only=True, **how)
     except MemoryError:
-        raise NoMemoryError.of(f"{path}: there is not enough memory for the state that its pickle describes; free memory on this host") from None
+        raise NoMemoryError.of(f"{path}: there is not enough memory for the state that its pickle describes; "
+                               "free memory on this host") from None
     except OSError as error:
         raise FormatError.of(f"{path}: {error}") from None
     except Exception as error:  # what torch.load raises over bytes that are broken has no list
@@ -41,7 +42,8 @@ def load(path: str, source: Any, **how: Any) -> Any:
         found = _NOT_READ.search(text)
         if isinstance(error, pickle.UnpicklingError) and found:
             raise UnsupportedError.of(f"{path}: its pickle names {found[1]}, which is not among the names that PyTorch reads with "
-                                      "weights_only; Cairn never executes code from a pickle. Save tensors and plain values instead") from None
+                                      "weights_only; Cairn never executes code from a pickle. "
+                                      "Save tensors and plain values instead") from None
         why = _WHY.search(text)
         line = why[1] if why else (text.splitlines() or [""])[0]
         raise FormatError.of(f"{path}: PyTorch cannot read it: {type(error).__name__}: {line[:300]}") from None
@@ -90,7 +92,8 @@ class _Walk:
         if type(key) is not str:
             key = str(key if type(key) is int else idx)
         if "\0" in key:
-            raise InvalidError.of(f"{self._bundle.path}: {name}: the key {key[:100]!r} cannot become a name, because it contains a NUL character")
+            raise InvalidError.of(f"{self._bundle.path}: {name}: the key {key[:100]!r} cannot become a name, "
+                                  "because it contains a NUL character")
         return f"{name}.{key}" if name else key
 
     def _tensor(self, tensor: torch.Tensor, name: str) -> tree.Ref:

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reader: DCP's StorageReader over Cairn.
 
-Wanted boxes are planned by the server and read straight into the planner's tensors where those have the stored type and
-lie in CPU memory or, contiguous, on a CUDA device. Values come from typed trees and are pickled anew, in this process, since DCP's planner reads
-nothing else: no stored byte is ever unpickled, unless it was stored as opaque and Reader(allow_opaque=True) says so.
-Planner hooks run on the calling thread.
+Wanted boxes are planned by the server and read straight into the planner's tensors where those have the
+stored type and lie in CPU memory or, contiguous, on a CUDA device. Values come from typed trees and are
+pickled anew, in this process, since DCP's planner reads nothing else: no stored byte is ever unpickled,
+unless it was stored as opaque and Reader(allow_opaque=True) says so. Planner hooks run on the calling thread.
 """
 
 from __future__ import annotations
@@ -215,8 +215,8 @@ class Reader(StorageReader):
                 raise InvalidError.of(f"{fqn}: the planner gave a tensor of {list(target.shape)} elements for a box of "
                                       f"{list(item.lengths)}")
             if target.dtype != entry.properties.dtype and not self._cast:
-                raise DtypeMismatchError.of(f"{fqn}: the stored tensor is {entry.properties.dtype}, but the one to load into is {target.dtype}; "
-                                            "convert it before the load, or load with Reader(cast=True)")
+                raise DtypeMismatchError.of(f"{fqn}: the stored tensor is {entry.properties.dtype}, but the one to load into is "
+                                            f"{target.dtype}; convert it before the load, or load with Reader(cast=True)")
             offsets, sizes = _global_offsets(item, len(entry.size)), tuple(item.lengths)
             of_tensor = boxes.setdefault(metadata.state_dict_metadata.place(fqn), {})
             stored = arrays.TORCH_NAMES[entry.properties.dtype]
@@ -228,8 +228,8 @@ class Reader(StorageReader):
         if rows:
             settle(row[-1] - 1 for row in rows if row[-1])
             self._restore(client, rows, [])
-        _take_own(metadata, [(Ref(name, "torch", box.dtype, box.shape), coordinate, box.memory) for (name, coordinate), of_tensor in boxes.items()
-                             for box in of_tensor.values() if box.sizes == box.shape])
+        _take_own(metadata, [(Ref(name, "torch", box.dtype, box.shape), coordinate, box.memory)
+                             for (name, coordinate), of_tensor in boxes.items() for box in of_tensor.values() if box.sizes == box.shape])
         for of_tensor in boxes.values():
             for box in of_tensor.values():
                 box.spread()
@@ -274,11 +274,12 @@ class Reader(StorageReader):
 def _take_own(metadata: Metadata, arrived: list) -> None:
     """Gives tensors that all ranks should have alike the bytes that this rank had, as Checkpointer keeps them."""
     kept = getattr(metadata.state_dict_metadata, "kept", {})
-    odd = [ref.name for ref, coordinate, array in arrived if coordinate is None and ref.name in kept and not put_back(ref, array, kept[ref.name])]
+    odd = [ref.name for ref, coordinate, array in arrived
+           if coordinate is None and ref.name in kept and not put_back(ref, array, kept[ref.name])]
     if odd:
-        raise ReplicasDifferError.of(f"{listed(odd)}: when this was saved, the ranks held different tensors under one name, too large to be kept "
-                                     "for each rank, so what is stored is of several ranks; use per_rank where ranks differ, or leave it out of "
-                                     "the state dict")
+        raise ReplicasDifferError.of(f"{listed(odd)}: when this was saved, the ranks held different tensors under one name, too large "
+                                     "to be kept for each rank, so what is stored is of several ranks; use per_rank where ranks differ, "
+                                     "or leave it out of the state dict")
 
 
 def _row(place: tuple, boxes: list) -> tuple:

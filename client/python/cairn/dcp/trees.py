@@ -98,11 +98,11 @@ class StateEntries(Mapping):
             raise UnsupportedError.of(self._refused[key])
         value = self._leaf(fqn)[1]
         if self._spelled(fqn) in self._clashes:
-            raise UnsupportedError.of(f"{fqn}: two entries of the saved state have this name in DCP, which joins keys by dots and takes 1 and "
-                                      "\"1\" for one key; restore it by cairn.torch.Checkpointer, or leave it out of the state dict")
+            raise UnsupportedError.of(f"{fqn}: two entries of the saved state have this name in DCP, which joins keys by dots and takes "
+                                      "1 and \"1\" for one key; restore it by cairn.torch.Checkpointer, or leave it out of the state dict")
         if type(value) is Deferred and value.tag == tree.BITS_TAG:
-            raise UnsupportedError.of(f"{fqn}: PyTorch pickles no {value.child['dtype']}, which DCP's planners would have to; restore it by "
-                                      "cairn.torch.Checkpointer, or leave it out of the state dict")
+            raise UnsupportedError.of(f"{fqn}: PyTorch pickles no {value.child['dtype']}, which DCP's planners would have to; "
+                                      "restore it by cairn.torch.Checkpointer, or leave it out of the state dict")
         if type(value) is Ref and value.kind == "torch":
             return tensor_entry(fqn, value.dtype, value.shape, [((0,) * len(value.shape), value.shape)])
         return BytesStorageMetadata()
@@ -114,7 +114,8 @@ class StateEntries(Mapping):
         return len(self._leaves)
 
     def __contains__(self, fqn: object) -> bool:
-        return isinstance(fqn, str) and (fqn.partition(".")[0] in self._refused or self._spelled(fqn) in self._leaves or fqn in self._wholes)
+        return isinstance(fqn, str) and (fqn.partition(".")[0] in self._refused or self._spelled(fqn) in self._leaves
+                                         or fqn in self._wholes)
 
     # --- what the Reader asks ---------------------------------------------------------------------------------------
 
@@ -144,12 +145,13 @@ class StateEntries(Mapping):
         for fqn in wanted:
             key, found = fqn.partition(".")[0], self._readings(fqn)
             if len(found) > 1:
-                raise UnsupportedError.of(f"{fqn}: parameters of {key} have numbers for names, and nothing in the state dict says whether this "
-                                          f"is {found[0]} or {found[1]} of the checkpoint: load its param_groups with it, or restore it by "
-                                          "cairn.torch.Checkpointer")
+                raise UnsupportedError.of(f"{fqn}: parameters of {key} have numbers for names, and nothing in the state dict says whether "
+                                          f"this is {found[0]} or {found[1]} of the checkpoint: load its param_groups with it, or restore "
+                                          "it by cairn.torch.Checkpointer")
             if not found and key in self._optimizers and fqn not in self._wholes:
-                raise UnsupportedError.of(f"{fqn}: the checkpoint has no such name where parameters of {key} are called as its param_groups "
-                                          "here call them; build the optimizer as it was saved, or restore it by cairn.torch.Checkpointer")
+                raise UnsupportedError.of(f"{fqn}: the checkpoint has no such name where parameters of {key} are called "
+                                          "as its param_groups here call them; build the optimizer as it was saved, "
+                                          "or restore it by cairn.torch.Checkpointer")
 
     def _leaf(self, fqn: str) -> tuple:
         name = self._spelled(fqn)
@@ -236,7 +238,8 @@ def read(client: Client, result: Any, root: dict, deadline: Optional[float]) -> 
 
     @functools.lru_cache(None)
     def arrays() -> dict:
-        return {item.name: Ref(item.name, "torch", item.dtype, item.shape) for item in op.entries() if item.kind == 0 and not item.coordinate}
+        return {item.name: Ref(item.name, "torch", item.dtype, item.shape)
+                for item in op.entries() if item.kind == 0 and not item.coordinate}
 
     entries, modules = StateEntries(), [key for key, stored in parts.items() if stored.get("kind") == "module"]
     entries.kept = local.get("arrays", {}) if mine is not None else {}
@@ -250,8 +253,8 @@ def read(client: Client, result: Any, root: dict, deadline: Optional[float]) -> 
         entries.add_part(key, stored, modules)
     for key, stored in local["parts"].items():
         if mine is None:
-            entries.refuse(key, f"{key}: its state belongs to each of the {len(coordinates)} ranks that saved, but {world} load now; restore "
-                           "it by cairn.torch.Checkpointer with per_rank(obj, on_reshape=...), or leave it out of the state dict")
+            entries.refuse(key, f"{key}: its state belongs to each of the {len(coordinates)} ranks that saved, but {world} load now; "
+                           "restore it by cairn.torch.Checkpointer with per_rank(obj, on_reshape=...), or leave it out of the state dict")
         else:
             entries.add_part(key, stored, modules, mine)
     return Metadata(entries, planner_data=entries.paths(), storage_data={})

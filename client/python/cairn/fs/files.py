@@ -133,7 +133,8 @@ class WriteTree:
     def open(self, inner: str, exclusive: bool, on_close: Callable, autocommit: bool = True) -> WriteFile:
         with self.lock:
             if self.state != "open":
-                raise ExistsError.of(f"{self.name}: the checkpoint is being committed, so no file can be added; write files before the marker")
+                raise ExistsError.of(f"{self.name}: the checkpoint is being committed, so no file can be added; "
+                                     "write files before the marker")
             if inner in self.writing or (exclusive and inner in self.files):
                 raise FileExistsError(f"{self.name}/{inner} is " + ("already open for writing" if inner in self.writing
                                                                     else "already there"))
@@ -154,7 +155,8 @@ class WriteTree:
         """Files that are being committed stay: libcairn reads their memory, and must not find another mapping there."""
         with self.lock:
             if self.state == "sealing":
-                raise BusyError.of(f"{self.name}: the checkpoint is being committed, so nothing in it can be removed or renamed until that has ended")
+                raise BusyError.of(f"{self.name}: the checkpoint is being committed, so nothing in it can be removed or renamed "
+                                   "until that has ended")
 
     def remove(self, inner: str) -> bool:
         with self.lock:

@@ -204,7 +204,8 @@ class CairnFileSystem(AsyncFileSystem):
         if mode == "ab":
             return self._open_to_append(path, autocommit)
         if mode != "rb":
-            raise UnsupportedError.of(f"cairn://{path}: mode {mode!r}; files can only be read (rb), written as new files (wb, xb) or appended to (ab)")
+            raise UnsupportedError.of(f"cairn://{path}: mode {mode!r}; files can only be read (rb), written as new files (wb, xb) "
+                                      "or appended to (ab)")
         return reading.open_file(self, self._runs, path, block_size=block_size or "default", cache_options=cache_options)
 
     def _open_to_write(self, path: str, exclusive: bool, autocommit: bool) -> WriteFile:
@@ -223,7 +224,8 @@ class CairnFileSystem(AsyncFileSystem):
         return tree.open(place.inner, exclusive, lambda file, keep: self._closed(place, tree, file, keep), autocommit)
 
     def _open_to_append(self, path: str, autocommit: bool) -> WriteFile:
-        """Opens a file that begins with its present content: one that is not committed yet, or one without a step, as TensorBoard writes it."""
+        """Opens a file that begins with its present content: one that is not committed yet,
+        or one without a step, as TensorBoard writes it."""
         place = self._runs.place(path)
         listing = self._runs.listing(place) if place.step is not None else None
         if listing is not None and listing[0] is not None and not place.names_url:

@@ -37,8 +37,9 @@ def check_names(place: Place) -> None:
     except UnicodeEncodeError:
         is_possible = False
     if not is_possible:
-        raise InvalidError.of(f"{'cairn://' + place.path!r} cannot be written: a file's path in its checkpoint may have {_FILE_BYTES_MAX} bytes, "
-                              f"and the folder of a checkpoint {_FOLDER_BYTES_MAX}, in valid UTF-8 without NUL; give it another name")
+        raise InvalidError.of(f"{'cairn://' + place.path!r} cannot be written: a file's path in its checkpoint may have "
+                              f"{_FILE_BYTES_MAX} bytes, and the folder of a checkpoint {_FOLDER_BYTES_MAX}, in valid UTF-8 without NUL; "
+                              "give it another name")
 
 
 class _Connection:

@@ -86,7 +86,8 @@ class Runs:
         tree = WriteTree(f"cairn://{place.root}/{place.name}")
         tree.meeting = meeting_of(place.run_url, place.step)
         if tree.meeting is not None:
-            tree.meeting.watch(tree.seal_elsewhere, lambda deal, why="", is_raised=True: self._commit_share(place, tree, deal, why, is_raised))
+            tree.meeting.watch(tree.seal_elsewhere,
+                               lambda deal, why="", is_raised=True: self._commit_share(place, tree, deal, why, is_raised))
         return tree
 
     @staticmethod

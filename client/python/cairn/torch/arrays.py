@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tensors and ndarrays as memory: which can be stored, where they lie, whether two hold the same bits.
 
-Stored are dense tensors of the element types in ``TORCH_NAMES``, at any strides, whole or as this rank's part of a
-sharded one (sharded.py): on the CPU in place, on a CUDA device in place where they are contiguous (device.py), else by a
-copy. Conjugate and negative views are resolved. Sparse tensors and subclasses with ``__tensor_flatten__`` are stored as
-their components (special.py). Refused by name: quantized, nested and meta tensors, other subclasses, element types that Cairn does not know, more than 8
-dimensions.
+Stored are dense tensors of the element types in ``TORCH_NAMES``, at any strides, whole or as this rank's
+part of a sharded one (sharded.py): on the CPU in place, on a CUDA device in place where they are contiguous
+(device.py), else by a copy. Conjugate and negative views are resolved. Sparse tensors and subclasses with
+``__tensor_flatten__`` are stored as their components (special.py). Refused by name: quantized, nested and
+meta tensors, other subclasses, element types that Cairn does not know, more than 8 dimensions.
 """
 
 from __future__ import annotations

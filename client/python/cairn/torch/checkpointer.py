@@ -15,8 +15,8 @@ from typing import Any, Callable, Mapping, Optional, Sequence, Union
 from .. import exits, tree
 from ..client import LATEST, Checkpoint, Client, Operation
 from ..doors import settle
-from ..errors import (CairnError, ClosedError, FencedError, ForkedError, InternalError, InvalidError, NotFoundError, ReadOnlyError, SkippedError,
-                      UnsupportedError, UnsupportedValueError)
+from ..errors import (CairnError, ClosedError, FencedError, ForkedError, InternalError, InvalidError, NotFoundError, ReadOnlyError,
+                      SkippedError, UnsupportedError, UnsupportedValueError)
 from .commits import Commit, Commits
 from .futures import Failures, Outage, Restored, SaveHandle, log
 from .device import Loan, is_capturing
@@ -92,8 +92,8 @@ class Checkpointer:
             the save waits for as long as its deadline.
         snapshot: "copy": ``save`` returns when all is copied. "lazy": parameters in the state's torch.optim optimizers, and
             the state of these, are copied later, and the next step of any optimizer waits until they are; so is what the
-            state has of the ``state_dict()`` of optimizers that have stepped. All else is copied before ``save`` returns. Whoever changes a parameter by other means than an optimizer's step waits
-            for the handle's ``released`` first.
+            state has of the ``state_dict()`` of optimizers that have stepped. All else is copied before ``save`` returns.
+            Whoever changes a parameter by other means than an optimizer's step waits for the handle's ``released`` first.
         verify_staged: "sampled" or "full", for lazy saves: fails a save by the tensor's name where that was forgotten. "auto" is
             "sampled" for tensors in the CPU's memory, where it costs less than 1 % of a save, and nothing for devices; None is nothing.
         check_replicas: "warn" or "fail": at every save, ranks compare the bytes of what they replicate, which reads all of
@@ -119,9 +119,10 @@ class Checkpointer:
                  read_only: bool = False, process_group: Any = None, attempt: Optional[str] = None, *,
                  coordinate: Any = None, rank: Optional[int] = None, world_size: Optional[int] = None, max_failures: int = 3,
                  max_age: Optional[float] = 1800.0, restore_deadline: Optional[float] = None, ranks_deadline: Optional[float] = None,
-                 snapshot: str = "copy", verify_staged: Optional[str] = "auto", check_replicas: Optional[str] = None, stop_signals: Sequence[int] = (signal.SIGTERM,),
-                 interval: Union[None, str, float] = None, overhead_max: float = 0.05, mtbf: Optional[float] = None,
-                 when_down: str = "skip", on_commit: Optional[Callable[[Commit], Any]] = None, **options: Any) -> None:
+                 snapshot: str = "copy", verify_staged: Optional[str] = "auto", check_replicas: Optional[str] = None,
+                 stop_signals: Sequence[int] = (signal.SIGTERM,), interval: Union[None, str, float] = None,
+                 overhead_max: float = 0.05, mtbf: Optional[float] = None, when_down: str = "skip",
+                 on_commit: Optional[Callable[[Commit], Any]] = None, **options: Any) -> None:
         self._pid = os.getpid()
         self._commits = Commits(on_commit, url)
         self._failures = Failures(on_error, max_failures, max_age)
@@ -497,15 +498,15 @@ class Checkpointer:
         if term:
             found = client.status(term, number, timeout)
             if found.state == "none":
-                raise NotFoundError.of(f"step {number} of term {term} was asked for, and the run has never had it; Checkpointer.list() has what "
-                                       "there is")
+                raise NotFoundError.of(f"step {number} of term {term} was asked for, and the run has never had it; "
+                                       "Checkpointer.list() has what there is")
             return found
         for item in client.list(timeout):
             if item.latest if number == LATEST else item.step == number and not item.superseded:
                 return item
         raise NotFoundError.of("the run has no checkpoint yet" if number == LATEST else
-                               f"step {number} is not among the committed checkpoints of the run; \"STEP@TERM\" also tells what became of one "
-                               "that was not committed, or was forgotten")
+                               f"step {number} is not among the committed checkpoints of the run; \"STEP@TERM\" also tells what became "
+                               "of one that was not committed, or was forgotten")
 
     @property
     def outage(self) -> Optional[Outage]:

@@ -56,8 +56,8 @@ class Commits:
             return
         result = handle.durable.result(0)
         assert result is not None
-        commit = Commit(f"{self._url}/{checkpoint_name(result.step, result.term)}", result.step, result.term, result.plain_bytes, result.stored_bytes,
-                        result.blocked_s, (end or time.monotonic()) - begin)
+        commit = Commit(f"{self._url}/{checkpoint_name(result.step, result.term)}", result.step, result.term,
+                        result.plain_bytes, result.stored_bytes, result.blocked_s, (end or time.monotonic()) - begin)
         try:
             self._on_commit(commit)
         except Exception:  # the caller's own

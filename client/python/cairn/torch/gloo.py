@@ -256,15 +256,15 @@ class Gloo:
             self._lost = self._missing(late, what, f"came when the other ranks had waited for {waited:.3g} s")
         else:
             rank = next((rank for rank, answer in enumerate(said) if not _is_network(answer[0])), self.rank)
-            self._lost = InternalError.of(f"{what}: all ranks have come, but their exchange failed on rank {rank}: {said[rank][0]}; call it "
-                                          "again on all ranks, or start the job again, and report this")
+            self._lost = InternalError.of(f"{what}: all ranks have come, but their exchange failed on rank {rank}: {said[rank][0]}; "
+                                          "call it again on all ranks, or start the job again, and report this")
 
     def _missing(self, ranks: list, what: str, how: str) -> CairnError:
         named = "; ".join(f"rank {rank} {self.notes.seen(self.ranks[rank])}" for rank in ranks[:_NAMED_MAX])
         more = f"; and {len(ranks) - _NAMED_MAX} ranks more" if len(ranks) > _NAMED_MAX else ""
         its = "its" if len(ranks) == 1 else "their"
-        return MissingRanksError.of(f"{what}: {ranks_text(ranks)} {how} ({named}{more}); look at {its} log: where the process lives, the next "
-                                    "call of all ranks goes on, else start the job again")
+        return MissingRanksError.of(f"{what}: {ranks_text(ranks)} {how} ({named}{more}); look at {its} log: where the process lives, "
+                                    "the next call of all ranks goes on, else start the job again")
 
     def _roll_call(self, why: str, waited: float, seconds: float) -> list:
         """Returns for each rank [what it says of the failure, how long it had waited, how long it would have], or None if it does not

@@ -264,9 +264,9 @@ class Group:
                 holders.setdefault(name, []).append(rank)
                 other, at = seen.setdefault(name, (what, rank))
                 if other != what:
-                    raise InvalidError.of(f"{name}: it is {other} on rank {at}, but {what} on rank {rank}; a name must stand for one tensor, "
-                                          "whichever rank holds it; give pipeline stages and experts names of their own (another key "
-                                          "in the state, or modules that keep their names in the whole model)")
+                    raise InvalidError.of(f"{name}: it is {other} on rank {at}, but {what} on rank {rank}; a name must stand for one "
+                                          "tensor, whichever rank holds it; give pipeline stages and experts names of their own "
+                                          "(another key in the state, or modules that keep their names in the whole model)")
         return first, {name: tuple(ranks) for name, ranks in holders.items() if len(ranks) < self.world_size}
 
     def meet_names(self, names: Mapping[str, str], what: str, seconds: float) -> tuple:

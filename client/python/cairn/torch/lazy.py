@@ -32,7 +32,7 @@ from .device import Loan, is_capturing
 _captured: weakref.WeakSet = weakref.WeakSet()  # optimizers with a step in a CUDA graph (SGD needs no capturable for it)
 _stepped: weakref.WeakSet = weakref.WeakSet()  # optimizers that a Guard has seen
 _stepping: weakref.WeakSet = weakref.WeakSet()  # those whose step has begun and has not returned
-_CHANGING = ("first_step", "second_step", "train", "eval")  # methods by which sharpness-aware and schedule-free optimizers change parameters
+_CHANGING = ("first_step", "second_step", "train", "eval")  # with these, sharpness-aware and schedule-free optimizers change parameters
 
 
 def steps_through_hooks(optimizer: Any) -> bool:

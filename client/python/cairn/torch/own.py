@@ -74,7 +74,8 @@ def digests_by_key(own: Mapping[str, bytes], kept: Mapping[str, Any], digests: M
         found.setdefault(key, ([], []))[1].append(digest)
     for name, item in sorted(kept.items()):
         is_sample = type(item) is dict
-        found.setdefault(name.partition(".")[0].partition("[")[0], ([], []))[is_sample].append(item["sample"] if is_sample else digest_of(item))
+        key = name.partition(".")[0].partition("[")[0]
+        found.setdefault(key, ([], []))[is_sample].append(item["sample"] if is_sample else digest_of(item))
     return {key: [digest_of(b"".join(items)).hex() for items in both] for key, both in found.items()}
 
 
@@ -86,12 +87,12 @@ def differences(of_ranks: Sequence[dict], first: Sequence[int]) -> list:
         odd, large = ([rank for rank, item in enumerate(of_ranks) if key in item and key in of_ranks[first[rank]] and
                        item[key][at] != of_ranks[first[rank]][key][at]] for at in (0, 1))
         if large:
-            told.append(f"{key}: {ranks_text(large)} hold{'s' * (len(large) == 1)} other contents than rank {first[large[0]]}, and too much to be "
-                        f"kept for each rank: a restore gives all of them one rank's values, and ends with REPLICAS_DIFFER for tensors; use "
-                        f"per_rank({key})")
+            told.append(f"{key}: {ranks_text(large)} hold{'s' * (len(large) == 1)} other contents than rank {first[large[0]]}, and too "
+                        "much to be kept for each rank: a restore gives all of them one rank's values, and ends with REPLICAS_DIFFER "
+                        f"for tensors; use per_rank({key})")
         elif odd:
-            told.append(f"{key}: {ranks_text(odd)} hold{'s' * (len(odd) == 1)} other contents than rank {first[odd[0]]}. Each rank gets its own back. "
-                        f"On another number of ranks all get rank {first[odd[0]]}'s, unless the state has per_rank({key})")
+            told.append(f"{key}: {ranks_text(odd)} hold{'s' * (len(odd) == 1)} other contents than rank {first[odd[0]]}. Each rank gets "
+                        f"its own back. On another number of ranks all get rank {first[odd[0]]}'s, unless the state has per_rank({key})")
     return told
 
 

@@ -44,7 +44,8 @@ class Pieces(torch.nn.Module):
         first_ranks: What naming.Walk calls ``synced``.
     """
 
-    def __init__(self, pieces: Iterable[Piece], whole: Mapping[str, torch.Tensor], buffers: Mapping[str, tuple], ranks: Sequence[int]) -> None:
+    def __init__(self, pieces: Iterable[Piece], whole: Mapping[str, torch.Tensor], buffers: Mapping[str, tuple],
+                 ranks: Sequence[int]) -> None:
         super().__init__()
         self._pieces = list(pieces)
         self.piece_params = {piece.name: torch.nn.Parameter(piece.local, requires_grad=False) for piece in self._pieces}

@@ -118,8 +118,8 @@ class Plan:
             raise ShapeMismatchError.of(f"{path}: the stored tensor has the shape {list(ref.shape)}, but the live one has "
                                         f"{list(live.shape)}; build the model as it was saved")
         if not self.takes(ref, live):
-            raise DtypeMismatchError.of(f"{path}: the stored tensor is {ref.dtype} of {ref.kind}, but the live one is {live.dtype}; convert "
-                                        "it to the stored type before the restore" +
+            raise DtypeMismatchError.of(f"{path}: the stored tensor is {ref.dtype} of {ref.kind}, but the live one is {live.dtype}; "
+                                        "convert it to the stored type before the restore" +
                                         (", because the one cannot be cast to the other" if self.cast else ", or restore with cast=True"))
 
     def want(self, ref: Ref, live: Any = None, coordinate: Optional[str] = None, fresh: Any = None) -> None:

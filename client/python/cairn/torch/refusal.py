@@ -7,8 +7,8 @@ import socket
 from typing import Optional
 
 from ..client import DONE, Client
-from ..errors import (ArenaTooSmallError, BusyError, CairnError, ClosedError, FencedError, ForkedError, InternalError, NoMemoryError, SkippedError,
-                      TimedOutError, UnreachableError)
+from ..errors import (ArenaTooSmallError, BusyError, CairnError, ClosedError, FencedError, ForkedError, InternalError, NoMemoryError,
+                      SkippedError, TimedOutError, UnreachableError)
 from .futures import log
 from .group import Group, text_of
 

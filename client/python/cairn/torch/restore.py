@@ -15,8 +15,8 @@ from typing import Any, Callable, Optional, Sequence, Union
 from .. import tree
 from ..client import BYTES, LATEST, LOCAL, SHARDED, TREE, Client
 from ..doors import tell_restored
-from ..errors import (CairnError, DamagedError, DigestMismatchError, FormatError, InternalError, InvalidError, MissingTensorError, NotFoundError,
-                      UnsupportedError, with_text)
+from ..errors import (CairnError, DamagedError, DigestMismatchError, FormatError, InternalError, InvalidError, MissingTensorError,
+                      NotFoundError, UnsupportedError, with_text)
 from . import similar, rng
 from ..tree import Ref
 from .futures import Restored
@@ -373,8 +373,8 @@ class Restore:
         self._has_rng = plan.only.has(RNG)
         if not root["coordinates"]:
             if self._has_rng:
-                plan.warnings.append("the checkpoint was saved by torch.distributed.checkpoint, which stores no RNGs: they are seeded anew, "
-                                     "so training goes on from the same state on another trajectory")
+                plan.warnings.append("the checkpoint was saved by torch.distributed.checkpoint, which stores no RNGs: they are seeded "
+                                     "anew, so training goes on from the same state on another trajectory")
             self._plan_one_for_all(root["parts"], plan)
             return
         if self._is_reshaped(root):

@@ -136,8 +136,8 @@ class Sharing:
             self._spread(data, memories)
             _gather(memories, data.fill_(0))  # what is there now
         if _sha256(data) != digest.numpy().tobytes():
-            return DigestMismatchError.of(f"{lot[0].ref.name}{f' or one of {len(lot) - 1} more' if len(lot) > 1 else ''}: the bytes that rank "
-                                          f"{alike.ranks[reader]} read differ from those that came here")
+            return DigestMismatchError.of(f"{lot[0].ref.name}{f' or one of {len(lot) - 1} more' if len(lot) > 1 else ''}: "
+                                          f"the bytes that rank {alike.ranks[reader]} read differ from those that came here")
         return None
 
     @staticmethod

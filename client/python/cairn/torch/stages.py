@@ -63,8 +63,8 @@ def others_were_odd(states: Sequence[dict]) -> list:
         own = [same_on_devices(state.get("own", {}).get(key) or b"") for state in states]
         odd = [rank for rank, data in enumerate(own) if data != own[0]]
         if odd:
-            notes.append(f"{key}: when this was saved, {ranks_text(odd)} held something else than rank 0; the ranks are others now, and rank 0's "
-                         "comes back on all")
+            notes.append(f"{key}: when this was saved, {ranks_text(odd)} held something else than rank 0; the ranks are others now, "
+                         "and rank 0's comes back on all")
     return notes
 
 

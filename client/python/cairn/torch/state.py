@@ -238,7 +238,8 @@ class State:
             if last is not None and last.holds(fingerprint, self.parts, self.layouts.holders, lazy):
                 for at in last.devices:
                     loan.take(fingerprint.tensors[at])
-                loan.hold([tensor.untyped_storage() for tensor in fingerprint.tensors if isinstance(tensor, torch.Tensor)])  # ``.data`` may be replaced
+                # The ``.data`` of a tensor may be replaced.
+                loan.hold([tensor.untyped_storage() for tensor in fingerprint.tensors if isinstance(tensor, torch.Tensor)])
                 fingerprint.metas, fingerprint.shape = [], []
                 self._last = last
                 return last, None, []

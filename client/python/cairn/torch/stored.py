@@ -138,8 +138,8 @@ class _DcpState:
         self._claimed.add(fqn)
         entry = self._entries[fqn]
         if entry == "opaque" and self._plan.only.has(fqn, fqn.partition(".")[0]):
-            raise UnsupportedError.of(f"{fqn}: DCP has saved it as an opaque pickle, which Checkpointer does not read; load it with dcp.load "
-                                      "and cairn.dcp.Reader(allow_opaque=True), or leave it out with restore(only=...)")
+            raise UnsupportedError.of(f"{fqn}: DCP has saved it as an opaque pickle, which Checkpointer does not read; load it with "
+                                      "dcp.load and cairn.dcp.Reader(allow_opaque=True), or leave it out with restore(only=...)")
         if entry == "tree":
             return tree.decode(self._op.blob(fqn), deferred=True)
         return None if entry == "opaque" else Ref(fqn, "torch", entry[0], entry[1])
@@ -242,8 +242,8 @@ class _DcpState:
         """Names and numbers, where nothing is stored that tells which were meant."""
         odd = next((name for name in by_idx if by_name.get(name, by_idx[name]) != by_idx[name]), None)
         if odd is not None:
-            raise InvalidError.of(f"{key}: DCP has saved its state without its param_groups, and {odd!r} may be the number of {by_idx[odd]} or "
-                                  f"the name of {by_name[odd]}: save the param_groups with it, or load it with dcp.load")
+            raise InvalidError.of(f"{key}: DCP has saved its state without its param_groups, and {odd!r} may be the number of "
+                                  f"{by_idx[odd]} or the name of {by_name[odd]}: save the param_groups with it, or load it with dcp.load")
         return {**by_idx, **by_name}
 
     def _groups(self, part: Any, live: list, options: dict, params: dict) -> list:
@@ -262,8 +262,8 @@ class _DcpState:
             elif len(groups[g]["params"]) == 1:
                 groups[g]["options"] = mine
             elif any(not isinstance(value, Ref) and value != groups[g]["options"].get(key) for key, value in mine.items()):
-                raise InvalidError.of(f"{part.key}: parameters of group {g} ({name} among them) were saved with different options: build the "
-                                      "optimizer's groups as they were saved")
+                raise InvalidError.of(f"{part.key}: parameters of group {g} ({name} among them) were saved with different options: "
+                                      "build the optimizer's groups as they were saved")
         return groups
 
 

@@ -59,7 +59,8 @@ class _Reader:
         """Returns (items, names of what they have and the checkpoint has not). Live tensors that have the stored type and shape are filled
         in place; the package's own code merges the rest."""
         if metadata_format is not None:
-            raise UnsupportedError.of(f"load({path!r}, metadata_format={metadata_format.__name__}): the checkpoint holds no files; leave it out")
+            raise UnsupportedError.of(f"load({path!r}, metadata_format={metadata_format.__name__}): the checkpoint holds no files; "
+                                      "leave it out")
         if not isinstance(map_location, (type(None), str, torch.device)):
             raise UnsupportedError.of(f"load({path!r}): map_location is a {type(map_location).__name__}; give the name of a device")
         live = {key: item.value for key, item in checkpoint_info.checkpoint_items.items()}
@@ -95,15 +96,15 @@ def _check(config: torch_checkpointing.CheckpointManager.Config) -> None:
     """Raises UnsupportedError for what is about files, or about the process that writes them."""
     for name in ("subprocess_init_fn", "pre_finalize_callback", "finalize_callback"):
         if getattr(config, name) is not None:
-            raise UnsupportedError.of(f"cairn.torch_checkpointing: {name} is called in a process that writes files, and here is none; leave it "
-                                      f"out, or {_FILES}")
+            raise UnsupportedError.of(f"cairn.torch_checkpointing: {name} is called in a process that writes files, and here is none; "
+                                      f"leave it out, or {_FILES}")
     for key, spec in {**config.items, "default": config.default}.items():
         if spec is not None and spec.layout is not None:
             raise UnsupportedError.of(f"cairn.torch_checkpointing: {key} has a layout of files; leave it out, or {_FILES}")
         resharder = type(getattr(spec, "resharder", None))
         if resharder is not type(None) and (resharder.__module__, resharder.__name__) != _RESHARDER:
-            raise UnsupportedError.of(f"cairn.torch_checkpointing: {key} has a {resharder.__name__}, which reads files; use DefaultResharder, in "
-                                      f"whose place Cairn reshards, or {_FILES}")
+            raise UnsupportedError.of(f"cairn.torch_checkpointing: {key} has a {resharder.__name__}, which reads files; "
+                                      f"use DefaultResharder, in whose place Cairn reshards, or {_FILES}")
 
 
 _RESHARDER = ("torch_checkpointing.default_resharder", "DefaultResharder")  # by name, which spares an import
@@ -136,7 +137,8 @@ class CheckpointManager(torch_checkpointing.CheckpointManager):
         config = config or self.Config()
         storage = config.storage_config
         if not isinstance(storage, StorageConfig):
-            raise InvalidError.of('cairn.torch_checkpointing: give Config a storage_config=StorageConfig("cairn:///lab/run") of this module')
+            raise InvalidError.of('cairn.torch_checkpointing: give Config a storage_config=StorageConfig("cairn:///lab/run") '
+                                  "of this module")
         _check(config)
         no_process = torch_checkpointing.CheckpointWriterConfig(barrier_config=None, write_to_temp_dir=False)
         super().__init__(dataclasses.replace(config, save=SyncCheckpointSaverConfig(writer_config=no_process)))

@@ -84,7 +84,8 @@ class Storage(base_storage.Storage):
         if text == run or text.startswith(run + "/"):
             text = text[len(run):]
         elif text.startswith(("cairn:", "cairn+unix:")):
-            raise InvalidError.of(f"{text!r} is not in the run {self._url} of this storage; give the checkpoint's name alone, such as step-100")
+            raise InvalidError.of(f"{text!r} is not in the run {self._url} of this storage; "
+                                  "give the checkpoint's name alone, such as step-100")
         return joined(self._root, text.strip("/")) if text.strip("/.") else self._root
 
     @property
