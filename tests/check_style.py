@@ -4,8 +4,8 @@
 
 For the C files of the tree: length of functions, files and lines, number of parameters, modules in a
 folder, unique file stems, own header first, include guards, forbidden words. For all sources: the
-SPDX line. For tests: how their first comment begins. For Markdown, JavaScript and CSS: length of
-lines. For READMEs: that the files and functions exist which they name in back quotes.
+SPDX line. For tests: how their first comment begins. For Markdown, JavaScript, CSS and Python: length
+of lines. For READMEs: that the files and functions exist which they name in back quotes.
 tests/style_exceptions.txt lists what is tolerated, each with its present value; an entry that is no
 longer needed, or more generous than needed, is a violation too, so the list only shrinks.
 --self-test plants violations in a temporary tree and checks that each one is found.
@@ -28,6 +28,7 @@ FILE_LINES = {".c": 800, ".h": 300}
 LINE_COLUMNS = 100
 MARKDOWN_COLUMNS = 120
 PAGE_COLUMNS = 120  # of JavaScript and CSS
+PYTHON_COLUMNS = 140
 FOLDER_MODULES = 20
 # A test's file opens with the promise that it checks: not with a label, its module's name, or that it holds tests.
 NO_PROMISE = re.compile(r"(Goal|Method|[a-z][a-z_]*):|(Unit )?[Tt]ests? (of|for)\b|Cases (of|for)\b")
@@ -291,6 +292,8 @@ def check_tree(root):
         if text and SPDX not in "".join(text.splitlines(keepends=True)[:3]):
             report.say(path, 1, f"no line {SPDX}")
         check_promise(report, path, text)
+        if path.suffix == ".py":
+            check_columns(report, path, text.splitlines(), PYTHON_COLUMNS)
         if path.suffix in FILE_LINES:
             c_paths.append(path)
             check_c_file(report, root, path, text)
@@ -334,6 +337,7 @@ def self_test():
         "deploy/ceph/README.md": ("```\n" + "x" * 121 + "\n```\n", ["columns"]),
         "server/web/page/page.js": ("x" * 120 + "\n" + "x" * 121 + "\n", ["page.js:2: 121 columns"]),
         "server/web/page/page.css": ("x" * 121 + "\n", ["121 columns"]),
+        "client/wide.py": (f"# {SPDX}\n" + "x" * 140 + "\n" + "x" * 141 + "\n", ["wide.py:3: 141 columns"]),
         "build/README.md": ("x" * 200, []),
         "proto/base/README.md": (
             "`fine.c`, `pair.[ch]`, `x()`, `cmd_x.c`, `on_x()`, `base/big.c`, `stdio.h`, `docs/site.py`, `f(a)`, `*.c`\n"
