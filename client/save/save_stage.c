@@ -481,7 +481,7 @@ static bool is_waiting(const struct save_stage *stage)
     bool rests = stage->room->waves && snapshot->running == 0 &&
                  snapshot_copied(snapshot) < stage->room->layout.payload_count;
     return stage->sm.state <= ST_AGREE || (sm_is(&stage->sm, ST_ROOM) && !stage->room->extent) ||
-           (sm_is(&stage->sm, ST_COPY) && rests);
+           (sm_is(&stage->sm, ST_COPY) && rests && !save_check_is_reading(stage->check));
 }
 
 /* Returns whether the room that this save waits for is held by one that has long been waiting for
@@ -600,7 +600,8 @@ static void check_stage(const struct sm *sm)
     CHECK(!has_layout || stage->room->places != NULL);
     CHECK(!has_layout || stage->common->chunk_bytes != 0);
     CHECK((sm->state != ST_WATCH && sm->state != ST_COPY) || stage->room->placed > 0);
-    CHECK(sm->state != ST_STAGED || !save_check_is_reading(stage->check));
+    CHECK((sm->state != ST_STAGED && sm->state != ST_DECLINED) ||
+          !save_check_is_reading(stage->check));
     CHECK((sm->state == ST_DECLINED) == (stage->declined.code != 0));
     CHECK(sm->state != ST_OVER || save_is_over(stage->common));
 }

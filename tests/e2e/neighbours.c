@@ -19,8 +19,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-int __real_munmap(void *address, size_t bytes);
-int __wrap_munmap(void *address, size_t bytes);
+__typeof__(munmap) __real_munmap, __wrap_munmap;
 
 enum {
     MAPPERS = 2,

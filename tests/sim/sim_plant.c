@@ -48,10 +48,7 @@ static bool is(enum mutant kind) { return mutant_is(planted, kind); }
 
 /* --- references ------------------------------------------------------------------- */
 
-bool __real_part_refs_has(const struct part_refs *refs, const struct object_id *id,
-                          const struct part_chunk *chunk);
-bool __wrap_part_refs_has(const struct part_refs *refs, const struct object_id *id,
-                          const struct part_chunk *chunk);
+__typeof__(part_refs_has) __real_part_refs_has, __wrap_part_refs_has;
 
 bool __wrap_part_refs_has(const struct part_refs *refs, const struct object_id *id,
                           const struct part_chunk *chunk)
@@ -59,8 +56,7 @@ bool __wrap_part_refs_has(const struct part_refs *refs, const struct object_id *
     return is(MUTANT_ANY_REFERENCE) || __real_part_refs_has(refs, id, chunk);
 }
 
-void __real_part_encode(const struct part *part, struct buf *buf);
-void __wrap_part_encode(const struct part *part, struct buf *buf);
+__typeof__(part_encode) __real_part_encode, __wrap_part_encode;
 
 static bool is_of_base(const struct part *part, uint32_t object)
 {
@@ -106,8 +102,7 @@ void __wrap_part_encode(const struct part *part, struct buf *buf)
 
 /* --- start-up --------------------------------------------------------------------- */
 
-void __real_catalog_swept(struct catalog *catalog);
-void __wrap_catalog_swept(struct catalog *catalog);
+__typeof__(catalog_swept) __real_catalog_swept, __wrap_catalog_swept;
 
 void __wrap_catalog_swept(struct catalog *catalog)
 {
@@ -123,10 +118,7 @@ void __wrap_catalog_swept(struct catalog *catalog)
 
 /* --- the core --------------------------------------------------------------------- */
 
-void __real_commit_step(const struct run_state *state, const struct event *event,
-                        struct scratch *scratch, struct verdict *ret);
-void __wrap_commit_step(const struct run_state *state, const struct event *event,
-                        struct scratch *scratch, struct verdict *ret);
+__typeof__(commit_step) __real_commit_step, __wrap_commit_step;
 
 static void *copy_of(struct scratch *scratch, size_t count, size_t bytes, const void *items)
 {
@@ -192,10 +184,7 @@ void __wrap_commit_step(const struct run_state *state, const struct event *event
     }
 }
 
-void __real_retention_guard(const struct retention_item *items, size_t count,
-                            const struct retention_guards *guards, enum mark_outcome *outcomes);
-void __wrap_retention_guard(const struct retention_item *items, size_t count,
-                            const struct retention_guards *guards, enum mark_outcome *outcomes);
+__typeof__(retention_guard) __real_retention_guard, __wrap_retention_guard;
 
 void __wrap_retention_guard(const struct retention_item *items, size_t count,
                             const struct retention_guards *guards, enum mark_outcome *outcomes)
@@ -212,10 +201,7 @@ void __wrap_retention_guard(const struct retention_item *items, size_t count,
 
 /* --- garbage collection ----------------------------------------------------------- */
 
-bool __real_mark_plan(struct gc *gc, const struct mark_user *user, bool any_may_go,
-                      const struct run_state *state);
-bool __wrap_mark_plan(struct gc *gc, const struct mark_user *user, bool any_may_go,
-                      const struct run_state *state);
+__typeof__(mark_plan) __real_mark_plan, __wrap_mark_plan;
 
 bool __wrap_mark_plan(struct gc *gc, const struct mark_user *user, bool any_may_go,
                       const struct run_state *state)
@@ -280,12 +266,11 @@ static void check_batch(struct gc *gc)
 }
 
 /* Between the marking of a batch and its removal; the dues have no batch. */
-int __real_mark_read(struct gc *gc);
-int __wrap_mark_read(struct gc *gc);
+__typeof__(mark_read) __real_mark_read, __wrap_mark_read;
 
-int __wrap_mark_read(struct gc *gc)
+int __wrap_mark_read(struct gc *gc, int (*plan)(struct gc *gc, const struct run_state *state))
 {
-    int status = __real_mark_read(gc);
+    int status = __real_mark_read(gc, plan);
     if (status == 0) {
         check_batch(gc);
     }

@@ -7,18 +7,14 @@
 #include <errno.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdlib.h>
 #include <sys/mman.h>
 
-void *__real_malloc(size_t bytes);
-void *__real_calloc(size_t count, size_t bytes);
-void *__real_realloc(void *memory, size_t bytes);
-void *__real_mmap(void *address, size_t bytes, int protection, int flags, int fd, off_t offset);
-int __real_munmap(void *address, size_t bytes);
-void *__wrap_malloc(size_t bytes);
-void *__wrap_calloc(size_t count, size_t bytes);
-void *__wrap_realloc(void *memory, size_t bytes);
-void *__wrap_mmap(void *address, size_t bytes, int protection, int flags, int fd, off_t offset);
-int __wrap_munmap(void *address, size_t bytes);
+__typeof__(malloc) __real_malloc, __wrap_malloc;
+__typeof__(calloc) __real_calloc, __wrap_calloc;
+__typeof__(realloc) __real_realloc, __wrap_realloc;
+__typeof__(mmap) __real_mmap, __wrap_mmap;
+__typeof__(munmap) __real_munmap, __wrap_munmap;
 
 enum { STRANGERS_MAX = 256 };
 

@@ -12,7 +12,7 @@
 
 enum { LOOK_AGAIN_US = 200 };
 
-int __wrap_pthread_mutex_lock(pthread_mutex_t *mutex);
+__typeof__(pthread_mutex_lock) __wrap_pthread_mutex_lock;
 int __wrap_pthread_mutex_lock(pthread_mutex_t *mutex)
 {
     while (pthread_mutex_trylock(mutex) != 0) {
@@ -23,8 +23,7 @@ int __wrap_pthread_mutex_lock(pthread_mutex_t *mutex)
 }
 
 /* POSIX allows it to return at any time; whoever waits looks whether it is what it waits for. */
-int __real_pthread_cond_wait(pthread_cond_t *changed, pthread_mutex_t *mutex);
-int __wrap_pthread_cond_wait(pthread_cond_t *changed, pthread_mutex_t *mutex);
+__typeof__(pthread_cond_wait) __real_pthread_cond_wait, __wrap_pthread_cond_wait;
 int __wrap_pthread_cond_wait(pthread_cond_t *changed, pthread_mutex_t *mutex)
 {
     if (!sim_this_thread()) {

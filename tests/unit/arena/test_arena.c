@@ -15,8 +15,7 @@
 #include "support/alloc_fault.h"
 #include "support/unit_test.h"
 
-int __real_close(int fd);
-int __wrap_close(int fd);
+__typeof__(close) __real_close, __wrap_close;
 
 static const struct arena *watched; /* NULL means none */
 static unsigned closed_count;

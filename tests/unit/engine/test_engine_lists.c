@@ -672,8 +672,7 @@ TEST(a_comparison_that_cannot_come_is_bounded)
 /* No memory for the digest stream that is the last of these, and for the one before: a rank that
  * compares has two workers. */
 static unsigned streams_left;
-struct xxh3_stream *__real_xxh3_stream_new(void);
-struct xxh3_stream *__wrap_xxh3_stream_new(void);
+__typeof__(xxh3_stream_new) __real_xxh3_stream_new, __wrap_xxh3_stream_new;
 
 struct xxh3_stream *__wrap_xxh3_stream_new(void)
 {
@@ -717,10 +716,7 @@ TEST(memory_that_is_short_is_no_difference)
 static int holders_status, compared_status;
 
 #define WRAP(NAME, STATUS)                                                                  \
-    int __real_##NAME(const struct agree *agree, struct xxh128 group, uint32_t *io_at,      \
-                      struct scratch *scratch, struct msg_sets *ret);                       \
-    int __wrap_##NAME(const struct agree *agree, struct xxh128 group, uint32_t *io_at,      \
-                      struct scratch *scratch, struct msg_sets *ret);                       \
+    __typeof__(NAME) __real_##NAME, __wrap_##NAME;                                          \
     int __wrap_##NAME(const struct agree *agree, struct xxh128 group, uint32_t *io_at,      \
                       struct scratch *scratch, struct msg_sets *ret)                        \
     {                                                                                       \
@@ -731,8 +727,7 @@ WRAP(agree_compared, compared_status)
 
 static bool gives_verdicts = true;
 
-enum msg_agree_verdict __real_agree_verdict(const struct agree *agree, struct xxh128 group);
-enum msg_agree_verdict __wrap_agree_verdict(const struct agree *agree, struct xxh128 group);
+__typeof__(agree_verdict) __real_agree_verdict, __wrap_agree_verdict;
 enum msg_agree_verdict __wrap_agree_verdict(const struct agree *agree, struct xxh128 group)
 {
     return gives_verdicts ? __real_agree_verdict(agree, group) : AGREE_UNKNOWN;

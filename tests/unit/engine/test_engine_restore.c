@@ -278,8 +278,7 @@ TEST(requests_are_answered_over_a_lost_connection)
 
 #ifndef WORLD_LOCAL
 static bool calloc_fails; /* the next one */
-void *__real_calloc(size_t count, size_t bytes);
-void *__wrap_calloc(size_t count, size_t bytes);
+__typeof__(calloc) __real_calloc, __wrap_calloc;
 
 void *__wrap_calloc(size_t count, size_t bytes)
 {

@@ -17,8 +17,7 @@ static struct peer peer, again; /* the same rank, and its next process */
 static struct run_name name;    /* of the run that they save */
 static uint32_t rows;           /* ranks of the open save that bring something, as /live is told */
 
-void __wrap_server_progress(const struct server *server,
-                            void (*row)(void *user, const struct ingest_row *row), void *user);
+__typeof__(server_progress) __wrap_server_progress;
 void __wrap_server_progress(const struct server *server,
                             void (*row)(void *user, const struct ingest_row *row), void *user)
 {

@@ -223,8 +223,7 @@ PLAN_TEST(test_cancel_at_any_moment)
 }
 
 static unsigned calloc_fails_in; /* 0: never; 1: the next one */
-void *__real_calloc(size_t count, size_t bytes);
-void *__wrap_calloc(size_t count, size_t bytes);
+__typeof__(calloc) __real_calloc, __wrap_calloc;
 
 void *__wrap_calloc(size_t count, size_t bytes)
 {
