@@ -346,7 +346,7 @@ static enum sm_result on_pages(struct sm *sm)
 
 /* --- data ------------------------------------------------------------------------ */
 
-/* All of the plan has come: begins to read. */
+/* Called when the whole plan has arrived. Begins to read. */
 static enum sm_result plan_end(struct restore *restore)
 {
     struct diag diag = DIAG_INIT;

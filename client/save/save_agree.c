@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Agreement on who writes what, before the copy; the header has the states. A rank whose lists are
- * those agreed last copies at once and only tells the server so. A rank whose list is new, or that
- * has restored since, waits for the verdict, for a bounded time, and then goes on as if all lists
- * were equal. Words and verdicts: PROTOCOL.md 5. Loop's thread.
+ * Agrees with the other ranks on who writes what, before the copy; save_agree_private.h draws the
+ * states. A rank whose lists are those agreed last copies at once and only tells the server so. A
+ * rank whose list is new, or that has restored since, waits for the verdict, for a bounded time. If
+ * none comes, it keeps the places of an agreement that is proven and trusted, and divides the rest
+ * as if all lists were equal. PROTOCOL.md 5 explains the words and the verdicts. Loop's thread.
  *
  *   OPENED -> AGREE -> AGREED -> LISTS of some groups -> HOLDERS of each group
  *

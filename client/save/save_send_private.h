@@ -168,8 +168,8 @@ void save_digest_init(struct save_send *send);
 /* Hands payloads to workers, not far ahead of the sending, which then finds the bytes in the
  * cache. */
 void save_digest_start(struct save_send *send);
-/* Called when no worker runs any more. Gives back what the payloads hold, and keeps what was
- * learnt. */
+/* Called after the last worker has ended. Gives the buffers of the payloads back to the pool, and
+ * keeps what adaptive encoding has learnt of each tensor. */
 void save_digest_fini(struct save_send *send);
 
 /* save_stream.c */

@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The first half of a save: its turn, room in the arena, and the copy; the header has the states.
- * Saves stage one after the other, so that only one uses the arena while it grows. A save that
- * finds no room waits, is skipped or fails, as its policy says; a rank that does not wait tells the
- * others by opening the step and aborting it, so that all ranks end alike. Invariant: the caller's
- * memory is not read in STAGED and later. Loop's thread; reserving, digests and copying on workers.
+ * Stages a save: waits for its turn, for its division and for room in the arena, and copies the
+ * state there. Saves stage one after the other, so that only one uses the arena while it grows. A
+ * save that must not wait for room or for a server is declined; this rank then opens the step and
+ * aborts it, so that all ranks end alike. If too many declined saves wait for a server, the oldest
+ * ends, and save_untold.c tells the other ranks of its step later. save_stage_private.h draws the
+ * states. Invariant: the caller's memory is not read in STAGED and later. Loop's thread; reserving,
+ * digests and copying on workers.
  */
 #include "save/save_stage_private.h"
 

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The buckets of a save: tensors of one group that have the same writers and are divided in this
- * save, laid end to end in the order of the list. Every writer has all tensors of a bucket, so all
- * compute the same places. Later saves take a tensor's place as it is, whatever became of the
- * tensors beside it. Loop's thread.
+ * Keeps what the ranks agreed last, computes the share of a save from it, and learns from the
+ * outcome of saves; the file has these three parts. A save lays its tensors in buckets: the tensors
+ * of one group that have the same writers and are divided in this save, end to end in the order of
+ * the list. Every writer has all tensors of a bucket, so all compute the same places. Later saves
+ * take a tensor's place as it is, whatever became of the tensors beside it. Loop's thread.
  */
 #include "share/agreement.h"
 
@@ -342,7 +343,7 @@ int agreement_set(struct agreement *agreement, uint32_t group_idx, const struct 
     return rc;
 }
 
-/* Its opening is known: it names what was divided before. */
+/* Enters the opening's id in the tensors that were divided before the opening was known. */
 static void name_divisions(struct agreed_group *agreed, uint64_t open_id)
 {
     CHECK(open_id != 0);

@@ -46,7 +46,8 @@ struct agreement {
     /* At most one proven entry for each group, and some that may become proven. */
     struct list groups;
     uint32_t failures; /* saves in a row that failed for want of agreement */
-    uint64_t restored; /* number of the newest restore, which counts among the saves; 0: none */
+    /* Number of the newest restore, which counts among the saves. 0 means that there was none. */
+    uint64_t restored;
 };
 
 void agreement_init(struct agreement *agreement);

@@ -24,7 +24,8 @@ void conn_reader_init(struct conn *conn)
     expect(&conn->in, READ_HEADER, conn->in.header, FRAME_HEADER_BYTES);
 }
 
-/* Counts the memory that the arriving message takes now; 0 when it has none any more. */
+/* Replaces the number of bytes that are counted for the arriving message, here and in the owner's
+ * total. 0 means that the message holds none any more. */
 static void hold(struct conn *conn, uint64_t bytes)
 {
     uint64_t *total = conn->options.held_bytes;

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The sending side of a conn: a queue of encoded messages with borrowed payloads, many of which go
+ * The sending side of a conn: a queue of encoded messages with borrowed payloads. Many messages go
  * with one writev. Invariants: a frame gets its sequence when it begins to be sent, so that
- * messages dropped before leave no gap; every conn_out gets done exactly once, never inside the
- * call that queued it. The loop's thread.
+ * messages dropped before leave no gap; the callback `done` of every conn_out is called exactly
+ * once, never inside the call that queued it. The loop's thread.
  */
 #include "conn_private.h"
 

@@ -48,7 +48,8 @@ struct dec {
     struct diag *diag;
     int status;
 };
-/* A part of a message, as a field of the part or message around it. */
+/* Names a part of a message, for the texts of errors: by its field, and by the part that holds that
+ * field. `outer` is NULL if the message itself holds it. */
 struct dec_part {
     const char *field;
     const struct dec_part *outer;

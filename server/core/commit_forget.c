@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Forget, undelete, pin, unpin and reclaim, and the removal of a run: marks in the chain, a batch
- * in one update. Each checkpoint is decided by itself: the allowed changes are made, and the others
- * are named with their reason. All are guarded by the head, so a commit, a pin or another forget in
- * between makes the decision anew. A forget also guards the health of the good checkpoints that it
+ * Decides forget, undelete, pin, unpin and reclaim for a batch of checkpoints, which one update
+ * marks in the chain. Each checkpoint is decided by itself: the allowed changes are made, and the
+ * others are named with their reason. The removal of a run is refused as a whole if anything of the
+ * run is in use. Every update is guarded by the head, so after a commit, a pin or another forget in
+ * between the core decides again. A forget also guards the health of the good checkpoints that it
  * leaves, so that none is forgotten because of one that has just turned out to be damaged. Pure.
  */
 #include "core/commit_forget.h"

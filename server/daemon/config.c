@@ -470,7 +470,7 @@ int config_check(const struct config *config, struct diag *diag)
 
 /* --- what may change while the daemon runs --- */
 
-/* These values are read each time they are used, or daemon.c passes a new one on. */
+/* These values are read each time they are used, or daemon_reload.c passes a new one on. */
 static const size_t live[] = {
     offsetof(struct config, retention_ms),    offsetof(struct config, scrub_every_ms),
     offsetof(struct config, scrub_rate),      offsetof(struct config, scrub_repair),

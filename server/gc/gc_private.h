@@ -3,18 +3,20 @@
  * The state of the garbage collector, and its parts. A pass is straight-line code on a thread of
  * its own (in the simulator a fiber), which asks the loop for everything (reader/ask.h), one
  * question at a time; so there are no races inside. The schedule, the pace and what others are told
- * live on the loop. Each file calls only those below it:
+ * live on the loop. Each file calls only files that stand below it:
  *
- *   gc.c (loop): when a pass is due, its end, the status
- *     pressure.c: which forgotten checkpoints go because room is wanted
- *     visit.c: run by run: cycle, stale openings, dues, what is stored
- *       dues.c: what is to be reclaimed; can its space be given back?
- *       batch.c: list names of some checkpoints -> read the record, decide -> remove what is dead
- *         marking.c: the object tables of those that may refer to them, through the reader
- *           pass.c: questions to the store and the run, errors, the status
+ *   file          what it does
+ *   gc.c          decides on the loop when a pass is due, ends it, and gives the status
+ *   visit.c       goes from run to run: its cycle, stale openings, dues, what is stored
+ *   batch.c       lists names of some checkpoints, reads the record, removes what is dead
+ *   dues.c        finds what is to be reclaimed, and whether its space can be given back
+ *   pressure.c    decides which forgotten checkpoints go because room is wanted
+ *   marking.c     finds, through the reader, which objects other checkpoints may refer to
+ *   known.c       remembers what earlier passes found
+ *   pass.c        asks the store and the run; keeps errors and the status
  *
- * The functions of a pass return 0 if the pass goes on. ENDED: the present run is left. Other
- * errors end the pass: CANCELLED (gc is closing, or another daemon has the duty), NO_MEMORY,
+ * The functions of a pass return 0 if the pass goes on, and ENDED if it leaves the present run.
+ * Other errors end the pass: CANCELLED (gc is closing, or another daemon has the duty), NO_MEMORY,
  * READ_ONLY.
  */
 #ifndef CAIRN_GC_GC_PRIVATE_H

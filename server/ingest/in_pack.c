@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Works on the bytes of a described payload. It always computes digests; where it is due it also
- * compares the chunks with those that are already durable, and encodes them. The worker touches
- * only the write, the arena (read-only) and the writer's immutable fields.
+ * Digests, compares and encodes a payload that the client has described (DESCRIBE) and that lies in
+ * the client's arena. Digests are always made. The chunks are compared with those that are already
+ * durable, and encoded, only where pack_is_due() says so. The worker touches only the write, the
+ * arena (read-only) and the writer's immutable fields.
  *
  * What adaptive encoding has learnt about a tensor outlives saves, in a table of fixed size. Two
  * tensors that share a slot learn anew in turn, which costs a sample each time.

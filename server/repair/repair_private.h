@@ -1,18 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The state of a repair, and its parts. All but repair.c runs on the repair's thread. Each file
- * calls only those that stand below it:
+ * calls only files that stand below it:
  *
- *   repair.c: begin and end                      salvage.c: the record, what it does not explain
- *     repair_ckpt.c  one checkpoint                salvage_parts.c, salvage_enter.c, salvage_lost.c
- *     repair_record.c  a run's record
- *       rebuild.c: the new object -> read back -> chain -> exchange
- *       copies.c: where each broken chunk lies unbroken
- *       survey.c, object_layout.c: what is broken, and what it must hold
- *         reading.c: the source of the reader; a lost document from the mirror
- *           remake.c: a manifest from the parts
- *           mirror.c: the other store, opened when it is needed
- *             repair_work.c, facts.c: lines, chain, questions to the record
+ *   file               what it does
+ *   copy.c             copies checkpoints from another store (copy_private.h)
+ *   salvage.c          enters manifests that the record does not explain (salvage_private.h)
+ *   repair.c           begins a work and ends it, on the loop
+ *   repair_ckpt.c      repairs one checkpoint
+ *   repair_record.c    mends the record of a run
+ *   rebuild.c          writes a new object, reads it back, enters the chain, exchanges the two
+ *   copies.c           finds where each broken chunk lies unbroken
+ *   survey.c           finds what is broken
+ *   object_layout.c    says what an object of an older checkpoint must hold
+ *   reading.c          reads for the reader; takes a lost document from the mirror
+ *   remake.c           makes a manifest again from the parts
+ *   mirror.c           opens the other store when it is needed
+ *   facts.c            says what the record knows of a checkpoint
+ *   repair_work.c      keeps the lines that are told, and makes entries in the chain
  */
 #ifndef CAIRN_REPAIR_REPAIR_PRIVATE_H
 #define CAIRN_REPAIR_REPAIR_PRIVATE_H

@@ -3,10 +3,13 @@
  * The state of a salvage, and its parts. The state has all that lies beside the record, and what
  * becomes of it.
  *
- *   salvage.c: the record -> salvage_lost.c: what it does not explain
- *     -> salvage_enter.c: verified, entered or left  (salvage_parts.c: without a manifest)
+ *   file               what it does
+ *   salvage.c          mends the record, then takes the lost manifests one after the other
+ *   salvage_parts.c    decides about a checkpoint that has lost its manifest, by its parts
+ *   salvage_enter.c    verifies a checkpoint, and enters it or leaves it by name
+ *   salvage_lost.c     finds the manifests and the parts that the record does not explain
  *
- * On the repair's thread.
+ * Each file calls only files that stand below it. On the repair's thread.
  */
 #ifndef CAIRN_REPAIR_SALVAGE_PRIVATE_H
 #define CAIRN_REPAIR_SALVAGE_PRIVATE_H

@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The checkpoints that are stored beside a run's record. Before the run is used for the first time,
- * the checkpoints are listed once, and the small things of those that the record does not account
- * for. If there are unknown manifests, the record is read again afterwards, because another daemon
- * may have committed meanwhile: so an unknown manifest was there before the record that does not
- * know it. While this runs it is the run's one operation at the store (busy). The file also keeps
- * the restores of a record that takes no update, which are in memory alone. Loop's thread.
+ * Finds checkpoints that are stored but are not in the run's record. It lists the checkpoints
+ * before the run is used for the first time, again some time after a listing that failed, and after
+ * run_refresh(); and it lists the small things of those that the record does not account for. If
+ * there are unknown manifests, the record is then read once more: another daemon may have committed
+ * them between the first reading and the listing, and a manifest that the later record does not
+ * know either was not committed in that time. While this runs it is the run's one operation at the
+ * store (busy). The file also keeps the restores of a record that takes no update, which are in
+ * memory alone. Loop's thread.
  */
 #include "run_private.h"
 

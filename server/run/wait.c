@@ -155,8 +155,8 @@ void wait_begin(struct run *run, struct run_req *req, uint64_t wait_ms)
 }
 
 /* Returns true for a report of OK that is in the record and has to wait for the other ranks: until
- * all have reported, the core would only answer AGAIN. So thousands of such reports are not stepped
- * after each update. */
+ * all have reported, the core would only answer AGAIN. Such a report is therefore not put to the
+ * core after each update; there may be thousands. */
 static bool is_settled(const struct run_state *state, const struct event *event)
 {
     const struct attempt_rank *from = &event->u.report.from;

@@ -2,13 +2,14 @@
  *
  * The state of the scrubber, and its parts. A pass is straight-line code on a thread of its own,
  * which asks the loop for everything (reader/ask.h); the schedule, the pace and what others are
- * told live on the loop. Each file calls only those below it:
+ * told live on the loop. Each file calls only files that stand below it:
  *
- *   scrub.c (loop): when a pass is due, its end, the status
- *     scrub_runs.c: run by run: its record, then its checkpoints by sequence
- *       scrub_ckpt.c: one checkpoint, through the reader
- *         position.c: how far the pass is, in the store's record
- *         tell.c: what the loop is told, and asked
+ *   file            what it does
+ *   scrub.c         decides on the loop when a pass is due, ends it, and gives the status
+ *   scrub_runs.c    goes from run to run: its record, then its checkpoints by sequence
+ *   scrub_ckpt.c    reads one checkpoint, through the reader
+ *   position.c      keeps in the store's record how far the pass is
+ *   tell.c          tells the loop what was found, and asks it
  */
 #ifndef CAIRN_SCRUB_SCRUB_PRIVATE_H
 #define CAIRN_SCRUB_SCRUB_PRIVATE_H

@@ -42,7 +42,7 @@ static int collect(const char *path, const struct stat *stat, int type, struct F
     return 0;
 }
 
-/* The exit status; what was said, on both streams, is in ret. */
+/* Runs `cairn verify` and returns its exit status. `ret` gets what it wrote to both streams. */
 static int verify(char ret[SAID_MAX])
 {
     char words[][16] = {"cairn", "verify", "--quiet", "--store"};

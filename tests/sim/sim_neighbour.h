@@ -15,7 +15,7 @@ void neighbours_tick(struct scene *scene);
 /* From here on each of them owes a save that is acknowledged. */
 void neighbours_expect(struct scene *scene);
 bool neighbours_have_saved(struct scene *scene);
-/* Each ends its process and starts no other. */
+/* Lets each neighbour end its process and start no other. */
 void neighbours_end(struct scene *scene);
 bool neighbours_are_gone(struct scene *scene);
 /* Restores the latest checkpoint of each run and compares it. */

@@ -140,7 +140,7 @@ def restore(url: str, model: Any, step: Optional[int] = None, **options: Any) ->
 class BackupAndRestore(keras.callbacks.Callback):
     """Saves a training at the end of epochs, and lets ``fit`` go on with the newest good checkpoint.
 
-    Saved are all variables of the model (weights, its seed generators) and of its optimizer, and the generators from which ``fit``
+    It saves all variables of the model (weights, its seed generators) and of its optimizer, and the generators from which ``fit``
     draws the order of arrays (of Python and NumPy, and of PyTorch). A checkpoint's step is the number of epochs behind it, since
     fit can begin only at the beginning of one.
 

@@ -165,8 +165,8 @@ static int add_project(struct dir_store *store, const char *tree, const char *pr
     return rc;
 }
 
-/* Adds the runs of one tree. What cannot be listed in one tree may be in the other, so an error
- * counts only if both trees fail. */
+/* Adds the runs of one tree. The other tree may list a run that this one cannot, so the caller
+ * reports an error only if both trees fail. */
 static int add_tree(struct dir_store *store, const char *tree, struct dir_names *list,
                     struct diag *diag)
 {

@@ -59,7 +59,7 @@ bool dir_versions_has_update(const struct dir_versions *have, uint64_t version);
 /* Tells whether either place has an update or a snapshot. */
 int MUST_USE dir_record_exists(struct dir_store *store, const char *path, bool *ret,
                                struct diag *diag);
-/* Tells whether the folder can be opened and listed. */
+/* Returns 0 if the folder can be opened and listed. */
 int MUST_USE dir_try_list(struct dir_store *store, const char *path);
 /* Opens the folder of a place, and makes it if it is missing. */
 int MUST_USE dir_place_open(struct dir_store *store, const struct run_name *run, const char *path,

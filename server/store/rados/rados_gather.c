@@ -3,8 +3,10 @@
  * Small writes that follow each other in an object become one piece. RADOS needs the same time for
  * a piece of 100 KiB as for one of some MiB, and a model of small tensors writes nothing else. No
  * write waits only for others to join it: while fewer than GATHER_CALLS pieces are under way, a
- * write is sent at once. With that many under way it waits, and the write next to it joins it, up
- * to a whole piece. So writes are gathered if the cluster is the bottleneck, and only then.
+ * write is sent at once. With that many under way a write waits, and the writes that follow it in
+ * the object join it, until together they are a whole piece, or a write comes that does not follow
+ * them, or the object ends: they are then sent although GATHER_CALLS pieces are under way. So
+ * writes are gathered if the cluster is the bottleneck, and only then.
  *
  * The first write of a gathering leads it: it takes the piece's number, waits for its turn, writes
  * for all, and wakes the others, which wait on threads of the pool. The store's lock guards

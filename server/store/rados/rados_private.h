@@ -4,18 +4,19 @@
  * objects, piece tables, records in memory); a record's own lock is held over its calls, so that a
  * daemon's updates of one run go one after the other. Never both but in the order record, lock.
  *
- * Names in a project's namespace, in the metadata pool:
- *   run.<run>                              the record of a run (rados_record.c)
- *   small/<run>/<term>-<step>/<kind>-<number>-<tag>    a part, page or manifest (rados_small.c)
- *   stored/<run>                           which checkpoints have anything (rados_list.c)
- *   smalls/<run>/<term>-<step>             which small things one has, and what of one that is
- *                                          not there, or half (rados_list.c)
- *   index/<run>/<term>-<step>/<shard>      which objects there are, and their pieces
- * (rados_index.c) in the data pool:
- *   piece/<run>/<term>-<step>/<rank>-<writer>-<sequence>/<epoch>-<n>
- * In the base namespace: store (the store record), store.copy (what never changes of it), runs and
- * runs.copy (omap: "project/run"; either has all of them).
- * In both kinds: lost/<object>/<version>, the keys of a record that was damaged (rados_lost.c).
+ *   name of a RADOS object             what it holds
+ * In a project's namespace of the metadata pool, where CKPT is <run>/<term>-<step>:
+ *   run.<run>                          the record of a run (rados_record.c)
+ *   small/CKPT/<kind>-<number>-<tag>   a part, page or manifest (rados_small.c)
+ *   stored/<run>                       which checkpoints have anything (rados_list.c)
+ *   smalls/CKPT                        its small things, also those half there (rados_list.c)
+ *   index/CKPT/<shard>                 its objects, and their pieces (rados_index.c)
+ * In that namespace of the data pool: piece/CKPT/<rank>-<writer>-<sequence>/<epoch>-<n>
+ * In the base namespace:
+ *   store, store.copy                  the store record, and what never changes of it
+ *   runs, runs.copy                    omap: "project/run"; either has all of them
+ * In both kinds of namespace:
+ *   lost/<object>/<version>            the keys of a damaged record (rados_lost.c)
  */
 #ifndef CAIRN_STORE_RADOS_PRIVATE_H
 #define CAIRN_STORE_RADOS_PRIVATE_H

@@ -4,10 +4,11 @@
  * daemon died between the two. The list names them (rados_list.c).
  *
  * t/: if the head exists and names the tails, they belong to it, and only the entry is removed.
- * Otherwise a stone is laid where the head would be made; while it lies nobody can make the head.
- * The tails are removed, t/ becomes x/, and only then the stone is removed. A slow publisher that
- * makes its head after that finds its t/ gone, and reports that its thing is void; a reader of that
- * head finds that it is not whole. So a sweep needs no lock, and several may run at the same time.
+ * Otherwise a stone (a marker object) is laid where the head would be made; while it lies nobody
+ * can make the head. The tails are removed, t/ becomes x/, and only then the stone is removed. A
+ * slow publisher that makes its head after that finds its t/ gone, and reports that its thing is
+ * void; a reader of that head finds that it is not whole. So a sweep needs no lock, and several may
+ * run at the same time.
  *
  * x/: the tails are removed once more, for late writes, with the stone if it still lies, and with
  * the entry.
@@ -90,7 +91,8 @@ static int sweep_made(struct rados_sweep *sweep, const struct cluster_pair *pair
                                    : 0;
 }
 
-/* Ends what was begun: of x/ the tails are to be deleted, of d/ the head too. */
+/* Finishes a sweep or a removal that was begun before: deletes the tails that an entry x/ or d/
+ * names, and for d/ the head before them. */
 static int sweep_gone(struct rados_sweep *sweep, const struct cluster_pair *pair,
                       const struct store_name *name, const struct rados_tails *tails)
 {

@@ -69,7 +69,7 @@ void sim_conn_accept(struct conn *conn, struct sim_host *host); /* opens end[1] 
 void sim_conn_fail(struct conn *conn);                          /* end[0]: refused */
 void sim_conn_bury_if_done(struct conn *conn);
 void sim_conn_free(struct conn *conn);
-/* Resets the direction from end[idx]; dropped: bytes under way are lost. */
+/* Resets the direction from end[idx]. If is_dropped, the bytes under way are lost. */
 void sim_conn_reset(struct conn *conn, int idx, bool is_dropped, uint64_t delay_ns);
 void sim_conn_finish(struct conn *conn, int idx); /* an orderly end after the bytes under way */
 void sim_conn_kick(struct conn *conn);            /* goes on with what a partition held up */

@@ -49,8 +49,8 @@ static uint64_t blob_bytes(const struct world *world)
     return bytes;
 }
 
-/* Goal: an unchanged state costs no byte, a change of a few bytes costs their chunk, and each of
- * the checkpoints restores. */
+/* An unchanged state costs no byte, a change of a few bytes costs their chunk, and each of the
+ * checkpoints restores. */
 TEST(only_what_changed_is_sent)
 {
     for (uint32_t size = 1; size <= 3; size++) {

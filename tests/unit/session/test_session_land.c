@@ -323,7 +323,7 @@ FIXED_TEST(test_what_several_ranks_want_is_read_once)
     end_sharing();
 }
 
-/* Another range, another attempt, and a viewer: each is read for itself. */
+/* A read of another range, by another attempt or by a viewer shares nothing. */
 FIXED_TEST(test_others_share_nothing)
 {
     begin();

@@ -36,7 +36,7 @@ static const struct option options[] = {
      .max = LIMIT_TAGS},
     {0}};
 
-/* NAME=VALUE: the last '=' counts, so that a name may hold one. */
+/* Takes NAME=VALUE. The last '=' separates the two, so a name may contain one. */
 static int take_metric(void *to, const char *text, struct diag *diag)
 {
     struct metric_list *list = to;

@@ -203,8 +203,8 @@ static void show_forgotten(const struct cli *cli, struct forgotten *all, const c
     all->count++;
 }
 
-/* Shows the forgotten checkpoints of the connected run. A server that is older than the question
- * lists all others, which are passed over. */
+/* Shows the forgotten checkpoints of the connected run. A server that is too old to know this
+ * question answers with the checkpoints that are not forgotten; these are skipped. */
 static int add_forgotten(struct cli *cli, void *user, const struct run_name *run, struct diag *diag)
 {
     struct forgotten *all = user;

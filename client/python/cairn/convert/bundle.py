@@ -134,7 +134,7 @@ def whole(shape: tuple, stride: Optional[tuple], address: int) -> list:
 
 
 def span(shape: tuple, stride: Optional[tuple], dtype: str) -> int:
-    """The bytes from a rectangle's first element to the end of its last one."""
+    """Returns the number of bytes from a rectangle's first element to the end of its last one."""
     if 0 in shape:
         return 0
     if stride is None:

@@ -271,8 +271,8 @@ class Meeting:
 
 
 def end_watches() -> None:
-    """At the end of the process: lets the threads end, after what they are committing. Python ends a thread that comes out of
-    PyTorch's store after that by unwinding its stack, and C++ then aborts the process."""
+    """Called when the process ends. Waits for threads that are committing, for a bounded time: Python unwinds the stack of a thread
+    that returns from PyTorch's store later, and C++ then aborts the process."""
     _ending.set()
     until = time.monotonic() + _ANSWER_S
     for thread in list(_watches):

@@ -117,7 +117,8 @@ class Runs:
             tree.close()
 
     def commit(self, place: Place, tree: WriteTree) -> None:
-        """Commits a tree as a whole, and returns when it is durable. After an error its files are gone, and may be written again."""
+        """Commits a tree as a whole, and returns when it is durable. After an error the tree's files are discarded; the
+        caller may write them again."""
         tree.start_sealing()
         is_ended = False
         try:

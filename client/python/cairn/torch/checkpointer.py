@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checkpointer: saves and restores a whole training state. The road: state.py and parts.py collect, restore.py plans and
-puts back, libcairn moves the bytes."""
+"""Checkpointer: saves and restores a whole training state. state.py and parts.py collect the state, libcairn moves the bytes, and
+restore.py plans a restore and puts the state back."""
 
 from __future__ import annotations
 

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What each rank keeps for itself of state that all ranks should have alike: plain values, and objects with a state_dict.
+"""Keeps a rank's own copy of state that all ranks should have alike: plain values, and objects with a state_dict.
 
-Such state is stored once, a tensor in equal shares of all ranks. If the ranks differ, that would be state that no rank ever
-had. So each rank's local tree has its values and its small arrays as well, and samples of its large arrays, by which a
-restore sees that the ranks differed.
+Such state is stored once, a tensor in equal shares of all ranks. If the ranks differed, that would be a state that no rank
+ever had. So each rank's blob ``cairn.local`` also has the rank's plain values (of a part of more than 1 MiB only a digest),
+its arrays of up to 64 KiB (1 MiB in all), and samples of at most 64 of its other arrays, contiguous ones. By these a restore
+finds that the ranks differed.
 """
 
 from __future__ import annotations

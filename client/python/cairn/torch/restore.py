@@ -37,7 +37,7 @@ _ROUNDS_MAX = 64
 
 
 def parse_step(step: Union[str, int]) -> tuple:
-    """(step, term) of "latest", 150, "150" or "150@2"."""
+    """Returns (step, term) of "latest", 150, "150" or "150@2". The term is 0 where none is named."""
     if step == "latest":
         return LATEST, 0
     if isinstance(step, int) and not isinstance(step, bool) and 0 <= step < LATEST:
