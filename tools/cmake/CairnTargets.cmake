@@ -103,7 +103,7 @@ function(cairn_test_settings name)
     set_property(TEST ${name} APPEND PROPERTY ENVIRONMENT
         "ASAN_OPTIONS=detect_stack_use_after_return=1:strict_string_checks=1:abort_on_error=0:malloc_context_size=10:clear_shadow_mmap_threshold=1073741824"
         "UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1"
-        "TSAN_OPTIONS=halt_on_error=1:second_deadlock_stack=1")
+        "TSAN_OPTIONS=halt_on_error=1:second_deadlock_stack=1:suppressions=${PROJECT_SOURCE_DIR}/tests/tsan.supp")
     set_property(TEST ${name} PROPERTY SKIP_RETURN_CODE 77)
     if(arg_SERIAL)
         set_property(TEST ${name} PROPERTY RUN_SERIAL ON)
