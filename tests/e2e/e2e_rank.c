@@ -400,10 +400,10 @@ static void command_check(struct program *program, char **words)
 static void command_option(struct program *program, char **words)
 {
     int *at = option_of(program, words[1]);
-    if (at) {
-        *at = (int)strtol(words[2], NULL, 10);
-    } else if (strcmp(words[1], "arena_bytes") == 0) {
+    if (strcmp(words[1], "arena_bytes") == 0) {
         program->options.arena_bytes = strtoull(words[2], NULL, 10);
+    } else if (at) {
+        *at = (int)strtol(words[2], NULL, 10);
     } else {
         refuse(CAIRN_E_INVALID, "there is no such option");
         return;

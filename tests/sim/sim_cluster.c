@@ -160,8 +160,10 @@ static void mutate(const struct sim_way *way, struct cluster_call *call)
 {
     bool commits = false;
     for (size_t i = 0; i < call->step_count; i++) {
-        commits = commits || (call->steps[i].kind == STEP_KEY_SET &&
-                              strncmp(call->steps[i].key, "k/chain/", 8) == 0);
+        if (call->steps[i].kind == STEP_KEY_SET) {
+            CHECK(call->steps[i].key);
+            commits = commits || strncmp(call->steps[i].key, "k/chain/", 8) == 0;
+        }
     }
     if (commits && mutant_is(way->mutant, MUTANT_COMMIT_UNGUARDED) &&
         call->steps[0].kind == STEP_KEY_IS) {

@@ -37,7 +37,7 @@ enum {
     FETCH_MS = 20000
 };
 
-static uint64_t seed_now; /* for the signal handler */
+static char seed_text[128]; /* of the seed that runs, for the signal handler */
 
 /* --- the end of a seed ------------------------------------------------------------ */
 
@@ -262,7 +262,9 @@ struct outcome {
 
 static struct outcome run_seed(uint64_t seed, const struct scene_options *options)
 {
-    seed_now = seed;
+    snprintf(seed_text, sizeof seed_text,
+             "\nseed %" PRIu64 " got a signal; replay: CAIRN_SEED=%" PRIu64 " test_sim\n", seed,
+             seed);
     struct scene *scene = scene_new(seed, options);
     uint64_t harm_ms = 500 + sim_below(scene->sim, 4000);
     faults_plan(scene, harm_ms);
@@ -294,13 +296,7 @@ static uint64_t env_number(const char *name, uint64_t otherwise)
 
 static void on_abort(int signum)
 {
-    char text[64];
-    int bytes = snprintf(text, sizeof text,
-                         "\nseed %" PRIu64 ": signal %d; replay: CAIRN_SEED=%" PRIu64 " test_sim\n",
-                         seed_now, signum, seed_now);
-    if (bytes > 0) {
-        err_ignore(write(STDERR_FILENO, text, (size_t)bytes) < 0); /* nothing is left to do */
-    }
+    err_ignore(write(STDERR_FILENO, seed_text, strlen(seed_text)) < 0); /* nothing is left to do */
     signal(signum, SIG_DFL);
     raise(signum);
 }
@@ -392,13 +388,14 @@ static int run_mutants(bool shared)
     bool full = getenv("CAIRN_FULL") != NULL;
     uint64_t count = env_number("CAIRN_SEEDS", full ? MUTANT_SEEDS_FULL : MUTANT_SEEDS);
     int first = shared ? MUTANT_COUNT_DISK : 0, end = shared ? MUTANT_COUNT : MUTANT_COUNT_DISK;
+    const struct sim_mutant *only = mutant_of_env();
     int missed = 0;
     for (int kind = first; kind < end; kind++) {
         const struct sim_mutant *mutant = mutant_get((enum mutant)kind);
-        if (mutant_of_env() && mutant_of_env() != mutant) {
+        if (only && only != mutant) {
             continue;
         }
-        if (mutant->rare && !full && !mutant_of_env()) {
+        if (mutant->rare && !full && !only) {
             printf("%s: looked for with CAIRN_FULL only\n", mutant->name);
             continue;
         }

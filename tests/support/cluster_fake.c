@@ -124,6 +124,7 @@ static void key_remove(struct object *object, const char *key)
     const struct cluster_pair *found = key_find(object, key);
     if (found) {
         size_t i = (size_t)(found - object->keys.pairs);
+        CHECK(i < object->keys.count);
         free(object->keys.pairs[i].key);
         free(object->keys.pairs[i].data);
         memmove(&object->keys.pairs[i], &object->keys.pairs[i + 1],
@@ -219,6 +220,7 @@ static int change(struct fake_medium *medium, const struct cluster_call *call)
     }
     if (removes) { /* behind its guards */
         struct object *object = *link;
+        CHECK(object);
         *link = object->next;
         medium->used -= object->bytes;
         free_object(object);

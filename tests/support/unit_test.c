@@ -46,8 +46,8 @@ int main(int argc, char **argv)
     for (struct unit_test *test = first; test != NULL; test = test->next) {
         count++;
     }
-    struct CMUnitTest *tests = calloc(count, sizeof *tests);
-    if (count == 0 || tests == NULL) {
+    struct CMUnitTest *tests = count > 0 ? calloc(count, sizeof *tests) : NULL;
+    if (tests == NULL) {
         return 1;
     }
     count = 0;

@@ -265,6 +265,7 @@ static int try_writev(struct sock *sock, const struct iovec *iov, size_t count, 
         return CAIRN_E_AGAIN;
     }
     for (size_t i = 0; left; i++) {
+        CHECK(i < count);
         size_t bytes = iov[i].iov_len < left ? iov[i].iov_len : left;
 
         if (bytes) {

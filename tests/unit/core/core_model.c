@@ -429,7 +429,7 @@ void model_answered(struct model *model, const struct event *event, const struct
                                                          : event->u.abort.open_id;
         struct model_opening *opening = opening_of(model, open_id);
         bool dead = verdict->code == CAIRN_E_ABORTED || verdict->code == CAIRN_E_FENCED ||
-                    (verdict->code == 0 && save->state == SAVE_ABORTED);
+                    (verdict->code == 0 && verdict_save(verdict)->state == SAVE_ABORTED);
         if (opening != NULL && dead) {
             assert_int_not_equal(opening->end, MODEL_COMMITTED);
             opening->told_dead = true;

@@ -304,10 +304,10 @@ static void act_report(struct model_attempt *attempt)
                    : chance(80) ? CAIRN_E_DAMAGED
                    : chance(50) ? CAIRN_E_DIGEST_MISMATCH
                                 : CAIRN_E_SHAPE_MISMATCH;
-    uint32_t ranks[MODEL_WORLD_MAX + 1];
+    uint32_t ranks[MODEL_WORLD_MAX + 1] = {rank};
     if (report->code == 0 && chance(30)) { /* a batch, this rank perhaps twice in it */
         report->ranks = ranks;
-        ranks[report->rank_count++] = rank;
+        report->rank_count = 1;
         for (uint32_t other = 0; other < attempt->world_size; other++) {
             if (ckpt_id_equal(attempt->at[other], event.id) && chance(50)) {
                 ranks[report->rank_count++] = other;

@@ -736,7 +736,8 @@ enum msg_agree_verdict __wrap_agree_verdict(const struct agree *agree, struct xx
 /* A loss where the server has no room to compare lists, and all have lost it by the next save. */
 TEST(a_loss_fails_one_save_only_also_without_verdicts)
 {
-    static const uint32_t one[] = {0x3ff, 0x3ef, 0x3ff}, all[] = {0x3ef, 0x3ef, 0x3ef};
+    static const uint32_t one[WORLD_RANKS_MAX] = {0x3ff, 0x3ef, 0x3ff},
+                          all[WORLD_RANKS_MAX] = {0x3ef, 0x3ef, 0x3ef};
     struct bench bench;
     bench_begin(&bench, 21, ALL);
     gives_verdicts = false;

@@ -267,6 +267,7 @@ static bool is_no_answer(struct stopping *stopping, struct world *world, uint32_
     if (ret) {
         assert_int_equal(caller.status, CAIRN_E_PROTOCOL);
     }
+    stopping->answer = NULL;
     free(caller.call.payload);
     engine_call_fini(&caller.call);
     scratch_fini(&scratch);

@@ -114,6 +114,7 @@ static void hold(const struct job *job, size_t t, uint32_t n, uint32_t k, struct
     const struct wanted *layout = &job->layouts[t];
     const struct shape *shape = &job->shapes[t];
     uint32_t first = layout->first, second = n / first, last = shape->ndim - 1;
+    assert_int_not_equal(second, 0);
     struct box box = box_whole(shape);
     *ret = (struct holding){.group_count = 1, .group = {k}};
     if (layout->layout == IN_TURN) {

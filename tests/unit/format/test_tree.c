@@ -29,7 +29,7 @@ static void assert_json(struct buf *tree, unsigned indent, const char *want)
 
 TEST(test_the_fixture_as_json)
 {
-    struct buf tree;
+    struct buf tree = {0};
     for (size_t i = 0; i < fixture_count; i++) {
         if (strcmp(fixtures[i].name, "tree") == 0) {
             tree = fixture_bytes(&fixtures[i]);

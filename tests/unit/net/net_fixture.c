@@ -257,6 +257,7 @@ int net_setup(void **state)
     f->tls_host = "localhost";
     if (f->form->sim_seed != 0) {
         f->sim = sim_new(f->form->sim_seed);
+        assert_non_null(f->sim);
         f->server_host = sim_host_new(f->sim, "server", NULL);
         f->client_host = sim_host_new(f->sim, "client", NULL);
     } else {

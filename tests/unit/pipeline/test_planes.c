@@ -223,6 +223,7 @@ TEST(impossible_headers_are_refused)
                    {2, 1},  {3, 1}, {7, 1},  {7, 2},   {7, 3},  {7, 255}, {4, 0}, {6, 255},
                    {11, 0}, {8, 0}, {8, 1},  {10, 64}, {11, 2}, {11, 3},  {9, 0}};
     struct stored stored = encoded(PLAIN_WEIGHTS, (struct planes_shape){2, true}, 20000);
+    assert_true(stored.bytes > 11);
     assert_int_equal(stored.data[7], 0);  /* plane 0: raw */
     assert_int_equal(stored.data[11], 1); /* plane 1: zstd */
     for (size_t i = 0; i < ARRAY_LEN(changes); i++) {
