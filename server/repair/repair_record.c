@@ -328,7 +328,9 @@ static bool mend_by_itself(struct repair *repair, struct record_state *io)
         read_state(repair, io, &ignored) != 0 || !io->whole) {
         return false;
     }
-    repair_add_line(repair, true, "the run's record: made good from its second copy; it was: %s",
+    repair_add_line(repair, true,
+                    "the run's record: made good from its second copy, or from what the server "
+                    "knows; it was: %s",
                     diag_text(&was, CAIRN_E_DAMAGED));
     return true;
 }
@@ -499,7 +501,9 @@ int repair_record(struct repair *repair, struct diag *diag)
                             diag_text(&state.why, CAIRN_E_DAMAGED)));
         return refuse(repair, &state, &why);
     }
-    if (state.missing) {
+    if (state.missing && !state.whole && mend_by_itself(repair, &state)) {
+        whole = true; /* this server knows it */
+    } else if (state.missing) {
         status = take_whole(repair, &why);
         if (status == CAIRN_E_CANCELLED) {
             return repair_fail(diag, status, &why);

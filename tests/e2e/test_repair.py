@@ -507,8 +507,8 @@ class Record(Repairing):
         self.assertEqual(sorted(step for step, _ in listed(self.served)), [1, 2, 3])
         self.assertEqual(self.served.files("runs/**/.tmp-*"), [])
 
-    def lose(self):
-        for place in ("runs", "copy/runs"):
+    def lose(self, places=("runs", "copy/runs")):
+        for place in places:
             shutil.rmtree(self.served.store / place / "demo/run/record", ignore_errors=True)
 
     def test_neither_place_has_any_of_it(self):
@@ -578,6 +578,23 @@ class Record(Repairing):
         said = self.repair(self.store, *self.source)
         self.assertEqual((said["damaged"], said["repaired"]), (0, 2), said)
         self.assertNotIn("left: ", cairn("verify", "--repair", *self.store, check=0)[1])
+
+    def test_what_is_removed_while_a_daemon_runs_is_written_again(self):
+        """Whichever place it was removed from, scrub finds it, and what the daemon knows is on the disk again."""
+        self.served.start()
+        where = self.online(self.served)
+        cairn("pin", "demo/run", "2@1", *where, check=0)
+        for places in (("runs", "copy/runs"), ("copy/runs",), ("runs",)):
+            wait_until("it has a second copy", lambda: self.served.files("copy/runs/demo/run/record/*.snapshot"))
+            found = self.served.log().count("verified again")
+            self.lose(places)
+            self.assertIn("run/record", cairn("scrub", "--wait", *where, check=6)[1])
+            wait_until("it is repaired", lambda: self.served.log().count("verified again") > found)
+            cairn("scrub", "--wait", *where, check=0)
+        self.lose()
+        self.assertEqual(self.repair(where)["repaired"], 1)
+        self.assertEqual(self.served.stop(), 0)
+        self.assertIn("pinned", cairn("ls", "demo/run", *self.store, check=0)[1])
 
     def test_a_daemon_that_has_read_it_needs_no_mirror(self):
         self.served.start()

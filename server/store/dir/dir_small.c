@@ -8,6 +8,7 @@
 
 #include "base/check.h"
 
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -174,8 +175,64 @@ static int answer(struct store_req *req, const struct dir_record *rec)
     return req->take_prefix ? 0 : code;
 }
 
-/* Reads the record from its files, beside the one in memory, which does not change. A request for a
- * look at the medium also gets the names of the damaged files. */
+static bool has_copy(struct dir_store *store, const char *path)
+{
+    struct dir_versions have = {0};
+    struct dir_at at;
+    int rc = dir_at_open(store, path, &at, NULL);
+    if (rc == 0) {
+        rc = dir_versions_list(store, &at, &have, NULL);
+        dir_at_close(store, &at);
+    }
+    size_t count = have.snapshot_count;
+    dir_versions_fini(&have);
+    return rc == 0 ? count > 0 : rc != CAIRN_E_NOT_FOUND;
+}
+
+/* What this store has written or read before. Folders may be removed while a daemon runs, and what
+ * is left of the record may be whole in itself. */
+struct known {
+    uint64_t version, copied; /* 0: none */
+};
+
+static struct known known_of(struct dir_store *store, const struct run_name *name)
+{
+    struct dir_run *run = store->is_shared ? NULL : dir_run_find(store, name);
+    struct known known = {0};
+    if (run != NULL) {
+        pthread_mutex_lock(&run->lock);
+        const struct dir_record *rec = &run->record;
+        bool is_sure = rec->record != NULL && rec->lost_from == 0 && !rec->is_stuck;
+        known.version = is_sure ? record_version(rec->record) : 0;
+        known.copied = atomic_load(&run->copying.to);
+        pthread_mutex_unlock(&run->lock);
+    }
+    return known;
+}
+
+/* Names what of it the medium lacks. */
+static void check_known(struct dir_store *store, const struct dir_record *rec, struct known known,
+                        struct dir_damage *io)
+{
+    bool is_short = rec->newest < known.version;
+    if (io->count > 0 || (!is_short && (known.copied == 0 || has_copy(store, rec->copy_path)))) {
+        return;
+    }
+    io->count = 1;
+    io->files[0] =
+        (struct record_file){.version = known.version, .is_snapshot = true, .is_copy = !is_short};
+    err_ignore(is_short
+                   ? diag_set(&io->first, CAIRN_E_DAMAGED,
+                              "%s/%s ends with update %" PRIu64 ", but this server knows update "
+                              "%" PRIu64 ": files were removed while it ran",
+                              store->path, rec->path, rec->newest, known.version)
+                   : diag_set(&io->first, CAIRN_E_DAMAGED,
+                              "%s/%s, which held the second copy of the record, is missing",
+                              store->path, rec->copy_path));
+}
+
+/* Reads the record from its files, beside the one in memory, which does not change. A request that
+ * asks for the medium also gets the names of the damaged files. */
 static int get_fresh(struct dir_store *store, struct store_req *req)
 {
     char path[DIR_PATH_MAX];
@@ -185,9 +242,11 @@ static int get_fresh(struct dir_store *store, struct store_req *req)
     dir_record_init(&rec, path);
     rec.is_beside = true;
     rec.is_direct = req->from_medium;
+    struct known known = req->from_medium ? known_of(store, &req->run) : (struct known){0};
     int rc = dir_record_read(store, &rec, req->from_medium ? &damage : NULL, &req->diag);
     rc = rc ? rc : answer(req, &rec);
     if (rc == 0) {
+        check_known(store, &rec, known, &damage);
         req->ret_record = rec.record;
         rec.record = NULL;
         err_ignore(diag_copy(&req->diag, &damage.first)); /* the status stays 0 */
@@ -247,7 +306,7 @@ int dir_op_record_update(struct dir_store *store, struct store_req *req)
         diag_clear(&req->diag);
         rc = diag_set(&req->diag, CAIRN_E_DAMAGED,
                       "the folder %s/%s was removed while the daemon was running; put it back, or "
-                      "restart the daemon, which restores it from its second copy",
+                      "run `cairn verify --repair`, which writes it again",
                       store->path, run->record.path);
     }
     pthread_mutex_unlock(&run->lock);
