@@ -244,6 +244,13 @@ static int get_fresh(struct dir_store *store, struct store_req *req)
     rec.is_direct = req->from_medium;
     struct known known = req->from_medium ? known_of(store, &req->run) : (struct known){0};
     int rc = dir_record_read(store, &rec, req->from_medium ? &damage : NULL, &req->diag);
+    if (rc == 0 && rec.lost_from != 0 && rec.lost_from <= known.version) {
+        diag_clear(&rec.lost);
+        err_ignore(diag_set(&rec.lost, damage.first.code,
+                            "%.300s; nothing is lost: this server knows the record, and `cairn "
+                            "verify --repair` writes it again, if scrub has not done so",
+                            damage.first.text));
+    }
     rc = rc ? rc : answer(req, &rec);
     if (rc == 0) {
         check_known(store, &rec, known, &damage);

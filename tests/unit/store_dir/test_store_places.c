@@ -463,6 +463,7 @@ TEST(mending)
     damage(&bed, "copy/runs/p/r/record/000000000000000b.snapshot");
     struct store_req look = {.op = STORE_RECORD_GET, .run = bed_run(), .from_medium = true};
     assert_int_equal(bed_do(&bed, &look), CAIRN_E_DAMAGED);
+    assert_non_null(strstr(look.diag.text, "nothing is lost: this server knows the record"));
     assert_int_equal(bed_do(&bed, &mend), 0);
     assert_int_equal(told(&bed), 0);
     bed_reopen(&bed);
