@@ -16,6 +16,12 @@ class Damage(Case):
     def object_of(self, daemon, step, rank):
         return daemon.files(f"runs/demo/run/objects/1-{step}/{rank}-*")[0]
 
+    def refuses(self, *words):
+        """Damage is no NOT_FOUND, after which a script may begin at step 0."""
+        _, _, err = cairn(*words, check=6)
+        self.assertRegex(err, r"(?m)^cairn: DAMAGED: .*`cairn verify --repair` repairs what has a copy$")
+        return err
+
     def test_all_ranks_fall_back_together(self):
         daemon = self.saved(3)
         # Only rank 1 reads this object's end: its own share of optim.m.
@@ -95,7 +101,7 @@ class Damage(Case):
             self.assertTrue(document["fell_back"])
             _, _, err = cairn("restore", "demo/run", "--to", f"{target}n", "--no-fallback", *where, check=6)
             self.assertIn("2@1", err)
-            _, _, err = cairn("restore", "demo/run", 2, "--to", f"{target}s", *where, check=6)
+            self.refuses("restore", "demo/run", 2, "--to", f"{target}s", *where)
             self.assertFalse((self.bed.path / f"out{number}s").exists())
             status, out, _ = cairn("verify", *where)
             self.assertEqual(status, 6)
@@ -108,6 +114,15 @@ class Damage(Case):
     def test_a_missing_object_and_a_missing_part(self):
         daemon = self.saved(3)
         self.object_of(daemon, 3, 0).unlink()
+        server, out = ("--server", f"unix:{daemon.socket}"), self.bed.path / "out"
+        for where in (server, ("--store", f"dir:{daemon.store}")):
+            for words in (("3",), ("--no-fallback",)):
+                self.assertIn("checkpoint 3@1: object ", self.refuses("restore", "demo/run", *words, "--to", out, *where))
+            self.refuses("export", "demo/run", "3", "--to", out, *where)
+            self.refuses("diff", "demo/run", "1", "3", *where)
+            self.assertFalse(out.exists())
+            _, _, err = cairn("restore", "demo/run", "--to", f"{out}{where[0]}", *where, check=3)
+            self.assertIn("checkpoint 3@1 cannot be restored: object ", err)
         daemon.files("runs/demo/run/checkpoints/1-2/part-1-*")[0].unlink()
         document = verified(daemon, check=6)
         good = {entry["step"]: entry["good"] for entry in document["checked"]}
@@ -120,6 +135,7 @@ class Damage(Case):
         group = self.group(daemon)
         self.assertEqual(group.restore(), (1, 1, True))
         group.all("check", 1)
+        self.refuses("restore", "demo/run", "3", "--to", out, *server)  # the job has marked it
 
     def test_bytes_behind_an_object(self):
         daemon = self.saved(2)

@@ -247,6 +247,39 @@ static void fill_want(const struct sink *sink, struct plan_want *ret)
     }
 }
 
+/* Returns true if the server no longer has the checkpoint: it was reclaimed while it was read. Over
+ * a bare store this is not noticed, because the record was read before. */
+static bool is_reclaimed(struct writing *writing, struct ckpt_id id, struct diag *diag)
+{
+    struct source_request request = {
+        .call.request = {.type = MSG_FETCH, .u.fetch = {.id = id, .kind = STORE_MANIFEST}}};
+    struct diag why = DIAG_INIT;
+    bool gone = source_call(writing->cli->connection, &request, &why) == CAIRN_E_NOT_FOUND;
+    if (gone) {
+        diag_set(diag, CAIRN_E_NOT_FOUND, "%s", diag_text(&why, CAIRN_E_NOT_FOUND));
+    }
+    free(request.call.payload);
+    engine_call_fini(&request.call);
+    return gone;
+}
+
+/* Returns the error that ended the reads. Objects that a listed checkpoint lacks, and bytes other
+ * than those that were saved, are DAMAGED: NOT_FOUND means that there is no checkpoint, and a
+ * script may then begin at step 0. */
+static int reads_failed(struct writing *writing, struct ckpt_id id, struct diag *diag)
+{
+    int status = writing->status;
+    enum reader_finding finding = reader_finding_of(status);
+    if (finding != READER_MISSING && finding != READER_DAMAGED) {
+        return diag_set(diag, status, "%s", diag_text(&writing->diag, status));
+    }
+    if (finding == READER_MISSING && is_reclaimed(writing, id, diag)) {
+        return CAIRN_E_NOT_FOUND;
+    }
+    return diag_set(diag, CAIRN_E_DAMAGED, "%s; `cairn verify --repair` repairs what has a copy",
+                    diag_text(&writing->diag, status));
+}
+
 static int write_batch(struct writing *writing, const struct ckpt_info *info, size_t count,
                        struct diag *diag)
 {
@@ -269,7 +302,7 @@ static int write_batch(struct writing *writing, const struct ckpt_info *info, si
         status = source_wait(writing->cli->connection, &writing->done, diag);
     }
     if (status == 0 && writing->status != 0) {
-        status = diag_set(diag, writing->status, "%s", diag_text(&writing->diag, writing->status));
+        status = reads_failed(writing, info->id, diag);
     }
     /* Chunks are checked one by one; that none was left out of the plan is checked here. */
     for (size_t i = 0; status == 0 && i < count; i++) {

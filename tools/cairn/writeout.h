@@ -20,8 +20,9 @@ struct sink { /* one tensor or blob, or a rectangle of a tensor */
     uint64_t written; /* set by writeout() */
 };
 
-/* All bytes of every sink were written, or an error: DAMAGED, DIGEST_MISMATCH ...: what the
- * checkpoint lacks; NO_SPACE, IO: the target. */
+/* Writes all bytes of every sink. Returns DAMAGED if an object of the checkpoint is missing or its
+ * bytes were changed, NOT_FOUND if a server has reclaimed the checkpoint meanwhile, and NO_SPACE or
+ * IO if the target cannot be written. */
 int MUST_USE writeout(struct cli *cli, const struct ckpt_info *info, size_t count,
                       struct sink *sinks, struct diag *diag);
 

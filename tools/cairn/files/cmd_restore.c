@@ -301,7 +301,8 @@ static int restore_one(struct cli *cli, const struct restore_options *own,
 
 /* --- falling back --- */
 
-/* Returns whether the store is damaged. Of any other error another checkpoint would be no cure. */
+/* Returns whether the checkpoint is damaged, or was reclaimed meanwhile. Of any other error another
+ * checkpoint would be no cure. */
 static bool is_damage(int status)
 {
     return err_exit_status(status) == EXIT_DAMAGE || status == CAIRN_E_NOT_FOUND;
