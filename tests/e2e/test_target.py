@@ -9,8 +9,9 @@ import secrets
 import shutil
 import struct
 import subprocess
+import unittest
 
-from harness import BIN, Case, Rank, cairn, main, token
+from harness import BIN, BUILD, Case, Rank, cairn, main, token
 
 # A file system in memory of the size that is asked for, seen by this shell alone; then what is left on it.
 SCRIPT = """mount -t tmpfs -o "$1" none "$2" || exit 77
@@ -86,6 +87,7 @@ class Target(Case):
                 self.assertIn("name another place", err)
                 self.assertEqual(len(err.splitlines()), 1, err)  # and no older checkpoint was tried
 
+    @unittest.skipIf(BUILD.name == "tsan", "ThreadSanitizer itself writes a file")
     def test_a_limit_on_the_size_of_files(self):
         for limit in (0, 4096, 1 << 20):
             for command in self.commands:
