@@ -206,7 +206,8 @@ def identity(rank, world, url, launch):
 
 
 def stalled(rank, world, url):
-    """A job that hangs while its successor, of the same names, has taken over: it wakes up and is fenced, all ranks."""
+    """A job that hangs while its successor, of the same names, has taken over: it wakes up and is fenced, all ranks,
+    until it restores."""
     old = Checkpointer(url, {"n": torch.ones(2)}, on_error="warn")
     old.save(10).durable.result(60)
     with Checkpointer(url, {"n": torch.ones(2)}, on_error="raise") as new:
@@ -217,6 +218,14 @@ def stalled(rank, world, url):
         old.save(11).durable.result(60)
     with pytest.raises(cairn.FencedError):
         old.save(12)
+    assert old.restore().step == 11  # it is the one that shall go on, says somebody
+    old.save(12).durable.result(60)
+    with Checkpointer(url, {"n": torch.ones(2)}, on_error="raise") as new:
+        assert new.restore().step == 12
+        new.save(13).durable.result(60)
+    dist.barrier()
+    with pytest.raises(cairn.FencedError):
+        old.save(13).durable.result(60)
     with pytest.raises(cairn.FencedError):
         old.close()
     dist.barrier()

@@ -226,6 +226,8 @@ def test_torch_13_fencing_always_raises(on_error):
     for before_save in (True, False, True):
         with pytest.raises(cairn.FencedError):
             rule.check(before_save)
+    rule.restored()
+    rule.check(False)
 
 
 def test_torch_13_exceptions_survive_pickling():

@@ -238,7 +238,7 @@ class Checkpointer:
 
         Raises:
             UnsupportedValueError: Something cannot be stored; the text has its path. The save has not started.
-            FencedError: A newer attempt has taken over: stop.
+            FencedError: A newer attempt has taken over: stop, or restore before the next save.
         """
         client, start = self._live(), time.monotonic()
         if self._read_only:
@@ -628,6 +628,7 @@ class Checkpointer:
         finally:
             if job.is_done:
                 self._saved = set()
+                self._failures.restored()
             if job.is_done and self._pacer is not None:
                 self._pacer.restart_s = time.monotonic() - began
             # What is unusable in parts that were not selected stays so.

@@ -303,7 +303,8 @@ class Failures:
 
     With "warn" failures are logged and counted. The next save raises after ``max_failures`` in a row, or if the last good
     save is more than ``max_age`` seconds ago. With "raise" the next save, wait or close raises an error that no future has
-    raised yet. A callable is called with (step, error) from save, wait or close. FencedError is raised at once and ever after.
+    raised yet. A callable is called with (step, error) from save, wait or close. FencedError is raised at once, and ever after but for a
+    restore.
     """
 
     def __init__(self, on_error: Union[str, Callable[[int, CairnError], None]], max_failures: int,
@@ -333,6 +334,10 @@ class Failures:
             log.log(level, "a save is durable again, after %s skipped in %.0f s because the server was away", _were(self.outage.skipped),
                     time.time() - self.outage.since)
             self.outage = None
+
+    def restored(self) -> None:
+        """Called after a restore, by which this attempt goes on from the newest term: a save is not refused for an older one."""
+        self._fenced = None
 
     def _skip(self, step: int, error: SkippedError) -> None:
         self.skipped += 1
