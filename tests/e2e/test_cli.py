@@ -310,6 +310,8 @@ class Commands(Case):
             _, out, _ = cairn("show", "demo/one", 2, *where, check=0)
             self.assertIn("model.w", out)
             self.assertEqual(cairn_json("status", "demo/one", "2@1", *where)["checkpoint"]["state"], "committed")
+            self.assertIn("give the term, 2@TERM, as `cairn ls`", cairn("status", "demo/one", "2", *where, check=2)[2])
+            self.assertIn("STEP@TERM is missing", cairn("status", "demo/one", *where, check=2)[2])
             status, out, _ = cairn("status", "demo/one", "9@1", "--json", *where)
             self.assertEqual((status, json.loads(out)["checkpoint"]["state"]), (4, "none"))
 

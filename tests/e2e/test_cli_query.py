@@ -29,7 +29,7 @@ class Waiting(Case):
         self.assertEqual(cairn_json("wait", "demo/run", *self.where)["checkpoint"]["step"], 1)
         self.assertEqual(cairn("wait", "demo/run", "1@1", *self.where, check=0)[1], "1@1: committed\n")
         _, _, err = cairn("wait", "demo/run", "2", "--for", "300ms", *self.where, check=5)
-        self.assertIn("did not happen within 0.300 s", err)
+        self.assertIn("demo/run: waited for the commit of checkpoint 2: it did not happen within 0.300 s, which --for sets", err)
         waiters = [start_cairn(self.bed, "wait", "demo/run", *words, "--json", *self.where)
                    for words in (("2",), ("2@1",))]
         group.save(2)
@@ -56,8 +56,9 @@ class Waiting(Case):
         group[0].do("save", 5, 8000)  # rank 1 never comes; two programs start meanwhile
         out, err = waiter.communicate(timeout=120)
         self.assertEqual((waiter.returncode, json.loads(out)["checkpoint"]["state"]), (0, "open"), err)
+        self.assertRegex(cairn("ls", "demo/run", *self.where, check=0)[1], r"5@1 +open .* waits for rank")
         _, out, err = cairn("flush", "demo/run", "--for", "200ms", *self.where, check=5)
-        self.assertIn("5@1 is open: ", err)
+        self.assertRegex(err, "5@1 is open: . of 2 ranks have sealed, it waits for rank")
         status, out, err = cairn("flush", "demo/run", *self.where, "--json")
         document = json.loads(out)
         self.assertEqual((status, document["committed"], document["aborted"]), (3, 0, 1), err)

@@ -165,6 +165,7 @@ class Stores(Case):
         (theirs / "thesis.txt").write_text("mine")
         self.assertIn("NOT_EMPTY", cairn("store", "create", f"dir:{theirs}", check=1)[2])
         self.assertIn("create it first", cairn("store", "create", f"dir:{theirs}/a/b", check=4)[2])
+        self.assertIn("must be absolute", cairn("store", "create", "dir:relative", check=2)[2])
         self.assertIn("create or upgrade", cairn("store", "erase", f"dir:{theirs}", check=2)[2])
         self.assertEqual([path.name for path in theirs.iterdir()], ["thesis.txt"])
 

@@ -158,6 +158,8 @@ class Forget(Case):
         self.assertEqual((document["gc"]["reclaimed"], document["gc"]["forgotten"]), (1, 0))
         self.assertEqual(daemon.files("runs/demo/run/checkpoints/1-20/*"), [])
         self.assert_whole(daemon, {(30, 1), (40, 1), (50, 1)}, how="server")
+        for words in (("--keep-cycles", 3), ("--cycle",)):  # a daemon counts its own
+            self.assertIn("go with --store", cairn("gc", *words, *where, check=2)[2])
         group.end()
         self.assertEqual(daemon.stop(), 0)
         store = ("--store", f"dir:{daemon.store}")

@@ -118,7 +118,7 @@ class Salvage(Case):
         self.lose_record(daemon, keep=5)
         _, out, err = cairn("verify", "--store", f"dir:{daemon.store}", RUN, check=6)
         self.assertIn("salvage demo/run", out)
-        self.assertIn(f"`cairn salvage --yes --accept-loss --store dir:{daemon.store}` does it", err)
+        self.assertIn(f"`cairn salvage --yes --store dir:{daemon.store} demo/run` does it", err)
         self.salvage(daemon, "--yes")
         self.assertEqual(self.facts(daemon), before)
         self.assert_training_goes_on(daemon, (40, 2, False))
@@ -303,7 +303,8 @@ class Salvage(Case):
             self.assertEqual(refused.process.wait(120), 6)
             self.assertIn(remedy, refused.tail())
             _, out, err = cairn("salvage", "--store", url, check=0)
-            self.assertIn("the store's record: whole: nothing intact of it is left; the store's UUID is a new one: it is made again", out)
+            self.assertIn("the store's record: whole: nothing intact of it is left; the store's UUID is a new one "
+                          "(--store-uuid keeps the old one): it is made again", out)
             self.assertIn(f"`cairn salvage --yes --store {url}` makes these changes", err)
             self.assertEqual([path for path in sorted(daemon.store.rglob("*")) if path.name != "lock"],
                              [path for path in files if path.name != "lock"])
@@ -314,6 +315,7 @@ class Salvage(Case):
                 self.assertEqual(status, -9, point)
             _, out, _ = cairn("salvage", "--yes", "--store", url, *(("--store-uuid", uuid) if pinned else ()), check=0)
             self.assertIn("it is made again", out)
+            self.assertEqual(", a new one: write it to [store] uuid" in out, not pinned)
             made = cairn_json("store", "upgrade", url)["store_uuid"]
             self.assertEqual(made == uuid, pinned)
             self.assertIn(made, out)

@@ -61,7 +61,8 @@ int condition_run(struct cli *cli, const struct condition *condition, struct dia
         }
         if (now >= end) {
             diag_clear(diag); /* what the last look did not find */
-            return diag_set(diag, CAIRN_E_TIMED_OUT, "it did not happen within %llu.%03llu s",
+            return diag_set(diag, CAIRN_E_TIMED_OUT,
+                            "it did not happen within %llu.%03llu s, which --for sets",
                             (unsigned long long)(condition->for_ms / 1000),
                             (unsigned long long)(condition->for_ms % 1000));
         }

@@ -83,7 +83,7 @@ struct argument {
     const char *name; /* NULL ends a table */
     enum argument_kind kind;
     size_t at;
-    bool optional; /* then so are all behind it */
+    bool optional; /* may be left out, with all behind it */
 };
 
 struct option_set { /* a table and the struct that it fills */

@@ -317,8 +317,11 @@ static int remake(struct dir_store *store, const struct store_dir_options *optio
     }
     hex_encode(sizeof(uuid), first.bytes[5], hex);
     err_ignore(diag_set(options->salvaged, CAIRN_E_DAMAGED,
-                        "nothing intact of it is left; the store's UUID is %s",
-                        store->read_only && expected == NULL ? "a new one" : hex));
+                        "nothing intact of it is left; the store's UUID is %s%s",
+                        store->read_only && expected == NULL ? "a new one" : hex,
+                        expected != NULL   ? ""
+                        : store->read_only ? " (--store-uuid keeps the old one)"
+                                           : ", a new one: write it to [store] uuid"));
     if (store->read_only) {
         return record_apply(store->own->record.record, &first.update, diag);
     }

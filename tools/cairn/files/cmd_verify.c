@@ -59,9 +59,10 @@ struct totals {
     struct verify_options options;
     struct verify_result result;
     uint64_t checkpoints, damaged, unread, repaired;
-    uint64_t records;      /* of the damaged, those that are no checkpoints: records */
-    uint64_t records_hurt; /* of these, with a second copy */
-    uint64_t records_lost; /* of these, for a mirror or cairn salvage */
+    uint64_t records;                 /* of the damaged, those that are no checkpoints: records */
+    uint64_t records_hurt;            /* of these, with a second copy */
+    uint64_t records_lost;            /* of these, for a mirror or cairn salvage */
+    char lost[RUN_NAME_TEXT_MAX + 1]; /* " demo/run" if that is the only one of these, else "" */
     bool repair;
     bool is_told;           /* what is wrong with the record of the run at hand was said */
     bool is_unread;         /* a server was asked, and did not read the files of its records */
@@ -229,6 +230,14 @@ static int verify_one(struct cli *cli, struct totals *totals, const struct ckpt_
     return 0;
 }
 
+/* Counts a record that is for a mirror or cairn salvage. The store's own has no run. */
+static void add_lost(struct totals *totals, const struct run_name *run)
+{
+    bool is_first = totals->records_lost++ == 0;
+    snprintf(totals->lost, sizeof(totals->lost), "%s%s", is_first && run ? " " : "",
+             is_first && run ? run_name_text(run).at : "");
+}
+
 /* A record that can be read, and is damaged: covered damage, or for cairn salvage. */
 static void note_record(struct cli *cli, struct totals *totals, const struct run_name *run,
                         const char *says, const char *why)
@@ -272,7 +281,9 @@ static int check_record(struct cli *cli, struct totals *totals, const struct run
     }
     note_record(cli, totals, run, unread ? "UNREADABLE" : "DAMAGED", why.text);
     totals->records_hurt += !salvage;
-    totals->records_lost += salvage && !unread;
+    if (salvage && !unread) {
+        add_lost(totals, run);
+    }
     return 0;
 }
 
@@ -299,14 +310,16 @@ static void open_run(struct cli *cli, struct totals *totals, const char *says)
     }
 }
 
-static void close_run(struct totals *totals, bool good)
+static void close_run(const struct cli *cli, struct totals *totals, bool good)
 {
     json_bool(&totals->json, "good", good);
     json_close(&totals->json, '}');
     totals->damaged += !good;
     totals->records += !good;
-    totals->records_lost += !good;
     totals->is_told = !good;
+    if (!good) {
+        add_lost(totals, &cli->run);
+    }
 }
 
 static void leave_record(const struct cli *cli, struct totals *totals, struct diag *why)
@@ -345,7 +358,7 @@ static void note_lost(struct cli *cli, struct totals *totals, const struct cli_l
     } else if (list->count > 0) {
         open_damaged(cli, totals, list->mark);
         leave_record(cli, totals, &totals->unrepaired);
-        close_run(totals, false);
+        close_run(cli, totals, false);
     }
 }
 
@@ -387,14 +400,14 @@ static int note_damaged_run(struct cli *cli, struct totals *totals, struct diag 
         }
         if (status == CAIRN_E_UNSUPPORTED) { /* its other runs it can verify */
             leave_record(cli, totals, why);
-            close_run(totals, false);
+            close_run(cli, totals, false);
             return 0;
         }
         if (status == 0) {
             status = source_use(cli->connection, &cli->run, why);
         }
     }
-    close_run(totals, totals->repair && status == 0 && totals->repaired > repaired);
+    close_run(cli, totals, totals->repair && status == 0 && totals->repaired > repaired);
     return status;
 }
 
@@ -407,7 +420,7 @@ static int repair_joined(struct cli *cli, struct totals *totals, struct diag *di
     if (status == 0 && (repaired->mended > 0 || repaired->left > 0 || repaired->code != 0)) {
         open_run(cli, totals, "repairing its record");
         status = show_repair(cli, totals, &request, diag);
-        close_run(totals, status == 0 && repaired->left == 0);
+        close_run(cli, totals, status == 0 && repaired->left == 0);
     }
     engine_call_fini(&request.call);
     if (status == CAIRN_E_UNSUPPORTED) { /* its checkpoints it can repair */
@@ -501,9 +514,9 @@ static void say_remedies(const struct cli *cli, const struct totals *totals)
             "stopped, a mirror of this store repairs one that is damaged or missing: `cairn verify "
             "--repair --store %s --from MIRROR` (or [scrub] repair-from); one that is behind "
             "has older checkpoints: `cairn restore RUN --store MIRROR --to DIR`. Without one, "
-            "`cairn salvage --store %s` says what can be entered again, and `cairn salvage "
-            "--yes --accept-loss --store %s` does it\n",
-            store, store, store);
+            "`cairn salvage --store %s%s` says what can be entered again, and `cairn salvage --yes "
+            "--store %s%s` does it\n",
+            store, store, totals->lost, store, totals->lost);
     }
     if (totals->damaged > totals->records) {
         fprintf(

@@ -129,6 +129,9 @@ static int run(struct cli *cli, void *values, struct diag *diag)
                  : cli->quiet ? 0
                               : show(own, name, marked);
     }
+    if (status == CAIRN_E_NOT_FOUND) {
+        diag_add(diag, "%s", name);
+    }
     engine_call_fini(&request.call);
     return status;
 }

@@ -55,11 +55,11 @@ static int look(struct cli *cli, void *user, struct diag *diag)
             const struct ckpt_info *info = &list->entries[i];
             if (info->state == CKPT_OPEN) {
                 note(flushing, info->id);
-                int n =
-                    snprintf(flushing->open + at, sizeof(flushing->open) - at,
-                             "; %s is open: %u of %u ranks have sealed%s%s",
-                             ckpt_id_text(info->id).at, info->sealed_count, info->world_size,
-                             info->text && info->text[0] ? ", " : "", info->text ? info->text : "");
+                int n = snprintf(flushing->open + at, sizeof(flushing->open) - at,
+                                 "; %s is open: %u of %u ranks have sealed%s%s",
+                                 ckpt_id_text(info->id).at, info->sealed_count, info->world_size,
+                                 info->text && info->text[0] ? ", it waits for " : "",
+                                 info->text ? info->text : "");
                 at = min_u64(at + (size_t)(n > 0 ? n : 0), sizeof(flushing->open) - 1);
                 status = 0;
             }

@@ -94,7 +94,7 @@ static void format_note(const struct ckpt_info *info, size_t size, char *ret)
 
 static void add_row(struct table *table, const struct ckpt_info *info)
 {
-    char ranks[32], state[STANDING_BYTES], note[NOTE_TEXT_BYTES];
+    char ranks[32], state[STANDING_BYTES], note[NOTE_TEXT_BYTES], text[DIAG_TEXT_MAX];
     struct text parent = {"-"};
     if (info->parent.term != 0) {
         parent = ckpt_id_text(info->parent);
@@ -103,10 +103,12 @@ static void add_row(struct table *table, const struct ckpt_info *info)
     format_standing(info, state);
     bool committed = info->state == CKPT_COMMITTED;
     format_note(info, sizeof(note), note);
+    snprintf(text, sizeof(text), "%s%s",
+             info->state == CKPT_OPEN && info->text[0] != '\0' ? "waits for " : "", info->text);
     table_row(table, (const char *const[]){
                          info->is_latest ? "*" : "", ckpt_id_text(info->id).at, state,
                          committed ? bytes_text(info->plain_bytes).at : "-", ranks, parent.at,
-                         time_text(info->wall_ns).at, committed ? note : info->text});
+                         time_text(info->wall_ns).at, committed ? note : text});
 }
 
 static int print_list(struct cli *cli, const struct ls_options *own, const struct cli_list *list)

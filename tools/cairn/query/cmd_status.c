@@ -7,10 +7,9 @@
 
 #include <inttypes.h>
 
-static const struct argument arguments[] = {
-    {"RUN", .kind = ARGUMENT_RUN, .optional = true},
-    {"STEP@TERM", .kind = ARGUMENT_CHECKPOINT, .optional = true},
-    {0}};
+static const struct argument arguments[] = {{"RUN", .kind = ARGUMENT_RUN, .optional = true},
+                                            {"STEP@TERM", .kind = ARGUMENT_CHECKPOINT},
+                                            {0}};
 
 static int show(const struct cli *cli, const struct ckpt_info *info)
 {
@@ -35,7 +34,10 @@ static int run(struct cli *cli, void *options, struct diag *diag)
     }
     if (cli->selector.kind != SELECT_EXACT) {
         return diag_set(diag, CAIRN_E_INVALID,
-                        "no save is named: give `cairn status RUN STEP@TERM`");
+                        "'%s' does not say of which term: give the term, %s@TERM, as `cairn ls` "
+                        "shows it",
+                        cli->selector_text,
+                        cli->selector.kind == SELECT_STEP ? cli->selector_text : "STEP");
     }
     int status = cli_connect(cli, true, diag);
     struct source_request request = {

@@ -116,6 +116,17 @@ static int show(const struct cli *cli, const struct ckpt_info *info)
     return out_flush();
 }
 
+/* Adds what was waited for, of which run. */
+static void say_what(const struct cli *cli, const struct wait_options *own, struct diag *diag)
+{
+    diag_add(diag, "%s: waited for %s%s", run_name_text(&cli->run).at,
+             own->next            ? "the next commit"
+             : own->open          ? "an open save"
+             : cli->selector_text ? "the commit of checkpoint "
+                                  : "a first checkpoint",
+             cli->selector_text ? cli->selector_text : "");
+}
+
 static int run(struct cli *cli, void *values, struct diag *diag)
 {
     const struct wait_options *own = values;
@@ -127,6 +138,9 @@ static int run(struct cli *cli, void *values, struct diag *diag)
     }
     scratch_init(&waiting.scratch, MIB(64));
     int status = condition_run(cli, &condition, diag);
+    if (status == CAIRN_E_TIMED_OUT) {
+        say_what(cli, own, diag);
+    }
     status = status != 0 ? status : show(cli, &waiting.found);
     scratch_fini(&waiting.scratch);
     return status;

@@ -65,6 +65,11 @@ static int check(const struct cli *cli, const struct gc_options_cli *given, stru
                         "--status only asks a daemon what its last pass did: leave out --store, "
                         "--cycle and --dry-run, which begin a pass");
     }
+    if (!cli->source.store && (given->cycle || options_given(&cli->own_set, "keep-cycles"))) {
+        return diag_set(diag, CAIRN_E_INVALID,
+                        "--cycle and --keep-cycles go with --store; a server counts cycles by what "
+                        "its configuration says: [gc] every and keep-cycles");
+    }
     if (!given->now && (given->runs.count > 0 || given->project)) {
         return diag_set(diag, CAIRN_E_INVALID,
                         "RUN and --project need --now, because other passes cover all runs");

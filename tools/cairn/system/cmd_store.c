@@ -110,6 +110,10 @@ static int work(const struct store_options *own, bool creates, struct store_foun
 {
     struct store_open_options open = {.url = own->url, .reserve_bytes = STORE_DIR_RESERVE_BYTES};
     int status = store_url_check(own->url, diag);
+    if (status == 0 && creates && strncmp(own->url, "dir:", 4) == 0 && own->url[4] != '/') {
+        return diag_set(diag, CAIRN_E_INVALID, "URL is '%s'; the path after dir: must be absolute",
+                        own->url);
+    }
     status = status != 0 ? status : loop_uv_new(&open.loop, diag);
     if (status == 0) {
         status = work_threads_new(open.loop, store_url_threads_min(own->url) + 1, "cairn-store",
