@@ -128,7 +128,7 @@ def test_an_interrupted_restore_ends(url, monkeypatch):
         checkpointer.save(1, state)
         checkpointer.wait()
         with monkeypatch.context() as patch:
-            patch.setattr(cairn.client.Operation, "result", lambda *_: exec("raise KeyboardInterrupt"))
+            patch.setattr(cairn.client.Operation, "result", lambda *_: signal.default_int_handler(signal.SIGINT, None))
             with pytest.raises(KeyboardInterrupt):
                 checkpointer.restore(state)
         assert checkpointer.restore(state).step == 1
