@@ -226,9 +226,11 @@ def sources(root):
 def documents(root):
     """The Markdown files of the tree: those at its root, and those in its folders."""
     for top in sorted(root.iterdir()):
+        if top.name.startswith(".") or top.name == "build":  # where folders of other tests come and go
+            continue
         for path in [top] if top.is_file() else sorted(top.rglob("*.md")):
             relative = path.relative_to(root)
-            if path.suffix == ".md" and not top.name.startswith(".") and not {"build", ".venv"} & set(relative.parts):
+            if path.suffix == ".md" and not {"build", ".venv"} & set(relative.parts):
                 yield relative
 
 
