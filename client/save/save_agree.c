@@ -604,8 +604,8 @@ static void spread_when_calm(struct save_agree *agree)
 void save_agree_end(struct save_agree *agree)
 {
     const struct save_common *common = agree->common;
-    bool is_old =
-        common->status == 0 && common->sealed_ms == 0; /* by an earlier save of the step */
+    /* Not this save was committed, but an earlier one of the step, by a division of its own. */
+    bool is_old = common->status == 0 && common->sealed_ms == 0;
     sm_move(&agree->sm, AG_END);
     struct agree_end end = {.save = common->number,
                             .open_id = common->open_id,

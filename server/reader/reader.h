@@ -4,7 +4,7 @@
  * manifest, pages, parts, objects. The one way in which scrub, repair, salvage, gc and the command
  * line look at what is stored. It is straight-line code that waits for each read. A `reader_source`
  * decides where the bytes come from, how fast they come, and how often a failing read is tried.
- * What is wrong is read once more before it is told, because a transfer may fail although the
+ * Damage is reported only after a second reading, because the first transfer may fail although the
  * medium is good.
  *
  * Any thread that may wait; one reader belongs to one thread.
