@@ -119,6 +119,9 @@ class HandOver(Case):
             group[0].send("save", 2 + moment, 60000)
             time.sleep(0.002 * moment)
             group.kill()
+        group = self.large(daemon, 1)
+        group.all("check", group.restore()[0])
+        group.advance(6)  # until then the daemon may still commit what the last one handed over
         self.assert_whole(daemon, set(listed(daemon)))
 
     def test_a_killed_daemon_costs_nothing(self):
