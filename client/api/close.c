@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Closing: waits for the ops in flight, aborts the rest and takes their true outcome, ends the
- * thread, and frees the handle. It never takes longer than the deadline, the grace, and the end of
- * copies that run. Runs on the caller's thread, as the last call of the handle.
+ * thread, and frees the handle. It takes at most the deadline, API_REFUSAL_GRACE_MS if only refused
+ * saves are left by then, API_CLOSE_GRACE_MS, and the time of the copies that still run. Runs on
+ * the caller's thread, as the last call of the handle.
  */
 #include "api_private.h"
 
@@ -81,7 +82,9 @@ static int close_handle(void *arg, struct diag *diag)
     cairn->is_closing = true;
     cairn->is_cut = call->deadline_ms == CAIRN_CUT;
     drain(cairn, deadline_ms, false);
-    drain(cairn, deadline_ms < API_REFUSAL_GRACE_MS ? deadline_ms : API_REFUSAL_GRACE_MS, true);
+    if (!has_hope(cairn)) {
+        drain(cairn, deadline_ms < API_REFUSAL_GRACE_MS ? deadline_ms : API_REFUSAL_GRACE_MS, true);
+    }
     if (!list_is_empty(&cairn->ops)) {
         list_each (node, &cairn->ops) {
             op_abort(list_item(node, struct cairn_op, link));

@@ -223,10 +223,10 @@ CAIRN_API int CAIRN_MUST_USE cairn_new_attempt(char ret_token[33]);
  * AUTH, VERSION, DUPLICATE_RANK, WORLD_MISMATCH, INVALID, NO_MEMORY. */
 CAIRN_API int CAIRN_MUST_USE cairn_open(const char *url, const struct cairn_options *options,
                                         cairn_t **ret, struct cairn_error *err);
-/* Waits for what is in flight until the deadline, then aborts it, which takes 2 s more at most and
- * which the ops report. Always frees the handle; returns 0 if every save in flight became durable,
- * else the first failure. Ops must still be freed. In a callback it only returns INVALID. NULL is
- * allowed. CAIRN_CUT waits for nothing: the job failed, and `cairn advise` counts its restart. */
+/* Waits for what is in flight until the deadline, and 10 s at most for refused saves; then aborts
+ * the rest, which takes 2 s more at most and which the ops report. Always frees the handle; returns
+ * 0 if every save in flight became durable, else the first failure. Ops must still be freed. In a
+ * callback it is INVALID. NULL is allowed. CAIRN_CUT says that the job failed: no waiting. */
 CAIRN_API int cairn_close(cairn_t *cairn, int64_t deadline_ms, struct cairn_error *err);
 
 /* --- what is saved --------------------------------------------------------------------------- */

@@ -559,6 +559,24 @@ FIXED_TEST(test_close_aborts_what_is_left_and_says_so)
     cairn_op_free(op);
 }
 
+/* The time for refused saves is not spent on others. */
+FIXED_TEST(test_close_takes_no_longer_than_its_deadline)
+{
+    enum { DEADLINE_MS = 2500 };
+    struct cairn_error err;
+    struct timespec begun, now;
+    cairn_t *cairn = open_default();
+    fake_script.never_ends = true;
+    cairn_op_t *op = save(cairn, 1);
+    assert_int_equal(clock_gettime(CLOCK_MONOTONIC, &begun), 0);
+    assert_int_equal(cairn_close(cairn, DEADLINE_MS, &err), CAIRN_E_ABORTED);
+    assert_int_equal(clock_gettime(CLOCK_MONOTONIC, &now), 0);
+    int64_t took_ms =
+        (now.tv_sec - begun.tv_sec) * INT64_C(1000) + (now.tv_nsec - begun.tv_nsec) / 1000000;
+    assert_in_range(took_ms, DEADLINE_MS - 1, 2 * DEADLINE_MS - 500);
+    cairn_op_free(op);
+}
+
 FIXED_TEST(test_close_ends_what_cannot_be_aborted)
 {
     struct cairn_error err;
