@@ -400,17 +400,38 @@ static void put_report(struct step *step, uint32_t rank, uint32_t try_count)
     step_put(step, key, &buf);
 }
 
+/* Returns true if the attempt's session before this one ended well with the same checkpoint, and
+ * nothing was saved in between. cairn.Checkpointer reads the trees first and then the arrays, in a
+ * session each: to the user that is one restore. */
+static bool is_continued(struct step *step, const struct state_restore *session)
+{
+    if (session->ordinal == 0) {
+        return false;
+    }
+    const struct state_restore *before =
+        state_restore_find(step->state, &session->token, session->ordinal - 1);
+    if (before == NULL || before->entry.state != RESTORE_OK ||
+        !ckpt_id_equal(before->entry.id, session->entry.id) ||
+        before->entry.newest_term != session->entry.newest_term) {
+        return false;
+    }
+    session_guard(step, before);
+    return true;
+}
+
 /* Ends the session well: all ranks have reported OK on this try. */
 static void end_session(struct step *step, const struct state_restore *session)
 {
     CHECK(session->entry.state == RESTORE_RUNNING);
     struct entry_restore entry = session->entry;
     entry.state = RESTORE_OK;
-    step->day.restores++;
     session_guard(step, session);
     session_put(step, &session->token, session->ordinal, &entry);
     remove_reports(step, session);
-    log_end(step, &entry, step->event->u.report.actor);
+    if (!is_continued(step, session)) {
+        step->day.restores++;
+        log_end(step, &entry, step->event->u.report.actor);
+    }
     answer_session(step, &entry);
 }
 

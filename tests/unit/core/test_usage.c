@@ -120,6 +120,38 @@ CORE_TEST(days_count_what_leaves_nothing)
     assert_int_equal(usage.restores_failed, 1);
 }
 
+/* Restores the checkpoint with the actor, and checks how many restores are counted and logged. */
+static void restores_again(struct core_fixture *f, struct actor *actor, struct ckpt_id id,
+                           uint32_t count)
+{
+    struct event report = event_of(EVENT_RESTORE_REPORT, actor);
+    report.id = id;
+    assert_int_equal(core_begin(f, actor, EXACT(id.term, id.step), false), 0);
+    assert_int_equal(core_run(f, &report), 0);
+    assert_true(verdict_restore(&f->verdict)->done);
+    assert_int_equal(usage_now(f, 0, HOUR).restores, count);
+    assert_int_equal(f->state.ended_count, count);
+    actor->ordinal++;
+}
+
+/* Goal: an attempt that reads one checkpoint in several sessions, with nothing saved in between,
+ * has restored it once. Another checkpoint, another attempt or a save in between makes two. */
+CORE_TEST(a_restore_in_several_sessions_is_one)
+{
+    struct actor rank = {.token = 9, .world_size = 1}, other = {.token = 8, .world_size = 1};
+    save_at(f, 10, HOUR, 10, 10);
+    save_at(f, 20, HOUR, 10, 10);
+    restores_again(f, &rank, ID(1, 20), 1);
+    restores_again(f, &rank, ID(1, 20), 1);
+    restores_again(f, &rank, ID(1, 20), 1);
+    restores_again(f, &other, ID(1, 20), 2);
+    restores_again(f, &rank, ID(1, 10), 3);
+    restores_again(f, &rank, ID(1, 20), 4);
+    rank.newest_seen = 1;
+    assert_int_equal(core_open(f, &rank, 30, 30), 0);
+    restores_again(f, &rank, ID(1, 20), 5);
+}
+
 /* Goal: what a save says of the one before it is counted with the opening that carries it, once. */
 CORE_TEST(times_are_counted_with_the_opening)
 {
