@@ -108,7 +108,8 @@ int daemon_start_server(struct daemon *daemon)
                                      .encode_lanes = encode_lanes(config),
                                      .agent = "cairnd " CAIRN_VERSION,
                                      .store_state = tell_state,
-                                     .store_user = daemon};
+                                     .store_user = daemon,
+                                     .config_error = daemon->reload_error};
     int status = server_new(&options, &daemon->server, &daemon->diag);
     if (status != 0) {
         return status;

@@ -10,6 +10,7 @@
 #include "daemon/listeners.h"
 #include "daemon/opener.h"
 #include "daemon/upkeep.h"
+#include "session/health.h"
 #include "session/server.h"
 #include "web/web.h"
 
@@ -43,6 +44,7 @@ struct daemon {
     uint64_t grace_ms;
     int status;
     struct diag diag;
+    char reload_error[HEALTH_TEXT_BYTES]; /* what the last SIGHUP could not take; "" if nothing */
     char no_store[STORE_URL_MAX + 128]; /* the remedy of NO_STORE */
 };
 

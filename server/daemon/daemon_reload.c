@@ -9,6 +9,7 @@
 #include "base/log.h"
 #include "net/stream.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 
 void daemon_set_log(const struct config *config)
@@ -58,6 +59,17 @@ static int apply_config(struct daemon *daemon)
     return 0;
 }
 
+/* Tells of what could not be taken, in the log and, until the next SIGHUP, in the daemon's health.
+ */
+static void tell_failure(struct daemon *daemon, const char *about, const char *what, int status,
+                         const struct diag *diag)
+{
+    CHECK(status != 0);
+    LOG(LOG_ERROR, about, what, ls("code", err_name(status)), ls("err", diag_text(diag, status)));
+    snprintf(daemon->reload_error, sizeof(daemon->reload_error), "at the last SIGHUP %s: %s", what,
+             diag_text(diag, status));
+}
+
 /* Takes what the files of [tls] hold now. The files were checked with the rest. */
 static void renew_certificate(struct daemon *daemon)
 {
@@ -68,8 +80,7 @@ static void renew_certificate(struct daemon *daemon)
     }
     int status = listeners_renew(daemon->listeners, config, &diag);
     if (status != 0) {
-        LOG(LOG_ERROR, "listen", "the daemon keeps its old certificate",
-            ls("code", err_name(status)), ls("err", diag_text(&diag, status)));
+        tell_failure(daemon, "listen", "the daemon keeps its old certificate", status, &diag);
         return;
     }
     if (!config->http_tls) { /* else the one that ends first is still in use */
@@ -93,12 +104,14 @@ void daemon_on_reload(void *user, int signum)
     struct config *fresh = malloc(sizeof(*fresh));
     int status = fresh ? options->reread(options->user, fresh, &diag) : CAIRN_E_NO_MEMORY;
     if (status != 0) {
-        LOG(LOG_ERROR, "config",
-            "nothing of the configuration file is taken: the daemon keeps its old configuration",
-            ls("code", err_name(status)), ls("err", diag_text(&diag, status)));
+        tell_failure(daemon, "config",
+                     "nothing of the configuration file was taken, and the daemon keeps its old "
+                     "configuration",
+                     status, &diag);
         free(fresh);
         return;
     }
+    daemon->reload_error[0] = '\0';
     if (!log_enabled(LOG_INFO)) {
         daemon_set_log(fresh); /* the following lines use the more verbose of both levels */
     }
@@ -111,10 +124,9 @@ void daemon_on_reload(void *user, int signum)
     LOG(LOG_INFO, "config", "the daemon has read its configuration again",
         lu("need_restart", waiting));
     if (status != 0) {
-        LOG(LOG_ERROR, "config",
-            "the new configuration is in effect, but [retention] could not be started: send SIGHUP "
-            "again",
-            ls("code", err_name(status)));
+        tell_failure(daemon, "config",
+                     "the new configuration came into effect, but [retention] could not be started",
+                     status, &diag);
     }
     daemon_set_log(options->config);
     free(fresh);

@@ -183,7 +183,8 @@ static bool say_marked(struct health_word *health, const struct health_facts *fa
 }
 
 /* Reports damage. It does not only count the findings of the present pass, which begins with none:
- * what is damaged stays damaged until a look finds it whole. */
+ * what is damaged stays damaged until a later pass finds it
+ * whole. */
 static bool say_damage(struct health_word *health, const struct health_facts *facts)
 {
     static const char *const remedy =
@@ -236,6 +237,17 @@ static void say_yellow(struct health_word *ret, const struct health_facts *facts
     }
 }
 
+/* Adds what the last SIGHUP could not take: whoever sent it has seen no error. */
+static void say_config(struct health_word *health, const struct health_facts *facts)
+{
+    if (facts->config) {
+        char *remedy = add(health, "; for SIGHUP: ", "%s", facts->config);
+        snprintf(remedy, (size_t)(health->remedy + sizeof(health->remedy) - remedy),
+                 "correct it (`cairnd --config FILE --check-config` names mistakes), and send "
+                 "SIGHUP again");
+    }
+}
+
 void health_of(const struct health_facts *facts, struct health_word *ret)
 {
     *ret = (struct health_word){.word = SERVER_GREEN};
@@ -249,5 +261,6 @@ void health_of(const struct health_facts *facts, struct health_word *ret)
         ret->code = CAIRN_E_READ_ONLY;
     } else if (!say_full(ret, facts)) {
         say_yellow(ret, facts);
+        say_config(ret, facts);
     }
 }

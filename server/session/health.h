@@ -30,6 +30,7 @@ struct health_facts { /* a fact is NULL if it is not known or does not belong to
     const struct catalog_totals *totals;
     const char *url;    /* of the store, for remedies */
     const char *mirror; /* why repairs could not read the mirror */
+    const char *config; /* what the last SIGHUP could not take */
 };
 
 /* Sums up the facts. The worst of them decides; that a store is almost full is told beside it. */

@@ -48,6 +48,8 @@ struct server_options {
     /* Gives the state of the store, for SERVER_STATUS; NULL if nobody watches it. */
     void (*store_state)(void *user, struct store_state *ret);
     void *store_user;
+    /* What the last SIGHUP could not take, "" if nothing; borrowed; NULL if none is taken. */
+    const char *config_error;
 };
 struct scrub;
 struct gc;

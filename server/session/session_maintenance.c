@@ -286,6 +286,9 @@ void server_health(struct server *server, const struct store_usage *usage, struc
     if (server->repair && repair_mirror_fails(server->repair, mirror)) {
         facts.mirror = mirror;
     }
+    if (server->options.config_error && server->options.config_error[0] != '\0') {
+        facts.config = server->options.config_error;
+    }
     health_of(&facts, ret);
 }
 

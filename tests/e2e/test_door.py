@@ -184,7 +184,10 @@ class Reload(Case):
             said = self.reload(daemon, text, "keeps its old configuration")
             self.assertIn(why, said)
             self.assertNotIn("a changed setting", said)
-            self.assertEqual(self.status(daemon)["gc"]["keep_cycles"], 5)
+            status = self.status(daemon)
+            self.assertEqual(status["gc"]["keep_cycles"], 5)
+            self.assertEqual(status["health"], "yellow")
+            self.assertIn(why, status["health_text"])
             done = subprocess.run([str(word) for word in [*daemon.argv(), "--check-config"]], capture_output=True, timeout=120,
                                   check=False)
             self.assertEqual(done.returncode, 2)
@@ -193,6 +196,9 @@ class Reload(Case):
         wait_until("it says that there is no file", lambda: "cannot be opened" in daemon.log())
         group.save(1)
         group.save(2)
+        self.assertIn("cannot be opened", self.status(daemon)["health_text"])
+        self.reload(daemon, "[gc]\nkeep-cycles = 5\n")
+        self.assertEqual(self.status(daemon)["health"], "green")
         self.assert_whole(daemon, {(1, 1), (2, 1)})
 
     def test_no_signal_but_two_ends_it(self):

@@ -523,7 +523,7 @@ static int resolve(struct rados_store *store, const struct rados_record *rec,
     if (rc == -ECANCELED || rc == -EEXIST) {
         return find_maker(store, rec, attempt, ret_ours, diag);
     }
-    /* The late update may still happen, whatever the fence has met: only a look that finds the
+    /* The late update may still happen, whatever the fence has met: only a search that finds the
      * version taken decides. */
     struct diag why = DIAG_INIT;
     if (find_maker(store, rec, attempt, ret_ours, &why) == 0) {

@@ -191,7 +191,7 @@ static int enter(struct rados_store *store, const struct run_name *name, unsigne
         entered += (where & 1u << i) != 0 && rc == 0;
     }
     /* Whether it was entered does not matter to the record, which nobody has touched, so a time-out
-     * is TIMED_OUT. A late "intended" that overwrites a "made" costs each listing a look. */
+     * is TIMED_OUT. A late "intended" that overwrites a "made" costs each listing a read. */
     return failure == 0 || (failure == -EIO && entered > 0)
                ? 0
                : rados_error(failure, false, "cannot list the runs", diag);

@@ -71,6 +71,14 @@ TEST(test_the_worst_speaks)
     assert_int_equal(health.word, SERVER_YELLOW);
     assert_non_null(strstr(health.text, "3 checkpoints"));
     assert_non_null(strstr(health.text, "suspect: 1"));
+    facts.config = "at the last SIGHUP nothing was taken";
+    health_of(&facts, &health);
+    assert_non_null(strstr(health.text, "suspect: 1 checkpoint; and at the last SIGHUP nothing"));
+    assert_non_null(strstr(health.remedy, "; for SIGHUP: correct it"));
+    facts = (struct health_facts){.config = facts.config};
+    health_of(&facts, &health);
+    assert_int_equal(health.word, SERVER_YELLOW);
+    assert_string_equal(health.text, facts.config);
     scrub.findings = 4;
 
     usage.read_only = true;
