@@ -38,9 +38,9 @@ struct scrub_status {
     /* Counters of this daemon since its start: */
     uint64_t bytes_total, chunks_total, ckpts_total, findings_total, errors_total;
     uint64_t healed_total; /* checkpoints that were found whole again */
-    /* Findings, the newest first. A finding about a run's record stays, whichever pass made it,
-     * until a later look finds that record whole; it is the last to make room for other findings.
-     */
+    /* Findings, the newest first, each once, whatever number of passes made it. One about a run's
+     * record stays until a later pass finds that record whole; it is the last to make room for
+     * other findings. */
     uint32_t recent_count;
     const struct scrub_finding *recent[SCRUB_RECENT];
     uint32_t damaged_records; /* number of such findings */

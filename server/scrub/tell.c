@@ -69,23 +69,34 @@ void scrub_show(struct scrub *scrub)
 
 /* --- findings --------------------------------------------------------------------------------- */
 
-/* Returns a new entry at the front of the recent findings. If there is no room, the oldest finding
- * about a checkpoint is dropped, because its record has it too; damage of a record is reported
- * nowhere else while the copy in memory is good. */
-static struct scrub_finding *add_recent(struct scrub *scrub)
+/* Returns which of the recent findings the news takes the place of: the same one of an earlier
+ * pass; if there is no room, the oldest about a checkpoint, because its record has it too, while
+ * damage of a record is reported nowhere else as long as the copy in memory is good. Otherwise it
+ * returns the number of findings. */
+static uint32_t place_of(const struct scrub *scrub, const struct run_name *run,
+                         const struct scrub_news *news)
 {
-    uint32_t last = scrub->recent_count;
-    CHECK(last <= SCRUB_RECENT);
-    if (last == SCRUB_RECENT) {
-        uint32_t of_ckpt = SCRUB_RECENT;
-        for (uint32_t i = 0; i < SCRUB_RECENT; i++) {
-            of_ckpt = scrub->recent[i].id.term != 0 ? i : of_ckpt;
+    uint32_t of_ckpt = SCRUB_RECENT - 1;
+    for (uint32_t i = 0; i < scrub->recent_count; i++) {
+        const struct scrub_finding *finding = &scrub->recent[i];
+        if (run_name_equal(&finding->run, run) && ckpt_id_equal(finding->id, news->id) &&
+            strncmp(finding->text, news->text, SCRUB_TEXT_MAX - 1) == 0) {
+            return i;
         }
-        last = of_ckpt < SCRUB_RECENT ? of_ckpt : SCRUB_RECENT - 1;
-    } else {
-        scrub->recent_count++;
+        of_ckpt = finding->id.term != 0 ? i : of_ckpt;
     }
-    memmove(&scrub->recent[1], &scrub->recent[0], last * sizeof(scrub->recent[0]));
+    return scrub->recent_count < SCRUB_RECENT ? scrub->recent_count : of_ckpt;
+}
+
+/* Makes room at the front of the recent findings, and returns it. */
+static struct scrub_finding *add_recent(struct scrub *scrub, const struct run_name *run,
+                                        const struct scrub_news *news)
+{
+    uint32_t place = place_of(scrub, run, news);
+    CHECK(place < SCRUB_RECENT);
+    CHECK(place <= scrub->recent_count);
+    scrub->recent_count += place == scrub->recent_count;
+    memmove(&scrub->recent[1], &scrub->recent[0], place * sizeof(scrub->recent[0]));
     return &scrub->recent[0];
 }
 
@@ -115,7 +126,7 @@ static void on_news(void *user)
     struct scrub_finding *finding;
     switch (news->kind) {
     case SCRUB_FOUND:
-        finding = add_recent(scrub);
+        finding = add_recent(scrub, run, news);
         *finding = (struct scrub_finding){.run = *run,
                                           .id = news->id,
                                           .health = news->health,

@@ -315,6 +315,26 @@ BENCH_TEST(test_a_record_stays_damaged)
     stop(bench);
 }
 
+/* Goal: what each pass finds again is listed once, with the newest before it. */
+BENCH_TEST(test_a_finding_is_listed_once)
+{
+    struct ckpt_id first = rig_save(&bench->rig, 10, 2, bench->rig.lists);
+    flip_object(bench, first, 1, 100);
+    start(bench, 0);
+    struct scrub_status status = one_more(bench);
+    assert_int_equal(status.recent_count, 1);
+    struct ckpt_id second = rig_save(&bench->rig, 20, 2, bench->rig.lists);
+    flip_object(bench, second, 1, 100);
+    status = one_more(bench);
+    status = one_more(bench);
+    assert_int_equal(status.findings, 2);
+    assert_int_equal(status.findings_total, 5);
+    assert_int_equal(status.recent_count, 2);
+    assert_int_equal(status.recent[0]->id.step, 20);
+    assert_int_equal(status.recent[1]->id.step, 10);
+    stop(bench);
+}
+
 /* Goal: without the duty nothing is read, and it begins with it. */
 BENCH_TEST(test_duty)
 {
