@@ -6,6 +6,7 @@
 #include "daemon/config.h"
 
 #include "base/check.h"
+#include "base/guess.h"
 #include "base/limits.h"
 #include "base/log.h"
 #include "daemon/config_retention.h"
@@ -143,44 +144,46 @@ static const char *find_retired_flag(const char *flag)
     return find_retired(section, dash + 1);
 }
 
-/* Returns how many letters two names share at both ends, which is enough to guess a typing
- * error. */
-static size_t likeness(const char *a, const char *b)
-{
-    size_t la = strlen(a), lb = strlen(b), head = 0, tail = 0;
-    while (head < la && head < lb && a[head] == b[head]) {
-        head++;
-    }
-    while (tail < la - head && tail < lb - head && a[la - 1 - tail] == b[lb - 1 - tail]) {
-        tail++;
-    }
-    CHECK(head + tail <= la);
-    CHECK(head + tail <= lb);
-    return head + tail;
-}
-
-/* Returns the key whose flag is most like the one that was typed, for the error's text. */
-static const struct key *nearest(const char *flag)
-{
-    const struct key *best = &keys[0];
-    for (size_t i = 1; i < ARRAY_LEN(keys); i++) {
-        if (likeness(keys[i].flag, flag) > likeness(best->flag, flag)) {
-            best = &keys[i];
-        }
-    }
-    return best;
-}
-
-/* Returns the flag of cairnd that is most like the one that was typed, for the error's text. */
-static const char *nearest_flag(const char *flag)
+/* Returns the flag of cairnd that may be meant by the one that was typed, or NULL. */
+static const char *guess_flag(const char *typed)
 {
     static const char *const others[] = {"config", "help", "version", "check-config",
                                          "print-config"};
-    const char *best = nearest(flag)->flag;
-    for (size_t i = 0; i < ARRAY_LEN(others); i++) {
-        best = likeness(others[i], flag) > likeness(best, flag) ? others[i] : best;
+    struct guess guess = {.typed = typed};
+    for (size_t i = 0; i < ARRAY_LEN(keys); i++) {
+        guess_consider(&guess, keys[i].flag);
     }
-    return best;
+    for (size_t i = 0; i < ARRAY_LEN(others); i++) {
+        guess_consider(&guess, others[i]);
+    }
+    return guess.name;
+}
+
+/* Refuses a key that does not exist, or its section if that does not exist either. */
+static int refuse_key(const char *section, const char *name, struct diag *diag)
+{
+    struct guess sections = {.typed = section}, names = {.typed = name};
+    bool is_section = false;
+    for (size_t i = 0; i < ARRAY_LEN(keys); i++) {
+        bool is_of = strcmp(keys[i].section, section) == 0;
+        is_section = is_section || is_of;
+        guess_consider(&sections, keys[i].section);
+        if (is_of) {
+            guess_consider(&names, keys[i].name);
+        }
+    }
+    guess_consider(&sections, "quota"); /* its keys are projects */
+    const char *best = is_section ? names.name : sections.name;
+    char hint[128] = "`cairnd --print-config` shows all that there are";
+    if (best) {
+        snprintf(hint, sizeof(hint), is_section ? "did you mean '%s'?" : "did you mean [%s]?",
+                 best);
+    }
+    if (!is_section) {
+        return diag_set(diag, CAIRN_E_CONFIG, "there is no section [%s]; %s", section, hint);
+    }
+    return diag_set(diag, CAIRN_E_CONFIG, "there is no key '%s' in section [%s]; %s", name, section,
+                    hint);
 }
 
 int config_set(struct config *config, const char *name, const char *value, struct diag *diag)
@@ -196,8 +199,11 @@ int config_set(struct config *config, const char *name, const char *value, struc
                         name);
     }
     if (!key) {
-        return diag_set(diag, CAIRN_E_CONFIG, "cairnd has no option --%s; did you mean --%s?", name,
-                        nearest_flag(name));
+        const char *best = guess_flag(name);
+        return best ? diag_set(diag, CAIRN_E_CONFIG,
+                               "cairnd has no option --%s; did you mean --%s?", name, best)
+                    : diag_set(diag, CAIRN_E_CONFIG, "cairnd has no option --%s; see cairnd --help",
+                               name);
     }
     int status = set_key(config, key, value, diag);
     if (status != 0) {
@@ -284,12 +290,7 @@ static int on_value(void *user, const char *section, const char *name, const cha
         err_ignore(diag_set(&why, CAIRN_E_CONFIG, "the key '%s' in [%s] no longer exists: %s", name,
                             section, find_retired(section, name)));
     } else if (!key) {
-        char flag[256];
-        snprintf(flag, sizeof(flag), "%s-%s", section, name);
-        const struct key *near = nearest(flag);
-        err_ignore(diag_set(&why, CAIRN_E_CONFIG,
-                            "there is no key '%s' in section [%s]; did you mean '%s' in [%s]?",
-                            name, section, near->name, near->section));
+        err_ignore(refuse_key(section, name, &why)); /* reported below */
     } else if (reading->seen[key - keys]) {
         err_ignore(diag_set(&why, CAIRN_E_CONFIG,
                             "'%s' is set twice in [%s]; remove one of the lines", name, section));

@@ -32,8 +32,8 @@ struct config {
 };
 
 void config_defaults(struct config *config);
-/* Reads a file. Returns NOT_FOUND, or CONFIG with "path:line: section.key: what is wrong" and the
- * nearest known key. */
+/* Reads a file. Returns NOT_FOUND, or CONFIG with "path:line: what is wrong", and for an
+ * unknown key or section the one that may be meant. */
 int MUST_USE config_read(struct config *config, const char *path, struct diag *diag);
 /* Sets one value, as from a flag; `name` is "section-key". Returns CONFIG for a bad name or value,
  * and if value is NULL, because nothing followed the flag. */

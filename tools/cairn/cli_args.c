@@ -3,6 +3,7 @@
  * The command line: words become options of the common table or of the command's, and arguments.
  * What the words do not say is taken from the environment.
  */
+#include "base/guess.h"
 #include "cli.h"
 
 #include <stdlib.h>
@@ -20,6 +21,18 @@ struct words {
 static int unknown_option(const struct cli *cli, const char *word, struct diag *diag)
 {
     const char *name = cli->command ? cli->command->name : "", *space = name[0] ? " " : "";
+    const struct option_set *sets[] = {&cli->common_set, &cli->own_set};
+    struct guess guess = {.typed = word + strspn(word, "-")};
+    for (size_t i = 0; i < ARRAY_LEN(sets); i++) {
+        for (const struct option *option = sets[i]->table; option && option->name; option++) {
+            guess_consider(&guess, option->name);
+        }
+    }
+    if (guess.name) {
+        return diag_set(diag, CAIRN_E_INVALID,
+                        "%s is not an option of cairn%s%s; did you mean --%s?", word, space, name,
+                        guess.name);
+    }
     return diag_set(diag, CAIRN_E_INVALID, "%s is not an option of cairn%s%s; see cairn%s%s --help",
                     word, space, name, space, name);
 }

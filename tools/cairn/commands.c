@@ -2,6 +2,7 @@
  *
  * The table of commands, and the options that all take.
  */
+#include "base/guess.h"
 #include "cli.h"
 
 #include <string.h>
@@ -42,13 +43,18 @@ const struct option cli_options[] = {
 
 int command_find(const char *name, const struct command **ret, struct diag *diag)
 {
+    struct guess guess = {.typed = name};
     for (size_t i = 0; commands[i]; i++) {
         if (strcmp(commands[i]->name, name) == 0) {
             *ret = commands[i];
             return 0;
         }
+        guess_consider(&guess, commands[i]->name);
     }
-    return diag_set(diag, CAIRN_E_INVALID, "'%s' is not a command; see cairn --help", name);
+    return guess.name
+               ? diag_set(diag, CAIRN_E_INVALID, "'%s' is not a command; did you mean '%s'?", name,
+                          guess.name)
+               : diag_set(diag, CAIRN_E_INVALID, "'%s' is not a command; see cairn --help", name);
 }
 
 const char *command_group_title(enum command_group group)

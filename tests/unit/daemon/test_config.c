@@ -232,8 +232,11 @@ TEST(test_a_file_is_read)
 TEST(test_mistakes_have_their_line)
 {
     char text[2048];
-    assert_refused("[store]\n\nurll = x\n", "3", "did you mean 'url' in [store]");
-    assert_refused("[store]\nurl = dir:/a\n[stare]\nurl = dir:/a\n", "4", "there is no key");
+    assert_refused("[store]\n\nurll = x\n", "3", "in section [store]; did you mean 'url'?");
+    assert_refused("[store]\nfoo = x\n", "2", "there is no key 'foo' in section [store]; `cairnd");
+    assert_refused("[store]\nurl = dir:/a\n[stare]\nurl = dir:/a\n", "4",
+                   "there is no section [stare]; did you mean [store]?");
+    assert_refused("[backup]\nunix = /a\n", "2", "there is no section [backup]; `cairnd --print");
     assert_refused("[store]\nurl = dir:/a\nurl = dir:/b\n", "3", "set twice");
     assert_refused("[memory]\nbuffers = 12 apples\n", "2", "not a size");
     assert_refused("[session]\nlogin = 10\n", "2", "not a duration");
@@ -261,6 +264,9 @@ TEST(test_flags)
     diag_clear(&diag);
     assert_int_equal(config_set(&config, "hlp", NULL, &diag), CAIRN_E_CONFIG);
     assert_non_null(strstr(diag.text, "no option --hlp; did you mean --help?"));
+    diag_clear(&diag);
+    assert_int_equal(config_set(&config, "frob", NULL, &diag), CAIRN_E_CONFIG);
+    assert_non_null(strstr(diag.text, "no option --frob; see cairnd --help"));
     diag_clear(&diag);
     assert_int_equal(config_set(&config, "store-url", NULL, &diag), CAIRN_E_CONFIG);
     assert_non_null(strstr(diag.text, "--store-url needs a value"));
