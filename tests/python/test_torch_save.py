@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A full save shares nothing with older ones, and a metric that is NaN costs no checkpoint."""
+"""A full save shares nothing with older ones, a metric that is NaN costs no checkpoint, and a restore, which takes
+several sessions, counts once."""
 
+import json
 import math
 
 import torch
@@ -34,3 +36,14 @@ def test_a_metric_that_is_nan_costs_no_checkpoint(url):
     with cairn.Client(url, read_only=True) as client:
         metrics = client.list()[0].metrics
     assert math.isnan(metrics["loss"]) and metrics["acc"] == 0.5
+
+
+def test_a_restore_counts_once(url, cli):
+    run, state = url.partition("run=")[2], {"w": torch.ones(3), "epoch": 1}
+    for restores in range(2):
+        with Checkpointer(url, state, on_error="raise") as ck:
+            ck.restore()
+            ck.save(1 + restores).durable.result(60)
+        rows = json.loads(cli("stats", "--by", "run", "--json"))["rows"]
+        assert [row["restores"] for row in rows if row["run"] == run] == [restores]
+        assert cli("log", run).count("restore") == restores
