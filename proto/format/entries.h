@@ -66,6 +66,9 @@ struct entry_open {
     double *metric_values;
 };
 
+/* A new kind changes take_chain() in entries.c, mark_fits() in server/core/run_state.c, and
+ * log_action_name() in proto/wire/info_json.c, which names it for `cairn log`. A program that does
+ * not know a kind answers UNSUPPORTED for the whole record. */
 enum chain_kind {
     CHAIN_COMMIT = 1,
     CHAIN_FORGET = 2,
