@@ -2,7 +2,7 @@
  *
  * store_rados: the store on a Ceph cluster. Any number of daemons use it at once; what a daemon
  * knows and the cluster does not is only a cache. Straight-line blocking code over struct cluster,
- * run on a work pool whose threads are the depth. Layout and the rules that it keeps (R1 to R18):
+ * run on a work pool whose threads are the depth. Layout and the rules that it keeps (R1 to R17):
  * README.md.
  */
 #ifndef CAIRN_STORE_RADOS_H
