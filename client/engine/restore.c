@@ -309,7 +309,8 @@ static enum sm_result pages_end(struct restore *restore)
     int rc = restore->index.count == restore->index.cap
                  ? restore_check(restore, &diag)
                  : diag_set(&diag, CAIRN_E_DAMAGED,
-                            "the checkpoint's index has %zu names, but its manifest says %zu",
+                            "the checkpoint's index has %zu names, but its manifest says %zu; "
+                            "restore an older checkpoint, and run `cairn verify` on this one",
                             restore->index.count, restore->index.cap);
     if (rc == 0) {
         rc = restore_make_wants(restore, &diag);

@@ -220,7 +220,10 @@ int restore_take_plan(struct restore *restore, size_t bytes, const uint8_t *data
         struct plan_read *read = &restore->records[restore->record_count];
         rc = plan_read_decode(data + i * PLAN_READ_BYTES, read, diag);
         if (rc == 0 && read->want >= in_batch) {
-            rc = diag_set(diag, CAIRN_E_PROTOCOL, "the server's plan names request %u of %zu",
+            rc = diag_set(diag, CAIRN_E_PROTOCOL,
+                          "the server's plan answers request number %u, but only the numbers below "
+                          "%zu were asked for; this is an error of the server: report it with the "
+                          "server's log",
                           read->want, in_batch);
         }
         if (rc == 0) {

@@ -95,7 +95,8 @@ static enum sm_result opened(struct save *save)
     common->engine->link.joined.chunk_bytes = opened.chunk_bytes; /* for what is laid out later */
     if (common->chunk_bytes != 0 && opened.chunk_bytes != common->chunk_bytes) {
         diag_set(&diag, CAIRN_E_CONFLICT,
-                 "the run was created with chunks of %llu bytes meanwhile: save again",
+                 "another process created this run while the save was being prepared, with chunks "
+                 "of %llu bytes, for which this save was not laid out; save the step again",
                  (unsigned long long)opened.chunk_bytes);
         save_fail(common, CAIRN_E_CONFLICT, &diag);
     }

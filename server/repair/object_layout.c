@@ -52,10 +52,11 @@ static int take_object(const struct part *part, const struct object_id *id, stru
     while (first < part->chunk_count && !object_id_equal(pieces[first].id, id)) {
         first++;
     }
-    int status = first == part->chunk_count
-                     ? diag_set(diag, CAIRN_E_NOT_FOUND, "its checkpoint does not name it")
-                     : layout_copy(reader_object_pieces(part->chunk_count - first, pieces + first),
-                                   pieces + first, scratch, ret);
+    int status =
+        first == part->chunk_count
+            ? diag_set(diag, CAIRN_E_NOT_FOUND, "the checkpoint's part does not name the object")
+            : layout_copy(reader_object_pieces(part->chunk_count - first, pieces + first),
+                          pieces + first, scratch, ret);
     free(pieces);
     return status;
 }

@@ -291,8 +291,11 @@ static int mend_any(struct repair *repair, const struct record_state *state, str
             err_ignore(diag_set(diag, status, "%s", diag_text(&why, status)));
         }
     }
-    return diag->code != 0 ? diag->code
-                           : diag_set(diag, CAIRN_E_DAMAGED, "no single file of it is to blame");
+    return diag->code != 0
+               ? diag->code
+               : diag_set(diag, CAIRN_E_DAMAGED,
+                          "no file of it is known to be damaged, so none can be taken from the "
+                          "mirror; `cairn salvage` enters again what lies in the store");
 }
 
 /* --- the whole -------------------------------------------------------------------------------- */
@@ -447,7 +450,8 @@ static int tell_chain(struct repair *repair, struct diag *diag)
 static int refuse(struct repair *repair, const struct record_state *state, const struct diag *why)
 {
     char text[48];
-    snprintf(text, sizeof(text), "%s", state->missing ? "which is missing" : "it cannot be read");
+    snprintf(text, sizeof(text), "%s",
+             state->missing ? "which is missing" : "which cannot be read");
     if (state->files[0].version > 0) {
         file_text(&state->files[0], sizeof(text), text);
     }

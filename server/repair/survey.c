@@ -163,8 +163,8 @@ static int examine_older(struct repair *repair, struct survey *survey, size_t co
         count_found(survey, true, damage.first);
         if (survey->how == SURVEY_MEND) {
             repair_add_line(repair, false,
-                            "%.240s; what else is in the object nobody knows: %.100s", damage.first,
-                            diag_text(&why, status));
+                            "%.240s; the rest of this object cannot be checked: %.100s",
+                            damage.first, diag_text(&why, status));
         }
         return 0;
     }

@@ -310,8 +310,10 @@ static int write_batch(struct writing *writing, const struct ckpt_info *info, si
         if (sink->written != sink_bytes(sink)) {
             status =
                 diag_set(diag, CAIRN_E_DAMAGED,
-                         "%s: the server's plan covers only %llu of %llu bytes", sink->entry->name,
-                         (unsigned long long)sink->written, (unsigned long long)sink_bytes(sink));
+                         "%s: the server's plan covers only %llu of %llu bytes; run `cairn verify` "
+                         "on this checkpoint, and restore an older one",
+                         sink->entry->name, (unsigned long long)sink->written,
+                         (unsigned long long)sink_bytes(sink));
         }
     }
     free(request.call.payload);

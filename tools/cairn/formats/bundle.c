@@ -164,7 +164,8 @@ int bundle_finish(struct bundle *bundle, struct diag *diag)
     }
     for (size_t i = 1; i < bundle->tensor_count; i++) {
         if (strcmp(bundle->tensors[i - 1].name, bundle->tensors[i].name) == 0) {
-            return diag_set(diag, CAIRN_E_INVALID, "two tensors are called %s",
+            return diag_set(diag, CAIRN_E_INVALID,
+                            "two tensors are called %s; rename one of them and save again",
                             bundle->tensors[i].name);
         }
     }

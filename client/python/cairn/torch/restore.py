@@ -97,7 +97,8 @@ class Restore:
                 warnings.warn(text, CairnWarning, stacklevel=3)
             return Restored(result.term, result.step, fell_back, self._metadata(op), tuple(plan.missing),
                             tuple(plan.unexpected), again.plain_bytes, tuple(plan.cast_names))
-        raise InternalError.of(f"the restore fell back {_ROUNDS_MAX} times and was given up; report this")
+        raise InternalError.of(f"the restore fell back to an older checkpoint {_ROUNDS_MAX} times and gave up; restore one by its step "
+                               "with restore(step=N), and report this with the logs of all ranks")
 
     def _check(self, step: Any, strict: bool, only: Any, share: Optional[str]) -> None:
         """Raises on all ranks alike if an argument is wrong, or one has an error already, before any request is sent."""
@@ -299,7 +300,8 @@ class Restore:
     def _local_tree(self, op: Any) -> dict:
         local = tree.decode(op.blob(LOCAL_BLOB, self._state.coordinate), deferred=True)
         if type(local) is not dict or type(local.get("parts")) is not dict or type(local.get("rng")) is not dict:
-            raise FormatError.of("another version of cairn.torch.Checkpointer wrote the stored state of this rank")
+            raise FormatError.of("the stored state of this rank does not have the parts that this version reads, so another version of "
+                                 "cairn.torch.Checkpointer wrote it; restore it with that version or a newer one")
         return local
 
     def _take_own(self, op: Any, root: dict, states: list, plan: Plan) -> None:

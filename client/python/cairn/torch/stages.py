@@ -35,7 +35,8 @@ def merge(stages: Sequence[dict], has_own: bool) -> tuple:
     notes: list = []
     for parts in stages:
         if type(parts) is not dict:
-            raise FormatError.of("another version of cairn.torch.Checkpointer wrote the stored tree of a stage")
+            raise FormatError.of("the stored tree of a stage is not a dict, so another version of cairn.torch.Checkpointer wrote it; "
+                                 "restore it with that version or a newer one")
         for key, part in parts.items():
             if key not in merged:
                 merged[key] = dict(part)

@@ -55,7 +55,8 @@ def checkpointer_root(op: Any) -> Optional[dict]:
     except NotFoundError:
         return None
     if type(root) is not dict or root.get("version") != VERSION or type(root.get("parts")) is not dict:
-        raise FormatError.of("another version of cairn.torch.Checkpointer wrote the stored state")
+        raise FormatError.of("the stored state does not have the parts that this version reads, so another version of "
+                             "cairn.torch.Checkpointer wrote it; restore it with that version or a newer one")
     root.setdefault("coordinates", [f"rank={rank}" for rank in range(root["world_size"])])
     return root
 
