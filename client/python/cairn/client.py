@@ -72,7 +72,7 @@ def _metrics(what: str, metrics: Optional[Mapping[str, float]]) -> tuple:
 
 
 def _ms(what: str, seconds: Optional[float]) -> int:
-    """Milliseconds; 0 for None, which stands for a default. InvalidError."""
+    """Returns seconds as milliseconds, and 0 for None, which stands for a default. Raises InvalidError for a time that is none."""
     if seconds is None:
         return 0
     try:

@@ -85,7 +85,7 @@ def split_url(url: str) -> tuple:
 
 
 def run_of(url: str) -> str:
-    """Returns the URL of a run as it is kept. InvalidError: it names no run, or something in a run."""
+    """Returns the URL of a run as it is kept. Raises InvalidError if it names no run, or something in a run."""
     run_url, rest = split_url(str(url))
     if rest:
         raise InvalidError.of(f"{url!r} names something in a run; give the run alone, {run_url}, and let the framework name the "
@@ -108,7 +108,7 @@ def warn_of_local_folder() -> None:
 
 
 def parse_step(name: str) -> Optional[int]:
-    """The step in a name, None when there is none. InvalidError when it has two."""
+    """Returns the step in a name, or None if there is none. Raises InvalidError if the name has several."""
     stem = _SUFFIX.sub("", name.rstrip("/").rsplit("/", 1)[-1])
     if stem.isdecimal() and stem.isascii():
         return int(stem)

@@ -169,7 +169,11 @@ class Bundle:
         return sum(tensor.size for tensor in self.tensors) + sum(len(data) for _, _, data in self.blobs)
 
     def finish(self) -> None:
-        """Sorts by name and checks. InvalidError: one name twice; FormatError; TooLargeError."""
+        """Sorts the tensors by name and checks them.
+
+        Raises InvalidError if two have one name or if elements share memory, FormatError if rectangles do not cover their tensor, and
+        TooLargeError if the tensors repeat the same bytes too often.
+        """
         self.tensors.sort(key=lambda tensor: tensor.name.encode("utf-8", "surrogatepass"))
         for before, after in zip(self.tensors, self.tensors[1:]):
             if before.name == after.name:
@@ -205,7 +209,7 @@ class Bundle:
 
 
 def _check_cover(path: str, tensor: Tensor) -> None:
-    """FormatError unless the rectangles cover the tensor and none of them overlap."""
+    """Raises FormatError unless the rectangles cover the tensor and none of them overlap."""
     boxes = [box for box in tensor.boxes if 0 not in box.length]
     for box in tensor.boxes:
         if (len(box.offset) != len(tensor.shape) or len(box.length) != len(tensor.shape)

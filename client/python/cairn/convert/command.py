@@ -111,7 +111,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def run_url(server: Optional[str], run: str) -> str:
-    """The URL of a run as the library takes it. InvalidError."""
+    """Returns the URL of a run as the library takes it. Raises InvalidError if the text names no run, or if no server is named."""
     if "://" in run:
         return run
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*/[A-Za-z0-9][A-Za-z0-9._-]*", run):
@@ -130,7 +130,7 @@ def client(args: argparse.Namespace, **how: Any) -> Client:
 
 
 def module(kind: str) -> Any:
-    """The module that reads a format. UnsupportedError: what it needs is not installed."""
+    """Returns the module that reads a format. Raises UnsupportedError if PyTorch or NumPy, which it needs, is not installed."""
     name, needs = FORMATS[kind]
     try:
         importlib.import_module(needs)
@@ -143,7 +143,7 @@ def module(kind: str) -> Any:
 
 
 def detect(path: str) -> str:
-    """The format of PATH. UnsupportedError, InvalidError: none of ours."""
+    """Returns the format of a file or folder. If it is of no known format, raises UnsupportedError (file) or InvalidError (folder)."""
     if os.path.isdir(path):
         if os.path.exists(os.path.join(path, ".metadata")):
             return "dcp"
@@ -208,7 +208,7 @@ def show(args: argparse.Namespace, document: dict, line: str) -> None:
 
 
 def selector(text: str) -> tuple:
-    """(step, term) of "latest", STEP or STEP@TERM; term 0: any. InvalidError."""
+    """Returns (step, term) of "latest", STEP or STEP@TERM. The term is 0 if the text has none. Raises InvalidError for any other text."""
     found = re.fullmatch(r"(\d+)(?:@([1-9]\d*))?", text, re.ASCII)
     if text == "latest":
         return LATEST, 0
@@ -233,7 +233,7 @@ def _interrupt(number: int, frame: Any) -> NoReturn:
 
 
 def main(words: Optional[Sequence[str]] = None) -> int:
-    """The exit status. ``words``: the command line; None: the process's own."""
+    """Runs a command line, by default the process's own, and returns its exit status."""
     words = sys.argv[1:] if words is None else words
     try:
         args = _parser().parse_args(words)

@@ -102,5 +102,8 @@ class _Directory:
 
 
 def read(path: str) -> Bundle:
-    """The bundle of a directory. NotFoundError, FormatError, UnsupportedError."""
+    """Returns the bundle of a directory of DCP.
+
+    Raises NotFoundError if a file is missing, FormatError if one is damaged, and UnsupportedError for what cannot be converted.
+    """
     return _Directory(path).read()

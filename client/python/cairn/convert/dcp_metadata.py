@@ -101,7 +101,11 @@ def lengths(value: Any) -> Any:
 
 
 def read(path: str) -> Metadata:
-    """NotFoundError, FormatError, UnsupportedError."""
+    """Reads a ``.metadata`` file of DCP without executing code.
+
+    Raises NotFoundError if there is no file, FormatError if DCP did not write it, and UnsupportedError for names and opcodes
+    that DCP does not write.
+    """
     data = View(Mapped(path)).read()
     try:
         root = _Unpickler(io.BytesIO(data)).load()

@@ -45,8 +45,11 @@ class Item:
 
 
 def _find(viewer: Client, text: str) -> tuple:
-    """(term, step), all entries, and the other names of tied tensors of the checkpoint that is meant. NotFoundError;
-    DamagedError: ``latest`` would be an older one, since the newest is damaged or lost."""
+    """Returns the result of a restore that names the checkpoint, all its entries, and the other names of its tied tensors.
+
+    Raises NotFoundError if there is no such checkpoint, and DamagedError if ``latest`` would be an older one because the newest
+    is damaged or lost.
+    """
     step, term = selector(text)
     viewer.set_blobs([(_STATE, TREE, tree.encode(None), REPLICATED, None)])
     op = viewer.restore(step, term=term, allow_older=False, strict=False, only=(_STATE,), deadline=_DEADLINE_S)

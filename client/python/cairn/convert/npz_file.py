@@ -96,7 +96,11 @@ def _array(path: str, name: str, source: Any, types: dict) -> Tensor:
 
 
 def read(path: str) -> Bundle:
-    """The bundle of an npz archive. NotFoundError, FormatError, UnsupportedError, NoSpaceError."""
+    """Returns the bundle of an npz archive.
+
+    Raises NotFoundError if there is no file, FormatError if it is damaged, UnsupportedError for arrays that cannot be converted,
+    and NoSpaceError if $TMPDIR has no room for compressed ones.
+    """
     view = View(Mapped(path))
     bundle = Bundle(path, "npz", view.size)
     with zips.open_archive(view) as archive:

@@ -29,7 +29,11 @@ _WHY = re.compile(r"WeightsUnpickler error: (.*)")
 
 
 def load(path: str, source: Any, **how: Any) -> Any:
-    """torch.load with weights_only. FormatError, UnsupportedError; whatever the bytes are, nothing of them is executed."""
+    """Calls torch.load with weights_only: whatever the bytes are, nothing of them is executed.
+
+    Raises UnsupportedError for a pickle that names other things than weights_only reads, and FormatError for bytes that PyTorch
+    cannot read.
+    """
     try:
         return torch.load(source, weights_only=True, **how)
     except MemoryError:
@@ -111,7 +115,7 @@ class _Walk:
 
 
 def _check_storages(path: str, storages: set, offsets: dict) -> None:
-    """FormatError unless every storage, an address and a size, is one entry of the archive: PyTorch believes the pickle.
+    """Raises FormatError unless every storage, an address and a size, is one entry of the archive: PyTorch believes the pickle.
 
     ``offsets``: where the entries begin in the file, with their sizes. PyTorch does not say where it has mapped the file,
     so the one address is looked for at which all storages are entries.
@@ -126,7 +130,10 @@ def _check_storages(path: str, storages: set, offsets: dict) -> None:
 
 
 def check_archive(view: View) -> tuple:
-    """The size of the archive's pickle, and where its storages begin, with their sizes. FormatError, UnsupportedError."""
+    """Returns the size of the archive's pickle, and a dict with the sizes of its storages by the byte where each begins.
+
+    Raises FormatError if torch.save did not write it, and UnsupportedError if it is compressed, a bare pickle or not little-endian.
+    """
     head = view.part(0, 2)
     if len(head) == 2 and head[0] == 0x80 and head[1] <= pickle.HIGHEST_PROTOCOL:
         raise UnsupportedError.of(f"{view.path} is a bare pickle (torch.save before 1.6, or without the zip format): load it and "
@@ -147,7 +154,11 @@ def check_archive(view: View) -> tuple:
 
 
 def read(path: str) -> Bundle:
-    """The bundle of a file of torch.save. NotFoundError, FormatError, UnsupportedError, InvalidError, TooLargeError."""
+    """Returns the bundle of a file of torch.save.
+
+    Raises NotFoundError if there is no file, FormatError if it is damaged or forged, UnsupportedError for values that are not
+    converted, TooLargeError for a state that is nested too deeply, and InvalidError for a key that cannot become a name.
+    """
     mapped = Mapped(path)
     bundle = Bundle(path, "torch", mapped.size)
     pickle_bytes, offsets = check_archive(View(mapped))

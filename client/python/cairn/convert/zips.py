@@ -30,7 +30,10 @@ class Entry:
 
 
 def entries(view: View, archive: zipfile.ZipFile) -> dict:
-    """Entries by name. FormatError: broken, overlapping, one name twice; UnsupportedError: encrypted."""
+    """Returns the entries by name.
+
+    Raises FormatError if entries are broken, overlap or have one name, and UnsupportedError if one is encrypted.
+    """
     found: dict = {}
     spans = []
     for info in archive.infolist():
@@ -58,7 +61,7 @@ def entries(view: View, archive: zipfile.ZipFile) -> dict:
 
 
 def open_archive(view: View) -> zipfile.ZipFile:
-    """FormatError."""
+    """Opens the archive. Raises FormatError if it is no zip archive that can be read."""
     try:
         return zipfile.ZipFile(view)
     except (zipfile.BadZipFile, NotImplementedError, ValueError, struct.error, UnicodeDecodeError, OverflowError) as error:
@@ -67,7 +70,7 @@ def open_archive(view: View) -> zipfile.ZipFile:
 
 
 def check_growth(view: View, info: zipfile.ZipInfo) -> None:
-    """FormatError where more is said to come out of the entry than deflate can make of it."""
+    """Raises FormatError if the entry claims more bytes than deflate can make of its compressed ones."""
     if info.file_size > info.compress_size * _DEFLATE_RATIO_MAX + _DEFLATE_RATIO_MAX:
-        raise FormatError.of(f"{view.path}: {info.filename} claims {info.file_size} bytes in {info.compress_size}: no "
-                             "compression makes so much of so little; the file is damaged or forged")
+        raise FormatError.of(f"{view.path}: {info.filename} claims {info.file_size} bytes in {info.compress_size}: deflate "
+                             "cannot expand data that much, so the file is damaged or forged; fetch or save it again")

@@ -105,7 +105,7 @@ class Collected:
             self._attempt, self._step, "tensor", arrays.TORCH_NAMES[tensor.dtype], shape, offsets, sizes)))
 
     def put(self, name: str, dtype: str, shape: tuple, offsets: tuple, tensor: Any) -> None:
-        """One box of a tensor. InvalidError when two boxes disagree about the whole."""
+        """Adds one box of a tensor. Raises PlanStaleError if two boxes disagree about the type or shape of the whole."""
         entry = self._tensors.setdefault(name, _Tensor(dtype, shape))
         if (entry.dtype, entry.shape) != (dtype, shape):
             raise PlanStaleError.about(name, f"it is written both as {entry.dtype} {list(entry.shape)} and as {dtype} "
@@ -198,7 +198,8 @@ def _transcode(item: WriteItem, planner: SavePlanner, array: Any, allow_opaque: 
             value = torch.load(io.BytesIO(pickled), map_location="cpu", weights_only=True)
         except Exception as error:  # whatever a foreign pickle raises: it is not read
             failure = UnsupportedValueError.of(f"{fqn}: the planner's bytes cannot be read without running code "
-                                               f"({str(error).splitlines()[0][:200]})")
+                                               f"({str(error).splitlines()[0][:200]}); let the planner give tensors, or values that "
+                                               "torch.load(weights_only=True) reads")
     if failure is None:
         try:
             return "tree", tree.encode(value, fqn, array)

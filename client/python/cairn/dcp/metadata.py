@@ -25,7 +25,7 @@ VERSION = 1
 
 
 def encode(metadata: Metadata, results: list, attempt: str, step: int, save: str) -> bytes:
-    """The tree of what ``results`` (a list for each rank) wrote. PlanStaleError names what disagrees."""
+    """Returns the tree of what ``results`` (a list for each rank) wrote. Raises PlanStaleError, which names what disagrees."""
     entries: dict = dict.fromkeys(metadata.state_dict_metadata)
     for rank, result in ((rank, result) for rank, row in enumerate(results) for result in row):
         fqn, stored = result.index.fqn, result.storage_data
@@ -100,7 +100,11 @@ def tensor_entry(fqn: str, dtype: str, shape: tuple, boxes: list) -> TensorStora
 
 
 def decode(data: bytes) -> tuple:
-    """(Metadata with LazyEntries, text "save"). FormatError, DamagedError, UnsupportedError."""
+    """Returns (Metadata with LazyEntries, text "save").
+
+    Raises DamagedError for damaged bytes, FormatError for a tree that this package did not write, and UnsupportedError for
+    another version.
+    """
     root = tree.decode(data)
     if not isinstance(root, dict) or not isinstance(root.get("version"), int):
         raise FormatError.of("the checkpoint's DCP metadata is not what this package writes")

@@ -195,7 +195,7 @@ class Session:
             return op
 
     def save_part(self, step: int, tensors: list, blobs: list, is_guarded: bool, **options: Any) -> Operation:
-        """Any rank but 0: saves before rank 0 opens the step.
+        """Saves on any rank but 0, before rank 0 opens the step.
 
         ``is_guarded``: nobody changes the tensors before the save has read them. Else they are copied when this returns,
         since DCP's save may end here, by Ctrl-C, before rank 0's does. An arena smaller than the state needs the opening
@@ -214,7 +214,7 @@ class Session:
         return frozenset((item.term, item.step) for item in client.list() if item.step == step)
 
     def save_all(self, step: int, tensors: list, blobs: list, begun: Callable[[Operation], None], **options: Any) -> Any:
-        """Rank 0: saves, tells ``begun`` so, and waits until the checkpoint of all ranks is committed; its Result."""
+        """Saves on rank 0, tells ``begun`` so, and waits until the checkpoint of all ranks is committed. Returns its Result."""
         with self._mutex:
             try:
                 op = self.save(step, tensors, blobs, lazy=True, **options)
@@ -237,7 +237,7 @@ class Session:
             return op, self._before
 
     def check(self, result: Any, before: frozenset) -> None:
-        """ExistsError where the step was committed before this save."""
+        """Raises ExistsError if the step was committed before this save."""
         self._term = result.term
         if (result.term, result.step) in before:
             raise ExistsError.of(f"step {result.step} was saved before by this attempt (term {result.term}) and is "
@@ -293,7 +293,7 @@ class Session:
 
 
 def session_of(run_url: str, token: str, rank: int, world_size: int, options: dict) -> Session:
-    """The session of the newest load; an older one of the same ranks is closed. InvalidError for ranks that are no more."""
+    """Returns the session of the newest load, and closes an older one of the same ranks. Raises InvalidError for ranks that are no more."""
     _leave_others()
     if token in _left:
         raise InvalidError.of(f"{run_url}: the Writer was made before torch.distributed was torn down and initialised anew, for ranks "

@@ -39,7 +39,7 @@ class Saving(Future):
         self._session, self._before = session, before
 
     def result(self, timeout: Optional[float] = None) -> Optional[Result]:
-        """As ``Future.result``. ExistsError where the step was saved before."""
+        """Returns what ``Future.result`` does. Raises ExistsError if the step was saved before."""
         found = super().result(timeout)
         self._session.check(found, self._before)
         return found

@@ -26,8 +26,8 @@ _NAMES = "names"  # ends the name of the run that lists the unnumbered files of 
 
 @dataclass(frozen=True)
 class Place:
-    """What a path names. ``name`` is the id with the folders before it. ``step`` None: the run itself, or a folder in it (``name``)
-    that holds no step; ``inner`` "": the checkpoint itself."""
+    """What a path names. ``name`` is the id with the folders before it. ``step`` is None for the run itself, and for a folder in it
+    (``name``) that holds no step. ``inner`` is empty for the checkpoint itself."""
 
     run_url: str
     root: str  # the run as a path
@@ -122,7 +122,10 @@ def place_to_read(path: str) -> Place:
 
 
 def place_of(path: str) -> Place:
-    """The run, or a place within a checkpoint. InvalidError: as ``place_to_read``, or no part of the path has a step."""
+    """Returns the place that a path names: the run itself, or a place in a checkpoint.
+
+    Raises InvalidError as ``place_to_read`` does, and if the path goes beyond the run and no part of it has a step.
+    """
     place = place_to_read(path)
     if place.name and place.step is None:
         raise InvalidError.of(f"cairn://{strip(path)}: {place.name!r} has no step; after the run comes a checkpoint, such as "

@@ -236,8 +236,8 @@ class Meeting:
     # --- the others -----------------------------------------------------------------------------------
 
     def watch(self, on_seal: Callable[[], dict], on_go: Callable[..., None]) -> None:
-        """Starts the thread. ``on_seal`` gives this process's files (CairnError: it cannot); ``on_go(deal)`` commits them,
-        ``on_go(None, why)`` drops them."""
+        """Starts the thread. ``on_seal`` returns this process's files, or raises CairnError if it cannot. ``on_go(deal)`` commits them,
+        and ``on_go(None, why)`` drops them."""
         thread = threading.Thread(target=self._watch, args=(on_seal, on_go), name="cairn-fs-ranks", daemon=True)
         _watches.add(thread)
         thread.start()

@@ -54,10 +54,10 @@ class StorageConfig(base_storage.StorageConfig):
         return Storage(self)
 
     def latest(self) -> Optional[str]:
-        """Returns the id of the newest committed checkpoint, the same on all ranks; every rank calls it. None: the run is empty.
+        """Returns the id of the newest committed checkpoint, the same on all ranks, or None if the run is empty. Every rank calls it.
 
         Raises:
-            CairnError: The server cannot be reached, or another reason why nobody knows; on all ranks.
+            CairnError: The server cannot be reached, or the id cannot be found out for another reason. All ranks raise it.
         """
         return ranks.ask_first(f"cairn.torch_checkpointing/{next(_asked)}", self._newest)
 
@@ -109,7 +109,10 @@ class Storage(base_storage.Storage):
         return file
 
     def stream_write(self, path: Path) -> io.IOBase:
-        """Returns a file to write to. An exception in its ``with`` block discards it. InvalidError: it is in no checkpoint."""
+        """Returns a file to write to. An exception in its ``with`` block discards it.
+
+        Raises InvalidError if the path is not inside a checkpoint.
+        """
         if not place_to_read(self._at(path)).inner:  # or a file such as step_0.pt would be a checkpoint by itself
             raise InvalidError.of(f"{os.fspath(path)!r}: the checkpoint has no step in its name; save it as step-100, for example")
         return self._fs.open(self._at(path), "wb")
@@ -169,7 +172,7 @@ class Storage(base_storage.Storage):
         return self._fs.exists(self._at(path))
 
     def getsize(self, path: Path) -> int:
-        """Returns the size of a file in bytes. FileNotFoundError: there is none."""
+        """Returns the size of a file in bytes. Raises FileNotFoundError if there is none."""
         return self._fs.info(self._at(path))["size"]
 
     def isdir(self, path: Path) -> bool:
