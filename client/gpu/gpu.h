@@ -15,12 +15,12 @@
 
 struct gpu;
 
-/* Loads the driver: the library that CAIRN_LIBCUDA names, else libcuda.so.1. UNSUPPORTED says what
- * is missing. */
+/* Loads the driver: the library that CAIRN_LIBCUDA names, else libcuda.so.1. Returns UNSUPPORTED,
+ * which says what is missing. */
 int MUST_USE gpu_open(struct gpu **ret, struct diag *diag);
 void gpu_close(struct gpu *gpu); /* no copy may run any more; NULL is allowed */
-/* Checks that the bytes are memory of this device. INVALID if not, UNSUPPORTED if there is no such
- * device. */
+/* Checks that the bytes are memory of this device. Returns INVALID if they are not, or UNSUPPORTED
+ * if there is no such device. */
 int MUST_USE gpu_check(struct gpu *gpu, uint32_t ordinal, const void *device, struct diag *diag);
 
 /* One copy. The caller keeps both memories valid until the function returns. */

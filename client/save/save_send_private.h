@@ -156,8 +156,8 @@ void save_objects_release(struct save_send *send, const struct save_object *obje
 void save_objects_down(struct save_send *send);
 /* Forgets that anything is durable. */
 void save_objects_restart(struct save_send *send);
-/* Takes the server's list of the objects that it holds; it holds no others. PROTOCOL: it names one
- * that was never ended. */
+/* Takes the server's list of the objects that it holds; it holds no others. Returns PROTOCOL if the
+ * list names an object that was never ended. */
 int MUST_USE save_objects_held(struct save_send *send, const struct msg_held *held,
                                struct diag *diag);
 void save_objects_forget(struct save_send *send); /* no reply is waited for any more */

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * held: what a rank holds together with other ranks: the groups of a registered set, each with its
- * tensors in order, and the keys by which ranks compare them (PROTOCOL.md 5, who writes what).
- * Pure.
+ * held: the tensors that a rank holds together with other ranks, in groups, each with its tensors
+ * in order, and the keys by which ranks compare tensors (PROTOCOL.md 5, "who writes what"). Pure.
  */
 #ifndef CAIRN_SHARE_HELD_H
 #define CAIRN_SHARE_HELD_H

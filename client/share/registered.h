@@ -58,8 +58,8 @@ struct registered {
     struct registered_tensor *tensors;
     struct registered_blob *blobs;
     struct gpu *gpu; /* borrowed; NULL if no tensor is on a device */
-    /* Hash of the names, dtypes, shapes and groups that all ranks must have alike; equal on ranks
-     * that register the same. */
+    /* Hash of the tensors that all ranks hold, except those that are local: names, dtypes,
+     * placements, shapes and boxes. It is equal on all ranks that register the same. */
     struct xxh128 list_hash;
 };
 

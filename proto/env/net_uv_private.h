@@ -143,6 +143,7 @@ static inline struct net_uv *net_uv_from(struct net *base)
 
 /* --- sockets (sock_uv.c); the operations that net.h documents come last --------------------- */
 
+/* Returns the socket whose base this is, and checks its magic. */
 struct sock_uv *sock_uv_from(struct sock *sock);
 /* Makes a socket in state OPEN; the caller sets the poller. Returns NULL if memory is short. */
 struct sock_uv *sock_uv_new(struct net_uv *net);
@@ -187,6 +188,9 @@ int net_fds_take(struct fd_queue *queue);
 
 /* --- sending a file (net_file.c) ------------------------------------------------------------ */
 
+/* Sends at most 1 MiB of the span. ret_bytes gets how much was sent. Returns AGAIN if the socket is
+ * full, UNSUPPORTED if the kernel cannot send this file or the file ends before the span, or the
+ * error of the connection. */
 int MUST_USE net_uv_send_file(struct sock *base, const struct file_span *span, size_t *ret_bytes,
                               struct diag *diag);
 

@@ -40,8 +40,8 @@ static void put_reason(struct buf *buf, const char reason[ENTRY_REASON_BYTES])
     buf_put(buf, bytes, reason);
 }
 
-/* Reads a text that must be valid and, with its NUL, fit into ENTRY_REASON_BYTES. Returns "" after
- * a failure. */
+/* Reads a reason, which must pass text_is_valid() and fit into ENTRY_REASON_BYTES with its NUL.
+ * Otherwise sets the cursor's status to FORMAT and returns an empty text. */
 static void take_reason(struct cur *cur, char ret[ENTRY_REASON_BYTES])
 {
     size_t bytes = cur_u16(cur);

@@ -39,7 +39,7 @@ void envelope_encode(const struct envelope *envelope, uint8_t ret[ENVELOPE_BYTES
 int MUST_USE envelope_decode(const uint8_t bytes[ENVELOPE_BYTES], struct envelope *ret,
                              struct diag *diag);
 
-/* Check the rules that envelopes and the chunks of parts share. FORMAT or UNSUPPORTED. */
+/* Check the rules that envelopes and the chunks of parts share. Return FORMAT or UNSUPPORTED. */
 int MUST_USE encoding_check(uint8_t encoding, uint32_t stored_bytes, uint32_t plain_bytes,
                             struct diag *diag);
 int MUST_USE digest_check(uint8_t digest_alg, const struct digest *digest, struct diag *diag);

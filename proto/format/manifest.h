@@ -63,6 +63,7 @@ void manifest_encode(const struct manifest *manifest, struct buf *buf);
 int MUST_USE manifest_decode(size_t bytes, const uint8_t *data, struct scratch *scratch,
                              struct manifest *ret, struct diag *diag);
 
+/* Returns true if a repair has made the manifest again from parts (MANIFEST_REMADE_TAG). */
 bool manifest_is_remade(const struct manifest *manifest);
 
 struct part_ref { /* an entry of a parts page, which is sorted by rank */

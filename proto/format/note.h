@@ -23,7 +23,8 @@ struct entry_note {
 
 /* Encodes a note. Tags and metrics that an entry cannot hold set TOO_LARGE in buf. */
 void entry_note_encode(const struct entry_note *entry, struct buf *buf);
-/* Decodes a note; all pointers are from scratch. FORMAT, UNSUPPORTED, TOO_LARGE or NO_MEMORY. */
+/* Decodes a note; all pointers are from scratch. Returns FORMAT, UNSUPPORTED,
+ * TOO_LARGE or NO_MEMORY. */
 int MUST_USE entry_note_decode(struct record_value value, struct scratch *scratch,
                                struct entry_note *ret, struct diag *diag);
 

@@ -23,7 +23,7 @@ struct record_value {
 /* The map owns copies of its keys and values. A key is printable ASCII without space, of fewer than
  * LIMIT_RECORD_KEY_BYTES characters, so that it fits with its NUL. Keys are ordered by strcmp. */
 struct record;
-/* Make an empty map, free one (NULL is allowed), and copy one. NO_MEMORY. */
+/* Make an empty map, free one (NULL is allowed), and copy one. Return NO_MEMORY. */
 int MUST_USE record_new(struct record **ret);
 void record_free(struct record *record);
 int MUST_USE record_clone(const struct record *record, struct record **ret);

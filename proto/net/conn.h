@@ -101,8 +101,10 @@ void conn_send_fd(struct conn *conn, uint32_t stream, const struct msg *msg, int
 size_t conn_queued_bytes(const struct conn *conn);
 uint64_t conn_held_bytes(const struct conn *conn); /* its own part of *held_bytes */
 uint64_t conn_sent_bytes(const struct conn *conn); /* so far, with payloads */
+/* Writes the peer's address, for messages, into `ret`, which has room for `bytes` bytes. */
 void conn_peer_name(struct conn *conn, size_t bytes, char *ret);
-/* Writes what the peer is proven to be (stream.h), or "" if nothing proves it. */
+/* Writes what the peer is proven to be (stream.h), or an empty text if nothing proves it, into
+ * `ret`, which has room for `bytes` > 0 bytes. */
 void conn_proven(struct conn *conn, size_t bytes, char *ret);
 /* Drops the connection at once, without on_close: outs get done(CLOSED), and a later turn of the
  * loop frees the struct. With flush it sends what is queued first, for at most 1 s; outs may then

@@ -50,8 +50,8 @@ bool payload_seal_piece(struct payload_seal *seal, const struct payload_piece *p
 /* Tries the candidates on the piece, whatever becomes of it. */
 void payload_seal_sample(struct payload_seal *seal, struct encoder *encoder,
                          const struct chunk_plain *plain);
-/* Adds what sealing cost to the tensor's state. Only one piece of at least LIMIT_PACK_PIECE_BYTES
- * tells something. */
+/* Adds what sampling and encoding cost to the tensor's state. Does nothing for a payload of several
+ * pieces. The encoding of a piece smaller than LIMIT_PACK_PIECE_BYTES is not counted. */
 void payload_seal_learn(const struct payload_seal *seal, struct encode_state *state);
 
 #endif

@@ -21,7 +21,8 @@ struct planes_plain {
     struct planes_shape shape;
     int level; /* of the planes' frames; ZSTD_LEVEL_ENTROPY as a rule */
 };
-/* Encodes into the room. scratch has plain->bytes of memory. TOO_LARGE if it does not fit. */
+/* Encodes into the room. scratch has plain->bytes of memory. Returns TOO_LARGE if it does not
+ * fit. */
 int MUST_USE planes_encode(struct zstd_encoder *encoder, const struct planes_plain *plain,
                            uint8_t *scratch, struct zstd_room *io);
 

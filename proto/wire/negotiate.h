@@ -24,7 +24,8 @@ enum {
  * says which end is old. */
 int MUST_USE wire_negotiate(const struct msg_hello *hello, uint32_t *ret_version,
                             uint64_t *ret_features, struct diag *diag);
-/* On the client: checks that the server chose something that we offered. VERSION or PROTOCOL. */
+/* On the client: checks that the server chose something that we offered. Returns VERSION or
+ * PROTOCOL. */
 int MUST_USE wire_check_welcome(const struct msg_hello *sent, const struct msg_welcome *welcome,
                                 struct diag *diag);
 

@@ -26,6 +26,8 @@ struct plan_read {
     uint64_t blob_offset; /* of a blob: where the plain bytes belong */
 };
 
+/* Write and read one record of a plan. Decoding returns PROTOCOL for a wrong crc, reserved bytes
+ * that are set, or numbers that cannot be. */
 void plan_read_encode(const struct plan_read *read, uint8_t ret[PLAN_READ_BYTES]);
 int MUST_USE plan_read_decode(const uint8_t bytes[PLAN_READ_BYTES], struct plan_read *ret,
                               struct diag *diag);

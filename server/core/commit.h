@@ -129,7 +129,7 @@ struct run_state {
 enum { BY_WHOM_BYTES = 120 };
 /* Writes who made an entry of the chain, and when: "ada@login1 at 2026-11-23T16:58:57Z". */
 void chain_by_whom(const struct entry_chain *entry, char ret[BY_WHOM_BYTES]);
-/* Sets NOT_FOUND: the run was removed, by whom and when, and what brings it back. */
+/* Returns NOT_FOUND. The text says who removed the run and when, and what brings it back. */
 int state_removed_error(const struct run_state *state, struct diag *diag);
 
 /* Decodes the record into ret and checks the chain: sequence numbers, hashes and the head. Returns

@@ -44,7 +44,9 @@ struct usage {
 #define USAGE_FIGURES(X) USAGE_SHOWN(X) X(planned) X(timed_saves) X(blocked_ms) X(persist_ms)
 /* clang-format on */
 
+/* Computes the figures of one run: what happened within the window, and what is stored now. */
 void usage_of_run(const struct run_state *state, struct usage_window window, struct usage *ret);
+/* Adds the figures of another run. */
 void usage_add(struct usage *io, const struct usage *more);
 
 #endif

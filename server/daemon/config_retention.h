@@ -10,6 +10,7 @@
 
 #include <stdio.h>
 
+/* Returns true for [retention] and for [retention NAME]. */
 bool config_is_retention(const char *section);
 /* Adds one line of such a section. Returns CONFIG, naming section and key. */
 int MUST_USE config_add_retention(struct policy_table *table, const char *section, const char *name,

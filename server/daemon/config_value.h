@@ -13,6 +13,9 @@
 #include <stddef.h>
 #include <stdint.h>
 
+/* Read a value of the configuration: a size ("64KiB"), a duration ("10s"), a count from `least` to
+ * 1000000, yes or no, and a text that fits into `bytes` bytes with its NUL. Return CONFIG for any
+ * other text. */
 int MUST_USE value_bytes(const char *text, uint64_t *ret, struct diag *diag);
 int MUST_USE value_duration_ms(const char *text, uint64_t *ret, struct diag *diag);
 int MUST_USE value_count(const char *text, uint64_t least, uint64_t *ret, struct diag *diag);

@@ -22,8 +22,8 @@ struct listeners_options {
 /* Checks what can be checked without binding. Returns CONFIG for a bad address, or for plaintext on
  * the network. */
 int MUST_USE listeners_check(const struct config *config, struct diag *diag);
-/* Binds everything or nothing. Returns BUSY if an address is in use, CONFIG, or AUTH for bad
- * certificates. */
+/* Binds everything or nothing. Returns BUSY if an address is in use, CONFIG for an address, a
+ * certificate or a key that cannot be used, or the error of the system call. */
 int MUST_USE listeners_new(const struct listeners_options *options, struct listeners **ret,
                            struct diag *diag);
 /* Reads the files of [tls] again, for connections that come from now on; those that are there keep

@@ -31,6 +31,7 @@ struct peers { /* in the caller's memory; its fields are for peers.c */
     void (*stopped)(struct peers *peers);
 };
 
+/* Enters this daemon into the store's record, and begins to tell the server of all daemons. */
 void peers_start(struct peers *peers, const struct peers_options *options);
 /* From now on the server, which is about to end, is told nothing any more. */
 void peers_hide(struct peers *peers);

@@ -85,6 +85,8 @@ struct gc_status {
     char text[GC_TEXT_MAX];       /* its complete text */
 };
 
+/* Starts the schedule; the first pass begins soon, to remove what a crash has left. The options are
+ * copied. Returns NO_MEMORY. */
 int MUST_USE gc_new(const struct gc_options *options, struct gc **ret);
 /* Returns false if another daemon has the duty; nothing that is asked for here begins before this
  * daemon has it. *ret_holder names that daemon, or is "" if it is not known. */

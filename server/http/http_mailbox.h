@@ -41,6 +41,7 @@ struct http_mailbox_options {
 };
 struct http_mailbox;
 
+/* Makes a mailbox. The options are copied. Returns NO_MEMORY. */
 int MUST_USE http_mailbox_new(const struct http_mailbox_options *options,
                               struct http_mailbox **ret);
 /* Gives an answer that is still fresh, with a reference for the caller, or NULL. HTTP's thread. */

@@ -272,7 +272,7 @@ void pack_end(struct mapped_write *write);
 
 int MUST_USE mapped_take(struct in_object *object, const struct msg_describe *describe,
                          const struct described *described, struct diag *diag);
-void mapped_pump(struct ingest *ingest);
+void mapped_pump(struct ingest *ingest); /* starts as many writes and digests as may run */
 void mapped_hold_over(struct timer *timer);
 
 /* --- ingest_have.c -------------------------------------------------------------------------- */

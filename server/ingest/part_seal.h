@@ -19,8 +19,8 @@ struct part_seal {
     uint64_t bytes;
     const uint8_t *data;
     struct sha256 sha256;
-    /* Told once, never inside the call; `seal` may be freed in it. CONFLICT: a part with other
-     * contents is stored for this opening. */
+    /* Called once, never inside part_seal_begin(); `seal` may be freed in it. CONFLICT means that a
+     * part with other contents is stored for this opening. */
     void (*done)(struct part_seal *seal, int status, const struct diag *diag);
     /* The fields below belong to part_seal.c. */
     struct sm sm;
@@ -34,6 +34,7 @@ struct part_seal {
     struct diag diag;
 };
 
+/* Starts to publish and to seal; `done` follows. */
 void part_seal_begin(struct part_seal *seal);
 /* Returns true if nothing is under way any more, so that `done` will not be called. Otherwise the
  * store still has the part, and `done` follows, with ABORTED. A part_seal that is all zero has

@@ -37,6 +37,7 @@ struct metrics_usage {
     uint64_t waits_ms; /* how long the daemon has waited for the store; 0 if it is there */
 };
 
+/* Writes all families of which the source has the objects. Loop's thread. */
 void metrics_write(const struct metrics_source *source, const struct metrics_usage *usage,
                    struct expose *expose);
 

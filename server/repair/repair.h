@@ -61,6 +61,8 @@ struct repair_options {
     void *user;
 };
 
+/* Makes the repair with its thread. The options are copied. Returns NO_MEMORY, or the error of the
+ * thread. */
 int MUST_USE repair_new(const struct repair_options *options, struct repair **ret,
                         struct diag *diag);
 /* Begins a repair of a checkpoint, or of the run's record if the id has term 0. `actor` is

@@ -154,8 +154,8 @@ enum { MIRROR_PLACE_BYTES = 360 };
 
 /* --- reading.c -------------------------------------------------------------------------------- */
 
-/* Sets repair->plain and repair->mending for the work at hand. A document that `mending` cannot
- * mend is told with repair_add_line(). */
+/* Sets up repair->plain and repair->mending for the work at hand. For each lost document `mending`
+ * adds a line with repair_add_line(), which says whether it was replaced from the mirror. */
 void reading_begin(struct repair *repair);
 void reading_end(struct repair *repair); /* frees the memory for ranges */
 

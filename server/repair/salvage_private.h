@@ -42,6 +42,7 @@ struct salvaging {
     struct ckpt_id *ckpts;
 };
 
+/* Adds a line about a checkpoint, or about the record itself, to the report of the salvage. */
 void salvage_add_item(struct repair *repair, struct ckpt_id id, enum salvage_outcome outcome,
                       const char *fmt, ...) __attribute__((format(printf, 4, 5)));
 

@@ -45,6 +45,7 @@ struct retain_status {
 };
 void retain_status(const struct retain *retain, struct retain_status *ret);
 
+/* Starts the rounds. The options are copied. Returns NO_MEMORY. */
 int MUST_USE retain_new(const struct retain_options *options, struct retain **ret);
 /* Sets the interval, which is above 0. A round that is running goes on, and the next one begins at
  * the latest after this interval. */

@@ -37,6 +37,7 @@ struct usage_walk {
     struct scratch scratch;
 };
 
+/* Starts the walk over the runs; `done` follows, unless the walk is cancelled. */
 void usage_walk_start(struct usage_walk *walk, struct catalog *catalog);
 void usage_walk_cancel(struct usage_walk *walk); /* done does not come any more; call fini next */
 void usage_walk_fini(struct usage_walk *walk);

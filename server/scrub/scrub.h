@@ -66,6 +66,7 @@ struct scrub_options {
     void *user;
 };
 
+/* Starts the schedule. The options are copied. Returns NO_MEMORY. */
 int MUST_USE scrub_new(const struct scrub_options *options, struct scrub **ret);
 /* Returns false if another daemon has the duty; nothing that is asked for here begins before this
  * daemon has it. *ret_holder names that daemon, or is "" if it is not known. */

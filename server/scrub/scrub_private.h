@@ -75,11 +75,12 @@ int MUST_USE scrub_ckpt(struct scrub *scrub, const struct scrub_ckpt *ckpt);
 
 /* --- position.c ------------------------------------------------------------------------------- */
 
+/* Reads the position from the store's record. An error says that it cannot be read now. */
 int MUST_USE position_load(struct scrub *scrub);
 /* Saves the position. An error says that another daemon has moved the entry, and is at work. */
 int MUST_USE position_save(struct scrub *scrub);
-/* Notes that the position has moved, and saves it if it was not for a while. CANCELLED if the pass
- * is to be left. */
+/* Notes that the position has moved, and saves it if it was not for a while. Returns
+ * CANCELLED if the pass is to be left. */
 int MUST_USE position_moved(struct scrub *scrub);
 
 /* --- tell.c ----------------------------------------------------------------------------------- */
@@ -101,7 +102,7 @@ void scrub_show(struct scrub *scrub);
 enum scrub_news_kind {
     SCRUB_FOUND,            /* people are told */
     SCRUB_LOOKED_AT_RECORD, /* what was found wrong with the run's record before is out of date */
-    SCRUB_IS_DAMAGED,       /* all of it was read; term 0: the run's record */
+    SCRUB_IS_DAMAGED,       /* all of it was read; term 0 means the run's record */
     SCRUB_HEALED,
 };
 struct scrub_news { /* about the run at hand */

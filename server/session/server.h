@@ -72,6 +72,8 @@ struct repair;
 /* Sets the repair that clients may ask for, in the same way. */
 void server_set_repair(struct server *server, struct repair *repair);
 
+/* Makes the server. The options are copied. Without options.catalog it has no store until
+ * server_open(). Returns NO_MEMORY, or the error of server_open(). */
 int MUST_USE server_new(const struct server_options *options, struct server **ret,
                         struct diag *diag);
 /* Makes the server answer everything but HELLO and SERVER with UNREACHABLE and this reason, because

@@ -23,6 +23,7 @@ struct web_options {
 
 struct web;
 
+/* Listens at options->addr. Returns the error of listening, or NO_MEMORY. */
 int MUST_USE web_new(const struct web_options *options, struct web **ret, struct diag *diag);
 /* Sets the objects to read from now on, and where clients reach the daemon (copied). */
 void web_set_source(struct web *web, const struct metrics_source *source, const char *addresses);

@@ -133,16 +133,18 @@ void progress_set(struct progress *progress, uint64_t done);
 void progress_end(struct progress *progress);
 
 /* --- checkpoints --- */
-/* What the selector means, as a viewer. NOT_FOUND also for an empty run. */
+/* Finds the checkpoint that the selector means, as a viewer. Returns NOT_FOUND for an empty run,
+ * too. */
 int MUST_USE cli_resolve(struct cli *cli, const struct selector *selector, struct scratch *scratch,
                          struct ckpt_info *ret, struct diag *diag);
-/* Whether `latest` means than because newer ones of the lineage are known to be damaged. */
+/* Sets *ret to whether `latest` means `than` only because newer ones of the lineage are known to be
+ * damaged or may be lost. */
 int MUST_USE cli_passed_over(struct cli *cli, const struct selector *selector,
                              const struct ckpt_info *than, bool *ret, struct diag *diag);
-/* As cli_resolve for who wants the newest or none: DAMAGED. */
+/* Does the same as cli_resolve(), but returns DAMAGED if `latest` has passed over newer ones. */
 int MUST_USE cli_resolve_newest(struct cli *cli, const struct selector *selector,
                                 struct scratch *scratch, struct ckpt_info *ret, struct diag *diag);
-/* NOT_FOUND when the server or store does not list the run: an empty answer about it may be a
+/* Returns NOT_FOUND if the server or store does not list the run: an empty answer about it may be a
  * typing error. */
 int MUST_USE cli_check_run(struct cli *cli, struct diag *diag);
 /* A list of checkpoints, newest first. Its entries are from the scratch. */
@@ -163,9 +165,9 @@ int MUST_USE cli_each_run(struct cli *cli,
                           void *user, struct diag *diag);
 /* Says at stderr what the record of the listed run has lost, if anything. */
 void cli_say_mark(const struct cli *cli, const struct cli_list *list);
-/* The tags and metrics of info, copied into scratch: they outlive the reply. */
+/* Copies the tags and metrics of io into scratch, so that they outlive the reply. */
 int MUST_USE cli_keep_note(struct ckpt_info *io, struct scratch *scratch, struct diag *diag);
-/* {"schema_version": 1, "checkpoint": info} */
+/* Prints {"schema_version": 1, "checkpoint": info}. */
 int MUST_USE cli_print_info(const struct ckpt_info *info);
 
 #endif

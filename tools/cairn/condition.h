@@ -16,13 +16,13 @@ struct condition {
     int (*look)(struct cli *cli, void *user, struct diag *diag);
 };
 
-/* Connects, and looks. TIMED_OUT when the time is over (the words are the caller's to add). A
- * server that cannot be reached for a while is asked again. UNSUPPORTED with --store. */
+/* Connects, and looks until the condition holds. A server that cannot be reached for a while is
+ * asked again. Returns TIMED_OUT when the time is over, or UNSUPPORTED with --store. */
 int MUST_USE condition_run(struct cli *cli, const struct condition *condition, struct diag *diag);
-/* The newest of the run: open saves first, then committed ones. engine_call_fini(&io->call) after
- * use, also after a failure. */
+/* Lists the newest of the run: open saves first, then committed ones. The caller calls
+ * engine_call_fini(&io->call) after use, also after a failure. */
 int MUST_USE condition_list(struct cli *cli, struct source_request *io, struct diag *diag);
-/* Lets ms pass on the connection's loop. CANCELLED. */
+/* Lets ms pass on the connection's loop. Returns CANCELLED if a signal ends the wait. */
 int MUST_USE condition_pause(struct cli *cli, uint64_t ms, struct diag *diag);
 
 #endif

@@ -23,6 +23,7 @@ struct source_options {
     const char *repair_from;
 };
 
+/* Prepares the way to the server or the store that the options name. Returns its error. */
 int MUST_USE source_new(const struct source_options *options, struct source **ret,
                         struct diag *diag);
 void source_free(struct source *source);
@@ -53,10 +54,11 @@ struct source_request {
     int status;
 };
 int MUST_USE source_call(struct source *source, struct source_request *request, struct diag *diag);
-/* Of a store: offline_check_record(). UNSUPPORTED: a server is asked. */
+/* Calls offline_check_record() for a store. Returns UNSUPPORTED if a server is asked. */
 int MUST_USE source_check_record(struct source *source, const struct run_name *run,
                                  bool *ret_salvage, struct diag *diag);
-/* Names of all runs, sorted; *ret is malloc'ed. With `removed` also of the removed ones. */
+/* Sets *ret to the names of all runs, sorted and malloc'ed. With `removed` the removed runs are
+ * among them. */
 int MUST_USE source_runs(struct source *source, bool removed, struct run_name **ret,
                          size_t *ret_count, struct diag *diag);
 

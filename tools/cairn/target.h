@@ -18,10 +18,11 @@ struct target {
     int dir; /* of partial */
 };
 
-/* NOT_EMPTY: the directory holds something; EXISTS: a .partial of another restore is there. */
+/* Begins a target beside `path`. Returns NOT_EMPTY if the directory holds something, or EXISTS if a
+ * .partial of another restore is there. */
 int MUST_USE target_begin(const char *path, struct target *ret, struct diag *diag);
-/* A new file for writing (and reading back). name: letters, digits, '.', '_', '-', '=' only; others
- * become '_' (target_name). */
+/* Creates a file for writing and reading back. Its name has only letters, digits, '.', '_', '-' and
+ * '='; target_name() turns others into '_'. */
 int MUST_USE target_create(struct target *target, const char *name, int *ret_fd, struct diag *diag);
 struct target_piece {
     const char *name; /* of the file, for errors */

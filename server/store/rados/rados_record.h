@@ -16,6 +16,8 @@ enum {
     UPDATE_SCRATCH_BYTES = 4 * LIMIT_RECORD_UPDATE_BYTES
 };
 
+/* Runs the steps as one compound operation on the record's object. Returns what cluster_do()
+ * returns; the caller makes the text of an error. */
 int MUST_USE rados_record_call(struct rados_store *store, const struct rados_record *rec,
                                size_t count, struct cluster_step *steps);
 /* Reads all entries, page by page. With skips_damaged it leaves out entries whose crc does not

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A store that refuses is called ill by the error's name, within seconds also when nobody uses it;
- * it is well again when it works again, and not before; an answer about the thing that was asked
- * for is no illness.
+ * A store that refuses is reported as unhealthy, with the name of its error, within seconds, also
+ * if nobody uses it. It is reported as healthy again when it works again, and not before. An answer
+ * about the requested thing itself, such as NOT_FOUND, does not make the store unhealthy.
  */
 #include "support/store_fault.h"
 #include "support/store_memory.h"

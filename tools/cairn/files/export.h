@@ -26,6 +26,8 @@ struct export
     struct export_item *items;
 };
 
+/* Writes the items to model.safetensors. If they have more than shard_bytes, writes them to
+ * numbered files, each of at most shard_bytes or of one larger item, and an index. */
 int MUST_USE export_safetensors(struct export *export, struct diag *diag);
 
 #endif

@@ -12,7 +12,7 @@
 
 struct library_use {
     bool new_lineage;                  /* also if the run has checkpoints */
-    uint64_t arena_bytes, deadline_ms; /* 0: the library's own */
+    uint64_t arena_bytes, deadline_ms; /* 0 means the library's own */
     int (*use)(void *user, cairn_t *cairn, struct diag *diag);
     void *user;
 };

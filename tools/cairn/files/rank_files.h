@@ -21,12 +21,12 @@ int MUST_USE rank_set_take(void *to, const char *text, struct diag *diag);
 bool rank_set_has(const struct rank_set *set, uint32_t rank);
 
 struct rank_choice {
-    const struct rank_set *ranks; /* of those; none: all */
+    const struct rank_set *ranks; /* an empty set means all */
     uint32_t as_ranks; /* shares for so many; 0 means what the checkpoint's own ranks held */
 };
 
-/* Of tensors that documents' index (which --only may have narrowed) still holds. INVALID: a rank
- * that there is not. */
+/* Writes the files of the chosen ranks, with the tensors that documents' index still holds; --only
+ * may have narrowed it. Returns INVALID if a chosen rank does not exist. */
 int MUST_USE rank_files_write(struct cli *cli, struct documents *documents,
                               const struct rank_choice *choice, struct target *target,
                               struct diag *diag);

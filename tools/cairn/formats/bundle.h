@@ -47,7 +47,7 @@ int MUST_USE bundle_add(struct bundle *bundle, const struct bundle_tensor *tenso
  * a set say the same. */
 int MUST_USE bundle_add_pair(struct bundle *bundle, const struct metadata_pair *pair,
                              struct diag *diag);
-/* Sorts by name. INVALID: two tensors of one name. */
+/* Sorts by name. Returns INVALID if two tensors have one name. */
 int MUST_USE bundle_finish(struct bundle *bundle, struct diag *diag);
 
 /* One reader for each format; path as the user named it. */

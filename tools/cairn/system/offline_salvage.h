@@ -27,15 +27,16 @@ struct offline_salvage_options {
 
 struct salvaged_run {
     struct run_name run;
-    int code; /* why it could not be looked at to the end; 0: it was */
+    int code; /* why it was not examined to the end; 0 if it was */
     char text[REPAIR_TEXT_MAX];
     uint64_t bytes_read;
     size_t count;
     struct salvage_item *items;
 };
 
-/* *ret: one for each run, sorted; ended with offline_salvage_free(). NOT_FOUND: there is nothing of
- * the run that was named. STORE_LOCKED while a daemon has the store, where something is changed. */
+/* Sets *ret to an array of one item for each run, sorted, which offline_salvage_free() frees.
+ * Returns NOT_FOUND if there is nothing of the run that was named. Returns STORE_LOCKED if
+ * something is to be changed while a daemon has the store. */
 int MUST_USE offline_salvage(const struct offline_salvage_options *options,
                              struct salvaged_run **ret, size_t *ret_count, struct diag *diag);
 void offline_salvage_free(struct salvaged_run *runs, size_t count);

@@ -21,7 +21,7 @@ struct supervise {
     uint64_t kill_at_ms;
     /* Probed while the process runs and in pauses; may have no sources. */
     struct node_watch *watch;
-    pid_t child; /* 0: none */
+    pid_t child; /* 0 if there is none */
 };
 
 /* Blocks the signals that are waited for; children get them back. Ends an ignored
