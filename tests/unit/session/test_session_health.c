@@ -71,14 +71,6 @@ TEST(test_the_worst_speaks)
     assert_int_equal(health.word, SERVER_YELLOW);
     assert_non_null(strstr(health.text, "3 checkpoints"));
     assert_non_null(strstr(health.text, "suspect: 1"));
-    facts.config = "at the last SIGHUP nothing was taken";
-    health_of(&facts, &health);
-    assert_non_null(strstr(health.text, "suspect: 1 checkpoint; and at the last SIGHUP nothing"));
-    assert_non_null(strstr(health.remedy, "; for SIGHUP: correct it"));
-    facts = (struct health_facts){.config = facts.config};
-    health_of(&facts, &health);
-    assert_int_equal(health.word, SERVER_YELLOW);
-    assert_string_equal(health.text, facts.config);
     scrub.findings = 4;
 
     usage.read_only = true;
@@ -98,6 +90,22 @@ TEST(test_the_worst_speaks)
     assert_int_equal(health.code, CAIRN_E_TIMED_OUT);
     assert_int_equal(health.since_ms, 7000);
     assert_true(health.remedy[0] != 0);
+}
+
+/* Goal: what a SIGHUP could not take is told, beside what else is. */
+TEST(test_what_a_reload_could_not_take)
+{
+    struct health_word health;
+    struct catalog_totals totals = {.checkpoints[HEALTH_SUSPECT] = 1};
+    struct health_facts facts = {.config = "at the last SIGHUP nothing was taken"};
+    health_of(&facts, &health);
+    assert_int_equal(health.word, SERVER_YELLOW);
+    assert_string_equal(health.text, facts.config);
+    assert_non_null(strstr(health.remedy, "--check-config"));
+    facts.totals = &totals;
+    health_of(&facts, &health);
+    assert_non_null(strstr(health.text, "suspect: 1 checkpoint; and at the last SIGHUP nothing"));
+    assert_non_null(strstr(health.remedy, "; for SIGHUP: correct it"));
 }
 
 /* Goal: a store without room for a save is red before it has refused one. The remedy is to forget,
