@@ -1,4 +1,8 @@
-/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Names are compared by the letters that they share at both ends, which is where typing errors
+ * leave them as they are.
+ */
 #include "base/guess.h"
 
 #include "base/check.h"
