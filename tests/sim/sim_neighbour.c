@@ -14,6 +14,7 @@
 
 #include "base/check.h"
 #include "save/save.h"
+#include "support/made_set.h"
 
 enum { WORDS = 200, GRACE_MS = 12000, RESTORE_MS = 20000 };
 
@@ -50,18 +51,10 @@ static int64_t word_of(const struct sim_neighbour *neighbour, uint64_t step, siz
 static struct registered *register_words(struct process *process)
 {
     static uint32_t alone[] = {0};
-    struct registered_box box = {.box = {.ndim = 1, .length = {WORDS}},
-                                 .data = (uint8_t *)process->words,
-                                 .contiguous = true};
-    struct registered_tensor tensor = {.name = "words",
-                                       .coordinate = "",
-                                       .dtype = CAIRN_I64,
-                                       .placement = PLACEMENT_REPLICATED,
-                                       .shape = {.ndim = 1, .length = {WORDS}},
-                                       .group = alone,
-                                       .group_count = 1,
-                                       .box_count = 1,
-                                       .boxes = &box};
+    struct registered_box box = made_vector(WORDS, process->words);
+    struct registered_tensor tensor = made_tensor("words", CAIRN_I64, PLACEMENT_REPLICATED, &box);
+    tensor.group = alone;
+    tensor.group_count = 1;
     struct registered_list list = {.world_size = 1, .tensor_count = 1, .tensors = &tensor};
     struct registered *set;
     struct diag diag = DIAG_INIT;

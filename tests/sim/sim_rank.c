@@ -14,6 +14,7 @@
 
 #include "base/check.h"
 #include "sim_mutant.h"
+#include "support/made_set.h"
 
 enum {
     WEIGHT_ROWS = 40,
@@ -79,20 +80,6 @@ static size_t loader_bytes(uint32_t idx, uint64_t history)
     return (size_t)(history >> (8 * idx)) % BLOB_BYTES_MAX;
 }
 
-static struct registered_tensor tensor(const char *name, uint32_t dtype, uint32_t placement,
-                                       struct registered_box *box)
-{
-    struct registered_tensor tensor = {.name = name,
-                                       .coordinate = "",
-                                       .dtype = dtype,
-                                       .placement = placement,
-                                       .shape = {.ndim = box->box.ndim},
-                                       .box_count = 1,
-                                       .boxes = box};
-    memcpy(tensor.shape.length, box->box.length, sizeof box->box.length);
-    return tensor;
-}
-
 static struct registered *register_all(struct sim_rank *rank, uint64_t step, uint64_t history)
 {
     static uint32_t everybody[SCENE_WORLD_SIZE] = {0, 1, 2};
@@ -104,24 +91,19 @@ static struct registered *register_all(struct sim_rank *rank, uint64_t step, uin
     bool has_late =
         step == 0 || rank->idx != rank->job % SCENE_WORLD_SIZE || rank->saves_begun > without;
     struct registered_box boxes[5] = {
-        {.box = {.ndim = 2, .length = {WEIGHT_ROWS, WEIGHT_COLUMNS}}, .data = at + WEIGHT_AT},
-        {.box = {.ndim = 2, .length = {SHARD_ROWS, SHARD_COLUMNS}}, .data = at + SHARD_AT},
-        {.box = {.ndim = 1, .length = {RNG_BYTES}}, .data = at + RNG_AT},
-        {.box = {.ndim = 1, .length = {2}}, .data = at + META_AT},
-        {.box = {.ndim = 1, .length = {LATE_BYTES}}, .data = at + LATE_AT}};
+        made_matrix(WEIGHT_ROWS, WEIGHT_COLUMNS, at + WEIGHT_AT),
+        made_matrix(SHARD_ROWS, SHARD_COLUMNS, at + SHARD_AT), made_vector(RNG_BYTES, at + RNG_AT),
+        made_vector(2, at + META_AT), made_vector(LATE_BYTES, at + LATE_AT)};
     boxes[1].box.offset[0] = (int64_t)rank->idx * SHARD_ROWS;
-    for (size_t i = 0; i < ARRAY_LEN(boxes); i++) {
-        boxes[i].contiguous = true;
-    }
     snprintf(coordinate, sizeof coordinate, "rank=%u", rank->idx);
     snprintf(config, sizeof config, "step %" PRIu64 " of %016" PRIx64, step, history);
     fill(history ^ rank->idx, loader_bytes(rank->idx, history), loader);
     struct registered_tensor tensors[5] = {
-        tensor("weight", CAIRN_F32, PLACEMENT_REPLICATED, &boxes[0]),
-        tensor("moment", CAIRN_F32, PLACEMENT_SHARDED, &boxes[1]),
-        tensor("rng", CAIRN_U8, PLACEMENT_LOCAL, &boxes[2]),
-        tensor("meta", CAIRN_I64, PLACEMENT_REPLICATED, &boxes[3]),
-        tensor("late", CAIRN_U8, PLACEMENT_REPLICATED, &boxes[4])};
+        made_tensor("weight", CAIRN_F32, PLACEMENT_REPLICATED, &boxes[0]),
+        made_tensor("moment", CAIRN_F32, PLACEMENT_SHARDED, &boxes[1]),
+        made_tensor("rng", CAIRN_U8, PLACEMENT_LOCAL, &boxes[2]),
+        made_tensor("meta", CAIRN_I64, PLACEMENT_REPLICATED, &boxes[3]),
+        made_tensor("late", CAIRN_U8, PLACEMENT_REPLICATED, &boxes[4])};
     tensors[1].shape.length[0] = SHARD_ROWS * SCENE_WORLD_SIZE;
     tensors[2].coordinate = coordinate;
     tensors[0].group = tensors[3].group = tensors[4].group = everybody;

@@ -9,6 +9,7 @@
 #include <stdio.h>
 
 #include "base/check.h"
+#include "support/made_set.h"
 #include "support/unit_test.h"
 
 /* The same tests run twice: over TCP, and over a Unix socket, where arenas are handed over. */
@@ -208,35 +209,12 @@ static bool all_ready(void *user)
     return true;
 }
 
-static struct registered_tensor tensor(const char *name, uint32_t dtype, uint32_t placement,
-                                       struct registered_box *box)
-{
-    struct registered_tensor tensor = {.name = name,
-                                       .coordinate = "",
-                                       .dtype = dtype,
-                                       .placement = placement,
-                                       .shape = {.ndim = box->box.ndim},
-                                       .box_count = 1,
-                                       .boxes = box};
-    memcpy(tensor.shape.length, box->box.length, sizeof box->box.length);
-    return tensor;
-}
-
-static struct registered_box box2(int64_t rows, int64_t columns, uint8_t *data)
-{
-    return (struct registered_box){
-        .box = {.ndim = 2, .length = {rows, columns}}, .contiguous = true, .data = data};
-}
-
 void world_register(struct world_rank *rank, struct registered_list list)
 {
-    struct diag diag = DIAG_INIT;
     list.rank = (uint32_t)(rank - rank->world->ranks);
     list.world_size = rank->world->world_size;
     registered_unref(rank->set);
-    if (registered_new(&list, &rank->set, &diag) != 0) {
-        fail_msg("rank %u of %u: %s", list.rank, list.world_size, diag.text);
-    }
+    rank->set = made_set(list);
 }
 
 static void register_all(struct world_rank *rank, uint32_t idx, uint32_t world_size)
@@ -247,12 +225,12 @@ static void register_all(struct world_rank *rank, uint32_t idx, uint32_t world_s
     for (uint32_t i = 0; i < WORLD_RANKS_MAX; i++) {
         everybody[i] = i;
     }
-    struct registered_box boxes[WORLD_TENSORS] = {box2(300, 40, at),
-                                                  box2(60, 50, at + 50000),
-                                                  box2(100, 64, at + 70000),
-                                                  box2(70, 30, at + 100000),
+    struct registered_box boxes[WORLD_TENSORS] = {made_matrix(300, 40, at),
+                                                  made_matrix(60, 50, at + 50000),
+                                                  made_matrix(100, 64, at + 70000),
+                                                  made_matrix(70, 30, at + 100000),
                                                   {.contiguous = true, .data = at + 110000},
-                                                  box2(0, 5, NULL)};
+                                                  made_matrix(0, 5, NULL)};
     boxes[1].contiguous = false; /* in memory it lies transposed */
     boxes[1].stride[0] = 1;
     boxes[1].stride[1] = 60;
@@ -260,12 +238,12 @@ static void register_all(struct world_rank *rank, uint32_t idx, uint32_t world_s
     snprintf(coordinate, sizeof coordinate, "rank=%u", idx);
     snprintf(text, sizeof text, "state of rank %u", idx);
     struct registered_tensor tensors[WORLD_TENSORS] = {
-        tensor("model.weight", CAIRN_F32, PLACEMENT_REPLICATED, &boxes[0]),
-        tensor("model.transposed", CAIRN_F32, PLACEMENT_REPLICATED, &boxes[1]),
-        tensor("optim.exp_avg", CAIRN_F32, PLACEMENT_SHARDED, &boxes[2]),
-        tensor("rng", CAIRN_U8, PLACEMENT_LOCAL, &boxes[3]),
-        tensor("step", CAIRN_I64, PLACEMENT_REPLICATED, &boxes[4]),
-        tensor("empty", CAIRN_F16, PLACEMENT_REPLICATED, &boxes[5])};
+        made_tensor("model.weight", CAIRN_F32, PLACEMENT_REPLICATED, &boxes[0]),
+        made_tensor("model.transposed", CAIRN_F32, PLACEMENT_REPLICATED, &boxes[1]),
+        made_tensor("optim.exp_avg", CAIRN_F32, PLACEMENT_SHARDED, &boxes[2]),
+        made_tensor("rng", CAIRN_U8, PLACEMENT_LOCAL, &boxes[3]),
+        made_tensor("step", CAIRN_I64, PLACEMENT_REPLICATED, &boxes[4]),
+        made_tensor("empty", CAIRN_F16, PLACEMENT_REPLICATED, &boxes[5])};
     tensors[2].shape.length[0] = 100 * (int64_t)world_size;
     tensors[2].eager = rank->world->options.eager;
     tensors[3].coordinate = coordinate;

@@ -8,6 +8,7 @@
 #include <stdio.h>
 
 #include "engine_world.h"
+#include "support/made_set.h"
 #include "support/unit_test.h"
 
 enum { ALL_DTYPES = 22, ALL_SIZES = 6, ALL_TENSORS = ALL_DTYPES * ALL_SIZES + 3, ALL_SAVES = 30 };
@@ -29,19 +30,6 @@ static size_t elements_of(const struct all_types *all_types, unsigned size, uint
     return counts[size];
 }
 
-static struct registered_tensor vector(const char *name, uint32_t dtype, struct registered_box *box)
-{
-    struct registered_tensor tensor = {.name = name,
-                                       .coordinate = "",
-                                       .dtype = dtype,
-                                       .placement = PLACEMENT_REPLICATED,
-                                       .shape = {.ndim = box->box.ndim},
-                                       .box_count = 1,
-                                       .boxes = box};
-    memcpy(tensor.shape.length, box->box.length, sizeof box->box.length);
-    return tensor;
-}
-
 static size_t element_bytes(uint32_t dtype) { return dtype_bits(dtype) / 8; }
 
 /* All dtypes in all sizes, each at a place of its own; then a scalar, a transposed one over the
@@ -54,27 +42,23 @@ static size_t list_tensors(const struct all_types *all_types, uint8_t *memory, c
         for (unsigned size = 0; size < ALL_SIZES; size++, n++) {
             size_t count = elements_of(all_types, size, (uint32_t)element_bytes(dtype));
             snprintf(names[n], sizeof names[n], "t%02u.%u", dtype, size);
-            boxes[n] = (struct registered_box){.box = {.ndim = 1, .length = {(int64_t)count}},
-                                               .contiguous = true,
-                                               .data = memory ? memory + at : NULL};
-            tensors[n] = vector(names[n], dtype, &boxes[n]);
+            boxes[n] = made_vector((int64_t)count, memory ? memory + at : NULL);
+            tensors[n] = made_tensor(names[n], dtype, PLACEMENT_REPLICATED, &boxes[n]);
             i64_at = dtype == CAIRN_I64 ? at : i64_at;
             i64_count = dtype == CAIRN_I64 ? count : i64_count;
             at = (at + count * element_bytes(dtype) + 15) / 16 * 16;
         }
     }
     boxes[n] = (struct registered_box){.contiguous = true, .data = memory ? memory + i64_at : NULL};
-    tensors[n] = vector("scalar", CAIRN_F64, &boxes[n]);
+    tensors[n] = made_tensor("scalar", CAIRN_F64, PLACEMENT_REPLICATED, &boxes[n]);
     n++;
     boxes[n] = (struct registered_box){.box = {.ndim = 2, .length = {7, (int64_t)i64_count / 7}},
                                        .stride = {1, 7},
                                        .data = memory ? memory + i64_at : NULL};
-    tensors[n] = vector("transposed", CAIRN_I64, &boxes[n]);
+    tensors[n] = made_tensor("transposed", CAIRN_I64, PLACEMENT_REPLICATED, &boxes[n]);
     n++;
-    boxes[n] = (struct registered_box){.box = {.ndim = 1, .length = {(int64_t)i64_count}},
-                                       .contiguous = true,
-                                       .data = memory ? memory + i64_at : NULL};
-    tensors[n] = vector("alias", CAIRN_I64, &boxes[n]);
+    boxes[n] = made_vector((int64_t)i64_count, memory ? memory + i64_at : NULL);
+    tensors[n] = made_tensor("alias", CAIRN_I64, PLACEMENT_REPLICATED, &boxes[n]);
     return at;
 }
 

@@ -7,6 +7,7 @@
 #include "engine_world.h"
 #include "gpu/gpu.h"
 #include "standin_cuda.h"
+#include "support/made_set.h"
 #include "support/unit_test.h"
 
 enum { ROWS = 60, COLUMNS = 50, LEFT = 20, BYTES = ROWS * COLUMNS * 4 };
@@ -28,14 +29,8 @@ static struct registered *make_set(struct gpu *gpu, unsigned box_count,
                                        .box_count = box_count,
                                        .boxes = boxes,
                                        .device = 2};
-    const struct registered_list list = {
-        .world_size = 1, .tensor_count = 1, .tensors = &tensor, .gpu = gpu};
-    struct registered *set = NULL;
-    struct diag diag = DIAG_INIT;
-    if (registered_new(&list, &set, &diag) != 0) {
-        fail_msg("%s", diag.text);
-    }
-    return set;
+    return made_set((struct registered_list){
+        .world_size = 1, .tensor_count = 1, .tensors = &tensor, .gpu = gpu});
 }
 
 static void use_set(struct rig *rig, struct registered *set)
@@ -182,17 +177,11 @@ TEST(a_failing_driver_is_named)
 TEST(strided_device_boxes_are_refused)
 {
     struct registered_box box = columns(0, COLUMNS, (void *)(uintptr_t)0x1000);
-    struct registered_tensor tensor = {.name = "t",
-                                       .coordinate = "",
-                                       .dtype = CAIRN_F32,
-                                       .placement = PLACEMENT_SHARDED,
-                                       .shape = {.ndim = 2, .length = {ROWS, COLUMNS}},
-                                       .box_count = 1,
-                                       .boxes = &box,
-                                       .device = 1};
+    struct registered_tensor tensor = made_tensor("t", CAIRN_F32, PLACEMENT_SHARDED, &box);
     const struct registered_list list = {.world_size = 1, .tensor_count = 1, .tensors = &tensor};
     struct registered *set = NULL;
     struct diag diag = DIAG_INIT;
+    tensor.device = 1;
     box.contiguous = false;
     box.stride[0] = 1;
     box.stride[1] = ROWS;

@@ -13,6 +13,7 @@
 #include "engine/operations.h"
 #include "hash/hash.h"
 #include "session/agree.h"
+#include "support/made_set.h"
 #include "support/unit_test.h"
 
 enum { NAMES = 10, ELEMENTS_MAX = 6000, RANKS = 3 };
@@ -65,18 +66,10 @@ static void set_names(struct bench *bench, uint32_t rank, uint32_t mask, uint32_
             continue;
         }
         snprintf(names[i], sizeof names[i], "layer.%u", i);
-        boxes[count] = (struct registered_box){.box = {.ndim = 1, .length = {ELEMENTS[i]}},
-                                               .contiguous = true,
-                                               .data = data_of(bench, rank, i)};
-        tensors[count] = (struct registered_tensor){.name = names[i],
-                                                    .coordinate = "",
-                                                    .dtype = CAIRN_F32,
-                                                    .placement = PLACEMENT_REPLICATED,
-                                                    .shape = {1, {ELEMENTS[i]}},
-                                                    .box_count = 1,
-                                                    .boxes = &boxes[count],
-                                                    .group = ranks,
-                                                    .group_count = rank_count};
+        boxes[count] = made_vector(ELEMENTS[i], data_of(bench, rank, i));
+        tensors[count] = made_tensor(names[i], CAIRN_F32, PLACEMENT_REPLICATED, &boxes[count]);
+        tensors[count].group = ranks;
+        tensors[count].group_count = rank_count;
         count++;
     }
     world_register(&bench->world.ranks[rank],

@@ -8,6 +8,7 @@
 
 #include "base/check.h"
 #include "engine_world.h"
+#include "support/made_set.h"
 #include "support/unit_test.h"
 #include "wire/negotiate.h"
 
@@ -54,21 +55,9 @@ TEST(an_unknown_step_is_named)
 static void register_one(struct world *world, const char *name, uint32_t dtype, int64_t rows)
 {
     struct world_rank *rank = &world->ranks[0];
-    struct registered_box box = {
-        .box = {.ndim = 2, .length = {rows, 40}}, .contiguous = true, .data = rank->memory};
-    struct registered_tensor tensor = {.name = name,
-                                       .coordinate = "",
-                                       .dtype = dtype,
-                                       .placement = PLACEMENT_REPLICATED,
-                                       .shape = {.ndim = 2, .length = {rows, 40}},
-                                       .box_count = 1,
-                                       .boxes = &box};
-    registered_unref(rank->set);
-    assert_int_equal(registered_new(
-                         &(struct registered_list){
-                             .rank = 0, .world_size = 1, .tensor_count = 1, .tensors = &tensor},
-                         &rank->set, NULL),
-                     0);
+    struct registered_box box = made_matrix(rows, 40, rank->memory);
+    struct registered_tensor tensor = made_tensor(name, dtype, PLACEMENT_REPLICATED, &box);
+    world_register(rank, (struct registered_list){.tensor_count = 1, .tensors = &tensor});
 }
 
 TEST(what_does_not_fit_is_named)

@@ -10,6 +10,7 @@
 
 #include "base/check.h"
 #include "snapshot/snapshot.h"
+#include "support/made_set.h"
 #include "support/unit_test.h"
 
 enum { RANKS_MAX = 5, TENSORS_MAX = 8, CHUNK = 4096, PAYLOAD = 65536, OBJECT = 200000 };
@@ -59,24 +60,15 @@ static struct registered *register_rank(const struct spec *specs, unsigned count
     struct registered_tensor tensors[TENSORS_MAX] = {0};
     struct registered_box boxes[TENSORS_MAX] = {0};
     uint32_t all[RANKS_MAX] = {0, 1, 2, 3, 4};
-    struct registered *set;
-    struct diag diag = DIAG_INIT;
     for (unsigned i = 0; i < count; i++) {
         const struct spec *spec = &specs[i];
         struct box *box = &boxes[i].box;
         bool sharded = spec->placement == PLACEMENT_SHARDED;
         *box = (struct box){.ndim = spec->ndim};
         memcpy(box->length, spec->length, sizeof spec->length);
-        tensors[i] = (struct registered_tensor){.name = spec->name,
-                                                .coordinate = "",
-                                                .dtype = spec->dtype,
-                                                .placement = spec->placement,
-                                                .shape = {.ndim = spec->ndim},
-                                                .box_count = 1,
-                                                .boxes = &boxes[i],
-                                                .group = sharded ? NULL : all,
-                                                .group_count = sharded ? 0 : world};
-        memcpy(tensors[i].shape.length, spec->length, sizeof spec->length);
+        tensors[i] = made_tensor(spec->name, spec->dtype, spec->placement, &boxes[i]);
+        tensors[i].group = sharded ? NULL : all;
+        tensors[i].group_count = sharded ? 0 : world;
         if (sharded) {
             tensors[i].shape.length[0] *= world;
             box->offset[0] = rank * spec->length[0];
@@ -90,13 +82,8 @@ static struct registered *register_rank(const struct spec *specs, unsigned count
         boxes[i].stride[0] = 1;
         boxes[i].stride[1] = spec->length[0];
     }
-    if (registered_new(
-            &(struct registered_list){
-                .rank = rank, .world_size = world, .tensor_count = count, .tensors = tensors},
-            &set, &diag) != 0) {
-        fail_msg("%s", diag.text);
-    }
-    return set;
+    return made_set((struct registered_list){
+        .rank = rank, .world_size = world, .tensor_count = count, .tensors = tensors});
 }
 
 /* Offsets inside objects, lengths, alignment; no two pieces meet. */
@@ -263,24 +250,12 @@ TEST(large_chunks_are_not_packed)
 {
     enum { BIG = 128 << 10, COUNT = 10 };
     uint8_t *data = malloc(BIG * COUNT);
-    struct registered_box box = {
-        .box = {.ndim = 1, .length = {BIG * COUNT}}, .contiguous = true, .data = data};
-    struct registered_tensor tensor = {.name = "big",
-                                       .coordinate = "",
-                                       .dtype = CAIRN_U8,
-                                       .placement = PLACEMENT_SHARDED,
-                                       .shape = {.ndim = 1, .length = {BIG * COUNT}},
-                                       .box_count = 1,
-                                       .boxes = &box};
+    struct registered_box box = made_vector(BIG * COUNT, data);
+    struct registered_tensor tensor = made_tensor("big", CAIRN_U8, PLACEMENT_SHARDED, &box);
+    struct registered *set = made_set_of(&tensor);
     struct layout_options options = {
         .chunk_bytes = BIG, .payload_bytes = BIG, .object_bytes = 3 * BIG + 5};
-    struct registered *set;
     struct layout layout;
-    assert_int_equal(registered_new(
-                         &(struct registered_list){
-                             .rank = 0, .world_size = 1, .tensor_count = 1, .tensors = &tensor},
-                         &set, NULL),
-                     0);
     assert_int_equal(layout_init(&layout, set, &options, NULL), 0);
     assert_int_equal(layout.payload_count, COUNT);
     assert_int_equal(layout.object_count, 4);

@@ -5,25 +5,26 @@
  */
 #include "share/registered.h"
 
+#include "support/made_set.h"
 #include "support/unit_test.h"
 
 static uint8_t memory[4096];
 
-static struct registered_box good_box(void)
-{
-    return (struct registered_box){
-        .box = {.ndim = 2, .length = {4, 6}}, .contiguous = true, .data = memory};
-}
+static struct registered_box good_box(void) { return made_matrix(4, 6, memory); }
 
 static struct registered_tensor good_tensor(struct registered_box *box)
 {
-    return (struct registered_tensor){.name = "w",
-                                      .coordinate = "",
-                                      .dtype = CAIRN_F32,
-                                      .placement = PLACEMENT_SHARDED,
-                                      .shape = {.ndim = 2, .length = {4, 6}},
-                                      .box_count = 1,
-                                      .boxes = box};
+    return made_tensor("w", CAIRN_F32, PLACEMENT_SHARDED, box);
+}
+
+static struct registered_blob blob_of(const char *bytes)
+{
+    return (struct registered_blob){.name = "b",
+                                    .coordinate = "",
+                                    .kind = BLOB_BYTES,
+                                    .placement = PLACEMENT_REPLICATED,
+                                    .bytes = strlen(bytes),
+                                    .data = (const uint8_t *)bytes};
 }
 
 /* The list of rank 1 of 4: so many tensors, and one blob unless it is NULL. */
@@ -116,12 +117,7 @@ TEST(lists_are_sorted_and_copied)
     struct registered_tensor tensors[3] = {good_tensor(&box), good_tensor(&box), good_tensor(&box)};
     char name[] = "a", bytes[] = "bytes";
     uint32_t group[] = {0, 1, 3};
-    struct registered_blob blob = {.name = "b",
-                                   .coordinate = "",
-                                   .kind = BLOB_BYTES,
-                                   .placement = PLACEMENT_REPLICATED,
-                                   .bytes = 5,
-                                   .data = (const uint8_t *)bytes};
+    struct registered_blob blob = blob_of(bytes);
     struct registered *set;
     struct diag diag = DIAG_INIT;
     tensors[0].name = "c";
@@ -151,12 +147,7 @@ TEST(other_blobs_keep_the_tensors)
 {
     struct registered_box box = good_box();
     struct registered_tensor tensor = good_tensor(&box);
-    struct registered_blob blob = {.name = "b",
-                                   .coordinate = "",
-                                   .kind = BLOB_BYTES,
-                                   .placement = PLACEMENT_REPLICATED,
-                                   .bytes = 5,
-                                   .data = (const uint8_t *)"bytes"};
+    struct registered_blob blob = blob_of("bytes");
     struct registered *first = NULL, *set = NULL;
     assert_int_equal(make(1, &tensor, &blob, &first, NULL), 0);
     set = registered_ref(first);

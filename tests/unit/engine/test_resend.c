@@ -13,6 +13,7 @@
 #include "base/check.h"
 #include "base/log.h"
 #include "engine_world.h"
+#include "support/made_set.h"
 #include "support/unit_test.h"
 
 enum fault { CUT, KILL };
@@ -86,30 +87,15 @@ static void register_rank(struct world_rank *rank, uint32_t idx, void *user)
     uint32_t everybody[] = {0, 1};
     rank->memory_bytes = SHARED_ROWS * 1024 + OWN_ROWS * 1024;
     rank->memory = calloc(1, rank->memory_bytes);
-    struct registered_box shared = {.box = {.ndim = 2, .length = {SHARED_ROWS, 1024}},
-                                    .contiguous = true,
-                                    .data = rank->memory};
-    struct registered_box own = {
-        .box = {.ndim = 2, .offset = {idx * OWN_ROWS, 0}, .length = {OWN_ROWS, 1024}},
-        .contiguous = true,
-        .data = rank->memory + SHARED_ROWS * 1024};
-    const struct registered_tensor tensors[] = {
-        {.name = "own",
-         .coordinate = "",
-         .dtype = CAIRN_U8,
-         .placement = PLACEMENT_SHARDED,
-         .shape = {.ndim = 2, .length = {2 * OWN_ROWS, 1024}},
-         .box_count = 1,
-         .boxes = &own},
-        {.name = "shared",
-         .coordinate = "",
-         .dtype = CAIRN_U8,
-         .placement = PLACEMENT_REPLICATED,
-         .shape = {.ndim = 2, .length = {SHARED_ROWS, 1024}},
-         .box_count = 1,
-         .boxes = &shared,
-         .group_count = 2,
-         .group = everybody}};
+    struct registered_box shared = made_matrix(SHARED_ROWS, 1024, rank->memory);
+    struct registered_box own = made_matrix(OWN_ROWS, 1024, rank->memory + SHARED_ROWS * 1024);
+    struct registered_tensor tensors[] = {
+        made_tensor("own", CAIRN_U8, PLACEMENT_SHARDED, &own),
+        made_tensor("shared", CAIRN_U8, PLACEMENT_REPLICATED, &shared)};
+    own.box.offset[0] = idx * OWN_ROWS;
+    tensors[0].shape.length[0] = 2 * OWN_ROWS;
+    tensors[1].group_count = 2;
+    tensors[1].group = everybody;
     world_register(rank, (struct registered_list){.tensor_count = 2, .tensors = tensors});
 }
 

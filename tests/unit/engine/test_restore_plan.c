@@ -8,6 +8,7 @@
 #include "base/check.h"
 #include "engine/restore_private.h"
 #include "hash/hash.h"
+#include "support/made_set.h"
 #include "support/unit_test.h"
 
 /* Chunks too large to be read together with others. */
@@ -34,14 +35,10 @@ static void bench_init(struct bench *bench, int64_t first, int64_t end)
     bench->memory = calloc((size_t)(end - first), COLUMNS * 4);
     CHECK(bench->memory);
     bench->engine.link.welcome.payload_max = LIMIT_CHUNK_BYTES;
-    bench->box = (struct registered_box){
-        .box = {2, {first, 0}, {end - first, COLUMNS}}, .contiguous = true, .data = bench->memory};
-    bench->tensor = (struct registered_tensor){.name = "weight",
-                                               .coordinate = "",
-                                               .dtype = CAIRN_F32,
-                                               .shape = {2, {ROWS, COLUMNS}},
-                                               .box_count = 1,
-                                               .boxes = &bench->box};
+    bench->box = made_matrix(end - first, COLUMNS, bench->memory);
+    bench->box.box.offset[0] = first;
+    bench->tensor = made_tensor("weight", CAIRN_F32, PLACEMENT_REPLICATED, &bench->box);
+    bench->tensor.shape.length[0] = ROWS;
     bench->want = (struct want){.tensor = &bench->tensor,
                                 .box = &bench->box,
                                 .bytes = (uint64_t)(end - first) * COLUMNS * 4};

@@ -10,6 +10,7 @@
 
 #include <stdio.h>
 
+#include "support/made_set.h"
 #include "support/unit_test.h"
 
 enum { RANKS_MAX = 16, TENSORS_MAX = 40, BOXES_MAX = 4, WORLDS = 2500, CHUNK = 65536 };
@@ -86,8 +87,6 @@ static struct registered *register_rank(const struct mesh *mesh, const struct sp
 {
     struct registered_tensor tensors[TENSORS_MAX];
     static struct holding held[TENSORS_MAX];
-    struct registered *set;
-    struct diag diag = DIAG_INIT;
     unsigned n = 0;
     for (unsigned i = 0; i < count; i++) {
         hold(mesh, &specs[i], rank, &held[i]);
@@ -105,13 +104,8 @@ static struct registered *register_rank(const struct mesh *mesh, const struct sp
             .group = held[i].group,
             .group_count = held[i].group_count};
     }
-    if (registered_new(
-            &(struct registered_list){
-                .rank = rank, .world_size = mesh->ranks, .tensor_count = n, .tensors = tensors},
-            &set, &diag) != 0) {
-        fail_msg("%s", diag.text);
-    }
-    return set;
+    return made_set((struct registered_list){
+        .rank = rank, .world_size = mesh->ranks, .tensor_count = n, .tensors = tensors});
 }
 
 /* Of one group: the bytes that this rank writes, how many there are, and the largest cell. */

@@ -7,6 +7,7 @@
 #include "snapshot/snapshot.h"
 
 #include "base/check.h"
+#include "support/made_set.h"
 #include "support/unit_test.h"
 
 enum { CHUNK = 16 << 10, COUNT = 3000, STOP_AT = 1000, LOT_BYTES = 40 * CHUNK };
@@ -75,15 +76,6 @@ static void on_go(struct post *post)
 
 static void begin(struct rig *rig, bool in_lots, bool stops)
 {
-    struct registered_box box = {.box = {.ndim = 1, .length = {(int64_t)COUNT * CHUNK}},
-                                 .contiguous = true};
-    struct registered_tensor tensor = {.name = "x",
-                                       .coordinate = "",
-                                       .dtype = CAIRN_U8,
-                                       .placement = PLACEMENT_SHARDED,
-                                       .shape = {.ndim = 1, .length = {(int64_t)COUNT * CHUNK}},
-                                       .box_count = 1,
-                                       .boxes = &box};
     struct layout_options options = {
         .chunk_bytes = CHUNK, .payload_bytes = CHUNK, .object_bytes = LOT_BYTES};
     *rig = (struct rig){.in_lots = in_lots, .stops = stops};
@@ -92,9 +84,9 @@ static void begin(struct rig *rig, bool in_lots, bool stops)
     for (size_t i = 0; i < (size_t)COUNT * CHUNK; i++) {
         rig->source[i] = (uint8_t)(i % 251 + 1);
     }
-    box.data = rig->source;
-    const struct registered_list list = {.world_size = 1, .tensor_count = 1, .tensors = &tensor};
-    assert_int_equal(registered_new(&list, &rig->set, NULL), 0);
+    struct registered_box box = made_vector((int64_t)COUNT * CHUNK, rig->source);
+    struct registered_tensor tensor = made_tensor("x", CAIRN_U8, PLACEMENT_SHARDED, &box);
+    rig->set = made_set_of(&tensor);
     assert_int_equal(layout_init(&rig->layout, rig->set, &options, NULL), 0);
     assert_int_equal(rig->layout.payload_count, COUNT);
     rig->extent = calloc(1, rig->layout.extent_bytes);
@@ -157,23 +149,15 @@ TEST(eager_tensors_come_first)
     static const char *const names[4] = {"a", "b", "c", "d"};
     struct registered_tensor tensors[4];
     struct registered_box boxes[4];
-    struct registered *set;
     struct layout layout;
     struct layout_options options = {.chunk_bytes = 64 << 10, .payload_bytes = 64 << 10};
     for (unsigned i = 0; i < 4; i++) {
-        boxes[i] = (struct registered_box){
-            .box = {.ndim = 1, .length = {lengths[i]}}, .contiguous = true, .data = bytes[i]};
-        tensors[i] = (struct registered_tensor){.name = names[i],
-                                                .coordinate = "",
-                                                .dtype = CAIRN_U8,
-                                                .placement = PLACEMENT_SHARDED,
-                                                .shape = {.ndim = 1, .length = {lengths[i]}},
-                                                .box_count = 1,
-                                                .boxes = &boxes[i],
-                                                .eager = i >= 2};
+        boxes[i] = made_vector(lengths[i], bytes[i]);
+        tensors[i] = made_tensor(names[i], CAIRN_U8, PLACEMENT_SHARDED, &boxes[i]);
+        tensors[i].eager = i >= 2;
     }
-    const struct registered_list list = {.world_size = 1, .tensor_count = 4, .tensors = tensors};
-    assert_int_equal(registered_new(&list, &set, NULL), 0);
+    struct registered *set =
+        made_set((struct registered_list){.world_size = 1, .tensor_count = 4, .tensors = tensors});
     assert_int_equal(layout_init(&layout, set, &options, NULL), 0);
     assert_int_equal(layout.eager_payload_count, 3); /* two chunks of c, and d */
     for (uint32_t p = 0; p < layout.payload_count; p++) {
