@@ -11,6 +11,7 @@
 #include "sim/env/sim.h"
 #include "support/store_fault.h"
 #include "support/store_memory.h"
+#include "support/unit_test.h"
 
 enum {
     WORLD_RANKS_MAX = 16,
@@ -138,6 +139,16 @@ void world_restore_well(struct world *world, struct selector selector);
 void world_expect_state(const struct world *world, uint8_t salt);
 /* Restores the newest checkpoint, which must be of this step and hold that state. */
 void world_expect_newest(struct world *world, uint64_t step, uint8_t salt);
+/* WORLD_TEST(name, seed, world_size) { ... } is a test in a world that begins before it and ends
+ * after it, and is lent to it as `world`. WORLD_TEST_WITH takes fields of world_options, too. */
+#define WORLD_TEST(name, seed, size) WORLD_TEST_WITH(name, seed, size, .encoding = 0)
+#define WORLD_TEST_WITH(name, seed, size, ...)                                                    \
+    UNIT_TEST_BODY(name, struct world *world)                                                     \
+    UNIT_TEST_ENDS(name,                                                                          \
+                   world_begin_with(*state = unit_test_fixture(sizeof(struct world)), seed, size, \
+                                    &(struct world_options){__VA_ARGS__}),                        \
+                   (world_end(*state), free(*state)))                                             \
+    static void name(struct world *world)
 #define WORLD_LATEST      ((struct selector){.kind = SELECT_LATEST})
 #define WORLD_STEP(step_) ((struct selector){.kind = SELECT_STEP, .id = {.step = (step_)}})
 

@@ -83,45 +83,39 @@ TEST(only_what_changed_is_sent)
 }
 
 /* Goal: a new process, of the same or of another world size, refers to what it restored. */
-TEST(a_restored_state_is_the_base)
+WORLD_TEST(a_restored_state_is_the_base, 3, 2)
 {
-    struct world world;
-    world_begin(&world, 3, 2);
-    (void)save_all(&world, 5, 9);
-    world_ranks_restart(&world);
-    world_restore_well(&world, WORLD_LATEST);
-    assert_int_equal(save_all(&world, 6, 9), 0);
-    assert_int_equal(world.ranks[0].save.id.term, 2);
-    world_ranks_stop(&world);
+    (void)save_all(world, 5, 9);
+    world_ranks_restart(world);
+    world_restore_well(world, WORLD_LATEST);
+    assert_int_equal(save_all(world, 6, 9), 0);
+    assert_int_equal(world->ranks[0].save.id.term, 2);
+    world_ranks_stop(world);
     /* Three ranks: what lies at the same place in the part of the same rank is found. */
-    world.world_size = 3;
-    world_ranks_start(&world);
-    (void)save_all(&world, 7, 9); /* a lineage of its own, without a base */
-    world_ranks_stop(&world);
-    world.world_size = 2;
-    world_ranks_start(&world);
-    world_restore_well(&world, (struct selector){.kind = SELECT_EXACT, .id = {2, 6}});
-    assert_int_equal(save_all(&world, 8, 9), 0);
-    world_end(&world);
+    world->world_size = 3;
+    world_ranks_start(world);
+    (void)save_all(world, 7, 9); /* a lineage of its own, without a base */
+    world_ranks_stop(world);
+    world->world_size = 2;
+    world_ranks_start(world);
+    world_restore_well(world, (struct selector){.kind = SELECT_EXACT, .id = {2, 6}});
+    assert_int_equal(save_all(world, 8, 9), 0);
 }
 
-TEST(a_full_save_refers_to_nothing)
+WORLD_TEST_WITH(a_full_save_refers_to_nothing, 4, 2, .full_every = 3)
 {
-    struct world world;
-    world_begin_with(&world, 4, 2, &(struct world_options){.full_every = 3});
     const bool is_full[] = {true, false, false, true, false, true, false};
     for (uint64_t i = 0; i < 7; i++) {
         for (uint32_t r = 0; r < 2; r++) {
-            world_fill(&world.ranks[r], 9);
-            world_save_with(&world.ranks[r], 10 + i, 60000, i == 5);
+            world_fill(&world->ranks[r], 9);
+            world_save_with(&world->ranks[r], 10 + i, 60000, i == 5);
         }
-        uint64_t stored = finish_saves(&world);
-        assert_int_equal(stored, is_full[i] ? total_bytes(&world) : 0);
+        uint64_t stored = finish_saves(world);
+        assert_int_equal(stored, is_full[i] ? total_bytes(world) : 0);
     }
-    world_ranks_restart(&world);
-    world_restore_well(&world, WORLD_LATEST);
-    world_expect_state(&world, 9);
-    world_end(&world);
+    world_ranks_restart(world);
+    world_restore_well(world, WORLD_LATEST);
+    world_expect_state(world, 9);
 }
 
 /* Goal: while a connection is cut or the daemon dies, references stay what they are. */
@@ -160,17 +154,15 @@ TEST(references_survive_cuts)
 
 /* Goal: an object of which less than half is in use is not referred to any more, so that it can go;
  * one that is used as a whole stays. */
-TEST(sparse_objects_are_left)
+WORLD_TEST(sparse_objects_are_left, 7, 1)
 {
-    struct world world;
-    world_begin(&world, 7, 1);
-    (void)save_all(&world, 5, 9);
+    (void)save_all(world, 5, 9);
     /* Two of the tensors change, and with them more than two thirds of the one object. */
     for (unsigned i = 0; i < 3; i++) {
-        world_fill(&world.ranks[0], 9);
-        memset(world.ranks[0].memory, 0x31, 62000);
-        world_save(&world.ranks[0], 6 + i, 60000);
-        uint64_t stored = finish_saves(&world);
+        world_fill(&world->ranks[0], 9);
+        memset(world->ranks[0].memory, 0x31, 62000);
+        world_save(&world->ranks[0], 6 + i, 60000);
+        uint64_t stored = finish_saves(world);
         if (i == 0) {
             assert_int_equal(stored, 48000 + 12000);
         } else if (i == 1) {
@@ -179,30 +171,26 @@ TEST(sparse_objects_are_left)
             assert_int_equal(stored, 0);
         }
     }
-    world_ranks_restart(&world);
-    world_restore_well(&world, WORLD_LATEST);
+    world_ranks_restart(world);
+    world_restore_well(world, WORLD_LATEST);
     for (size_t at = 0; at < 48000; at++) {
-        assert_int_equal(world.ranks[0].memory[at], 0x31);
+        assert_int_equal(world->ranks[0].memory[at], 0x31);
     }
-    world_end(&world);
 }
 
 /* Goal: an aborted save is nobody's base. */
-TEST(aborted_saves_are_no_base)
+WORLD_TEST(aborted_saves_are_no_base, 8, 2)
 {
-    struct world world;
-    world_begin(&world, 8, 2);
-    (void)save_all(&world, 5, 9);
-    world_save_all(&world, 6, 10);
-    sim_run_for(world.sim, 3);
-    engine_save_abort(&world.ranks[1].save);
-    world_await_saves(&world, 60000);
-    bool aborted = world.ranks[0].save_status != 0;
-    uint64_t stored = save_all(&world, 7, 10);
+    (void)save_all(world, 5, 9);
+    world_save_all(world, 6, 10);
+    sim_run_for(world->sim, 3);
+    engine_save_abort(&world->ranks[1].save);
+    world_await_saves(world, 60000);
+    bool aborted = world->ranks[0].save_status != 0;
+    uint64_t stored = save_all(world, 7, 10);
     assert_true(aborted);
-    assert_int_equal(stored, total_bytes(&world) - blob_bytes(&world));
-    world_ranks_restart(&world);
-    world_restore_well(&world, WORLD_LATEST);
-    world_expect_state(&world, 10);
-    world_end(&world);
+    assert_int_equal(stored, total_bytes(world) - blob_bytes(world));
+    world_ranks_restart(world);
+    world_restore_well(world, WORLD_LATEST);
+    world_expect_state(world, 10);
 }

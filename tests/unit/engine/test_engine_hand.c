@@ -101,32 +101,29 @@ TEST(a_daemon_that_takes_arenas_no_more)
     }
 }
 
+enum { OBJECT_BYTES = 56 << 10 };
+#define OBJECT_PER_BUFFER .object_bytes = OBJECT_BYTES, .buffer_bytes = OBJECT_BYTES
+
 /* Goal: a store that fails objects at different times does not fail the save: each is described
  * again, as often as it may be. Method: the seal of one object fails three times, then that of the
  * other, and the part is refused each time. */
-TEST(objects_that_fail_in_turn_are_described_again)
+WORLD_TEST_WITH(objects_that_fail_in_turn_are_described_again, 52, 1, .faults = true,
+                OBJECT_PER_BUFFER)
 {
-    enum { OBJECT_BYTES = 56 << 10 };
     static const struct store_fault_rule rules[] = {
         {.kind = FAULT_DELAY, .op = STORE_WRITE, .skip = 1, .delay_ms = 2000},
         {.kind = FAULT_FAIL, .op = STORE_SEAL, .count = 3, .code = CAIRN_E_OUTCOME_UNKNOWN},
         {.kind = FAULT_DELAY, .op = STORE_SEAL},
         {.kind = FAULT_FAIL, .op = STORE_SEAL, .count = 3, .code = CAIRN_E_OUTCOME_UNKNOWN}};
-    struct world world;
-    world_begin_with(&world, 52, 1,
-                     &(struct world_options){.faults = true,
-                                             .object_bytes = OBJECT_BYTES,
-                                             .buffer_bytes = OBJECT_BYTES});
     for (size_t i = 0; i < ARRAY_LEN(rules); i++) {
-        assert_int_equal(store_fault_add(world.store, &rules[i]), 0);
+        assert_int_equal(store_fault_add(world->store, &rules[i]), 0);
     }
-    begin(&world, 1, 8);
-    world_await_saves(&world, 60000);
-    if (world.ranks[0].save_status != 0) {
-        fail_msg("%s", world.ranks[0].save.diag.text);
+    begin(world, 1, 8);
+    world_await_saves(world, 60000);
+    if (world->ranks[0].save_status != 0) {
+        fail_msg("%s", world->ranks[0].save.diag.text);
     }
-    world_expect_newest(&world, 1, 8);
-    world_end(&world);
+    world_expect_newest(world, 1, 8);
 }
 
 /* Every rank was told "handed over", and no rank ever spoke to the server again. */
@@ -155,25 +152,22 @@ enum { SMALL_ARENA = 16 << 10 }; /* less than a rank's state: saves go in waves 
 /* Under TRANSPORT_MEMFD (the world's) a save in waves is handed over although it has a base, which
  * the daemon cannot compare with then: all of it is stored again. By the socket nothing would be.
  */
-TEST(waves_with_a_base_are_handed_over)
+WORLD_TEST_WITH(waves_with_a_base_are_handed_over, 51, 2, .arena_bytes = SMALL_ARENA)
 {
-    struct world world;
     uint64_t stored[2] = {0, 0};
-    world_begin_with(&world, 51, 2, &(struct world_options){.arena_bytes = SMALL_ARENA});
     for (unsigned step = 1; step <= 2; step++) {
-        begin(&world, step, 7);
-        world_await_saves(&world, 60000);
+        begin(world, step, 7);
+        world_await_saves(world, 60000);
         for (uint32_t i = 0; i < 2; i++) {
-            if (world.ranks[i].save_status != 0) {
-                fail_msg("step %u: %s", step, world.ranks[i].save.diag.text);
+            if (world->ranks[i].save_status != 0) {
+                fail_msg("step %u: %s", step, world->ranks[i].save.diag.text);
             }
-            stored[step - 1] += world.ranks[i].save.stored_bytes;
+            stored[step - 1] += world->ranks[i].save.stored_bytes;
         }
     }
     assert_true(stored[0] > 4 * SMALL_ARENA);
     assert_int_equal(stored[1], stored[0]);
-    world_expect_newest(&world, 2, 7);
-    world_end(&world);
+    world_expect_newest(world, 2, 7);
 }
 
 /* A dense encoding in waves needs the socket: with TRANSPORT_MEMFD that fails by name, saying what

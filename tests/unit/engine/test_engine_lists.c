@@ -115,6 +115,13 @@ static void bench_fini(struct bench *bench)
     }
 }
 
+/* Three ranks with all tensors; a test that wants other lists sets them first. */
+#define BENCH_TEST(name, seed)                                                                     \
+    UNIT_TEST_BODY(name, struct bench *bench)                                                      \
+    UNIT_TEST_ENDS(name, bench_begin(*state = unit_test_fixture(sizeof(struct bench)), seed, ALL), \
+                   (bench_fini(*state), free(*state)))                                             \
+    static void name(struct bench *bench)
+
 static void start_all(struct bench *bench, uint64_t step, uint8_t salt)
 {
     for (uint32_t r = 0; r < bench->world.world_size; r++) {
@@ -174,103 +181,89 @@ static void check_restore(struct bench *bench, uint32_t stored, uint8_t salt)
 static bool rank_1_staged(void *user) { return ((struct bench *)user)->world.ranks[1].staged; }
 
 /* The first save waits for the others' lists; later ones with the same list do not. */
-TEST(who_has_nothing_new_copies_at_once)
+BENCH_TEST(who_has_nothing_new_copies_at_once, 1)
 {
-    struct bench bench;
-    bench_begin(&bench, 1, ALL);
-    world_save(&bench.world.ranks[0], 10, 60000);
-    world_save(&bench.world.ranks[1], 10, 60000);
-    sim_run_for(bench.world.sim, 3000);
-    assert_false(bench.world.ranks[1].staged); /* rank 2 has not said what it holds */
-    world_save(&bench.world.ranks[2], 10, 60000);
-    expect_committed(&bench);
-    world_save(&bench.world.ranks[1], 20, 60000);
-    assert_true(sim_run_until(bench.world.sim, rank_1_staged, &bench, 100));
-    world_save(&bench.world.ranks[0], 20, 60000);
-    world_save(&bench.world.ranks[2], 20, 60000);
-    expect_committed(&bench);
-    bench_fini(&bench);
+    world_save(&bench->world.ranks[0], 10, 60000);
+    world_save(&bench->world.ranks[1], 10, 60000);
+    sim_run_for(bench->world.sim, 3000);
+    assert_false(bench->world.ranks[1].staged); /* rank 2 has not said what it holds */
+    world_save(&bench->world.ranks[2], 10, 60000);
+    expect_committed(bench);
+    world_save(&bench->world.ranks[1], 20, 60000);
+    assert_true(sim_run_until(bench->world.sim, rank_1_staged, bench, 100));
+    world_save(&bench->world.ranks[0], 20, 60000);
+    world_save(&bench->world.ranks[2], 20, 60000);
+    expect_committed(bench);
 }
 
 /* Lazily created optimizer state: rank 1 has none of the second layer, ever. */
-TEST(holders_write_what_only_they_hold)
+BENCH_TEST(holders_write_what_only_they_hold, 2)
 {
     static const uint32_t masks[] = {0x3ff, 0x0cf, 0x3ff};
-    struct bench bench;
-    bench_init(&bench, 2, RANKS);
     for (unsigned i = 1; i <= 3; i++) {
-        set_all(&bench, masks);
-        save_well(&bench, 10 * i, (uint8_t)i);
+        set_all(bench, masks);
+        save_well(bench, 10 * i, (uint8_t)i);
     }
-    check_restore(&bench, 0x3ff, 3);
-    bench_fini(&bench);
+    check_restore(bench, 0x3ff, 3);
 }
 
 /* What was agreed stays where it is; ranks 0 and 2 do not wait when rank 1's list grows. */
-TEST(additions_go_to_their_holders)
+BENCH_TEST(additions_go_to_their_holders, 3)
 {
     static const uint32_t before[] = {0x00f, 0x00f, 0x00f}, one[] = {0x00f, 0x0ff, 0x00f},
                           two[] = {0x10f, 0x1ff, 0x00f};
-    struct bench bench;
-    bench_begin(&bench, 3, before);
-    save_well(&bench, 10, 1);
-    set_all(&bench, one);
-    world_save(&bench.world.ranks[0], 20, 60000);
-    world_save(&bench.world.ranks[1], 20, 60000);
-    fill(&bench, 0, 2), fill(&bench, 1, 2), fill(&bench, 2, 2);
-    sim_run_for(bench.world.sim, 1000);
-    assert_true(bench.world.ranks[0].staged);
-    assert_false(bench.world.ranks[1].staged);
-    world_save(&bench.world.ranks[2], 20, 60000);
-    expect_committed(&bench);
-    set_all(&bench, two);
-    save_well(&bench, 30, 3);
-    set_all(&bench, ALL);
-    save_well(&bench, 40, 4);
-    save_well(&bench, 50, 5);
-    check_restore(&bench, 0x3ff, 5);
-    bench_fini(&bench);
+    set_all(bench, before);
+    save_well(bench, 10, 1);
+    set_all(bench, one);
+    world_save(&bench->world.ranks[0], 20, 60000);
+    world_save(&bench->world.ranks[1], 20, 60000);
+    fill(bench, 0, 2), fill(bench, 1, 2), fill(bench, 2, 2);
+    sim_run_for(bench->world.sim, 1000);
+    assert_true(bench->world.ranks[0].staged);
+    assert_false(bench->world.ranks[1].staged);
+    world_save(&bench->world.ranks[2], 20, 60000);
+    expect_committed(bench);
+    set_all(bench, two);
+    save_well(bench, 30, 3);
+    set_all(bench, ALL);
+    save_well(bench, 40, 4);
+    save_well(bench, 50, 5);
+    check_restore(bench, 0x3ff, 5);
 }
 
 /* Rank 1 was to write cells of layer.4, and no longer has it: others copied without asking. */
-TEST(a_loss_fails_the_save_by_name_and_the_next_agrees_anew)
+BENCH_TEST(a_loss_fails_the_save_by_name_and_the_next_agrees_anew, 4)
 {
     static const uint32_t after[] = {0x3ff, 0x3ef, 0x3ff};
-    struct bench bench;
-    bench_begin(&bench, 4, ALL);
-    save_well(&bench, 10, 1);
-    set_all(&bench, after);
-    save_all(&bench, 20, 2);
+    save_well(bench, 10, 1);
+    set_all(bench, after);
+    save_all(bench, 20, 2);
     for (uint32_t r = 0; r < RANKS; r++) {
-        const struct world_rank *rank = &bench.world.ranks[r];
+        const struct world_rank *rank = &bench->world.ranks[r];
         assert_int_equal(rank->save_status, CAIRN_E_LIST_MISMATCH);
         assert_non_null(strstr(rank->save.diag.text, "layer.4"));
         assert_non_null(strstr(rank->save.diag.text, "rank 1"));
     }
-    save_well(&bench, 30, 3);
-    check_restore(&bench, 0x3ff, 3);
-    bench_fini(&bench);
+    save_well(bench, 30, 3);
+    check_restore(bench, 0x3ff, 3);
 }
 
 /* layer.1 is one small cell, which one rank writes: that another loses it harms nobody. */
-TEST(what_others_write_may_be_lost)
+BENCH_TEST(what_others_write_may_be_lost, 5)
 {
-    struct bench bench;
     unsigned well = 0;
-    bench_init(&bench, 5, RANKS);
     for (uint32_t r = 0; r < RANKS; r++) {
         uint32_t after[] = {EVERY_TENSOR, EVERY_TENSOR, EVERY_TENSOR};
-        set_all(&bench, ALL);
-        save_well(&bench, 100 * r + 10, 1);
+        set_all(bench, ALL);
+        save_well(bench, 100 * r + 10, 1);
         after[r] &= ~2u;
-        set_all(&bench, after);
-        save_all(&bench, 100 * r + 20, 2);
-        well += bench.world.ranks[0].save_status == 0;
-        set_all(&bench, ALL);
-        save_well(&bench, 100 * r + 30, 3); /* in either case this one ends well */
+        set_all(bench, after);
+        save_all(bench, 100 * r + 20, 2);
+        well += bench->world.ranks[0].save_status == 0;
+        set_all(bench, ALL);
+        save_well(bench, 100 * r + 30, 3); /* in either case this one ends well */
     }
     assert_int_equal(well, RANKS - 1);
-    bench_fini(&bench);
 }
 
 static void restore_and_lose(uint64_t seed, bool is_saving)
@@ -302,101 +295,87 @@ TEST(a_restore_beside_a_save_forgets_on_all_ranks) { restore_and_lose(19, true);
 
 /* Rank 0 saves a step again that was committed, while no server answers, with a list that has
  * grown. So it divides by itself, and hears then that the step is there. */
-TEST(a_step_that_was_saved_before_proves_no_division)
+BENCH_TEST(a_step_that_was_saved_before_proves_no_division, 20)
 {
     static const uint32_t masks[] = {0x0ff, 0x1ff, 0x0ff};
-    struct bench bench;
-    bench_begin(&bench, 20, masks);
-    save_well(&bench, 10, 1);
-    set_names(&bench, 0, 0x1ff, 7);
-    world_server_kill(&bench.world);
-    world_save(&bench.world.ranks[0], 10, 60000);
-    sim_run_for(bench.world.sim, 20000);
-    assert_true(bench.world.ranks[0].staged);
-    world_server_start(&bench.world);
-    expect_committed(&bench);
-    save_well(&bench, 20, 2);
-    check_restore(&bench, 0x1ff, 2);
-    bench_fini(&bench);
+    set_all(bench, masks);
+    save_well(bench, 10, 1);
+    set_names(bench, 0, 0x1ff, 7);
+    world_server_kill(&bench->world);
+    world_save(&bench->world.ranks[0], 10, 60000);
+    sim_run_for(bench->world.sim, 20000);
+    assert_true(bench->world.ranks[0].staged);
+    world_server_start(&bench->world);
+    expect_committed(bench);
+    save_well(bench, 20, 2);
+    check_restore(bench, 0x1ff, 2);
 }
 
-TEST(all_may_change_together)
+BENCH_TEST(all_may_change_together, 6)
 {
     static const uint32_t after[] = {0x125, 0x125, 0x125};
-    struct bench bench;
-    bench_begin(&bench, 6, ALL);
-    save_well(&bench, 10, 1);
-    set_all(&bench, after);
-    save_well(&bench, 20, 2);
-    check_restore(&bench, 0x125, 2);
-    bench_fini(&bench);
+    save_well(bench, 10, 1);
+    set_all(bench, after);
+    save_well(bench, 20, 2);
+    check_restore(bench, 0x125, 2);
 }
 
 /* A rank that has nothing of a group at all is no reason to wait in vain. */
-TEST(a_member_may_hold_nothing)
+BENCH_TEST(a_member_may_hold_nothing, 7)
 {
-    struct bench bench;
-    bench_init(&bench, 7, RANKS);
-    set_names(&bench, 0, 0x3ff, 7);
-    set_names(&bench, 1, 0x3ff, 7);
-    set_names(&bench, 2, 0, 7);
+    set_names(bench, 0, 0x3ff, 7);
+    set_names(bench, 1, 0x3ff, 7);
+    set_names(bench, 2, 0, 7);
     for (unsigned i = 1; i <= 2; i++) {
-        start_all(&bench, 10 * i, (uint8_t)i);
-        sim_run_for(bench.world.sim, 2000);
-        assert_true(bench.world.ranks[0].staged);
-        expect_committed(&bench);
+        start_all(bench, 10 * i, (uint8_t)i);
+        sim_run_for(bench->world.sim, 2000);
+        assert_true(bench->world.ranks[0].staged);
+        expect_committed(bench);
     }
-    check_restore(&bench, 0x3ff, 2);
-    bench_fini(&bench);
+    check_restore(bench, 0x3ff, 2);
 }
 
 /* Two ranks are far ahead of the third: they stop waiting, and the save is well all the same. */
-TEST(the_wait_for_the_verdict_is_bounded)
+BENCH_TEST(the_wait_for_the_verdict_is_bounded, 8)
 {
-    struct bench bench;
-    bench_begin(&bench, 8, ALL);
-    fill(&bench, 0, 1), fill(&bench, 1, 1), fill(&bench, 2, 1);
-    world_save(&bench.world.ranks[0], 10, 60000);
-    world_save(&bench.world.ranks[1], 10, 60000);
-    sim_run_for(bench.world.sim, 4900);
-    assert_false(bench.world.ranks[0].staged);
-    sim_run_for(bench.world.sim, 1000);
-    assert_true(bench.world.ranks[0].staged);
-    assert_true(bench.world.ranks[1].staged);
-    sim_run_for(bench.world.sim, 3000);
-    world_save(&bench.world.ranks[2], 10, 60000);
-    expect_committed(&bench);
-    check_restore(&bench, 0x3ff, 1);
-    bench_fini(&bench);
+    fill(bench, 0, 1), fill(bench, 1, 1), fill(bench, 2, 1);
+    world_save(&bench->world.ranks[0], 10, 60000);
+    world_save(&bench->world.ranks[1], 10, 60000);
+    sim_run_for(bench->world.sim, 4900);
+    assert_false(bench->world.ranks[0].staged);
+    sim_run_for(bench->world.sim, 1000);
+    assert_true(bench->world.ranks[0].staged);
+    assert_true(bench->world.ranks[1].staged);
+    sim_run_for(bench->world.sim, 3000);
+    world_save(&bench->world.ranks[2], 10, 60000);
+    expect_committed(bench);
+    check_restore(bench, 0x3ff, 1);
 }
 
 /* Far apart, and with different lists: without a verdict the coverage finds what nobody wrote, and
  * after that the ranks wait longer for each other. */
-TEST(ranks_far_apart_agree_in_the_end)
+BENCH_TEST(ranks_far_apart_agree_in_the_end, 9)
 {
     static const uint32_t masks[] = {0x3ff, 0x3ef, 0x3ff};
-    struct bench bench;
     unsigned tries = 0;
-    bench_init(&bench, 9, RANKS);
     do {
-        set_all(&bench, masks);
-        fill(&bench, 0, 1), fill(&bench, 1, 1), fill(&bench, 2, 1);
+        set_all(bench, masks);
+        fill(bench, 0, 1), fill(bench, 1, 1), fill(bench, 2, 1);
         tries++;
-        world_save(&bench.world.ranks[0], 10 * tries, 60000);
-        world_save(&bench.world.ranks[2], 10 * tries, 60000);
-        sim_run_for(bench.world.sim, 8000);
-        world_save(&bench.world.ranks[1], 10 * tries, 60000);
-        world_await_saves(&bench.world, 70000);
-        if (bench.world.ranks[0].save_status != 0) {
-            assert_int_equal(bench.world.ranks[0].save_status, CAIRN_E_COVERAGE);
-            assert_non_null(strstr(bench.world.ranks[0].save.diag.text, "tensor \"layer."));
-            assert_non_null(strstr(bench.world.ranks[0].save.diag.text, "save again"));
+        world_save(&bench->world.ranks[0], 10 * tries, 60000);
+        world_save(&bench->world.ranks[2], 10 * tries, 60000);
+        sim_run_for(bench->world.sim, 8000);
+        world_save(&bench->world.ranks[1], 10 * tries, 60000);
+        world_await_saves(&bench->world, 70000);
+        if (bench->world.ranks[0].save_status != 0) {
+            assert_int_equal(bench->world.ranks[0].save_status, CAIRN_E_COVERAGE);
+            assert_non_null(strstr(bench->world.ranks[0].save.diag.text, "tensor \"layer."));
+            assert_non_null(strstr(bench->world.ranks[0].save.diag.text, "save again"));
         }
-    } while (bench.world.ranks[0].save_status != 0 && tries < 5);
-    expect_committed(&bench);
+    } while (bench->world.ranks[0].save_status != 0 && tries < 5);
+    expect_committed(bench);
     assert_int_equal(tries, 2);
-    check_restore(&bench, 0x3ff, 1);
-    bench_fini(&bench);
+    check_restore(bench, 0x3ff, 1);
 }
 
 /* The daemon dies while the ranks agree; the next one agrees anew. */
@@ -552,59 +531,50 @@ static void save_flipped(struct bench *bench, uint64_t step, uint32_t rank, unsi
     world_await_saves(&bench->world, 70000);
 }
 
-TEST(one_flipped_bit_fails_the_save_by_tensor_and_rank)
+BENCH_TEST(one_flipped_bit_fails_the_save_by_tensor_and_rank, 21)
 {
-    struct bench bench;
-    bench_begin(&bench, 21, ALL);
-    bench.world.check_replicas = CHECK_FAIL;
-    save_well(&bench, 10, 1);
+    bench->world.check_replicas = CHECK_FAIL;
+    save_well(bench, 10, 1);
     for (uint32_t r = 0; r < RANKS; r++) {
         char who[32];
-        save_flipped(&bench, 20 + r, r, 6);
+        save_flipped(bench, 20 + r, r, 6);
         snprintf(who, sizeof who, "than rank %u", r);
         for (uint32_t i = 0; i < RANKS; i++) {
-            const struct world_rank *rank = &bench.world.ranks[i];
+            const struct world_rank *rank = &bench->world.ranks[i];
             assert_int_equal(rank->save_status, CAIRN_E_REPLICAS_DIFFER);
             assert_non_null(strstr(rank->save.diag.text, "'layer.6'"));
             assert_non_null(strstr(rank->save.diag.text, who));
         }
     }
-    save_well(&bench, 30, 2);
-    check_restore(&bench, 0x3ff, 2);
-    bench_fini(&bench);
+    save_well(bench, 30, 2);
+    check_restore(bench, 0x3ff, 2);
 }
 
-TEST(with_warn_the_save_is_committed_and_says_so)
+BENCH_TEST(with_warn_the_save_is_committed_and_says_so, 22)
 {
-    struct bench bench;
-    bench_begin(&bench, 22, ALL);
-    bench.world.check_replicas = CHECK_WARN;
-    save_well(&bench, 10, 1);
-    assert_int_equal(bench.world.ranks[0].save.warning.code, 0);
-    save_flipped(&bench, 20, 1, 0);
-    expect_committed(&bench);
+    bench->world.check_replicas = CHECK_WARN;
+    save_well(bench, 10, 1);
+    assert_int_equal(bench->world.ranks[0].save.warning.code, 0);
+    save_flipped(bench, 20, 1, 0);
+    expect_committed(bench);
     for (uint32_t r = 0; r < RANKS; r++) {
-        const struct diag *warning = &bench.world.ranks[r].save.warning;
+        const struct diag *warning = &bench->world.ranks[r].save.warning;
         assert_int_equal(warning->code, CAIRN_E_REPLICAS_DIFFER);
         assert_non_null(strstr(warning->text, "'layer.0'"));
         assert_non_null(strstr(warning->text, "rank 0, 2 holds other bytes than rank 1"));
     }
-    bench_fini(&bench);
 }
 
-TEST(a_rank_that_does_not_check_is_named)
+BENCH_TEST(a_rank_that_does_not_check_is_named, 23)
 {
-    struct bench bench;
-    bench_begin(&bench, 23, ALL);
-    bench.world.check_replicas = CHECK_FAIL;
-    world_save(&bench.world.ranks[0], 10, 60000);
-    world_save(&bench.world.ranks[1], 10, 60000);
-    bench.world.check_replicas = CHECK_NONE;
-    world_save(&bench.world.ranks[2], 10, 60000);
-    world_await_saves(&bench.world, 70000);
-    assert_int_equal(bench.world.ranks[0].save_status, CAIRN_E_INVALID);
-    assert_non_null(strstr(bench.world.ranks[0].save.diag.text, "rank 2 does not compare"));
-    bench_fini(&bench);
+    bench->world.check_replicas = CHECK_FAIL;
+    world_save(&bench->world.ranks[0], 10, 60000);
+    world_save(&bench->world.ranks[1], 10, 60000);
+    bench->world.check_replicas = CHECK_NONE;
+    world_save(&bench->world.ranks[2], 10, 60000);
+    world_await_saves(&bench->world, 70000);
+    assert_int_equal(bench->world.ranks[0].save_status, CAIRN_E_INVALID);
+    assert_non_null(strstr(bench->world.ranks[0].save.diag.text, "rank 2 does not compare"));
 }
 
 /* The daemon dies while replicas are compared, at a moment when some ranks have their answer, or
@@ -722,41 +692,36 @@ enum msg_agree_verdict __wrap_agree_verdict(const struct agree *agree, struct xx
 }
 
 /* A loss where the server has no room to compare lists, and all have lost it by the next save. */
-TEST(a_loss_fails_one_save_only_also_without_verdicts)
+BENCH_TEST(a_loss_fails_one_save_only_also_without_verdicts, 21)
 {
     static const uint32_t one[WORLD_RANKS_MAX] = {0x3ff, 0x3ef, 0x3ff},
                           all[WORLD_RANKS_MAX] = {0x3ef, 0x3ef, 0x3ef};
-    struct bench bench;
-    bench_begin(&bench, 21, ALL);
     gives_verdicts = false;
-    save_well(&bench, 10, 1);
-    set_all(&bench, one);
-    save_all(&bench, 20, 2);
-    assert_int_equal(bench.world.ranks[0].save_status, CAIRN_E_LIST_MISMATCH);
-    set_all(&bench, all);
-    save_well(&bench, 30, 3);
+    save_well(bench, 10, 1);
+    set_all(bench, one);
+    save_all(bench, 20, 2);
+    assert_int_equal(bench->world.ranks[0].save_status, CAIRN_E_LIST_MISMATCH);
+    set_all(bench, all);
+    save_well(bench, 30, 3);
     gives_verdicts = true;
-    check_restore(&bench, 0x3ef, 3);
-    bench_fini(&bench);
+    check_restore(bench, 0x3ef, 3);
 }
 
 /* Goal: a rank whose lists the server cannot give decides as if no verdict had come, and says so:
  * with verdicts but no lists it would leave out what it holds. The next save agrees. */
-TEST(lists_that_do_not_come_are_no_verdict)
+BENCH_TEST(lists_that_do_not_come_are_no_verdict, 26)
 {
     static const uint32_t masks[] = {EVERY_TENSOR, EVERY_TENSOR & ~0x11u, EVERY_TENSOR};
-    struct bench bench;
-    bench_begin(&bench, 26, masks);
+    set_all(bench, masks);
     holders_status = CAIRN_E_NO_MEMORY;
-    save_all(&bench, 10, 1);
+    save_all(bench, 10, 1);
     holders_status = 0;
     for (uint32_t r = 0; r < RANKS; r++) {
-        const struct world_rank *rank = &bench.world.ranks[r];
+        const struct world_rank *rank = &bench->world.ranks[r];
         assert_int_equal(rank->save_status, CAIRN_E_COVERAGE);
         assert_non_null(strstr(rank->save.diag.text, "did not hear of the others'"));
     }
-    save_well(&bench, 20, 2);
-    bench_fini(&bench);
+    save_well(bench, 20, 2);
 }
 
 /* Goal: replicas that the server did not compare, because the save is over for it, are not said to

@@ -12,35 +12,30 @@
 #include "support/unit_test.h"
 #include "wire/negotiate.h"
 
-TEST(an_empty_run_is_proven_empty)
+WORLD_TEST(an_empty_run_is_proven_empty, 1, 2)
 {
-    struct world world;
-    world_begin(&world, 1, 2);
-    world_restore_all(&world, WORLD_LATEST, 10000);
+    world_restore_all(world, WORLD_LATEST, 10000);
     for (uint32_t i = 0; i < 2; i++) {
-        assert_int_equal(world.ranks[i].restore_status, CAIRN_E_NOT_FOUND);
-        assert_true(world.ranks[i].restore.empty);
+        assert_int_equal(world->ranks[i].restore_status, CAIRN_E_NOT_FOUND);
+        assert_true(world->ranks[i].restore.empty);
     }
-    world_save_well(&world, 1, 1); /* and the first save goes on from there */
-    world_end(&world);
+    world_save_well(world, 1, 1); /* and the first save goes on from there */
 }
 
-TEST(an_unknown_step_is_named)
+WORLD_TEST(an_unknown_step_is_named, 2, 2)
 {
-    struct world world;
-    world_begin(&world, 2, 2);
-    world_save_well(&world, 4, 1);
-    world_restore_all(&world, WORLD_STEP(9), 10000);
+    world_save_well(world, 4, 1);
+    world_restore_all(world, WORLD_STEP(9), 10000);
     for (uint32_t i = 0; i < 2; i++) {
-        assert_int_equal(world.ranks[i].restore_status, CAIRN_E_NOT_FOUND);
-        assert_false(world.ranks[i].restore.empty);
-        assert_non_null(strstr(world.ranks[i].restore.diag.text, "9"));
+        assert_int_equal(world->ranks[i].restore_status, CAIRN_E_NOT_FOUND);
+        assert_false(world->ranks[i].restore.empty);
+        assert_non_null(strstr(world->ranks[i].restore.diag.text, "9"));
     }
-    world_restore_all(&world, WORLD_STEP(4), 10000);
+    world_restore_all(world, WORLD_STEP(4), 10000);
     for (uint32_t i = 0; i < 2; i++) {
-        assert_int_equal(world.ranks[i].restore_status, 0);
-        assert_true(world_has(&world.ranks[i], 1));
-        const struct engine_restore *restore = &world.ranks[i].restore;
+        assert_int_equal(world->ranks[i].restore_status, 0);
+        assert_true(world_has(&world->ranks[i], 1));
+        const struct engine_restore *restore = &world->ranks[i].restore;
         assert_int_equal(restore->blobs.count, 2);
         assert_string_equal(restore->blobs.items[0].name, "config");
         assert_memory_equal(restore->blobs.items[0].data, "config", 6);
@@ -48,7 +43,6 @@ TEST(an_unknown_step_is_named)
         assert_int_equal(restore->blobs.items[1].data[restore->blobs.items[1].bytes - 1], '0' + i);
         assert_int_equal(restore->total_bytes, restore->done_bytes);
     }
-    world_end(&world);
 }
 
 /* Gives rank 0 (of a world of one) another list of one tensor. */
@@ -60,7 +54,7 @@ static void register_one(struct world *world, const char *name, uint32_t dtype, 
     world_register(rank, (struct registered_list){.tensor_count = 1, .tensors = &tensor});
 }
 
-TEST(what_does_not_fit_is_named)
+WORLD_TEST(what_does_not_fit_is_named, 3, 1)
 {
     static const struct {
         const char *name;
@@ -73,44 +67,39 @@ TEST(what_does_not_fit_is_named)
         {"model.weight", CAIRN_BF16, 300, CAIRN_E_DTYPE_MISMATCH, "stored as float32"},
         {"model.weight", CAIRN_F32, 299, CAIRN_E_SHAPE_MISMATCH, "[300, 40]"},
     };
-    struct world world;
-    world_begin(&world, 3, 1);
-    world_save_well(&world, 1, 1);
+    world_save_well(world, 1, 1);
     for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
-        register_one(&world, cases[i].name, cases[i].dtype, cases[i].rows);
-        world_restore_all(&world, WORLD_LATEST, 10000);
-        const struct world_rank *rank = &world.ranks[0];
+        register_one(world, cases[i].name, cases[i].dtype, cases[i].rows);
+        world_restore_all(world, WORLD_LATEST, 10000);
+        const struct world_rank *rank = &world->ranks[0];
         if (rank->restore_status != cases[i].code ||
             !strstr(rank->restore.diag.text, cases[i].text)) {
             fail_msg("case %zu: %d: %s", i, rank->restore_status, rank->restore.diag.text);
         }
     }
-    register_one(&world, "model.weight", CAIRN_F32, 300);
-    world_restore_all(&world, WORLD_LATEST, 10000);
-    assert_int_equal(world.ranks[0].restore_status, 0);
-    assert_int_equal(world.ranks[0].restore.unexpected_count, 5);
-    world_end(&world);
+    register_one(world, "model.weight", CAIRN_F32, 300);
+    world_restore_all(world, WORLD_LATEST, 10000);
+    assert_int_equal(world->ranks[0].restore_status, 0);
+    assert_int_equal(world->ranks[0].restore.unexpected_count, 5);
 }
 
 /* Goal: `only` restores what matches a pattern and touches nothing else; a pattern that means
  * nothing is named. */
-TEST(a_part_is_restored_by_pattern)
+WORLD_TEST(a_part_is_restored_by_pattern, 13, 2)
 {
     static const char *const weight[] = {"*.weight", "config"}, *const typo[] = {"model.weigth"};
-    struct world world;
-    world_begin(&world, 13, 2);
-    world_save_well(&world, 1, 1);
+    world_save_well(world, 1, 1);
     size_t changed = 0, kept = 0;
     for (uint32_t i = 0; i < 2; i++) {
-        struct world_rank *rank = &world.ranks[i];
+        struct world_rank *rank = &world->ranks[i];
         world_fill(rank, 0x77);
         rank->only = weight;
         rank->only_count = 2;
         world_restore(rank, WORLD_LATEST, 10000);
     }
-    world_await_restores(&world, 12000);
+    world_await_restores(world, 12000);
     for (uint32_t i = 0; i < 2; i++) {
-        struct world_rank *rank = &world.ranks[i];
+        struct world_rank *rank = &world->ranks[i];
         assert_int_equal(rank->restore_status, 0);
         uint8_t *restored = malloc(rank->memory_bytes), *untouched = malloc(rank->memory_bytes);
         memcpy(restored, rank->memory, rank->memory_bytes);
@@ -141,14 +130,13 @@ TEST(a_part_is_restored_by_pattern)
     }
     assert_true(changed > 0 && kept > 0);
     for (uint32_t i = 0; i < 2; i++) {
-        world.ranks[i].only = typo;
-        world.ranks[i].only_count = 1;
-        world_restore(&world.ranks[i], WORLD_LATEST, 10000);
+        world->ranks[i].only = typo;
+        world->ranks[i].only_count = 1;
+        world_restore(&world->ranks[i], WORLD_LATEST, 10000);
     }
-    world_await_restores(&world, 12000);
-    assert_int_equal(world.ranks[0].restore_status, CAIRN_E_MISSING_TENSOR);
-    assert_non_null(strstr(world.ranks[0].restore.diag.text, "similar name is 'model.weight'"));
-    world_end(&world);
+    world_await_restores(world, 12000);
+    assert_int_equal(world->ranks[0].restore_status, CAIRN_E_MISSING_TENSOR);
+    assert_non_null(strstr(world->ranks[0].restore.diag.text, "similar name is 'model.weight'"));
 }
 
 /* Goal: one rank's damage moves all ranks to the older checkpoint, loudly. Method: the store flips
@@ -209,18 +197,15 @@ TEST(damage_moves_all_ranks_to_an_older_one)
     world_end(&world);
 }
 
-TEST(a_rank_that_does_not_restore_is_named)
+WORLD_TEST(a_rank_that_does_not_restore_is_named, 5, 2)
 {
-    struct world world;
-    world_begin(&world, 5, 2);
-    world_save_well(&world, 1, 1);
-    world_restore(&world.ranks[0], WORLD_LATEST, 4000);
-    world_await_restores(&world, 5000);
-    assert_int_equal(world.ranks[0].restore_status, CAIRN_E_MISSING_RANKS);
-    if (!strstr(world.ranks[0].restore.diag.text, "rank 1 of")) {
-        fail_msg("%s", world.ranks[0].restore.diag.text);
+    world_save_well(world, 1, 1);
+    world_restore(&world->ranks[0], WORLD_LATEST, 4000);
+    world_await_restores(world, 5000);
+    assert_int_equal(world->ranks[0].restore_status, CAIRN_E_MISSING_RANKS);
+    if (!strstr(world->ranks[0].restore.diag.text, "rank 1 of")) {
+        fail_msg("%s", world->ranks[0].restore.diag.text);
     }
-    world_end(&world);
 }
 
 TEST(close_ends_restores_at_once)
@@ -239,30 +224,27 @@ TEST(close_ends_restores_at_once)
 
 /* --- requests and login ---------------------------------------------------------- */
 
-TEST(requests_are_answered_over_a_lost_connection)
+WORLD_TEST(requests_are_answered_over_a_lost_connection, 6, 1)
 {
-    struct world world;
     struct caller caller = {
         .call = {.request = {.type = MSG_LIST, .u.list = {.limit = 10}}, .done = caller_on_done}};
-    world_begin(&world, 6, 1);
-    world_save_well(&world, 1, 1);
-    world_save_well(&world, 2, 2);
-    engine_call_start(world.ranks[0].engine, &caller.call);
-    (void)sim_cut(world.sim, NULL, NULL);
-    assert_true(sim_run_until(world.sim, caller_is_done, &caller, 10000));
+    world_save_well(world, 1, 1);
+    world_save_well(world, 2, 2);
+    engine_call_start(world->ranks[0].engine, &caller.call);
+    (void)sim_cut(world->sim, NULL, NULL);
+    assert_true(sim_run_until(world->sim, caller_is_done, &caller, 10000));
     assert_int_equal(caller.status, 0);
     assert_int_equal(caller.call.reply.type, MSG_LIST_REPLY);
     assert_int_equal(caller.call.reply.u.list_reply.count, 2);
     assert_int_equal(caller.call.reply.u.list_reply.entries[0].id.step, 2);
     engine_call_fini(&caller.call);
     caller.done = false;
-    engine_call_start(world.ranks[0].engine, &caller.call);
+    engine_call_start(world->ranks[0].engine, &caller.call);
     engine_call_cancel(&caller.call);
     assert_false(caller.done); /* never inside the call */
-    assert_true(sim_run_until(world.sim, caller_is_done, &caller, 10000));
+    assert_true(sim_run_until(world->sim, caller_is_done, &caller, 10000));
     assert_int_equal(caller.status, CAIRN_E_CANCELLED);
     engine_call_fini(&caller.call);
-    world_end(&world);
 }
 
 #ifndef WORLD_LOCAL
@@ -278,55 +260,49 @@ void *__wrap_calloc(size_t count, size_t bytes)
 
 /* Goal: without memory to begin with, a request, a restore and a save end with NO_MEMORY, not the
  * handle; and the next ones work. */
-TEST(short_of_memory_ends_the_operation_only)
+WORLD_TEST(short_of_memory_ends_the_operation_only, 8, 1)
 {
-    struct world world;
     struct caller caller = {
         .call = {.request = {.type = MSG_LIST, .u.list = {.limit = 10}}, .done = caller_on_done}};
-    world_begin(&world, 8, 1);
-    struct world_rank *rank = &world.ranks[0];
+    struct world_rank *rank = &world->ranks[0];
     for (int round = 0; round < 2; round++) {
         int status = round == 0 ? CAIRN_E_NO_MEMORY : 0;
         calloc_fails = round == 0;
         world_save(rank, 1, 10000);
         assert_false(rank->save_done); /* never inside the call */
-        world_await_saves(&world, 10000);
+        world_await_saves(world, 10000);
         assert_int_equal(rank->save_status, status);
         calloc_fails = round == 0;
         world_restore(rank, WORLD_LATEST, 10000);
-        world_await_restores(&world, 10000);
+        world_await_restores(world, 10000);
         assert_int_equal(rank->restore_status, status);
         calloc_fails = round == 0;
         caller.done = false;
         engine_call_start(rank->engine, &caller.call);
         assert_false(caller.done);
-        assert_true(sim_run_until(world.sim, caller_is_done, &caller, 10000));
+        assert_true(sim_run_until(world->sim, caller_is_done, &caller, 10000));
         assert_int_equal(caller.status, status);
         engine_call_fini(&caller.call);
     }
-    world_end(&world);
 }
 #endif
 
-TEST(an_older_server_is_not_asked_what_it_does_not_know)
+WORLD_TEST(an_older_server_is_not_asked_what_it_does_not_know, 7, 1)
 {
-    struct world world;
     struct caller caller = {.call = {.request = {.type = MSG_LIST, .u.list = {.limit = 10}},
                                      .features = 1ULL << 63,
                                      .done = caller_on_done}};
-    world_begin(&world, 7, 1);
-    engine_call_start(world.ranks[0].engine, &caller.call);
-    assert_true(sim_run_until(world.sim, caller_is_done, &caller, 10000));
+    engine_call_start(world->ranks[0].engine, &caller.call);
+    assert_true(sim_run_until(world->sim, caller_is_done, &caller, 10000));
     assert_int_equal(caller.status, CAIRN_E_UNSUPPORTED);
     assert_non_null(strstr(caller.call.diag.text, "upgrade"));
     engine_call_fini(&caller.call);
     caller.done = false;
     caller.call.features = WIRE_FEATURE_RECORD; /* this one knows it */
-    engine_call_start(world.ranks[0].engine, &caller.call);
-    assert_true(sim_run_until(world.sim, caller_is_done, &caller, 10000));
+    engine_call_start(world->ranks[0].engine, &caller.call);
+    assert_true(sim_run_until(world->sim, caller_is_done, &caller, 10000));
     assert_int_equal(caller.status, 0);
     engine_call_fini(&caller.call);
-    world_end(&world);
 }
 
 #ifndef WORLD_LOCAL /* its addresses are of TCP */
@@ -372,18 +348,15 @@ static struct login try_login(struct world *world, const char *url, uint32_t ran
     return login;
 }
 
-TEST(refused_logins_say_why)
+WORLD_TEST(refused_logins_say_why, 7, 2)
 {
-    struct world world;
-    world_begin(&world, 7, 2);
-    struct login login = try_login(&world, "cairn://server:7421/demo/run1", 1, 2);
+    struct login login = try_login(world, "cairn://server:7421/demo/run1", 1, 2);
     assert_int_equal(login.status, CAIRN_E_DUPLICATE_RANK);
-    login = try_login(&world, "cairn://server:9/demo/run1", 0, 2);
+    login = try_login(world, "cairn://server:9/demo/run1", 0, 2);
     assert_int_equal(login.status, CAIRN_E_UNREACHABLE);
-    login = try_login(&world, "cairn://server:9,server:7421/demo/other", 0,
+    login = try_login(world, "cairn://server:9,server:7421/demo/other", 0,
                       1); /* the second address answers */
     assert_int_equal(login.status, 0);
-    world_end(&world);
 }
 
 #endif

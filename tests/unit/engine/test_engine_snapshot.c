@@ -110,14 +110,16 @@ static void expect_restored(struct world *world, uint64_t step, uint8_t salt)
     world_expect_state(world, salt);
 }
 
+/* Ranks begin apart, or out of reach. */
+enum { AGREE_MS = 100 };
+
 static void begin(struct world *world, uint64_t seed, uint32_t size, uint64_t arena_bytes,
                   unsigned snapshots)
 {
     world_begin_with(world, seed, size,
                      &(struct world_options){.arena_bytes = arena_bytes,
                                              .snapshots = snapshots,
-                                             /* Ranks begin apart, or out of reach. */
-                                             .agree_wait_ms = 100});
+                                             .agree_wait_ms = AGREE_MS});
 }
 
 /* --- several in flight ------------------------------------------------------------ */
@@ -162,24 +164,21 @@ TEST(two_saves_are_in_flight) { n_saves_are_in_flight(2); }
 TEST(three_saves_are_in_flight) { n_saves_are_in_flight(3); }
 
 /* Goal: by default the one that finds no room waits for it, and then goes on. */
-TEST(without_room_a_save_waits)
+WORLD_TEST_WITH(without_room_a_save_waits, 45, 1, .snapshots = 1, .agree_wait_ms = AGREE_MS)
 {
-    struct world world;
     struct flight flights[3] = {
         {.fill_when_staged = 2}, {.fill_when_staged = 3}, {.fill_when_staged = 0}};
-    begin(&world, 45, 1, 0, 1);
-    world_fill(&world.ranks[0], 1);
+    world_fill(&world->ranks[0], 1);
     flights[0].next = &flights[1];
     flights[1].next = &flights[2];
-    fly(&flights[0], &world.ranks[0], 1);
-    assert_true(sim_run_until(world.sim, is_staged, &flights[0], 1000));
+    fly(&flights[0], &world->ranks[0], 1);
+    assert_true(sim_run_until(world->sim, is_staged, &flights[0], 1000));
     assert_false(flights[1].staged);
-    await(&world, 3, flights);
+    await(world, 3, flights);
     expect_status(3, flights, 0);
     for (unsigned i = 0; i < 3; i++) {
-        expect_restored(&world, i + 1, (uint8_t)(i + 1));
+        expect_restored(world, i + 1, (uint8_t)(i + 1));
     }
-    world_end(&world);
 }
 
 /* --- skip and fail ----------------------------------------------------------------- */
@@ -303,24 +302,21 @@ TEST(a_callers_refusal_is_the_same_on_all_ranks)
 }
 
 /* Goal: a rank alone skips without a word to the server, and names what is in flight. */
-TEST(a_rank_alone_skips_at_once)
+WORLD_TEST_WITH(a_rank_alone_skips_at_once, 55, 1, .snapshots = 1, .agree_wait_ms = AGREE_MS)
 {
-    struct world world;
     struct flight flights[2] = {{.save.deadline_ms = 600000}, {.save.when_full = WHEN_FULL_SKIP}};
-    begin(&world, 55, 1, 0, 1);
-    sim_partition(world.sim, NULL, NULL, true);
-    world_fill(&world.ranks[0], 1);
-    fly(&flights[0], &world.ranks[0], 1);
-    assert_true(sim_run_until(world.sim, is_staged, &flights[0], 1000));
-    fly(&flights[1], &world.ranks[0], 2);
-    await(&world, 1, &flights[1]);
+    sim_partition(world->sim, NULL, NULL, true);
+    world_fill(&world->ranks[0], 1);
+    fly(&flights[0], &world->ranks[0], 1);
+    assert_true(sim_run_until(world->sim, is_staged, &flights[0], 1000));
+    fly(&flights[1], &world->ranks[0], 2);
+    await(world, 1, &flights[1]);
     assert_int_equal(flights[1].status, CAIRN_E_SKIPPED);
     assert_non_null(strstr(flights[1].save.diag.text, "1 in flight (step 1)"));
     assert_false(flights[0].done);
-    sim_partition(world.sim, NULL, NULL, false);
-    await(&world, 1, flights);
+    sim_partition(world->sim, NULL, NULL, false);
+    await(world, 1, flights);
     expect_status(1, flights, 0);
-    world_end(&world);
 }
 
 /* --- no server --------------------------------------------------------------------- */
@@ -645,17 +641,15 @@ TEST(waves_end_at_any_moment)
 }
 
 /* Goal: an arena that cannot even hold two payloads is refused, and the text says what would do. */
-TEST(an_arena_without_room_for_two_payloads_is_too_small)
+WORLD_TEST_WITH(an_arena_without_room_for_two_payloads_is_too_small, 60, 1, .arena_bytes = 4096,
+                .agree_wait_ms = AGREE_MS)
 {
-    struct world world;
     struct flight flight = {0};
-    begin(&world, 60, 1, 4096, 0);
-    world_fill(&world.ranks[0], 1);
-    fly(&flight, &world.ranks[0], 1);
-    await(&world, 1, &flight);
+    world_fill(&world->ranks[0], 1);
+    fly(&flight, &world->ranks[0], 1);
+    await(world, 1, &flight);
     assert_int_equal(flight.status, CAIRN_E_ARENA_TOO_SMALL);
     assert_non_null(strstr(flight.save.diag.text, "needs 8192 at least"));
-    world_end(&world);
 }
 
 /* --- lazy -------------------------------------------------------------------------- */
@@ -686,24 +680,21 @@ TEST(eager_tensors_are_copied_before_the_release)
 
 /* Goal: without eager tensors the caller goes on before anything was laid out or copied, and
  * somebody who waits hurries the copy. */
-TEST(a_lazy_save_returns_before_it_copies)
+WORLD_TEST_WITH(a_lazy_save_returns_before_it_copies, 80, 1, .agree_wait_ms = AGREE_MS)
 {
-    struct world world;
     struct flight flight = {.save = {.lazy = true}, .fill_when_staged = 0xee};
-    begin(&world, 80, 1, 0, 0);
-    world_fill(&world.ranks[0], 3);
-    fly(&flight, &world.ranks[0], 1);
-    assert_true(sim_run_until(world.sim, is_released, &flight, 10));
+    world_fill(&world->ranks[0], 3);
+    fly(&flight, &world->ranks[0], 1);
+    assert_true(sim_run_until(world->sim, is_released, &flight, 10));
     assert_true(flight.released);
     assert_false(flight.staged);
     assert_int_equal(flight.save.staged_bytes, 0);
     assert_int_equal(flight.bytes_when_released, 0);
     engine_save_hurry(&flight.save);
-    await(&world, 1, &flight);
+    await(world, 1, &flight);
     expect_status(1, &flight, 0);
     assert_true(flight.save.total_bytes > 0);
-    expect_restored(&world, 0, 3);
-    world_end(&world);
+    expect_restored(world, 0, 3);
 }
 
 /* Goal: state that changes before STAGED fails the save by the name of a tensor, and what does not
