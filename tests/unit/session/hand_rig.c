@@ -66,8 +66,7 @@ const struct peer_reply *hand_offer(int fd, uint64_t id, uint64_t bytes)
 
 void hand_begin(uint64_t step, uint64_t open_id)
 {
-    assert_true(peer_login(&peer));
-    assert_true(peer_open(&peer, step, open_id));
+    peer_begin(&peer, step, open_id);
     const struct peer_reply *reply =
         hand_offer(fcntl(arena_fd, F_DUPFD_CLOEXEC, 0), 7, ARENA_BYTES);
     assert_int_equal(reply->type, MSG_ARENA);
@@ -141,6 +140,12 @@ uint32_t hand_complete(void)
     peer_send_part(&peer, bytes, part);
     free(part);
     return peer_send(&peer, msg);
+}
+
+void hand_over_and_leave(void)
+{
+    assert_int_equal(peer_await(&peer, hand_complete())->type, MSG_HANDED);
+    peer_drop(&peer);
 }
 
 const struct peer_reply *hand_reply_at(uint32_t stream, unsigned idx)

@@ -29,6 +29,7 @@ struct msg hand_description(uint32_t sequence, uint64_t at, struct envelope *env
 void hand_describe(uint32_t sequence, uint64_t at);
 uint32_t hand_describe_object(uint32_t sequence, uint32_t chunks);
 uint32_t hand_complete(void);
+void hand_over_and_leave(void);
 const struct peer_reply *hand_reply_at(uint32_t stream, unsigned idx);
 const struct peer_reply *hand_then(uint32_t stream);
 void hand_assert_stored(uint32_t sequence, const uint8_t *expected, uint32_t bytes);

@@ -366,6 +366,21 @@ bool peer_await_credits(struct peer *peer, uint32_t count)
     return peer->conn != NULL;
 }
 
+void peer_expect_error(const struct peer_reply *reply, int code, const char *words)
+{
+    assert_non_null(reply);
+    assert_int_equal(reply->type, MSG_ERROR);
+    if (reply->msg.u.error.code != code || !strstr(reply->text, words)) {
+        fail_msg("%d, without '%s': %s", reply->msg.u.error.code, words, reply->text);
+    }
+}
+
+void peer_expect_end(struct peer *peer, int code, const char *words)
+{
+    assert_true(peer_await_end(peer));
+    peer_expect_error(peer_last(peer), code, words);
+}
+
 /* --- steps --- */
 
 bool peer_hello(struct peer *peer)
@@ -434,6 +449,18 @@ bool peer_open(struct peer *peer, uint64_t step, uint64_t open_id)
     peer->open_id = reply->msg.u.opened.open_id;
     peer->run_uuid = reply->msg.u.opened.run_uuid;
     return true;
+}
+
+void peer_begin(struct peer *peer, uint64_t step, uint64_t open_id)
+{
+    assert_true(peer_login(peer));
+    assert_true(peer_open(peer, step, open_id));
+}
+
+const struct peer_reply *peer_abort(struct peer *peer, int code, const char *reason)
+{
+    struct msg msg = {.type = MSG_ABORT, .u.abort = {peer->id, peer->open_id, code, reason}};
+    return peer_ask(peer, msg);
 }
 
 static struct object_id object_id(const struct peer *peer, uint32_t sequence)

@@ -99,6 +99,10 @@ bool peer_await_end(
     struct peer *peer); /* true: the server closed; peer->status and the last reply */
 const struct peer_reply *peer_last(const struct peer *peer); /* the last ERROR on stream 0 or any */
 bool peer_await_credits(struct peer *peer, uint32_t count);
+/* The reply must be an ERROR with this code, whose text has these words. */
+void peer_expect_error(const struct peer_reply *reply, int code, const char *words);
+/* The server must close the connection, and say that last. */
+void peer_expect_end(struct peer *peer, int code, const char *words);
 
 /* Steps of a client's life; NULL or false when the connection ended. */
 bool peer_hello(struct peer *peer);
@@ -107,6 +111,9 @@ bool peer_login(struct peer *peer);  /* connect, HELLO, JOIN as a rank */
 bool peer_viewer(struct peer *peer); /* connect, HELLO, JOIN as a viewer of the same run */
 struct msg peer_open_msg(const struct peer *peer, uint64_t step, uint64_t open_id);
 bool peer_open(struct peer *peer, uint64_t step, uint64_t open_id);
+void peer_begin(struct peer *peer, uint64_t step, uint64_t open_id); /* login and open */
+/* Gives up the save; the answer. */
+const struct peer_reply *peer_abort(struct peer *peer, int code, const char *reason);
 /* Sends one chunk of RIG_CHUNK bytes of the object; spoil: a byte is changed on the way. */
 void peer_chunk(struct peer *peer, uint32_t sequence, bool spoil);
 uint32_t peer_end_object(struct peer *peer, uint32_t sequence, uint32_t chunks);

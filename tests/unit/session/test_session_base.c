@@ -55,11 +55,7 @@ static const struct peer_reply *seal_changed(struct peer *peer, size_t bytes, co
 
 static void expect_refused(const struct peer_reply *reply, const char *text)
 {
-    assert_int_equal(reply->type, MSG_ERROR);
-    assert_int_equal(reply->msg.u.error.code, CAIRN_E_INVALID);
-    if (!strstr(reply->text, text)) {
-        fail_msg("'%s' in: %s", text, reply->text);
-    }
+    peer_expect_error(reply, CAIRN_E_INVALID, text);
 }
 
 static void expect_committed(struct peer *peer)
@@ -206,8 +202,7 @@ FIXED_TEST(test_a_fenced_rank_hears_of_the_fence)
     mark(EVENT_FORGET, &base);
     mark(EVENT_RECLAIM, &base);
     reply = seal_changed(zombie, bytes, data, leave);
-    assert_int_equal(reply->type, MSG_ERROR);
-    assert_int_equal(reply->msg.u.error.code, CAIRN_E_ABORTED); /* the outcome says why */
+    peer_expect_error(reply, CAIRN_E_ABORTED, ""); /* the outcome says why */
     reply = peer_outcome(zombie);
     assert_int_equal(reply->msg.u.outcome.state, SAVE_ABORTED);
     assert_int_equal(reply->msg.u.outcome.code, CAIRN_E_FENCED);

@@ -14,13 +14,12 @@
 #include "support/store_fault.h"
 #include "support/unit_test.h"
 
-static void assert_refused(int code, const char *text)
+/* Step 10, open, with one object that is described whole. */
+static void describe_save(uint8_t salt, uint32_t chunks)
 {
-    assert_true(peer_await_end(&peer));
-    assert_int_equal(peer_last(&peer)->type, MSG_ERROR);
-    if (peer_last(&peer)->msg.u.error.code != code || !strstr(peer_last(&peer)->text, text)) {
-        fail_msg("%d: %s", peer_last(&peer)->msg.u.error.code, peer_last(&peer)->text);
-    }
+    fill_arena(salt);
+    hand_begin(10, 77);
+    hand_describe_object(0, chunks);
 }
 
 /* --- saves ------------------------------------------------------------------------------------ */
@@ -55,11 +54,8 @@ FIXED_TEST(test_a_save_by_hand_holds_the_bytes)
 
 FIXED_TEST(test_what_was_handed_over_is_finished_alone)
 {
-    fill_arena(2);
-    hand_begin(10, 77);
-    hand_describe_object(0, 6);
-    assert_int_equal(peer_await(&peer, hand_complete())->type, MSG_HANDED);
-    peer_drop(&peer);
+    describe_save(2, 6);
+    hand_over_and_leave();
     sim_run_for(rig.sim, 5000);
     assert_int_equal(hand_state_of(peer.id), CKPT_COMMITTED);
     hand_assert_stored(0, memory, 6 * RIG_CHUNK);
@@ -68,9 +64,7 @@ FIXED_TEST(test_what_was_handed_over_is_finished_alone)
 /* The same process comes back meanwhile: it waits for what it handed over, and seals once more. */
 FIXED_TEST(test_the_client_comes_back_meanwhile)
 {
-    fill_arena(3);
-    hand_begin(10, 77);
-    hand_describe_object(0, 6);
+    describe_save(3, 6);
     assert_int_equal(peer_await(&peer, hand_complete())->type, MSG_HANDED);
     assert_true(peer_login(&peer));
     const struct peer_reply *opened = peer_ask(&peer, peer_open_msg(&peer, 10, 77));
@@ -87,9 +81,7 @@ FIXED_TEST(test_the_client_comes_back_meanwhile)
 
 FIXED_TEST(test_what_was_not_complete_is_dropped)
 {
-    fill_arena(4);
-    hand_begin(10, 77);
-    hand_describe_object(0, 6);
+    describe_save(4, 6);
     peer_drop(&peer);
     sim_run_for(rig.sim, 5000);
     assert_int_equal(hand_state_of(peer.id), CKPT_OPEN);
@@ -101,11 +93,8 @@ FIXED_TEST(test_what_was_not_complete_is_dropped)
  * else. */
 FIXED_TEST(test_latest_waits_for_what_was_handed_over)
 {
-    fill_arena(5);
-    hand_begin(10, 77);
-    hand_describe_object(0, 6);
-    assert_int_equal(peer_await(&peer, hand_complete())->type, MSG_HANDED);
-    peer_drop(&peer);
+    describe_save(5, 6);
+    hand_over_and_leave();
     other.writer = 555;
     memset(&rig.token, 0x77, sizeof rig.token); /* another attempt */
     assert_true(peer_login(&other));
@@ -121,12 +110,9 @@ FIXED_TEST(test_latest_waits_for_what_was_handed_over)
  * belongs to no checkpoint; the second has its own bytes. */
 FIXED_TEST(test_memory_reused_after_an_abort)
 {
-    fill_arena(6);
-    hand_begin(10, 77);
-    hand_describe_object(0, 6);
-    struct msg abort = {.type = MSG_ABORT,
-                        .u.abort = {peer.id, peer.open_id, CAIRN_E_CANCELLED, "changed my mind"}};
-    assert_int_equal(peer_ask(&peer, abort)->msg.u.outcome.state, SAVE_ABORTED);
+    describe_save(6, 6);
+    assert_int_equal(peer_abort(&peer, CAIRN_E_CANCELLED, "changed my mind")->msg.u.outcome.state,
+                     SAVE_ABORTED);
     fill_arena(7);
     struct ckpt_id first = peer.id;
     peer.object_count = peer.chunk_count = 0;
@@ -141,13 +127,9 @@ FIXED_TEST(test_memory_reused_after_an_abort)
 /* COMPLETE on its way, and the abort wins: the same. */
 FIXED_TEST(test_an_abort_ends_what_was_handed_over)
 {
-    fill_arena(8);
-    hand_begin(10, 77);
-    hand_describe_object(0, 6);
+    describe_save(8, 6);
     uint32_t stream = hand_complete();
-    struct msg abort = {.type = MSG_ABORT,
-                        .u.abort = {peer.id, peer.open_id, CAIRN_E_CANCELLED, "changed my mind"}};
-    const struct peer_reply *outcome = peer_ask(&peer, abort);
+    const struct peer_reply *outcome = peer_abort(&peer, CAIRN_E_CANCELLED, "changed my mind");
     sim_run_for(rig.sim, 5000);
     const struct peer_reply *end = hand_reply_at(stream, 1);
     assert_non_null(end);
@@ -177,9 +159,7 @@ FIXED_TEST(test_a_part_that_times_out_is_published_again)
             assert_int_equal(end->type, MSG_SEALED);
             peer_drop(&peer);
         } else {
-            assert_int_equal(end->type, MSG_ERROR);
-            assert_int_equal(end->msg.u.error.code, CAIRN_E_TIMED_OUT);
-            assert_non_null(strstr(end->text, "4 attempts timed out"));
+            peer_expect_error(end, CAIRN_E_TIMED_OUT, "4 attempts timed out");
         }
     }
 }
@@ -190,9 +170,7 @@ FIXED_TEST(test_the_part_of_an_earlier_try_counts)
 {
     const struct store_fault_rule shut = {
         .kind = FAULT_FAIL, .op = STORE_RECORD_UPDATE, .count = 1000, .code = CAIRN_E_READ_ONLY};
-    fill_arena(6);
-    hand_begin(10, 77);
-    hand_describe_object(0, 6);
+    describe_save(6, 6);
     assert_int_equal(store_fault_add(rig.store, &shut), 0);
     const struct peer_reply *end = hand_then(hand_complete());
     assert_non_null(end);
@@ -225,9 +203,7 @@ FIXED_TEST(test_an_abort_beside_another_part)
 {
     const struct store_fault_rule hold = {.kind = FAULT_HOLD, .op = STORE_PUBLISH};
     uint8_t other_part[] = "another";
-    fill_arena(8);
-    hand_begin(10, 77);
-    hand_describe_object(0, 6);
+    describe_save(8, 6);
     struct publishing publishing = {
         .req = {.op = STORE_PUBLISH,
                 .name = {.id = peer.id, .kind = STORE_PART, .tag = peer.open_id},
@@ -241,15 +217,11 @@ FIXED_TEST(test_an_abort_beside_another_part)
     assert_int_equal(store_fault_add(rig.store, &hold), 0);
     uint32_t stream = hand_complete();
     sim_run_for(rig.sim, 1000);
-    struct msg abort = {.type = MSG_ABORT,
-                        .u.abort = {peer.id, peer.open_id, CAIRN_E_CANCELLED, "changed my mind"}};
-    assert_int_equal(peer_ask(&peer, abort)->msg.u.outcome.state, SAVE_ABORTED);
+    assert_int_equal(peer_abort(&peer, CAIRN_E_CANCELLED, "changed my mind")->msg.u.outcome.state,
+                     SAVE_ABORTED);
     assert_int_equal(store_fault_release(rig.store), 1);
     sim_run_for(rig.sim, 5000);
-    const struct peer_reply *end = hand_reply_at(stream, 1);
-    assert_non_null(end);
-    assert_int_equal(end->type, MSG_ERROR);
-    assert_int_equal(end->msg.u.error.code, CAIRN_E_ABORTED);
+    peer_expect_error(hand_reply_at(stream, 1), CAIRN_E_ABORTED, "");
 }
 
 /* A client that breaks its promise spoils its own checkpoint, and readers find out. */
@@ -261,22 +233,14 @@ FIXED_TEST(test_a_changed_padding_voids_the_object)
     struct msg msg = hand_description(0, 0, &envelope);
     msg.u.describe.bytes = 100;
     uint32_t stream = peer_send(&peer, msg);
-    const struct peer_reply *reply = peer_await(&peer, stream);
-    assert_int_equal(reply->type, MSG_ERROR);
-    assert_int_equal(reply->msg.u.error.code, CAIRN_E_DIGEST_MISMATCH);
+    peer_expect_error(peer_await(&peer, stream), CAIRN_E_DIGEST_MISMATCH, "");
 }
 
 /* --- arenas that are not taken ---------------------------------------------------------------- */
 
 static void refused_arena(int fd, uint64_t bytes, const char *why)
 {
-    const struct peer_reply *reply = hand_offer(fd, 8, bytes);
-    assert_non_null(reply); /* the connection lives */
-    assert_int_equal(reply->type, MSG_ERROR);
-    assert_int_equal(reply->msg.u.error.code, CAIRN_E_INVALID);
-    if (!strstr(reply->text, why)) {
-        fail_msg("%s", reply->text);
-    }
+    peer_expect_error(hand_offer(fd, 8, bytes), CAIRN_E_INVALID, why); /* the connection lives */
 }
 
 FIXED_TEST(test_bad_arenas_are_refused_by_name)
@@ -338,7 +302,7 @@ static void bad_description(uint64_t arena, uint64_t at, uint32_t bytes, const c
     msg.u.describe.arena_id = arena;
     msg.u.describe.bytes = bytes;
     peer_send(&peer, msg);
-    assert_refused(CAIRN_E_PROTOCOL, why);
+    peer_expect_end(&peer, CAIRN_E_PROTOCOL, why);
 }
 
 FIXED_TEST(test_descriptions_outside_the_arena)
@@ -365,16 +329,16 @@ FIXED_TEST(test_descriptions_that_contradict_themselves)
     msg.u.describe.data.envelope_count = 2;
     msg.u.describe.bytes = 5000;
     peer_send(&peer, msg);
-    assert_refused(CAIRN_E_PROTOCOL, "overlaps");
+    peer_expect_end(&peer, CAIRN_E_PROTOCOL, "overlaps");
     hand_begin(10, 77);
     two[0] = hand_blank(3000); /* does not fill what is described */
     peer_send(&peer, hand_description(fresh++, 0, two));
-    assert_refused(CAIRN_E_PROTOCOL, "fill");
+    peer_expect_end(&peer, CAIRN_E_PROTOCOL, "fill");
     hand_begin(10, 77);
     two[0] = hand_blank(RIG_CHUNK);
     two[0].encoding = ENCODING_ZSTD;
     peer_send(&peer, hand_description(fresh++, 0, two));
-    assert_refused(CAIRN_E_UNSUPPORTED, "encoding");
+    peer_expect_end(&peer, CAIRN_E_UNSUPPORTED, "encoding");
 }
 
 FIXED_TEST(test_bytes_and_descriptions_do_not_mix)
@@ -385,33 +349,30 @@ FIXED_TEST(test_bytes_and_descriptions_do_not_mix)
     assert_true(peer_await_credits(&peer, 1));
     hand_describe(0, 0);
     peer_chunk(&peer, 0, false);
-    assert_refused(CAIRN_E_PROTOCOL, "described object");
+    peer_expect_end(&peer, CAIRN_E_PROTOCOL, "described object");
     hand_begin(10, 77);
     peer.next_offset = 0;
     peer_send(&peer, (struct msg){.type = MSG_WANT, .u.want = {.buffers = 1}});
     assert_true(peer_await_credits(&peer, 1));
     peer_chunk(&peer, 1, false);
     hand_describe(1, 0);
-    assert_refused(CAIRN_E_PROTOCOL, "then a description");
+    peer_expect_end(&peer, CAIRN_E_PROTOCOL, "then a description");
 }
 
 FIXED_TEST(test_nothing_of_it_without_the_feature)
 {
     struct envelope envelope = hand_blank(RIG_CHUNK);
     peer.features = 0;
-    assert_true(peer_login(&peer));
-    assert_true(peer_open(&peer, 10, 77));
+    peer_begin(&peer, 10, 77);
     struct msg arena = {.type = MSG_ARENA, .u.arena = {.arena_id = 7, .bytes = ARENA_BYTES}};
     conn_send_fd(peer.conn, peer.next_stream++, &arena, hand_make_fd(ARENA_BYTES, SEALS));
-    assert_refused(CAIRN_E_PROTOCOL, "did not agree on hand-over");
-    assert_true(peer_login(&peer));
-    assert_true(peer_open(&peer, 10, 77));
+    peer_expect_end(&peer, CAIRN_E_PROTOCOL, "did not agree on hand-over");
+    peer_begin(&peer, 10, 77);
     peer_send(&peer, hand_description(0, 0, &envelope));
-    assert_refused(CAIRN_E_PROTOCOL, "did not agree on hand-over");
-    assert_true(peer_login(&peer));
-    assert_true(peer_open(&peer, 10, 77));
+    peer_expect_end(&peer, CAIRN_E_PROTOCOL, "did not agree on hand-over");
+    peer_begin(&peer, 10, 77);
     peer_send(&peer, (struct msg){.type = MSG_COMPLETE, .u.complete = {peer.id, 77, 100}});
-    assert_refused(CAIRN_E_PROTOCOL, "did not agree on hand-over");
+    peer_expect_end(&peer, CAIRN_E_PROTOCOL, "did not agree on hand-over");
 }
 
 /* --- COMPLETE that cannot be ------------------------------------------------------------------ */
@@ -420,21 +381,16 @@ FIXED_TEST(test_complete_before_the_part)
 {
     hand_begin(10, 77);
     peer_send(&peer, (struct msg){.type = MSG_COMPLETE, .u.complete = {peer.id, 77, 100}});
-    assert_refused(CAIRN_E_PROTOCOL, "before the whole part");
+    peer_expect_end(&peer, CAIRN_E_PROTOCOL, "before the whole part");
 }
 
 FIXED_TEST(test_complete_without_an_object)
 {
-    fill_arena(1);
-    hand_begin(10, 77);
-    hand_describe_object(0, 3);
+    describe_save(1, 3);
     uint32_t chunks = peer.chunk_count;
     hand_describe_object(1, 2);
     peer.objects[1].sequence = 9; /* the part says another than was sent */
-    const struct peer_reply *reply = hand_then(hand_complete());
-    assert_int_equal(reply->type, MSG_ERROR);
-    assert_int_equal(reply->msg.u.error.code, CAIRN_E_INVALID);
-    assert_non_null(strstr(reply->text, "object 9"));
+    peer_expect_error(hand_then(hand_complete()), CAIRN_E_INVALID, "object 9");
     peer.objects[1].sequence = 1; /* again, and right: it may be repeated */
     assert_int_equal(hand_then(hand_complete())->type, MSG_SEALED);
     assert_true(chunks < peer.chunk_count);
@@ -442,23 +398,15 @@ FIXED_TEST(test_complete_without_an_object)
 
 FIXED_TEST(test_complete_with_another_chunk)
 {
-    fill_arena(1);
-    hand_begin(10, 77);
-    hand_describe_object(0, 3);
+    describe_save(1, 3);
     peer.envelopes[1].stored_crc = 12345; /* not blank: compared, and wrong */
-    const struct peer_reply *reply = hand_then(hand_complete());
-    assert_int_equal(reply->type, MSG_ERROR);
-    assert_int_equal(reply->msg.u.error.code, CAIRN_E_INVALID);
-    assert_non_null(strstr(reply->text, "holds another chunk"));
+    peer_expect_error(hand_then(hand_complete()), CAIRN_E_INVALID, "holds another chunk");
 }
 
 FIXED_TEST(test_a_stopping_server_finishes_what_it_has)
 {
-    fill_arena(3);
-    hand_begin(10, 77);
-    hand_describe_object(0, 6);
-    assert_int_equal(peer_await(&peer, hand_complete())->type, MSG_HANDED);
-    peer_drop(&peer);
+    describe_save(3, 6);
+    hand_over_and_leave();
     rig_stop(&rig, 20000);
     rig_start(&rig);
     assert_int_equal(hand_state_of(peer.id), CKPT_COMMITTED);

@@ -199,14 +199,10 @@ TEST(test_a_server_without_a_store)
     assert_int_equal(status_of(&peer)->health, SERVER_RED);
     assert_int_equal(status_of(&peer)->health_code, CAIRN_E_AUTH);
     const struct peer_reply *refused = peer_ask(&peer, peer_join_msg(&peer));
-    assert_non_null(refused);
-    assert_int_equal(refused->type, MSG_ERROR);
-    assert_int_equal(refused->msg.u.error.code, CAIRN_E_UNREACHABLE);
-    assert_non_null(strstr(refused->text, "AUTH"));
+    peer_expect_error(refused, CAIRN_E_UNREACHABLE, "AUTH");
     assert_non_null(strstr(refused->text, "the key is refused"));
     assert_int_equal(server_open(rig.server, rig.catalog, NULL), 0);
-    assert_true(peer_login(&peer));
-    assert_true(peer_open(&peer, 1, 9));
+    peer_begin(&peer, 1, 9);
     assert_int_equal(status_of(&peer)->health, SERVER_GREEN);
     peer_fini(&peer);
     rig_fini(&rig);
@@ -263,11 +259,8 @@ TEST(test_what_is_anothers_duty)
     struct msg asks[] = {{.type = MSG_GC, .u.gc.begin = true},
                          {.type = MSG_SCRUB, .u.scrub.begin = true}};
     for (size_t i = 0; i < ARRAY_LEN(asks); i++) {
-        const struct peer_reply *reply = peer_ask(&peer, asks[i]);
-        assert_non_null(reply);
-        assert_int_equal(reply->type, MSG_ERROR);
-        assert_int_equal(reply->msg.u.error.code, CAIRN_E_BUSY);
-        assert_non_null(strstr(reply->text, "another daemon of this store, on host-2"));
+        peer_expect_error(peer_ask(&peer, asks[i]), CAIRN_E_BUSY,
+                          "another daemon of this store, on host-2");
     }
     const struct peer_reply *reply = peer_ask(&peer, (struct msg){.type = MSG_GC});
     assert_int_equal(reply->type, MSG_GC_REPORT);
@@ -323,11 +316,7 @@ TEST(test_a_login_hears_that_the_store_is_silent)
     peer_connect(&peer);
     assert_true(peer_hello(&peer));
     uint64_t began_ns = sim_now_ns(rig.sim);
-    const struct peer_reply *refused = peer_ask(&peer, peer_join_msg(&peer));
-    assert_non_null(refused);
-    assert_int_equal(refused->type, MSG_ERROR);
-    assert_int_equal(refused->msg.u.error.code, CAIRN_E_UNREACHABLE);
-    assert_non_null(strstr(refused->text, "DENIED: no"));
+    peer_expect_error(peer_ask(&peer, peer_join_msg(&peer)), CAIRN_E_UNREACHABLE, "DENIED: no");
     assert_true(sim_now_ns(rig.sim) - began_ns < UINT64_C(3000) * 1000000);
     assert_int_equal(store_fault_release(rig.store), 1);
     assert_int_equal(peer_ask(&peer, peer_join_msg(&peer))->type, MSG_JOINED);

@@ -18,8 +18,7 @@ static void setup(void)
     rig_start(&rig);
     peer_init(&rig, a, 0, 2);
     peer_init(&rig, b, 1, 2);
-    assert_true(peer_login(a));
-    assert_true(peer_open(a, 10, 77));
+    peer_begin(a, 10, 77);
 }
 
 static void teardown(void)
@@ -36,20 +35,10 @@ static void want(struct peer *peer, uint32_t buffers)
     assert_true(peer_await_credits(peer, had + buffers));
 }
 
-static void assert_refused(struct peer *peer, int code, const char *text)
-{
-    assert_true(peer_await_end(peer));
-    assert_int_equal(peer_last(peer)->type, MSG_ERROR);
-    if (peer_last(peer)->msg.u.error.code != code || !strstr(peer_last(peer)->text, text)) {
-        fail_msg("%d: %s", peer_last(peer)->msg.u.error.code, peer_last(peer)->text);
-    }
-}
-
 static void again(void)
 {
     peer_drop(a);
-    assert_true(peer_login(a));
-    assert_true(peer_open(a, 10, 77));
+    peer_begin(a, 10, 77);
     a->chunk_count = a->object_count = 0;
     a->next_offset = 0;
 }
@@ -59,7 +48,7 @@ static void again(void)
 FIXED_TEST(test_data_without_grant)
 {
     peer_chunk(a, 0, false);
-    assert_refused(a, CAIRN_E_PROTOCOL, "for which it had no grant");
+    peer_expect_end(a, CAIRN_E_PROTOCOL, "for which it had no grant");
 }
 
 FIXED_TEST(test_data_in_another_ones_name)
@@ -67,7 +56,7 @@ FIXED_TEST(test_data_in_another_ones_name)
     want(a, 1);
     a->writer++;
     peer_chunk(a, 0, false);
-    assert_refused(a, CAIRN_E_PROTOCOL, "does not belong to this session");
+    peer_expect_end(a, CAIRN_E_PROTOCOL, "does not belong to this session");
 }
 
 FIXED_TEST(test_data_out_of_place)
@@ -76,7 +65,7 @@ FIXED_TEST(test_data_out_of_place)
     peer_chunk(a, 0, false);
     a->next_offset += RIG_CHUNK;
     peer_chunk(a, 0, false);
-    assert_refused(a, CAIRN_E_PROTOCOL, "was expected");
+    peer_expect_end(a, CAIRN_E_PROTOCOL, "was expected");
 }
 
 FIXED_TEST(test_data_behind_its_end)
@@ -86,7 +75,7 @@ FIXED_TEST(test_data_behind_its_end)
     peer_end_object(a, 0, 1);
     a->next_offset = RIG_CHUNK;
     peer_chunk(a, 0, false);
-    assert_refused(a, CAIRN_E_PROTOCOL, "was expected");
+    peer_expect_end(a, CAIRN_E_PROTOCOL, "was expected");
 }
 
 FIXED_TEST(test_end_that_disagrees)
@@ -94,16 +83,16 @@ FIXED_TEST(test_end_that_disagrees)
     want(a, 1);
     peer_chunk(a, 0, false);
     peer_end_object(a, 0, 2);
-    assert_refused(a, CAIRN_E_PROTOCOL, "ends at");
+    peer_expect_end(a, CAIRN_E_PROTOCOL, "ends at");
     again();
     peer_end_object(a, 5, 1);
-    assert_refused(a, CAIRN_E_PROTOCOL, "had sent no payload");
+    peer_expect_end(a, CAIRN_E_PROTOCOL, "had sent no payload");
     again();
     want(a, 1);
     peer_chunk(a, 6, false);
     peer_end_object(a, 6, 1);
     peer_end_object(a, 6, 1);
-    assert_refused(a, CAIRN_E_PROTOCOL, "ends at");
+    peer_expect_end(a, CAIRN_E_PROTOCOL, "ends at");
 }
 
 /* A spoilt chunk voids its object only; all that still comes for it is dropped, end included. */
@@ -112,9 +101,7 @@ FIXED_TEST(test_spoilt_chunk_voids_its_object)
     want(a, 2);
     uint32_t stream = a->next_stream;
     peer_chunk(a, 0, true);
-    const struct peer_reply *reply = peer_await(a, stream);
-    assert_int_equal(reply->type, MSG_ERROR);
-    assert_int_equal(reply->msg.u.error.code, CAIRN_E_DIGEST_MISMATCH);
+    peer_expect_error(peer_await(a, stream), CAIRN_E_DIGEST_MISMATCH, "");
     for (unsigned i = 0; i < 20; i++) {
         peer_chunk(a, 0, false);
         peer_end_object(a, 0, 3);
@@ -138,7 +125,7 @@ FIXED_TEST(test_object_beyond_its_word)
     for (unsigned i = 0; i < 3; i++) {
         peer_chunk(a, 1, false);
     }
-    assert_refused(a, CAIRN_E_TOO_LARGE, "is larger than the");
+    peer_expect_end(a, CAIRN_E_TOO_LARGE, "is larger than the");
 }
 
 FIXED_TEST(test_too_many_objects)
@@ -152,7 +139,7 @@ FIXED_TEST(test_too_many_objects)
         a->chunk_count = 0;
         peer_chunk(a, i, false);
     }
-    assert_refused(a, CAIRN_E_PROTOCOL, "objects at once");
+    peer_expect_end(a, CAIRN_E_PROTOCOL, "objects at once");
 }
 
 /* Requests that wait are not read beyond a number; nothing of them is left when their peer goes. */
@@ -186,7 +173,7 @@ FIXED_TEST(test_seal_before_the_part)
     assert_true(peer_object(a, 0, 1));
     const struct peer_reply *reply = peer_seal(a, 1, &byte);
     assert_int_equal(reply->msg.u.error.code, CAIRN_E_PROTOCOL);
-    assert_refused(a, CAIRN_E_PROTOCOL, "SEAL before the whole part");
+    peer_expect_end(a, CAIRN_E_PROTOCOL, "SEAL before the whole part");
 }
 
 FIXED_TEST(test_seal_twice)
@@ -198,7 +185,7 @@ FIXED_TEST(test_seal_twice)
     assert_int_equal(peer_seal(a, bytes, part)->type, MSG_SEALED);
     peer_seal(a, bytes, part);
     free(part);
-    assert_refused(a, CAIRN_E_PROTOCOL, "SEAL before the whole part");
+    peer_expect_end(a, CAIRN_E_PROTOCOL, "SEAL before the whole part");
 }
 
 FIXED_TEST(test_part_out_of_order)
@@ -207,7 +194,7 @@ FIXED_TEST(test_part_out_of_order)
     struct msg msg = {.type = MSG_PART};
     msg.u.part = (struct msg_part){.id = a->id, .open_id = 77, .offset = 5, .total_bytes = 200};
     peer_send_payload(a, msg, sizeof bytes, bytes);
-    assert_refused(a, CAIRN_E_PROTOCOL, "was expected");
+    peer_expect_end(a, CAIRN_E_PROTOCOL, "was expected");
 }
 
 FIXED_TEST(test_part_of_nothing_is_thrown_away)
@@ -225,11 +212,7 @@ FIXED_TEST(test_part_of_nothing_is_thrown_away)
 static void refused_part(uint8_t *part, size_t bytes, int code, const char *text)
 {
     peer_send_part(a, bytes, part);
-    const struct peer_reply *reply = peer_seal(a, bytes, part);
-    assert_int_equal(reply->type, MSG_ERROR);
-    if (reply->msg.u.error.code != code || !strstr(reply->text, text)) {
-        fail_msg("%d: %s", reply->msg.u.error.code, reply->text);
-    }
+    peer_expect_error(peer_seal(a, bytes, part), code, text);
     free(part);
     assert_non_null(a->conn); /* a refused part is not the end: the client may build it again */
 }
@@ -284,8 +267,7 @@ FIXED_TEST(test_save_ends_under_its_part)
     size_t bytes = 1 << 20;
     uint8_t *data = calloc(1, bytes);
     struct msg msg = {.type = MSG_PART};
-    assert_true(peer_login(b));
-    assert_true(peer_open(b, 10, 0));
+    peer_begin(b, 10, 0);
     msg.u.part = (struct msg_part){.id = a->id, .open_id = 77, .total_bytes = 2 * bytes};
     peer_send_payload(a, msg, bytes, data);
     msg.u.part.offset = bytes;

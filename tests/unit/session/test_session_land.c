@@ -93,16 +93,6 @@ static void assert_chunk(uint32_t chunk, const uint8_t *data)
     }
 }
 
-static void assert_refused(const char *text)
-{
-    assert_true(peer_await_end(&reader));
-    assert_int_equal(peer_last(&reader)->type, MSG_ERROR);
-    if (peer_last(&reader)->msg.u.error.code != CAIRN_E_PROTOCOL ||
-        !strstr(peer_last(&reader)->text, text)) {
-        fail_msg("%d: %s", peer_last(&reader)->msg.u.error.code, peer_last(&reader)->text);
-    }
-}
-
 /* --- what is read ----------------------------------------------------------------------------- */
 
 #define FIXED_TEST(name) SETUP_TEST(name, setup, teardown)
@@ -159,7 +149,7 @@ FIXED_TEST(test_sixteen_reads_at_once)
     for (uint32_t i = 0; i < 17; i++) {
         peer_send(&reader, read_msg(i, 1, (uint64_t)i * RIG_CHUNK));
     }
-    assert_refused("at once");
+    peer_expect_end(&reader, CAIRN_E_PROTOCOL, "at once");
 }
 
 /* --- what is refused -------------------------------------------------------------------------- */
@@ -168,7 +158,7 @@ static void bad_read(struct msg msg, const char *text)
 {
     begin();
     peer_send(&reader, msg);
-    assert_refused(text);
+    peer_expect_end(&reader, CAIRN_E_PROTOCOL, text);
     for (size_t i = 0; i < BYTES; i++) {
         assert_int_equal(memory[i], 0xee);
     }
@@ -190,17 +180,12 @@ FIXED_TEST(test_places_outside_the_landing)
         fallocate(landing_fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, RIG_CHUNK), 0);
     begin();
     peer_send(&reader, read_msg(0, 1, 0));
-    assert_refused("hole");
+    peer_expect_end(&reader, CAIRN_E_PROTOCOL, "hole");
 }
 
 static void refused_memory(int fd, uint64_t bytes, const char *why)
 {
-    const struct peer_reply *reply = offer(fd, bytes);
-    assert_int_equal(reply->type, MSG_ERROR);
-    assert_int_equal(reply->msg.u.error.code, CAIRN_E_INVALID);
-    if (!strstr(reply->text, why)) {
-        fail_msg("%s", reply->text);
-    }
+    peer_expect_error(offer(fd, bytes), CAIRN_E_INVALID, why);
 }
 
 FIXED_TEST(test_bad_memory_is_refused_by_name)
@@ -230,10 +215,10 @@ FIXED_TEST(test_nothing_of_it_without_the_feature)
     reader.features = 0;
     assert_true(peer_viewer(&reader));
     peer_send(&reader, (struct msg){.type = MSG_LANDING, .u.landing = {.landing_id = ID}});
-    assert_refused("did not agree on it");
+    peer_expect_end(&reader, CAIRN_E_PROTOCOL, "did not agree on it");
     assert_true(peer_viewer(&reader));
     peer_send(&reader, read_msg(0, 1, 0));
-    assert_refused("this server does not have");
+    peer_expect_end(&reader, CAIRN_E_PROTOCOL, "this server does not have");
 }
 
 /* --- shared by several ------------------------------------------------------------------------ */
@@ -391,7 +376,7 @@ FIXED_TEST(test_taken_away_nothing_lands)
     begin();
     assert_int_equal(offer(-1, 0)->type, MSG_LANDING);
     peer_send(&reader, read_msg(0, 1, 0));
-    assert_refused("this server does not have");
+    peer_expect_end(&reader, CAIRN_E_PROTOCOL, "this server does not have");
     assert_int_equal(memory[0], 0xee);
 }
 

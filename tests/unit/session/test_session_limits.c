@@ -77,8 +77,7 @@ FIXED_TEST(test_unused_grants_cost_the_connection)
 /* Grants that are used, even just before the look, are no offence. */
 FIXED_TEST(test_used_grants_cost_nothing)
 {
-    assert_true(peer_login(&peers[0]));
-    assert_true(peer_open(&peers[0], 10, 77));
+    peer_begin(&peers[0], 10, 77);
     for (uint32_t i = 0; i < 60; i++) {
         peers[0].chunk_count = peers[0].object_count = 0;
         sim_run_for(rig.sim, 487);
@@ -107,15 +106,12 @@ FIXED_TEST(test_part_budget)
     uint8_t byte = 0;
     struct peer *peer = &peers[1];
     for (unsigned i = 0; i < 2; i++) {
-        assert_true(peer_login(&peers[i]));
-        assert_true(peer_open(&peers[i], 10, i == 0 ? 77 : 0));
+        peer_begin(&peers[i], 10, i == 0 ? 77 : 0);
     }
     assert_true(peer_object(peer, 0, 1));
     assert_null(begin_part(&peers[0], MIB(6)));
     const struct peer_reply *reply = begin_part(peer, MIB(6));
-    assert_non_null(reply);
-    assert_int_equal(reply->type, MSG_ERROR);
-    assert_int_equal(reply->msg.u.error.code, CAIRN_E_BUSY);
+    peer_expect_error(reply, CAIRN_E_BUSY, "");
     size_t replies = peer->reply_count;
     struct msg rest = {.type = MSG_PART, .u.part = {peer->id, peer->open_id, 1, MIB(6)}};
     struct msg seal = {.type = MSG_SEAL,

@@ -26,13 +26,6 @@ static void teardown(void)
     rig_fini(&rig);
 }
 
-static void assert_refused(struct peer *peer, int code)
-{
-    assert_true(peer_await_end(peer));
-    assert_int_equal(peer_last(peer)->type, MSG_ERROR);
-    assert_int_equal(peer_last(peer)->msg.u.error.code, code);
-}
-
 #define FIXED_TEST(name) SETUP_TEST(name, setup, teardown)
 
 FIXED_TEST(test_order_is_kept)
@@ -41,36 +34,33 @@ FIXED_TEST(test_order_is_kept)
     struct msg list = {.type = MSG_LIST};
     peer_connect(peer);
     peer_send(peer, list);
-    assert_refused(peer, CAIRN_E_PROTOCOL);
-    assert_non_null(strstr(peer_last(peer)->text, "LIST before HELLO"));
+    peer_expect_end(peer, CAIRN_E_PROTOCOL, "LIST before HELLO");
     peer_connect(peer);
     peer_send(peer, peer_join_msg(peer));
-    assert_refused(peer, CAIRN_E_PROTOCOL);
+    peer_expect_end(peer, CAIRN_E_PROTOCOL, "");
     peer_connect(peer);
     assert_true(peer_hello(peer));
     peer_send(peer, peer_open_msg(peer, 1, 9));
-    assert_refused(peer, CAIRN_E_PROTOCOL);
-    assert_non_null(strstr(peer_last(peer)->text, "OPEN before JOIN"));
+    peer_expect_end(peer, CAIRN_E_PROTOCOL, "OPEN before JOIN");
     peer_connect(peer);
     assert_true(peer_hello(peer));
     assert_false(peer_hello(peer));
-    assert_refused(peer, CAIRN_E_PROTOCOL);
+    peer_expect_end(peer, CAIRN_E_PROTOCOL, "");
     assert_true(peer_login(peer));
     peer_send(peer, peer_join_msg(peer));
-    assert_refused(peer, CAIRN_E_PROTOCOL);
+    peer_expect_end(peer, CAIRN_E_PROTOCOL, "");
     assert_true(peer_login(peer));
     peer_send(peer, (struct msg){.type = MSG_GRANT, .u.grant = {.buffers = 1}});
-    assert_refused(peer, CAIRN_E_PROTOCOL);
-    assert_non_null(strstr(peer_last(peer)->text, "GRANT, which a server does not serve"));
+    peer_expect_end(peer, CAIRN_E_PROTOCOL, "GRANT, which a server does not serve");
 }
 
 FIXED_TEST(test_silent_client_is_dropped)
 {
     peer_connect(&peers[0]);
-    assert_refused(&peers[0], CAIRN_E_TIMED_OUT);
+    peer_expect_end(&peers[0], CAIRN_E_TIMED_OUT, "");
     peer_connect(&peers[0]); /* HELLO alone does not do */
     assert_true(peer_hello(&peers[0]));
-    assert_refused(&peers[0], CAIRN_E_TIMED_OUT);
+    peer_expect_end(&peers[0], CAIRN_E_TIMED_OUT, "");
 }
 
 FIXED_TEST(test_goodbye_is_orderly)
@@ -136,7 +126,7 @@ FIXED_TEST(test_viewer_only_looks)
     for (size_t i = 0; i < ARRAY_LEN(forbidden); i++) {
         assert_true(peer_viewer(peer));
         peer_send(peer, forbidden[i]);
-        assert_refused(peer, CAIRN_E_DENIED);
+        peer_expect_end(peer, CAIRN_E_DENIED, "");
     }
     assert_true(peer_viewer(peer));
     assert_int_equal(peer_ask(peer, (struct msg){.type = MSG_LIST})->type, MSG_LIST_REPLY);
@@ -168,9 +158,7 @@ FIXED_TEST(test_capitals_make_no_other_run)
     for (int saved = 0; saved < 2; saved++) {
         for (size_t i = 0; i < ARRAY_LEN(same); i++) {
             const struct peer_reply *reply = join_as(&peers[1], same[i]);
-            assert_int_equal(reply->type, MSG_ERROR);
-            assert_int_equal(reply->msg.u.error.code, CAIRN_E_INVALID);
-            assert_non_null(strstr(reply->text, same[i]));
+            peer_expect_error(reply, CAIRN_E_INVALID, same[i]);
             assert_non_null(strstr(reply->text, "the store has lab/gpt"));
         }
         assert_int_equal(join_as(&peers[1], "lab/GPT2")->type, MSG_JOINED);
@@ -187,8 +175,7 @@ FIXED_TEST(test_old_client_is_not_told_of_capitals)
 {
     const struct msg runs = {.type = MSG_RUNS, .u.runs = {.project = ""}};
     struct msg usage = {.type = MSG_USAGE, .u.usage = {.project = ""}};
-    assert_true(peer_login(&peers[0]));
-    assert_true(peer_open(&peers[0], 1, 9));
+    peer_begin(&peers[0], 1, 9);
     peers[1].rank = 0;
     assert_int_equal(join_as(&peers[1], "Big/Bert")->type, MSG_JOINED);
     assert_true(peer_open(&peers[1], 1, 9));
@@ -212,7 +199,7 @@ FIXED_TEST(test_full_server_says_busy)
     rig_start(&rig);
     assert_true(peer_login(&peers[0]));
     peer_connect(&peers[1]);
-    assert_refused(&peers[1], CAIRN_E_BUSY);
+    peer_expect_end(&peers[1], CAIRN_E_BUSY, "");
     peer_drop(&peers[0]);
     sim_run_for(rig.sim, 100);
     assert_true(peer_login(&peers[1]));

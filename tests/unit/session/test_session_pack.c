@@ -141,8 +141,7 @@ PACK_TEST(test_references_and_encodings_are_finished_alone)
     memset(memory + 2 * RIG_CHUNK, 0x5a, RIG_CHUNK);
     packing.encode = 2;
     describe_packed_object(1, 8);
-    assert_int_equal(peer_await(&peer, hand_complete())->type, MSG_HANDED);
-    peer_drop(&peer);
+    hand_over_and_leave();
     sim_run_for(rig.sim, 5000);
     assert_int_equal(hand_state_of(peer.id), CKPT_COMMITTED);
     assert_restores(peer.id, 8);
@@ -181,10 +180,7 @@ PACK_TEST(test_a_chunk_that_the_base_has_not_there_is_refused)
     peer.chunk_count = 2;
     peer.objects[peer.object_count++] = (struct peer_object){1, 2};
     peer_end_object(&peer, 1, 2);
-    const struct peer_reply *reply = hand_then(hand_complete());
-    assert_int_equal(reply->type, MSG_ERROR);
-    assert_int_equal(reply->msg.u.error.code, CAIRN_E_INVALID);
-    assert_non_null(strstr(reply->text, "the base has no such chunk"));
+    peer_expect_error(hand_then(hand_complete()), CAIRN_E_INVALID, "the base has no such chunk");
     assert_int_equal(hand_state_of(peer.id), CKPT_OPEN);
 }
 
@@ -196,10 +192,7 @@ PACK_TEST(test_a_base_that_was_not_named_is_no_base)
     packing.salt = 1;
     begin_packed(10, 77); /* the first of the run */
     describe_packed_object(0, 3);
-    const struct peer_reply *reply = hand_then(hand_complete());
-    assert_int_equal(reply->type, MSG_ERROR);
-    assert_int_equal(reply->msg.u.error.code, CAIRN_E_INVALID);
-    assert_non_null(strstr(reply->text, "this save has no base"));
+    peer_expect_error(hand_then(hand_complete()), CAIRN_E_INVALID, "this save has no base");
 }
 
 /* Before the feature, what a description said of digests was not looked at. */
@@ -278,9 +271,9 @@ static void recover_from(uint32_t from)
     memset(memory, 0x44, 3 * RIG_CHUNK);
     uint32_t stream = describe_packed_object(1, 8);
     assert_int_equal(peer_await(&peer, stream)->type, MSG_OBJECT_DURABLE);
-    struct msg abort = {.type = MSG_ABORT,
-                        .u.abort = {peer.id, 78, CAIRN_E_CANCELLED, "it will be opened again"}};
-    assert_int_equal(peer_ask(&peer, abort)->msg.u.outcome.state, SAVE_ABORTED);
+    assert_int_equal(
+        peer_abort(&peer, CAIRN_E_CANCELLED, "it will be opened again")->msg.u.outcome.state,
+        SAVE_ABORTED);
     rig_restart(&rig);
     hand_begin(20, 79);
     assert_int_equal(held_count(true, from), 0);

@@ -90,14 +90,10 @@ FIXED_TEST(test_damage_that_was_read_is_recorded)
     fetch.u.fetch = (struct msg_fetch){.id = peers[0].id, .kind = STORE_MANIFEST};
     uint32_t streams[] = {peer_send(viewer, fetch), peer_send(viewer, fetch)};
     for (size_t i = 0; i < ARRAY_LEN(streams); i++) {
-        const struct peer_reply *reply = peer_await(viewer, streams[i]);
-        assert_int_equal(reply->type, MSG_ERROR);
-        assert_int_equal(reply->msg.u.error.code, CAIRN_E_DAMAGED);
+        peer_expect_error(peer_await(viewer, streams[i]), CAIRN_E_DAMAGED, "");
     }
     sim_run_for(rig.sim, 1000);
-    const struct peer_reply *reply = peer_ask(viewer, (struct msg){.type = MSG_RESTORE});
-    assert_int_equal(reply->type, MSG_ERROR);
-    assert_int_equal(reply->msg.u.error.code, CAIRN_E_DAMAGED);
+    peer_expect_error(peer_ask(viewer, (struct msg){.type = MSG_RESTORE}), CAIRN_E_DAMAGED, "");
 }
 
 /* A store that does not answer is asked again, not without end; then the error says so. */
@@ -109,21 +105,15 @@ FIXED_TEST(test_a_part_that_times_out_is_published_again)
     assert_true(peer_save(&peers[0], 10, 77, 1));
     rule.count = 4;
     assert_int_equal(store_fault_add(rig.store, &rule), 0);
-    assert_true(peer_login(&peers[1]));
-    assert_true(peer_open(&peers[1], 10, 0));
+    peer_begin(&peers[1], 10, 0);
     assert_true(peer_object(&peers[1], 0, 1));
-    const struct peer_reply *reply = peer_seal_all(&peers[1]);
-    assert_non_null(reply);
-    assert_int_equal(reply->type, MSG_ERROR);
-    assert_int_equal(reply->msg.u.error.code, CAIRN_E_TIMED_OUT);
-    assert_non_null(strstr(reply->text, "4 attempts timed out"));
+    peer_expect_error(peer_seal_all(&peers[1]), CAIRN_E_TIMED_OUT, "4 attempts timed out");
 }
 
 FIXED_TEST(test_resume_on_another_connection)
 {
     struct msg have = {.type = MSG_HAVE};
-    assert_true(peer_login(&peers[0]));
-    assert_true(peer_open(&peers[0], 10, 77));
+    peer_begin(&peers[0], 10, 77);
     assert_true(peer_object(&peers[0], 0, 2));
     peer_send(&peers[0], (struct msg){.type = MSG_WANT, .u.want = {.buffers = 1}});
     assert_true(peer_await_credits(&peers[0], 1));
@@ -132,8 +122,7 @@ FIXED_TEST(test_resume_on_another_connection)
     peers[0].next_offset = 0;
     sim_run_for(rig.sim, 20);
     peer_drop(&peers[0]);
-    assert_true(peer_login(&peers[0]));
-    assert_true(peer_open(&peers[0], 10, 77));
+    peer_begin(&peers[0], 10, 77);
     have.u.have = (struct msg_have){peers[0].id, 0, peers[0].writer, false, 0};
     const struct peer_reply *reply = peer_ask(&peers[0], have);
     assert_int_equal(reply->type, MSG_HELD);
@@ -149,14 +138,12 @@ FIXED_TEST(test_resume_on_another_connection)
 FIXED_TEST(test_resume_after_a_restart)
 {
     struct msg have = {.type = MSG_HAVE};
-    assert_true(peer_login(&peers[0]));
-    assert_true(peer_open(&peers[0], 10, 77));
+    peer_begin(&peers[0], 10, 77);
     assert_true(peer_object(&peers[0], 0, 2));
     assert_true(peer_object(&peers[0], 3, 1));
     rig_restart(&rig);
     assert_true(peer_await_end(&peers[0]));
-    assert_true(peer_login(&peers[0]));
-    assert_true(peer_open(&peers[0], 10, 77));
+    peer_begin(&peers[0], 10, 77);
     have.u.have = (struct msg_have){peers[0].id, 0, peers[0].writer, false, 0};
     const struct peer_reply *reply = peer_ask(&peers[0], have);
     assert_int_equal(reply->type, MSG_HELD);
@@ -173,8 +160,7 @@ FIXED_TEST(test_seal_may_be_repeated)
 {
     assert_true(peer_save(&peers[0], 10, 77, 2));
     peer_drop(&peers[0]);
-    assert_true(peer_login(&peers[0]));
-    assert_true(peer_open(&peers[0], 10, 77));
+    peer_begin(&peers[0], 10, 77);
     struct msg have = {.type = MSG_HAVE};
     have.u.have = (struct msg_have){peers[0].id, 0, peers[0].writer, false, 0};
     assert_int_equal(peer_ask(&peers[0], have)->count, 1);
@@ -190,16 +176,14 @@ static const struct peer_reply *seal_once_more(uint32_t chunks)
     const struct store_fault_rule shut = {
         .kind = FAULT_FAIL, .op = STORE_RECORD_UPDATE, .count = 1000, .code = CAIRN_E_READ_ONLY};
     struct peer *peer = &peers[0];
-    assert_true(peer_login(peer));
-    assert_true(peer_open(peer, 10, 77));
+    peer_begin(peer, 10, 77);
     assert_true(peer_object(peer, 0, 2));
     assert_int_equal(store_fault_add(rig.store, &shut), 0);
     assert_int_equal(peer_seal_all(peer)->msg.u.error.code, CAIRN_E_READ_ONLY);
     rig_restart(&rig);
     assert_true(peer_await_end(peer));
     peer->object_count = peer->chunk_count = 0;
-    assert_true(peer_login(peer));
-    assert_true(peer_open(peer, 10, 77));
+    peer_begin(peer, 10, 77);
     assert_true(peer_object(peer, 1, chunks));
     return peer_seal_all(peer);
 }
@@ -215,10 +199,7 @@ FIXED_TEST(test_the_part_of_an_earlier_try_counts)
 /* If it says something else, it does not: what was saved last would be lost without a word. */
 FIXED_TEST(test_the_part_of_an_earlier_try_may_contradict)
 {
-    const struct peer_reply *reply = seal_once_more(3);
-    assert_int_equal(reply->type, MSG_ERROR);
-    assert_int_equal(reply->msg.u.error.code, CAIRN_E_CONFLICT);
-    assert_non_null(strstr(reply->text, "save the step again"));
+    peer_expect_error(seal_once_more(3), CAIRN_E_CONFLICT, "save the step again");
 }
 
 FIXED_TEST(test_abort_tells_everybody)
@@ -258,9 +239,8 @@ FIXED_TEST(test_stop_lets_open_saves_end)
     assert_true(peer_open(&peers[1], 10, 0));
     rig_stop_begin(&rig, 60000);
     assert_true(peer_object(&peers[0], 0, 2));
-    const struct peer_reply *reply = peer_ask(&peers[0], peer_open_msg(&peers[0], 11, 79));
-    assert_int_equal(reply->type, MSG_ERROR);
-    assert_int_equal(reply->msg.u.error.code, CAIRN_E_SHUTTING_DOWN);
+    peer_expect_error(peer_ask(&peers[0], peer_open_msg(&peers[0], 11, 79)), CAIRN_E_SHUTTING_DOWN,
+                      "");
     assert_int_equal(peer_seal_all(&peers[0])->type, MSG_SEALED);
     assert_true(peer_object(&peers[1], 0, 2));
     sim_run_for(rig.sim, 2000);
@@ -289,8 +269,7 @@ FIXED_TEST(test_stop_lets_ranks_come_back)
     assert_int_equal(peers[0].open_id, 77);
     assert_true(peer_open(&peers[1], 10, 0));
     const struct peer_reply *reply = peer_ask(&peers[0], peer_open_msg(&peers[0], 10, 78));
-    assert_int_equal(reply->type, MSG_ERROR); /* another opening of the step */
-    assert_int_equal(reply->msg.u.error.code, CAIRN_E_SHUTTING_DOWN);
+    peer_expect_error(reply, CAIRN_E_SHUTTING_DOWN, ""); /* another opening of the step */
     reply = peer_ask(&peers[1], peer_open_msg(&peers[1], 11, 0));
     assert_int_equal(reply->msg.u.error.code,
                      CAIRN_E_SHUTTING_DOWN); /* and nothing is waited for */
@@ -304,8 +283,7 @@ FIXED_TEST(test_stop_lets_ranks_come_back)
 
 FIXED_TEST(test_stop_ends_when_the_grace_does)
 {
-    assert_true(peer_login(&peers[0]));
-    assert_true(peer_open(&peers[0], 10, 77));
+    peer_begin(&peers[0], 10, 77);
     uint64_t from_ns = sim_now_ns(rig.sim);
     rig_stop(&rig, 3000);
     assert_in_range(sim_now_ns(rig.sim) - from_ns, UINT64_C(2900000000), UINT64_C(5000000000));
