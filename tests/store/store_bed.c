@@ -469,6 +469,18 @@ int bed_update(struct bed *bed, const struct bed_change *change, uint64_t *ret_v
     return rc;
 }
 
+int bed_set(struct bed *bed, const char *key, const char *value)
+{
+    return bed_update(bed, &(struct bed_change){.key = key, .value = value}, NULL);
+}
+
+void bed_number(struct bed *bed, const char *key, unsigned number)
+{
+    char value[16];
+    snprintf(value, sizeof(value), "%u", number);
+    assert_int_equal(bed_set(bed, key, value), 0);
+}
+
 int bed_record(struct bed *bed, struct record **ret)
 {
     struct store_req req = {.op = STORE_RECORD_GET, .run = bed_run()};

@@ -107,6 +107,10 @@ struct bed_change {
     const char *was;
 };
 int bed_update(struct bed *bed, const struct bed_change *change, uint64_t *ret_version);
+/* The same without a guard. */
+int bed_set(struct bed *bed, const char *key, const char *value);
+/* Sets key to the number, which must succeed. */
+void bed_number(struct bed *bed, const char *key, unsigned number);
 /* The record of p/r; the caller frees it. */
 int bed_record(struct bed *bed, struct record **ret);
 /* Does the record hold key with this value (NULL: not hold it)? Fails the test if it cannot be

@@ -693,14 +693,13 @@ BED_TEST(read_only_refuses_changes)
 {
     struct object_id id = bed_object(5, 0, 1);
     struct store_name name = bed_name(5, STORE_PART, 0, 1);
-    struct bed_change change = {"k", "v", false, NULL};
     struct diag diag = DIAG_INIT;
     if (bed->kind == BED_MEMORY) {
         skip(); /* memory has no such form */
     }
     assert_int_equal(bed_put_object(bed, id, 8192, 1), 0);
     assert_int_equal(bed_publish(bed, name, 100, 2), 0);
-    assert_int_equal(bed_update(bed, &change, NULL), 0);
+    assert_int_equal(bed_set(bed, "k", "v"), 0);
     bed_close(bed);
     assert_int_equal(bed_open(bed, false, true, &diag), 0);
     assert_true(bed->store->caps.read_only);
@@ -708,7 +707,7 @@ BED_TEST(read_only_refuses_changes)
     assert_int_equal(bed_delete(bed, id), CAIRN_E_READ_ONLY);
     assert_int_equal(bed_publish(bed, bed_name(5, STORE_PART, 1, 1), 10, 1), CAIRN_E_READ_ONLY);
     assert_int_equal(bed_delete_small(bed, name), CAIRN_E_READ_ONLY);
-    assert_int_equal(bed_update(bed, &change, NULL), CAIRN_E_READ_ONLY);
+    assert_int_equal(bed_set(bed, "k", "v"), CAIRN_E_READ_ONLY);
     assert_int_equal(bed_check_object(bed, id, 8192, 1), 0);
     assert_int_equal(bed_check_small(bed, name, 100, 2), 0);
     assert_true(bed_has(bed, "k", "v"));

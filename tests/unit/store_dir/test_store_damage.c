@@ -7,7 +7,7 @@
  *
  *     test_store_damage DIRECTORY
  */
-#include "store/store_bed.h"
+#include "store_files.h"
 
 #include "base/check.h"
 #include "format/record.h"
@@ -17,61 +17,30 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-struct file {
-    char path[700];
-    size_t bytes;
-    uint8_t data[4096];
-};
-
-static void slurp(struct bed *bed, const char *name, struct file *ret)
+static void slurp(struct bed *bed, const char *name, struct store_file *ret)
 {
-    snprintf(ret->path, sizeof(ret->path), "%s/runs/p/r/record/%s", bed->path, name);
-    FILE *file = fopen(ret->path, "rb");
-    assert_non_null(file);
-    ret->bytes = fread(ret->data, 1, sizeof(ret->data), file);
-    assert_true(ret->bytes > 0 && ret->bytes < sizeof(ret->data));
-    fclose(file);
+    char path[FILES_PATH_BYTES];
+    snprintf(path, sizeof(path), "runs/p/r/record/%s", name);
+    files_read(bed, path, ret);
 }
 
-static void spill(const struct file *file, const uint8_t *data, size_t bytes)
+static void spill(const struct store_file *file, const uint8_t *data, size_t bytes)
 {
-    unlink(file->path);
-    FILE *out = fopen(file->path, "wb");
-    assert_non_null(out);
-    assert_int_equal(fwrite(data, 1, bytes, out), bytes);
-    fclose(out);
+    files_write(file->path, bytes, data);
 }
 
-static bool is_there(struct bed *bed, const char *name)
+/* A store with `updates` updates of p/r, and without copies. */
+static void fill(struct bed *bed, unsigned updates)
 {
-    char path[700];
-    struct stat st;
-    snprintf(path, sizeof(path), "%s/%s", bed->path, name);
-    return stat(path, &st) == 0;
-}
-
-static void drop_copies(struct bed *bed)
-{
-    char path[700];
-    snprintf(path, sizeof(path), "%s/copy", bed->path);
+    char path[FILES_PATH_BYTES];
+    files_fill(bed, updates);
+    files_path(bed, "copy", path);
     assert_true(bed_remove(path));
 }
 
-/* A store with `updates` updates of p/r, snapshots every 4; closed, and without copies. */
-static void fill(struct bed *bed, unsigned updates)
-{
-    char value[16];
-    bed_init(bed, BED_DIR, unit_test_argument(1), 1);
-    bed->snapshot_every = 4;
-    bed_open_ok(bed);
-    for (unsigned i = 1; i <= updates; i++) {
-        snprintf(value, sizeof(value), "%u", i);
-        struct bed_change change = {"key", value, false, NULL};
-        assert_int_equal(bed_update(bed, &change, NULL), 0);
-    }
-    bed_close(bed);
-    drop_copies(bed);
-}
+static void setup(struct bed *bed) { fill(bed, 11); } /* snapshots at 4 and 8 */
+
+#define FILLED_TEST(name) FIXTURE_TEST(name, setup, bed_fini, struct bed, bed)
 
 static void open_read_only(struct bed *bed)
 {
@@ -92,8 +61,8 @@ static void expect_damaged(struct bed *bed, const char *name)
 static void every_flip_and_cut(struct bed *bed, const char *name,
                                void (*expect)(struct bed *, const char *))
 {
-    struct file file;
-    uint8_t changed[4096];
+    struct store_file file;
+    uint8_t changed[FILES_BYTES_MAX];
     slurp(bed, name, &file);
     for (size_t i = 0; i < file.bytes; i++) {
         memcpy(changed, file.data, file.bytes);
@@ -117,56 +86,45 @@ static void expect_version_11(struct bed *bed, const char *name)
 }
 
 /* Goal: the newest update and one in the middle: damage is never taken for a torn tail. */
-TEST(every_byte_of_an_update)
+FILLED_TEST(every_byte_of_an_update)
 {
-    struct bed bed;
-    fill(&bed, 11); /* snapshots at 4 and 8 */
-    open_read_only(&bed);
-    every_flip_and_cut(&bed, "000000000000000b.update", expect_damaged);
-    every_flip_and_cut(&bed, "0000000000000009.update", expect_damaged);
-    expect_version_11(&bed, "");
-    bed_fini(&bed);
+    open_read_only(bed);
+    every_flip_and_cut(bed, "000000000000000b.update", expect_damaged);
+    every_flip_and_cut(bed, "0000000000000009.update", expect_damaged);
+    expect_version_11(bed, "");
 }
 
 /* Goal: a damaged newest snapshot costs nothing: the older one and the updates since carry the
  * record. */
-TEST(every_byte_of_a_snapshot)
+FILLED_TEST(every_byte_of_a_snapshot)
 {
-    struct bed bed;
-    fill(&bed, 11);
-    open_read_only(&bed);
-    every_flip_and_cut(&bed, "0000000000000008.snapshot", expect_version_11);
-    bed_fini(&bed);
+    open_read_only(bed);
+    every_flip_and_cut(bed, "0000000000000008.snapshot", expect_version_11);
 }
 
-TEST(a_missing_update_is_named)
+FILLED_TEST(a_missing_update_is_named)
 {
-    struct bed bed;
-    struct file file;
-    fill(&bed, 11);
-    slurp(&bed, "000000000000000a.update", &file);
+    struct store_file file;
+    slurp(bed, "000000000000000a.update", &file);
     assert_int_equal(unlink(file.path), 0);
-    bed_open_ok(&bed);
-    expect_damaged(&bed, "000000000000000a.update");
-    bed_close(&bed);
+    bed_open_ok(bed);
+    expect_damaged(bed, "000000000000000a.update");
+    bed_close(bed);
     spill(&file, file.data, file.bytes);
-    bed_open_ok(&bed);
-    expect_version_11(&bed, "");
-    bed_fini(&bed);
+    bed_open_ok(bed);
+    expect_version_11(bed, "");
 }
 
 /* Goal (D15, D16): a file with another's content, or an old one's, is whole and yet refused. */
-TEST(a_misplaced_update_is_refused)
+FILLED_TEST(a_misplaced_update_is_refused)
 {
-    struct bed bed;
-    struct file nine, ten;
-    fill(&bed, 11);
-    slurp(&bed, "0000000000000009.update", &nine);
-    slurp(&bed, "000000000000000a.update", &ten);
+    struct store_file nine, ten;
+    slurp(bed, "0000000000000009.update", &nine);
+    slurp(bed, "000000000000000a.update", &ten);
     spill(&ten, nine.data, nine.bytes);
-    bed_open_ok(&bed);
-    expect_damaged(&bed, "000000000000000a.update");
-    bed_close(&bed);
+    bed_open_ok(bed);
+    expect_damaged(bed, "000000000000000a.update");
+    bed_close(bed);
     /* A proper update of the right number that does not follow the one before it. */
     const uint8_t previous[32] = {1};
     struct record_change change = {"key", false, {2, (const uint8_t *)"10"}};
@@ -177,9 +135,8 @@ TEST(a_misplaced_update_is_refused)
     assert_int_equal(buf_status(&buf), 0);
     spill(&ten, buf.data, buf.bytes);
     buf_fini(&buf);
-    bed_open_ok(&bed);
-    expect_damaged(&bed, "000000000000000a.update");
-    bed_fini(&bed);
+    bed_open_ok(bed);
+    expect_damaged(bed, "000000000000000a.update");
 }
 
 static void expect_note(struct bed *bed, const char *what)
@@ -199,8 +156,8 @@ TEST(covered_damage_is_quarantined)
                                         "0000000000000006.update"};
     for (size_t i = 0; i < ARRAY_LEN(names); i++) {
         struct bed bed;
-        struct file file;
-        char moved[128], value[16];
+        struct store_file file;
+        char moved[128];
         fill(&bed, 11);
         slurp(&bed, names[i], &file);
         file.data[40] ^= 1;
@@ -209,44 +166,38 @@ TEST(covered_damage_is_quarantined)
         expect_version_11(&bed, "");
         expect_note(&bed, "damage that the second copy covers");
         snprintf(moved, sizeof(moved), "quarantine/runs+p+r+record+%s", names[i]);
-        assert_true(is_there(&bed, moved));
+        assert_true(files_has(&bed, moved));
         for (unsigned v = 12; v <= 30; v++) {
-            snprintf(value, sizeof(value), "%u", v);
-            struct bed_change change = {"key", value, false, NULL};
-            assert_int_equal(bed_update(&bed, &change, NULL), 0);
+            bed_number(&bed, "key", v);
             if (v % 3 == 0) {
                 bed_reopen(&bed);
             }
         }
         assert_int_equal(bed_version(&bed), 30);
-        assert_true(is_there(&bed, moved));
+        assert_true(files_has(&bed, moved));
         bed_fini(&bed);
     }
 }
 
 /* Goal: without a snapshot that covers it, damage stops the record and moves nothing. */
-TEST(uncovered_damage_stays_in_place)
+FILLED_TEST(uncovered_damage_stays_in_place)
 {
-    struct bed bed;
-    struct file newer, older;
-    struct bed_change change = {"key", "12", false, NULL};
-    fill(&bed, 11);
-    slurp(&bed, "0000000000000008.snapshot", &newer);
-    slurp(&bed, "0000000000000004.snapshot", &older);
+    struct store_file newer, older;
+    slurp(bed, "0000000000000008.snapshot", &newer);
+    slurp(bed, "0000000000000004.snapshot", &older);
     newer.data[40] ^= 1;
     older.data[40] ^= 1;
     spill(&newer, newer.data, newer.bytes);
     spill(&older, older.data, older.bytes);
-    bed_open_ok(&bed);
-    expect_damaged(&bed, "0000000000000001.update");
-    assert_int_equal(bed_update(&bed, &change, NULL), CAIRN_E_DAMAGED);
-    bed_close(&bed);
-    assert_true(is_there(&bed, "runs/p/r/record/0000000000000008.snapshot"));
+    bed_open_ok(bed);
+    expect_damaged(bed, "0000000000000001.update");
+    assert_int_equal(bed_set(bed, "key", "12"), CAIRN_E_DAMAGED);
+    bed_close(bed);
+    assert_true(files_has(bed, "runs/p/r/record/0000000000000008.snapshot"));
     newer.data[40] ^= 1;
     spill(&newer, newer.data, newer.bytes);
-    bed_open_ok(&bed);
-    expect_version_11(&bed, "");
-    bed_fini(&bed);
+    bed_open_ok(bed);
+    expect_version_11(bed, "");
 }
 
 /* Goal: two snapshots and the updates since the older one stay, no more. */
@@ -254,11 +205,11 @@ TEST(old_updates_are_compacted)
 {
     struct bed bed;
     fill(&bed, 23); /* snapshots at 16 and 20 */
-    assert_false(is_there(&bed, "runs/p/r/record/000000000000000c.snapshot"));
-    assert_true(is_there(&bed, "runs/p/r/record/0000000000000010.snapshot"));
-    assert_true(is_there(&bed, "runs/p/r/record/0000000000000014.snapshot"));
-    assert_false(is_there(&bed, "runs/p/r/record/0000000000000010.update"));
-    assert_true(is_there(&bed, "runs/p/r/record/0000000000000011.update"));
-    assert_true(is_there(&bed, "runs/p/r/record/0000000000000017.update"));
+    assert_false(files_has(&bed, "runs/p/r/record/000000000000000c.snapshot"));
+    assert_true(files_has(&bed, "runs/p/r/record/0000000000000010.snapshot"));
+    assert_true(files_has(&bed, "runs/p/r/record/0000000000000014.snapshot"));
+    assert_false(files_has(&bed, "runs/p/r/record/0000000000000010.update"));
+    assert_true(files_has(&bed, "runs/p/r/record/0000000000000011.update"));
+    assert_true(files_has(&bed, "runs/p/r/record/0000000000000017.update"));
     bed_fini(&bed);
 }

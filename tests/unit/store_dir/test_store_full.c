@@ -194,7 +194,6 @@ FIXED_TEST(inodes_run_out)
 FIXED_TEST(the_reserve_is_kept)
 {
     struct bed bed;
-    struct bed_change change = {"k", "v", false, NULL};
     if (!begin(&bed, "2000")) {
         skip();
     }
@@ -202,7 +201,7 @@ FIXED_TEST(the_reserve_is_kept)
     bed_reopen(&bed);
     assert_int_equal(bed_create(&bed, bed_object(1, 0, 1), 4096), CAIRN_E_NO_SPACE);
     assert_int_equal(bed_publish(&bed, bed_name(1, STORE_PART, 0, 1), 9000, 1), 0);
-    assert_int_equal(bed_update(&bed, &change, NULL), 0);
+    assert_int_equal(bed_set(&bed, "k", "v"), 0);
     bed.reserve_bytes = 1 << 20;
     bed_reopen(&bed);
     assert_int_equal(bed_create(&bed, bed_object(1, 0, 1), 100 << 20), CAIRN_E_NO_SPACE);
@@ -216,7 +215,6 @@ FIXED_TEST(inodes_are_kept_too)
     struct bed bed;
     uint32_t made = 0;
     struct store_req probe = {.op = STORE_PROBE}, again = {.op = STORE_PROBE};
-    struct bed_change change = {"k", "v", false, NULL};
     if (!begin(&bed, "200")) {
         skip();
     }
@@ -231,7 +229,7 @@ FIXED_TEST(inodes_are_kept_too)
     assert_int_equal(rc, CAIRN_E_NO_SPACE);
     assert_int_equal(bed_do(&bed, &again), CAIRN_E_NO_SPACE);
     assert_non_null(strstr(again.diag.text, "inodes"));
-    assert_int_equal(bed_update(&bed, &change, NULL), 0);
+    assert_int_equal(bed_set(&bed, "k", "v"), 0);
     assert_int_equal(bed_publish(&bed, bed_name(1, STORE_PART, 0, 1), 9000, 1), 0);
     for (uint32_t i = 0; i < 8; i++) {
         assert_int_equal(bed_delete(&bed, bed_object(1, 0, i + 1)), 0);
@@ -246,17 +244,16 @@ FIXED_TEST(inodes_are_kept_too)
 FIXED_TEST(a_read_only_file_system_is_served)
 {
     struct bed bed;
-    struct bed_change change = {"k", "v", false, NULL};
     struct store_req usage = {.op = STORE_USAGE}, list = {.op = STORE_LIST_RUNS};
     if (!begin(&bed, "2000")) {
         skip();
     }
     assert_int_equal(bed_put_object(&bed, bed_object(1, 0, 1), 65536, 1), 0);
-    assert_int_equal(bed_update(&bed, &change, NULL), 0);
+    assert_int_equal(bed_set(&bed, "k", "v"), 0);
     bed_reopen(&bed);
     assert_true(COMMAND("mount", "-o", "remount,abort", mounted)); /* as after an error */
     assert_true(bed_has(&bed, "k", "v"));                          /* read only now */
-    assert_int_not_equal(bed_update(&bed, &change, NULL), 0);
+    assert_int_not_equal(bed_set(&bed, "k", "v"), 0);
     assert_true(bed_has(&bed, "k", "v"));
     assert_int_equal(bed_check_object(&bed, bed_object(1, 0, 1), 65536, 1), 0);
     bed_close(&bed);
@@ -264,7 +261,7 @@ FIXED_TEST(a_read_only_file_system_is_served)
     assert_true(bed.store->caps.read_only);
     assert_non_null(strstr(bed.store->caps.read_only_why, "read-only"));
     assert_true(bed_has(&bed, "k", "v"));
-    assert_int_equal(bed_update(&bed, &change, NULL), CAIRN_E_READ_ONLY);
+    assert_int_equal(bed_set(&bed, "k", "v"), CAIRN_E_READ_ONLY);
     assert_int_equal(bed_check_object(&bed, bed_object(1, 0, 1), 65536, 1), 0);
     assert_int_equal(bed_do(&bed, &list), 0);
     assert_int_equal(list.ret_count, 1);

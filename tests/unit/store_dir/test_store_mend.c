@@ -6,7 +6,7 @@
  *
  *     test_store_mend DIRECTORY
  */
-#include "store/store_bed.h"
+#include "store_files.h"
 
 #include "base/check.h"
 
@@ -14,63 +14,47 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-struct file {
-    char path[700];
-    size_t bytes;
-    uint8_t data[4096];
-};
-
-static void slurp(struct bed *bed, const struct record_file *which, struct file *ret)
+static void slurp(struct bed *bed, const struct record_file *which, struct store_file *ret)
 {
-    snprintf(ret->path, sizeof(ret->path), "%s/runs/p/r/record/%016llx.%s", bed->path,
-             (unsigned long long)which->version, which->is_snapshot ? "snapshot" : "update");
-    FILE *file = fopen(ret->path, "rb");
-    assert_non_null(file);
-    ret->bytes = fread(ret->data, 1, sizeof(ret->data), file);
-    assert_true(ret->bytes > 0 && ret->bytes < sizeof(ret->data));
-    fclose(file);
+    char name[64];
+    snprintf(name, sizeof(name), "runs/p/r/record/%016llx.%s", (unsigned long long)which->version,
+             which->is_snapshot ? "snapshot" : "update");
+    files_read(bed, name, ret);
 }
 
 /* With that the second places go, which would put it right by themselves. */
-static void spill(const struct file *file, size_t flipped)
+static void spill(const struct store_file *file, size_t flipped)
 {
-    char copies[700];
-    int n = snprintf(copies, sizeof(copies), "%s", file->path);
-    assert_true(n > 0 && (size_t)n < sizeof(copies));
+    char copies[FILES_PATH_BYTES];
+    struct store_file changed = *file;
+    memcpy(copies, file->path, sizeof(copies));
     char *runs = strstr(copies, "/runs/");
     assert_non_null(runs);
     memcpy(runs, "/copy", sizeof("/copy"));
     (void)bed_remove(copies); /* if it is there */
-    unlink(file->path);
-    FILE *out = fopen(file->path, "wb");
-    assert_non_null(out);
-    for (size_t i = 0; i < file->bytes; i++) {
-        assert_true(fputc(file->data[i] ^ (i == flipped ? 1 : 0), out) != EOF);
+    if (flipped < changed.bytes) {
+        changed.data[flipped] ^= 1;
     }
-    fclose(out);
+    files_write(file->path, changed.bytes, changed.data);
 }
 
-static void update(struct bed *bed, unsigned number)
-{
-    char value[16];
-    snprintf(value, sizeof(value), "%u", number);
-    struct bed_change change = {"key", value, false, NULL};
-    assert_int_equal(bed_update(bed, &change, NULL), 0);
-}
+static void setup(struct bed *bed) { files_fill(bed, 11); } /* snapshots at 4 and 8 */
 
-/* A store with 11 updates of p/r, snapshots at 4 and 8; closed. */
-static void fill(struct bed *bed)
+#define FILLED_TEST(name) FIXTURE_TEST(name, setup, bed_fini, struct bed, bed)
+
+/* Another store, whose update `other` sets another value; closed. */
+static void fill_fork(struct bed *fork, unsigned snapshot_every, unsigned other)
 {
-    bed_init(bed, BED_DIR, unit_test_argument(1), 1);
-    bed->snapshot_every = 4;
-    bed_open_ok(bed);
+    bed_init(fork, BED_DIR, unit_test_argument(1), 2);
+    fork->snapshot_every = snapshot_every;
+    bed_open_ok(fork);
     for (unsigned i = 1; i <= 11; i++) {
-        update(bed, i);
+        bed_number(fork, "key", i == other ? 100 * i : i);
     }
-    bed_close(bed);
+    bed_close(fork);
 }
 
-static int mend(struct bed *bed, const struct record_file *which, struct file *copy)
+static int mend(struct bed *bed, const struct record_file *which, struct store_file *copy)
 {
     struct store_req req = {.op = STORE_RECORD_MEND,
                             .run = bed_run(),
@@ -107,8 +91,8 @@ TEST(updates)
     static const struct record_file *const files[] = {&nine, &ten, &last};
     for (size_t f = 0; f < ARRAY_LEN(files); f++) {
         struct bed bed;
-        struct file good, other;
-        fill(&bed);
+        struct store_file good, other;
+        setup(&bed);
         slurp(&bed, files[f], &good);
         slurp(&bed, files[(f + 1) % 3], &other);
         bed_open_ok(&bed);
@@ -118,7 +102,7 @@ TEST(updates)
             spill(&good, at);
             bed_open_ok(&bed);
             assert_true(is_asked_for(&bed, files[f]));
-            struct file bad = good;
+            struct store_file bad = good;
             bad.data[at] ^= 2;
             assert_int_not_equal(mend(&bed, files[f], &bad), 0);
             assert_int_not_equal(mend(&bed, files[f], &other), 0);
@@ -145,13 +129,13 @@ TEST(updates)
 TEST(the_last_update)
 {
     struct bed bed, fork;
-    struct file good, forked;
+    struct store_file good, forked;
     struct record_file unanswered = {.version = 11};
-    fill(&bed);
+    setup(&bed);
     slurp(&bed, &last, &good);
-    fill(&fork);
+    setup(&fork);
     bed_open_ok(&fork);
-    update(&fork, 99);
+    bed_number(&fork, "key", 99);
     bed_close(&fork);
     struct record_file twelve = {.version = 12};
     slurp(&fork, &twelve, &forked);
@@ -169,14 +153,9 @@ TEST(the_last_update)
 TEST(another_history)
 {
     struct bed bed, fork;
-    struct file good, forked;
-    fill(&bed);
-    bed_init(&fork, BED_DIR, unit_test_argument(1), 2);
-    bed_open_ok(&fork);
-    for (unsigned i = 1; i <= 11; i++) {
-        update(&fork, i == 9 ? 900 : i);
-    }
-    bed_close(&fork);
+    struct store_file good, forked;
+    setup(&bed);
+    fill_fork(&fork, 0, 9);
     slurp(&bed, &ten, &good);
     slurp(&fork, &ten, &forked); /* the same change, after another update 9 */
     spill(&good, 50);
@@ -198,46 +177,36 @@ TEST(another_history)
 TEST(a_last_update_that_was_read)
 {
     struct bed bed, fork;
-    struct file good, forked;
-    fill(&bed);
+    struct store_file good, forked;
+    setup(&bed);
     slurp(&bed, &last, &good);
-    bed_init(&fork, BED_DIR, unit_test_argument(1), 2);
-    fork.snapshot_every = 4;
-    bed_open_ok(&fork);
-    for (unsigned i = 1; i <= 11; i++) {
-        update(&fork, i == 11 ? 1100 : i); /* it follows what is here */
-    }
-    bed_close(&fork);
+    fill_fork(&fork, 4, 11); /* it follows what is here */
     slurp(&fork, &last, &forked);
     bed_open_ok(&bed);
     assert_int_equal(bed_version(&bed), 11); /* reads it */
     spill(&good, 50);
     assert_int_equal(mend(&bed, &last, &forked), CAIRN_E_CONFLICT);
     assert_int_equal(mend(&bed, &last, &good), 0);
-    update(&bed, 12);
-    bed_close(&bed);
-    bed_open_ok(&bed);
+    bed_number(&bed, "key", 12);
+    bed_reopen(&bed);
     assert_int_equal(bed_version(&bed), 12);
     bed_fini(&bed);
     bed_fini(&fork);
 }
 
 /* Goal: of two neighbours the later one is proven first, and then proves the other. */
-TEST(neighbours)
+FILLED_TEST(neighbours)
 {
-    struct bed bed;
-    struct file first, second;
-    fill(&bed);
-    slurp(&bed, &nine, &first);
-    slurp(&bed, &ten, &second);
+    struct store_file first, second;
+    slurp(bed, &nine, &first);
+    slurp(bed, &ten, &second);
     spill(&first, 50);
     spill(&second, 50);
-    bed_open_ok(&bed);
-    assert_int_equal(mend(&bed, &nine, &first), CAIRN_E_NOT_FOUND);
-    assert_int_equal(mend(&bed, &ten, &second), 0);
-    assert_int_equal(mend(&bed, &nine, &first), 0);
-    assert_int_equal(bed_version(&bed), 11);
-    bed_fini(&bed);
+    bed_open_ok(bed);
+    assert_int_equal(mend(bed, &nine, &first), CAIRN_E_NOT_FOUND);
+    assert_int_equal(mend(bed, &ten, &second), 0);
+    assert_int_equal(mend(bed, &nine, &first), 0);
+    assert_int_equal(bed_version(bed), 11);
 }
 
 /* Goal: with both snapshots damaged either is asked for, and either will do. */
@@ -246,8 +215,8 @@ TEST(snapshots)
     static const struct record_file *const files[] = {&newer, &older};
     for (size_t f = 0; f < 2; f++) {
         struct bed bed;
-        struct file both[2];
-        fill(&bed);
+        struct store_file both[2];
+        setup(&bed);
         for (size_t i = 0; i < 2; i++) {
             slurp(&bed, files[i], &both[i]);
             spill(&both[i], 50);
@@ -263,37 +232,30 @@ TEST(snapshots)
 }
 
 /* Goal: a store that has read the record writes what it holds, and the damage is covered. */
-TEST(from_memory)
+FILLED_TEST(from_memory)
 {
-    struct bed bed;
-    struct file good;
-    fill(&bed);
-    slurp(&bed, &ten, &good);
-    bed_open_ok(&bed);
-    assert_int_equal(mend(&bed, &ten, NULL), 0); /* nothing is wrong with it */
-    assert_int_equal(bed_version(&bed), 11);     /* reads it */
+    struct store_file good;
+    slurp(bed, &ten, &good);
+    bed_open_ok(bed);
+    assert_int_equal(mend(bed, &ten, NULL), 0); /* nothing is wrong with it */
+    assert_int_equal(bed_version(bed), 11);     /* reads it */
     spill(&good, 50);
-    assert_true(is_asked_for(&bed, &ten));
-    assert_int_equal(mend(&bed, &ten, NULL), 0);
-    assert_false(is_asked_for(&bed, &ten));
-    bed_close(&bed);
-    bed_open_ok(&bed);
-    assert_int_equal(bed_version(&bed), 11);
-    update(&bed, 12);
-    assert_int_equal(bed_version(&bed), 12);
-    bed_fini(&bed);
+    assert_true(is_asked_for(bed, &ten));
+    assert_int_equal(mend(bed, &ten, NULL), 0);
+    assert_false(is_asked_for(bed, &ten));
+    bed_reopen(bed);
+    assert_int_equal(bed_version(bed), 11);
+    bed_number(bed, "key", 12);
+    assert_int_equal(bed_version(bed), 12);
 }
 
 /* Goal: a record as a whole takes the place of none. */
-TEST(a_whole_record)
+FILLED_TEST(a_whole_record)
 {
     static const struct record_file whole = {.version = 8, .is_snapshot = true, .is_last = true};
-    struct bed bed;
-    struct file good;
-    fill(&bed);
-    slurp(&bed, &newer, &good);
-    bed_open_ok(&bed);
-    assert_int_equal(mend(&bed, &whole, &good), CAIRN_E_CONFLICT);
-    bed_close(&bed);
-    bed_fini(&bed);
+    struct store_file good;
+    slurp(bed, &newer, &good);
+    bed_open_ok(bed);
+    assert_int_equal(mend(bed, &whole, &good), CAIRN_E_CONFLICT);
+    bed_close(bed);
 }

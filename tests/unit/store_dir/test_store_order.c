@@ -144,10 +144,9 @@ BED_TEST(a_new_folder_is_synced_by_the_first_seal)
 
 BED_TEST(an_update_is_published_like_any_object)
 {
-    struct bed_change change = {"k", "v", false, NULL};
-    assert_int_equal(bed_update(bed, &change, NULL), 0);
+    assert_int_equal(bed_set(bed, "k", "v"), 0);
     forget();
-    assert_int_equal(bed_update(bed, &change, NULL), 0);
+    assert_int_equal(bed_set(bed, "k", "v"), 0);
     assert_string_equal(seen.trace, "create write fsync rename fsync-dir ");
 }
 

@@ -8,7 +8,7 @@
  *
  *     test_store_places DIRECTORY
  */
-#include "store/store_bed.h"
+#include "store_files.h"
 
 #include "base/check.h"
 
@@ -49,14 +49,6 @@ static int sick_list(struct vfs *vfs, vfs_fd dir,
 
 /* --- a store and its files -------------------------------------------------------------------- */
 
-static void update(struct bed *bed, unsigned number)
-{
-    char value[16];
-    snprintf(value, sizeof(value), "%u", number);
-    struct bed_change change = {"key", value, false, NULL};
-    assert_int_equal(bed_update(bed, &change, NULL), 0);
-}
-
 static struct bed model; /* what each case begins with */
 
 static void begin(struct bed *bed)
@@ -77,7 +69,7 @@ static int fill_model(void **state)
     begin(bed);
     bed_open_ok(bed);
     for (unsigned i = 1; i <= UPDATES; i++) {
-        update(bed, i);
+        bed_number(bed, "key", i);
     }
     bed_reopen(bed); /* the store's record has a second copy by now */
     assert_int_equal(bed_version(bed), UPDATES);
@@ -119,6 +111,8 @@ static void fill(struct bed *bed)
     assert_int_equal(nftw(model.path, copy_one, 16, FTW_PHYS), 0);
 }
 
+#define FILLED_TEST(name) FIXTURE_TEST(name, fill, bed_fini, struct bed, bed)
+
 static struct {
     size_t root_bytes, count;
     char paths[NAMES_MAX][ROOM];
@@ -149,25 +143,18 @@ static void list_names(struct bed *bed)
 
 /* --- the faults ------------------------------------------------------------------------------- */
 
-static bool change_bytes(const char *path, long flipped, long cut_to)
+static bool change_bytes(const char *path, size_t flipped, size_t cut_to)
 {
-    uint8_t data[8192];
-    FILE *in = fopen(path, "rb");
-    assert_non_null(in);
-    size_t bytes = fread(data, 1, sizeof(data), in);
-    assert_true(bytes < sizeof(data));
-    fclose(in);
-    if (flipped >= (long)bytes || cut_to >= (long)bytes) {
-        return false;
+    struct store_file file;
+    files_read_path(path, &file);
+    if (flipped < file.bytes) {
+        file.data[flipped] ^= 4;
     }
-    assert_int_equal(unlink(path), 0);
-    FILE *out = fopen(path, "wb");
-    assert_non_null(out);
-    for (size_t i = 0; i < (cut_to >= 0 ? (size_t)cut_to : bytes); i++) {
-        assert_true(fputc(data[i] ^ (i == (size_t)flipped ? 4 : 0), out) != EOF);
+    if (flipped < file.bytes || cut_to < file.bytes) {
+        files_write(path, cut_to < file.bytes ? cut_to : file.bytes, file.data);
+        return true;
     }
-    fclose(out);
-    return true;
+    return false;
 }
 
 enum fault { FLIP, CUT, EMPTY, REMOVE, REPLACE, UNREADABLE, FAULTS };
@@ -178,24 +165,21 @@ static bool hit(const char *path, bool is_folder, enum fault fault)
     struct stat st;
     switch (fault) {
     case FLIP:
-        return !is_folder && change_bytes(path, 37, -1);
+        return !is_folder && change_bytes(path, 37, SIZE_MAX);
     case CUT:
-        return !is_folder && change_bytes(path, -1, 41);
+        return !is_folder && change_bytes(path, SIZE_MAX, 41);
     case EMPTY:
         if (is_folder) {
             (void)bed_remove(path);
             return mkdir(path, 0700) == 0;
         }
-        return change_bytes(path, -1, 0);
+        return change_bytes(path, SIZE_MAX, 0);
     case REMOVE:
         return bed_remove(path);
-    case REPLACE: {
+    case REPLACE:
         (void)bed_remove(path);
-        FILE *out = fopen(path, "wb");
-        assert_non_null(out);
-        fclose(out);
+        files_write(path, 0, "");
         return is_folder;
-    }
     case UNREADABLE:
         assert_int_equal(stat(path, &st), 0);
         unreadable = st.st_ino;
@@ -258,18 +242,17 @@ static void run_folder_is_unreadable(struct bed *bed)
 static void ask_the_operator(struct bed *bed)
 {
     struct store_req get = {.op = STORE_RECORD_GET, .run = bed_run(), .take_prefix = true};
-    struct bed_change change = {"key", "12", false, NULL};
     run_folder_is_unreadable(bed);
     assert_int_equal(bed_do(bed, &get), 0);
     assert_false(get.ret_is_unreadable);
     assert_int_equal(record_version(get.ret_record), UPDATES);
     record_free(get.ret_record);
-    assert_int_not_equal(bed_update(bed, &change, NULL), 0);
+    assert_int_not_equal(bed_set(bed, "key", "12"), 0);
     struct store_req cut = {
         .op = STORE_RECORD_CUT, .run = bed_run(), .file = {.version = get.ret_lost_from}};
     assert_int_equal(bed_do(bed, &cut), 0);
     assert_true(bed_has(bed, "key", "11"));
-    assert_int_equal(bed_update(bed, &change, NULL), 0);
+    assert_int_equal(bed_set(bed, "key", "12"), 0);
     bed_reopen(bed);
     assert_true(bed_has(bed, "key", "12"));
 }
@@ -312,7 +295,7 @@ static void live_with(const char *name, bool is_folder, enum fault fault)
     if (told(&bed) != 0) {
         fail_msg("%s of %s is not made good", words[fault], name);
     }
-    update(&bed, UPDATES + 1);
+    bed_number(&bed, "key", UPDATES + 1);
     bed_reopen(&bed);
     assert_true(bed_has(&bed, "key", "12"));
     assert_int_equal(bed_version(&bed), UPDATES + 1);
@@ -335,21 +318,19 @@ TEST(every_name_and_every_fault)
 }
 
 /* Goal: each bit of the copy is under its check: a flip anywhere is told of, and never believed. */
-TEST(every_byte_of_a_copy)
+FILLED_TEST(every_byte_of_a_copy)
 {
-    struct bed bed;
     struct diag diag = DIAG_INIT;
     char path[2 * ROOM], kept[2 * ROOM];
-    fill(&bed);
-    snprintf(path, sizeof(path), "%s/copy/runs/p/r/record/000000000000000b.snapshot", bed.path);
-    snprintf(kept, sizeof(kept), "%s/kept", bed.path);
-    assert_int_equal(bed_open(&bed, false, true, &diag), 0);
-    for (long i = 0;; i++) {
+    snprintf(path, sizeof(path), "%s/copy/runs/p/r/record/000000000000000b.snapshot", bed->path);
+    snprintf(kept, sizeof(kept), "%s/kept", bed->path);
+    assert_int_equal(bed_open(bed, false, true, &diag), 0);
+    for (size_t i = 0;; i++) {
         assert_int_equal(link(path, kept), 0);
-        bool is_flipped = change_bytes(path, i, -1);
+        bool is_flipped = change_bytes(path, i, SIZE_MAX);
         if (is_flipped) {
-            expect_whole(&bed, "a flip", path);
-            assert_int_equal(told(&bed), 1);
+            expect_whole(bed, "a flip", path);
+            assert_int_equal(told(bed), 1);
         }
         assert_int_equal(rename(kept, path), 0);
         unlink(kept); /* where both were one file rename leaves it */
@@ -357,26 +338,22 @@ TEST(every_byte_of_a_copy)
             break;
         }
     }
-    bed_fini(&bed);
 }
 
 /* Goal: a first place that was rolled back is brought forward again, so no version is given twice.
  */
-TEST(a_rolled_back_place)
+FILLED_TEST(a_rolled_back_place)
 {
-    struct bed bed;
     char path[2 * ROOM];
-    fill(&bed);
     for (unsigned i = 9; i <= UPDATES; i++) {
-        snprintf(path, sizeof(path), "%s/runs/p/r/record/%016x.update", bed.path, i);
+        snprintf(path, sizeof(path), "%s/runs/p/r/record/%016x.update", bed->path, i);
         assert_int_equal(unlink(path), 0);
     }
-    bed_open_ok(&bed);
-    expect_whole(&bed, "rolling back", "the record");
-    assert_int_equal(told(&bed), 0);
-    update(&bed, UPDATES + 1);
-    assert_int_equal(bed_version(&bed), UPDATES + 1);
-    bed_fini(&bed);
+    bed_open_ok(bed);
+    expect_whole(bed, "rolling back", "the record");
+    assert_int_equal(told(bed), 0);
+    bed_number(bed, "key", UPDATES + 1);
+    assert_int_equal(bed_version(bed), UPDATES + 1);
 }
 
 /* Goal: a copy of another history is never believed, whatever its number. */
@@ -388,7 +365,7 @@ TEST(a_copy_of_another_history)
     bed_init(&other, BED_DIR, unit_test_argument(1), 2);
     bed_open_ok(&other);
     for (unsigned i = 1; i <= UPDATES; i++) {
-        update(&other, 100 + i);
+        bed_number(&other, "key", 100 + i);
     }
     bed_close(&other);
     snprintf(from, sizeof(from), "%s/copy/runs/p/r/record/000000000000000b.snapshot", other.path);
@@ -407,89 +384,80 @@ static void damage(struct bed *bed, const char *name)
 {
     char path[2 * ROOM];
     snprintf(path, sizeof(path), "%s/%s", bed->path, name);
-    assert_true(change_bytes(path, 37, -1));
+    assert_true(change_bytes(path, 37, SIZE_MAX));
 }
 
 /* Goal: a record whose end both places lost can be read as far as it goes by who asks for that, and
  * by nobody else; takes no update; and goes on after the operator's word, beyond every number that
  * there was, with what is left of the rest in quarantine. */
-TEST(a_lost_end)
+FILLED_TEST(a_lost_end)
 {
-    struct bed bed;
-    struct bed_change change = {"key", "x", false, NULL};
     char path[2 * ROOM];
-    fill(&bed);
-    damage(&bed, "runs/p/r/record/000000000000000a.update");
-    damage(&bed, "copy/runs/p/r/record/000000000000000b.snapshot");
-    bed_open_ok(&bed);
+    damage(bed, "runs/p/r/record/000000000000000a.update");
+    damage(bed, "copy/runs/p/r/record/000000000000000b.snapshot");
+    bed_open_ok(bed);
     struct store_req get = {.op = STORE_RECORD_GET, .run = bed_run()};
-    assert_int_equal(bed_do(&bed, &get), CAIRN_E_DAMAGED);
+    assert_int_equal(bed_do(bed, &get), CAIRN_E_DAMAGED);
     assert_int_equal(get.ret_lost_from, 10);
     assert_null(get.ret_record);
     get = (struct store_req){.op = STORE_RECORD_GET, .run = bed_run(), .take_prefix = true};
-    assert_int_equal(bed_do(&bed, &get), 0);
+    assert_int_equal(bed_do(bed, &get), 0);
     assert_int_equal(get.ret_lost_from, 10);
     assert_int_equal(record_version(get.ret_record), 9);
     assert_non_null(strstr(get.diag.text, "000000000000000a.update"));
     record_free(get.ret_record);
-    assert_int_equal(bed_update(&bed, &change, NULL), CAIRN_E_DAMAGED);
+    assert_int_equal(bed_set(bed, "key", "x"), CAIRN_E_DAMAGED);
     struct store_req mend = {.op = STORE_RECORD_MEND, .run = bed_run()};
-    assert_int_equal(bed_do(&bed, &mend), CAIRN_E_NOT_FOUND);
+    assert_int_equal(bed_do(bed, &mend), CAIRN_E_NOT_FOUND);
     struct store_req cut = {.op = STORE_RECORD_CUT, .run = bed_run(), .file = {.version = 9}};
-    assert_int_equal(bed_do(&bed, &cut), CAIRN_E_CONFLICT);
+    assert_int_equal(bed_do(bed, &cut), CAIRN_E_CONFLICT);
     cut = (struct store_req){.op = STORE_RECORD_CUT, .run = bed_run(), .file = {.version = 10}};
-    assert_int_equal(bed_do(&bed, &cut), 0);
+    assert_int_equal(bed_do(bed, &cut), 0);
     assert_true(cut.ret_version > UPDATES);
-    assert_true(bed_has(&bed, "key", "9"));
-    snprintf(path, sizeof(path), "%s/quarantine/runs+p+r+record+000000000000000b.update", bed.path);
+    assert_true(bed_has(bed, "key", "9"));
+    snprintf(path, sizeof(path), "%s/quarantine/runs+p+r+record+000000000000000b.update",
+             bed->path);
     assert_int_equal(access(path, F_OK), 0);
-    assert_int_equal(bed_update(&bed, &change, NULL), 0);
-    bed_reopen(&bed);
-    assert_true(bed_has(&bed, "key", "x"));
-    assert_int_equal(told(&bed), 0);
-    bed_fini(&bed);
+    assert_int_equal(bed_set(bed, "key", "x"), 0);
+    bed_reopen(bed);
+    assert_true(bed_has(bed, "key", "x"));
+    assert_int_equal(told(bed), 0);
 }
 
 /* Goal: what a daemon holds in memory mends both places, and so does either place for the other. */
-TEST(mending)
+FILLED_TEST(mending)
 {
-    struct bed bed;
     struct store_req mend = {.op = STORE_RECORD_MEND, .run = bed_run()};
-    fill(&bed);
-    bed_open_ok(&bed);
-    assert_int_equal(bed_version(&bed), UPDATES); /* it is held */
-    damage(&bed, "runs/p/r/record/000000000000000b.update");
-    damage(&bed, "runs/p/r/record/0000000000000004.snapshot");
-    damage(&bed, "copy/runs/p/r/record/000000000000000b.snapshot");
+    bed_open_ok(bed);
+    assert_int_equal(bed_version(bed), UPDATES); /* it is held */
+    damage(bed, "runs/p/r/record/000000000000000b.update");
+    damage(bed, "runs/p/r/record/0000000000000004.snapshot");
+    damage(bed, "copy/runs/p/r/record/000000000000000b.snapshot");
     struct store_req look = {.op = STORE_RECORD_GET, .run = bed_run(), .from_medium = true};
-    assert_int_equal(bed_do(&bed, &look), CAIRN_E_DAMAGED);
+    assert_int_equal(bed_do(bed, &look), CAIRN_E_DAMAGED);
     assert_non_null(strstr(look.diag.text, "nothing is lost: this server knows the record"));
-    assert_int_equal(bed_do(&bed, &mend), 0);
-    assert_int_equal(told(&bed), 0);
-    bed_reopen(&bed);
-    expect_whole(&bed, "two faults", "both places");
-    damage(&bed, "copy/runs/p/r/record/000000000000000b.snapshot");
-    assert_int_equal(told(&bed), 1);
-    assert_int_equal(bed_do(&bed, &mend), 0);
-    assert_int_equal(told(&bed), 0);
-    bed_fini(&bed);
+    assert_int_equal(bed_do(bed, &mend), 0);
+    assert_int_equal(told(bed), 0);
+    bed_reopen(bed);
+    expect_whole(bed, "two faults", "both places");
+    damage(bed, "copy/runs/p/r/record/000000000000000b.snapshot");
+    assert_int_equal(told(bed), 1);
+    assert_int_equal(bed_do(bed, &mend), 0);
+    assert_int_equal(told(bed), 0);
 }
 
 /* Goal: an old store, which has no second places, gets them when it is opened. */
-TEST(an_old_store_gets_copies)
+FILLED_TEST(an_old_store_gets_copies)
 {
-    struct bed bed;
     char path[2 * ROOM];
     struct stat st;
-    fill(&bed);
-    snprintf(path, sizeof(path), "%s/copy", bed.path);
+    snprintf(path, sizeof(path), "%s/copy", bed->path);
     assert_true(bed_remove(path));
-    bed_open_ok(&bed);
-    expect_whole(&bed, "age", "the store");
-    bed_close(&bed);
-    snprintf(path, sizeof(path), "%s/copy/runs/p/r/record/000000000000000b.snapshot", bed.path);
+    bed_open_ok(bed);
+    expect_whole(bed, "age", "the store");
+    bed_close(bed);
+    snprintf(path, sizeof(path), "%s/copy/runs/p/r/record/000000000000000b.snapshot", bed->path);
     assert_int_equal(stat(path, &st), 0);
-    bed_fini(&bed);
 }
 
 /* Goal: a run of which anything is left is listed: its record, a copy of it, or its checkpoints. */

@@ -6,7 +6,7 @@
  *
  *     test_store_start DIRECTORY
  */
-#include "store/store_bed.h"
+#include "store_files.h"
 
 #include "base/check.h"
 #include "hash/hash.h"
@@ -21,32 +21,6 @@
 #include <unistd.h>
 
 static void setup(struct bed *bed) { bed_init(bed, BED_DIR, unit_test_argument(1), 1); }
-
-/* A bed's path and any name of this test. */
-enum { PATH_BYTES = 768 };
-
-static void path_in(struct bed *bed, const char *name, char ret[PATH_BYTES])
-{
-    snprintf(ret, PATH_BYTES, "%s/%s", bed->path, name);
-}
-
-static void write_file(struct bed *bed, const char *name, const void *data, size_t bytes)
-{
-    char path[PATH_BYTES];
-    path_in(bed, name, path);
-    FILE *file = fopen(path, "wb");
-    assert_non_null(file);
-    assert_int_equal(fwrite(data, 1, bytes, file), bytes);
-    fclose(file);
-}
-
-static bool is_there(struct bed *bed, const char *name)
-{
-    char path[PATH_BYTES];
-    struct stat st;
-    path_in(bed, name, path);
-    return lstat(path, &st) == 0;
-}
 
 static void expect_refused(struct bed *bed, bool create, bool read_only, int code)
 {
@@ -65,7 +39,7 @@ BED_TEST(no_store_is_said)
 {
     expect_refused(bed, false, false, CAIRN_E_NO_STORE);
     expect_refused(bed, false, true, CAIRN_E_NO_STORE);
-    assert_false(is_there(bed, "lock")); /* looking left nothing */
+    assert_false(files_has(bed, "lock")); /* looking left nothing */
     char path[sizeof(bed->path)];
     memcpy(path, bed->path, sizeof(path));
     strncat(bed->path, "/deeper", sizeof(bed->path) - strlen(bed->path) - 1);
@@ -77,9 +51,9 @@ BED_TEST(no_store_is_said)
 
 BED_TEST(a_directory_in_use_is_refused)
 {
-    write_file(bed, "thesis.tex", "x", 1);
+    files_put(bed, "thesis.tex", 1, "x");
     expect_refused(bed, true, false, CAIRN_E_NOT_EMPTY);
-    assert_false(is_there(bed, "lock"));
+    assert_false(files_has(bed, "lock"));
 }
 
 BED_TEST(a_second_daemon_is_refused)
@@ -107,39 +81,35 @@ BED_TEST(another_store_is_refused)
 /* Adds an update to the store record by hand, as a newer version would: sets key to bits. */
 static void set_feature(struct bed *bed, const char *key, uint64_t bits)
 {
-    uint8_t file[4096], value[8];
-    char name[64], path[PATH_BYTES];
+    struct store_file file;
+    uint8_t value[8];
+    char name[64];
     uint64_t version = 1;
     for (;; version++) {
         snprintf(name, sizeof(name), "store/%016llx.update", (unsigned long long)version + 1);
-        if (!is_there(bed, name)) {
+        if (!files_has(bed, name)) {
             break;
         }
     }
     snprintf(name, sizeof(name), "store/%016llx.update", (unsigned long long)version);
-    path_in(bed, name, path);
-    FILE *in = fopen(path, "rb");
-    assert_non_null(in);
-    size_t bytes = fread(file, 1, sizeof(file), in);
-    fclose(in);
-    struct sha256 last = sha256(bytes, file);
+    files_read(bed, name, &file);
+    struct sha256 last = sha256(file.bytes, file.data);
     store_u64(value, bits);
     struct record_change change = {key, false, {8, value}};
     struct record_update update = {0, 1, NULL, &change};
     struct buf buf;
-    buf_init(&buf, sizeof(file));
+    buf_init(&buf, FILES_BYTES_MAX);
     record_update_encode(&update, version + 1, last.bytes, &buf);
     assert_int_equal(buf_status(&buf), 0);
     snprintf(name, sizeof(name), "store/%016llx.update", (unsigned long long)version + 1);
-    write_file(bed, name, buf.data, buf.bytes);
+    files_put(bed, name, buf.bytes, buf.data);
     buf_fini(&buf);
 }
 
 BED_TEST(unknown_features_are_heeded)
 {
-    struct bed_change change = {"k", "v", false, NULL};
     bed_open_ok(bed);
-    assert_int_equal(bed_update(bed, &change, NULL), 0);
+    assert_int_equal(bed_set(bed, "k", "v"), 0);
     bed_close(bed);
     set_feature(bed, "compat", 1u << 5); /* may be ignored */
     bed_open_ok(bed);
@@ -148,7 +118,7 @@ BED_TEST(unknown_features_are_heeded)
     set_feature(bed, "ro-compat", 1u << 5); /* may be read */
     bed_open_ok(bed);
     assert_true(bed->store->caps.read_only);
-    assert_int_equal(bed_update(bed, &change, NULL), CAIRN_E_READ_ONLY);
+    assert_int_equal(bed_set(bed, "k", "v"), CAIRN_E_READ_ONLY);
     assert_true(bed_has(bed, "k", "v"));
     bed_close(bed);
     set_feature(bed, "incompat", 1u << 5); /* may not be touched */
@@ -175,13 +145,13 @@ BED_TEST(a_lost_end_of_the_store_record_is_gone_on_from)
     struct store_caps before = bed->store->caps;
     assert_false(says_lost(bed));
     bed_close(bed);
-    write_file(bed, "store/0000000000000009.update", "garbage", 7);
+    files_put(bed, "store/0000000000000009.update", 7, "garbage");
     bed_open_ok(bed);
     assert_true(says_lost(bed));
     assert_memory_equal(&bed->store->caps.uuid, &before.uuid, sizeof(before.uuid));
     assert_true(bed->store->caps.epoch >
                 before.epoch + 1000); /* some of them may have been given */
-    assert_true(is_there(bed, "quarantine/store+0000000000000009.update"));
+    assert_true(files_has(bed, "quarantine/store+0000000000000009.update"));
     before = bed->store->caps;
     bed_reopen(bed);
     assert_int_equal(bed->store->caps.epoch, before.epoch + 1);
@@ -197,10 +167,8 @@ BED_TEST(a_store_record_beyond_help_is_named)
     bed_open_ok(bed);
     bed_close(bed);
     for (size_t i = 0; i < ARRAY_LEN(names); i++) {
-        char path[PATH_BYTES];
-        path_in(bed, names[i], path);
-        assert_int_equal(unlink(path), 0);
-        write_file(bed, names[i], "garbage", 7);
+        assert_true(files_has(bed, names[i]));
+        files_put(bed, names[i], 7, "garbage");
     }
     expect_refused(bed, true, false, CAIRN_E_DAMAGED);
     expect_refused(bed, false, true, CAIRN_E_DAMAGED);
@@ -214,20 +182,20 @@ BED_TEST(one_place_of_the_store_record_is_enough)
     struct store_caps before = bed->store->caps;
     bed_close(bed);
     for (size_t i = 0; i < ARRAY_LEN(names); i++) {
-        char from[PATH_BYTES], to[PATH_BYTES + 8];
-        path_in(bed, names[i], from);
+        char from[FILES_PATH_BYTES], to[FILES_PATH_BYTES + 8];
+        files_path(bed, names[i], from);
         snprintf(to, sizeof(to), "%s.gone", from);
         struct diag diag = DIAG_INIT;
         assert_int_equal(rename(from, to), 0);
         assert_int_equal(bed_open(bed, false, true, &diag), 0); /* also for who only looks */
         assert_memory_equal(&bed->store->caps.uuid, &before.uuid, sizeof(before.uuid));
         bed_close(bed);
-        assert_false(is_there(bed, names[i]));
+        assert_false(files_has(bed, names[i]));
         bed_open_ok(bed);
         assert_memory_equal(&bed->store->caps.uuid, &before.uuid, sizeof(before.uuid));
         assert_int_equal(bed->store->caps.epoch, before.epoch + 1 + i);
         bed_close(bed);
-        assert_true(is_there(bed, names[i]));
+        assert_true(files_has(bed, names[i]));
     }
 }
 
@@ -236,15 +204,14 @@ BED_TEST(one_place_of_the_store_record_is_enough)
 BED_TEST(planted_links_are_refused)
 {
     struct object_id id = bed_object(5, 0, 1);
-    struct bed_change change = {"k", "v", false, NULL};
-    char path[PATH_BYTES], outside[PATH_BYTES];
+    char path[FILES_PATH_BYTES], outside[FILES_PATH_BYTES];
     uint64_t bytes;
     bed_open_ok(bed);
     assert_int_equal(bed_put_object(bed, id, 4096, 1), 0);
-    path_in(bed, "outside", outside);
+    files_path(bed, "outside", outside);
     assert_int_equal(mkdir(outside, 0700), 0);
 
-    path_in(bed, "runs/p/r/objects/1-5/0-0000000000000abc-1", path);
+    files_path(bed, "runs/p/r/objects/1-5/0-0000000000000abc-1", path);
     assert_int_equal(unlink(path), 0);
     assert_int_equal(symlink("/etc/passwd", path), 0);
     uint8_t *data = bed_bytes(4096, 0);
@@ -255,39 +222,39 @@ BED_TEST(planted_links_are_refused)
     assert_int_equal(bed_do(bed, &list), CAIRN_E_DAMAGED);
     assert_int_equal(bed_create(bed, id, 4096), CAIRN_E_EXISTS); /* not through it either */
 
-    path_in(bed, "runs/p/r/checkpoints", path);
+    files_path(bed, "runs/p/r/checkpoints", path);
     assert_int_equal(mkdir(path, 0700), 0);
-    path_in(bed, "runs/p/r/checkpoints/1-6", path);
+    files_path(bed, "runs/p/r/checkpoints/1-6", path);
     assert_int_equal(symlink(outside, path), 0);
     assert_int_not_equal(bed_publish(bed, bed_name(6, STORE_PART, 0, 1), 10, 1), 0);
-    path_in(bed, "runs/q", path);
+    files_path(bed, "runs/q", path);
     assert_int_equal(symlink(outside, path), 0);
     struct store_req update = {.op = STORE_LIST_RUNS};
     assert_int_equal(bed_do(bed, &update), 0);
     free(update.ret_runs);
 
-    path_in(bed, "runs/p/r/checkpoints/1-7", path);
+    files_path(bed, "runs/p/r/checkpoints/1-7", path);
     assert_int_equal(mkdir(path, 0700), 0);
-    path_in(bed, "runs/p/r/checkpoints/1-7/part-0-0000000000000001", path);
+    files_path(bed, "runs/p/r/checkpoints/1-7/part-0-0000000000000001", path);
     assert_int_equal(mkfifo(path, 0600), 0);
     assert_int_equal(bed_check_small(bed, bed_name(7, STORE_PART, 0, 1), 1, 1), CAIRN_E_DAMAGED);
 
-    assert_int_equal(bed_update(bed, &change, NULL), 0);
-    path_in(bed, "runs/p/r/record/0000000000000002.update", path);
+    assert_int_equal(bed_set(bed, "k", "v"), 0);
+    files_path(bed, "runs/p/r/record/0000000000000002.update", path);
     assert_int_equal(symlink("/etc/passwd", path), 0);
     bed_reopen(bed);
     struct store_req get = {.op = STORE_RECORD_GET, .run = bed_run()};
     assert_int_equal(bed_do(bed, &get), CAIRN_E_DAMAGED);
-    path_in(bed, "outside/part-0-0000000000000001", path);
+    files_path(bed, "outside/part-0-0000000000000001", path);
     assert_int_not_equal(access(path, F_OK), 0);
 }
 
 BED_TEST(a_link_for_a_lock_is_refused)
 {
-    char path[PATH_BYTES];
+    char path[FILES_PATH_BYTES];
     bed_open_ok(bed);
     bed_close(bed);
-    path_in(bed, "lock", path);
+    files_path(bed, "lock", path);
     assert_int_equal(unlink(path), 0);
     assert_int_equal(symlink("/tmp", path), 0);
     expect_refused(bed, false, false, CAIRN_E_IO);
@@ -319,9 +286,8 @@ static int check_mode(const char *path, const struct stat *st, int kind, struct 
  * Method: every file and directory of a store with a record, an object and a part. */
 BED_TEST(finished_files_are_read_only)
 {
-    struct bed_change change = {"k", "v", false, NULL};
     bed_open_ok(bed);
-    assert_int_equal(bed_update(bed, &change, NULL), 0);
+    assert_int_equal(bed_set(bed, "k", "v"), 0);
     assert_int_equal(bed_put_object(bed, bed_object(5, 0, 1), 4096, 1), 0);
     assert_int_equal(bed_publish(bed, bed_name(5, STORE_PART, 0, 1), 10, 1), 0);
     bed_close(bed);
@@ -333,16 +299,16 @@ BED_TEST(finished_files_are_read_only)
 BED_TEST(a_vanished_directory_is_an_error)
 {
     struct object_id id = bed_object(5, 0, 1);
-    char from[PATH_BYTES], to[PATH_BYTES];
+    char from[FILES_PATH_BYTES], to[FILES_PATH_BYTES];
     bed_open_ok(bed);
     assert_int_equal(bed_create(bed, id, 8192), 0);
     assert_int_equal(bed_write(bed, id, 0, 8192, 1), 0);
-    path_in(bed, "runs", from);
-    path_in(bed, "elsewhere", to);
+    files_path(bed, "runs", from);
+    files_path(bed, "elsewhere", to);
     assert_int_equal(rename(from, to), 0);
     assert_int_not_equal(bed_seal(bed, id), 0);
     assert_int_not_equal(bed_create(bed, bed_object(5, 0, 2), 4096), 0);
-    assert_false(is_there(bed, "runs"));
+    assert_false(files_has(bed, "runs"));
 }
 
 BED_TEST(temporaries_of_older_epochs_go)
@@ -355,18 +321,18 @@ BED_TEST(temporaries_of_older_epochs_go)
     char name[200];
     for (size_t i = 0; i < ARRAY_LEN(old); i++) {
         snprintf(name, sizeof(name), "%s/.tmp-0000000000000001-00000000000000aa", old[i]);
-        write_file(bed, name, "x", 1);
+        files_put(bed, name, 1, "x");
     }
-    write_file(bed, "runs/p/r/objects/1-5/.tmp-00000000000000ff-00000000000000aa", "x", 1);
-    write_file(bed, "store/.tmp-1-00000000000000aa", "x", 1); /* a probe of an earlier version */
+    files_put(bed, "runs/p/r/objects/1-5/.tmp-00000000000000ff-00000000000000aa", 1, "x");
+    files_put(bed, "store/.tmp-1-00000000000000aa", 1, "x"); /* a probe of an earlier version */
     bed_open_ok(bed);
     for (size_t i = 0; i < ARRAY_LEN(old); i++) {
         snprintf(name, sizeof(name), "%s/.tmp-0000000000000001-00000000000000aa", old[i]);
-        assert_false(is_there(bed, name));
+        assert_false(files_has(bed, name));
     }
     /* of a newer epoch: somebody else is at work here; it is left and noted */
-    assert_true(is_there(bed, "runs/p/r/objects/1-5/.tmp-00000000000000ff-00000000000000aa"));
-    assert_false(is_there(bed, "store/.tmp-1-00000000000000aa"));
+    assert_true(files_has(bed, "runs/p/r/objects/1-5/.tmp-00000000000000ff-00000000000000aa"));
+    assert_false(files_has(bed, "store/.tmp-1-00000000000000aa"));
     struct store_req req = {.op = STORE_USAGE};
     assert_int_equal(bed_do(bed, &req), 0);
     assert_non_null(strstr(req.ret_usage.detail, "newer epoch"));
@@ -381,14 +347,14 @@ BED_TEST(a_run_that_cannot_be_read_is_alone)
     struct bed_change change = {"k", "one", true, NULL};
     struct store_req list = {.op = STORE_LIST_RUNS}, usage = {.op = STORE_USAGE};
     struct store_req get = {.op = STORE_RECORD_GET, .run = {"p", "bad"}};
-    char path[PATH_BYTES];
+    char path[FILES_PATH_BYTES];
     bed_open_ok(bed);
     assert_int_equal(bed_update(bed, &change, NULL), 0);
     bed_close(bed);
-    path_in(bed, "runs/p/bad", path);
+    files_path(bed, "runs/p/bad", path);
     assert_int_equal(mkdir(path, 0700), 0);
-    write_file(bed, "runs/p/bad/record", "x", 1);
-    write_file(bed, "runs/p/bad/objects", "x", 1);
+    files_put(bed, "runs/p/bad/record", 1, "x");
+    files_put(bed, "runs/p/bad/objects", 1, "x");
     bed_open_ok(bed);
     assert_true(bed_has(bed, "k", "one"));
     assert_int_equal(bed_do(bed, &list), 0);

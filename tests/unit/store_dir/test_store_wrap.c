@@ -42,6 +42,8 @@ static void end(struct stack *stack)
     sim_free(stack->sim);
 }
 
+#define STACK_TEST(name) FIXTURE_TEST(name, begin, end, struct stack, stack)
+
 static void on_done(struct store_req *req) { stack_of_test->done++; }
 
 static struct store_req publish_req(uint32_t number)
@@ -79,112 +81,101 @@ static void inject(struct stack *stack, int code, unsigned count)
     assert_int_equal(store_fault_add(stack->fault, &rule), 0);
 }
 
-TEST(lost_and_late_answers)
+STACK_TEST(lost_and_late_answers)
 {
-    struct stack stack;
-    begin(&stack);
     struct store_fault_rule lost = {.kind = FAULT_LOST, .op = STORE_PUBLISH};
     struct store_fault_rule late = {.kind = FAULT_LATE, .op = STORE_PUBLISH, .skip = 1};
-    assert_int_equal(store_fault_add(stack.fault, &lost), 0);
-    assert_int_equal(store_fault_add(stack.fault, &late), 0);
+    assert_int_equal(store_fault_add(stack->fault, &lost), 0);
+    assert_int_equal(store_fault_add(stack->fault, &late), 0);
     struct store_req req = publish_req(1);
-    run(&stack, &req);
+    run(stack, &req);
     assert_int_equal(req.status, CAIRN_E_OUTCOME_UNKNOWN);
-    assert_int_equal(fetch(&stack, 1), 0); /* it happened */
+    assert_int_equal(fetch(stack, 1), 0); /* it happened */
     req = publish_req(9);
-    run(&stack, &req); /* the late rule lets one pass */
+    run(stack, &req); /* the late rule lets one pass */
     char *text = strdup("some bytes");
     req = publish_req(2);
     req.data = text;
-    run(&stack, &req);
+    run(stack, &req);
     memset(text, 'x', strlen(text)); /* the caller's memory is the caller's again */
     free(text);
     assert_int_equal(req.status, CAIRN_E_OUTCOME_UNKNOWN);
-    assert_int_equal(fetch(&stack, 2), CAIRN_E_NOT_FOUND); /* not yet */
-    assert_int_equal(store_fault_release(stack.fault), 1);
-    sim_run_for(stack.sim, 1000);
+    assert_int_equal(fetch(stack, 2), CAIRN_E_NOT_FOUND); /* not yet */
+    assert_int_equal(store_fault_release(stack->fault), 1);
+    sim_run_for(stack->sim, 1000);
     struct store_req check = {
         .op = STORE_FETCH, .name = bed_name(5, STORE_PART, 2, 1), .done = on_done};
-    run(&stack, &check);
+    run(stack, &check);
     assert_int_equal(check.status, 0);
     assert_string_equal((char *)check.ret_data, "some bytes");
     free(check.ret_data);
-    end(&stack);
 }
 
 /* Goal: a guarded update makes a late one impossible: the contract's way out of an unknown outcome.
  */
-TEST(a_guard_stops_a_late_update)
+STACK_TEST(a_guard_stops_a_late_update)
 {
-    struct stack stack;
-    begin(&stack);
     const uint8_t one[] = "1", two[] = "2";
     struct record_guard guard = {.key = "k", .absent = true};
     struct record_change change = {"k", false, {1, one}};
     struct record_update update = {1, 1, &guard, &change};
     struct store_fault_rule late = {.kind = FAULT_LATE, .op = STORE_RECORD_UPDATE};
-    assert_int_equal(store_fault_add(stack.fault, &late), 0);
+    assert_int_equal(store_fault_add(stack->fault, &late), 0);
     struct store_req req = {
         .op = STORE_RECORD_UPDATE, .run = bed_run(), .update = &update, .done = on_done};
-    run(&stack, &req);
+    run(stack, &req);
     assert_int_equal(req.status, CAIRN_E_OUTCOME_UNKNOWN);
     change.value.data = two;
-    run(&stack, &req);
+    run(stack, &req);
     assert_int_equal(req.status, 0);
-    assert_int_equal(store_fault_release(stack.fault), 1);
-    sim_run_for(stack.sim, 1000);
+    assert_int_equal(store_fault_release(stack->fault), 1);
+    sim_run_for(stack->sim, 1000);
     struct store_req get = {.op = STORE_RECORD_GET, .run = bed_run(), .done = on_done};
-    run(&stack, &get);
+    run(stack, &get);
     struct record_value value;
     assert_true(record_get(get.ret_record, "k", &value));
     assert_int_equal(value.data[0], '2');
     assert_int_equal(record_version(get.ret_record), 1);
     record_free(get.ret_record);
-    end(&stack);
 }
 
-TEST(delayed_answers_come_later)
+STACK_TEST(delayed_answers_come_later)
 {
-    struct stack stack;
-    begin(&stack);
     struct store_fault_rule delay = {.kind = FAULT_DELAY, .any_op = true, .delay_ms = 5000};
-    assert_int_equal(store_fault_add(stack.fault, &delay), 0);
+    assert_int_equal(store_fault_add(stack->fault, &delay), 0);
     struct store_req req = publish_req(1);
-    store_submit(stack.top, &req);
-    sim_run_for(stack.sim, 4900);
-    assert_int_equal(stack.done, 0);
-    sim_run_for(stack.sim, 1000);
-    assert_int_equal(stack.done, 1);
+    store_submit(stack->top, &req);
+    sim_run_for(stack->sim, 4900);
+    assert_int_equal(stack->done, 0);
+    sim_run_for(stack->sim, 1000);
+    assert_int_equal(stack->done, 1);
     assert_int_equal(req.status, 0);
-    end(&stack);
 }
 
-TEST(counting_changes_nothing)
+STACK_TEST(counting_changes_nothing)
 {
-    struct stack stack;
     const struct store_counts *counts = NULL;
-    begin(&stack);
-    assert_int_equal(store_count_new(stack.loop, stack.fault, &stack.top, &counts), 0);
+    assert_int_equal(store_count_new(stack->loop, stack->fault, &stack->top, &counts), 0);
     struct store_req req = publish_req(1);
-    run(&stack, &req);
+    run(stack, &req);
     assert_int_equal(req.status, 0);
     assert_int_equal(counts->bytes_written, req.bytes);
-    assert_int_equal(fetch(&stack, 1), 0);
+    assert_int_equal(fetch(stack, 1), 0);
     assert_int_equal(counts->bytes_read, req.bytes);
-    assert_int_equal(fetch(&stack, 2), CAIRN_E_NOT_FOUND); /* an answer, no error */
+    assert_int_equal(fetch(stack, 2), CAIRN_E_NOT_FOUND); /* an answer, no error */
     assert_int_equal(counts->errors.counts[err_slot(CAIRN_E_NOT_FOUND)], 0);
-    inject(&stack, CAIRN_E_IO, 1);
+    inject(stack, CAIRN_E_IO, 1);
     req = publish_req(3);
-    run(&stack, &req);
+    run(stack, &req);
     assert_int_equal(req.status, CAIRN_E_IO);
     assert_int_equal(counts->errors.counts[err_slot(CAIRN_E_IO)], 1);
     assert_int_equal(counts->bytes_written, req.bytes);
     struct store_fault_rule delay = {.kind = FAULT_DELAY, .any_op = true, .delay_ms = 40000};
-    assert_int_equal(store_fault_add(stack.fault, &delay), 0);
+    assert_int_equal(store_fault_add(stack->fault, &delay), 0);
     req = publish_req(4);
-    store_submit(stack.top, &req);
+    store_submit(stack->top, &req);
     assert_int_equal(counts->running, 1);
-    sim_run_for(stack.sim, 50000);
+    sim_run_for(stack->sim, 50000);
     assert_int_equal(req.status, 0);
     assert_int_equal(counts->running, 0);
     const struct histogram *published = &counts->durations[STORE_PUBLISH];
@@ -194,5 +185,4 @@ TEST(counting_changes_nothing)
     }
     assert_int_equal(fast, 2);
     assert_int_equal(published->counts[published->bound_count], 1); /* the slow one */
-    end(&stack);
 }
