@@ -12,6 +12,18 @@
 
 #include "base/check.h"
 
+void codec_init(struct codec *codec)
+{
+    buf_init(&codec->buf, LIMIT_PART_BYTES);
+    scratch_init(&codec->scratch, MIB(64));
+}
+
+void codec_fini(struct codec *codec)
+{
+    buf_fini(&codec->buf);
+    scratch_fini(&codec->scratch);
+}
+
 struct token fixture_token(void)
 {
     struct token token;

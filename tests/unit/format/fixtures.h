@@ -42,6 +42,25 @@ struct page fixture_page_index(void);
 /* Encodes into fresh memory; fails the test if that fails. buf_fini() it. */
 struct buf fixture_bytes(const struct fixture *fixture);
 
+/* CODEC_TEST(name) { ... } is a test with an empty buffer `buf` and an empty `scratch`, which have
+ * room for everything that has a format. */
+struct codec {
+    struct buf buf;
+    struct scratch scratch;
+};
+void codec_init(struct codec *codec);
+void codec_fini(struct codec *codec);
+#define CODEC_TEST(name)                                                               \
+    static void name(struct buf *buf, struct scratch *scratch);                        \
+    static void name##_run(void **state)                                               \
+    {                                                                                  \
+        struct codec *codec = *state;                                                  \
+        name(&codec->buf, &codec->scratch);                                            \
+    }                                                                                  \
+    UNIT_TEST_ENDS(name, codec_init(*state = unit_test_fixture(sizeof(struct codec))), \
+                   (codec_fini(*state), free(*state)))                                 \
+    static void name(struct buf *buf, struct scratch *scratch)
+
 /* xorshift64*: the same numbers from the same seed everywhere. */
 struct prng {
     uint64_t state;

@@ -120,22 +120,18 @@ TEST(test_key_order_is_number_order)
     }
 }
 
-TEST(test_an_open_entry_is_read_back)
+CODEC_TEST(test_an_open_entry_is_read_back)
 {
     const char *tags[] = {"x"}, *names[] = {"loss", "acc"};
     double values[] = {1.5, -0.0};
     struct entry_open entry = {1, 2, {3, 4}, 3, 1, 2, (const uint8_t *)"a\0b", tags, names, values},
                       again;
-    struct buf buf;
-    struct scratch scratch;
-    buf_init(&buf, MIB(1));
-    scratch_init(&scratch, MIB(1));
-    entry_open_encode(&entry, &buf);
-    assert_int_equal(buf_status(&buf), 0);
-    struct record_value value = {buf.bytes, buf.data};
-    assert_int_equal(entry_open_decode(value, &scratch, &again, NULL), 0);
-    buf_reset(&buf); /* decoded pointers are the scratch's, not the input's */
-    buf_put_zero(&buf, 40);
+    entry_open_encode(&entry, buf);
+    assert_int_equal(buf_status(buf), 0);
+    struct record_value value = {buf->bytes, buf->data};
+    assert_int_equal(entry_open_decode(value, scratch, &again, NULL), 0);
+    buf_reset(buf); /* decoded pointers are the scratch's, not the input's */
+    buf_put_zero(buf, 40);
     assert_true(again.open_id == 1 && again.deadline_ms == 2 && again.base.term == 3 &&
                 again.base.step == 4);
     assert_memory_equal(again.metadata, "a\0b", 3);
@@ -143,56 +139,42 @@ TEST(test_an_open_entry_is_read_back)
     assert_string_equal(again.metric_names[1], "acc");
     assert_memory_equal(again.metric_values, values, sizeof values);
     entry.tag_count = LIMIT_TAGS + 1;
-    buf_reset(&buf);
-    entry_open_encode(&entry, &buf);
-    assert_int_equal(buf_status(&buf), CAIRN_E_TOO_LARGE);
-    buf_fini(&buf);
-    scratch_fini(&scratch);
+    buf_reset(buf);
+    entry_open_encode(&entry, buf);
+    assert_int_equal(buf_status(buf), CAIRN_E_TOO_LARGE);
 }
 
-TEST(test_reasons_are_cut_at_a_whole_character)
+CODEC_TEST(test_reasons_are_cut_at_a_whole_character)
 {
     struct entry_dead entry = {.open_id = 1, .code = CAIRN_E_ABORTED}, again;
-    struct buf buf;
-    struct scratch scratch;
     memset(entry.reason, 'a', sizeof entry.reason);
     memcpy(entry.reason + ENTRY_REASON_BYTES - 3, "\xe2\x82\xac",
            3); /* its third byte is beyond the end */
-    buf_init(&buf, MIB(1));
-    scratch_init(&scratch, MIB(1));
-    entry_dead_encode(&entry, &buf);
-    struct record_value value = {buf.bytes, buf.data};
-    assert_int_equal(entry_dead_decode(value, &scratch, &again, NULL), 0);
+    entry_dead_encode(&entry, buf);
+    struct record_value value = {buf->bytes, buf->data};
+    assert_int_equal(entry_dead_decode(value, scratch, &again, NULL), 0);
     assert_int_equal(strlen(again.reason), ENTRY_REASON_BYTES - 3);
     assert_int_equal(again.code, CAIRN_E_ABORTED);
-    buf_fini(&buf);
-    scratch_fini(&scratch);
 }
 
-TEST(test_newer_versions_and_kinds_are_unsupported)
+CODEC_TEST(test_newer_versions_and_kinds_are_unsupported)
 {
     struct entry_chain entry = {.kind = CHAIN_FORGET, .seq = 1, .id = {1, 1}}, again;
-    struct buf buf;
-    struct scratch scratch;
     struct diag diag = DIAG_INIT;
-    buf_init(&buf, MIB(1));
-    scratch_init(&scratch, MIB(1));
-    entry_chain_encode(&entry, &buf);
-    struct record_value value = {buf.bytes, buf.data};
-    assert_int_equal(entry_chain_decode(value, &scratch, &again, NULL), 0);
-    buf.data[1] = 9;
-    assert_int_equal(entry_chain_decode(value, &scratch, &again, NULL), CAIRN_E_UNSUPPORTED);
-    buf.data[0] = 4;
-    assert_int_equal(entry_chain_decode(value, &scratch, &again, &diag), CAIRN_E_UNSUPPORTED);
+    entry_chain_encode(&entry, buf);
+    struct record_value value = {buf->bytes, buf->data};
+    assert_int_equal(entry_chain_decode(value, scratch, &again, NULL), 0);
+    buf->data[1] = 9;
+    assert_int_equal(entry_chain_decode(value, scratch, &again, NULL), CAIRN_E_UNSUPPORTED);
+    buf->data[0] = 4;
+    assert_int_equal(entry_chain_decode(value, scratch, &again, &diag), CAIRN_E_UNSUPPORTED);
     assert_non_null(strstr(diag.text, "version 4"));
     value.bytes = 0;
-    assert_int_equal(entry_chain_decode(value, &scratch, &again, NULL), CAIRN_E_FORMAT);
-    buf_fini(&buf);
-    scratch_fini(&scratch);
+    assert_int_equal(entry_chain_decode(value, scratch, &again, NULL), CAIRN_E_FORMAT);
 }
 
 /* A commit without a base has the bytes that it always had; version 2 is for those with one. */
-TEST(test_only_commits_with_a_base_have_version_2)
+CODEC_TEST(test_only_commits_with_a_base_have_version_2)
 {
     struct entry_chain entry = {.kind = CHAIN_COMMIT,
                                 .seq = 2,
@@ -201,27 +183,21 @@ TEST(test_only_commits_with_a_base_have_version_2)
                                 .world_size = 2,
                                 .open_id = 5},
                        again;
-    struct scratch scratch;
-    struct buf buf;
-    scratch_init(&scratch, MIB(1));
     for (unsigned i = 0; i < 2; i++) {
         entry.base = i == 0 ? (struct ckpt_id){0} : (struct ckpt_id){2, 30};
-        buf_init(&buf, MIB(1));
-        entry_chain_encode(&entry, &buf);
-        assert_int_equal(buf.data[0], 1 + i);
-        struct record_value value = {buf.bytes, buf.data};
-        assert_int_equal(entry_chain_decode(value, &scratch, &again, NULL), 0);
+        buf_reset(buf);
+        entry_chain_encode(&entry, buf);
+        assert_int_equal(buf->data[0], 1 + i);
+        struct record_value value = {buf->bytes, buf->data};
+        assert_int_equal(entry_chain_decode(value, scratch, &again, NULL), 0);
         assert_true(ckpt_id_equal(again.base, entry.base));
-        buf.data[0] = (uint8_t)(2 - i); /* the other version: bytes missing, or too many */
-        assert_int_equal(entry_chain_decode(value, &scratch, &again, NULL), CAIRN_E_FORMAT);
-        buf_fini(&buf);
+        buf->data[0] = (uint8_t)(2 - i); /* the other version: bytes missing, or too many */
+        assert_int_equal(entry_chain_decode(value, scratch, &again, NULL), CAIRN_E_FORMAT);
     }
     entry.kind = CHAIN_FORGET; /* whatever its struct says */
-    buf_init(&buf, MIB(1));
-    entry_chain_encode(&entry, &buf);
-    assert_int_equal(buf.data[0], 1);
-    buf_fini(&buf);
-    scratch_fini(&scratch);
+    buf_reset(buf);
+    entry_chain_encode(&entry, buf);
+    assert_int_equal(buf->data[0], 1);
 }
 
 static int marks_code(const struct entry_chain *entry, size_t cut)
@@ -248,7 +224,7 @@ static int marks_code(const struct entry_chain *entry, size_t cut)
 }
 
 /* A batch is one entry, as large as a value may be, and its checkpoints are in order. */
-TEST(test_marks_are_read_back_in_order)
+CODEC_TEST(test_marks_are_read_back_in_order)
 {
     static struct ckpt_id ids[CHAIN_IDS_MAX + 1];
     char actor[ENTRY_ACTOR_BYTES], reason[ENTRY_REASON_BYTES];
@@ -273,10 +249,7 @@ TEST(test_marks_are_read_back_in_order)
     }
     ids[2] = ids[1];
     assert_int_equal(marks_code(&entry, 0), CAIRN_E_FORMAT);
-    struct buf buf;
-    buf_init(&buf, MIB(1));
     entry.id_count = CHAIN_IDS_MAX + 1;
-    entry_chain_encode(&entry, &buf);
-    assert_int_equal(buf_status(&buf), CAIRN_E_TOO_LARGE);
-    buf_fini(&buf);
+    entry_chain_encode(&entry, buf);
+    assert_int_equal(buf_status(buf), CAIRN_E_TOO_LARGE);
 }

@@ -22,12 +22,10 @@ static int recode(const struct manifest *manifest, struct scratch *scratch, stru
     return rc;
 }
 
-TEST(test_every_field_of_a_manifest_comes_back)
+CODEC_TEST(test_every_field_of_a_manifest_comes_back)
 {
     struct manifest a = fixture_manifest(), b;
-    struct scratch scratch;
-    scratch_init(&scratch, MIB(1));
-    assert_int_equal(recode(&a, &scratch, &b, NULL), 0);
+    assert_int_equal(recode(&a, scratch, &b, NULL), 0);
     assert_memory_equal(&a.run, &b.run, sizeof a.run);
     assert_memory_equal(&a.store_uuid, &b.store_uuid, sizeof a.store_uuid);
     assert_memory_equal(&a.run_uuid, &b.run_uuid, sizeof a.run_uuid);
@@ -51,22 +49,19 @@ TEST(test_every_field_of_a_manifest_comes_back)
         assert_true(a.pages[i].kind == b.pages[i].kind && a.pages[i].bytes == b.pages[i].bytes &&
                     a.pages[i].entry_count == b.pages[i].entry_count);
     }
-    scratch_fini(&scratch);
 }
 
-TEST(test_limits_of_a_manifest)
+CODEC_TEST(test_limits_of_a_manifest)
 {
     static uint8_t metadata[LIMIT_METADATA_BYTES + 1];
     static char name[LIMIT_NAME_BYTES + 1];
     static struct page_ref pages[80];
     struct manifest manifest = fixture_manifest(), again;
-    struct scratch scratch;
-    scratch_init(&scratch, MIB(1));
     manifest.metadata = metadata;
     manifest.metadata_bytes = LIMIT_METADATA_BYTES;
-    assert_int_equal(recode(&manifest, &scratch, &again, NULL), 0);
+    assert_int_equal(recode(&manifest, scratch, &again, NULL), 0);
     manifest.metadata_bytes++;
-    assert_int_equal(recode(&manifest, &scratch, &again, NULL), CAIRN_E_TOO_LARGE);
+    assert_int_equal(recode(&manifest, scratch, &again, NULL), CAIRN_E_TOO_LARGE);
     manifest.metadata_bytes = 0;
     memset(name, 'n', LIMIT_NAME_BYTES);
     for (size_t i = 0; i < ARRAY_LEN(pages); i++) {
@@ -75,19 +70,18 @@ TEST(test_limits_of_a_manifest)
     }
     manifest.pages = pages;
     manifest.page_count = 50;
-    assert_int_equal(recode(&manifest, &scratch, &again, NULL), 0);
+    assert_int_equal(recode(&manifest, scratch, &again, NULL), 0);
     manifest.page_count = 80; /* above 64 KiB */
-    assert_int_equal(recode(&manifest, &scratch, &again, NULL), CAIRN_E_TOO_LARGE);
+    assert_int_equal(recode(&manifest, scratch, &again, NULL), CAIRN_E_TOO_LARGE);
     manifest.page_count = 1;
     pages[0].level = 1;
-    assert_int_equal(recode(&manifest, &scratch, &again, NULL), CAIRN_E_UNSUPPORTED);
+    assert_int_equal(recode(&manifest, scratch, &again, NULL), CAIRN_E_UNSUPPORTED);
     pages[0].level = 0;
     pages[0].bytes = LIMIT_PAGE_BYTES + 1;
-    assert_int_equal(recode(&manifest, &scratch, &again, NULL), CAIRN_E_FORMAT);
-    scratch_fini(&scratch);
+    assert_int_equal(recode(&manifest, scratch, &again, NULL), CAIRN_E_FORMAT);
 }
 
-TEST(test_the_index_of_the_fixture_parts)
+CODEC_TEST(test_the_index_of_the_fixture_parts)
 {
     static const struct {
         const char *name, *coordinate;
@@ -101,14 +95,10 @@ TEST(test_the_index_of_the_fixture_parts)
         {"w.\xc3\xa9", "", INDEX_TENSOR, 12000, 2, 0}, {"z", "", INDEX_TENSOR, 200, 2, 0}};
     struct part parts[2] = {*fixture_part(0), *fixture_part(1)};
     struct page page, again;
-    struct scratch scratch;
-    struct buf buf;
-    scratch_init(&scratch, MIB(1));
-    buf_init(&buf, MIB(8));
-    assert_int_equal(index_build(2, parts, &scratch, &page, NULL), 0);
-    page_encode(&page, &buf);
+    assert_int_equal(index_build(2, parts, scratch, &page, NULL), 0);
+    page_encode(&page, buf);
     assert_int_equal(page_fit(&page, 0), ARRAY_LEN(want));
-    assert_int_equal(page_decode(buf.bytes, buf.data, &scratch, &again, NULL), 0);
+    assert_int_equal(page_decode(buf->bytes, buf->data, scratch, &again, NULL), 0);
     assert_int_equal(again.entry_count, ARRAY_LEN(want));
     for (size_t i = 0; i < ARRAY_LEN(want); i++) {
         const struct index_entry *entry =
@@ -119,8 +109,6 @@ TEST(test_the_index_of_the_fixture_parts)
         assert_true(want[i].ranks == 0 || entry->ranks[0] == want[i].first);
     }
     assert_null(index_find(&again, "z", "", INDEX_BLOB));
-    buf_fini(&buf);
-    scratch_fini(&scratch);
 }
 
 TEST(test_a_large_index_is_cut_into_pages)
@@ -220,31 +208,25 @@ TEST(test_broken_index_entries_are_refused)
     }
 }
 
-TEST(test_a_footer_comes_back)
+CODEC_TEST(test_a_footer_comes_back)
 {
     struct object_footer a = fixture_footer(), b;
-    struct scratch scratch;
-    struct buf buf;
     uint64_t offset = 0, bytes = 0;
-    scratch_init(&scratch, MIB(1));
-    buf_init(&buf, MIB(1));
-    object_footer_encode(&a, &buf);
-    assert_int_equal(buf.bytes, object_footer_bytes(3));
-    uint64_t object_bytes = a.data_bytes + buf.bytes;
-    const uint8_t *trailer = buf.data + buf.bytes - OBJECT_TRAILER_BYTES;
+    object_footer_encode(&a, buf);
+    assert_int_equal(buf->bytes, object_footer_bytes(3));
+    uint64_t object_bytes = a.data_bytes + buf->bytes;
+    const uint8_t *trailer = buf->data + buf->bytes - OBJECT_TRAILER_BYTES;
     assert_int_equal(object_trailer_decode(trailer, object_bytes, &offset, &bytes, NULL), 0);
-    assert_true(offset == a.data_bytes && bytes == buf.bytes);
+    assert_true(offset == a.data_bytes && bytes == buf->bytes);
     assert_int_equal(object_trailer_decode(trailer, object_bytes + 4096, &offset, &bytes, NULL),
                      CAIRN_E_DAMAGED);
-    assert_int_equal(object_footer_decode(buf.bytes, buf.data, object_bytes, &scratch, &b, NULL),
+    assert_int_equal(object_footer_decode(buf->bytes, buf->data, object_bytes, scratch, &b, NULL),
                      0);
     assert_true(object_id_equal(&a.id, &b.id) && a.data_bytes == b.data_bytes &&
                 b.envelope_count == 3);
     assert_memory_equal(a.envelopes, b.envelopes, 3 * sizeof *a.envelopes);
     assert_int_equal(object_footer_bytes(41), 4096); /* 41 * 96 + 128 = 4064 */
     assert_int_equal(object_footer_bytes(42), 8192);
-    buf_fini(&buf);
-    scratch_fini(&scratch);
 }
 
 TEST(test_broken_footers_are_refused)

@@ -180,22 +180,18 @@ TEST(test_failed_allocations_change_nothing)
     record_free(record);
 }
 
-TEST(test_an_update_is_read_back_and_applied)
+CODEC_TEST(test_an_update_is_read_back_and_applied)
 {
     struct record_change changes[] = {{"z", false, {2, (const uint8_t *)"zz"}},
                                       {"m", true, {0, NULL}}};
     struct record_update update = {.change_count = 2, .changes = changes}, again;
     uint8_t previous[32] = {7}, found[32];
     uint64_t version = 0;
-    struct buf buf;
-    struct scratch scratch;
-    buf_init(&buf, MIB(1));
-    scratch_init(&scratch, MIB(1));
-    buf_put(&buf, 3, "pre"); /* encoders append */
-    record_update_encode(&update, 9, previous, &buf);
-    assert_int_equal(buf_status(&buf), 0);
+    buf_put(buf, 3, "pre"); /* encoders append */
+    record_update_encode(&update, 9, previous, buf);
+    assert_int_equal(buf_status(buf), 0);
     assert_int_equal(
-        record_update_decode(buf.bytes - 3, buf.data + 3, &scratch, &again, &version, found, NULL),
+        record_update_decode(buf->bytes - 3, buf->data + 3, scratch, &again, &version, found, NULL),
         0);
     assert_int_equal(version, 9);
     assert_memory_equal(found, previous, 32);
@@ -204,6 +200,4 @@ TEST(test_an_update_is_read_back_and_applied)
     assert_true(again.changes[0].remove);
     assert_string_equal(again.changes[1].key, "z");
     assert_memory_equal(again.changes[1].value.data, "zz", 2);
-    buf_fini(&buf);
-    scratch_fini(&scratch);
 }

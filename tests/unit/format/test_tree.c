@@ -65,7 +65,7 @@ static void assert_int_json(struct buf *buf, int64_t value, const char *want)
     assert_json(buf, 0, want);
 }
 
-TEST(test_numbers_as_json)
+CODEC_TEST(test_numbers_as_json)
 {
     static const struct {
         double value;
@@ -82,48 +82,43 @@ TEST(test_numbers_as_json)
                   {NAN, "{\"$float\": \"nan\"}"},
                   {5e-324, "4.94065645841247e-324"},
                   {9007199254740993.0, "9007199254740992.0"}};
-    struct buf buf;
     uint8_t big[65] = {0};
-    buf_init(&buf, MIB(1));
     for (size_t i = 0; i < ARRAY_LEN(floats); i++) {
-        one(&buf, TREE_FLOAT, 8, &floats[i].value);
-        assert_json(&buf, 0, floats[i].json);
+        one(buf, TREE_FLOAT, 8, &floats[i].value);
+        assert_json(buf, 0, floats[i].json);
     }
-    assert_int_json(&buf, 0, "0");
-    assert_int_json(&buf, 127, "127");
-    assert_int_json(&buf, 128, "128");
-    assert_int_json(&buf, -128, "-128");
-    assert_int_json(&buf, -129, "-129");
-    assert_int_json(&buf, INT64_C(1) << 53, "9007199254740992");
-    assert_int_json(&buf, (INT64_C(1) << 53) + 1, "{\"$int\": \"9007199254740993\"}");
-    assert_int_json(&buf, INT64_MIN, "{\"$int\": \"-9223372036854775808\"}");
-    assert_int_json(&buf, INT64_MAX, "{\"$int\": \"9223372036854775807\"}");
+    assert_int_json(buf, 0, "0");
+    assert_int_json(buf, 127, "127");
+    assert_int_json(buf, 128, "128");
+    assert_int_json(buf, -128, "-128");
+    assert_int_json(buf, -129, "-129");
+    assert_int_json(buf, INT64_C(1) << 53, "9007199254740992");
+    assert_int_json(buf, (INT64_C(1) << 53) + 1, "{\"$int\": \"9007199254740993\"}");
+    assert_int_json(buf, INT64_MIN, "{\"$int\": \"-9223372036854775808\"}");
+    assert_int_json(buf, INT64_MAX, "{\"$int\": \"9223372036854775807\"}");
     big[15] = 0x40; /* 2^126: as wide as the state of a NumPy generator */
-    one(&buf, TREE_INT, 16, big);
-    assert_json(&buf, 0, "{\"$int\": \"85070591730234615865843651857942052864\"}");
+    one(buf, TREE_INT, 16, big);
+    assert_json(buf, 0, "{\"$int\": \"85070591730234615865843651857942052864\"}");
     big[15] = 0x80;
-    one(&buf, TREE_INT, 16, big);
-    assert_json(&buf, 0, "{\"$int\": \"-170141183460469231731687303715884105728\"}");
+    one(buf, TREE_INT, 16, big);
+    assert_json(buf, 0, "{\"$int\": \"-170141183460469231731687303715884105728\"}");
     big[15] = 0;
     big[64] = 0x80;
     big[0] = 1; /* 65 bytes: -(2^519) + 1 in hex */
-    one(&buf, TREE_INT, 65, big);
-    assert_int_equal(buf_status(&buf), 0);
+    one(buf, TREE_INT, 65, big);
+    assert_int_equal(buf_status(buf), 0);
     struct buf json;
     buf_init(&json, MIB(1));
-    assert_int_equal(tree_to_json(buf.bytes, buf.data, 0, &json, NULL), 0);
+    assert_int_equal(tree_to_json(buf->bytes, buf->data, 0, &json, NULL), 0);
     assert_memory_equal(json.data, "{\"$int\": \"-0x7fffff", 19);
     assert_memory_equal(json.data + json.bytes - 6, "ffff\"}", 6);
     buf_fini(&json);
-    buf_fini(&buf);
 }
 
-TEST(test_pretty_json_and_escapes)
+CODEC_TEST(test_pretty_json_and_escapes)
 {
     struct tree_builder builder;
-    struct buf buf;
-    buf_init(&buf, MIB(1));
-    tree_begin(&builder, &buf);
+    tree_begin(&builder, buf);
     tree_put(&builder, TREE_DICT, 6, 0, NULL);
     tree_put_str(&builder, "a\"\\\n\x01\x7f");
     tree_put(&builder, TREE_LIST, 2, 0, NULL);
@@ -136,12 +131,11 @@ TEST(test_pretty_json_and_escapes)
     tree_put_str(&builder, "$int"); /* could be taken for one of ours */
     tree_put(&builder, TREE_TUPLE, 0, 0, NULL);
     tree_end(&builder);
-    assert_int_equal(buf_status(&buf), 0);
-    assert_json(&buf, 2,
+    assert_int_equal(buf_status(buf), 0);
+    assert_json(buf, 2,
                 "{\n  \"a\\\"\\\\\\n\\u0001\\u007f\": [\n    1,\n    []\n  ],\n  \"e\": {},\n  "
                 "\"d\": {\"$dict\": [\n"
                 "    [\"$int\", {\"$tuple\": []}]\n  ]}\n}");
-    buf_fini(&buf);
 }
 
 struct form {
@@ -152,7 +146,7 @@ struct form {
     const char *data;
 };
 
-TEST(test_other_forms_are_refused)
+CODEC_TEST(test_other_forms_are_refused)
 {
     static const struct form forms[] = {{"null with bytes", TREE_NULL, 0, 1, "x"},
                                         {"empty int", TREE_INT, 0, 0, ""},
@@ -169,19 +163,16 @@ TEST(test_other_forms_are_refused)
                                         {"missing child", TREE_LIST, 1, 0, ""},
                                         {"str with child", TREE_STR, 1, 1, "x"},
                                         {"unknown kind", (enum tree_kind)12, 0, 0, ""}};
-    struct buf buf;
-    buf_init(&buf, MIB(1));
     for (size_t i = 0; i < ARRAY_LEN(forms); i++) {
         struct tree_builder builder;
-        buf_reset(&buf);
-        tree_begin(&builder, &buf);
+        buf_reset(buf);
+        tree_begin(&builder, buf);
         tree_put(&builder, forms[i].kind, forms[i].child_count, forms[i].bytes, forms[i].data);
         tree_end(&builder);
-        if (buf_status(&buf) != CAIRN_E_INVALID) {
+        if (buf_status(buf) != CAIRN_E_INVALID) {
             fail_msg("%s was taken", forms[i].what);
         }
     }
-    buf_fini(&buf);
 }
 
 /* A dict with one key of this kind. */
@@ -204,25 +195,22 @@ static int key_status(struct buf *buf, enum tree_kind kind, size_t bytes, const 
     return buf_status(buf);
 }
 
-TEST(test_keys_of_a_dict)
+CODEC_TEST(test_keys_of_a_dict)
 {
-    struct buf buf;
-    buf_init(&buf, MIB(1));
     for (int in_tuple = 0; in_tuple < 2; in_tuple++) {
-        assert_int_equal(key_status(&buf, TREE_NULL, 0, NULL, in_tuple == 1), 0);
-        assert_int_equal(key_status(&buf, TREE_TRUE, 0, NULL, in_tuple == 1), 0);
-        assert_int_equal(key_status(&buf, TREE_INT, 1, "\5", in_tuple == 1), 0);
-        assert_int_equal(key_status(&buf, TREE_FLOAT, 8, "12345678", in_tuple == 1), 0);
-        assert_int_equal(key_status(&buf, TREE_STR, 1, "s", in_tuple == 1), 0);
-        assert_int_equal(key_status(&buf, TREE_TUPLE, 0, NULL, in_tuple == 1), 0);
-        assert_int_equal(key_status(&buf, TREE_BYTES, 1, "s", in_tuple == 1), CAIRN_E_INVALID);
-        assert_int_equal(key_status(&buf, TREE_LIST, 0, NULL, in_tuple == 1), CAIRN_E_INVALID);
-        assert_int_equal(key_status(&buf, TREE_DICT, 0, NULL, in_tuple == 1), CAIRN_E_INVALID);
-        assert_int_equal(key_status(&buf, TREE_COMPLEX, 16, "1234567812345678", in_tuple == 1),
+        assert_int_equal(key_status(buf, TREE_NULL, 0, NULL, in_tuple == 1), 0);
+        assert_int_equal(key_status(buf, TREE_TRUE, 0, NULL, in_tuple == 1), 0);
+        assert_int_equal(key_status(buf, TREE_INT, 1, "\5", in_tuple == 1), 0);
+        assert_int_equal(key_status(buf, TREE_FLOAT, 8, "12345678", in_tuple == 1), 0);
+        assert_int_equal(key_status(buf, TREE_STR, 1, "s", in_tuple == 1), 0);
+        assert_int_equal(key_status(buf, TREE_TUPLE, 0, NULL, in_tuple == 1), 0);
+        assert_int_equal(key_status(buf, TREE_BYTES, 1, "s", in_tuple == 1), CAIRN_E_INVALID);
+        assert_int_equal(key_status(buf, TREE_LIST, 0, NULL, in_tuple == 1), CAIRN_E_INVALID);
+        assert_int_equal(key_status(buf, TREE_DICT, 0, NULL, in_tuple == 1), CAIRN_E_INVALID);
+        assert_int_equal(key_status(buf, TREE_COMPLEX, 16, "1234567812345678", in_tuple == 1),
                          CAIRN_E_INVALID);
-        assert_int_equal(key_status(&buf, TREE_TAGGED, 3, "set", in_tuple == 1), CAIRN_E_INVALID);
+        assert_int_equal(key_status(buf, TREE_TAGGED, 3, "set", in_tuple == 1), CAIRN_E_INVALID);
     }
-    buf_fini(&buf);
 }
 
 static int nested_status(struct buf *buf, unsigned levels)
@@ -238,39 +226,33 @@ static int nested_status(struct buf *buf, unsigned levels)
     return buf_status(buf);
 }
 
-TEST(test_the_example_of_the_norm)
+CODEC_TEST(test_the_example_of_the_norm)
 {
     static const uint8_t want[] = {0x43, 0x52, 0x4e, 0x54, 1, 0,    0,    0,    1,    0, 0,
                                    0,    13,   0,    0,    0, 0x5e, 0x36, 0xe0, 0x5e, 3, 0,
                                    0,    0,    0,    0,    0, 0,    1,    0,    0,    0, 0xf9};
     struct tree_builder builder;
-    struct buf buf;
-    buf_init(&buf, MIB(1));
-    tree_begin(&builder, &buf);
+    tree_begin(&builder, buf);
     tree_put_int(&builder, -7);
     tree_end(&builder);
-    assert_int_equal(buf.bytes, sizeof want);
-    assert_memory_equal(buf.data, want, sizeof want);
-    buf_fini(&buf);
+    assert_int_equal(buf->bytes, sizeof want);
+    assert_memory_equal(buf->data, want, sizeof want);
 }
 
-TEST(test_depth_ends_at_64_levels)
+CODEC_TEST(test_depth_ends_at_64_levels)
 {
-    struct buf buf;
     struct tree_iter iter;
     struct tree_node node;
     uint32_t deepest = 0;
-    buf_init(&buf, MIB(4));
-    assert_int_equal(nested_status(&buf, LIMIT_TREE_DEPTH), 0);
-    tree_iter_init(&iter, buf.bytes, buf.data);
+    assert_int_equal(nested_status(buf, LIMIT_TREE_DEPTH), 0);
+    tree_iter_init(&iter, buf->bytes, buf->data);
     while (tree_next(&iter, &node)) {
         deepest = node.depth;
     }
     assert_int_equal(iter.status, 0);
     assert_int_equal(deepest, LIMIT_TREE_DEPTH - 1);
-    assert_int_equal(nested_status(&buf, LIMIT_TREE_DEPTH + 1), CAIRN_E_INVALID);
-    assert_int_equal(nested_status(&buf, 10001), CAIRN_E_INVALID);
-    buf_fini(&buf);
+    assert_int_equal(nested_status(buf, LIMIT_TREE_DEPTH + 1), CAIRN_E_INVALID);
+    assert_int_equal(nested_status(buf, 10001), CAIRN_E_INVALID);
 }
 
 /* A random tree of at most depth levels, written without recursion. */
@@ -307,32 +289,31 @@ static void random_tree(struct prng *prng, struct buf *buf)
     tree_end(&builder);
 }
 
-TEST(test_random_trees_come_back)
+CODEC_TEST(test_random_trees_come_back)
 {
     struct prng prng = prng_init("tree", 77);
-    struct buf buf, again, json;
-    buf_init(&buf, MIB(1));
+    struct buf again, json;
     buf_init(&again, MIB(1));
     buf_init(&json, MIB(1));
     for (unsigned round = 0; round < 1000; round++) {
         struct tree_builder builder;
         struct tree_iter iter;
         struct tree_node node;
-        random_tree(&prng, &buf);
-        assert_int_equal(buf_status(&buf), 0);
+        random_tree(&prng, buf);
+        assert_int_equal(buf_status(buf), 0);
         buf_reset(&again);
         buf_reset(&json);
         tree_begin(&builder, &again);
-        tree_iter_init(&iter, buf.bytes, buf.data);
+        tree_iter_init(&iter, buf->bytes, buf->data);
         while (tree_next(&iter, &node)) {
             tree_put(&builder, node.kind, node.child_count, node.bytes, node.data);
         }
         tree_end(&builder);
-        assert_int_equal(again.bytes, buf.bytes);
-        assert_memory_equal(again.data, buf.data, buf.bytes);
-        assert_int_equal(tree_to_json(buf.bytes, buf.data, (unsigned)(round % 3), &json, NULL), 0);
+        assert_int_equal(again.bytes, buf->bytes);
+        assert_memory_equal(again.data, buf->data, buf->bytes);
+        assert_int_equal(tree_to_json(buf->bytes, buf->data, (unsigned)(round % 3), &json, NULL),
+                         0);
     }
-    buf_fini(&buf);
     buf_fini(&again);
     buf_fini(&json);
 }
