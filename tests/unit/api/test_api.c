@@ -4,10 +4,7 @@
  * Method: the shell over a fake engine that plays a script (fake_engine.h); there is no server, and
  * the tests wait for posts only.
  */
-#include "cairn.h"
-
-#include "fake_engine.h"
-#include "support/unit_test.h"
+#include "api_handle.h"
 
 #include <pthread.h>
 #include <stdatomic.h>
@@ -16,17 +13,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-static const char url[] = "cairn://127.0.0.1:7421/demo/run1";
 static const char token[] = "00112233445566778899aabbccddeeff";
-
-static cairn_t *open_default(void)
-{
-    cairn_t *cairn = NULL;
-    struct cairn_error err;
-    assert_int_equal(cairn_open(url, NULL, &cairn, &err), 0);
-    assert_non_null(cairn);
-    return cairn;
-}
 
 static cairn_op_t *save(cairn_t *cairn, uint64_t step)
 {
@@ -38,15 +25,6 @@ static cairn_op_t *save(cairn_t *cairn, uint64_t step)
     }
     return op;
 }
-
-static void close_well(cairn_t *cairn)
-{
-    struct cairn_error err;
-    assert_int_equal(cairn_close(cairn, CAIRN_FOREVER, &err), 0);
-    assert_string_equal(err.text, "");
-}
-
-static void setup(void) { fake_reset(); }
 
 /* --- opening
  * -------------------------------------------------------------------------------------- */
@@ -64,8 +42,6 @@ static void refused(const char *bad_url, const struct cairn_options *options, in
     assert_ptr_equal(cairn, (void *)0x1);
     assert_int_equal(cairn_open(bad_url, options, &cairn, NULL), code);
 }
-
-#define FIXED_TEST(name) SETUP_TEST(name, setup, unit_test_nothing)
 
 FIXED_TEST(test_bad_urls_are_refused_with_what_is_wrong)
 {
@@ -182,7 +158,7 @@ static void set_refused(cairn_t *cairn, const struct cairn_tensor *tensor, const
     }
 }
 
-FIXED_TEST(test_bad_tensors_are_refused_by_name)
+HANDLE_TEST(test_bad_tensors_are_refused_by_name)
 {
     static float data[6];
     const int64_t shape[9] = {2, 3, 1, 1, 1, 1, 1, 1, 1}, negative[2] = {2, -3},
@@ -190,7 +166,6 @@ FIXED_TEST(test_bad_tensors_are_refused_by_name)
     const int64_t length[2] = {2, 3};
     const int32_t group[2] = {0, -1};
     struct cairn_box box = {outside, length, NULL, data};
-    cairn_t *cairn = open_default();
     struct cairn_tensor good = CAIRN_TENSOR_INIT, bad;
     good.name = "w", good.dtype = CAIRN_F32, good.ndim = 2, good.shape = shape, good.data = data;
     assert_int_equal(cairn_set_tensors(cairn, &good, 1, NULL), 0);
@@ -206,15 +181,13 @@ FIXED_TEST(test_bad_tensors_are_refused_by_name)
     bad = good, bad.group = group, bad.group_count = 2, set_refused(cairn, &bad, "negative rank");
     bad = good, bad.placement = 9, set_refused(cairn, &bad, "placement");
     bad = good, bad.size = 8, set_refused(cairn, &bad, "[0].size is 8");
-    close_well(cairn);
 }
 
-FIXED_TEST(test_blobs_and_tensors_are_replaced_apart)
+HANDLE_TEST(test_blobs_and_tensors_are_replaced_apart)
 {
     static double data;
     struct cairn_tensor tensor = CAIRN_TENSOR_INIT;
     struct cairn_blob blobs[2] = {CAIRN_BLOB_INIT, CAIRN_BLOB_INIT};
-    cairn_t *cairn = open_default();
     struct cairn_error err;
     tensor.name = "loss", tensor.dtype = CAIRN_F64, tensor.data = &data;
     blobs[0].name = "b", blobs[0].data = "xyz", blobs[0].data_bytes = 3;
@@ -229,7 +202,6 @@ FIXED_TEST(test_blobs_and_tensors_are_replaced_apart)
     assert_non_null(strstr(err.text, "blob \"b\""));
     assert_int_equal(cairn_set_blobs(cairn, NULL, 1, &err), CAIRN_E_INVALID);
     assert_int_equal(cairn_set_blobs(cairn, NULL, 0, &err), 0);
-    close_well(cairn);
 }
 
 /* --- futures
@@ -255,12 +227,11 @@ static void drop(void *user)
 
 static void drop_only(void *user) { atomic_fetch_add(&((struct seen *)user)->drops, 1); }
 
-FIXED_TEST(test_a_save_is_staged_then_done)
+HANDLE_TEST(test_a_save_is_staged_then_done)
 {
     struct cairn_result result = CAIRN_RESULT_INIT;
     struct cairn_progress progress = CAIRN_PROGRESS_INIT;
     struct cairn_error err;
-    cairn_t *cairn = open_default();
     fake_script.never_ends = true;
     cairn_op_t *op = save(cairn, 7);
     assert_int_equal(cairn_op_wait(op, CAIRN_STAGED, 0, NULL), 0);
@@ -279,16 +250,14 @@ FIXED_TEST(test_a_save_is_staged_then_done)
     cairn_op_progress(op, &progress);
     assert_int_equal(progress.total_bytes, 4096);
     cairn_op_free(op);
-    close_well(cairn);
 }
 
-FIXED_TEST(test_results_fit_into_the_callers_struct)
+HANDLE_TEST(test_results_fit_into_the_callers_struct)
 {
     struct {
         struct cairn_result result;
         uint64_t guard;
     } io = {CAIRN_RESULT_INIT, 42};
-    cairn_t *cairn = open_default();
     cairn_op_t *op = save(cairn, 7);
     assert_int_equal(cairn_op_wait(op, CAIRN_DONE, CAIRN_FOREVER, NULL), 0);
     io.result.size = sizeof io;
@@ -301,7 +270,6 @@ FIXED_TEST(test_results_fit_into_the_callers_struct)
     assert_int_equal(io.result.term, 1);
     assert_int_equal(io.result.step, 0);
     cairn_op_free(op);
-    close_well(cairn);
 }
 
 FIXED_TEST(test_callbacks_and_drops_come_once)
@@ -338,14 +306,12 @@ FIXED_TEST(test_callbacks_and_drops_come_once)
 
 static void free_it(void *user, int code) { cairn_op_free(user); }
 
-FIXED_TEST(test_a_callback_may_free_its_op)
+HANDLE_TEST(test_a_callback_may_free_its_op)
 {
-    cairn_t *cairn = open_default();
     fake_script.never_ends = true;
     cairn_op_t *op = save(cairn, 1);
     assert_int_equal(cairn_op_notify(op, CAIRN_DONE, free_it, op, NULL), 0);
     fake_release();
-    close_well(cairn);
 }
 
 struct on_loop {
@@ -378,24 +344,21 @@ FIXED_TEST(test_a_callback_that_would_block_is_refused)
     cairn_op_free(first);
 }
 
-FIXED_TEST(test_a_save_that_cannot_be_staged_fails_at_once)
+HANDLE_TEST(test_a_save_that_cannot_be_staged_fails_at_once)
 {
     struct cairn_error err;
     cairn_op_t *op = NULL;
-    cairn_t *cairn = open_default();
     fake_script.stage_status = CAIRN_E_ARENA_TOO_SMALL;
     assert_int_equal(cairn_save(cairn, 1, NULL, &op, &err), CAIRN_E_ARENA_TOO_SMALL);
     assert_non_null(strstr(err.text, "save step 1"));
     assert_null(op);
     assert_int_equal(cairn_set_tensors(cairn, NULL, 0, NULL), 0); /* nothing is borrowed any more */
-    close_well(cairn);
 }
 
-FIXED_TEST(test_a_fenced_handle_refuses_saves_until_it_restores)
+HANDLE_TEST(test_a_fenced_handle_refuses_saves_until_it_restores)
 {
     struct cairn_error err;
     cairn_op_t *op = NULL;
-    cairn_t *cairn = open_default();
     fake_script.done_status = CAIRN_E_FENCED;
     cairn_op_t *fenced = save(cairn, 1);
     assert_int_equal(cairn_op_wait(fenced, CAIRN_DONE, CAIRN_FOREVER, NULL), CAIRN_E_FENCED);
@@ -403,19 +366,16 @@ FIXED_TEST(test_a_fenced_handle_refuses_saves_until_it_restores)
     fake_script.done_status = 0;
     assert_int_equal(cairn_save(cairn, 2, NULL, &op, &err), CAIRN_E_FENCED);
     assert_int_equal(cairn_restore(cairn, NULL, &op, &err), 0);
-    assert_int_equal(cairn_op_wait(op, CAIRN_DONE, CAIRN_FOREVER, &err), 0);
-    cairn_op_free(op);
+    end_well(op);
     cairn_op_free(save(cairn, 3));
-    close_well(cairn);
 }
 
-FIXED_TEST(test_bad_save_options_are_refused)
+HANDLE_TEST(test_bad_save_options_are_refused)
 {
     struct cairn_save_options options = CAIRN_SAVE_OPTIONS_INIT;
     const char *tags[1] = {""};
     struct cairn_metric metric = {NULL, 1};
     static uint8_t metadata[(16 << 10) + 1];
-    cairn_t *cairn = open_default();
     cairn_op_t *op = NULL;
     assert_int_equal(cairn_save(cairn, CAIRN_LATEST, NULL, &op, NULL), CAIRN_E_INVALID);
     assert_int_equal(cairn_save(cairn, 1, NULL, NULL, NULL), CAIRN_E_INVALID);
@@ -429,20 +389,18 @@ FIXED_TEST(test_bad_save_options_are_refused)
     options.metadata_bytes--;
     assert_int_equal(cairn_save(cairn, 1, &options, &op, NULL), 0);
     cairn_op_free(op);
-    close_well(cairn);
 }
 
 /* --- restores
  * ------------------------------------------------------------------------------------- */
 
-FIXED_TEST(test_a_restore_borrows_the_tensors)
+HANDLE_TEST(test_a_restore_borrows_the_tensors)
 {
     struct cairn_result result = CAIRN_RESULT_INIT;
     struct cairn_error err;
     cairn_op_t *op = NULL, *other = NULL;
     const void *data;
     size_t bytes;
-    cairn_t *cairn = open_default();
     fake_script.never_ends = true;
     assert_int_equal(cairn_restore(cairn, NULL, &op, &err), 0);
     assert_int_equal(cairn_set_tensors(cairn, NULL, 0, &err), CAIRN_E_BUSY);
@@ -461,18 +419,15 @@ FIXED_TEST(test_a_restore_borrows_the_tensors)
     assert_null(cairn_op_unexpected(op, 0));
     assert_int_equal(cairn_set_tensors(cairn, NULL, 0, &err), 0);
     cairn_op_free(op);
-    close_well(cairn);
 }
 
-FIXED_TEST(test_a_term_without_a_step_is_refused)
+HANDLE_TEST(test_a_term_without_a_step_is_refused)
 {
     struct cairn_restore_options options = CAIRN_RESTORE_OPTIONS_INIT;
     cairn_op_t *op = NULL;
     struct cairn_error err;
-    cairn_t *cairn = open_default();
     options.term = 3;
     assert_int_equal(cairn_restore(cairn, &options, &op, &err), CAIRN_E_INVALID);
-    close_well(cairn);
 }
 
 FIXED_TEST(test_a_viewer_cannot_save)
@@ -489,11 +444,10 @@ FIXED_TEST(test_a_viewer_cannot_save)
 /* --- list and status
  * ------------------------------------------------------------------------------ */
 
-FIXED_TEST(test_a_list_has_the_committed_ones_of_all_pages)
+HANDLE_TEST(test_a_list_has_the_committed_ones_of_all_pages)
 {
     struct cairn_checkpoint item = CAIRN_CHECKPOINT_INIT;
     cairn_list_t *list = NULL;
-    cairn_t *cairn = open_default();
     assert_int_equal(cairn_list(cairn, 0, &list, NULL), 0);
     assert_int_equal(cairn_list_count(list), 5);
     cairn_list_get(list, 0, &item);
@@ -509,14 +463,12 @@ FIXED_TEST(test_a_list_has_the_committed_ones_of_all_pages)
     cairn_list_free(NULL);
     fake_script.done_status = CAIRN_E_CONNECTION_LOST;
     assert_int_equal(cairn_list(cairn, 100, &list, NULL), CAIRN_E_CONNECTION_LOST);
-    close_well(cairn);
 }
 
 /* A request is sent again where its answer is lost, and a step alone would then mean the version
  * before: only the question which one it is may name the step alone. */
-FIXED_TEST(test_one_version_of_a_step_is_forgotten)
+HANDLE_TEST(test_one_version_of_a_step_is_forgotten)
 {
-    cairn_t *cairn = open_default();
     assert_int_equal(cairn_forget(cairn, 30, 0, NULL, NULL), 0);
     assert_int_equal(fake_seen.marks, 2);
     assert_int_equal(fake_seen.dry_marks, 1);
@@ -524,19 +476,16 @@ FIXED_TEST(test_one_version_of_a_step_is_forgotten)
     assert_int_equal(cairn_forget(cairn, 30, 4, "a reason", NULL), 0);
     assert_int_equal(fake_seen.marks, 3);
     assert_int_equal(fake_seen.mark_term, 4);
-    close_well(cairn);
 }
 
-FIXED_TEST(test_status_tells_what_the_server_knows)
+HANDLE_TEST(test_status_tells_what_the_server_knows)
 {
     struct cairn_checkpoint item = CAIRN_CHECKPOINT_INIT;
-    cairn_t *cairn = open_default();
     item.term = 2, item.step = 30;
     assert_int_equal(cairn_status(cairn, 1000, &item, NULL), 0);
     assert_int_equal(item.state, CAIRN_COMMITTED);
     assert_int_equal(item.health, CAIRN_DAMAGED);
     assert_int_equal(item.sequence, 3);
-    close_well(cairn);
 }
 
 /* --- closing
@@ -610,9 +559,8 @@ FIXED_TEST(test_close_waits_for_what_is_in_flight)
     assert_int_equal(cairn_close(NULL, 0, NULL), 0);
 }
 
-FIXED_TEST(test_an_abort_ends_a_restore)
+HANDLE_TEST(test_an_abort_ends_a_restore)
 {
-    cairn_t *cairn = open_default();
     cairn_op_t *op = NULL;
     fake_script.never_ends = true;
     assert_int_equal(cairn_restore(cairn, NULL, &op, NULL), 0);
@@ -620,7 +568,6 @@ FIXED_TEST(test_an_abort_ends_a_restore)
     cairn_op_abort(op); /* asking twice is asking once */
     assert_int_equal(cairn_op_wait(op, CAIRN_DONE, CAIRN_FOREVER, NULL), CAIRN_E_CANCELLED);
     cairn_op_free(op);
-    close_well(cairn);
 }
 
 /* --- fork
@@ -672,11 +619,10 @@ static _Noreturn void in_child(cairn_t *cairn, cairn_op_t *op, struct seen *seen
     _exit(0);
 }
 
-FIXED_TEST(test_a_childs_handles_are_dead_and_the_parents_go_on)
+HANDLE_TEST(test_a_childs_handles_are_dead_and_the_parents_go_on)
 {
     struct seen seen = {0};
     int status = 0;
-    cairn_t *cairn = open_default();
     fake_script.never_ends = true;
     cairn_op_t *op = save(cairn, 1);
     pid_t child = fork();
@@ -688,9 +634,7 @@ FIXED_TEST(test_a_childs_handles_are_dead_and_the_parents_go_on)
     assert_true(WIFEXITED(status));
     assert_int_equal(WEXITSTATUS(status), 0);
     fake_release();
-    assert_int_equal(cairn_op_wait(op, CAIRN_DONE, CAIRN_FOREVER, NULL), 0);
-    cairn_op_free(op);
-    close_well(cairn);
+    end_well(op);
 }
 
 /* --- many threads
@@ -714,10 +658,9 @@ static void *save_often(void *arg)
     return NULL;
 }
 
-FIXED_TEST(test_any_thread_may_save)
+HANDLE_TEST(test_any_thread_may_save)
 {
     pthread_t threads[SAVERS];
-    cairn_t *cairn = open_default();
     for (int i = 0; i < SAVERS; i++) {
         assert_int_equal(pthread_create(&threads[i], NULL, save_often, cairn), 0);
     }
@@ -726,7 +669,6 @@ FIXED_TEST(test_any_thread_may_save)
         pthread_join(threads[i], &failed);
         assert_null(failed);
     }
-    close_well(cairn);
 }
 
 /* --- tables

@@ -4,45 +4,21 @@
  * get the default, and a restore tells which checkpoint it took. Method: the shell over the fake
  * engine.
  */
-#include "cairn.h"
-
-#include "fake_engine.h"
+#include "api_handle.h"
 #include "pipeline/adapt.h"
 
 #include <stdbool.h>
 
 #include "standin_cuda.h"
-#include "support/unit_test.h"
-
-static const char *url = "cairn://nowhere:1/demo/run1";
-
-static void setup(void) { fake_reset(); }
-
-static cairn_t *open_default(void)
-{
-    cairn_t *cairn = NULL;
-    assert_int_equal(cairn_open(url, NULL, &cairn, NULL), 0);
-    return cairn;
-}
-
-static void close_well(cairn_t *cairn)
-{
-    struct cairn_error err;
-    assert_int_equal(cairn_close(cairn, CAIRN_FOREVER, &err), 0);
-    assert_string_equal(err.text, "");
-}
-
-#define FIXED_TEST(name) SETUP_TEST(name, setup, unit_test_nothing)
 
 /* Goal: a lazy save returns before it is staged, keeps the tensors borrowed, and is hurried by who
  * waits for STAGED. */
-FIXED_TEST(test_a_lazy_save_returns_at_once)
+HANDLE_TEST(test_a_lazy_save_returns_at_once)
 {
     struct cairn_save_options options = CAIRN_SAVE_OPTIONS_INIT;
     struct cairn_error err;
     cairn_op_t *op = NULL;
     fake_script.copies_when_hurried = true;
-    cairn_t *cairn = open_default();
     options.mode = CAIRN_LAZY, options.verify_staged = CAIRN_VERIFY_FULL;
     options.when_full = CAIRN_FULL_SKIP;
     assert_int_equal(cairn_save(cairn, 5, &options, &op, &err), 0);
@@ -53,26 +29,22 @@ FIXED_TEST(test_a_lazy_save_returns_at_once)
     assert_int_equal(cairn_set_tensors(cairn, NULL, 0, &err), CAIRN_E_BUSY);
     assert_int_equal(cairn_op_wait(op, CAIRN_STAGED, CAIRN_FOREVER, &err), 0);
     assert_int_equal(cairn_set_tensors(cairn, NULL, 0, &err), 0);
-    assert_int_equal(cairn_op_wait(op, CAIRN_DONE, CAIRN_FOREVER, &err), 0);
-    cairn_op_free(op);
-    close_well(cairn);
+    end_well(op);
 }
 
 /* Goal: a save without room fails its call at once although the others are still being told, and
  * closing well is not spoiled by it. */
-FIXED_TEST(test_a_skipped_save_fails_its_call_only)
+HANDLE_TEST(test_a_skipped_save_fails_its_call_only)
 {
     struct cairn_error err;
     cairn_op_t *op = NULL;
     fake_script.never_ends = fake_script.refuses = true;
     fake_script.stage_status = fake_script.done_status = CAIRN_E_SKIPPED;
-    cairn_t *cairn = open_default();
     assert_int_equal(cairn_save(cairn, 5, NULL, &op, &err), CAIRN_E_SKIPPED);
     assert_null(op);
     assert_non_null(strstr(err.text, "no room"));
     assert_int_equal(cairn_set_tensors(cairn, NULL, 0, &err), 0); /* nothing is borrowed */
     fake_release();
-    close_well(cairn);
 }
 
 FIXED_TEST(test_older_structs_are_taken)
@@ -88,20 +60,18 @@ FIXED_TEST(test_older_structs_are_taken)
     older.size = offsetof(struct cairn_save_options, mode);
     older.mode = 77;
     assert_int_equal(cairn_save(cairn, 1, &older, &op, &err), 0);
-    assert_int_equal(cairn_op_wait(op, CAIRN_DONE, CAIRN_FOREVER, &err), 0);
-    cairn_op_free(op);
+    end_well(op);
     close_well(cairn);
 }
 
 /* Goal: device tensors are checked when they are registered: no driver, other memory, no device. */
-FIXED_TEST(test_device_tensors_are_checked)
+HANDLE_TEST(test_device_tensors_are_checked)
 {
     struct cairn_tensor tensor = CAIRN_TENSOR_INIT;
     const int64_t shape[1] = {16};
     float here[16] = {0};
     struct cairn_error err;
     setenv("CAIRN_LIBCUDA", "/nowhere/libcuda.so.1", 1);
-    cairn_t *cairn = open_default();
     tensor.name = "w", tensor.dtype = CAIRN_F32, tensor.ndim = 1, tensor.shape = shape;
     tensor.data = here, tensor.device = 1;
     assert_int_equal(cairn_set_tensors(cairn, &tensor, 1, &err), CAIRN_E_UNSUPPORTED);
@@ -118,12 +88,11 @@ FIXED_TEST(test_device_tensors_are_checked)
     assert_int_equal(cairn_set_tensors(cairn, &tensor, 1, &err), CAIRN_E_UNSUPPORTED);
     tensor.device = -1;
     assert_int_equal(cairn_set_tensors(cairn, &tensor, 1, &err), CAIRN_E_INVALID);
-    close_well(cairn);
 }
 
 /* Goal: check_replicas and the event of the training's stream reach the engine as they were given,
  * and a comparison that does not go with the mode is refused. */
-FIXED_TEST(test_replicas_are_checked_when_asked)
+HANDLE_TEST(test_replicas_are_checked_when_asked)
 {
     static const int checks[] = {0, CAIRN_CHECK_WARN, CAIRN_CHECK_FAIL};
     static const struct {
@@ -134,7 +103,6 @@ FIXED_TEST(test_replicas_are_checked_when_asked)
                {CAIRN_LAZY, CAIRN_CHECK_WARN, "use it with CAIRN_COPY"}};
     struct cairn_error err;
     int event;
-    cairn_t *cairn = open_default();
     for (size_t i = 0; i < sizeof checks / sizeof checks[0]; i++) {
         struct cairn_save_options options = CAIRN_SAVE_OPTIONS_INIT;
         cairn_op_t *op = NULL;
@@ -153,17 +121,15 @@ FIXED_TEST(test_replicas_are_checked_when_asked)
         assert_int_equal(cairn_save(cairn, 9, &options, &op, &err), CAIRN_E_INVALID);
         assert_non_null(strstr(err.text, bad[i].text));
     }
-    close_well(cairn);
 }
 
 /* Goal: what belongs to a coordinate is asked for when told, and a restore without any says so. */
-FIXED_TEST(test_local_state_of_all_is_asked_for)
+HANDLE_TEST(test_local_state_of_all_is_asked_for)
 {
     struct cairn_restore_options options = CAIRN_RESTORE_OPTIONS_INIT;
     struct cairn_local local = CAIRN_LOCAL_INIT;
     struct cairn_error err;
     cairn_op_t *op = NULL;
-    cairn_t *cairn = open_default();
     for (int all = 0; all < 2; all++) {
         options.all_local = all;
         assert_int_equal(cairn_restore(cairn, &options, &op, &err), 0);
@@ -181,7 +147,6 @@ FIXED_TEST(test_local_state_of_all_is_asked_for)
     assert_int_equal(cairn_op_local(saved, 0, &local), CAIRN_E_INVALID);
     assert_int_equal(cairn_op_entry(saved, 0, &local), CAIRN_E_INVALID);
     cairn_op_free(saved);
-    close_well(cairn);
 }
 
 static int is_proven_empty(int done_status, bool empty)
@@ -214,7 +179,7 @@ FIXED_TEST(test_an_empty_run_is_proven)
     assert_int_equal(cairn_op_run_is_empty(NULL), 0);
 }
 
-FIXED_TEST(test_bad_snapshot_options_are_refused)
+HANDLE_TEST(test_bad_snapshot_options_are_refused)
 {
     const struct {
         int mode, verify, when_full;
@@ -223,7 +188,6 @@ FIXED_TEST(test_bad_snapshot_options_are_refused)
                {CAIRN_COPY, CAIRN_VERIFY_FULL, 0, "verify_staged is set without CAIRN_LAZY"},
                {CAIRN_LAZY, 9, 0, "verify_staged is 9"},
                {0, 0, 4, "when_full is 4"}};
-    cairn_t *cairn = open_default();
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
         struct cairn_save_options options = CAIRN_SAVE_OPTIONS_INIT;
         struct cairn_error err;
@@ -241,7 +205,6 @@ FIXED_TEST(test_bad_snapshot_options_are_refused)
     assert_non_null(strstr(err.text, "snapshots is 65"));
     options.snapshots = 0, options.when_full = -1;
     assert_int_equal(cairn_open(url, &options, &none, &err), CAIRN_E_INVALID);
-    close_well(cairn);
 }
 
 /* Goal: options and environment choose the encoding, in this order; other words are refused. */
