@@ -84,6 +84,12 @@ void rig_stop(struct rig *rig)
     rig->run = NULL;
 }
 
+void rig_restart(struct rig *rig)
+{
+    rig_stop(rig);
+    rig_start(rig);
+}
+
 void rig_fini(struct rig *rig)
 {
     bool closed = false;
@@ -478,6 +484,16 @@ struct rig_outcome rig_outcome(struct rig *rig, struct ckpt_id id, uint64_t open
     rig_watch(rig->run, id, open_id, &outcome);
     rig_until(rig, &outcome.done);
     return outcome;
+}
+
+void rig_expect_aborted(struct rig *rig, struct ckpt_id id, uint64_t open_id, int code,
+                        const char *words)
+{
+    struct rig_outcome outcome = rig_outcome(rig, id, open_id);
+    assert_int_equal(outcome.state, SAVE_ABORTED);
+    if (outcome.code != code || !strstr(outcome.why, words)) {
+        fail_msg("%d, without '%s': %s", outcome.code, words, outcome.why);
+    }
 }
 
 struct ckpt_id rig_save(struct rig *rig, uint64_t step, uint32_t world,

@@ -51,9 +51,10 @@ struct rig {
     struct ckpt_id refer; /* parts refer to this checkpoint's objects instead; term 0: their own */
 };
 
-void rig_init(struct rig *rig);  /* rig->seed is kept */
-void rig_start(struct rig *rig); /* catalogue and run */
-void rig_stop(struct rig *rig);  /* closes the catalogue; the store stays */
+void rig_init(struct rig *rig);    /* rig->seed is kept */
+void rig_start(struct rig *rig);   /* catalogue and run */
+void rig_stop(struct rig *rig);    /* closes the catalogue; the store stays */
+void rig_restart(struct rig *rig); /* nothing stays in memory */
 void rig_fini(struct rig *rig);
 /* cmocka's functions around a test: its state is a rig of its own, started or not yet. */
 void rig_setup(struct rig *rig);
@@ -101,6 +102,9 @@ struct rig_outcome {
 };
 void rig_watch(struct run *run, struct ckpt_id id, uint64_t open_id, struct rig_outcome *ret);
 struct rig_outcome rig_outcome(struct rig *rig, struct ckpt_id id, uint64_t open_id);
+/* The save must be aborted with this code, for a reason that has these words. */
+void rig_expect_aborted(struct rig *rig, struct ckpt_id id, uint64_t open_id, int code,
+                        const char *words);
 /* Open, all parts, seals; the outcome must be a commit. */
 struct ckpt_id rig_save(struct rig *rig, uint64_t step, uint32_t world,
                         const struct rank_list *lists);

@@ -44,8 +44,6 @@ static void begin_all(struct rig *rig, struct ckpt_id expected)
     }
 }
 
-#define RIG_TEST(name) FIXTURE_TEST(name, rig_setup, rig_fini, struct rig, rig)
-
 /* A rank that reported waits until the other one did. */
 RIG_TEST(test_report_waits_for_the_others)
 {
@@ -208,8 +206,7 @@ RIG_TEST(test_a_record_that_takes_no_update)
         fall_back(rig, new, old);
         end_all(rig, old);
         assert_int_equal(stored_version(rig), version);
-        rig_stop(rig);
-        rig_start(rig);
+        rig_restart(rig);
         report(rig, 0, old, 0, &call);
         rig_until(rig, &call.done);
         assert_int_equal(call.req.status, CAIRN_E_NOT_FOUND);

@@ -67,8 +67,6 @@ static void save_all(struct rig *rig)
     }
 }
 
-#define RIG_TEST(name) FIXTURE_TEST(name, rig_setup, rig_fini, struct rig, rig)
-
 TEST(test_a_clock_that_was_set)
 {
     static const struct policy_table table = {

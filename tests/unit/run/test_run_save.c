@@ -12,8 +12,6 @@
 
 #include <stdio.h>
 
-#define RIG_TEST(name) FIXTURE_TEST(name, rig_setup, rig_fini, struct rig, rig)
-
 /* Two ranks open, seal and are told of the commit; the run is listed afterwards. */
 RIG_TEST(test_two_ranks_commit)
 {
@@ -118,10 +116,7 @@ RIG_TEST(test_deadline_names_the_missing_rank)
     struct rig_seal seal = {id, 43, 0, 2};
     assert_int_equal(rig_seal(rig, rig->run, &seal, &rig->lists[0]), 0);
     uint64_t from_ns = sim_now_ns(rig->sim);
-    outcome = rig_outcome(rig, id, 43);
-    assert_int_equal(outcome.state, SAVE_ABORTED);
-    assert_int_equal(outcome.code, CAIRN_E_MISSING_RANKS);
-    assert_non_null(strstr(outcome.why, "rank 1"));
+    rig_expect_aborted(rig, id, 43, CAIRN_E_MISSING_RANKS, "rank 1");
     assert_in_range(sim_now_ns(rig->sim) - from_ns, UINT64_C(59000000000), UINT64_C(61000000000));
     outcome = rig_outcome(rig, (struct ckpt_id){1, 10}, 7010);
     assert_int_equal(outcome.state, SAVE_COMMITTED);
@@ -236,25 +231,19 @@ RIG_TEST(test_open_of_a_fenced_term_is_over)
     buf_fini(&buf);
     rig_start(rig);
     uint64_t from_ns = sim_now_ns(rig->sim);
-    struct rig_outcome outcome = rig_outcome(rig, id, 42);
-    assert_int_equal(outcome.state, SAVE_ABORTED);
-    assert_int_equal(outcome.code, CAIRN_E_FENCED);
+    rig_expect_aborted(rig, id, 42, CAIRN_E_FENCED, "");
     assert_true(sim_now_ns(rig->sim) - from_ns < UINT64_C(5000000000));
 }
 
 /* Parts that leave a hole: the save is aborted, with the tensor's name. */
 RIG_TEST(test_coverage_failure_aborts)
 {
-    struct rig_outcome outcome;
     struct ckpt_id id;
 
     rig->lists[1].pieces[0].box.length[0] = 31;
     assert_int_equal(rig_open(rig, 10, 2, 42, &id), 0);
     rig_seal_both(rig, id, 42, rig->lists);
-    outcome = rig_outcome(rig, id, 42);
-    assert_int_equal(outcome.state, SAVE_ABORTED);
-    assert_int_equal(outcome.code, CAIRN_E_COVERAGE);
-    assert_non_null(strstr(outcome.why, "a.weight"));
+    rig_expect_aborted(rig, id, 42, CAIRN_E_COVERAGE, "a.weight");
 }
 
 /* Two drivers on one store, each sealing one rank: both finish, exactly one commit is made. */
@@ -351,7 +340,6 @@ RIG_TEST(test_unknown_outcomes_are_resolved)
  * harmed. */
 RIG_TEST(test_no_space_aborts)
 {
-    struct rig_outcome outcome;
     struct ckpt_id id;
     struct store_fault_rule full = {
         .kind = FAULT_FAIL, .op = STORE_PUBLISH, .skip = 2, .code = CAIRN_E_NO_SPACE};
@@ -359,9 +347,7 @@ RIG_TEST(test_no_space_aborts)
     assert_int_equal(rig_open(rig, 10, 2, 42, &id), 0);
     assert_int_equal(store_fault_add(rig->store, &full), 0);
     rig_seal_both(rig, id, 42, rig->lists);
-    outcome = rig_outcome(rig, id, 42);
-    assert_int_equal(outcome.state, SAVE_ABORTED);
-    assert_int_equal(outcome.code, CAIRN_E_NO_SPACE);
+    rig_expect_aborted(rig, id, 42, CAIRN_E_NO_SPACE, "");
     rig_save(rig, 20, 2, rig->lists);
 }
 

@@ -83,8 +83,6 @@ static struct ckpt_id save_as(struct rig *rig, uint8_t token, uint64_t step,
     return id;
 }
 
-#define RIG_TEST(name) FIXTURE_TEST(name, rig_setup, rig_fini, struct rig, rig)
-
 /* Goal: a record of yesterday: what it lacks is unknown, the run is marked, restores take what it
  * knows, and the next term is above all that is stored. */
 RIG_TEST(test_a_record_of_yesterday)
@@ -235,8 +233,7 @@ RIG_TEST(test_closed_at_every_moment)
     rig_save(rig, 30, 2, rig->lists);
     restart_with(rig, yesterday, 0);
     for (unsigned i = 0; i < 60; i++) {
-        rig_stop(rig);
-        rig_start(rig);
+        rig_restart(rig);
         for (unsigned n = 0; n < i; n++) {
             sim_run_for(rig->sim, 0);
         }
