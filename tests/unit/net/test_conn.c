@@ -6,7 +6,35 @@
  */
 #include "net_fixture.h"
 
-#include <stdio.h>
+static const struct net_form LOCAL = {.name = "unix"}, TCP = {.name = "tcp", .tcp = true},
+                             SIM_1 = {.name = "sim 1", .sim_seed = 1},
+                             SIM_2 = {.name = "sim 2", .sim_seed = 2},
+                             TLS = {.name = "tls", .tcp = true, .tls = true},
+                             SIM_TLS = {.name = "tls, sim", .sim_seed = 4, .tls = true},
+                             CHOPPED = {.name = "unix, chopped", .chop = 1},
+                             SIM_CHOPPED = {.name = "sim 3, chopped", .sim_seed = 3, .chop = 7},
+                             TLS_CHOPPED = {.name = "tls, chopped", .tls = true, .chop = 5};
+
+#define WHOLE_ROWS(name) \
+    NET_ROW(name, LOCAL) \
+    NET_ROW(name, TCP)   \
+    NET_ROW(name, SIM_1) \
+    NET_ROW(name, SIM_2) \
+    NET_ROW(name, TLS)   \
+    NET_ROW(name, SIM_TLS)
+/* STREAM_TEST runs over every kind of stream, WHOLE_TEST not over those that are chopped, where it
+ * would be too slow. */
+#define STREAM_TEST(name)                       \
+    UNIT_TEST_BODY(name, struct net_fixture *f) \
+    WHOLE_ROWS(name)                            \
+    NET_ROW(name, CHOPPED)                      \
+    NET_ROW(name, SIM_CHOPPED)                  \
+    NET_ROW(name, TLS_CHOPPED)                  \
+    static void name(struct net_fixture *f)
+#define WHOLE_TEST(name)                        \
+    UNIT_TEST_BODY(name, struct net_fixture *f) \
+    WHOLE_ROWS(name)                            \
+    static void name(struct net_fixture *f)
 
 enum { FRAMES = 60, BIG_BYTES = 4 << 20, BIG_FRAMES = 6 };
 
@@ -157,17 +185,16 @@ static void run_echo(struct net_fixture *f, struct echo *echo)
     net_run(f, echo_done);
 }
 
-static void test_echo_of_many_frames(void **state)
+STREAM_TEST(test_echo_of_many_frames)
 {
     struct echo echo = {.frames = FRAMES};
-    run_echo(*state, &echo);
+    run_echo(f, &echo);
     assert_int_equal(echo.client.done, FRAMES - FRAMES / 3);
     assert_int_equal(echo.client.status, 0);
 }
 
-static void test_echo_of_large_payloads(void **state)
+WHOLE_TEST(test_echo_of_large_payloads)
 {
-    struct net_fixture *f = *state;
     struct echo echo = {.frames = BIG_FRAMES, .bytes = f->sim != NULL ? 100000 : BIG_BYTES};
     run_echo(f, &echo);
 }
@@ -183,9 +210,8 @@ static int no_buffer(struct side *side, const struct frame *frame, const struct 
 
 static bool server_is_over(struct net_fixture *f) { return f->server.closes == 1; }
 
-static void test_a_payload_without_a_buffer_ends_the_connection(void **state)
+STREAM_TEST(test_a_payload_without_a_buffer_ends_the_connection)
 {
-    struct net_fixture *f = *state;
     uint8_t data[500] = {0};
     struct tally tally = {.status = 1};
     f->server.on_message = no_buffer;
@@ -226,9 +252,8 @@ static bool all_came(struct net_fixture *f)
     return f->server.messages == ((struct pressure *)f->test)->sent;
 }
 
-static void test_a_paused_reader_fills_the_queue_and_then_drains_it(void **state)
+WHOLE_TEST(test_a_paused_reader_fills_the_queue_and_then_drains_it)
 {
-    struct net_fixture *f = *state;
     struct pressure pressure = {0};
     f->test = &pressure;
     f->client.options.queue_high_bytes = 20000;
@@ -312,9 +337,8 @@ static bool both_gone(struct net_fixture *f)
     return f->client.conn == NULL && f->server.conn == NULL && closing->done == 3;
 }
 
-static void test_closing_is_safe_in_every_callback(void **state)
+STREAM_TEST(test_closing_is_safe_in_every_callback)
 {
-    struct net_fixture *f = *state;
     for (int where = 0; where < WHERE_COUNT; where++) {
         struct closing closing = {.where = (enum where)where, .side = &f->client};
         f->test = &closing;
@@ -353,9 +377,8 @@ static void test_closing_is_safe_in_every_callback(void **state)
 
 static bool server_ended(struct net_fixture *f) { return f->server.closes == 1; }
 
-static void test_flush_delivers_everything_and_ends_in_order(void **state)
+STREAM_TEST(test_flush_delivers_everything_and_ends_in_order)
 {
-    struct net_fixture *f = *state;
     struct tally tally = {.status = 1};
     net_connect_conns(f);
     for (uint32_t i = 1; i <= 20; i++) {
@@ -377,58 +400,12 @@ static void test_flush_delivers_everything_and_ends_in_order(void **state)
 
 static bool client_ended(struct net_fixture *f) { return f->client.closes == 1; }
 
-static void test_a_message_that_breaks_a_rule_is_not_sent(void **state)
+STREAM_TEST(test_a_message_that_breaks_a_rule_is_not_sent)
 {
-    struct net_fixture *f = *state;
     net_connect_conns(f);
     struct msg fetch = {.type = MSG_FETCH, .u.fetch = {.id = {1, 1}, .kind = 4}};
     assert_int_equal(conn_send(f->client.conn, 1, &fetch), CAIRN_E_PROTOCOL);
     net_run(f, client_ended);
     assert_int_equal(f->client.status, CAIRN_E_PROTOCOL);
     assert_non_null(strstr(f->client.diag.text, "FETCH.kind is 4; it may be 1 to 3"));
-}
-
-static const struct net_form FORMS[] = {
-    {.name = "unix"},
-    {.name = "tcp", .tcp = true},
-    {.name = "unix, chopped", .chop = 1},
-    {.name = "sim 1", .sim_seed = 1},
-    {.name = "sim 2", .sim_seed = 2},
-    {.name = "sim 3, chopped", .sim_seed = 3, .chop = 7},
-    {.name = "tls", .tcp = true, .tls = true},
-    {.name = "tls, chopped", .tls = true, .chop = 5},
-    {.name = "tls, sim", .sim_seed = 4, .tls = true},
-};
-
-int main(void)
-{
-    static const struct {
-        const char *name;
-        CMUnitTestFunction run;
-        bool not_chopped; /* too slow byte by byte */
-    } TESTS[] = {
-        {"echo_of_many_frames", test_echo_of_many_frames, false},
-        {"echo_of_large_payloads", test_echo_of_large_payloads, true},
-        {"payload_without_a_buffer", test_a_payload_without_a_buffer_ends_the_connection, false},
-        {"a_paused_reader_fills_the_queue", test_a_paused_reader_fills_the_queue_and_then_drains_it,
-         true},
-        {"closing_is_safe_in_every_callback", test_closing_is_safe_in_every_callback, false},
-        {"a_broken_rule_is_not_sent", test_a_message_that_breaks_a_rule_is_not_sent, false},
-        {"flush_delivers_everything", test_flush_delivers_everything_and_ends_in_order, false},
-    };
-    static char names[ARRAY_LEN(TESTS) * ARRAY_LEN(FORMS)][100];
-    static struct CMUnitTest tests[ARRAY_LEN(TESTS) * ARRAY_LEN(FORMS)];
-    size_t count = 0;
-    for (size_t i = 0; i < ARRAY_LEN(TESTS); i++) {
-        for (size_t k = 0; k < ARRAY_LEN(FORMS); k++) {
-            if (TESTS[i].not_chopped && FORMS[k].chop > 0) {
-                continue;
-            }
-            snprintf(names[count], sizeof(names[count]), "%s (%s)", TESTS[i].name, FORMS[k].name);
-            tests[count] = (struct CMUnitTest){names[count], TESTS[i].run, net_setup, net_teardown,
-                                               (void *)(uintptr_t)&FORMS[k]};
-            count++;
-        }
-    }
-    return _cmocka_run_group_tests("conn", tests, count, NULL, NULL);
 }

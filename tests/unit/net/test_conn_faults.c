@@ -6,9 +6,21 @@
  */
 #include "net_fixture.h"
 
-#include <stdio.h>
-
 #include "wire/frame.h"
+
+static const struct net_form LOCAL = {.name = "unix"}, TCP = {.name = "tcp", .tcp = true},
+                             SIM = {.name = "sim", .sim_seed = 9};
+
+#define FAULT_TEST(name)                        \
+    UNIT_TEST_BODY(name, struct net_fixture *f) \
+    NET_ROW(name, LOCAL)                        \
+    NET_ROW(name, TCP)                          \
+    NET_ROW(name, SIM)                          \
+    static void name(struct net_fixture *f)
+#define SIM_TEST(name)                          \
+    UNIT_TEST_BODY(name, struct net_fixture *f) \
+    NET_ROW(name, SIM)                          \
+    static void name(struct net_fixture *f)
 
 static bool server_over(struct net_fixture *f) { return f->server.closes == 1; }
 
@@ -91,17 +103,15 @@ static void expect_failure(struct net_fixture *f, int code, uint32_t stream)
     assert_heard_error(&heard, code, stream);
 }
 
-static void test_foreign_bytes(void **state)
+FAULT_TEST(test_foreign_bytes)
 {
-    struct net_fixture *f = *state;
     net_connect_raw(f);
     net_raw_send(f, 40, "GET / HTTP/1.1\r\nHost: localhost:7421\r\n\r\n");
     expect_failure(f, CAIRN_E_PROTOCOL, 0);
 }
 
-static void test_gap_in_the_sequence(void **state)
+FAULT_TEST(test_gap_in_the_sequence)
 {
-    struct net_fixture *f = *state;
     net_connect_raw(f);
     send_frame(f, (struct frame){.type = MSG_LIST, .stream = 1, .sequence = 1}, 0, NULL);
     send_frame(f, (struct frame){.type = MSG_LIST, .stream = 2, .sequence = 3}, 0, NULL);
@@ -109,9 +119,8 @@ static void test_gap_in_the_sequence(void **state)
     assert_int_equal(f->server.messages, 1);
 }
 
-static void test_damaged_frame(void **state)
+FAULT_TEST(test_damaged_frame)
 {
-    struct net_fixture *f = *state;
     uint8_t header[FRAME_HEADER_BYTES];
     struct frame frame = {.type = MSG_LIST, .stream = 1, .sequence = 1};
     net_connect_raw(f);
@@ -122,9 +131,8 @@ static void test_damaged_frame(void **state)
     assert_int_equal(f->server.messages, 0);
 }
 
-static void test_message_that_is_too_long(void **state)
+FAULT_TEST(test_message_that_is_too_long)
 {
-    struct net_fixture *f = *state;
     uint8_t header[FRAME_HEADER_BYTES], message[200] = {0};
     struct frame frame = {.type = MSG_LIST, .stream = 1, .sequence = 1, .message_bytes = 200};
     f->server.options.message_max = 199;
@@ -134,9 +142,8 @@ static void test_message_that_is_too_long(void **state)
     expect_failure(f, CAIRN_E_TOO_LARGE, 0);
 }
 
-static void test_message_that_does_not_decode(void **state)
+FAULT_TEST(test_message_that_does_not_decode)
 {
-    struct net_fixture *f = *state;
     net_connect_raw(f);
     send_frame(f, (struct frame){.type = MSG_SEAL, .stream = 9, .sequence = 1}, 3,
                (const uint8_t *)"\x0a\x7f\x01");
@@ -144,9 +151,8 @@ static void test_message_that_does_not_decode(void **state)
     assert_int_equal(f->server.messages, 0);
 }
 
-static void test_payload_where_none_may_be(void **state)
+FAULT_TEST(test_payload_where_none_may_be)
 {
-    struct net_fixture *f = *state;
     net_connect_raw(f);
     send_frame(f, (struct frame){.type = MSG_LIST, .stream = 9, .sequence = 1, .payload_bytes = 5},
                0, NULL);
@@ -155,9 +161,8 @@ static void test_payload_where_none_may_be(void **state)
 
 static bool one_message(struct net_fixture *f) { return f->server.messages == 1; }
 
-static void test_unknown_type_without_payload_is_answered(void **state)
+FAULT_TEST(test_unknown_type_without_payload_is_answered)
 {
-    struct net_fixture *f = *state;
     struct heard heard = {.count = 0};
     net_connect_raw(f);
     send_frame(f, (struct frame){.type = 999, .stream = 5, .sequence = 1}, 3,
@@ -170,9 +175,8 @@ static void test_unknown_type_without_payload_is_answered(void **state)
     assert_heard_error(&heard, CAIRN_E_UNSUPPORTED, 5);
 }
 
-static void test_unknown_type_with_payload_ends_the_connection(void **state)
+FAULT_TEST(test_unknown_type_with_payload_ends_the_connection)
 {
-    struct net_fixture *f = *state;
     net_connect_raw(f);
     send_frame(f, (struct frame){.type = 999, .stream = 5, .sequence = 1, .payload_bytes = 7}, 0,
                NULL);
@@ -185,9 +189,8 @@ static int refuse(struct side *side, const struct frame *frame, const struct msg
     return diag_set(diag, CAIRN_E_DENIED, "not for you");
 }
 
-static void test_refusal_by_the_handler_is_sent(void **state)
+FAULT_TEST(test_refusal_by_the_handler_is_sent)
 {
-    struct net_fixture *f = *state;
     f->server.on_message = refuse;
     net_connect_raw(f);
     send_frame(f, (struct frame){.type = MSG_LIST, .stream = 77, .sequence = 1}, 0, NULL);
@@ -202,9 +205,8 @@ static uint32_t patient_ms(const struct net_fixture *f, uint32_t ms)
     return f->sim ? ms : ms * 5;
 }
 
-static void test_no_first_message(void **state)
+FAULT_TEST(test_no_first_message)
 {
-    struct net_fixture *f = *state;
     struct heard heard = {.count = 0};
     f->server.options.first_message_ms = 50;
     net_connect_raw(f);
@@ -215,9 +217,8 @@ static void test_no_first_message(void **state)
     assert_heard_error(&heard, CAIRN_E_TIMED_OUT, 0);
 }
 
-static void test_first_message_in_time(void **state)
+FAULT_TEST(test_first_message_in_time)
 {
-    struct net_fixture *f = *state;
     f->server.options.first_message_ms = patient_ms(f, 200);
     net_connect_raw(f);
     send_frame(f, (struct frame){.type = MSG_LIST, .stream = 1, .sequence = 1}, 0, NULL);
@@ -226,9 +227,8 @@ static void test_first_message_in_time(void **state)
     assert_int_equal(f->server.closes, 0);
 }
 
-static void test_end_in_the_middle_of_a_frame(void **state)
+FAULT_TEST(test_end_in_the_middle_of_a_frame)
 {
-    struct net_fixture *f = *state;
     net_connect_raw(f);
     net_raw_send(f, 10, "CRN1\1\0\1\0\0");
     net_run_for(f, 20);
@@ -238,9 +238,8 @@ static void test_end_in_the_middle_of_a_frame(void **state)
     assert_int_equal(f->server.status, CAIRN_E_CONNECTION_LOST);
 }
 
-static void test_end_between_frames(void **state)
+FAULT_TEST(test_end_between_frames)
 {
-    struct net_fixture *f = *state;
     net_connect_raw(f);
     sock_close(f->raw);
     f->raw = NULL;
@@ -257,9 +256,8 @@ static void set_heartbeat(struct net_fixture *f)
     f->server.options.dead_after_ms = f->client.options.dead_after_ms = patient_ms(f, 200);
 }
 
-static void test_idle_peers_live(void **state)
+FAULT_TEST(test_idle_peers_live)
 {
-    struct net_fixture *f = *state;
     set_heartbeat(f);
     net_connect_conns(f);
     net_run_for(f, 1000);
@@ -268,9 +266,8 @@ static void test_idle_peers_live(void **state)
     assert_int_equal(f->server.messages, 0); /* PING and PONG are conn's own */
 }
 
-static void test_paused_end_judges_nobody_and_nobody_judges_it(void **state)
+FAULT_TEST(test_paused_end_judges_nobody_and_nobody_judges_it)
 {
-    struct net_fixture *f = *state;
     set_heartbeat(f);
     net_connect_conns(f);
     conn_pause(f->server.conn);
@@ -288,9 +285,8 @@ static bool both_over(struct net_fixture *f)
     return f->server.closes == 1 && f->client.closes == 1;
 }
 
-static void test_dead_peer_is_found_by_its_silence(void **state)
+SIM_TEST(test_dead_peer_is_found_by_its_silence)
 {
-    struct net_fixture *f = *state;
     set_heartbeat(f);
     net_connect_conns(f);
     net_run_for(f, 100);
@@ -306,9 +302,8 @@ static void test_dead_peer_is_found_by_its_silence(void **state)
     sim_partition(f->sim, "server", "client", false);
 }
 
-static void test_silent_bare_peer_is_dead(void **state)
+FAULT_TEST(test_silent_bare_peer_is_dead)
 {
-    struct net_fixture *f = *state;
     set_heartbeat(f);
     net_connect_raw(f);
     net_run(f, server_over);
@@ -316,9 +311,8 @@ static void test_silent_bare_peer_is_dead(void **state)
 }
 
 /* A peer that asks for PONGs and reads none may not fill our memory. */
-static void test_ping_flood_is_bounded(void **state)
+SIM_TEST(test_ping_flood_is_bounded)
 {
-    struct net_fixture *f = *state;
     net_connect_raw(f);
     uint64_t sequence = 1;
     for (unsigned round = 0; round < 20000 && f->server.closes == 0; round++) {
@@ -349,9 +343,8 @@ static void test_ping_flood_is_bounded(void **state)
 
 static bool client_over(struct net_fixture *f) { return f->client.closes == 1; }
 
-static void test_nobody_listens(void **state)
+FAULT_TEST(test_nobody_listens)
 {
-    struct net_fixture *f = *state;
     listener_close(f->listener);
     f->listener = NULL;
     f->server.closes = 1; /* none will come */
@@ -359,51 +352,4 @@ static void test_nobody_listens(void **state)
     net_run(f, client_over);
     assert_int_equal(f->client.status, CAIRN_E_UNREACHABLE);
     assert_true(f->client.diag.text[0] != '\0');
-}
-
-static const struct net_form FORMS[] = {
-    {.name = "unix"}, {.name = "tcp", .tcp = true}, {.name = "sim", .sim_seed = 9}};
-
-int main(void)
-{
-    static const struct {
-        const char *name;
-        CMUnitTestFunction run;
-        bool sim_only;
-    } TESTS[] = {
-        {"foreign_bytes", test_foreign_bytes, false},
-        {"gap_in_the_sequence", test_gap_in_the_sequence, false},
-        {"damaged_frame", test_damaged_frame, false},
-        {"message_that_is_too_long", test_message_that_is_too_long, false},
-        {"message_that_does_not_decode", test_message_that_does_not_decode, false},
-        {"payload_where_none_may_be", test_payload_where_none_may_be, false},
-        {"unknown_type_without_payload", test_unknown_type_without_payload_is_answered, false},
-        {"unknown_type_with_payload", test_unknown_type_with_payload_ends_the_connection, false},
-        {"refusal_by_the_handler_is_sent", test_refusal_by_the_handler_is_sent, false},
-        {"no_first_message", test_no_first_message, false},
-        {"first_message_in_time", test_first_message_in_time, false},
-        {"end_in_the_middle_of_a_frame", test_end_in_the_middle_of_a_frame, false},
-        {"end_between_frames", test_end_between_frames, false},
-        {"idle_peers_live", test_idle_peers_live, false},
-        {"paused_end", test_paused_end_judges_nobody_and_nobody_judges_it, false},
-        {"dead_peer", test_dead_peer_is_found_by_its_silence, true},
-        {"silent_bare_peer", test_silent_bare_peer_is_dead, false},
-        {"ping_flood_is_bounded", test_ping_flood_is_bounded, true},
-        {"nobody_listens", test_nobody_listens, false},
-    };
-    static char names[ARRAY_LEN(TESTS) * ARRAY_LEN(FORMS)][100];
-    static struct CMUnitTest tests[ARRAY_LEN(TESTS) * ARRAY_LEN(FORMS)];
-    size_t count = 0;
-    for (size_t i = 0; i < ARRAY_LEN(TESTS); i++) {
-        for (size_t k = 0; k < ARRAY_LEN(FORMS); k++) {
-            if (TESTS[i].sim_only && FORMS[k].sim_seed == 0) {
-                continue;
-            }
-            snprintf(names[count], sizeof(names[count]), "%s (%s)", TESTS[i].name, FORMS[k].name);
-            tests[count] = (struct CMUnitTest){names[count], TESTS[i].run, net_setup, net_teardown,
-                                               (void *)(uintptr_t)&FORMS[k]};
-            count++;
-        }
-    }
-    return _cmocka_run_group_tests("conn_faults", tests, count, NULL, NULL);
 }
