@@ -4,8 +4,6 @@
  * is what was saved; objects that are mostly dead are left behind. Method: the engine against the
  * real server on the simulator.
  */
-#include <stdio.h>
-
 #include "engine_world.h"
 #include "share/share.h"
 #include "support/unit_test.h"

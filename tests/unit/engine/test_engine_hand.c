@@ -5,8 +5,6 @@
  * restore that lands in the client's memory is right even if the connection is cut meanwhile.
  * Method: the engine against the real server on the simulator, as on one machine.
  */
-#include <stdio.h>
-
 #include "base/log.h"
 #include "engine/operations.h"
 #include "engine_world.h"

@@ -4,8 +4,6 @@
  * ranks that are missing, and leaves nothing behind. Method: the engine against the real server on
  * the simulator.
  */
-#include <stdio.h>
-
 #include "engine_world.h"
 #include "support/store_fault.h"
 #include "support/unit_test.h"

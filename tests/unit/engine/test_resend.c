@@ -8,7 +8,6 @@
  * object is there twice. Objects of 24 KiB are sent in payloads of 8 KiB.
  */
 #include <inttypes.h>
-#include <stdio.h>
 
 #include "base/check.h"
 #include "base/log.h"
