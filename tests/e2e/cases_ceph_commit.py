@@ -3,7 +3,6 @@
 and the other goes on; both race to commit the same steps; ranks move from a dead daemon to the living one in time; lists
 grow while ranks are apart."""
 
-import os
 import time
 
 from ceph_bed import OnCeph
@@ -28,15 +27,6 @@ POINTS_CI = ["rados.seal.done@1", "rados.publish.done@4", "rados.update.done@1",
 
 
 class Killed(OnCeph):
-    def doomed(self, point):
-        """A daemon that kills itself there."""
-        name, number = point.split("@")
-        os.environ["CAIRN_FAILPOINTS"] = f"{name}=kill@{number}"
-        try:
-            return self.daemon("doomed")
-        finally:
-            del os.environ["CAIRN_FAILPOINTS"]
-
     def save_until_dead(self, doomed, other, step):
         """Saves through both until the one is dead; every save must succeed. The checkpoints."""
         made = set()
@@ -58,7 +48,7 @@ class Killed(OnCeph):
         step, committed = 1, set()
         for point in POINTS if FULL else POINTS_CI:
             with self.subTest(point=point):
-                doomed = self.doomed(point)
+                doomed = self.daemon("doomed", failpoints=point.replace("@", "=kill@"))
                 step, made = self.save_until_dead(doomed, other, step)
                 committed |= made
                 reader = Group(self.bed, self.url(other), 2)
@@ -115,8 +105,7 @@ class Race(OnCeph):
         self.assertEqual(sum(won), RACES)  # nothing was committed twice
         self.assertGreater(min(won), 0)
         reader = Group(self.bed, self.url(*daemons), 2)
-        self.assertEqual(reader.restore(), (*committed[-1], False))
-        reader.all("check", RACES)
+        self.assert_restores(reader, (*committed[-1], False), RACES)
         self.assert_good(committed)  # a list of exactly two pages, too
 
     def test_two_attempts_commit_the_same_steps(self):
@@ -164,5 +153,4 @@ class Apart(OnCeph):
         group[0].do("tensor", "late", "float32", "40x16", "replicated")
         group[0].do("set")
         group.all("fill", step + 1)
-        self.assertEqual(group.restore(), (step, 1, False))
-        group.all("check", step)
+        self.assert_restores(group, (step, 1, False), step)

@@ -15,10 +15,6 @@ __all__ = ["Policies"]
 DAY_S = 86400
 
 
-def at(daemon):
-    return ("--server", f"unix:{daemon.socket}")
-
-
 class Policies(OnCeph):
     def saved(self, daemon, wanted, run="demo/run"):
         """By a job that goes on with what is there."""
@@ -46,13 +42,13 @@ class Policies(OnCeph):
         a, b = self.two()
         self.saved(a, (1, 2, 3, 4))
         self.saved(b, (1, 2, 3, 4), "demo/other")
-        cairn("policy", "set", "demo/run", "--keep-last", 3, *at(a), check=0)
+        cairn("policy", "set", "demo/run", "--keep-last", 3, *a.online, check=0)
         mine = ("stored", "demo/run", "keep-last 3")
         a.kill()
-        self.assertEqual(self.holds("demo/run", *at(b)), mine)
+        self.assertEqual(self.holds("demo/run", *b.online), mine)
         bare = ("--store", self.store)  # an update of the record, which needs no lock
         cairn("policy", "set", "demo/*", "--keep-last", 1, *bare, check=0)
-        seen = lambda: self.holds("demo/other", *at(b)) == ("stored", "demo/*", "keep-last 1")
+        seen = lambda: self.holds("demo/other", *b.online) == ("stored", "demo/*", "keep-last 1")
         wait_until("the daemon sees what was set beside it", seen)
         b.kill()
         self.assertEqual(self.holds("demo/run", *bare), mine)
@@ -62,15 +58,15 @@ class Policies(OnCeph):
         for daemon in (a, b):
             daemon.start(config=config)
         for daemon in (a, b):
-            self.assertEqual(self.holds("demo/run", *at(daemon)), mine)
-            self.assertEqual(self.holds("demo/other", *at(daemon)), ("stored", "demo/*", "keep-last 2"))
+            self.assertEqual(self.holds("demo/run", *daemon.online), mine)
+            self.assertEqual(self.holds("demo/other", *daemon.online), ("stored", "demo/*", "keep-last 2"))
             for run, kept in (("demo/run", [2, 3, 4]), ("demo/other", [3, 4])):
-                wait_until("the policies were followed", lambda: self.steps(*at(daemon), run=run) == kept)
-        cairn("policy", "remove", "demo/run", *at(a), check=0)
-        wait_until("the other daemon sees it", lambda: self.holds("demo/run", *at(b)) == ("stored", "demo/*", "keep-last 2"))
-        wait_until("it is followed", lambda: self.steps(*at(b)) == [3, 4])
+                wait_until("the policies were followed", lambda: self.steps(*daemon.online, run=run) == kept)
+        cairn("policy", "remove", "demo/run", *a.online, check=0)
+        wait_until("the other daemon sees it", lambda: self.holds("demo/run", *b.online) == ("stored", "demo/*", "keep-last 2"))
+        wait_until("it is followed", lambda: self.steps(*b.online) == [3, 4])
         self.assertEqual(cairn_json("verify", "--store", self.store, timeout_s=120)["damaged"], 0)
-        reasons = {e["reason"] for e in cairn_json("log", *at(b))["entries"] if e["action"] == "forget"}
+        reasons = {e["reason"] for e in cairn_json("log", *b.online)["entries"] if e["action"] == "forget"}
         self.assertEqual(reasons, {"stored policy demo/run: keep-last 3", "stored policy demo/*: keep-last 2"})
 
     def test_days_are_those_of_the_zone(self):
@@ -89,15 +85,15 @@ class Policies(OnCeph):
         self.saved(daemon, (4,))
         names = len(self.rados("ls").split())
         zone = ("--keep-daily", 3, "--time-zone", "Asia/Kolkata")
-        cairn("policy", "set", "*", *zone, *at(daemon), check=0)
-        listed = cairn_json("ls", "demo/run", *at(daemon))["checkpoints"]
+        cairn("policy", "set", "*", *zone, *daemon.online, check=0)
+        listed = cairn_json("ls", "demo/run", *daemon.online)["checkpoints"]
         self.assertEqual({e["step"]: e["committed_at"][11:13] for e in listed if e["step"] < 4}, {1: "17", 2: "18", 3: "19"})
-        cairn("forget", "--all", "--quiet", *at(daemon), check=0)
-        self.assertEqual(self.steps(*at(daemon)), [2, 3, 4])
-        cairn("policy", "set", "*", "--keep-daily", 2, *at(daemon), check=0)
-        cairn("forget", "--all", "--quiet", *at(daemon), check=0)
-        self.assertEqual(self.steps(*at(daemon)), [3, 4])
-        cairn("gc", "--now", *at(daemon), check=0)
+        cairn("forget", "--all", "--quiet", *daemon.online, check=0)
+        self.assertEqual(self.steps(*daemon.online), [2, 3, 4])
+        cairn("policy", "set", "*", "--keep-daily", 2, *daemon.online, check=0)
+        cairn("forget", "--all", "--quiet", *daemon.online, check=0)
+        self.assertEqual(self.steps(*daemon.online), [3, 4])
+        cairn("gc", "--now", *daemon.online, check=0)
         self.assertLess(len(self.rados("ls").split()), names)
 
     def test_an_idle_run_goes_with_its_objects(self):
@@ -107,11 +103,11 @@ class Policies(OnCeph):
         objects = lambda run: [name for name in self.rados("ls").split() if f"/{run}/" in name]
         self.assertGreater(len(objects("run")), 6)
         before = len(objects("other"))
-        cairn("policy", "set", "demo/run", "--remove-idle", "1s", *at(daemon), check=0)
+        cairn("policy", "set", "demo/run", "--remove-idle", "1s", *daemon.online, check=0)
         self.assertEqual(daemon.stop(), 0)
         daemon.start(config=self.retention(interval="1s"))
-        wait_until("the idle run is removed", lambda: cairn_json("ls", *at(daemon))["runs"] == ["demo/other"], 60)
-        entry = next(e for e in cairn_json("log", *at(daemon))["entries"] if e["action"] == "remove")
+        wait_until("the idle run is removed", lambda: cairn_json("ls", *daemon.online)["runs"] == ["demo/other"], 60)
+        entry = next(e for e in cairn_json("log", *daemon.online)["entries"] if e["action"] == "remove")
         self.assertEqual((entry["run"], entry["actor"]), ("demo/run", "cairnd"))
         self.assertIn("stored policy demo/run: remove-idle 1s", entry["reason"])
         wait_until("its objects are gone", lambda: not [name for name in objects("run") if name.startswith(("piece/", "small/"))], 60)
@@ -121,25 +117,25 @@ class Policies(OnCeph):
         a, b = self.two()
         self.saved(a, (1, 2))
         def removed(*words):
-            code, out, err = cairn("rm", "demo/run", *words, *at(b))
+            code, out, err = cairn("rm", "demo/run", *words, *b.online)
             return None if "connected" in err else (code, out, err)
         code, out, err = wait_until("the ranks are gone", lambda: removed("--dry-run"))
         self.assertEqual(code, 0, err)
         self.assertIn("would be removed, with 2 checkpoints", out)
         self.assertEqual(removed("--yes")[0], 0)
         for daemon in (a, b):
-            wait_until("each knows that it is removed", lambda: cairn_json("ls", *at(daemon))["runs"] == [])
-        cairn("undelete", "demo/run", "--all", *at(a), check=0)
+            wait_until("each knows that it is removed", lambda: cairn_json("ls", *daemon.online)["runs"] == [])
+        cairn("undelete", "demo/run", "--all", *a.online, check=0)
         self.assert_good({(1, 1), (2, 1)})
         self.assertEqual((a.stop(), b.stop()), (0, 0))
         bare = ("--store", self.store)
         cairn("rm", "demo/run", "--yes", *bare, check=0)
         self.assertEqual(cairn_json("ls", *bare)["runs"], [])
         a.start()
-        cairn("gc", "--now", "demo/run", *at(a), check=0)
+        cairn("gc", "--now", "demo/run", *a.online, check=0)
         self.assertEqual([name for name in self.rados("ls").split() if name.startswith(("piece/", "small/"))], [])
         self.saved(a, (7,))  # the name begins anew
-        self.assertEqual(self.steps(*at(a)), [7])
+        self.assertEqual(self.steps(*a.online), [7])
 
     def test_a_policy_that_may_be_lost_holds_retention(self):
         """The store's record is given up and made again: nothing is forgotten by the configuration, until a person has said
@@ -147,7 +143,7 @@ class Policies(OnCeph):
         config = self.retention(interval="50ms", keep_last=1)
         a = self.daemon()
         self.saved(a, (1, 2, 3))
-        cairn("policy", "set", "demo/*", "--keep-last", 9, *at(a), check=0)
+        cairn("policy", "set", "demo/*", "--keep-last", 9, *a.online, check=0)
         self.assertEqual(a.stop(), 0)
         subprocess.run(["rados", "-c", str(self.ceph.dir / "ceph.conf"), "--id", "admin", "-p", "cairn", "-N", self.space, "rm",
                         "store"], check=True, timeout=60)
@@ -155,12 +151,12 @@ class Policies(OnCeph):
         a.start(config=config)
         b = self.daemon("b", config=config)
         for daemon in (a, b):
-            code, _, err = cairn("forget", "demo/run", *at(daemon))
+            code, _, err = cairn("forget", "demo/run", *daemon.online)
             self.assertEqual(code, 6, err)
             self.assertIn("nothing is forgotten in demo/run: changes of the stored policies may be lost", err)
-            self.assertEqual(cairn("policy", "show", *at(daemon))[0], 3)
+            self.assertEqual(cairn("policy", "show", *daemon.online)[0], 3)
         wait_until("retention was refused, too", lambda: any(one.log().count("nothing is forgotten in demo/run") > 1 for one in (a, b)))
-        self.assertEqual(self.steps(*at(b)), [1, 2, 3])
-        cairn("policy", "set", "demo/*", "--keep-last", 2, *at(b), check=0)  # by which the others are confirmed
-        wait_until("it is followed", lambda: self.steps(*at(a)) == [2, 3])
-        self.assertEqual(self.holds("demo/run", *at(a)), ("stored", "demo/*", "keep-last 2"))
+        self.assertEqual(self.steps(*b.online), [1, 2, 3])
+        cairn("policy", "set", "demo/*", "--keep-last", 2, *b.online, check=0)  # by which the others are confirmed
+        wait_until("it is followed", lambda: self.steps(*a.online) == [2, 3])
+        self.assertEqual(self.holds("demo/run", *a.online), ("stored", "demo/*", "keep-last 2"))

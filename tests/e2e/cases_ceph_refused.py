@@ -81,9 +81,7 @@ class Refused(OnCeph):
     def test_names_that_differ_in_capitals(self):
         """The other daemon of the store knows at once what this one has made."""
         daemon, other = self.two()
-        group = Group(self.bed, daemon.url("demo/Bert"), 1)
-        group.advance(1)
-        group.end()
+        self.run_attempt(daemon, 1, run="demo/Bert", world=1, fills=True)
         for name in ("demo/bert", "DEMO/x"):
             rank = Rank(self.bed)
             self.assert_error(rank.refused("open", other.url(name), 0, 1, token(), "rank"), "INVALID", name,
@@ -142,8 +140,7 @@ class Refused(OnCeph):
         daemon.keys["store_url"] = self.store
         daemon.start()
         again = Group(self.bed, self.url(daemon), 2)
-        self.assertEqual(again.restore(), (1, 1, False))
-        again.all("check", 1)
+        self.assert_restores(again, (1, 1, False), 1)
 
     def test_another_data_pool(self):
         """Whoever looks for the data in another pool is told so, instead of finding every checkpoint damaged."""
@@ -248,8 +245,7 @@ class Damage(OnCeph):
     def assert_falls_back(self, group):
         document = cairn_json("verify", "--store", self.store, check=6, timeout_s=60)
         self.assertEqual([entry["step"] for entry in document["checked"] if not entry["good"]], [2])
-        self.assertEqual(group.restore(), (1, 1, True))
-        group.all("check", 1)
+        self.assert_restores(group, (1, 1, True), 1)
 
     @unittest.skipUnless(FULL, "CAIRN_FULL=1")
     def test_a_copy_holds_other_bytes(self):
@@ -257,8 +253,7 @@ class Damage(OnCeph):
         group, pieces = self.saved()
         placement = self.spoil(pieces[0], f"{self.space}/demo", 1)
         self.assert_good({(1, 1), (2, 1)})
-        self.assertEqual(group.restore(), (2, 1, False))
-        group.all("check", 2)
+        self.assert_restores(group, (2, 1, False), 2)
         self.ceph.ceph("pg", "repair", placement)
 
     def test_an_object_is_gone(self):

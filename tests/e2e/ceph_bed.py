@@ -10,7 +10,7 @@ import tempfile
 import unittest
 from pathlib import Path
 
-from harness import BUILD, SOURCE, Case, Daemon, cairn_json
+from harness import BUILD, SOURCE, Case, cairn_json
 
 TOOL = SOURCE / "deploy/ceph/test-cluster"
 
@@ -91,8 +91,7 @@ class OnCeph(Case):
         self.store = self.ceph.url(self.space, self.DATA)
 
     def daemon(self, name="a", **keys):
-        keys = {"store_url": self.store, "listen_tcp": "127.0.0.1:0", **keys}
-        return Daemon(self.bed, name, **keys).start()
+        return super().daemon(name, **{"store_url": self.store, "listen_tcp": "127.0.0.1:0", **keys})
 
     def two(self):
         return self.daemon("a"), self.daemon("b")

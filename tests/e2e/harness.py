@@ -22,6 +22,8 @@ import time
 import unittest
 from pathlib import Path
 
+from frames import Relay
+
 SOURCE = Path(__file__).resolve().parents[2]
 BUILD = Path(os.environ.get("CAIRN_BUILD", SOURCE / "build" / "asan"))
 BIN = BUILD / "bin"
@@ -142,13 +144,14 @@ class Daemon:
         subprocess.run([str(word) for word in words], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=log,
                        check=False, timeout=PATIENCE_S * 2)
 
-    def launch(self, **more):
+    def launch(self, failpoints=None, **more):
+        """failpoints: of this start alone, as CAIRN_FAILPOINTS has them."""
         self.log_from = self.log_path.stat().st_size if self.log_path.exists() else 0
         with open(self.log_path, "ab") as log:
             if self.creates and not self.has_store():
                 self.create_store(log)
             self.process = self.bed.start(self.argv(**more), stdin=subprocess.DEVNULL, stdout=log, stderr=log,
-                                          env={**os.environ, **self.env})
+                                          env={**os.environ, **self.env, **({"CAIRN_FAILPOINTS": failpoints} if failpoints else {})})
         self.starts += 1
 
     def start(self, **more):
@@ -182,6 +185,20 @@ class Daemon:
         """SIGTERM; the exit status."""
         self.process.send_signal(signal.SIGTERM)
         return self.process.wait(timeout_s)
+
+    def restart(self):
+        self.kill()
+        self.start()
+
+    @property
+    def online(self):
+        """The words by which a command asks this server."""
+        return ("--server", f"unix:{self.socket}")
+
+    @property
+    def offline(self):
+        """The words by which a command reads the store itself."""
+        return ("--store", f"dir:{self.store}")
 
     def url(self, run="demo/run"):
         return f"cairn+unix://{self.socket}?run={run}"
@@ -339,6 +356,11 @@ class Group:
         self.all("fill", step)
         return self.save(step)
 
+    def save_each(self, steps, fills=False):
+        """fills: each save has a state of its own."""
+        for step in steps:
+            (self.advance if fills else self.save)(step)
+
     def stage(self, step, deadline_ms=WAIT_MS):
         """One save of all ranks, until it is handed over: they may die."""
         for rank, answer in zip(self.ranks, self.all("save", step, deadline_ms)):
@@ -427,7 +449,7 @@ def fields_of(value):
 
 def place_of(daemon, how):
     """Where the command line finds the store: by itself, or by its server, which may be slow on a busy machine."""
-    return ("--store", f"dir:{daemon.store}") if how == "store" else ("--server", f"unix:{daemon.socket}", "--timeout", "45s")
+    return daemon.offline if how == "store" else (*daemon.online, "--timeout", "45s")
 
 
 def verified(daemon, how="store", check=0, **keywords):
@@ -437,8 +459,7 @@ def verified(daemon, how="store", check=0, **keywords):
 
 def listed(daemon, run="demo/run", how="store"):
     """{(step, term): entry} of what is committed."""
-    where = ("--store", f"dir:{daemon.store}") if how == "store" else ("--server", f"unix:{daemon.socket}")
-    entries = cairn_json("ls", run, *where)["checkpoints"]
+    entries = cairn_json("ls", run, *(daemon.offline if how == "store" else daemon.online))["checkpoints"]
     return {(e["step"], e["term"]): e for e in entries if e["state"] == "committed"}
 
 
@@ -474,16 +495,37 @@ class Case(unittest.TestCase):
         self.bed.close(keep=failed)
         self.assertEqual(reports, [], "a sanitizer has something to say")
 
-    def daemon(self, name="store", **keys):
-        return Daemon(self.bed, name, **keys).start()
+    def daemon(self, name="store", failpoints=None, **keys):
+        return Daemon(self.bed, name, **keys).start(failpoints=failpoints)
 
-    def group(self, daemon, world=2, **keywords):
-        return Group(self.bed, daemon.url(), world, **keywords)
+    def group(self, daemon, world=2, run="demo/run", **keywords):
+        return Group(self.bed, daemon.url(run), world, **keywords)
 
-    def saving(self, world=2, **keys):
-        """A daemon with these keys, and the ranks of an attempt that are connected to it."""
+    def run_attempt(self, daemon, *steps, run="demo/run", world=2, resumes=None, fills=False, **keywords):
+        """An attempt that restores what `resumes` names, saves these steps and ends."""
+        group = self.group(daemon, world, run, **keywords)
+        if resumes:
+            group.restore(resumes)
+        group.save_each(steps, fills)
+        group.end()
+
+    def relay(self, daemon, *words, **keywords):
+        relay = Relay(daemon.port(), *words, **keywords)
+        self.addCleanup(relay.close)
+        return relay
+
+    def saving(self, *steps, run="demo/run", world=2, fills=False, **keys):
+        """A daemon with these keys, and the ranks of an attempt that are connected to it and have saved these steps."""
         daemon = self.daemon(**keys)
-        return daemon, self.group(daemon, world)
+        group = self.group(daemon, world, run)
+        group.save_each(steps, fills)
+        return daemon, group
+
+    def with_saves(self, *steps, **keys):
+        """A daemon on whose store an attempt has saved these steps and ended."""
+        daemon, group = self.saving(*steps, **keys)
+        group.end()
+        return daemon
 
     def assert_error(self, refused, name, *fragments):
         """(error, text): the error by name, and a text that says what and what to do."""
@@ -491,6 +533,11 @@ class Case(unittest.TestCase):
         self.assertEqual(error, name, text)
         for fragment in fragments:
             self.assertIn(fragment, text)
+
+    def assert_restores(self, group, want, seed, *words):
+        """All ranks come to this (step, term, fell back), and hold the state that was filled with the seed."""
+        self.assertEqual(group.restore(*words), want)
+        group.all("check", seed)
 
     def assert_whole(self, daemon, checkpoints, how="store", run="demo/run"):
         """Exactly these (step, term) are listed, and all bytes of them are good."""

@@ -28,8 +28,7 @@ class Daemons(OnCeph):
         one.kill()
         # The same run through the other one: it restores what the first one wrote, and goes on.
         other = Group(self.bed, self.url(b), 2)
-        self.assertEqual(other.restore(), (1, 1, False))
-        other.all("check", 1)
+        self.assert_restores(other, (1, 1, False), 1)
         other.all("fill", 2)
         self.assertEqual(other.save(2), 2)
         self.assert_good({(1, 1), (2, 2)})
@@ -39,41 +38,40 @@ class Daemons(OnCeph):
         that is off duty are done by the other; where it cannot be reached the answer is 11, at once."""
         a = self.daemon("a")
         self.group(a).save(1)
-        on_duty = lambda daemon: [row for row in cairn_json("status", *daemon_at(daemon))["daemons"] if row["scrubs"] and row["collects"]]
-        daemon_at = lambda daemon: ("--server", f"unix:{daemon.socket}")
+        on_duty = lambda daemon: [row for row in cairn_json("status", *daemon.online)["daemons"] if row["scrubs"] and row["collects"]]
         wait_until("the first has both duties", lambda: on_duty(a))
         b = self.daemon("b", listen_advertise="127.0.0.1:1")
-        wait_until("each knows of both", lambda: all(len(cairn_json("status", *daemon_at(one))["daemons"]) == 2 for one in (a, b)))
+        wait_until("each knows of both", lambda: all(len(cairn_json("status", *one.online)["daemons"]) == 2 for one in (a, b)))
         for one, other in ((a, b), (b, a)):
-            rows = cairn_json("status", *daemon_at(one))["daemons"]
+            rows = cairn_json("status", *one.online)["daemons"]
             self.assertEqual({row["name"].split(":")[1]: (row["this"], row["scrubs"], row["collects"]) for row in rows},
                              {str(one.process.pid): (True, one is a, one is a), str(other.process.pid): (False, other is a, other is a)})
             self.assertIn(f"unix:{one.socket}", next(row["addresses"] for row in rows if row["this"]))
-        _, out, _ = cairn("status", *daemon_at(b), check=0)
+        _, out, _ = cairn("status", *b.online, check=0)
         self.assertRegex(out, rf"daemons +\S+:\d+ at .*\n +\S+:\d+ at ")
         self.assertRegex(out, rf":{a.process.pid} at [^\n]*tcp:127.0.0.1:{a.port()}[^\n]*, scrubs, collects garbage"
                               r"(; last seen \d+ s ago)?\n")
         self.assertRegex(out, rf":{b.process.pid} at tcp:127.0.0.1:1 [^\n]*, this one\n|:{b.process.pid} at 127.0.0.1:1 [^\n]*, this one\n")
-        passes = cairn_json("scrub", "--status", *daemon_at(a))["scrub"]["pass"]
-        _, out, err = cairn("scrub", "--wait", *daemon_at(b), check=0)
+        passes = cairn_json("scrub", "--status", *a.online)["scrub"]["pass"]
+        _, out, err = cairn("scrub", "--wait", *b.online, check=0)
         self.assertRegex(err, rf"daemon \S+:{a.process.pid} has this duty")
-        self.assertEqual(cairn_json("scrub", "--status", *daemon_at(a))["scrub"]["pass"], passes + 1)
-        cairn("forget", "demo/run", "--keep-last", "1", "--now", *daemon_at(b), check=0)
-        self.assertEqual(cairn_json("gc", "--quiet", *daemon_at(b))["gc"]["errors"], 0)
-        self.assertGreaterEqual(cairn_json("gc", "--status", *daemon_at(a))["gc"]["pass"], 1)
+        self.assertEqual(cairn_json("scrub", "--status", *a.online)["scrub"]["pass"], passes + 1)
+        cairn("forget", "demo/run", "--keep-last", "1", "--now", *b.online, check=0)
+        self.assertEqual(cairn_json("gc", "--quiet", *b.online)["gc"]["errors"], 0)
+        self.assertGreaterEqual(cairn_json("gc", "--status", *a.online)["gc"]["pass"], 1)
         for command in ("gc", "scrub"):  # the one that is off duty knows of no pass
-            said, _, err = cairn(command, "--status", *daemon_at(b), check=0)
+            said, _, err = cairn(command, "--status", *b.online, check=0)
             self.assertRegex(err, rf"daemon \S+:{a.process.pid} has this duty")
-            self.assertEqual(cairn_json(command, "--status", "--quiet", *daemon_at(b))[command]["pass"],
-                             cairn_json(command, "--status", *daemon_at(a))[command]["pass"])
+            self.assertEqual(cairn_json(command, "--status", "--quiet", *b.online)[command]["pass"],
+                             cairn_json(command, "--status", *a.online)[command]["pass"])
         a.process.send_signal(19)  # it is still on duty, and answers nobody
         try:
             began = time.monotonic()
-            _, _, err = cairn("gc", *daemon_at(b), "--timeout", "20s", check=11)
+            _, _, err = cairn("gc", *b.online, "--timeout", "20s", check=11)
             self.assertRegex(err, rf":{a.process.pid} .*last seen \d+ s ago")
             self.assertLess(time.monotonic() - began, 38)  # once the time that is given, not once for each address
-            cairn("gc", "--status", *daemon_at(b), "--timeout", "1s", check=11)
-            _, out, _ = cairn("status", *daemon_at(b), check=0)
+            cairn("gc", "--status", *b.online, "--timeout", "1s", check=11)
+            _, out, _ = cairn("status", *b.online, check=0)
             self.assertRegex(out, rf":{a.process.pid} at .*; last seen \d+ s ago\n")
         finally:
             a.process.send_signal(18)
@@ -86,7 +84,7 @@ class Daemons(OnCeph):
         tls = {f"tls_{key}": pki / name for key, name in (("cert", "server.crt"), ("key", "server.key"), ("ca", "ca.crt"))}
         a = self.daemon("a", listen_tcp="127.0.0.2:0", **tls)
         self.group(a, 1).advance(1)
-        rows = lambda daemon: [row for row in cairn_json("status", "--server", f"unix:{daemon.socket}")["daemons"]
+        rows = lambda daemon: [row for row in cairn_json("status", *daemon.online)["daemons"]
                                if row["scrubs"] and row["collects"] and str(a.process.pid) in row["name"]]
         wait_until("the first has both duties", lambda: rows(a))
         b = self.daemon("b", **tls)
@@ -96,7 +94,7 @@ class Daemons(OnCeph):
         for command in (("gc",), ("scrub", "--wait"), ("forget", "demo/run", "--keep-last", "1", "--now")):
             _, _, err = cairn(*command, "--server", f"localhost:{b.port()}", *files, check=0)
             self.assertRegex(err, rf"daemon \S+:{a.process.pid} has this duty")
-        _, _, err = cairn("gc", "--server", f"unix:{b.socket}", *files, check=11)
+        _, _, err = cairn("gc", *b.online, *files, check=11)
         self.assertRegex(err, "127.0.0.2.*certificate")
 
     def test_a_page_of_one_shows_what_the_other_does(self):
@@ -130,7 +128,7 @@ class Daemons(OnCeph):
         folder.mkdir()
         mirror = f"dir:{folder}"
         cairn("store", "create", mirror, check=0)
-        cairn("tag", "demo/run", "2", "best", "--server", f"unix:{a.socket}", check=0)
+        cairn("tag", "demo/run", "2", "best", *a.online, check=0)
         copy = lambda source, target: cairn_json("copy", "*", "--from", source, "--to", target, timeout_s=120)
         listed_at = lambda store: [{**one, "note_version": 0} for one in cairn_json("ls", "demo/run", "--store", store)["checkpoints"]]
         self.assertEqual(copy(self.store, mirror)["copied"], 3)
@@ -150,26 +148,22 @@ class Daemons(OnCeph):
         self.assertEqual(cairn_json("verify", "--store", mirror, timeout_s=120)["damaged"], 0)
         flip(path, 100)
         local = self.daemon("local", store_url=mirror, scrub_repair="yes", scrub_repair_from=back)
-        where = ("--server", f"unix:{local.socket}")
+        where = local.online
         cairn("scrub", "--wait", *where, timeout_s=120)
         wait_until("it is repaired from the cluster", lambda: "verified again" in local.log())
         self.assertEqual(cairn_json("verify", *where, timeout_s=120)["damaged"], 0)
         self.assertEqual(local.stop(), 0)
         served = self.daemon("served", store_url=back)
-        wait_until("its sign of life is there", lambda: cairn_json("status", "--server", f"unix:{served.socket}")["daemons"])
+        wait_until("its sign of life is there", lambda: cairn_json("status", *served.online)["daemons"])
         _, _, err = cairn("copy", "*", "--from", mirror, "--to", back, check=11)
         self.assertIn(f":{served.process.pid}", err)
         again = Group(self.bed, self.url(served), 2)
-        self.assertEqual(again.restore(), (4, 1, False))
-        again.all("check", 4)
+        self.assert_restores(again, (4, 1, False), 4)
 
     def test_a_daemon_starts_in_the_middle_of_a_copy(self):
         """Between the last document of a checkpoint and its entry: the copy loses, by name, and enters nothing; later it goes on."""
         source = Daemon(self.bed, "local").start()
-        group = self.group(source)
-        for step in (1, 2):
-            group.advance(step)
-        group.end()
+        self.run_attempt(source, 1, 2, fills=True)
         cairn("store", "create", self.store, check=0)
         words = ("copy", "demo/run", "--from", f"dir:{source.store}", "--to", self.store)
         copy = self.bed.start([BIN / "cairn", *words], env={**os.environ, "CAIRN_FAILPOINTS": "copy.enter=stop@2"},
@@ -180,7 +174,7 @@ class Daemons(OnCeph):
         _, err = copy.communicate(timeout=120)
         self.assertEqual(copy.returncode, 11, err)
         self.assertRegex(err, "serves the store that is copied to|has opened the store that is copied to")
-        at = ("--server", f"unix:{served.socket}")
+        at = served.online
         self.assertEqual([one["step"] for one in cairn_json("ls", "demo/run", *at)["checkpoints"]], [1])
         self.assert_good({(1, 1)})
         self.assertEqual(served.stop(), 0)
@@ -198,8 +192,7 @@ class Daemons(OnCeph):
         group.finish(answers, 60000)
         self.assert_good({(1, 1), (2, 1)})
         again = Group(self.bed, self.url(a, b), 2, rows=4096)
-        self.assertEqual(again.restore(), (2, 1, False))
-        again.all("check", 2)
+        self.assert_restores(again, (2, 1, False), 2)
 
     def test_a_lost_daemon_is_left_in_time(self):
         """By design within 5 s: a dead one at once, a silent one after 3.5 s. From the signal until a save is durable
@@ -253,8 +246,7 @@ class ErasureCoded(OnCeph):
         group = Group(self.bed, self.url(daemon), 2, rows=4096)
         for step in (1, 2, 3):
             group.advance(step)
-        self.assertEqual(group.restore(2), (2, 1, False))
-        group.all("check", 2)
+        self.assert_restores(group, (2, 1, False), 2, 2)
         self.assert_good({(1, 1), (2, 1), (3, 1)})
 
 

@@ -91,7 +91,7 @@ class Files(Case):
         group.all("set")
         group.all("fill", 3)
         group.save(1)
-        for number, where in enumerate((("--server", f"unix:{daemon.socket}"), ("--store", f"dir:{daemon.store}"))):
+        for number, where in enumerate((daemon.online, daemon.offline)):
             target = self.bed.path / f"out{number}"
             document = cairn_json("restore", "demo/run", "--to", target, *where)
             self.assertFalse(document["fell_back"])
@@ -118,9 +118,8 @@ class Files(Case):
         self.assertFalse(target.with_name(target.name + ".partial").exists())
 
     def test_only(self):
-        daemon = self.daemon()
-        self.group(daemon).save(1)
-        where, target = ("--server", f"unix:{daemon.socket}"), self.bed.path / "part"
+        daemon = self.with_saves(1)
+        where, target = daemon.online, self.bed.path / "part"
         cairn("restore", "demo/run", "--to", target, "--only", "model.*", "--only", "rng", *where, check=0)
         self.assertEqual(set(read_safetensors(target / "model.safetensors")), {"model.w"})
         self.assertEqual(set(read_safetensors(target / "local-rank=0.safetensors")), {"rng"})
@@ -137,7 +136,7 @@ class Files(Case):
         group = Group(self.bed, daemon.url(), 3, rows=96)
         group.all("fill", 3)
         group.save(1)
-        for number, where in enumerate((("--server", f"unix:{daemon.socket}"), ("--store", f"dir:{daemon.store}"))):
+        for number, where in enumerate((daemon.online, daemon.offline)):
             target = self.bed.path / f"ranks{number}"
             cairn("restore", "demo/run", "--to", target, "--ranks", "0,2", *where, check=0)
             self.assertEqual(sorted(os.listdir(target)), ["rank-0.safetensors", "rank-2.safetensors", "ranks.json"])
@@ -164,7 +163,7 @@ class Files(Case):
         group = Group(self.bed, daemon.url(), 3, rows=96)
         group.all("fill", 3)
         group.save(1)
-        where = ("--store", f"dir:{daemon.store}")
+        where = daemon.offline
         for count in (1, 5, 200):
             target = self.bed.path / f"as{count}"
             cairn("restore", "demo/run", "--to", target, "--as-ranks", count, *where, check=0)
@@ -200,12 +199,8 @@ class Files(Case):
         with open(path, "wb") as file:
             file.write(struct.pack("<Q", len(header)) + header)
             file.truncate(8 + len(header) + size)
-        os.environ["CAIRN_FAILPOINTS"] = "dir.write=delay:200"  # the arena holds a quarter: the rest has to wait
-        try:
-            daemon = self.daemon(save_chunk="1MiB")
-        finally:
-            del os.environ["CAIRN_FAILPOINTS"]
-        where = ("--server", f"unix:{daemon.socket}")
+        daemon = self.daemon(save_chunk="1MiB", failpoints="dir.write=delay:200")  # the arena holds a quarter: the rest has to wait
+        where = daemon.online
         process = self.bed.start([BIN / "cairn", "import", "demo/in", path, "--arena", "16MiB", *where],
                                  stderr=subprocess.PIPE)
         self.addCleanup(process.stderr.close)
@@ -230,7 +225,7 @@ class Files(Case):
             return json.loads(data[8:8 + struct.unpack("<Q", data[:8])[0]])["__metadata__"]
 
         daemon = self.daemon()
-        server, said = ("--server", f"unix:{daemon.socket}"), {"format": "tf", "ss_tags": '{"a": "b\\n"}', "ü": "", "n": "x" * 9000}
+        server, said = daemon.online, {"format": "tf", "ss_tags": '{"a": "b\\n"}', "ü": "", "n": "x" * 9000}
         cairn("import", "demo/in", write("a.safetensors", {**said, "cairn.checkpoint": "old"}), *server, check=0)
         self.assertEqual(cairn_json("show", "demo/in", "latest", *server)["manifest"]["metadata"], {"safetensors": said})
         cairn("export", "demo/in", "--to", self.bed.path / "out", *server, check=0)
@@ -249,26 +244,24 @@ class Files(Case):
         self.assertEqual(cairn_json("show", "demo/much", "latest", *server)["manifest"]["metadata_bytes"], 0)
 
     def test_target_not_empty(self):
-        daemon = self.daemon()
-        self.group(daemon).save(1)
+        daemon = self.with_saves(1)
         target = self.bed.path / "out"
         target.mkdir()
         (target / "mine").write_text("mine")
-        _, _, err = cairn("restore", "demo/run", "--to", target, "--store", f"dir:{daemon.store}", check=1)
+        _, _, err = cairn("restore", "demo/run", "--to", target, *daemon.offline, check=1)
         self.assertIn("NOT_EMPTY", err)
         self.assertEqual(sorted(os.listdir(target)), ["mine"])
         (target / "mine").unlink()
         (self.bed.path / "afile").write_text("mine")
-        _, _, err = cairn("restore", "demo/run", "--to", self.bed.path / "afile", "--store", f"dir:{daemon.store}",
+        _, _, err = cairn("restore", "demo/run", "--to", self.bed.path / "afile", *daemon.offline,
                           check=1)
         self.assertIn("is not a directory; restore into", err)
-        cairn("restore", "demo/run", "--to", target, "--store", f"dir:{daemon.store}", check=0)
+        cairn("restore", "demo/run", "--to", target, *daemon.offline, check=0)
 
     def test_leftovers_of_another_restore(self):
-        daemon = self.daemon()
-        self.group(daemon).save(1)
+        daemon = self.with_saves(1)
         (self.bed.path / "out.partial").mkdir()
-        _, _, err = cairn("restore", "demo/run", "--to", self.bed.path / "out", "--store", f"dir:{daemon.store}",
+        _, _, err = cairn("restore", "demo/run", "--to", self.bed.path / "out", *daemon.offline,
                           check=1)
         self.assertIn("out.partial", err)
 
@@ -278,11 +271,8 @@ class Commands(Case):
         super().setUp()
         self.server = self.daemon()
         for run, steps in (("demo/one", 3), ("demo/two", 1)):
-            group = Group(self.bed, self.server.url(run), 2)
-            for step in range(1, steps + 1):
-                group.save(step)
-            group.end()
-        self.ways = (("--server", f"unix:{self.server.socket}"), ("--store", f"dir:{self.server.store}"))
+            self.run_attempt(self.server, *range(1, steps + 1), run=run)
+        self.ways = (self.server.online, self.server.offline)
 
     def test_ls(self):
         for where in self.ways:
@@ -336,7 +326,7 @@ class Commands(Case):
     def test_show_describes_a_checkpoint_with_a_lost_part(self):
         """What is shared stands in the parts: without one of them everything else is shown, and what has no base needs
         none."""
-        where = ("--store", f"dir:{self.server.store}")
+        where = self.server.offline
         full, before = (cairn_json("show", "demo/one", step, *where) for step in (1, 3))
         for part in self.server.files("runs/demo/one/checkpoints/**/part*"):
             part.unlink()
@@ -349,7 +339,7 @@ class Commands(Case):
         self.assertRegex(cairn("show", "demo/one", 3, *where, check=0)[1], r"\nshared      not known: .*part")
 
     def test_annotate(self):
-        server = ("--server", f"unix:{self.server.socket}")
+        server = self.server.online
         document = cairn_json("annotate", "demo/one", 1, "--metric", "eval=1.25", "--metric", "loss=0.125",
                               "--tag", "best", "--remove-tag", "e2e", *server)["checkpoint"]
         self.assertEqual((document["step"], document["tags"], document["metrics"], document["note_version"]),
@@ -378,7 +368,7 @@ class Commands(Case):
             self.assertIn('INVALID: the tag "xxxx', cairn(*words, *server, check=2)[2])
         self.assertRegex(cairn("annotate", "demo/one", 1, "--metric", "\udcff=1", *server, check=2)[2],
                          "INVALID: .*the name .* is not valid")
-        _, _, err = cairn("annotate", "demo/one", 1, "--tag", "x", "--store", f"dir:{self.server.store}", check=11)
+        _, _, err = cairn("annotate", "demo/one", 1, "--tag", "x", *self.server.offline, check=11)
         self.assertIn("STORE_LOCKED", err)
 
     def test_scrub_needs_a_daemon(self):
@@ -441,7 +431,7 @@ class Commands(Case):
         self.assertIn(f"(build {build})", said)
 
     def test_exit_statuses(self):
-        store = ("--store", f"dir:{self.server.store}")
+        store = self.server.offline
         for status, words in (
                 (0, ("version",)), (0, ("--help",)), (0, ("ls", "--help")),
                 (0, ("--version",)), (2, ()),
@@ -496,14 +486,14 @@ class Commands(Case):
         for words in (("verify",), ("ls", "demo/one"), ("show", "demo/one"), ("show", "demo/one", "--json")):
             reading, writing = os.pipe()
             os.close(reading)
-            done = subprocess.run([str(BIN / "cairn"), *words, "--store", f"dir:{self.server.store}"], timeout=120,
+            done = subprocess.run([str(BIN / "cairn"), *words, *self.server.offline], timeout=120,
                                   stdin=subprocess.DEVNULL, stdout=writing, stderr=subprocess.PIPE)
             os.close(writing)
             self.assertEqual((done.returncode, done.stderr), (0, b""), words)
 
     def test_output_that_cannot_be_written(self):
         with open("/dev/full", "wb") as full:
-            done = subprocess.run([str(BIN / "cairn"), "ls", "demo/one", "--store", f"dir:{self.server.store}"],
+            done = subprocess.run([str(BIN / "cairn"), "ls", "demo/one", *self.server.offline],
                                   timeout=120, stdin=subprocess.DEVNULL, stdout=full, stderr=subprocess.PIPE)
         self.assertEqual(done.returncode, 1)
         self.assertIn(b"No space left on device", done.stderr)
@@ -512,7 +502,7 @@ class Commands(Case):
 class Bench(Case):
     def test_bench(self):
         daemon = self.daemon(save_chunk="1MiB")
-        where = ("--server", f"unix:{daemon.socket}")
+        where = daemon.online
         document = cairn_json("bench", "try/bench", "--size", "8MiB", "--rounds", "3", *where)
         self.assertEqual((document["bytes"], document["rounds"]), (8 << 20, 3))
         for figure in ("blocked", "durable", "restore"):
@@ -527,7 +517,7 @@ class Bench(Case):
         cairn("bench", "try/three", "--dry-run", *where, check=0)
         cairn("ls", "try/three", *where, check=4)
         cairn("bench", "try/three", "--size", "1KiB", *where, check=2)
-        cairn("bench", "try/three", "--store", f"dir:{daemon.store}", check=1)
+        cairn("bench", "try/three", *daemon.offline, check=1)
 
 
 class Help(Case):
@@ -579,8 +569,7 @@ class Help(Case):
         cairn("help", "nothing", check=2)
 
     def test_bash_completes(self):
-        daemon = self.daemon()
-        self.group(daemon).save(1)
+        daemon = self.with_saves(1)
         environment = {**os.environ, "PATH": f"{BIN}:{os.environ['PATH']}", "CAIRN_SERVER": f"unix:{daemon.socket}"}
         for words, expected in ((["cairn", "res"], ["restore"]), (["cairn", "restore", "--no-f"], ["--no-fallback"]),
                                 (["cairn", "restore", "--ca"], ["--ca-file"]), (["cairn", "show", "de"], ["demo/run"]),
@@ -596,8 +585,7 @@ class Help(Case):
              ("cairn export --format saf", "safetensors"), ("cairn verify --no-re", "--no-read-data"))
 
     def with_cairn(self):
-        daemon = self.daemon()
-        self.group(daemon).save(1)
+        daemon = self.with_saves(1)
         return {**os.environ, "PATH": f"{BIN}:{os.environ['PATH']}", "CAIRN_SERVER": f"unix:{daemon.socket}"}
 
     @unittest.skipUnless(shutil.which("fish"), "there is no fish")

@@ -20,7 +20,7 @@ class Waiting(Case):
     def setUp(self):
         super().setUp()
         self.server = self.daemon()
-        self.where = ("--server", f"unix:{self.server.socket}")
+        self.where = self.server.online
 
     def test_wait_for_a_step(self):
         group = self.group(self.server)
@@ -78,7 +78,7 @@ class Waiting(Case):
 
     def test_refused(self):
         self.group(self.server).save(1)
-        store = ("--store", f"dir:{self.server.store}")
+        store = self.server.offline
         for words in (("wait", "demo/run", "--next", *store), ("flush", "demo/run", *store)):
             _, _, err = cairn(*words, check=2)
             self.assertIn("UNSUPPORTED", err)
@@ -92,7 +92,7 @@ class Top(Case):
     """Saves on their way: one that is stuck stays visible until it is aborted."""
 
     def look(self, *words):
-        _, out, _ = cairn("top", "--count", 1, "--json", *words, "--server", f"unix:{self.server.socket}", check=0)
+        _, out, _ = cairn("top", "--count", 1, "--json", *words, *self.server.online, check=0)
         return json.loads(out)["saves"]
 
     def test_ranks_that_save_and_one_that_does_not(self):
@@ -117,7 +117,7 @@ class Top(Case):
 
     def test_looks_follow_each_other(self):
         self.server = self.daemon()
-        where = ("--server", f"unix:{self.server.socket}")
+        where = self.server.online
         _, out, _ = cairn("top", "--count", 3, "--every", "100ms", "--json", *where, check=0)
         self.assertEqual([json.loads(line)["message_type"] for line in out.splitlines()], ["top"] * 3)
         _, out, _ = cairn("top", "--count", 1, *where, check=0)
@@ -134,7 +134,7 @@ class Top(Case):
         endless.send_signal(signal.SIGTERM)  # a background job may ignore SIGINT
         endless.communicate(timeout=120)
         self.assertEqual(endless.returncode, 130)
-        cairn("top", "--store", f"dir:{self.server.store}", check=2)
+        cairn("top", *self.server.offline, check=2)
         cairn("top", "--every", "1ms", *where, check=2)
 
 
@@ -142,7 +142,7 @@ class Diff(Case):
     def setUp(self):
         super().setUp()
         self.server = self.daemon(save_chunk="16KiB")
-        self.ways = (("--server", f"unix:{self.server.socket}"), ("--store", f"dir:{self.server.store}"))
+        self.ways = (self.server.online, self.server.offline)
 
     def saved(self):
         """Step 2 differs from 1 in three of 64 parts of 512 bytes each of w, and b is new; steps 3 equals 2."""

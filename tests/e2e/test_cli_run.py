@@ -186,9 +186,8 @@ class Run(Case):
 
     def test_flush_inside_the_grace(self):
         """A save that is open when SIGTERM comes, and one that a rank never joins: 143 and 75."""
-        daemon, group = self.saving()
-        group.save(1)
-        where = ("--server", f"unix:{daemon.socket}", "--run", "demo/run")
+        daemon, group = self.saving(1)
+        where = (*daemon.online, "--run", "demo/run")
         running = Running(self.bed, "wait", "0", options=where)
         running.until("ready")
         started = group.all("save", 2, 60000)

@@ -78,6 +78,10 @@ class Watch(Case):
         early = [line for line in running.said.splitlines() if line]
         return status, lines, [json.loads(line) for line in early] + events
 
+    def terminate(self, running):
+        running.process.send_signal(signal.SIGTERM)
+        return self.end(running)
+
     def rises(self, running, change, values=range(1, 10000), pause_s=0.0):
         """Changes a source until the command was told: the first probe takes what is there for what was before the job. Where one
         notice too many is an error, ``pause_s`` is longer than a notice takes on a busy machine."""
@@ -99,6 +103,7 @@ class Watch(Case):
         return running.text
 
     def assert_notice(self, running, source, said):
+        running.until("signal")
         status, lines, events = self.end(running)
         self.assertEqual(status, os.EX_TEMPFAIL, events)
         notices = [event for event in events if event["event"] == "notice"]
@@ -113,6 +118,11 @@ class Watch(Case):
 
     def announce(self, text="soon"):
         (self.bed.path / "notice").write_text(text)
+
+    def exporter(self, text, status=200):
+        exporter = Exporter(text, status)
+        self.addCleanup(exporter.close)
+        return exporter
 
     def test_memory_errors(self):
         self.errors(0)
@@ -150,35 +160,28 @@ class Watch(Case):
             echo >>{asked}
             [ "$*" = "-H /dev/bus/0 -d megaraid,1" ] && exit 8
             exit 0""")
-        exporter = Exporter()
-        self.addCleanup(exporter.close)
-        exporter.text = 'DCGM_FI_DEV_XID_ERRORS{UUID="a"} 0\nDCGM_FI_DEV_XID_ERRORS{UUID="b"} 79\n'
+        exporter = self.exporter('DCGM_FI_DEV_XID_ERRORS{UUID="a"} 0\nDCGM_FI_DEV_XID_ERRORS{UUID="b"} 79\n')
         running = self.start("wait", options=("--watch", "smart,dcgm", "--watch-interval", "100ms", "--dcgm-url", exporter.url))
         wait_until("both were probed", lambda: asked.exists() and len(asked.read_text()) >= 6)
         exporter.asked(3)
         self.assertNotIn(b"signal", self.read(running))
         exporter.text = exporter.text.replace("} 0", "} 48")
-        running.until("signal")
         self.assert_notice(running, "dcgm", "now 48")
 
     def test_exporter(self):
         """An XID that a program's mistake causes is no notice, nor is a counter that falls; one of a GPU that fell off the bus is."""
-        exporter = Exporter()
-        self.addCleanup(exporter.close)
-        exporter.text = METRICS.format(0, 0)
+        exporter = self.exporter(METRICS.format(0, 0))
         running = self.start("wait", options=("--watch", "dcgm", "--dcgm-url", exporter.url))
         exporter.asked(1)
         exporter.text = METRICS.format(43, 0)
         exporter.asked(2)
         self.assertNotIn(b"signal", self.read(running))
         exporter.text = METRICS.format(79, 0)
-        running.until("signal")
         self.assert_notice(running, "dcgm", "DCGM_FI_DEV_XID_ERRORS of GPU 3 was 0, now 79")
         exporter.text = METRICS.format(79, 0)
         running = self.start("wait", options=("--watch", "dcgm", "--dcgm-url", exporter.url))
         exporter.asked(1)
         exporter.text = METRICS.format(48, 5)
-        running.until("signal")
         self.assert_notice(running, "dcgm", "DCGM_FI_DEV_XID_ERRORS of GPU 3 was 79, now 48")
         running = self.start("wait", options=("--watch", "dcgm", "--dcgm-url", exporter.url))
         exporter.asked(1)
@@ -186,7 +189,6 @@ class Watch(Case):
         exporter.asked(2)
         self.assertNotIn(b"signal", self.read(running))
         exporter.text = METRICS.format(48, 4)
-        running.until("signal")
         self.assert_notice(running, "dcgm", "DCGM_FI_DEV_ECC_DBE_VOL_TOTAL of GPU 3/7 was 3, now 4")
 
     def test_nvidia_smi(self):
@@ -203,7 +205,6 @@ class Watch(Case):
             self.announce("")
             running = self.start("wait", options=("--watch-command", "true", "--watch-command", shell))
             self.announce('{"action":"terminate"}')
-            running.until("signal")
             self.assert_notice(running, "command 2", said)
 
     def test_commands_of_the_guide(self):
@@ -216,15 +217,12 @@ class Watch(Case):
                    "scheduledevents": ('{"DocumentIncarnation":1,"Events":[]}', '{"Events":[{"EventType":"Preempt"}]}')}
         for shell in shells:
             [(before, after)] = [pair for word, pair in answers.items() if word in shell]
-            cloud = Exporter()
-            self.addCleanup(cloud.close)
-            cloud.text, cloud.status = before or "", 200 if before else 404
+            cloud = self.exporter(before or "", 200 if before else 404)
             shell = re.sub(r"http://(169.254.169.254|metadata.google.internal)", cloud.url.rsplit("/", 1)[0], shell)
             running = self.start("wait", options=("--watch-command", shell, "--watch-interval", "1s"))
             cloud.asked(4)
             self.assertNotIn(b"signal", self.read(running))
             cloud.text, cloud.status = after, 200
-            running.until("signal")
             self.assert_notice(running, "command 1", "exit status 0: ")
 
     def test_a_node_that_fails_twice_is_given_up(self):
@@ -241,9 +239,7 @@ class Watch(Case):
 
     def test_one_fault_of_two_sources_costs_one_notice(self):
         """What a probe read before the fault is not compared with what the next one reads after it."""
-        exporter = Exporter()
-        self.addCleanup(exporter.close)
-        exporter.text = METRICS.format(0, 0)
+        exporter = self.exporter(METRICS.format(0, 0))
         exporter.open.clear()
         self.errors(0)
         running = self.start("wait", "75", options=("--watch", "edac,dcgm", "--dcgm-url", exporter.url, "--max-restarts", "9",
@@ -254,8 +250,7 @@ class Watch(Case):
         wait_until("it runs again", lambda: self.read(running).count(b"ready") == 2)
         exporter.open.set()
         wait_until("it was probed twice more", lambda: exporter.count >= 3)
-        running.process.send_signal(signal.SIGTERM)
-        status, _, events = self.end(running)
+        status, _, events = self.terminate(running)
         self.assertEqual((status, [event["event"] for event in events]), (143, ["notice", "restart", "stopped"]))
 
     def test_a_source_that_answers_again_is_no_notice(self):
@@ -295,25 +290,22 @@ class Watch(Case):
         self.rises(running, self.errors, pause_s=15)
         self.events(running, "restart")
         wait_until("it runs again", lambda: self.read(running).count(b"ready") == 2)
-        running.process.send_signal(signal.SIGTERM)
-        status, _, events = self.end(running)
+        status, _, events = self.terminate(running)
         self.assertEqual((status, [event["event"] for event in events]), (143, ["notice", "restart", "stopped"]))
 
     def test_a_stubborn_command_is_killed_and_sigterm_is_not_sent_twice(self):
         running = self.start("stubborn", options=(*self.announced(), "--grace", "3s"))
         self.announce()
         running.until("signal 15")
-        running.process.send_signal(signal.SIGTERM)
-        status, lines, events = self.end(running)
+        status, lines, events = self.terminate(running)
         self.assertEqual((status, lines.count("signal 15")), (os.EX_TEMPFAIL, 1))
         self.assertIn("killed", events[-1]["message"])
 
     def test_a_killed_command_is_no_orderly_end(self):
         """SIGTERM comes in the flush after a notice, for which the command had to be killed."""
-        daemon = self.daemon()
-        self.group(daemon).save(1)
+        daemon = self.with_saves(1)
         running = self.start("stubborn", options=(*self.announced(), "--grace", "9s", "--max-restarts", "3", "--run", "demo/run",
-                                                  "--server", f"unix:{daemon.socket}"))
+                                                  *daemon.online))
         daemon.process.send_signal(signal.SIGSTOP)  # the flush has to wait
         self.announce()
         wait_until("it is killed", lambda: self.flushes(running))
@@ -331,10 +323,8 @@ class Watch(Case):
         return False
 
     def test_reason_is_written(self):
-        daemon = self.daemon()
-        group = self.group(daemon)
-        group.save(1)
-        where = ("--server", f"unix:{daemon.socket}")
+        daemon = self.with_saves(1)
+        where = daemon.online
         running = self.start("wait", "75", options=(*self.announced(), "--run", "demo/run", *where))
         self.announce("spot \x1b[31mend")
         status, _, events = self.end(running)
@@ -345,7 +335,7 @@ class Watch(Case):
 
     def test_no_run_to_tag(self):
         daemon = self.daemon()
-        running = self.start("wait", "75", options=(*self.announced(), "--run", "demo/none", "--server", f"unix:{daemon.socket}"))
+        running = self.start("wait", "75", options=(*self.announced(), "--run", "demo/none", *daemon.online))
         self.announce()
         self.assertEqual(running.process.wait(60), os.EX_TEMPFAIL)
         text = self.events(running, "watch")[0]
@@ -370,8 +360,7 @@ class Watch(Case):
                       "command 4: ", "command 5: it printed a zero byte", "command 6: warning"):
             self.assertEqual(sum(words in text for text in texts), 1, (words, texts))
         self.assertTrue(alive(running.process.pid))
-        running.process.send_signal(signal.SIGTERM)
-        status, lines, events = self.end(running)
+        status, lines, events = self.terminate(running)
         self.assertEqual((status, lines.count("ready")), (143, 1))
         self.assertNotIn("notice", [event["event"] for event in events])
         self.assertEqual(len([event for event in events if event["event"] == "watch"]), 5 + len(commands))
@@ -388,16 +377,13 @@ class Watch(Case):
         self.assert_notice(running, "edac", "mc0/ue_count was ")
 
     def test_an_exporter_that_hangs_or_floods(self):
-        exporter = Exporter()
-        self.addCleanup(exporter.close)
-        exporter.text = "DCGM_FI_DEV_XID_ERRORS{gpu=\"0\"} banana\n" * 100000
+        exporter = self.exporter("DCGM_FI_DEV_XID_ERRORS{gpu=\"0\"} banana\n" * 100000)
         running = self.start("wait", options=("--watch", "dcgm", "--dcgm-url", exporter.url))
         self.assertIn("dcgm: ", self.events(running, "watch")[0])
         exporter.text = None  # accepts, and does not answer
         exporter.asked(2)
         self.assertNotIn(b"signal", self.read(running))
-        running.process.send_signal(signal.SIGTERM)
-        self.assertEqual(self.end(running)[0], 143)
+        self.assertEqual(self.terminate(running)[0], 143)
 
     def test_the_machines_own_files(self):
         """The kernel's files of this machine, whatever it has, are read, and a healthy machine gives no notice."""
@@ -411,8 +397,7 @@ class Watch(Case):
         texts = self.events(running, "watch", len(missing))
         for name in missing:
             self.assertEqual(sum(f"{name}: " in text for text in texts), 1)
-        running.process.send_signal(signal.SIGTERM)
-        status, _, events = self.end(running)
+        status, _, events = self.terminate(running)
         self.assertEqual((status, len(events)), (143, len(missing) + 1))
 
     def test_usage(self):
@@ -425,8 +410,8 @@ class Watch(Case):
 class Exporter:
     """Answers as the DCGM exporter does: with text, or, where that is None, not at all."""
 
-    def __init__(self):
-        self.text, self.status, self.count, self.closed = "", 200, 0, threading.Event()
+    def __init__(self, text, status):
+        self.text, self.status, self.count, self.closed = text, status, 0, threading.Event()
         self.open = threading.Event()  # until then an answer is held back, with the text of when it was asked
         self.open.set()
         outer = self

@@ -117,17 +117,14 @@ class Stores(Case):
             self.assertIn(fragment, daemon.log())
 
     def test_a_second_daemon(self):
-        daemon = self.daemon()
-        self.group(daemon).save(1)
+        daemon = self.with_saves(1)
         other = Daemon(self.bed, "other", store_url=f"dir:{daemon.store}")
         self.refused(other, 11, "STORE_LOCKED", str(daemon.store))
         self.assert_whole(daemon, {(1, 1)})
 
     def test_the_lock_dies_with_its_holder(self):
-        daemon = self.daemon()
-        self.group(daemon).save(1)
-        daemon.kill()
-        daemon.start()
+        daemon = self.with_saves(1)
+        daemon.restart()
         self.assert_whole(daemon, {(1, 1)})
 
     def test_no_store_here(self):
@@ -186,15 +183,14 @@ class Stores(Case):
         self.refused(daemon, 10, "STORE_MISMATCH", "0123456789abcdef0123456789abcdef")
 
     def test_unknown_feature_bit(self):
-        daemon = self.daemon()
-        self.group(daemon).save(1)
+        daemon = self.with_saves(1)
         self.assertEqual(daemon.stop(), 0)
         maker = BIN / "e2e_feature"
         done = subprocess.run([str(maker), str(daemon.store), "incompat", "4096"], timeout=120, capture_output=True)
         self.assertEqual(done.returncode, 0, done.stderr.decode())
         before = {path: path.stat().st_mtime_ns for path in daemon.files()}
         self.refused(daemon, 10, "STORE_FEATURES")
-        cairn("ls", "--store", f"dir:{daemon.store}", check=10)
+        cairn("ls", *daemon.offline, check=10)
         self.assertEqual({path: path.stat().st_mtime_ns for path in daemon.files()}, before)
 
     def test_unwritable_store(self):
@@ -222,7 +218,7 @@ class Stores(Case):
         other.launch()
         self.assertNotEqual(other.process.wait(120), 0)
         self.assertIn(str(daemon.socket), other.log())
-        self.assertEqual(cairn("ls", "--server", f"unix:{daemon.socket}")[0], 0)
+        self.assertEqual(cairn("ls", *daemon.online)[0], 0)
 
 
 class Stop(Case):
@@ -234,8 +230,7 @@ class Stop(Case):
         self.assertFalse(daemon.socket.exists())
 
     def test_with_a_save_in_flight(self):
-        daemon, group = self.saving(daemon_grace="1s")
-        group.save(1)
+        daemon, group = self.saving(1, daemon_grace="1s")
         op = group[0].do("save", 2, 4000)["op"]  # rank 1 never comes
         started = time.monotonic()
         self.assertEqual(daemon.stop(), 0)
@@ -266,8 +261,7 @@ class Stop(Case):
                    len([e for e in group[0].events[before:] if e["event"] == "durable"]) > 3)
 
     def test_new_saves_are_refused_while_stopping(self):
-        daemon, group = self.saving(daemon_grace="3s")
-        group.save(1)
+        daemon, group = self.saving(1, daemon_grace="3s")
         group[0].do("save", 2, 600000)  # keeps the daemon in its grace
         daemon.process.send_signal(signal.SIGTERM)
         wait_until("it stops", lambda: "stopping" in daemon.log())
@@ -279,14 +273,9 @@ class Restart(Case):
     def test_the_same_catalogue(self):
         daemon = self.daemon()
         for run in ("a/one", "a/two", "b/one"):
-            from harness import Group
-            group = Group(self.bed, daemon.url(run), 2)
-            for step in (1, 2):
-                group.save(step)
-            group.end()
+            self.run_attempt(daemon, 1, 2, run=run)
         before = {run: listed(daemon, run, "server") for run in ("a/one", "a/two", "b/one")}
-        daemon.kill()
-        daemon.start()
+        daemon.restart()
         self.assertEqual({run: listed(daemon, run, "server") for run in before}, before)
         self.assertEqual({run: listed(daemon, run) for run in before}, before)
 
@@ -298,7 +287,7 @@ class Restart(Case):
         def descriptors():
             return len(list(Path(f"/proc/{daemon.process.pid}/fd").iterdir()))
 
-        cairn("ls", "--server", f"unix:{daemon.socket}", check=0)
+        cairn("ls", *daemon.online, check=0)
         for process in self.bed.processes[1:]:
             process.kill()
         wait_until("sessions are gone", lambda: daemon.log().count("connection closed") >= 3)

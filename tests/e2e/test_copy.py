@@ -29,13 +29,14 @@ class Copies(Case):
         cairn("store", "create", f"dir:{path}", check=0)
         return f"dir:{path}"
 
-    def saved(self, steps=4, world=2, **keywords):
+    def saved(self, steps=4):
         """A daemon, and the group that has saved steps that share objects."""
-        daemon = self.daemon("source")
-        group = self.group(daemon, world=world, **keywords)
-        for step in range(1, steps + 1):
-            group.advance(step)
-        return daemon, group
+        return self.saving(*range(1, steps + 1), fills=True, name="source")
+
+    def ended(self, steps):
+        daemon, group = self.saved(steps)
+        group.end()
+        return daemon
 
     def counts(self, source, target, run="demo/run"):
         said = cairn_json("copy", run, "--from", source, "--to", target)
@@ -45,7 +46,7 @@ class Copies(Case):
         """All fields of the list are the same; a second copy sends nothing but what came meanwhile; a job resumes from it."""
         daemon, group = self.saved()
         source, target = f"dir:{daemon.store}", self.store("mirror")
-        at = ("--server", f"unix:{daemon.socket}")
+        at = daemon.online
         cairn("tag", "demo/run", "2", "best", *at, check=0)
         cairn("annotate", "demo/run", "3", "--metric", "loss=0.25", *at, check=0)
         cairn("pin", "demo/run", "1", "--reason", "the figure", *at, check=0)
@@ -63,17 +64,15 @@ class Copies(Case):
         self.assertEqual(daemon.stop(), 0)
         served = self.daemon("mirrored", path=self.bed.path / "mirror", creates=False)
         again = self.group(served, world=2)
-        self.assertEqual(again.restore(), (5, 1, False))
-        again.all("check", 5)
+        self.assert_restores(again, (5, 1, False), 5)
         again.advance(6)
         self.assertEqual(set(listed(served)), {(step, 1) for step in range(1, 6)} | {(6, 2)})
 
     def test_marks_that_were_taken_away(self):
         """They stay, beside those that the copy was given; --same-marks takes both away, and is what the source has."""
-        daemon, group = self.saved(3)
-        group.end()
+        daemon = self.ended(3)
         source, target = f"dir:{daemon.store}", self.store("mirror")
-        at = ("--server", f"unix:{daemon.socket}")
+        at = daemon.online
         for tag in ("best", "kept"):
             cairn("tag", "demo/run", "2", tag, *at, check=0)
         for step in (1, 2):
@@ -83,7 +82,7 @@ class Copies(Case):
         cairn("tag", "demo/run", "3", "best", *at, check=0)
         cairn("unpin", "demo/run", "2", *at, check=0)
         mirrored = self.daemon("mirrored", path=self.bed.path / "mirror", creates=False)
-        cairn("tag", "demo/run", "1", "local", "--server", f"unix:{mirrored.socket}", check=0)
+        cairn("tag", "demo/run", "1", "local", *mirrored.online, check=0)
         self.assertEqual(mirrored.stop(), 0)
         marks = lambda store: {one["step"]: (sorted(one["tags"]), one["pinned"])
                                for one in cairn_json("ls", "demo/run", "--store", store)["checkpoints"]}
@@ -97,10 +96,9 @@ class Copies(Case):
     def test_a_copy_of_a_copy_after_forgetting(self):
         """What is forgotten at the source is not copied, though later checkpoints lie in its objects; what the target has
         forgotten stays forgotten."""
-        daemon, group = self.saved(5)
-        group.end()
+        daemon = self.ended(5)
         cairn("forget", "demo/run", "1", "--checkpoint", "3@1", "--keep-least", "1", "--now",
-              "--server", f"unix:{daemon.socket}", check=0)
+              *daemon.online, check=0)
         source, one, two = f"dir:{daemon.store}", self.store("one"), self.store("two")
         kept = len(entries(source))
         self.assertEqual(kept, 3)
@@ -116,8 +114,7 @@ class Copies(Case):
         self.assertEqual(self.counts(source, two), (0, kept, 0))
 
     def test_killed_anywhere_it_is_made_good_by_the_next(self):
-        daemon, group = self.saved(4)
-        group.end()
+        daemon = self.ended(4)
         source = f"dir:{daemon.store}"
         for number, point in enumerate(POINTS):
             with self.subTest(point=point):
@@ -136,10 +133,7 @@ class Copies(Case):
 
     def test_a_damaged_checkpoint_is_named_and_the_others_are_copied(self):
         daemon, group = self.saved(1)
-        other = self.group(daemon, world=2, attempt=None)
-        other.restore()
-        other.advance(9)
-        other.end()
+        self.run_attempt(daemon, 9, resumes="latest", fills=True)
         group.end()
         source, target = f"dir:{daemon.store}", self.store("mirror")
         path = daemon.files("runs/demo/run/objects/2-9/0-*")[0]
@@ -174,9 +168,7 @@ class Copies(Case):
                                    (("*", "--to", target), "INVALID", 2), (("*", "--from", target, "--to", target), "NOT_FOUND", 4)):
             self.assertIn(error, cairn("copy", *words, check=code)[2])
         other = self.daemon("other")
-        stranger = self.group(other, world=1)
-        stranger.save(1)
-        stranger.end()
+        self.run_attempt(other, 1, world=1)
         other.stop()
         _, out, err = cairn("copy", "demo/run", "--from", source, "--to", f"dir:{other.store}")
         self.assertIn("CONFLICT", err)
@@ -188,8 +180,7 @@ class Copies(Case):
         self.assertIn("one store", err)
 
     def test_a_full_target_is_named_and_gone_on_with(self):
-        daemon, group = self.saved(3)
-        group.end()
+        daemon = self.ended(3)
         source, target = f"dir:{daemon.store}", self.store("mirror")
         done = subprocess.run([BIN / "cairn", "copy", "*", "--from", source, "--to", target], capture_output=True, text=True,
                               env={**os.environ, "CAIRN_FAILPOINTS": "copy.write=error:NO_SPACE@4"}, timeout=120, check=False)
@@ -202,8 +193,7 @@ class Copies(Case):
         self.assertEqual(entries(target), entries(source))
 
     def test_repairs_take_from_a_copy(self):
-        daemon, group = self.saved(2)
-        group.end()
+        daemon = self.ended(2)
         daemon.stop()
         source, target = f"dir:{daemon.store}", self.store("mirror")
         cairn("copy", "*", "--from", source, "--to", target, check=0)

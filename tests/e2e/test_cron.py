@@ -6,7 +6,6 @@ sees none of it. Cron works by the minute, so the test takes about one. Everythi
 job runs in the same minute, each as one line of a crontab, and each sends one line of mail.
 """
 
-import json
 import os
 import re
 import shlex
@@ -81,10 +80,7 @@ class Cron(Case):
         for step in range(1, 13):
             training.save(step)
         for daemon in (locked, damaged):
-            group = self.group(daemon, world=1)
-            for step in range(1, 5):
-                group.save(step)
-            group.end()
+            self.run_attempt(daemon, *range(1, 5), world=1)
         for path in damaged.files("**/objects/**/*"):
             os.chmod(path, 0o644)
             flip(path, 0)
@@ -96,7 +92,7 @@ class Cron(Case):
 
         for daemon, last in ((good, 3), (damaged, 5)):  # the jobs carry no rules
             cairn("policy", "set", "*", "--keep-last", last, "--keep-daily", 7, "--keep-weekly", 4,
-                  "--server", f"unix:{daemon.socket}", check=0)
+                  *daemon.online, check=0)
         self.install("good", f"unix:{good.socket}")
         self.install("gone", f"unix:{gone.socket}", keep=lambda job: "forget" in job)
         self.install("locked", f"unix:{locked.socket}", keep=lambda job: "forget" in job,
@@ -133,7 +129,7 @@ class Cron(Case):
         self.assertEqual(training.restore()[2], False)
         training.end()
         self.assertEqual(len(listed(damaged, how="server")), 4, "nothing is lost where nothing is good")
-        self.assertEqual(cairn_json("verify", "--store", f"dir:{good.store}")["damaged"], 0)
+        self.assertEqual(cairn_json("verify", *good.offline)["damaged"], 0)
 
 
 class Shipped(Case):

@@ -7,11 +7,7 @@ from harness import Case, Group, add_state, cairn, cairn_json, flip, listed, mai
 
 class Damage(Case):
     def saved(self, steps=2, **keys):
-        daemon, group = self.saving(**keys)
-        for step in range(1, steps + 1):
-            group.advance(step)
-        group.end()
-        return daemon
+        return self.with_saves(*range(1, steps + 1), fills=True, **keys)
 
     def object_of(self, daemon, step, rank):
         return daemon.files(f"runs/demo/run/objects/1-{step}/{rank}-*")[0]
@@ -31,14 +27,12 @@ class Damage(Case):
         for number, rank in enumerate(group.ranks):
             add_state(rank, number, 2)
         group.all("set")
-        self.assertEqual(group.restore(), (2, 1, True))
-        group.all("check", 2)
+        self.assert_restores(group, (2, 1, True), 2)
         # Going on from there works, and the new branch is latest.
         group.all("fill", 33)
         self.assertEqual(group.save(3), 2)
         self.assertTrue(listed(daemon)[(3, 2)]["latest"])
-        self.assertEqual(group.restore(), (3, 2, False))
-        group.all("check", 33)
+        self.assert_restores(group, (3, 2, False), 33)
 
     def test_only_one_rank_meets_the_damage(self):
         daemon = self.saved(2)
@@ -49,14 +43,13 @@ class Damage(Case):
         group[1].do("tensor", "optim.m", "float32", "32x16", "sharded", "-", "16,0", "16x16")
         group[1].do("tensor", "rng", "uint8", "100", "local", "rank=1")
         group.all("set")
-        self.assertEqual(group.restore(), (1, 1, True))
-        group.all("check", 1)
+        self.assert_restores(group, (1, 1, True), 1)
 
     def test_a_finding_names_its_checkpoint_once(self):
         daemon = self.saved(2)
         (manifest,) = daemon.files("runs/demo/run/checkpoints/1-2/manifest*")
         manifest.unlink()
-        for where in (("--server", f"unix:{daemon.socket}"), ("--store", f"dir:{daemon.store}")):
+        for where in (daemon.online, daemon.offline):
             for words in ((), ("2@1",)):
                 document = cairn_json("verify", "demo/run", *words, *where, check=6)
                 found = [text for checkpoint in document["checked"] for text in checkpoint["findings"]]
@@ -71,8 +64,7 @@ class Damage(Case):
         for result in group.finish_any(group.all("restore", 2)):
             self.assertFalse(result["ok"])
             self.assert_error((result["error"], result["text"]), "DAMAGED", "2@1")
-        self.assertEqual(group.restore(1), (1, 1, False))
-        group.all("check", 1)
+        self.assert_restores(group, (1, 1, False), 1, 1)
 
     def test_nothing_good_is_left(self):
         daemon = self.saved(1)
@@ -81,7 +73,7 @@ class Damage(Case):
         for result in group.finish_any(group.all("restore", "latest")):
             self.assertFalse(result["ok"])
             self.assert_error((result["error"], result["text"]), "DAMAGED")
-        _, _, err = cairn("restore", "demo/run", "--to", self.bed.path / "out", "--store", f"dir:{daemon.store}",
+        _, _, err = cairn("restore", "demo/run", "--to", self.bed.path / "out", *daemon.offline,
                           check=6)
         self.assertIn("DAMAGED", err)
         self.assertFalse((self.bed.path / "out").exists())
@@ -90,7 +82,7 @@ class Damage(Case):
     def test_the_command_line(self):
         daemon = self.saved(2)
         flip(self.object_of(daemon, 2, 1), 5)
-        for number, where in enumerate((("--server", f"unix:{daemon.socket}"), ("--store", f"dir:{daemon.store}"))):
+        for number, where in enumerate((daemon.online, daemon.offline)):
             target = self.bed.path / f"out{number}"
             _, out, err = cairn("restore", "demo/run", "--to", target, *where, check=3)
             self.assertIn("FELL BACK", out)
@@ -114,8 +106,8 @@ class Damage(Case):
     def test_a_missing_object_and_a_missing_part(self):
         daemon = self.saved(3)
         self.object_of(daemon, 3, 0).unlink()
-        server, out = ("--server", f"unix:{daemon.socket}"), self.bed.path / "out"
-        for where in (server, ("--store", f"dir:{daemon.store}")):
+        server, out = daemon.online, self.bed.path / "out"
+        for where in (server, daemon.offline):
             for words in (("3",), ("--no-fallback",)):
                 self.assertIn("checkpoint 3@1: object ", self.refuses("restore", "demo/run", *words, "--to", out, *where))
             self.refuses("export", "demo/run", "3", "--to", out, *where)
@@ -133,8 +125,7 @@ class Damage(Case):
         self.assertEqual(daemon.stop(), 0)
         daemon.start()
         group = self.group(daemon)
-        self.assertEqual(group.restore(), (1, 1, True))
-        group.all("check", 1)
+        self.assert_restores(group, (1, 1, True), 1)
         self.refuses("restore", "demo/run", "3", "--to", out, *server)  # the job has marked it
 
     def test_bytes_behind_an_object(self):
@@ -157,7 +148,7 @@ class Damage(Case):
         daemon = self.saved(2)
         self.assertEqual(daemon.stop(), 0)
         commits = [path for path in daemon.files("runs/demo/run/record/*.update") if b"chain/" in path.read_bytes()]
-        last, store = commits[-1], ("--store", f"dir:{daemon.store}")  # the job's end may be noted behind it
+        last, store = commits[-1], daemon.offline  # the job's end may be noted behind it
         flip(last, 40)
         status, out, err = cairn("verify", *store)
         self.assertEqual(status, 6, out + err)
@@ -165,7 +156,7 @@ class Damage(Case):
         self.assertEqual(set(listed(daemon)), {(1, 1), (2, 1)})
         self.assertEqual(cairn("ls", "demo/run", *store, check=0)[2], "")
         daemon.strip()
-        for where in (store, ("--server", f"unix:{daemon.socket}")):
+        for where in (store, daemon.online):
             if where != store:
                 daemon.start()
             status, out, err = cairn("verify", *where)
@@ -186,8 +177,7 @@ class Damage(Case):
             cairn("restore", "demo/run", 1, "--to", f"{target}s", *where, check=0)
             if where != store:  # the ranks of a job are told as well, unless they name what they want
                 group = self.group(daemon)
-                self.assertEqual(group.restore(), (1, 1, True))
-                group.all("check", 1)
+                self.assert_restores(group, (1, 1, True), 1)
                 self.assertEqual(group.restore("1"), (1, 1, False))
                 group.end()
             code, out, _ = cairn("doctor", *where)
@@ -201,13 +191,9 @@ class Damage(Case):
 
 class Rewind(Case):
     def test_older_step_and_the_same_numbers_again(self):
-        daemon, first = self.saving()
-        for step in (1, 2, 3):
-            first.advance(step)
-        first.end()
+        daemon = self.with_saves(1, 2, 3, fills=True)
         second = self.group(daemon)
-        self.assertEqual(second.restore(1), (1, 1, False))
-        second.all("check", 1)
+        self.assert_restores(second, (1, 1, False), 1, 1)
         for step in (2, 3):
             second.all("fill", step + 20)
             self.assertEqual(second.save(step), 2)
@@ -216,21 +202,20 @@ class Rewind(Case):
         self.assertEqual([key for key, entry in everything.items() if entry["latest"]], [(3, 2)])
         lineage = {key for key, entry in everything.items() if entry["on_lineage"]}
         self.assertEqual(lineage, {(1, 1), (2, 2), (3, 2)})
-        _, out, _ = cairn("ls", "demo/run", "--superseded", "--store", f"dir:{daemon.store}", check=0)
+        _, out, _ = cairn("ls", "demo/run", "--superseded", *daemon.offline, check=0)
         rows = {row.split()[0] if row[0] != "*" else row.split()[1]: row for row in out.splitlines()[1:]}
         self.assertIn("superseded", rows["3@1"])
         self.assertNotIn("superseded", rows["1@1"])
         self.assertTrue(rows["3@2"].startswith("*"))
-        _, out, err = cairn("ls", "demo/run", "--store", f"dir:{daemon.store}", check=0)
+        _, out, err = cairn("ls", "demo/run", *daemon.offline, check=0)
         self.assertNotIn("3@1", out)
-        for where in (("--server", f"unix:{daemon.socket}"), ("--store", f"dir:{daemon.store}")):
+        for where in (daemon.online, daemon.offline):
             for words, rows, hint in (((), 3, "cairn: 2 superseded, which --all shows\n"), (("--superseded",), 5, ""),
                                       (("--all",), 5, ""), (("-a", "--limit", 4), 4, "")):
                 _, out, err = cairn("ls", "demo/run", *words, *where, check=0)
                 self.assertEqual((len(out.splitlines()) - 1, err), (rows, hint), out)
         third = self.group(daemon)
-        self.assertEqual(third.restore(), (3, 2, False))
-        third.all("check", 23)
+        self.assert_restores(third, (3, 2, False), 23)
         self.assertEqual(third.restore(3, 1), (3, 1, False))  # the old branch can still be had by name
         third.all("check", 3)
         self.assertEqual(verified(daemon)["checkpoints"], 5)
@@ -243,8 +228,7 @@ class Rewind(Case):
         self.assertEqual(group.restore(1), (1, 1, False))
         group.all("fill", 22)
         self.assertEqual(group.save(2), 2)  # a restore begins a new term
-        self.assertEqual(group.restore(), (2, 2, False))
-        group.all("check", 22)
+        self.assert_restores(group, (2, 2, False), 22)
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ import os
 import subprocess
 import unittest
 
-from harness import SOURCE, Case, Daemon, Group, cairn, cairn_json, flip, main, wait_until
+from harness import SOURCE, Case, Daemon, cairn, cairn_json, flip, main, wait_until
 
 # The host of the tests may have nothing that sets its clock: a warning.
 FINE = (0, 3)
@@ -20,10 +20,7 @@ class Doctor(Case):
         return {finding["check"] + "/" + finding["level"]: finding for finding in document["findings"]}
 
     def saved(self):
-        daemon = self.daemon()
-        group = Group(self.bed, daemon.url(), 2)
-        group.advance(1)
-        group.end()
+        daemon = self.with_saves(1, fills=True)
         return daemon
 
     def test_a_configuration(self):
@@ -83,16 +80,16 @@ class Doctor(Case):
         self.assertIn("demo/run", found["records/unsafe"]["text"])
         self.assertIn(f"`cairn verify --repair --store dir:{daemon.store}` repairs what has a second copy",
                       found["records/unsafe"]["remedy"])
-        _, out, _ = cairn("doctor", "--store", f"dir:{daemon.store}", "--reserve", "1000TiB", "--only-bad", check=1)
+        _, out, _ = cairn("doctor", *daemon.offline, "--reserve", "1000TiB", "--only-bad", check=1)
         self.assertIn("unsafe   space:", out)
         self.assertIn("remedy:", out)
         self.assertNotIn("\ngood", out)
-        cairn("verify", "--repair", "--store", f"dir:{daemon.store}", check=0)
+        cairn("verify", "--repair", *daemon.offline, check=0)
         self.assertIn("1 of 1 runs", self.examine(daemon.store)["records/good"]["text"])
 
     def ask(self, daemon, status=FINE):
         """As examine(), of the running daemon."""
-        where = ("--server", f"unix:{daemon.socket}")
+        where = daemon.online
         code, _, err = cairn("doctor", *where)
         self.assertIn(code, status if isinstance(status, tuple) else (status,), err)
         document = cairn_json("doctor", *where, check=code)
@@ -103,7 +100,7 @@ class Doctor(Case):
         found = self.ask(daemon)
         space = found.get("space/good") or found["space/warning"]
         self.assertIn("; 64 MiB beyond them are kept in reserve for records and deletion", space["text"])
-        where = ("--server", f"unix:{daemon.socket}")
+        where = daemon.online
         status = cairn_json("status", *where)
         self.assertEqual(status["reserve_bytes"], 64 << 20)
         self.assertGreater(status["records_free_bytes"], status["free_bytes"])
@@ -123,7 +120,7 @@ class Doctor(Case):
         self.assertIn("1 of 1 runs", self.ask(daemon)["records/good"]["text"])
         record = daemon.files("runs/demo/run/record/*.update")[-1]
         flip(record, record.stat().st_size // 2)
-        where = ("--server", f"unix:{daemon.socket}")
+        where = daemon.online
         cairn("scrub", "--wait", *where, check=6)  # its copy in memory is good
         seen = [self.ask(daemon, 1)]
         daemon.copied()
@@ -135,10 +132,7 @@ class Doctor(Case):
         self.assertIn("1 of 1 runs", found["records/good"]["text"])
         self.assertRegex(cairn("status", *where, check=0)[1],
                          "(damage that the second copy covers|read from the second copy): the record file ")
-        group = Group(self.bed, daemon.url(), 2)
-        group.restore()
-        group.save(2)
-        group.end()
+        self.run_attempt(daemon, 2, resumes="latest")
         daemon.kill()
         daemon.strip()
         record = daemon.files("runs/demo/run/record/*.update")[-1]
@@ -152,16 +146,10 @@ class Doctor(Case):
             self.assertIn("0 of 1 runs", found["records/good"]["text"])
 
     def test_what_is_damaged_stays_so_until_a_pass_finds_it_whole(self):
-        os.environ["CAIRN_FAILPOINTS"] = "dir.heal=error:IO"  # else the scrub has the record repaired
-        try:
-            daemon = self.daemon(scrub_every="0s")
-        finally:
-            del os.environ["CAIRN_FAILPOINTS"]
+        daemon = self.daemon(scrub_every="0s", failpoints="dir.heal=error:IO")  # else the scrub has the record repaired
         for run in ("demo/a", "demo/run"):
-            group = Group(self.bed, daemon.url(run), 1)
-            group.save(1)
-            group.end()
-        where = ("--server", f"unix:{daemon.socket}")
+            self.run_attempt(daemon, 1, run=run, world=1)
+        where = daemon.online
         damaged = (daemon.files("runs/demo/run/record/*.update")[-1], daemon.files("runs/demo/run/objects/1-1/0-*")[0])
         for path in damaged:
             flip(path, 70)

@@ -72,7 +72,7 @@ class Admission(Case):
         cairn("store", "create", f"dir:{daemon.store}", check=0)
         daemon.start()
         self.assertEqual(re.findall(r'"addr":"(\w+):', daemon.log()), ["unix"])
-        cairn("ls", "--server", f"unix:{daemon.socket}", check=0)
+        cairn("ls", *daemon.online, check=0)
         self.assertFalse(may_connect(daemon.socket, NOBODY, NOBODY))
         daemon.socket.parent.chmod(0o755)
         self.assertFalse(may_connect(daemon.socket, NOBODY, NOBODY))
@@ -82,10 +82,10 @@ class Admission(Case):
 class Reload(Case):
     """The daemon of these tests has a file of its own, [store] and [listen] apart."""
 
-    def with_file(self, text):
+    def with_file(self, text, **keywords):
         self.path = self.bed.path / "cairnd.conf"
         self.path.write_text(text)
-        return self.daemon(config=self.path, log_level=None, gc_pressure=None)
+        return self.daemon(config=self.path, log_level=None, gc_pressure=None, **keywords)
 
     def reload(self, daemon, text, expected="the daemon has read its configuration again"):
         """What the log says from here on."""
@@ -96,7 +96,7 @@ class Reload(Case):
         return daemon.log()[before:]
 
     def status(self, daemon):
-        return cairn_json("status", "--server", f"unix:{daemon.socket}")
+        return cairn_json("status", *daemon.online)
 
     def test_retention_begins_and_ends(self):
         daemon = self.with_file("[log]\nlevel = debug\n")
@@ -113,11 +113,7 @@ class Reload(Case):
 
     def test_what_a_reload_could_not_start_is_named(self):
         """The file is taken, and the one part that failed is told of; another SIGHUP starts it."""
-        os.environ["CAIRN_FAILPOINTS"] = "daemon.retention=error:NO_MEMORY@1"
-        try:
-            daemon = self.with_file("[gc]\nkeep-cycles = 5\n")
-        finally:
-            del os.environ["CAIRN_FAILPOINTS"]
+        daemon = self.with_file("[gc]\nkeep-cycles = 5\n", failpoints="daemon.retention=error:NO_MEMORY@1")
         text = "[gc]\nkeep-cycles = 6\n[retention]\ninterval = 1s\nkeep-last = 3\n"
         said = self.reload(daemon, text, "[retention] could not be started")
         self.assertIn("a changed setting is in effect section=gc key=keep-cycles", said)
@@ -218,7 +214,7 @@ class Reload(Case):
 class Commands(Case):
     def waits(self, daemon, at_hangup):
         """A command that waits for the next checkpoint, and has been sent SIGHUP meanwhile."""
-        waits = self.bed.start([BIN / "cairn", "wait", "demo/run", "--next", "--server", f"unix:{daemon.socket}"],
+        waits = self.bed.start([BIN / "cairn", "wait", "demo/run", "--next", *daemon.online],
                                stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
                                preexec_fn=lambda: signal.signal(signal.SIGHUP, at_hangup))
         wait_until("it asks", lambda: "viewer joined run=demo/run" in daemon.log())
@@ -226,13 +222,11 @@ class Commands(Case):
         return waits
 
     def test_a_terminal_that_hangs_up(self):
-        daemon = self.daemon()
-        self.group(daemon).save(1)
+        daemon = self.with_saves(1)
         self.assertEqual(self.waits(daemon, signal.SIG_DFL).wait(120), 130)
 
     def test_nohup_holds(self):
-        daemon, group = self.saving()
-        group.save(1)
+        daemon, group = self.saving(1)
         waits = self.waits(daemon, signal.SIG_IGN)
         for step in range(2, 100):  # the command counts from its first look, which may come after any of these
             group.save(step)
@@ -269,7 +263,7 @@ class Terminal(Case):
 
     def test_hostile_texts(self):
         daemon = self.daemon()
-        self.where = ("--server", f"unix:{daemon.socket}")
+        self.where = daemon.online
         for step in (1, 2, 3, 4):
             self.import_file("x.safetensors", step)
         self.show("tag", "demo/run", "1@1", HOSTILE)

@@ -184,7 +184,7 @@ class Trial:
 
     def command(self, *words):
         """Of the command line, to the daemon: whether it did what it was told."""
-        status, out, err = cairn(*words, "--server", f"unix:{self.daemon.socket}", timeout_s=HANG_S)
+        status, out, err = cairn(*words, *self.daemon.online, timeout_s=HANG_S)
         self.look_after()
         if status != 0 and not err.strip():
             self.wrong.append(f"cairn {words}: {status}, and not a word: {out}")

@@ -76,8 +76,8 @@ class Store:
                     second.all("fill", step)  # 40 has the bytes of 30: it refers to them
                 second.save(step)
             second.end()
-        cairn("pin", "demo/a", "10@1", "--server", f"unix:{daemon.socket}", check=0)
-        cairn("tag", "demo/b", "20@1", "good", "--server", f"unix:{daemon.socket}", check=0)
+        cairn("pin", "demo/a", "10@1", *daemon.online, check=0)
+        cairn("tag", "demo/b", "20@1", "good", *daemon.online, check=0)
         if daemon.stop() != 0:
             raise Failure("the daemon did not end well")
         self.path = daemon.store
@@ -319,7 +319,7 @@ class Trial:
         self.restores("at once")
         if self.start("at once"):
             self.ranks("at once", saves=False)
-            reported |= self.verifies(("--server", f"unix:{self.daemon.socket}"))
+            reported |= self.verifies(self.daemon.online)
         if self.at.name == "quarantine":  # nothing of a checkpoint: not verify's
             reported = "Input/output error" in self.cairn("doctor", *offline)[1]
         if self.strict and not reported and self.at.name != "lock":

@@ -53,8 +53,8 @@ class Failover(Case):
         self.assertEqual(group.restore(), (1, 1, False))
         self.assertEqual(group.end(), [0, 0])
         self.assertEqual(daemons[1].stop(), 0)
-        self.assertEqual(cairn_json("ls", "--store", f"dir:{daemons[0].store}")["runs"], ["demo/Bert"])
-        self.assertIn("the store has demo/Bert", cairn("ls", "demo/bert", "--store", f"dir:{daemons[0].store}", check=2)[2])
+        self.assertEqual(cairn_json("ls", *daemons[0].offline)["runs"], ["demo/Bert"])
+        self.assertIn("the store has demo/Bert", cairn("ls", "demo/bert", *daemons[0].offline, check=2)[2])
 
     def test_a_server_dies_in_a_save(self):
         daemons, url = self.pair()
@@ -68,8 +68,7 @@ class Failover(Case):
             daemons[1 - old].start()
             group.finish(answers, 60000)
         group.all("fill", 99)
-        self.assertEqual(group.restore(), (3, 1, False))
-        group.all("check", 3)
+        self.assert_restores(group, (3, 1, False), 3)
         self.assert_whole(daemons[0], {(1, 1), (2, 1), (3, 1)})
 
     def test_a_server_dies_in_a_restore(self):

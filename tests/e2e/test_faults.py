@@ -2,7 +2,6 @@
 """A rank or a server that is not as it should be gives a named error with a remedy in the text, within a bounded time,
 and the checkpoints that were there stay whole (I5, I7, I9)."""
 
-import os
 import time
 
 from harness import Case, Group, Rank, add_state, cairn, cairn_json, listed, main, token, verified, wait_until
@@ -42,8 +41,7 @@ class Unreachable(Case):
         self.assertIn("no-such-host.invalid", err)
 
     def test_server_dies_in_a_save_and_stays_away(self):
-        daemon, group = self.saving()
-        group.save(1)
+        daemon, group = self.saving(1)
         daemon.kill()
         started = time.monotonic()
         answers = group.try_all("save", 2, 1500)
@@ -62,14 +60,9 @@ class ReadOnly(Case):
     """A record whose last update may or may not be durable takes no other: every rank hears so at once."""
 
     def save_with_a_lost_update(self, number):
-        daemon, group = self.saving(name=f"store{number}", save_rank_grace="10m")
-        group.save(1)
+        daemon, group = self.saving(1, name=f"store{number}", save_rank_grace="10m")
         daemon.kill()
-        os.environ["CAIRN_FAILPOINTS"] = f"dir.record=error:OUTCOME_UNKNOWN@{number}"
-        try:
-            daemon.start()
-        finally:
-            del os.environ["CAIRN_FAILPOINTS"]
+        daemon.start(failpoints=f"dir.record=error:OUTCOME_UNKNOWN@{number}")
         started = time.monotonic()
         answers = group.try_all("save", 2, 600000)
         results = group.finish_any(answers, 120000)
@@ -79,8 +72,7 @@ class ReadOnly(Case):
                 self.assertIn(result["error"], ("READ_ONLY", "OUTCOME_UNKNOWN"), result["text"])
                 self.assertIn("failed fsync", result["text"])
         group.kill()
-        daemon.kill()
-        daemon.start()
+        daemon.restart()
         term = self.group(daemon).save(3)
         self.assertLessEqual({(1, 1), (3, term)}, set(listed(daemon)))
         self.assertEqual(verified(daemon, "store")["damaged"], 0)
@@ -100,8 +92,7 @@ class Ranks(Case):
     """Ranks of one run that do not go together."""
 
     def test_two_ranks_with_the_same_number(self):
-        daemon, group = self.saving()
-        group.save(1)
+        daemon, group = self.saving(1)
         twin = Rank(self.bed)
         self.assert_error(twin.refused("open", daemon.url(), 0, 2, group.attempt), "DUPLICATE_RANK", "rank 0")
         group.save(2)  # the first one is not disturbed
@@ -123,8 +114,7 @@ class Ranks(Case):
         self.assert_whole(daemon, {(1, 1)})
 
     def test_another_world_size(self):
-        daemon, group = self.saving()
-        group.save(1)
+        daemon, group = self.saving(1)
         odd = Rank(self.bed)
         answer = odd.ask("open", daemon.url(), 2, 3, group.attempt)
         if answer["ok"]:
@@ -137,23 +127,21 @@ class Ranks(Case):
         self.assert_whole(daemon, {(1, 1)})
 
     def test_a_rank_that_never_comes(self):
-        daemon, group = self.saving(3)
-        group.save(1)
+        daemon, group = self.saving(1, world=3)
         started = time.monotonic()
         present = [group[0], group[2]]
         ops = [rank.do("save", 2, 5000)["op"] for rank in present]
         for rank, op in zip(present, ops):
             self.assert_error(rank.refused("wait", op, 60000), "MISSING_RANKS", "1")
         self.assertLess(time.monotonic() - started, 60)
-        status, out, _ = cairn("status", "demo/run", "2@1", "--server", f"unix:{daemon.socket}")
+        status, out, _ = cairn("status", "demo/run", "2@1", *daemon.online)
         self.assertIn("aborted", out)
         self.assertEqual(status, 0)
         group.save(3)  # and the next save is fine
         self.assert_whole(daemon, {(1, 1), (3, 1)})
 
     def test_a_rank_that_is_killed_in_a_save(self):
-        daemon, group = self.saving(3, save_rank_grace="1s")
-        group.save(1)
+        daemon, group = self.saving(1, world=3, save_rank_grace="1s")
         started = time.monotonic()
         present = [group[0], group[2]]
         ops = [rank.do("save", 2, 600000)["op"] for rank in present]
@@ -164,8 +152,7 @@ class Ranks(Case):
         self.assert_whole(daemon, {(1, 1)})
 
     def test_rank_0_never_comes(self):
-        daemon, group = self.saving(2)
-        group.save(1)
+        daemon, group = self.saving(1)
         op = group[1].do("save", 2, 4000)["op"]
         error, text = group[1].refused("wait", op, 60000)
         self.assertIn(error, ("MISSING_RANKS", "TIMED_OUT"), text)
@@ -173,13 +160,13 @@ class Ranks(Case):
         self.assert_whole(daemon, {(1, 1)})
 
     def test_different_tensors(self):
-        daemon, group = self.saving(2)
+        daemon, group = self.saving()
         # 16 cells, of which rank 0, who would write half, knows nothing: they go to who holds them.
         group[1].do("tensor", "only.here", "float32", "16384", "replicated")
         group[1].do("set")
         group.advance(1)
         self.assert_whole(daemon, {(1, 1)})
-        names = {entry["name"] for entry in cairn_json("show", "demo/run", "--store", f"dir:{daemon.store}")["entries"]}
+        names = {entry["name"] for entry in cairn_json("show", "demo/run", *daemon.offline)["entries"]}
         self.assertIn("only.here", names)
 
     def test_gap_in_the_boxes(self):
@@ -210,12 +197,10 @@ class Fencing(Case):
         new.all("fill", 4)
         self.assertEqual(new.save(3), 2)
         self.assert_whole(daemon, {(1, 1), (2, 2), (3, 2)})
-        self.assertEqual(new.restore(2), (2, 2, False))
-        new.all("check", 2)
+        self.assert_restores(new, (2, 2, False), 2, 2)
 
     def test_an_open_save_of_the_old_attempt_is_ended(self):
-        daemon, old = self.saving()
-        old.save(1)
+        daemon, old = self.saving(1)
         op = old[0].do("save", 2, 60000)["op"]  # rank 1 never comes: it stays open
         new = self.group(daemon)
         new.restore()
@@ -224,9 +209,7 @@ class Fencing(Case):
         self.assert_whole(daemon, {(1, 1), (2, 2)})
 
     def test_an_attempt_that_never_restored(self):
-        daemon, first = self.saving()
-        first.save(1)
-        first.end()
+        daemon = self.with_saves(1)
         second = self.group(daemon)
         results = second.finish(second.all("save", 1, 60000))
         self.assertTrue(results[0]["new_lineage"])  # rank 0 made the opening
@@ -235,8 +218,7 @@ class Fencing(Case):
         self.assert_whole(daemon, {(1, 1), (1, 2)})
 
     def test_a_killed_rank_with_a_living_child(self):
-        daemon, group = self.saving(session_heartbeat="250ms", session_dead_after="1s")
-        group.save(1)
+        daemon, group = self.saving(1, session_heartbeat="250ms", session_dead_after="1s")
         group[1].do("fork")
         group[1].kill()
         # Its place is free although its child holds whatever fork() gave it.
@@ -252,8 +234,7 @@ class Fencing(Case):
 
 class Misuse(Case):
     def test_busy_while_borrowed(self):
-        daemon, group = self.saving()
-        group.save(1)
+        daemon, group = self.saving(1)
         # Rank 1 does not come: rank 0's restore borrows its tensors until the deadline.
         op = group[0].do("restore", "latest", 0, -1, 1, 2000)["op"]
         self.assert_error(group[0].refused("set"), "BUSY")
@@ -265,8 +246,7 @@ class Misuse(Case):
         self.assert_whole(daemon, {(1, 1)})
 
     def test_shape_and_dtype_and_name(self):
-        daemon = self.daemon()
-        self.group(daemon).save(1)
+        daemon = self.with_saves(1)
         for wish, error, fragments in (
                 (("model.w", "float32", "33x16", "replicated"), "SHAPE_MISMATCH", ("model.w", "33")),
                 (("model.w", "float16", "32x16", "replicated"), "DTYPE_MISMATCH", ("model.w", "float16")),
@@ -281,8 +261,7 @@ class Misuse(Case):
         self.assert_whole(daemon, {(1, 1)})
 
     def test_a_missing_tensor_may_be_allowed(self):
-        daemon = self.daemon()
-        self.group(daemon).save(1)
+        daemon = self.with_saves(1)
         group = Group(self.bed, daemon.url(), 2, state=None)
         group.all("tensor", "new.w", "float32", "4", "replicated")
         group.all("tensor", "model.w", "float32", "32x16", "replicated")
@@ -291,8 +270,7 @@ class Misuse(Case):
             self.assertEqual(result["missing"], ["new.w"])
 
     def test_unknown_step(self):
-        daemon, group = self.saving()
-        group.save(1)
+        daemon, group = self.saving(1)
         for result in group.finish_any(group.all("restore", 77)):
             self.assert_error((result["error"], result["text"]), "NOT_FOUND", "77")
         _, _, err = cairn("restore", "demo/run", 77, "--to", self.bed.path / "out", "--server",

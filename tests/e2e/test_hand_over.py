@@ -48,10 +48,8 @@ class HandOver(Case):
         self.assert_whole(daemon, {(1, 1), (2, 1), (3, 1)})
         self.assertEqual(group.end(), [0, 0])
         group = self.large(daemon, 2)
-        self.assertEqual(group.restore(), (3, 1, False))
-        group.all("check", 3)
-        self.assertEqual(group.restore(1), (1, 1, False))
-        group.all("check", 1)
+        self.assert_restores(group, (3, 1, False), 3)
+        self.assert_restores(group, (1, 1, False), 1, 1)
 
     def killed_after_hand_over(self, world):
         """"Handed over" is told when the daemon has everything, and not before."""
@@ -79,11 +77,7 @@ class HandOver(Case):
 
     def test_the_daemon_finishes_alone(self):
         """Left with what it was handed, long before its slow disk has all of it."""
-        os.environ["CAIRN_FAILPOINTS"] = "dir.write=delay:100"  # 128 of them, four at a time
-        try:
-            daemon = self.daemon(save_chunk=CHUNK)
-        finally:
-            del os.environ["CAIRN_FAILPOINTS"]
+        daemon = self.daemon(save_chunk=CHUNK, failpoints="dir.write=delay:100")  # 128 of them, four at a time
         group = self.large(daemon, 1)
         group.all("fill", 7)
         group.stage(1)
@@ -131,12 +125,10 @@ class HandOver(Case):
             group.all("fill", step)
             answers = group.all("save", step, 60000)
             time.sleep(0.01 * step)
-            daemon.kill()
-            daemon.start()
+            daemon.restart()
             group.finish(answers, 60000)
         self.assert_whole(daemon, {(step, 1) for step in range(1, 5)})
-        self.assertEqual(group.restore(), (4, 1, False))
-        group.all("check", 4)
+        self.assert_restores(group, (4, 1, False), 4)
 
     def test_saves_leave_no_descriptor_or_mapping(self):
         daemon = self.daemon(log_level="info")

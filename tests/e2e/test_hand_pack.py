@@ -4,7 +4,6 @@
 Goal: what the base has is not stored again, what is to be encoded is, and every checkpoint restores to what was saved; also
 after the death of trainer or daemon. Method: the bytes of each step's objects in the store, under CAIRN_TRANSPORT=memfd."""
 
-import os
 import time
 
 from harness import Case, Group, Rank, add_state, main, wait_until
@@ -67,8 +66,7 @@ class Packed(Case):
         self.assert_whole(daemon, {(1, 1), (2, 1)})
         group.end()
         group = self.dense(daemon, 1)
-        self.assertEqual(group.restore(), (2, 1, False))
-        group.all("check", 2)
+        self.assert_restores(group, (2, 1, False), 2)
         group.end()
 
     def test_a_killed_trainer_loses_neither_references_nor_encodings(self):
@@ -99,8 +97,7 @@ class Packed(Case):
             self.paint(group, 1, 2, 3, 4 + step)
             answers = group.all("save", step, 60000)
             time.sleep(0.01 * step)
-            daemon.kill()
-            daemon.start()
+            daemon.restart()
             group.finish(answers, 60000)
             self.assertLess(stored_of(daemon, step), full // 2)
         self.assert_whole(daemon, {(step, 1) for step in range(1, 5)})
@@ -108,11 +105,7 @@ class Packed(Case):
         self.paint(group, 1, 2, 3, 8, word="holds")
 
     def test_auto_encodes_for_a_slow_disk_and_not_before_it_is_measured(self):
-        os.environ["CAIRN_FAILPOINTS"] = "dir.write=delay:60"
-        try:
-            daemon = self.daemon(save_chunk=CHUNK)  # four writes of at most 256 KiB at a time: 17 MiB/s
-        finally:
-            del os.environ["CAIRN_FAILPOINTS"]
+        daemon = self.daemon(save_chunk=CHUNK, failpoints="dir.write=delay:60")  # four writes of at most 256 KiB at a time: 17 MiB/s
         group = Group(self.bed, daemon.url(), 1, state=None, options=("encoding", 1))
         add_flags(group)
         group.all("tensor", "noise", "float32", f"{LARGE}x16", "replicated")
@@ -126,8 +119,7 @@ class Packed(Case):
         self.assertGreaterEqual(sizes[3], noise, "noise was taken to be worth its encoding")
         self.assertGreater(sizes[1], noise + flags // 8, f"{sizes}: nothing was known of the disk yet")
         self.assert_whole(daemon, {(1, 1), (2, 1), (3, 1)})
-        self.assertEqual(group.restore(), (3, 1, False))
-        group.all("check", 3)
+        self.assert_restores(group, (3, 1, False), 3)
 
     def test_another_world_size_stores_what_other_ranks_had_once(self):
         """A rank refers to the part of its own number only; what that leaves of older objects may be stored once more."""

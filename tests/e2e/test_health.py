@@ -15,12 +15,9 @@ HEALTHY = ("green", "yellow")  # yellow: a file system that Cairn is not tested 
 
 
 class Asked(Case):
-    def where(self, daemon):
-        return ("--server", f"unix:{daemon.socket}")
-
     def status(self, daemon):
         """The document; red is said by the exit status too."""
-        code, out, err = cairn("status", *self.where(daemon), "--json")
+        code, out, err = cairn("status", *daemon.online, "--json")
         self.assertIn(code, (0, 7), err)
         document = json.loads(out)
         self.assertEqual(code == 7, document["health"] == "red", document)
@@ -38,7 +35,7 @@ class Directory(Asked):
         self.assertIn(document["health"], HEALTHY, document)
         self.assertIsNone(document["health_error"])
         self.assertLess(abs(document["wall_ns"] / 1e9 - time.time()), 60)
-        code, out, err = cairn("doctor", *self.where(daemon))
+        code, out, err = cairn("doctor", *daemon.online)
         self.assertIn(code, (0, 3), err)
         for word in ("health:", "store: dir, epoch 2", "clock: this host's clock and the server's"):
             self.assertIn(word, out)
@@ -54,10 +51,10 @@ class Directory(Asked):
         self.assertEqual(document["health_error"], "NO_STORE")
         self.assertIn(str(daemon.store), document["health_text"])
         self.assertIn("put the store back", document["health_remedy"])
-        _, out, _ = cairn("status", *self.where(daemon), check=7)
+        _, out, _ = cairn("status", *daemon.online, check=7)
         self.assertIn("health     red (", out)
         self.assertIn("remedy: put the store back", out)
-        _, out, _ = cairn("doctor", *self.where(daemon), check=1)
+        _, out, _ = cairn("doctor", *daemon.online, check=1)
         self.assertIn("unsafe   health: NO_STORE", out)
         self.assertIn("the store refuses", daemon.log())
         self.assertIsNone(daemon.process.poll())
@@ -95,7 +92,7 @@ class Cluster(Asked):
         self.assertEqual(document["health_error"], "UNREACHABLE")
         self.assertIn("mon_host", document["health_text"])
         self.assertEqual(document["store"], "none yet")
-        _, _, err = cairn("ls", *self.where(daemon), "--timeout", "10s", check=5)
+        _, _, err = cairn("ls", *daemon.online, "--timeout", "10s", check=5)
         self.assertIn("no store yet", err)
         self.assertIn("mon_host", err)
         self.assertIsNone(daemon.process.poll())

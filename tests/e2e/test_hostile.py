@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """A daemon that meets hostile bytes at its port, or peers of other versions, goes on serving, within bounds (I8)."""
 
-import os
 import socket
 import struct
 import threading
@@ -25,9 +24,7 @@ class Hostile(Case):
     def setUp(self):
         super().setUp()
         self.server = self.daemon(listen_tcp="127.0.0.1:0", session_login="2s", session_max="300")
-        group = self.group(self.server)
-        group.save(1)
-        group.end()
+        self.run_attempt(self.server, 1)
 
     def connect(self):
         sock = socket.create_connection(("127.0.0.1", self.server.port()))
@@ -149,10 +146,7 @@ class Hostile(Case):
         base = descriptors()
         idle = [self.connect() for _ in range(200)]
         self.still_serves()
-        group = self.group(self.server)
-        group.restore()
-        group.save(2)
-        group.end()
+        self.run_attempt(self.server, 2, resumes="latest")
         for sock in idle:
             self.closes(sock)
         wait_until("descriptors return to base", lambda: descriptors() <= base)
@@ -169,9 +163,7 @@ class Hostile(Case):
             started = time.monotonic()
             cairn("ls", "--server", where, "--timeout", 120, check=0)
             self.assertLess(time.monotonic() - started, 60)
-        group = self.group(self.server)
-        group.save(2)
-        group.end()
+        self.run_attempt(self.server, 2)
         for sock in silent:
             sock.close()
         self.assert_whole(self.server, {(1, 1), (2, 2)}, "server")

@@ -5,24 +5,13 @@ lists what can be brought back in all runs, and the time that is left. Both work
 import os
 import re
 
-from harness import Case, Group, cairn, cairn_json, main, wait_until
-
-
-def at(daemon):
-    return ("--server", f"unix:{daemon.socket}")
+from harness import Case, cairn, cairn_json, main, wait_until
 
 
 class Log(Case):
-    def saved(self, wanted, run="demo/run", daemon=None):
-        daemon = daemon or self.daemon()
-        group = Group(self.bed, daemon.url(run))
-        for step in wanted:
-            group.save(step)
-        return daemon, group
-
     def test_the_log_of_a_run_tells_who_did_what_also_of_what_is_gone(self):
-        daemon, group = self.saved([10, 20, 30])
-        where = at(daemon)
+        daemon, group = self.saving(10, 20, 30)
+        where = daemon.online
         cairn("forget", "demo/run", "10", "--reason", "a mistake", *where, check=0)
         cairn("pin", "demo/run", "20", "--reason", "figure 3", *where, check=0)
         cairn("unpin", "demo/run", "20", *where, check=0)
@@ -52,19 +41,19 @@ class Log(Case):
         self.assertRegex(out, r"(?m)^\S+Z +commit +10@1 +uid=.* of 2 ranks$")
         self.assertEqual(len(cairn_json("log", "demo/run", "--limit", 2, *where)["entries"]), 2)
         self.assertEqual(daemon.stop(), 0)
-        store = ("--store", f"dir:{daemon.store}")
+        store = daemon.offline
         self.assertEqual(cairn_json("log", "demo/run", "--limit", 0, *store)["entries"], entries)
         self.assertEqual(cairn("log", "demo/none", *store)[0], 4)
 
     def test_a_failed_restore_is_told_with_its_reason(self):
-        daemon, group = self.saved([10])
+        daemon, group = self.saving(10)
         for file in daemon.files("runs/demo/run/objects/1-10/*"):
             file.chmod(0o600)
             data = bytearray(file.read_bytes())
             data[:] = bytes(byte ^ 0x55 for byte in data)
             file.write_bytes(data)
         self.assertFalse(all(r["ok"] for r in group.finish_any(group.try_all("restore", "latest"))))
-        (entry,) = (e for e in cairn_json("log", "demo/run", *at(daemon))["entries"] if e["action"] == "restore")
+        (entry,) = (e for e in cairn_json("log", "demo/run", *daemon.online)["entries"] if e["action"] == "restore")
         self.assertIn(entry["error"], ("DAMAGED", "FORMAT", "DIGEST_MISMATCH"))
         self.assertEqual(entry["asked_step"], 10)
 
@@ -73,24 +62,24 @@ class Log(Case):
         trace = "4bf92f3577b34da6a3ce929d0e0e4736"
         self.addCleanup(os.environ.pop, "TRACEPARENT")
         os.environ["TRACEPARENT"] = f"00-{trace}-00f067aa0ba902b7-01"
-        daemon, group = self.saved([10])
+        daemon, group = self.saving(10)
         group[0].do("save", 20, 3000)  # rank 1 does not come
         wait_until("the save fails", lambda: "save aborted" in daemon.log())
         for line in ("save opened", "checkpoint committed", "save aborted"):
             self.assertRegex(daemon.log(), rf"(?m)^.*: {line} .*trace={trace}$")
         group.end()
         os.environ["TRACEPARENT"] = f"00-{trace.upper()}-00f067aa0ba902b7-01"
-        self.saved([30], "demo/none", daemon)
+        self.run_attempt(daemon, 30, run="demo/none")
         self.assertEqual(daemon.log().count(trace), 4)
         for run, tags in (("demo/run", ["e2e", f"trace:{trace}"]), ("demo/none", ["e2e"])):
-            self.assertEqual(cairn_json("show", run, *at(daemon))["manifest"]["tags"], tags)
-            (entry,) = cairn_json("ls", run, *at(daemon))["checkpoints"]
+            self.assertEqual(cairn_json("show", run, *daemon.online)["manifest"]["tags"], tags)
+            (entry,) = cairn_json("ls", run, *daemon.online)["checkpoints"]
             self.assertEqual(entry["tags"], tags)
 
     def test_across_runs(self):
-        daemon, _ = self.saved([10, 20, 30], "demo/a")
-        self.saved([1, 2, 3], "demo/b", daemon)
-        where = at(daemon)
+        daemon = self.with_saves(10, 20, 30, run="demo/a")
+        self.run_attempt(daemon, 1, 2, 3, run="demo/b")
+        where = daemon.online
         cairn("forget", "demo/a", "10", *where, check=0)
         cairn("forget", "demo/b", "1", "--reason", "old", *where, check=0)
         runs = {e["run"] for e in cairn_json("log", *where)["entries"]}
@@ -108,7 +97,7 @@ class Log(Case):
         self.assertIn("no forgotten checkpoint", cairn("ls", "--forgotten", *where, check=0)[2])
         cairn("forget", "demo/a", "20", "--keep-least", 1, *where, check=0)
         self.assertEqual(daemon.stop(), 0)
-        store = ("--store", f"dir:{daemon.store}")
+        store = daemon.offline
         (entry,) = cairn_json("ls", "--forgotten", *store)["forgotten"]
         self.assertEqual((entry["step"], entry["until"]), (20, None))
         self.assertTrue(re.search(r"until garbage collection runs", cairn("ls", "--forgotten", *store, check=0)[1]))

@@ -9,7 +9,7 @@ may come back or be gone, and nothing else. Some 30 s; with CAIRN_FULL=1 longer 
 import subprocess
 import threading
 
-from harness import BIN, FULL, Case, Failure, Group, Rank, add_whole_state, cairn, cairn_json, flip, listed, main, rng
+from harness import BIN, FULL, Case, Group, Rank, add_whole_state, cairn, cairn_json, flip, listed, main, rng
 from harness import verified, wait_until
 
 ROWS = 512  # 32 KiB in 8 chunks, of each tensor
@@ -64,7 +64,7 @@ class Story:
         self.committed(self.group.save(self.step))
 
     def at(self):
-        return ("--server", f"unix:{self.daemon.socket}")
+        return self.daemon.online
 
     def forget(self, *words, codes=(0,)):
         """What is gone afterwards is what it says."""
@@ -281,14 +281,14 @@ class Lose(Case):
         story.forget("--keep-last", 2)
         story.group.kill()
         story.daemon.kill()
-        words = [BIN / "cairn", "gc", "--store", f"dir:{story.daemon.store}", "--cycle", "--keep-cycles", "1"]
+        words = [BIN / "cairn", "gc", *story.daemon.offline, "--cycle", "--keep-cycles", "1"]
         for _ in range(3):
             both = [self.bed.start(words, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) for _ in range(2)]
             said = [(process.communicate(timeout=60)[1].decode(), process.returncode) for process in both]
             self.assertIn(0, [code for _, code in said], said)
             self.assertTrue(all(code in (0, 11) for _, code in said), said)
-        self.assertEqual(cairn("gc", "--store", f"dir:{story.daemon.store}", "--keep-cycles", 0)[0], 2)
-        self.assertEqual(cairn("gc", "--store", f"dir:{story.daemon.store}", "--status")[0], 2)  # it would collect
+        self.assertEqual(cairn("gc", *story.daemon.offline, "--keep-cycles", 0)[0], 2)
+        self.assertEqual(cairn("gc", *story.daemon.offline, "--status")[0], 2)  # it would collect
         self.assertLessEqual(len(story.daemon.files("runs/demo/run/checkpoints/*/part-0*")), 2)
         story.check("store")
         story.daemon.start()
@@ -316,7 +316,7 @@ class Lose(Case):
                 story.daemon.kill()
                 words = (["gc", "--cycle", "--keep-cycles", "1"] if kind == "offline gc"
                          else ["forget", "demo/run", "--keep-last", "2", "--keep-superseded", "0s"])
-                victim = self.bed.start([BIN / "cairn", *words, "--store", f"dir:{story.daemon.store}"],
+                victim = self.bed.start([BIN / "cairn", *words, *story.daemon.offline],
                                         stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
                 threading.Event().wait(random.uniform(0, 0.05))
                 victim.kill()

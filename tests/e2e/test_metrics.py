@@ -64,7 +64,7 @@ class Metrics(Case):
     def setUp(self):
         super().setUp()
         self.server = self.daemon(scrub_every="0s", gc_every="0s", metrics_listen="127.0.0.1:0")
-        self.where = ("--server", f"unix:{self.server.socket}")
+        self.where = self.server.online
 
     def address(self):
         wait_until("there is an endpoint", lambda: "http: listening" in self.server.log())
@@ -169,10 +169,7 @@ class Metrics(Case):
         group.end()
 
     def test_damage_is_seen(self):
-        group = self.group(self.server)
-        for step in (1, 2):
-            group.advance(step)
-        group.end()
+        self.run_attempt(self.server, 1, 2, fills=True)
         flip(self.server.files("runs/demo/run/objects/1-1/0-*")[0], 0)
         cairn("scrub", "--wait", *self.where, check=6)
         cairn("forget", "demo/run", "1", *self.where, check=0)
@@ -219,15 +216,10 @@ class Metrics(Case):
 
     def test_a_store_that_hangs(self):
         """Its only thread does not come back from a read: the endpoint answers all the same, and says so."""
-        os.environ["CAIRN_FAILPOINTS"] = "dir.read=delay:60000"
-        try:
-            self.server = self.daemon("hangs", scrub_every="0s", metrics_listen="127.0.0.1:0", store_threads="1")
-        finally:
-            del os.environ["CAIRN_FAILPOINTS"]
-        group = self.group(self.server)
-        group.save(1)
-        group.end()
-        cairn("scrub", "--server", f"unix:{self.server.socket}", check=0)
+        self.server = self.daemon("hangs", failpoints="dir.read=delay:60000", scrub_every="0s", metrics_listen="127.0.0.1:0",
+                                  store_threads="1")
+        self.run_attempt(self.server, 1)
+        cairn("scrub", *self.server.online, check=0)
         wait_until("it hangs", lambda: self.get("/healthz")[0] == 503)
         began = time.monotonic()
         self.assertRegex(self.get("/healthz")[2], "red: .*(does not answer|TIMED_OUT).*\nremedy: ")
@@ -297,9 +289,7 @@ class Metrics(Case):
         # They make room for each other, the oldest first; saves do not notice, and who asks is answered.
         wait_until("the first ones are closed", lambda: self.is_closed(idle[0]))
         self.assertEqual(self.get("/healthz")[0], 200)
-        group = self.group(self.server)
-        group.save(1)
-        group.end()
+        self.run_attempt(self.server, 1)
         self.assertEqual(self.talk(b"GET /healthz HTTP/1.0\r\n\r\n")[:12], b"HTTP/1.1 200")
         for peer in idle:
             peer.close()

@@ -6,13 +6,9 @@ told of it too; the log says who set it."""
 import os
 import shutil
 
-from harness import Case, Group, cairn, cairn_json, listed, main, wait_until
+from harness import Case, cairn, cairn_json, listed, main, wait_until
 
 ALL = [10, 20, 30, 40, 50]
-
-
-def at(daemon):
-    return ("--server", f"unix:{daemon.socket}")
 
 
 def steps(daemon, run="demo/run", how="server"):
@@ -29,15 +25,12 @@ class Policy(Case):
     def saved(self, runs=("demo/run",), daemon=None, **keys):
         daemon = daemon or self.daemon(**keys)
         for run in runs:
-            group = Group(self.bed, daemon.url(run), 1)
-            for step in ALL:
-                group.save(step)
-            group.end()
+            self.run_attempt(daemon, *ALL, run=run, world=1)
         return daemon
 
     def test_one_policy_for_people_and_cron(self):
         daemon = self.saved(("demo/run", "demo/other", "lab/gpt"))
-        where = at(daemon)
+        where = daemon.online
         code, _, err = cairn("forget", "demo/run", *where)
         self.assertEqual(code, 2, err)
         self.assertIn("no policy is given and none holds", err)
@@ -70,7 +63,7 @@ class Policy(Case):
 
     def test_a_wrong_one_changes_nothing(self):
         daemon = self.daemon()
-        where = at(daemon)
+        where = daemon.online
         cairn("policy", "set", "lab/*", "--keep-last", 3, *where, check=0)
         before = cairn_json("policy", "show", *where)
         for words, code, fragment in ((("set", "lab/*", "--keep-last", "x"), 2, 'keep-last "x"'),
@@ -90,20 +83,20 @@ class Policy(Case):
             self.assertEqual((words, done), (words, code), err)
             self.assertIn(fragment, err)
         self.assertEqual(cairn_json("policy", "show", *where), before)
-        code, _, err = cairn("policy", "set", "lab/*", "--keep-last", 1, "--store", f"dir:{daemon.store}")
+        code, _, err = cairn("policy", "set", "lab/*", "--keep-last", 1, *daemon.offline)
         self.assertEqual(code, 11, err)
-        self.assertEqual(holds("lab/gpt", "--store", f"dir:{daemon.store}"), ("stored", "lab/*", "keep-last 3"))
+        self.assertEqual(holds("lab/gpt", *daemon.offline), ("stored", "lab/*", "keep-last 3"))
 
     def test_it_outlives_the_daemon_and_goes_before_the_configuration(self):
         config = self.bed.path / "retention.conf"
         config.write_text('[retention]\ninterval = 200ms\nkeep-last = 2\n[retention "lab/*"]\nkeep-last = unlimited\n')
         daemon = self.saved(("demo/run", "lab/gpt", "vis/run"))
-        cairn("policy", "set", "demo/*", "--keep-last", 4, *at(daemon), check=0)
+        cairn("policy", "set", "demo/*", "--keep-last", 4, *daemon.online, check=0)
         self.assertEqual(daemon.stop(), 0)
-        store = ("--store", f"dir:{daemon.store}")
+        store = daemon.offline
         cairn("policy", "set", "lab/*", "--keep-last", 3, "--keep-tag", "a\\,b", *store, check=0)
         daemon.start(config=config)
-        where = at(daemon)
+        where = daemon.online
         wait_until("all policies were applied", lambda: (steps(daemon), steps(daemon, "lab/gpt"), steps(daemon, "vis/run")) ==
                    (ALL[1:], ALL[2:], ALL[3:]))
         self.assertEqual(holds("vis/run", *where), ("configured", None, "keep-last 2"))
@@ -123,7 +116,7 @@ class Policy(Case):
         config = self.bed.path / "retention.conf"
         config.write_text("[retention]\ninterval = 50ms\nkeep-last = 2\n")
         daemon = self.saved(("demo/run",))
-        where = at(daemon)
+        where = daemon.online
         cairn("policy", "set", "*", "--keep-last", 3, *where, check=0)
         cairn("policy", "set", "demo/*", "--keep-last", 5, *where, check=0)
         self.assertEqual(daemon.stop(), 0)
@@ -156,7 +149,7 @@ class Policy(Case):
         self.assertEqual(daemon.stop(), 0)
         for place in ("store", "copy/store"):
             shutil.rmtree(daemon.store / place)
-        cairn("salvage", "--yes", "--store", f"dir:{daemon.store}", check=0)
+        cairn("salvage", "--yes", *daemon.offline, check=0)
         daemon.start(config=config)
         nothing_is_forgotten(ALL[1:])
         cairn("policy", "remove", "*", *where, check=0)  # nothing is stored, and that is right
@@ -164,7 +157,7 @@ class Policy(Case):
 
     def test_the_log_says_who(self):
         daemon = self.saved()
-        where = at(daemon)
+        where = daemon.online
         cairn("policy", "set", "demo/*", "--keep-last", 3, *where, check=0)
         cairn("policy", "set", "lab/*", "--keep-last", 7, *where, check=0)
         cairn("policy", "set", "demo/*", "--keep-last", 4, *where, check=0)
@@ -185,11 +178,11 @@ class Policy(Case):
         daemon = self.daemon(config=config)
 
         def found():
-            done = cairn_json("doctor", *at(daemon), check=None)
+            done = cairn_json("doctor", *daemon.online, check=None)
             return [(f["level"], f["text"]) for f in done["findings"] if f["check"] == "policies"]
         ((level, text),) = found()
         self.assertEqual((level, "there is no policy" in text), ("warning", True), text)
-        cairn("policy", "set", "*", "--keep-last", 3, *at(daemon), check=0)
+        cairn("policy", "set", "*", "--keep-last", 3, *daemon.online, check=0)
         self.assertEqual(found(), [("good", "1 retention policy, of the store and the configuration, which the daemon "
                                             "applies by itself")])
 

@@ -38,7 +38,7 @@ class RecordLost(Case):
 
     def says_what_is_lost(self, daemon, why):
         """With the daemon stopped: once, with a remedy that can be pasted, and by the exit status; a repair as well as a look."""
-        place = ("--store", f"dir:{daemon.store}")
+        place = daemon.offline
         for words in (("verify",), ("verify", "--repair"), ("verify", "demo/run"), ("verify", "--repair", "demo/run")):
             status, out, err = cairn(*words, *place)
             self.assertEqual(status, 6, (words, out, err))
@@ -55,9 +55,7 @@ class RecordLost(Case):
         self.assertIn(" whole: ", cairn(*shlex.split(command)[1:], check=0)[1])
 
     def test_a_folder_is_removed_under_a_running_daemon(self):
-        daemon, group = self.saving()
-        group.advance(1)
-        group.end()
+        daemon = self.with_saves(1, fills=True)
         daemon.copied()
         shutil.rmtree(daemon.store / "runs/demo/run/record")
         group = self.group(daemon)
@@ -88,15 +86,15 @@ class RecordLost(Case):
         self.assertFalse(answer["ok"], answer)
         self.assertIn("cairn salvage demo/run", str(answer))
         for words in (("ls", "demo/run"), ("restore", "demo/run", "--to", str(self.bed.path / "to"))):
-            status, out, err = cairn(*words, "--server", f"unix:{daemon.socket}")
+            status, out, err = cairn(*words, *daemon.online)
             self.assertNotEqual(status, 0, out)
             self.assertIn("cairn salvage demo/run", err)
         for words in (("forget", "demo/run", "1@1"), ("pin", "demo/run", "1@1"), ("undelete", "demo/run", "1@1"),
                       ("undelete", "demo/run"), ("verify",), ("verify", "--repair"), ("scrub", "--wait")):
-            status, out, err = cairn(*words, "--server", f"unix:{daemon.socket}")
+            status, out, err = cairn(*words, *daemon.online)
             self.assertEqual(status, 6, (words, out, err))
             self.assertIn(self.remedy(daemon), out + err, words)
-        cairn("gc", "--server", f"unix:{daemon.socket}")
+        cairn("gc", *daemon.online)
         self.assertEqual(before, self.files(daemon) & before)
         self.assertEqual(daemon.stop(), 0)
         self.says_what_is_lost(daemon, "the run's record is missing")
@@ -122,18 +120,18 @@ class RecordLost(Case):
         self.save(daemon, (6, 7))
         self.save(daemon, (8,))
         for _ in range(4):
-            cairn("gc", "--server", f"unix:{daemon.socket}")
+            cairn("gc", *daemon.online)
         self.assertEqual(before, self.files(daemon) & before)
-        _, out, _ = cairn("status", "--server", f"unix:{daemon.socket}")
+        _, out, _ = cairn("status", *daemon.online)
         self.assertIn("cairn salvage demo/run", out)
         terms = sorted({path.parent.name.split("-")[0] for path in self.files(daemon)})
         self.assertEqual(len(terms), 5, terms)
         for words in (("verify",), ("verify", "--repair"), ("scrub", "--wait")):
-            status, out, err = cairn(*words, "--server", f"unix:{daemon.socket}")
+            status, out, err = cairn(*words, *daemon.online)
             self.assertEqual(status, 6, (words, out, err))
             self.assertIn(self.remedy(daemon), out)
-        self.assertEqual("were not read" in cairn("verify", "--server", f"unix:{daemon.socket}", check=6)[1], True)
-        self.assertIn("pass 2 begins", cairn("scrub", "--server", f"unix:{daemon.socket}", check=0)[1])
+        self.assertEqual("were not read" in cairn("verify", *daemon.online, check=6)[1], True)
+        self.assertIn("pass 2 begins", cairn("scrub", *daemon.online, check=0)[1])
         self.assertEqual(daemon.stop(), 0)
         self.says_what_is_lost(daemon, "are not in the run's record")
 
@@ -146,7 +144,7 @@ class RecordLost(Case):
         record = daemon.store / "runs/demo/run/record"
         self.addCleanup(record.chmod, 0o700)
         record.chmod(0)
-        said = subprocess.run([*LIKE_OTHERS, BIN / "cairn", "verify", "--store", f"dir:{daemon.store}"], capture_output=True,
+        said = subprocess.run([*LIKE_OTHERS, BIN / "cairn", "verify", *daemon.offline], capture_output=True,
                               text=True, timeout=60)
         self.assertEqual(said.returncode, 6, said)
         self.assertIn("chmod -R u+rwX", said.stdout)

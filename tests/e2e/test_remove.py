@@ -10,34 +10,26 @@ import subprocess
 from harness import BIN, Case, Failure, Group, cairn, cairn_json, main, rng, wait_until
 
 
-def at(daemon):
-    return ("--server", f"unix:{daemon.socket}")
+STEPS = (10, 20, 30)
 
 
 class Remove(Case):
-    def saved(self, wanted=(10, 20, 30), run="demo/run", daemon=None, **keys):
-        daemon = daemon or self.daemon(**keys)
-        group = Group(self.bed, daemon.url(run))
-        for step in wanted:
-            group.save(step)
-        return daemon, group
-
     def runs(self, *where):
         return cairn_json("ls", *where)["runs"]
 
     def removed(self, daemon, *words, run="demo/run"):
         """Asks again while the server has not seen the end of the ranks' connections."""
         def ask():
-            code, out, err = cairn("rm", run, *words, *at(daemon))
+            code, out, err = cairn("rm", run, *words, *daemon.online)
             return None if "connected" in err else (code, out, err)
         code, out, err = wait_until("the ranks are gone", ask)
         self.assertEqual(code, 0, err)
         return out
 
     def test_a_removed_run_is_gone_and_comes_back(self):
-        daemon, group = self.saved()
-        self.saved([1], "demo/other", daemon)
-        where = at(daemon)
+        daemon, group = self.saving(*STEPS)
+        self.run_attempt(daemon, 1, run="demo/other")
+        where = daemon.online
         code, _, err = cairn("rm", "demo/run", "--yes", *where)
         self.assertEqual(code, 12, err)
         self.assertRegex(err, r"DENIED: rank \d of a job of 2 is connected .* stop the job first")
@@ -72,9 +64,9 @@ class Remove(Case):
         self.assertEqual(cairn("undelete", "demo/run", "10@1", *where)[0], 3)
 
     def test_a_job_of_before_is_told_and_the_name_begins_anew(self):
-        daemon, group = self.saved()
+        daemon, group = self.saving(*STEPS)
         daemon.kill()  # the ranks stay, and come back to a run that was removed meanwhile
-        store = ("--store", f"dir:{daemon.store}")
+        store = daemon.offline
         cairn("rm", "demo/run", "--yes", "--reason", "gone", *store, check=0)
         self.assertEqual(self.runs(*store), [])
         daemon.start()
@@ -86,16 +78,15 @@ class Remove(Case):
         for result in fresh.finish_any(fresh.try_all("restore", "latest")):
             self.assertEqual(result.get("step", 0), 0, result)
         term = fresh.save(10)
-        self.assertEqual(self.runs(*at(daemon)), ["demo/run"])
+        self.assertEqual(self.runs(*daemon.online), ["demo/run"])
         self.assert_whole(daemon, {(10, term)}, how="server")
-        cairn("gc", "--now", *at(daemon), check=0)
+        cairn("gc", "--now", *daemon.online, check=0)
         self.assertEqual(fresh.restore(), (10, term, False))
         self.assertGreater(term, 1)
 
     def test_what_is_pinned_stays(self):
-        daemon, group = self.saved()
-        group.end()
-        where = at(daemon)
+        daemon = self.with_saves(*STEPS)
+        where = daemon.online
         cairn("pin", "demo/run", "20", *where, check=0)
         def ask():
             code, _, err = cairn("rm", "demo/run", "-y", *where)
@@ -107,12 +98,11 @@ class Remove(Case):
         self.assertIn("demo/none: the run does not exist", cairn("rm", "demo/none", "--yes", *where, check=4)[2])
 
     def test_at_a_terminal_the_name_has_to_be_typed(self):
-        daemon, group = self.saved()
-        group.end()
+        daemon = self.with_saves(*STEPS)
         self.removed(daemon, "--dry-run")
         for typed, code in (("demo/other", 2), ("demo/run", 0)):
             mine, theirs = pty.openpty()
-            process = subprocess.Popen([str(BIN / "cairn"), "rm", "demo/run", *at(daemon)], stdin=theirs,
+            process = subprocess.Popen([str(BIN / "cairn"), "rm", "demo/run", *daemon.online], stdin=theirs,
                                        stdout=subprocess.PIPE, stderr=subprocess.PIPE)
             os.write(mine, f"{typed}\n".encode())
             _, err = process.communicate(timeout=60)
@@ -120,14 +110,13 @@ class Remove(Case):
             os.close(theirs)
             self.assertIn("Type the name of the run to remove it", err.decode())
             self.assertEqual(process.returncode, code, err)
-            self.assertEqual(self.runs(*at(daemon)), [] if code == 0 else ["demo/run"])
+            self.assertEqual(self.runs(*daemon.online), [] if code == 0 else ["demo/run"])
 
     def test_a_kill_leaves_it_whole_or_removed(self):
         draw = rng()
-        daemon, group = self.saved()
-        group.end()
+        daemon = self.with_saves(*STEPS)
         for _ in range(6):
-            where = at(daemon)
+            where = daemon.online
             self.removed(daemon, "--dry-run")
             process = subprocess.Popen([str(BIN / "cairn"), "rm", "demo/run", "--yes", "--timeout", "5s", *where],
                                        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
@@ -143,16 +132,15 @@ class Remove(Case):
             self.assert_whole(daemon, {(10, 1), (20, 1), (30, 1)}, how="server")
 
     def test_an_idle_run_expires(self):
-        daemon, group = self.saved(retention_interval=None)
-        group.end()
-        where = at(daemon)
+        daemon = self.with_saves(*STEPS, retention_interval=None)
+        where = daemon.online
         self.removed(daemon, "--dry-run")
         _, out, _ = cairn("forget", "--run", "*", "--remove-idle", "1d", *where, check=0)
         self.assertEqual(self.runs(*where), ["demo/run"])
         self.assertEqual(daemon.stop(), 0)
         config = self.bed.path / "idle.conf"
         config.write_text("[retention]\ninterval = 1s\nremove-idle = 1s\n[gc]\nevery = 1s\nkeep-cycles = 2\n")
-        store = ("--store", f"dir:{daemon.store}")
+        store = daemon.offline
         code, out, err = cairn("forget", "demo/run", "--remove-idle", "1s", "--now", *store)
         self.assertEqual(code, 2, err)
         self.assertIn("--now with --remove-idle would take whole runs for good", err)
@@ -166,9 +154,8 @@ class Remove(Case):
         self.assertIn("remove-idle 1s", entry["reason"])
 
     def test_a_removed_run_is_told_as_removed(self):
-        daemon, group = self.saved([10])
-        group.end()
-        where = at(daemon)
+        daemon = self.with_saves(10)
+        where = daemon.online
         self.removed(daemon, "--yes")
         to = str(self.bed.path / "out")
         for words in (("restore", "demo/run", "latest", "--to", to), ("restore", "demo/run", "10", "--to", to),

@@ -2,12 +2,11 @@
 """`cairn verify --repair` puts right from copies what is damaged, byte for byte, with a daemon and without; what has no
 copy is named and left alone; a repair that is killed or out of space in the middle leaves nothing worse than before."""
 
-import os
 import shutil
 from pathlib import Path
 
-from frames import FEATURE_RECORD, REPAIR_RUN, Relay
-from harness import BIN, Case, Group, cairn, cairn_json, flip, listed, main, wait_until
+from frames import FEATURE_RECORD, REPAIR_RUN
+from harness import BIN, Case, cairn, cairn_json, flip, listed, main, wait_until
 
 KEYS = {"scrub_every": "0s", "gc_every": "0s", "save_full_every": "1"}
 
@@ -26,12 +25,6 @@ class Repairing(Case):
             self.assertEqual(daemon.stop(), 0)
         return daemon
 
-    def offline(self, daemon):
-        return ("--store", f"dir:{daemon.store}")
-
-    def online(self, daemon):
-        return ("--server", f"unix:{daemon.socket}")
-
     def objects(self, daemon, step, rank=0):
         return daemon.files(f"runs/demo/run/objects/1-{step}/{rank}-*")
 
@@ -41,6 +34,10 @@ class Repairing(Case):
     def contents(self, daemon):
         return {path: path.read_bytes() for path in daemon.files("runs/**/*")
                 if path.is_file() and "record" not in path.parts}
+
+    def assert_kept(self, daemon, before):
+        """Every file that was there has its bytes; there may be more."""
+        self.assertEqual({path: data for path, data in self.contents(daemon).items() if path in before}, before)
 
     def record(self, daemon):
         return b"".join(path.read_bytes() for path in daemon.files("runs/demo/run/record/*"))
@@ -52,7 +49,7 @@ class Repairing(Case):
 class Repair(Repairing):
     def test_from_another_object_of_the_run(self):
         daemon = self.saved()
-        store, path = self.offline(daemon), self.objects(daemon, 2)[0]
+        store, path = daemon.offline, self.objects(daemon, 2)[0]
         before = self.contents(daemon)
         flip(path, 0)
         damaged = path.read_bytes()
@@ -62,8 +59,8 @@ class Repair(Repairing):
         entry = next(entry for entry in said["checked"] if entry["step"] == 2)
         self.assertIn("model.w", entry["found"][0])
         self.assertIn("other objects of the run", entry["repaired"][0])
+        self.assert_kept(daemon, before)
         after = self.contents(daemon)
-        self.assertEqual({name: after[name] for name in before}, before)
         aside = set(after) - set(before)
         self.assertEqual([after[name] for name in aside], [damaged])
         self.assertIn(f"object 2@1/{path.name}: 1 chunks".encode(), self.record(daemon))
@@ -72,8 +69,7 @@ class Repair(Repairing):
         self.assertEqual(self.contents(daemon), before)
         daemon.start()
         group = self.group(daemon)
-        self.assertEqual(group.restore(), (2, 1, False))
-        group.all("check", 1)
+        self.assert_restores(group, (2, 1, False), 1)
 
     def test_footer_and_padding_need_no_copy(self):
         daemon = self.saved(1)
@@ -82,10 +78,9 @@ class Repair(Repairing):
         flip(first, first.stat().st_size - 100)
         flip(first, first.stat().st_size - 4000)
         flip(second, second.stat().st_size - 4097)
-        said = self.repair(self.offline(daemon))
+        said = self.repair(daemon.offline)
         self.assertEqual((said["damaged"], said["repaired"]), (0, 2))
-        after = self.contents(daemon)
-        self.assertEqual({name: after[name] for name in before}, before)
+        self.assert_kept(daemon, before)
 
     def test_without_a_copy_it_is_named_and_left_alone(self):
         daemon = self.saved(2, same=False)
@@ -93,7 +88,7 @@ class Repair(Repairing):
         flip(path, 0)
         flip(self.small(daemon, 2, "part-1"), 300)
         before = self.contents(daemon)
-        said = self.repair(self.offline(daemon), check=6)
+        said = self.repair(daemon.offline, check=6)
         self.assertEqual((said["damaged"], said["repaired"]), (2, 0))
         left = {entry["step"]: entry["left"] for entry in said["checked"]}
         self.assertIn("model.w (rank 0, object 1@1/0-", left[1][0])
@@ -115,60 +110,57 @@ class Repair(Repairing):
             flip(self.small(daemon, step, kind), 60)
         source = ("--from", f"dir:{mirror}")
         lines = lambda said, word: [line for entry in said["checked"] for line in entry.get(word, [])]
-        left = lines(self.repair(self.offline(daemon), check=6), "left")
+        left = lines(self.repair(daemon.offline, check=6), "left")
         self.assertEqual([line for line in left if missing.name in line], [line for line in left if "is missing, and" in line])
         self.assertRegex("\n".join(left), rf"object 1@1/{missing.name} is missing, and (\d+) of its \1 chunks have no copy")
-        said = self.repair(self.offline(daemon), *source)
+        said = self.repair(daemon.offline, *source)
         self.assertEqual((said["damaged"], said["repaired"]), (0, 6))
         done = lines(said, "repaired")
         # What was missing left nothing behind: nobody is sent to look for its damaged bytes.
         self.assertEqual(sorted("the damaged bytes" in line for line in done if "object 1@1/" in line), [False, True])
         self.assertEqual(sorted("was missing" in line for line in done), [False] * 4 + [True] * 2)
         self.assertIn(f"object 1@1/{missing.name}: was missing; ".encode(), self.record(daemon))
-        after = self.contents(daemon)
-        self.assertEqual({name: after[name] for name in before}, before)
+        self.assert_kept(daemon, before)
         self.assertEqual({entry["health"] for entry in listed(daemon).values()}, {"verified"})
-        cairn("gc", *self.offline(daemon), check=0)
+        cairn("gc", *daemon.offline, check=0)
         self.assertEqual(self.contents(daemon), before)
         # And the other way round, with the same damage in both: nothing can be done.
         for path in (self.objects(daemon, 1)[0], mirror / self.objects(daemon, 1)[0].relative_to(daemon.store)):
             flip(path, 0)
         damaged = self.contents(daemon)
-        said = self.repair(self.offline(daemon), *source, check=6)
+        said = self.repair(daemon.offline, *source, check=6)
         self.assertEqual((said["damaged"], said["repaired"]), (1, 0))
         self.assertEqual(self.contents(daemon), damaged)
-        cairn("verify", "--repair", *self.offline(daemon), "--from", f"dir:{mirror}-typo", check=10)
-        cairn("verify", *self.offline(daemon), *source, check=2)
-        cairn("verify", "--repair", "--no-read-data", *self.offline(daemon), check=2)
+        cairn("verify", "--repair", *daemon.offline, "--from", f"dir:{mirror}-typo", check=10)
+        cairn("verify", *daemon.offline, *source, check=2)
+        cairn("verify", "--repair", "--no-read-data", *daemon.offline, check=2)
 
     def test_an_object_that_a_younger_checkpoint_refers_to(self):
         daemon = self.saved(4, save_full_every="3")
         self.assertEqual([len(self.objects(daemon, step)) > 0 for step in (1, 2, 3, 4)], [True, False, False, True])
         before = self.contents(daemon)
         flip(self.objects(daemon, 1)[0], 0)
-        said = self.repair(self.offline(daemon), "demo/run", "2@1")
+        said = self.repair(daemon.offline, "demo/run", "2@1")
         self.assertEqual((said["damaged"], said["repaired"]), (0, 1))
-        after = self.contents(daemon)
-        self.assertEqual({name: after[name] for name in before}, before)
-        cairn("verify", *self.offline(daemon), check=0)
+        self.assert_kept(daemon, before)
+        cairn("verify", *daemon.offline, check=0)
 
     def test_by_the_daemon(self):
         daemon = self.saved(3, stop=False)
         before = self.contents(daemon)
         flip(self.objects(daemon, 3)[0], 0)
-        cairn("scrub", "--wait", *self.online(daemon), check=6)
+        cairn("scrub", "--wait", *daemon.online, check=6)
         self.assertEqual(listed(daemon)[3, 1]["health"], "damaged")
-        self.assertEqual(cairn("verify", "--repair", *self.offline(daemon))[0], 11)
-        said = self.repair(self.online(daemon))
+        self.assertEqual(cairn("verify", "--repair", *daemon.offline)[0], 11)
+        said = self.repair(daemon.online)
         self.assertEqual((said["damaged"], said["repaired"]), (0, 1))
-        after = self.contents(daemon)
-        self.assertEqual({name: after[name] for name in before}, before)
+        self.assert_kept(daemon, before)
         self.assertEqual(listed(daemon)[3, 1]["health"], "verified")
         self.assertIn("repair: ended", daemon.log())
         group = self.group(daemon)
         self.assertEqual(group.restore(), (3, 1, False))
         for _ in range(2):  # the running daemon's gc has seen that checkpoint before
-            cairn("gc", *self.online(daemon), check=0)
+            cairn("gc", *daemon.online, check=0)
         wait_until("the damaged bytes are gone", lambda: self.contents(daemon) == before)
 
     def test_by_the_scrub(self):
@@ -177,11 +169,11 @@ class Repair(Repairing):
         shutil.copytree(daemon.store, mirror)
         flip(self.objects(daemon, 2)[0], 0)
         daemon.start(scrub_repair="yes", scrub_repair_from=f"dir:{mirror}")
-        _, out, _ = cairn("scrub", "--wait", *self.online(daemon))
+        _, out, _ = cairn("scrub", "--wait", *daemon.online)
         self.assertIn("model.w", out)
         wait_until("it is repaired", lambda: "verified again" in daemon.log())
         self.assertEqual(listed(daemon)[2, 1]["health"], "verified")
-        cairn("verify", *self.online(daemon), check=0)
+        cairn("verify", *daemon.online, check=0)
 
     def test_a_mirror_on_a_cluster_that_is_away(self):
         """It keeps the daemon from nothing, not even from repairs that need none of it; health names it until it is read."""
@@ -189,7 +181,7 @@ class Repair(Repairing):
         conf.write_text("[global]\nmon_host = [v2:127.0.0.1:1/0]\nauth_client_required = none\n")
         daemon = self.saved(2)
         objects = [self.objects(daemon, step)[0] for step in (1, 2)]
-        where = self.online(daemon)
+        where = daemon.online
         flip(objects[0], 0)
         daemon.start(scrub_repair_from=f"rados:cairn?conf={conf}&timeout=1")
         self.assertEqual(self.repair(where)["damaged"], 0)  # from the run itself
@@ -207,24 +199,20 @@ class Repair(Repairing):
         self.assertEqual(daemon.stop(), 0)
 
     def with_failpoint(self, points, daemon, *words):
-        return cairn("verify", "--repair", *words, *self.offline(daemon), env={"CAIRN_FAILPOINTS": points})
+        return cairn("verify", "--repair", *words, *daemon.offline, env={"CAIRN_FAILPOINTS": points})
 
     def test_by_an_older_server(self):
         """One that repairs checkpoints and knows no repair of records: it is not asked for one, and what it can it does."""
         daemon = self.saved(2, stop=False, listen_tcp="127.0.0.1:0")
-        other = Group(self.bed, daemon.url("demo/zzz"), 1)
-        other.save(1)
-        other.end()
-        older = Relay(daemon.port(), FEATURE_RECORD)
-        self.addCleanup(older.close)
+        self.run_attempt(daemon, 1, run="demo/zzz", world=1)
+        older = self.relay(daemon, FEATURE_RECORD)
         where = ("--server", f"127.0.0.1:{older.port}")
         before = self.contents(daemon)
         flip(self.objects(daemon, 2)[0], 0)
         said = self.repair(where)
         self.assertEqual((said["damaged"], said["repaired"]), (0, 1), said)
         self.assertGreater(len(older.repairs), 0)
-        after = self.contents(daemon)
-        self.assertEqual({name: after[name] for name in before}, before)
+        self.assert_kept(daemon, before)
         record = daemon.files("runs/demo/run/record/*.update")
         self.assertTrue(record[1].name.endswith("2.update"), record)
         daemon.kill()
@@ -270,8 +258,8 @@ class Repair(Repairing):
                 for name, content in before.items():
                     self.assertTrue(name == path or name.read_bytes() == content, name)
         self.assertGreater(killed, 6)
-        self.assertEqual(self.repair(self.offline(daemon))["damaged"], 0)
-        cairn("gc", *self.offline(daemon), check=0)
+        self.assertEqual(self.repair(daemon.offline)["damaged"], 0)
+        cairn("gc", *daemon.offline, check=0)
         self.assertEqual(self.contents(daemon), before)
         self.assertEqual(daemon.files("runs/**/.tmp-*"), [])
 
@@ -285,28 +273,24 @@ class Repair(Repairing):
             self.assertEqual(status, 6, out + err)
             self.assertIn("left: object 2@1/0-", out)
             self.assertEqual(self.contents(daemon), before, point)
-        self.assertEqual(self.repair(self.offline(daemon))["damaged"], 0)
+        self.assertEqual(self.repair(daemon.offline)["damaged"], 0)
 
     def test_one_at_a_time(self):
-        os.environ["CAIRN_FAILPOINTS"] = "repair.write=delay:100000"  # longer than the second takes to be refused
-        try:
-            daemon = self.saved(3, stop=False)
-        finally:
-            del os.environ["CAIRN_FAILPOINTS"]
+        daemon = self.saved(3, stop=False, failpoints="repair.write=delay:100000")  # longer than the second takes to be refused
         for step in (2, 3):
             flip(self.objects(daemon, step)[0], 0)
         before = self.contents(daemon)
         first = self.bed.start([BIN / "cairn", "verify", "--repair", "demo/run", "2@1", "--timeout", "5s",
-                                *self.online(daemon)])
+                                *daemon.online])
         wait_until("the first is at work", lambda: daemon.files("runs/demo/run/objects/1-2/.tmp-*"))
-        status, _, err = cairn("verify", "--repair", "demo/run", "3@1", "--timeout", "2s", *self.online(daemon))
+        status, _, err = cairn("verify", "--repair", "demo/run", "3@1", "--timeout", "2s", *daemon.online)
         self.assertIn(status, (5, 11), err)  # asked again until the time was over
         self.assertIn("a repair is at work on checkpoint 2@1", err)
         daemon.kill()
         self.assertNotEqual(first.wait(60), 0)
         daemon.start()
         self.assertEqual(self.contents(daemon), before)
-        self.assertEqual(self.repair(self.online(daemon))["repaired"], 2)
+        self.assertEqual(self.repair(daemon.online)["repaired"], 2)
 
 
 class Record(Repairing):
@@ -316,7 +300,7 @@ class Record(Repairing):
         super().setUp()
         self.served = self.saved(3, same=False)
         self.served.strip()  # what its second place has needs no mirror (test_damage)
-        self.store, self.mirror = self.offline(self.served), self.bed.path / "mirror"
+        self.store, self.mirror = self.served.offline, self.bed.path / "mirror"
         self.source = ("--from", f"dir:{self.mirror}")
         self.copy()
 
@@ -327,10 +311,7 @@ class Record(Repairing):
     def more(self, daemon, step, **keys):
         """One more save, of the same lineage; the daemon does not run before and after."""
         daemon.start(**keys)
-        group = self.group(daemon)
-        group.restore()
-        group.advance(step)
-        group.end()
+        self.run_attempt(daemon, step, resumes="latest", fills=True)
         self.assertEqual(daemon.stop(), 0)
         daemon.strip(path=keys["store_url"][len("dir:"):] if keys else None)
 
@@ -433,8 +414,8 @@ class Record(Repairing):
         out = self.bed.path / "out"
         cairn("restore", "demo/run", "--store", f"dir:{self.mirror}", "--to", out, check=0)
         self.served.start()  # with the damaged record, which it leaves alone
-        cairn("import", "demo/after", out / "model.safetensors", *self.online(self.served), check=0)
-        cairn("verify", "demo/after", *self.online(self.served), check=0)
+        cairn("import", "demo/after", out / "model.safetensors", *self.served.online, check=0)
+        cairn("verify", "demo/after", *self.served.online, check=0)
 
     def test_a_mirror_that_went_its_own_way(self):
         for step in (4, 5):
@@ -453,7 +434,7 @@ class Record(Repairing):
         if missing > 0:
             self.served.start(store_url=f"dir:{store}")
             for number in range(missing):
-                cairn("annotate", "demo/run", "latest", "--tag", f"t{number}", *self.online(self.served), check=0)
+                cairn("annotate", "demo/run", "latest", "--tag", f"t{number}", *self.served.online, check=0)
             self.assertEqual(self.served.stop(), 0)
             self.served.strip(path=store)
         self.assertEqual(self.update_count(store), count)
@@ -516,10 +497,7 @@ class Record(Repairing):
         self.mended(1, [1, 2, 3])
         self.assertEqual(len(self.served.files("copy/runs/demo/run/record/*.snapshot")), 1)
         self.served.start()  # and saves go on
-        group = self.group(self.served)
-        group.restore()
-        group.advance(4)
-        group.end()
+        self.run_attempt(self.served, 4, resumes="latest", fills=True)
         self.assertEqual(self.served.stop(), 0)
         self.assertEqual(len(listed(self.served)), 4)
 
@@ -547,7 +525,7 @@ class Record(Repairing):
     def test_neither_place_has_any_of_it_and_a_daemon_is_up(self):
         self.lose()
         self.served.start(scrub_repair_from=f"dir:{self.mirror}")
-        where = self.online(self.served)
+        where = self.served.online
         cairn("ls", "demo/run", *where, check=6)
         said = self.repair(where)
         self.assertEqual((said["damaged"], said["repaired"]), (0, 1), said)
@@ -582,7 +560,7 @@ class Record(Repairing):
     def test_what_is_removed_while_a_daemon_runs_is_written_again(self):
         """Whichever place it was removed from, scrub finds it, and what the daemon knows is on the disk again."""
         self.served.start()
-        where = self.online(self.served)
+        where = self.served.online
         cairn("pin", "demo/run", "2@1", *where, check=0)
         for places in (("runs", "copy/runs"), ("copy/runs",), ("runs",)):
             self.served.copied()  # it comes by itself: not while the test removes it
@@ -598,7 +576,7 @@ class Record(Repairing):
 
     def test_a_daemon_that_has_read_it_needs_no_mirror(self):
         self.served.start()
-        where = self.online(self.served)
+        where = self.served.online
         cairn("ls", "demo/run", *where, check=0)
         self.served.strip()
         flip(self.updates()[4], 40)
@@ -618,7 +596,7 @@ class Record(Repairing):
     def test_by_the_scrub(self):
         flip(self.updates()[4], 40)
         self.served.start(scrub_repair="yes", scrub_repair_from=f"dir:{self.mirror}")
-        where = self.online(self.served)
+        where = self.served.online
         self.assertIn(self.updates()[4].name, cairn("ls", "demo/run", *where)[2])
         cairn("scrub", "--wait", *where)
         wait_until("it is repaired", lambda: "verified again" in self.served.log())

@@ -7,7 +7,7 @@ import shutil
 import struct
 
 from frames import crc32c
-from harness import Case, Daemon, Group, cairn, cairn_json, flip, listed, main, verified
+from harness import Case, Daemon, cairn, cairn_json, flip, listed, main, verified
 
 KEYS = {"scrub_every": "0s", "gc_every": "0s", "save_full_every": "3"}
 RUN = "demo/run"
@@ -16,15 +16,8 @@ RUN = "demo/run"
 class Salvage(Case):
     def saved(self):
         """10, 20, 25 in term 1; 30, 40 in term 2, which continues 20: 25 is superseded. Stopped, so that nothing is on the way."""
-        daemon, first = self.saving(**KEYS)
-        for step in (10, 20, 25):
-            first.advance(step)
-        first.end()
-        second = self.group(daemon)
-        second.restore("20")
-        for step in (30, 40):
-            second.save(step)
-        second.end()
+        daemon = self.with_saves(10, 20, 25, fills=True, **KEYS)
+        self.run_attempt(daemon, 30, 40, resumes="20")
         self.assertEqual(daemon.stop(), 0)
         return daemon
 
@@ -36,7 +29,7 @@ class Salvage(Case):
                     path.unlink()
 
     def salvage(self, daemon, *words, check=0):
-        document = cairn_json("salvage", *words, "--store", f"dir:{daemon.store}", RUN, check=check)
+        document = cairn_json("salvage", *words, *daemon.offline, RUN, check=check)
         run, = document["runs"]
         self.assertIsNone(run["error"])
         return {(item["step"], item["term"]): (item["outcome"], item["text"]) for item in run["items"]}
@@ -55,8 +48,8 @@ class Salvage(Case):
         group.all("fill", 50)
         self.assertEqual(group.save(50), 3)
         group.end()
-        cairn("gc", "--server", f"unix:{daemon.socket}", check=0)
-        cairn("gc", "--server", f"unix:{daemon.socket}", check=0)
+        cairn("gc", *daemon.online, check=0)
+        cairn("gc", *daemon.online, check=0)
         self.assertEqual(daemon.stop(), 0)
         self.assertEqual(verified(daemon)["damaged"], 0)
 
@@ -103,12 +96,12 @@ class Salvage(Case):
         self.assertEqual(outcome, "damaged", text)
         self.assertRegex(text, "page 1 of checkpoint 40@2 .*does not agree with the parts: tensor model.w")
         self.salvage(daemon, "--yes")
-        _, out, _ = cairn("verify", "--store", f"dir:{daemon.store}", RUN, check=6)
+        _, out, _ = cairn("verify", *daemon.offline, RUN, check=6)
         self.assertRegex(out, r"40@2: DAMAGED\n .*page 1 .*does not agree with the parts: tensor model.w")
-        _, out, _ = cairn("verify", "--repair", "--store", f"dir:{daemon.store}", RUN, check=6)
+        _, out, _ = cairn("verify", "--repair", *daemon.offline, RUN, check=6)
         self.assertIn("no copy can mend it", out)
         daemon.start()
-        _, out, _ = cairn("scrub", "--wait", "--server", f"unix:{daemon.socket}", check=6)
+        _, out, _ = cairn("scrub", "--wait", *daemon.online, check=6)
         self.assertIn("does not agree with the parts", out)
         self.assertEqual(self.group(daemon).restore(), (30, 2, True))
 
@@ -116,7 +109,7 @@ class Salvage(Case):
         daemon = self.saved()
         before = self.facts(daemon)
         self.lose_record(daemon, keep=5)
-        _, out, err = cairn("verify", "--store", f"dir:{daemon.store}", RUN, check=6)
+        _, out, err = cairn("verify", *daemon.offline, RUN, check=6)
         self.assertIn("salvage demo/run", out)
         self.assertIn(f"`cairn salvage --yes --store dir:{daemon.store} demo/run` does it", err)
         self.salvage(daemon, "--yes")
@@ -139,7 +132,7 @@ class Salvage(Case):
         self.assertEqual({key: entry["health"] for key, entry in listed(daemon).items()},
                          {(10, 1): "verified", (20, 1): "verified", (30, 2): "verified", (40, 2): "damaged"})
         self.assertEqual(set(self.salvage(daemon, "--yes", check=3)), {(25, 1)})
-        cairn("verify", "--repair", "--store", f"dir:{daemon.store}", "--from", f"dir:{self.bed.path / 'mirror'}", RUN, "40@2", check=0)
+        cairn("verify", "--repair", *daemon.offline, "--from", f"dir:{self.bed.path / 'mirror'}", RUN, "40@2", check=0)
         self.assertEqual(self.salvage(daemon, "--yes", "--discard")[25, 1][0], "given up")
         self.assertEqual(self.salvage(daemon), {})
         self.assert_training_goes_on(daemon, (40, 2, False))
@@ -221,8 +214,7 @@ class Salvage(Case):
         self.assertEqual(self.salvage(daemon), {})
         daemon.start()
         group = self.group(daemon)
-        self.assertEqual(group.restore(), (30, 2, False))
-        group.all("check", 20)
+        self.assert_restores(group, (30, 2, False), 20)
 
     def test_a_term_of_which_no_manifest_is_left(self):
         """What it continues is guessed by the operator's word only; a fragment and a known abort are no checkpoints."""
@@ -249,7 +241,7 @@ class Salvage(Case):
         daemon.files(f"runs/{RUN}/checkpoints/2-40/page-0*")[0].unlink()
         killed = 0
         for number in range(1, 60):
-            status, _, _ = cairn("salvage", "--yes", "--store", f"dir:{daemon.store}", RUN,
+            status, _, _ = cairn("salvage", "--yes", *daemon.offline, RUN,
                                  env={"CAIRN_FAILPOINTS": f"dir.rename=kill@{number}"})
             killed += status == -9
             if status == 0:
@@ -264,7 +256,7 @@ class Salvage(Case):
         self.lose_record(daemon)
         killed = 0
         for _ in range(12):
-            status, _, _ = cairn("salvage", "--yes", "--store", f"dir:{daemon.store}", RUN,
+            status, _, _ = cairn("salvage", "--yes", *daemon.offline, RUN,
                                  env={"CAIRN_FAILPOINTS": "dir.record=kill@3"})
             killed += status == -9
             if status == 0:
@@ -330,13 +322,13 @@ class Salvage(Case):
     def test_what_it_does_not_do(self):
         daemon = self.saved()
         self.assertEqual(self.salvage(daemon), {})
-        cairn("salvage", "--store", f"dir:{daemon.store}", "demo/none", check=4)
-        cairn("salvage", "--store", f"dir:{daemon.store}", "--server", "unix:/nowhere", check=2)
+        cairn("salvage", *daemon.offline, "demo/none", check=4)
+        cairn("salvage", *daemon.offline, "--server", "unix:/nowhere", check=2)
         status, _, err = cairn("salvage", RUN, "--server", "unix:/nowhere")
         self.assertEqual(status, 2)
         self.assertIn("stop the daemon first", err)
         daemon.start()
-        _, _, err = cairn("salvage", "--yes", "--store", f"dir:{daemon.store}", check=11)
+        _, _, err = cairn("salvage", "--yes", *daemon.offline, check=11)
         self.assertIn("stop that daemon first", err)
 
 

@@ -3,8 +3,7 @@
 
 import subprocess
 
-from frames import Relay
-from harness import BIN, Case, Group, cairn, listed, main, token, verified
+from harness import BIN, Case, cairn, listed, main, token, verified
 
 
 class Smoke(Case):
@@ -19,21 +18,15 @@ class Smoke(Case):
         self.assertEqual(daemon.stop(), 0)
         daemon.start()
         group = self.group(daemon)
-        self.assertEqual(group.restore(), (2, 1, False))
-        group.all("check", 8)
-        self.assertEqual(group.restore(1), (1, 1, False))
-        group.all("check", 7)
+        self.assert_restores(group, (2, 1, False), 8)
+        self.assert_restores(group, (1, 1, False), 7, 1)
         self.assertEqual(verified(daemon, "server")["checkpoints"], 2)
 
     def test_only_a_proof_begins_at_step_0(self):
         """The server answers `latest` with NOT_FOUND and no proof that the run is empty: both examples and a rank of our own
         end with its reason, and train nothing. A run that is proven to be empty begins."""
-        daemon = self.daemon(listen_tcp="127.0.0.1:0")
-        group = Group(self.bed, daemon.url("demo/full"), 1)
-        group.save(5)
-        group.end()
-        relay = Relay(daemon.port(), step=99)
-        self.addCleanup(relay.close)
+        daemon = self.with_saves(5, run="demo/full", world=1, listen_tcp="127.0.0.1:0")
+        relay = self.relay(daemon, step=99)
         trainer = ["--rank", "0", "--world", "1", "--hidden", "16", "--steps", "4", "--save-every", "2", "--resume", "--url"]
 
         def run(*words):
@@ -59,9 +52,9 @@ class Smoke(Case):
             self.assertEqual((code, out), (0, f"step {step} is durable, weights[0] is {step}\n"), err)
 
     def test_an_empty_run_is_not_found(self):
-        daemon, group = self.saving(1)
+        daemon, group = self.saving(world=1)
         self.assert_error(group[0].refused("wait", group.all("restore", "latest")[0]["op"], 5000), "NOT_FOUND")
-        cairn("ls", "--server", f"unix:{daemon.socket}", check=0)
+        cairn("ls", *daemon.online, check=0)
 
 
 if __name__ == "__main__":

@@ -9,21 +9,11 @@ from harness import SOURCE, Case, Group, cairn, cairn_json, listed, main
 
 
 class Stats(Case):
-    def save(self, daemon, step, run="demo/run", world=2):
-        group = Group(self.bed, daemon.url(run), world)
-        group.save(step)
-        group.end()
-
     def test_bytes_saves_and_restores(self):
-        daemon, group = self.saving(2)
-        group.save(10)
-        group.save(20)
-        group.end()
-        again = self.group(daemon, world=2)
-        again.restore()
-        again.end()
-        self.save(daemon, 1, run="other/run")
-        found = cairn_json("stats", "--server", f"unix:{daemon.socket}")
+        daemon = self.with_saves(10, 20)
+        self.run_attempt(daemon, resumes="latest")
+        self.run_attempt(daemon, 1, run="other/run")
+        found = cairn_json("stats", *daemon.online)
         self.assertIsNone(found["since"])
         by_name = {row["project"]: row for row in found["rows"]}
         self.assertEqual(set(by_name), {"demo", "other"})
@@ -33,31 +23,31 @@ class Stats(Case):
         self.assertEqual(demo["written_bytes"], demo["stored_bytes"])
         self.assertGreater(demo["stored_bytes"], 0)
         self.assertGreaterEqual(demo["byte_hours"], 0)
-        listed = cairn_json("ls", "--server", f"unix:{daemon.socket}", "demo/run")["checkpoints"]
+        listed = cairn_json("ls", *daemon.online, "demo/run")["checkpoints"]
         self.assertEqual(demo["stored_bytes"], sum(one["stored_bytes"] for one in listed))
         self.assertEqual(demo["plain_bytes"], sum(one["plain_bytes"] for one in listed))
         self.assertEqual(demo["shared_bytes"], demo["plain_bytes"] - demo["stored_bytes"])
 
-        _, text, _ = cairn("stats", "--server", f"unix:{daemon.socket}", "--by", "run", "--csv", check=0)
+        _, text, _ = cairn("stats", *daemon.online, "--by", "run", "--csv", check=0)
         lines = list(csv.DictReader(io.StringIO(text)))
         self.assertEqual([line["name"] for line in lines], ["demo/run", "other/run"])
         self.assertEqual(int(lines[0]["stored_bytes"]), demo["stored_bytes"])
-        one = cairn_json("stats", "--server", f"unix:{daemon.socket}", "--project", "other", "--since", "1h")
+        one = cairn_json("stats", *daemon.online, "--project", "other", "--since", "1h")
         self.assertEqual([(row["project"], row["saves"]) for row in one["rows"]], [("other", 1)])
-        self.assertIn("GIB-HOURS", cairn("stats", "--server", f"unix:{daemon.socket}", check=0)[1])
+        self.assertIn("GIB-HOURS", cairn("stats", *daemon.online, check=0)[1])
 
         daemon.stop()
-        offline = cairn_json("stats", "--store", f"dir:{daemon.store}")["rows"]
+        offline = cairn_json("stats", *daemon.offline)["rows"]
         self.assertEqual({row["project"]: row["restores"] for row in offline}, {"demo": 1, "other": 0})
 
     def test_a_damaged_run_is_named_and_the_rest_counted(self):
         daemon = self.daemon()
-        self.save(daemon, 1)
-        self.save(daemon, 1, run="other/run")
+        self.run_attempt(daemon, 1)
+        self.run_attempt(daemon, 1, run="other/run")
         daemon.stop()
         for record in daemon.files("runs/other/run/record/*"):
             record.write_bytes(b"damaged")
-        store = ("--store", f"dir:{daemon.store}")
+        store = daemon.offline
         whole = cairn("stats", *store, "--json", check=0)[1]  # from the record's second place
         self.assertIn('"other"', whole)
         for record in daemon.files("copy/runs/other/run/record/*"):
@@ -71,7 +61,7 @@ class Stats(Case):
 class Advice(Case):
     def test_from_what_was_measured(self):
         daemon = self.daemon()
-        server = ("--server", f"unix:{daemon.socket}")
+        server = daemon.online
         group = self.group(daemon, world=2)
         group.save(1)
         _, _, err = cairn("advise", "demo/run", *server, check=4)  # nothing was told yet
@@ -79,9 +69,7 @@ class Advice(Case):
         for step in (2, 3, 4):
             group.save(step)
         group.end()
-        again = self.group(daemon, world=2)
-        again.restore()
-        again.end()
+        self.run_attempt(daemon, resumes="latest")
         found = cairn_json("advise", "demo/run", *server)
         self.assertEqual((found["timed_saves"], found["failures"], found["ranks"]), (3, 1, 2))
         self.assertGreater(found["persist_s"], 0)
@@ -100,7 +88,7 @@ class Advice(Case):
     def test_a_planned_restart_is_no_failure(self):
         """What is counted as a failure: a job that is killed, and not one whose rank 0 closes its run."""
         daemon = self.daemon()
-        server = ("--server", f"unix:{daemon.socket}")
+        server = daemon.online
         counted = lambda: tuple(cairn_json("advise", "demo/run", *server, "--persist", "3")[what] for what in ("failures", "planned"))
         group = self.group(daemon)
         group.save(1)
@@ -195,45 +183,34 @@ class Quotas(Case):
             self.assert_error((ended["error"], ended["text"]), "QUOTA", "demo", "quota", "cairn forget")
 
     def test_the_save_that_is_too_much_is_refused_on_every_rank(self):
-        daemon, group = self.saving(2, config=self.limited("demo = 1000TiB, 2 checkpoints"))
-        group.save(1)
-        group.save(2)
+        daemon, group = self.saving(1, 2, config=self.limited("demo = 1000TiB, 2 checkpoints"))
         before = sum(path.stat().st_size for path in daemon.files("**/objects/**/*"))
         self.refused(group, 3)
         after = sum(path.stat().st_size for path in daemon.files("**/objects/**/*"))
         self.assertEqual(before, after)
-        other = Group(self.bed, daemon.url("free/run"), 1)  # no quota of its own, no *
-        other.save(1)
-        other.end()
+        self.run_attempt(daemon, 1, run="free/run", world=1)  # no quota of its own, no *
         group.end()
         self.assertEqual([row["quota_checkpoints"] for row in
-                          cairn_json("stats", "--server", f"unix:{daemon.socket}")["rows"]
+                          cairn_json("stats", *daemon.online)["rows"]
                           if row["project"] == "demo"], [2])
 
 
     def test_what_the_refusal_advises_makes_room(self):
-        daemon, group = self.saving(config=self.limited("demo = 1000TiB, 3 checkpoints"))
-        for step in (1, 2, 3):
-            group.save(step)
+        daemon, group = self.saving(1, 2, 3, config=self.limited("demo = 1000TiB, 3 checkpoints"))
         self.refused(group, 4)
-        cairn("forget", "demo/run", "1", "--server", f"unix:{daemon.socket}", check=0)
+        cairn("forget", "demo/run", "1", *daemon.online, check=0)
         group.save(5)
         self.assertEqual(sorted(step for step, _ in listed(daemon)), [2, 3, 5])
         group.end()
 
     def test_a_save_that_alone_would_go_over_is_refused(self):
         daemon = self.daemon(config=self.limited("demo = 64KiB"))
-        small = self.group(daemon, rows=64)  # 2 x 4 KiB and 200 bytes
-        small.save(1)
-        small.end()
+        self.run_attempt(daemon, 1, rows=64)  # 2 x 4 KiB and 200 bytes
         large = Group(self.bed, daemon.url("demo/large"), 2, rows=1024)  # 2 x 64 KiB: no base to refer to
         self.refused(large, 1)
         self.assertEqual(daemon.files("runs/demo/large/objects/**/*"), [])
         large.end()
-        again = self.group(daemon, rows=64)  # what is left is more than it takes
-        again.restore()
-        again.save(2)
-        again.end()
+        self.run_attempt(daemon, 2, resumes="latest", rows=64)  # what is left is more than it takes
 
     def test_a_save_with_a_base_is_not_taken_at_its_size(self):
         daemon = self.daemon(config=self.limited("demo = 48KiB"))

@@ -51,7 +51,7 @@ class Target(Case):
         rank.do("fill", 1)
         rank.do("wait", rank.do("save", 1, 60000)["op"], 60000)
         rank.end()
-        self.where = ("--server", f"unix:{self.server.socket}")
+        self.where = self.server.online
         self.out = self.bed.path / "out"
         self.commands = [("restore", "demo/run"), ("restore", "demo/run", "--ranks", "0"),
                          ("restore", "demo/run", "--as-ranks", "2"),
@@ -105,7 +105,7 @@ class Target(Case):
 
     def test_an_import_into_a_full_store(self):
         full = self.daemon("full", store_reserve="1000TiB")
-        self.where = ("--server", f"unix:{full.socket}")
+        self.where = full.online
         path, body = self.bed.path / "in.safetensors", secrets.token_bytes(1 << 20)
         header = json.dumps({"w": {"dtype": "U8", "shape": [len(body)], "data_offsets": [0, len(body)]}}).encode()
         path.write_bytes(struct.pack("<Q", len(header)) + header + body)

@@ -15,20 +15,13 @@ class Care(Case):
     KEYS = {"scrub_every": "0s", "gc_every": "0s"}
 
     def saved(self, steps=3, **keys):
-        daemon, group = self.saving(**{**self.KEYS, **keys})
-        for step in range(1, steps + 1):
-            group.advance(step)
-        group.end()
-        return daemon
-
-    def where(self, daemon):
-        return ("--server", f"unix:{daemon.socket}")
+        return self.with_saves(*range(1, steps + 1), fills=True, **{**self.KEYS, **keys})
 
     def scrub(self, daemon, check=0, *words):
-        return cairn_json("scrub", "--wait", *words, *self.where(daemon), check=check)["scrub"]
+        return cairn_json("scrub", "--wait", *words, *daemon.online, check=check)["scrub"]
 
     def gc(self, daemon, *words, check=0):
-        return cairn_json("gc", *words, *self.where(daemon), check=check)["gc"]
+        return cairn_json("gc", *words, *daemon.online, check=check)["gc"]
 
     def small(self, daemon, step, kind):
         return daemon.files(f"runs/demo/run/checkpoints/1-{step}/{kind}*")[0]
@@ -40,10 +33,10 @@ class Care(Case):
         self.assertEqual((status["ckpts"], status["findings"], status["errors_total"]), (3, 0, 0))
         self.assertGreater(status["bytes"], stored)
         self.assertEqual(self.gc(daemon)["objects"], 0)
-        _, out, _ = cairn("status", *self.where(daemon), check=0)
+        _, out, _ = cairn("status", *daemon.online, check=0)
         for word in ("server     cairnd", "writable", "scrub      pass 1 ended", "3 checkpoints", "gc         pass 1"):
             self.assertIn(word, out)
-        document = cairn_json("status", *self.where(daemon))
+        document = cairn_json("status", *daemon.online)
         self.assertEqual((document["runs"], document["scrub"]["ckpts"]), (1, 3))
 
     def test_damage_of_each_kind_is_named(self):
@@ -55,7 +48,7 @@ class Care(Case):
         flip(self.small(daemon, 4, "manifest"), 60)
         flip(self.small(daemon, 5, "page-0"), 40)
         objects(6).unlink()
-        _, out, err = cairn("scrub", "--wait", *self.where(daemon), check=6)
+        _, out, err = cairn("scrub", "--wait", *daemon.online, check=6)
         self.assertRegex(err, r"^cairn: scrub has found \d+ damaged items, last in demo/run 6@1: .*; `cairn scrub --status` names.*\n$")
         for step in range(1, 7):
             self.assertIn(f"demo/run {step}@1: {'suspect' if step == 2 else 'damaged'}", out)
@@ -63,7 +56,7 @@ class Care(Case):
         self.assertEqual(health, {1: "damaged", 2: "suspect", 3: "damaged", 4: "damaged", 5: "damaged",
                                   6: "damaged", 7: "verified"})
         for step, word in {1: "damaged", 2: "suspect", 7: "verified"}.items():  # the same word by every command
-            for how in (self.where(daemon), ("--store", f"dir:{daemon.store}")):
+            for how in (daemon.online, daemon.offline):
                 said = cairn("status", "demo/run", f"{step}@1", *how, check=0)[1]
                 self.assertEqual(said, f"{step}@1: committed, {word}\n")
                 self.assertRegex(cairn("ls", "demo/run", *how, check=0)[1], rf" {step}@1 +{word} ")
@@ -76,7 +69,7 @@ class Care(Case):
         group = self.group(daemon)
         self.assertEqual(group.restore()[0], 2)  # the footer of 2 is bad, its bytes are not
         group.end()
-        for how in (self.where(daemon), ("--store", f"dir:{daemon.store}")):
+        for how in (daemon.online, daemon.offline):
             out = self.bed.path / f"out{how[0]}"
             self.assertIn("2@1", cairn("restore", "demo/run", "--to", out, *how, check=3)[1])  # known damage is said, too
             cairn("restore", "demo/run", "--to", out / "none", "--no-fallback", *how, check=6)
@@ -95,34 +88,31 @@ class Care(Case):
     def test_a_damaged_record_is_said(self):
         daemon = self.saved(2)
         flip(daemon.files("runs/demo/run/record/*.update")[-1], 70)
-        _, out, _ = cairn("scrub", "--wait", *self.where(daemon), check=6)
+        _, out, _ = cairn("scrub", "--wait", *daemon.online, check=6)
         self.assertIn("the run's record", out)
         # The copy in memory is good: saves go on, and make a snapshot in time.
-        group = self.group(daemon)
-        group.restore()
-        group.end()
+        self.run_attempt(daemon, resumes="latest")
 
     def test_killed_in_the_middle_of_a_scrub(self):
         daemon = self.saved(6, scrub_rate="2KiB")  # none of the three comes to its end
         flip(daemon.files("runs/demo/run/objects/1-6/1-*")[0], 0)
         for _ in range(3):
-            cairn("scrub", *self.where(daemon), check=0)
+            cairn("scrub", *daemon.online, check=0)
             time.sleep(0.3)  # wherever it is by now
-            daemon.kill()
-            daemon.start()
+            daemon.restart()
         status = self.scrub(daemon, 6, "--rate", "100MiB")
         self.assertEqual((status["pass"], status["findings"]), (1, 1))
         self.assertEqual(listed(daemon)[(6, 1)]["health"], "damaged")
 
     def test_a_new_rate_counts_from_now(self):
         daemon = self.saved(6, scrub_rate="1")  # a byte a second
-        now = lambda: cairn_json("scrub", "--status", *self.where(daemon))["scrub"]
+        now = lambda: cairn_json("scrub", "--status", *daemon.online)["scrub"]
         for number, rate in enumerate(("0", "100MiB"), 1):
-            cairn("scrub", "--rate", "1", *self.where(daemon), check=0)
+            cairn("scrub", "--rate", "1", *daemon.online, check=0)
             wait_until("it has read something, and waits", lambda: now()["running"] and now()["bytes"] > 0)
             status = self.scrub(daemon, 0, "--rate", rate)
             self.assertEqual((status["pass"], status["ckpts"]), (number, 6))
-        _, _, err = cairn("scrub", "--rate", "fast", *self.where(daemon), check=2)
+        _, _, err = cairn("scrub", "--rate", "fast", *daemon.online, check=2)
         self.assertIn("--rate", err)
 
     def left(self, daemon, step):
@@ -161,13 +151,13 @@ class Care(Case):
         daemon = self.saved(1, gc_every="1s", gc_keep_cycles="1", save_full_every="6")
         for step in range(900, 905):
             self.left(daemon, step)
-        counters = lambda: cairn_json("status", *self.where(daemon))["gc"]
+        counters = lambda: cairn_json("status", *daemon.online)["gc"]
         stop, ended = threading.Event(), []
 
         def collect():
             while not stop.is_set():
-                ended.append(cairn("gc", *self.where(daemon))[0])
-                ended.append(cairn("forget", "demo/run", "--keep-last", 3, "--keep-superseded", "0s", *self.where(daemon))[0])
+                ended.append(cairn("gc", *daemon.online)[0])
+                ended.append(cairn("forget", "demo/run", "--keep-last", 3, "--keep-superseded", "0s", *daemon.online)[0])
 
         group = self.group(daemon)
         group.restore(1)
@@ -206,17 +196,13 @@ class Care(Case):
         daemon = self.saved(2)
         for step in range(100, 106):
             self.left(daemon, step)
-        group = self.group(daemon)
-        group.restore()
-        group.save(200)
-        group.end()
+        self.run_attempt(daemon, 200, resumes="latest")
         for number in range(4):
             self.gc(daemon, "--status")
             self.gc(daemon)
-            self.bed.start([BIN / "cairn", "gc", *self.where(daemon)], stdout=subprocess.DEVNULL)
+            self.bed.start([BIN / "cairn", "gc", *daemon.online], stdout=subprocess.DEVNULL)
             time.sleep(0.008 * number)
-            daemon.kill()
-            daemon.start()
+            daemon.restart()
         self.gc(daemon)
         self.gc(daemon)
         self.assertEqual(daemon.files("runs/demo/run/objects/*-1[01][0-9]/*"), [])
@@ -225,14 +211,12 @@ class Care(Case):
     def test_damage_is_damage_and_told_once(self):
         """A run whose record is damaged: its own exit status, its whole text, once; the other runs are collected."""
         daemon = self.saved(1)
-        other = Group(self.bed, daemon.url("demo/other"), 1)
-        other.save(1)
-        other.end()
+        self.run_attempt(daemon, 1, run="demo/other", world=1)
         daemon.stop()
         for record in daemon.files("runs/demo/run/record/*") + daemon.files("copy/runs/demo/run/record/*"):
             flip(record, record.stat().st_size // 2)
         daemon.start()
-        for where in (self.where(daemon), ("--store", f"dir:{daemon.store}")):
+        for where in (daemon.online, daemon.offline):
             if where[0] == "--store":
                 daemon.stop()
             code, out, err = cairn("gc", *where)
@@ -261,7 +245,7 @@ class Care(Case):
         part.chmod(0o600)
         part.write_bytes(wrong.read_bytes())
         for _ in range(2):
-            _, _, err = cairn("gc", "--store", f"dir:{daemon.store}", check=6)
+            _, _, err = cairn("gc", *daemon.offline, check=6)
             self.assertIn("demo/run: reading an object table: the part of rank 0 of checkpoint 1@1 cannot be read "
                           "(the part belongs to another checkpoint or rank)", err)
         self.assertEqual(daemon.files("runs/demo/run/objects/*/*"), objects)
@@ -290,7 +274,7 @@ class Care(Case):
         shutil.copytree(old, record)
         (daemon.store / "copy").rename(self.bed.path / "copy")  # which would bring it forward
         for _ in range(2):
-            _, _, err = cairn("gc", "--store", f"dir:{daemon.store}", "--cycle", "--keep-cycles", "1", check=6)
+            _, _, err = cairn("gc", *daemon.offline, "--cycle", "--keep-cycles", "1", check=6)
             self.assertIn("2 stored checkpoints are not in the run's record (newest: 4@2), which is an older copy", err)
         self.assertEqual(daemon.files("runs/demo/run/[co]*/**/*"), files)
         shutil.rmtree(record)
@@ -315,7 +299,7 @@ class Care(Case):
             one.rename(aside)
             two.rename(one)
             aside.rename(two)
-            status = cairn("gc", "--store", f"dir:{daemon.store}", "--cycle", "--keep-cycles", "1")[0]
+            status = cairn("gc", *daemon.offline, "--cycle", "--keep-cycles", "1")[0]
             self.assertEqual(daemon.files("runs/demo/*/[co]*/**/*"), files)
         self.assertEqual(status, 0)
         self.assert_whole(daemon, {(1, 1), (2, 1)})
@@ -325,14 +309,12 @@ class Care(Case):
         """Cron mails stderr alone."""
         daemon = self.daemon("s" * 60, **self.KEYS)
         name = "p" * 64 + "/" + "r" * 64
-        group = Group(self.bed, daemon.url(name), 1)
-        group.save(1)
-        group.end()
+        self.run_attempt(daemon, 1, run=name, world=1)
         daemon.stop()
         for record in daemon.files("runs/**/record/*") + daemon.files("copy/runs/**/record/*"):
             flip(record, record.stat().st_size // 2)
         daemon.start()
-        for where in (self.where(daemon), ("--store", f"dir:{daemon.store}")):
+        for where in (daemon.online, daemon.offline):
             if where[0] == "--store":
                 daemon.stop()
             _, out, err = cairn("gc", "--json", *where, check=6)
@@ -345,11 +327,8 @@ class Care(Case):
     def test_without_a_daemon(self):
         daemon = self.saved(1)
         self.left(daemon, 50)
-        group = self.group(daemon)
-        group.restore()
-        group.save(70)
-        group.end()
-        store = ("--store", f"dir:{daemon.store}")
+        self.run_attempt(daemon, 70, resumes="latest")
+        store = daemon.offline
         status, _, err = cairn("gc", *store)
         self.assertEqual(status, 11, err)  # a daemon has it
         daemon.stop()

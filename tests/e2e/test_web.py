@@ -22,7 +22,7 @@ class Web(Case):
     def start(self, name="store", **keys):
         keys = {"listen_plain_tcp": "loopback", "http_listen": "127.0.0.1:0", "scrub_every": "0s", "gc_every": "0s", **keys}
         self.server = self.daemon(name, **keys)
-        self.where = ("--server", f"unix:{self.server.socket}")
+        self.where = self.server.online
         self.find_address()
 
     def find_address(self):
@@ -111,7 +111,7 @@ class Web(Case):
         changes = self.api("live")["changes"]
         self.assertEqual(self.api(f"runs?since={changes}")["runs"], [])
         step = self.api("runs?project=pa&checkpoints=3")["runs"][0]["points"][0][0]
-        cairn("pin", "pa/r", str(step), "--server", f"unix:{self.server.socket}", check=0)
+        cairn("pin", "pa/r", str(step), *self.server.online, check=0)
         wait_until("it is told", lambda: [run["run"] for run in self.api(f"runs?since={changes}")["runs"]] == ["pa/r"])
 
     def test_a_page_beside_open_saves_and_restores(self):
@@ -119,9 +119,7 @@ class Web(Case):
         self.start()
         self.fill().end()
         for _ in range(3):
-            again = self.group(self.server)
-            again.restore("3")
-            again.end()
+            self.run_attempt(self.server, resumes="3")
         wait_until("its ranks are gone", lambda: self.api("runs/demo/run")["connected_ranks"] == 0)
         group = self.group(self.server)
         wait_until("its ranks are told", lambda: self.api("runs/demo/run")["connected_ranks"] == 2)
