@@ -111,12 +111,10 @@ static void start(struct sim_neighbour *neighbour)
     }
 }
 
-static void on_closed(void *user) { ((struct process *)user)->closed = true; }
-
 static void end(struct process *process)
 {
     process->closing = true;
-    engine_close(process->engine, on_closed, process);
+    engine_close(process->engine, sim_raise, &process->closed);
 }
 
 static void bury(struct sim_neighbour *neighbour)

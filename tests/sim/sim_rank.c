@@ -401,13 +401,11 @@ struct sim_rank *rank_new(struct scene *scene, unsigned job, uint32_t idx,
     return rank;
 }
 
-static void on_closed(void *user) { ((struct sim_rank *)user)->closed = true; }
-
 void rank_close(struct sim_rank *rank)
 {
     CHECK(!rank->closing);
     rank->closing = true;
-    engine_close(rank->engine, on_closed, rank);
+    engine_close(rank->engine, sim_raise, &rank->closed);
 }
 
 bool rank_bury(struct sim_rank *rank)

@@ -169,12 +169,10 @@ struct wait {
     bool is_over;
 };
 
-static bool is_over(void *user) { return ((struct wait *)user)->is_over; }
-
 static void run_loop(struct wait *wait)
 {
     if (wait->bed->sim != NULL) {
-        assert_true(sim_run_until(wait->bed->sim, is_over, wait, 3600000));
+        assert_true(sim_await(wait->bed->sim, &wait->is_over, 3600000));
         return;
     }
     while (!wait->is_over) {

@@ -41,6 +41,9 @@ bool sim_step(struct sim *sim);
 /* Runs until done(user) holds (checked after each event) or within_ms have passed; returns
  * done(user). */
 bool sim_run_until(struct sim *sim, bool (*done)(void *user), void *user, uint64_t within_ms);
+/* The same for a flag; and the callback that raises one. */
+bool sim_await(struct sim *sim, const bool *flag, uint64_t within_ms);
+void sim_raise(void *flag);
 void sim_run_for(struct sim *sim, uint64_t ms);
 /* Calls cb(user) from the world, on no host, once in delay_ms: for faults at a moment. Freed by
  * itself. */

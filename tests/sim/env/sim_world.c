@@ -187,6 +187,14 @@ bool sim_run_until(struct sim *sim, bool (*done)(void *user), void *user, uint64
     return true;
 }
 
+static bool is_raised(void *flag) { return *(const bool *)flag; }
+void sim_raise(void *flag) { *(bool *)flag = true; }
+
+bool sim_await(struct sim *sim, const bool *flag, uint64_t within_ms)
+{
+    return sim_run_until(sim, is_raised, (void *)(uintptr_t)flag, within_ms);
+}
+
 void sim_run_for(struct sim *sim, uint64_t ms) { err_ignore(sim_run_until(sim, NULL, NULL, ms)); }
 
 static void on_at(struct timer *timer)

@@ -38,8 +38,6 @@ static void on_changed(struct duty *duty, bool is_ours)
 }
 
 static void on_stopped(struct duty *duty) { container_of(duty, struct one, duty)->stopped = true; }
-static void on_closed(void *user) { *(bool *)user = true; }
-static bool is_set(void *user) { return *(const bool *)user; }
 
 static void start(struct one *one, const char *label)
 {
@@ -58,7 +56,7 @@ static void stop(struct bench *bench, struct one *one)
 {
     duty_stop(&one->duty, on_stopped);
     assert_false(one->stopped); /* never inside the call */
-    assert_true(sim_run_until(bench->sim, is_set, &one->stopped, 60000));
+    assert_true(sim_await(bench->sim, &one->stopped, 60000));
 }
 
 static void setup(struct bench *bench)
@@ -83,8 +81,8 @@ static void teardown(struct bench *bench)
 {
     for (size_t i = 0; i < DAEMONS; i++) {
         bool closed = false;
-        store_close(bench->daemons[i].store, on_closed, &closed);
-        assert_true(sim_run_until(bench->sim, is_set, &closed, 60000));
+        store_close(bench->daemons[i].store, sim_raise, &closed);
+        assert_true(sim_await(bench->sim, &closed, 60000));
     }
     fake_medium_free(bench->medium);
     sim_free(bench->sim);
@@ -233,8 +231,8 @@ BENCH_TEST(alone_it_is_ours)
     stop(bench, a);
     assert_int_equal(store_fault_seen(a->store), 0);
     bool closed = false;
-    store_close(a->store, on_closed, &closed);
-    assert_true(sim_run_until(bench->sim, is_set, &closed, 60000));
+    store_close(a->store, sim_raise, &closed);
+    assert_true(sim_await(bench->sim, &closed, 60000));
     a->store = cluster;
 }
 

@@ -45,8 +45,6 @@ static void on_catalog_ready(void *user, int status, const struct diag *diag)
     ((struct world *)user)->catalog_ready = true;
 }
 
-static bool catalog_is_ready(void *user) { return ((struct world *)user)->catalog_ready; }
-
 static void twin_on_accept(void *user, struct sock *sock)
 {
     struct world *world = user;
@@ -70,7 +68,7 @@ static struct catalog *start_catalog(struct world *world)
     struct catalog *catalog;
     world->catalog_ready = false;
     assert_int_equal(catalog_new(sim_loop(host), world->store, &options, &catalog), 0);
-    assert_true(sim_run_until(world->sim, catalog_is_ready, world, 10000));
+    assert_true(sim_await(world->sim, &world->catalog_ready, 10000));
     return catalog;
 }
 
@@ -319,8 +317,6 @@ void world_ranks_start(struct world *world)
     assert_true(sim_run_until(world->sim, all_ready, world, 20000));
 }
 
-static void on_closed(void *user) { ((struct world_rank *)user)->closed = true; }
-
 static bool all_closed(void *user)
 {
     const struct world *world = user;
@@ -335,7 +331,7 @@ static bool all_closed(void *user)
 void world_ranks_stop(struct world *world)
 {
     for (uint32_t i = 0; i < world->world_size; i++) {
-        engine_close(world->ranks[i].engine, on_closed, &world->ranks[i]);
+        engine_close(world->ranks[i].engine, sim_raise, &world->ranks[i].closed);
     }
     assert_true(sim_run_until(world->sim, all_closed, world, 5000));
     sim_run_for(world->sim, 3000); /* what lingers: sockets that say goodbye */
@@ -529,8 +525,6 @@ void caller_on_done(struct engine_call *call, int status)
     caller->done = true;
     caller->status = status;
 }
-
-bool caller_is_done(void *user) { return ((struct caller *)user)->done; }
 
 /* --- what most tests do ----------------------------------------------------------------------- */
 

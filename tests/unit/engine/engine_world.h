@@ -152,13 +152,12 @@ void world_expect_newest(struct world *world, uint64_t step, uint8_t salt);
 #define WORLD_LATEST      ((struct selector){.kind = SELECT_LATEST})
 #define WORLD_STEP(step_) ((struct selector){.kind = SELECT_STEP, .id = {.step = (step_)}})
 
-/* One engine_call, its done callback, and for sim_run_until whether it came. */
+/* One engine_call, its done callback, and for sim_await whether it came. */
 struct caller {
     struct engine_call call;
     bool done;
     int status;
 };
 void caller_on_done(struct engine_call *call, int status);
-bool caller_is_done(void *user);
 
 #endif

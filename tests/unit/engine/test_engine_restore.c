@@ -232,7 +232,7 @@ WORLD_TEST(requests_are_answered_over_a_lost_connection, 6, 1)
     world_save_well(world, 2, 2);
     engine_call_start(world->ranks[0].engine, &caller.call);
     (void)sim_cut(world->sim, NULL, NULL);
-    assert_true(sim_run_until(world->sim, caller_is_done, &caller, 10000));
+    assert_true(sim_await(world->sim, &caller.done, 10000));
     assert_int_equal(caller.status, 0);
     assert_int_equal(caller.call.reply.type, MSG_LIST_REPLY);
     assert_int_equal(caller.call.reply.u.list_reply.count, 2);
@@ -242,7 +242,7 @@ WORLD_TEST(requests_are_answered_over_a_lost_connection, 6, 1)
     engine_call_start(world->ranks[0].engine, &caller.call);
     engine_call_cancel(&caller.call);
     assert_false(caller.done); /* never inside the call */
-    assert_true(sim_run_until(world->sim, caller_is_done, &caller, 10000));
+    assert_true(sim_await(world->sim, &caller.done, 10000));
     assert_int_equal(caller.status, CAIRN_E_CANCELLED);
     engine_call_fini(&caller.call);
 }
@@ -280,7 +280,7 @@ WORLD_TEST(short_of_memory_ends_the_operation_only, 8, 1)
         caller.done = false;
         engine_call_start(rank->engine, &caller.call);
         assert_false(caller.done);
-        assert_true(sim_run_until(world->sim, caller_is_done, &caller, 10000));
+        assert_true(sim_await(world->sim, &caller.done, 10000));
         assert_int_equal(caller.status, status);
         engine_call_fini(&caller.call);
     }
@@ -293,14 +293,14 @@ WORLD_TEST(an_older_server_is_not_asked_what_it_does_not_know, 7, 1)
                                      .features = 1ULL << 63,
                                      .done = caller_on_done}};
     engine_call_start(world->ranks[0].engine, &caller.call);
-    assert_true(sim_run_until(world->sim, caller_is_done, &caller, 10000));
+    assert_true(sim_await(world->sim, &caller.done, 10000));
     assert_int_equal(caller.status, CAIRN_E_UNSUPPORTED);
     assert_non_null(strstr(caller.call.diag.text, "upgrade"));
     engine_call_fini(&caller.call);
     caller.done = false;
     caller.call.features = WIRE_FEATURE_RECORD; /* this one knows it */
     engine_call_start(world->ranks[0].engine, &caller.call);
-    assert_true(sim_run_until(world->sim, caller_is_done, &caller, 10000));
+    assert_true(sim_await(world->sim, &caller.done, 10000));
     assert_int_equal(caller.status, 0);
     engine_call_fini(&caller.call);
 }
@@ -320,10 +320,6 @@ static void on_login(void *user, int status, const struct diag *diag)
     snprintf(login->text, sizeof login->text, "%s", diag->text);
 }
 
-static bool login_ready(void *user) { return ((struct login *)user)->ready; }
-static void on_login_closed(void *user) { ((struct login *)user)->closed = true; }
-static bool login_closed(void *user) { return ((struct login *)user)->closed; }
-
 /* Another process that says it is that rank of a world of that size; what becomes of its login? */
 static struct login try_login(struct world *world, const char *url, uint32_t rank, uint32_t size)
 {
@@ -340,9 +336,9 @@ static struct login try_login(struct world *world, const char *url, uint32_t ran
                                      .io_deadline_ms = 3000};
     assert_int_equal(url_parse(url, NULL, false, &options.url, NULL), 0);
     assert_int_equal(engine_new(&options, on_login, &login, &engine, NULL), 0);
-    assert_true(sim_run_until(world->sim, login_ready, &login, 4000));
-    engine_close(engine, on_login_closed, &login);
-    assert_true(sim_run_until(world->sim, login_closed, &login, 1000));
+    assert_true(sim_await(world->sim, &login.ready, 4000));
+    engine_close(engine, sim_raise, &login.closed);
+    assert_true(sim_await(world->sim, &login.closed, 1000));
     sim_run_for(world->sim, 3000);
     assert_int_equal(sim_open_socks(host), 0);
     return login;

@@ -204,7 +204,7 @@ TEST(a_call_leaves_a_server_that_stops)
         engine_call_start(world.ranks[0].engine, &callers[i].call);
     }
     for (size_t i = 0; i < ARRAY_LEN(callers); i++) {
-        assert_true(sim_run_until(world.sim, caller_is_done, &callers[i], 6000));
+        assert_true(sim_await(world.sim, &callers[i].done, 6000));
         assert_int_equal(callers[i].status, 0);
         assert_int_equal(callers[i].call.reply.type, MSG_LIST_REPLY);
         engine_call_fini(&callers[i].call);
@@ -259,7 +259,7 @@ static bool is_no_answer(struct stopping *stopping, struct world *world, uint32_
     stopping->answer = &msg;
     stopping->refused = 0;
     engine_call_start(world->ranks[0].engine, &caller.call);
-    assert_true(sim_run_until(world->sim, caller_is_done, &caller, 10000));
+    assert_true(sim_await(world->sim, &caller.done, 10000));
     assert_int_equal(stopping->refused, 1);
     snprintf(text, sizeof text, "the server answered %s with %s", msg_name(request),
              msg_name(answer));

@@ -85,9 +85,6 @@ static bool all_done(void *user)
     return true;
 }
 
-static bool is_released(void *user) { return ((struct flight *)user)->released; }
-static bool is_staged(void *user) { return ((struct flight *)user)->staged; }
-
 static void await(struct world *world, unsigned count, struct flight flights[])
 {
     struct waited waited = {flights, count};
@@ -141,7 +138,7 @@ static void n_saves_are_in_flight(unsigned n)
             fly(&flights[i][r], &world.ranks[r], i + 1);
         }
         for (unsigned r = 0; r < 2; r++) {
-            assert_true(sim_run_until(world.sim, is_staged, &flights[i][r], 1000));
+            assert_true(sim_await(world.sim, &flights[i][r].staged, 1000));
         }
     }
     for (unsigned i = 0; i < n; i++) {
@@ -172,7 +169,7 @@ WORLD_TEST_WITH(without_room_a_save_waits, 45, 1, .snapshots = 1, .agree_wait_ms
     flights[0].next = &flights[1];
     flights[1].next = &flights[2];
     fly(&flights[0], &world->ranks[0], 1);
-    assert_true(sim_run_until(world->sim, is_staged, &flights[0], 1000));
+    assert_true(sim_await(world->sim, &flights[0].staged, 1000));
     assert_false(flights[1].staged);
     await(world, 3, flights);
     expect_status(3, flights, 0);
@@ -205,7 +202,7 @@ static void all_end_alike(unsigned full, enum when_full policy, int code, bool k
         flights[0][r].save.when_full = policy;
         flights[0][r].save.deadline_ms = 600000;
         fly(&flights[0][r], &world.ranks[r], 1);
-        assert_true(sim_run_until(world.sim, is_staged, &flights[0][r], 1000));
+        assert_true(sim_await(world.sim, &flights[0][r].staged, 1000));
         assert_int_equal(flights[0][r].staged_status, 0); /* the first finds room */
     }
     sim_partition(world.sim, NULL, NULL, true); /* so that step 1 is in flight for certain */
@@ -214,7 +211,7 @@ static void all_end_alike(unsigned full, enum when_full policy, int code, bool k
     for (unsigned r = 0; r < 3; r++) {
         flights[1][r].save.when_full = policy;
         fly(&flights[1][r], &world.ranks[r], 2);
-        assert_true(sim_run_until(world.sim, is_staged, &flights[1][r], 1000));
+        assert_true(sim_await(world.sim, &flights[1][r].staged, 1000));
     }
     if (in_flight) {
         assert_true(flights[1][full].save.refused);
@@ -308,7 +305,7 @@ WORLD_TEST_WITH(a_rank_alone_skips_at_once, 55, 1, .snapshots = 1, .agree_wait_m
     sim_partition(world->sim, NULL, NULL, true);
     world_fill(&world->ranks[0], 1);
     fly(&flights[0], &world->ranks[0], 1);
-    assert_true(sim_run_until(world->sim, is_staged, &flights[0], 1000));
+    assert_true(sim_await(world->sim, &flights[0].staged, 1000));
     fly(&flights[1], &world->ranks[0], 2);
     await(world, 1, &flights[1]);
     assert_int_equal(flights[1].status, CAIRN_E_SKIPPED);
@@ -338,7 +335,7 @@ static void save_in_time(struct world *world, struct flight flights[], uint64_t 
         fly(&flights[r], &world->ranks[r], step);
     }
     for (uint32_t r = 0; r < world->world_size; r++) {
-        if (!sim_run_until(world->sim, is_staged, &flights[r], ms)) {
+        if (!sim_await(world->sim, &flights[r].staged, ms)) {
             fail_msg("rank %u waits at step %llu", r, (unsigned long long)step);
         }
     }
@@ -437,7 +434,7 @@ static void many_skips_are_told(unsigned who)
     begin_down(&world, 90 + who, 2, 0);
     cut_off(&world, who, true);
     fly(&lone, &world.ranks[who], 2);
-    assert_true(sim_run_until(world.sim, is_staged, &lone, 1000));
+    assert_true(sim_await(world.sim, &lone.staged, 1000));
     for (unsigned i = 0; i < SKIPPED; i++) {
         save_in_time(&world, flights[i], 3 + i, 6000);
     }
@@ -685,7 +682,7 @@ WORLD_TEST_WITH(a_lazy_save_returns_before_it_copies, 80, 1, .agree_wait_ms = AG
     struct flight flight = {.save = {.lazy = true}, .fill_when_staged = 0xee};
     world_fill(&world->ranks[0], 3);
     fly(&flight, &world->ranks[0], 1);
-    assert_true(sim_run_until(world->sim, is_released, &flight, 10));
+    assert_true(sim_await(world->sim, &flight.released, 10));
     assert_true(flight.released);
     assert_false(flight.staged);
     assert_int_equal(flight.save.staged_bytes, 0);

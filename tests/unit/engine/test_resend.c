@@ -35,13 +35,12 @@ struct asked {
 };
 
 static void on_request(struct store_req *req) { container_of(req, struct asked, req)->done = true; }
-static bool is_done(void *user) { return ((struct asked *)user)->done; }
 
 static void ask_store(struct world *world, struct asked *asked)
 {
     asked->req.done = on_request;
     store_submit(world->store, &asked->req);
-    assert_true(sim_run_until(world->sim, is_done, asked, 1000));
+    assert_true(sim_await(world->sim, &asked->done, 1000));
     assert_int_equal(asked->req.status, 0);
 }
 

@@ -78,14 +78,12 @@ int env_teardown(void **state)
     return 0;
 }
 
-static bool is_stopped(void *user) { return ((struct env *)user)->is_stopped; }
-
 void env_run(struct env *env)
 {
     env->is_stopped = false;
     timer_start(&env->guard, GUARD_MS);
     if (env->is_sim) {
-        sim_run_until(env->sim, is_stopped, env, GUARD_MS + 1);
+        sim_await(env->sim, &env->is_stopped, GUARD_MS + 1);
     } else {
         loop_uv_run(env->loop);
     }

@@ -43,12 +43,10 @@ void gc_rig_start(struct gc_rig *g, uint64_t keep_cycles)
     assert_int_equal(gc_new(&options, &g->gc), 0);
 }
 
-static void on_closed(void *user) { *(bool *)user = true; }
-
 void gc_rig_stop(struct gc_rig *g)
 {
     bool closed = false;
-    gc_close(g->gc, on_closed, &closed);
+    gc_close(g->gc, sim_raise, &closed);
     g->gc = NULL;
     rig_until(&g->rig, &closed);
 }

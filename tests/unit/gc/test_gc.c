@@ -360,8 +360,6 @@ static bool both_have_ended(void *user)
     return !status.running && !second->g->status.running;
 }
 
-static void on_gc_closed(void *user) { *(bool *)user = true; }
-
 /* Goal: the duty is a hint, so two daemons may collect at once: nothing that is needed goes, all
  * garbage does. Method: both begin a pass and a cycle at the same moment, round after round, of
  * saves, forgets and openings that come to nothing. */
@@ -398,7 +396,7 @@ static void two_collect(uint64_t seed)
     }
     assert_int_equal(gc_rig_count_garbage(g), 0);
     bool closed = false;
-    gc_close(second.gc, on_gc_closed, &closed);
+    gc_close(second.gc, sim_raise, &closed);
     rig_until(&g->rig, &closed);
     rig_catalog_close(&g->rig, second.catalog);
     gc_rig_fini(g);

@@ -32,8 +32,6 @@ struct bench {
 
 /* --- the two worlds --------------------------------------------------------------------------- */
 
-static void on_flag(void *user) { *(bool *)user = true; }
-
 static void on_real_flag(void *user)
 {
     struct bench *bench = user;
@@ -59,7 +57,7 @@ static void make(struct bench *bench, struct rig *rig)
         bench->ids[i] = rig_save(rig, 10 + 10 * i, 2, bench->rig.lists);
     }
     rig_stop(rig);
-    store_close(rig->store, on_flag, &closed);
+    store_close(rig->store, sim_raise, &closed);
     rig_until(rig, &closed);
 }
 

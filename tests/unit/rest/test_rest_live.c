@@ -79,8 +79,6 @@ TEST(test_every_rank_that_has_come_is_told)
     end();
 }
 
-static bool is_set(void *user) { return *(const bool *)user; }
-static void on_flag(void *user) { *(bool *)user = true; }
 static void on_ready(void *user, int status, const struct diag *diag)
 {
     assert_int_equal(status, 0);
@@ -117,7 +115,7 @@ static void check_hears(const char *path)
     options.ready = on_ready;
     options.user = &ready;
     assert_int_equal(catalog_new(sim_loop(rig.host), rig.store, &options, &other), 0);
-    assert_true(sim_run_until(rig.sim, is_set, &ready, 60000));
+    assert_true(sim_await(rig.sim, &ready, 60000));
     sim_run_for(rig.sim, 15000);
     free(ask(other, "/api/v1/runs"));
     sim_run_for(rig.sim, 1000);
@@ -125,8 +123,8 @@ static void check_hears(const char *path)
     assert_true(peer_save(&again, 20, 78, 1));
     assert_non_null(peer_outcome(&again));
     assert_true(hears(other, path, since));
-    catalog_close(other, on_flag, &closed);
-    assert_true(sim_run_until(rig.sim, is_set, &closed, 60000));
+    catalog_close(other, sim_raise, &closed);
+    assert_true(sim_await(rig.sim, &closed, 60000));
     end();
 }
 

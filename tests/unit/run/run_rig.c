@@ -10,14 +10,10 @@
 
 #include <stdio.h>
 
-static bool is_set(void *user) { return *(const bool *)user; }
-
 void rig_until(struct rig *rig, const bool *flag)
 {
-    assert_true(sim_run_until(rig->sim, is_set, (void *)(uintptr_t)flag, 3600 * 1000));
+    assert_true(sim_await(rig->sim, flag, 3600 * 1000));
 }
-
-static void on_flag(void *user) { *(bool *)user = true; }
 
 static void on_ready(void *user, int status, const struct diag *diag)
 {
@@ -67,7 +63,7 @@ void rig_catalog_close(struct rig *rig, struct catalog *catalog)
 {
     bool closed = false;
 
-    catalog_close(catalog, on_flag, &closed);
+    catalog_close(catalog, sim_raise, &closed);
     rig_until(rig, &closed);
 }
 
@@ -97,7 +93,7 @@ void rig_fini(struct rig *rig)
     if (rig->catalog) {
         rig_stop(rig);
     }
-    store_close(rig->store, on_flag, &closed);
+    store_close(rig->store, sim_raise, &closed);
     rig_until(rig, &closed);
     memory_medium_free(rig->medium);
     assert_int_equal(sim_open_works(rig->host), 0);

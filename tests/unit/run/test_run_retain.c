@@ -324,8 +324,6 @@ TEST(test_what_a_lost_answer_marked_is_told)
 
 static void never(struct policies_req *req) { fail_msg("a cancelled request was answered"); }
 
-static void on_closed(void *user) { *(bool *)user = true; }
-
 /* A daemon that stops cancels what it has asked, and then closes the store. */
 RIG_TEST(test_a_store_stays_open_for_a_cancelled_question)
 {
@@ -336,7 +334,7 @@ RIG_TEST(test_a_store_stays_open_for_a_cancelled_question)
     assert_int_equal(store_fault_add(rig->store, &hold), 0);
     assert_int_equal(retain_ask(catalog, &req, NULL), 0);
     policies_cancel(&req);
-    catalog_close(catalog, on_closed, &closed);
+    catalog_close(catalog, sim_raise, &closed);
     sim_run_for(rig->sim, 1000);
     assert_false(closed);
     assert_int_equal(store_fault_release(rig->store), 1);

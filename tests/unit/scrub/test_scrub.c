@@ -35,7 +35,6 @@ static void on_healed(void *user, const struct run_name *run, struct ckpt_id id)
 }
 
 static bool may_run(void *user) { return ((struct bench *)user)->duty; }
-static void on_closed(void *user) { *(bool *)user = true; }
 
 static void setup(struct bench *bench)
 {
@@ -65,7 +64,7 @@ static void start(struct bench *bench, uint64_t rate)
 
 static void stop(struct bench *bench)
 {
-    scrub_close(bench->scrub, on_closed, &bench->closed);
+    scrub_close(bench->scrub, sim_raise, &bench->closed);
     rig_until(&bench->rig, &bench->closed);
     bench->scrub = NULL;
 }

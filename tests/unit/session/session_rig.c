@@ -23,12 +23,9 @@ int __wrap_msg_check(const struct msg *msg, struct diag *diag) { return 0; }
 
 /* --- the server --- */
 
-static bool is_set(void *user) { return *(const bool *)user; }
-static void on_flag(void *user) { *(bool *)user = true; }
-
 static void until(struct rig *rig, const bool *flag)
 {
-    assert_true(sim_run_until(rig->sim, is_set, (void *)(uintptr_t)flag, WAIT_MS));
+    assert_true(sim_await(rig->sim, flag, WAIT_MS));
 }
 
 static void on_ready(void *user, int status, const struct diag *diag)
@@ -108,10 +105,10 @@ static void close_all(struct rig *rig)
     assert_int_equal(stats.buffers_free, stats.buffers_total);
     assert_int_equal(stats.sessions, 0);
     server_free(rig->server);
-    catalog_close(rig->catalog, on_flag, &rig->closed);
+    catalog_close(rig->catalog, sim_raise, &rig->closed);
     until(rig, &rig->closed);
     rig->closed = false;
-    store_close(rig->store, on_flag, &rig->closed);
+    store_close(rig->store, sim_raise, &rig->closed);
     until(rig, &rig->closed);
     rig->server = NULL;
 }
@@ -119,7 +116,7 @@ static void close_all(struct rig *rig)
 void rig_stop_begin(struct rig *rig, uint64_t grace_ms)
 {
     listener_close(rig->listener);
-    server_stop(rig->server, grace_ms, on_flag, &rig->stopped);
+    server_stop(rig->server, grace_ms, sim_raise, &rig->stopped);
 }
 
 void rig_stop_end(struct rig *rig) { close_all(rig); }
@@ -134,7 +131,7 @@ void rig_restart(struct rig *rig)
 {
     listener_close(rig->listener);
     sim_kill(rig->host, SIM_RESET);
-    server_stop(rig->server, 0, on_flag, &rig->stopped);
+    server_stop(rig->server, 0, sim_raise, &rig->stopped);
     close_all(rig);
     rig->host = sim_restart(rig->host);
     rig_start(rig);

@@ -228,9 +228,6 @@ static bool never(void *user) { return false; }
 
 static const char *somebody(void *user) { return "host-2"; }
 
-static void on_closed(void *user) { *(bool *)user = true; }
-static bool is_true(void *user) { return *(bool *)user; }
-
 /* Goal: what another daemon of the store has to do is not promised: the answer names that one. */
 TEST(test_what_is_anothers_duty)
 {
@@ -266,11 +263,11 @@ TEST(test_what_is_anothers_duty)
     assert_int_equal(reply->type, MSG_GC_REPORT);
     assert_false(reply->msg.u.gc_report.info.running); /* nobody waits for what does not begin */
     server_set_maintenance(rig.server, NULL, NULL);
-    gc_close(gc, on_closed, &closed);
-    assert_true(sim_run_until(rig.sim, is_true, &closed, 10000));
+    gc_close(gc, sim_raise, &closed);
+    assert_true(sim_await(rig.sim, &closed, 10000));
     closed = false;
-    scrub_close(scrub, on_closed, &closed);
-    assert_true(sim_run_until(rig.sim, is_true, &closed, 10000));
+    scrub_close(scrub, sim_raise, &closed);
+    assert_true(sim_await(rig.sim, &closed, 10000));
     peer_fini(&peer);
     rig_fini(&rig);
 }

@@ -30,15 +30,11 @@ static void begin(struct stack *stack)
     stack_of_test = stack;
 }
 
-static void on_closed(void *user) { *(bool *)user = true; }
-
-static bool is_true(void *user) { return *(bool *)user; }
-
 static void end(struct stack *stack)
 {
     bool is_closed = false;
-    store_close(stack->top, on_closed, &is_closed);
-    assert_true(sim_run_until(stack->sim, is_true, &is_closed, 1000));
+    store_close(stack->top, sim_raise, &is_closed);
+    assert_true(sim_await(stack->sim, &is_closed, 1000));
     sim_free(stack->sim);
 }
 

@@ -27,9 +27,6 @@ static void on_changed(void *user, bool is_ill, const struct diag *refusal)
     assert_true(refusal->code < 0);
 }
 
-static void on_closed(void *user) { ((struct bench *)user)->closed = true; }
-static bool is_closed(void *user) { return ((const struct bench *)user)->closed; }
-
 static void setup(struct bench *bench)
 {
     struct store *memory;
@@ -45,8 +42,8 @@ static void setup(struct bench *bench)
 static void teardown(struct bench *bench)
 {
     err_ignore((int)store_fault_release(bench->fault)); /* what a test has held */
-    store_close(bench->store, on_closed, bench);
-    assert_true(sim_run_until(bench->sim, is_closed, bench, 60000));
+    store_close(bench->store, sim_raise, &bench->closed);
+    assert_true(sim_await(bench->sim, &bench->closed, 60000));
     sim_free(bench->sim);
 }
 
@@ -68,7 +65,6 @@ struct asked {
     bool done;
 };
 static void on_done(struct store_req *req) { container_of(req, struct asked, req)->done = true; }
-static bool is_done(void *user) { return ((const struct asked *)user)->done; }
 
 static int ask(struct bench *bench, enum store_op op)
 {
@@ -77,7 +73,7 @@ static int ask(struct bench *bench, enum store_op op)
     memcpy(asked.req.run.run, "run", 4);
     asked.req.object = (struct object_id){.term = 1, .step = 1, .writer = 7};
     store_submit(bench->store, &asked.req);
-    assert_true(sim_run_until(bench->sim, is_done, &asked, 60000));
+    assert_true(sim_await(bench->sim, &asked.done, 60000));
     return asked.req.status;
 }
 
