@@ -32,12 +32,12 @@ struct registered_tensor made_tensor(const char *name, uint32_t dtype, uint32_t 
     return tensor;
 }
 
-struct registered *made_set(struct registered_list list)
+struct registered *made_set(const struct registered_list *list)
 {
     struct registered *set;
     struct diag diag = DIAG_INIT;
-    if (registered_new(&list, &set, &diag) != 0) {
-        fail_msg("rank %u of %u: %s", list.rank, list.world_size, diag.text);
+    if (registered_new(list, &set, &diag) != 0) {
+        fail_msg("rank %u of %u: %s", list->rank, list->world_size, diag.text);
     }
     return set;
 }
@@ -45,5 +45,5 @@ struct registered *made_set(struct registered_list list)
 struct registered *made_set_of(const struct registered_tensor *tensor)
 {
     return made_set(
-        (struct registered_list){.world_size = 1, .tensor_count = 1, .tensors = tensor});
+        &(struct registered_list){.world_size = 1, .tensor_count = 1, .tensors = tensor});
 }

@@ -17,7 +17,7 @@ struct registered_tensor made_tensor(const char *name, uint32_t dtype, uint32_t 
                                      struct registered_box *box);
 /* The set of a list that must be accepted: otherwise the test fails. One reference is the
  * caller's. */
-struct registered *made_set(struct registered_list list);
+struct registered *made_set(const struct registered_list *list);
 /* The set of a world of one rank that has one tensor. */
 struct registered *made_set_of(const struct registered_tensor *tensor);
 

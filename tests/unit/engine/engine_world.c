@@ -212,7 +212,7 @@ void world_register(struct world_rank *rank, struct registered_list list)
     list.rank = (uint32_t)(rank - rank->world->ranks);
     list.world_size = rank->world->world_size;
     registered_unref(rank->set);
-    rank->set = made_set(list);
+    rank->set = made_set(&list);
 }
 
 static void register_all(struct world_rank *rank, uint32_t idx, uint32_t world_size)

@@ -29,7 +29,7 @@ static struct registered *make_set(struct gpu *gpu, unsigned box_count,
                                        .box_count = box_count,
                                        .boxes = boxes,
                                        .device = 2};
-    return made_set((struct registered_list){
+    return made_set(&(struct registered_list){
         .world_size = 1, .tensor_count = 1, .tensors = &tensor, .gpu = gpu});
 }
 

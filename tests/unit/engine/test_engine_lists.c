@@ -76,12 +76,14 @@ static void set_names(struct bench *bench, uint32_t rank, uint32_t mask, uint32_
                    (struct registered_list){.tensor_count = count, .tensors = tensors});
 }
 
-static void set_all(struct bench *bench, const uint32_t *masks)
+static void set_ranks(struct bench *bench, uint32_t ranks, const uint32_t *masks)
 {
-    for (uint32_t r = 0; r < bench->world.world_size; r++) {
-        set_names(bench, r, masks[r], (1u << bench->world.world_size) - 1);
+    for (uint32_t r = 0; r < ranks; r++) {
+        set_names(bench, r, masks[r], (1u << ranks) - 1);
     }
 }
+
+static void set_all(struct bench *bench, const uint32_t *masks) { set_ranks(bench, RANKS, masks); }
 
 static void bench_init_with(struct bench *bench, uint64_t seed, uint32_t ranks,
                             const struct world_options *options)
@@ -102,9 +104,7 @@ static void bench_init(struct bench *bench, uint64_t seed, uint32_t ranks)
 static void bench_begin(struct bench *bench, uint64_t seed, const uint32_t *masks)
 {
     bench_init(bench, seed, RANKS);
-    for (uint32_t r = 0; r < RANKS; r++) {
-        set_names(bench, r, masks[r], (1u << RANKS) - 1);
-    }
+    set_all(bench, masks);
 }
 
 static void bench_fini(struct bench *bench)
@@ -158,7 +158,7 @@ static void save_well(struct bench *bench, uint64_t step, uint8_t salt)
 static void check_restore(struct bench *bench, uint32_t stored, uint8_t salt)
 {
     uint32_t masks[WORLD_RANKS_MAX] = {stored, stored, stored, stored};
-    set_all(bench, masks);
+    set_ranks(bench, bench->world.world_size, masks);
     for (uint32_t r = 0; r < bench->world.world_size; r++) {
         memset(bench->memory[r], 0x55, (size_t)NAMES * ELEMENTS_MAX * 4);
         world_restore(&bench->world.ranks[r], WORLD_LATEST, 30000);
@@ -411,7 +411,7 @@ TEST(random_lists_are_saved_whole)
                 masks[r] = loses ? draw & 0x3ff : masks[r] | (draw & (draw >> 10) & 0x3ff);
                 stored |= masks[r];
             }
-            set_all(&bench, masks);
+            set_ranks(&bench, ranks, masks);
             save_all(&bench, step * 10, (uint8_t)step);
             if (loses && bench.world.ranks[0].save_status != 0) {
                 assert_int_equal(bench.world.ranks[0].save_status, CAIRN_E_LIST_MISMATCH);

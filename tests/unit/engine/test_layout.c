@@ -66,13 +66,6 @@ static struct registered *register_rank(const struct spec *specs, unsigned count
         bool sharded = spec->placement == PLACEMENT_SHARDED;
         *box = (struct box){.ndim = spec->ndim};
         memcpy(box->length, spec->length, sizeof spec->length);
-        tensors[i] = made_tensor(spec->name, spec->dtype, spec->placement, &boxes[i]);
-        tensors[i].group = sharded ? NULL : all;
-        tensors[i].group_count = sharded ? 0 : world;
-        if (sharded) {
-            tensors[i].shape.length[0] *= world;
-            box->offset[0] = rank * spec->length[0];
-        }
         uint64_t bytes = box_bytes(box, spec->dtype);
         boxes[i].data = malloc(bytes + 1);
         for (uint64_t b = 0; b < bytes; b++) {
@@ -81,8 +74,15 @@ static struct registered *register_rank(const struct spec *specs, unsigned count
         boxes[i].contiguous = !spec->transposed;
         boxes[i].stride[0] = 1;
         boxes[i].stride[1] = spec->length[0];
+        tensors[i] = made_tensor(spec->name, spec->dtype, spec->placement, &boxes[i]);
+        tensors[i].group = sharded ? NULL : all;
+        tensors[i].group_count = sharded ? 0 : world;
+        if (sharded) {
+            tensors[i].shape.length[0] *= world;
+            box->offset[0] = rank * spec->length[0];
+        }
     }
-    return made_set((struct registered_list){
+    return made_set(&(struct registered_list){
         .rank = rank, .world_size = world, .tensor_count = count, .tensors = tensors});
 }
 

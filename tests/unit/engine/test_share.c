@@ -104,7 +104,7 @@ static struct registered *register_rank(const struct mesh *mesh, const struct sp
             .group = held[i].group,
             .group_count = held[i].group_count};
     }
-    return made_set((struct registered_list){
+    return made_set(&(struct registered_list){
         .rank = rank, .world_size = mesh->ranks, .tensor_count = n, .tensors = tensors});
 }
 

@@ -157,7 +157,7 @@ TEST(eager_tensors_come_first)
         tensors[i].eager = i >= 2;
     }
     struct registered *set =
-        made_set((struct registered_list){.world_size = 1, .tensor_count = 4, .tensors = tensors});
+        made_set(&(struct registered_list){.world_size = 1, .tensor_count = 4, .tensors = tensors});
     assert_int_equal(layout_init(&layout, set, &options, NULL), 0);
     assert_int_equal(layout.eager_payload_count, 3); /* two chunks of c, and d */
     for (uint32_t p = 0; p < layout.payload_count; p++) {
