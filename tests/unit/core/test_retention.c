@@ -82,6 +82,13 @@ static void rule(const char *name, const char *value)
     }
 }
 
+/* This rule, and none of those before it. */
+static void only(const char *name, const char *value)
+{
+    bed.policy = (struct retention_policy){0};
+    rule(name, value);
+}
+
 static int decide(void)
 {
     struct retention_job job = {.policy = &bed.policy,
@@ -134,23 +141,17 @@ FIXED_TEST(counting_rules)
     two_years();
     rule("keep-last", "2");
     EXPECT("-", "-", "-", "-", "last", "last");
-    bed.policy = (struct retention_policy){0};
-    rule("keep-hourly", "2");
+    only("keep-hourly", "2");
     EXPECT("-", "-", "-", "-", "hourly", "hourly");
-    bed.policy = (struct retention_policy){0};
-    rule("keep-daily", "unlimited");
+    only("keep-daily", "unlimited");
     EXPECT("daily", "daily", "daily", "-", "daily", "daily");
-    bed.policy = (struct retention_policy){0};
-    rule("keep-weekly", "4"); /* the two of the year's end are in one week */
+    only("keep-weekly", "4"); /* the two of the year's end are in one week */
     EXPECT("oldest weekly", "weekly", "weekly", "-", "-", "weekly");
-    bed.policy = (struct retention_policy){0};
-    rule("keep-weekly", "3");
+    only("keep-weekly", "3");
     EXPECT("-", "weekly", "weekly", "-", "-", "weekly");
-    bed.policy = (struct retention_policy){0};
-    rule("keep-monthly", "10");
+    only("keep-monthly", "10");
     EXPECT("monthly", "-", "monthly", "-", "monthly", "monthly");
-    bed.policy = (struct retention_policy){0};
-    rule("keep-yearly", "3");
+    only("keep-yearly", "3");
     EXPECT("yearly", "-", "-", "-", "yearly", "yearly");
     rule("keep-last", "1");
     EXPECT("yearly", "-", "-", "-", "yearly", "last, yearly");
@@ -166,14 +167,11 @@ FIXED_TEST(within_rules)
     add("2026-03-31 12:00");
     rule("keep-within", "1m"); /* 31 February is 3 March; what is of that moment is not within */
     EXPECT("-", "-", "within", "within");
-    bed.policy = (struct retention_policy){0};
-    rule("keep-within", "1m1h");
+    only("keep-within", "1m1h");
     EXPECT("-", "within", "within", "within");
-    bed.policy = (struct retention_policy){0};
-    rule("keep-within-daily", "2y");
+    only("keep-within-daily", "2y");
     EXPECT("daily within", "daily within", "-", "daily within");
-    bed.policy = (struct retention_policy){0};
-    rule("keep-within-yearly", "1y");
+    only("keep-within-yearly", "1y");
     rule("keep-last", "1");
     EXPECT("oldest yearly within", "-", "-", "last, yearly within");
 }
@@ -194,8 +192,7 @@ FIXED_TEST(future_ones)
     assert_non_null(strstr(bed.diag.text, "40@1 was committed 3600 s in the future"));
     assert_non_null(strstr(bed.diag.text, "Set the clock right"));
     assert_non_null(strstr(bed.diag.text, "keep-last, keep-every-steps, keep-best, keep-tag"));
-    bed.policy = (struct retention_policy){0};
-    rule("keep-last", "2"); /* asks for no time: order is by sequence */
+    only("keep-last", "2"); /* asks for no time: order is by sequence */
     EXPECT("-", "-", "last", "last");
 }
 
@@ -210,21 +207,17 @@ FIXED_TEST(future_ones_in_the_middle)
     add("2026-01-10 13:00");
     rule("keep-last", "2");
     EXPECT("-", "-", "-", "last", "last");
-    bed.policy = (struct retention_policy){0};
-    rule("keep-daily", "3"); /* a day of its own: it counts, and is gone when three are newer */
+    only("keep-daily", "3"); /* a day of its own: it counts, and is gone when three are newer */
     EXPECT("-", "daily", "daily", "-", "daily");
     add("2026-01-11 12:00");
     add("2026-01-12 12:00");
     EXPECT("-", "-", "-", "-", "daily", "daily", "daily");
-    bed.policy = (struct retention_policy){0};
-    rule("keep-every", "12h"); /* from the one ahead on it begins anew */
+    only("keep-every", "12h"); /* from the one ahead on it begins anew */
     EXPECT("every so often", "every so often", "every so often", "every so often", "-",
            "every so often", "every so often");
-    bed.policy = (struct retention_policy){0};
-    rule("keep-within", "2d");
+    only("keep-within", "2d");
     EXPECT("-", "-", "within", "-", "within", "within", "within");
-    bed.policy = (struct retention_policy){0};
-    rule("keep-within-daily", "3d");
+    only("keep-within-daily", "3d");
     EXPECT("-", "-", "daily within", "-", "daily within", "daily within", "daily within");
 }
 
@@ -237,8 +230,7 @@ FIXED_TEST(clock_jumps)
     add("2026-01-05 13:00");
     rule("keep-last", "1");
     EXPECT("-", "-", "stays, because too few good checkpoints would be left", "last");
-    bed.policy = (struct retention_policy){0};
-    rule("keep-daily", "5");
+    only("keep-daily", "5");
     EXPECT("daily", "daily", "daily", "daily");
 }
 
@@ -252,11 +244,9 @@ FIXED_TEST(every_rules)
     add("2026-01-05 12:20");
     rule("keep-every", "6h");
     EXPECT("every so often", "-", "every so often", "-", "is the newest good checkpoint");
-    bed.policy = (struct retention_policy){0};
-    rule("keep-every-steps", "20");
+    only("keep-every-steps", "20");
     EXPECT("-", "every so many steps", "-", "every so many steps", "is the newest good checkpoint");
-    bed.policy = (struct retention_policy){0};
-    rule("keep-every", "20000w"); /* more nanoseconds than 64 bits hold */
+    only("keep-every", "20000w"); /* more nanoseconds than 64 bits hold */
     EXPECT("every so often", "-", "-", "-", "is the newest good checkpoint");
 }
 
@@ -299,8 +289,7 @@ FIXED_TEST(tag_rules)
     EXPECT("-", "tag", "-", "-", "is the newest good checkpoint");
     rule("keep-tag", "best");
     EXPECT("tag", "tag", "-", "-", "is the newest good checkpoint");
-    bed.policy = (struct retention_policy){0};
-    rule("keep-tag", "bset");
+    only("keep-tag", "bset");
     assert_int_equal(decide(), CAIRN_E_INVALID);
     assert_non_null(strstr(bed.diag.text, "its rules keep none of the"));
     bed.policy = (struct retention_policy){0};
@@ -393,8 +382,7 @@ FIXED_TEST(branches)
     rule("keep-within", "1d");
     assert_int_equal(decide(), CAIRN_E_CONFLICT);
     assert_non_null(strstr(bed.diag.text, "jumped by -3600 s"));
-    bed.policy = (struct retention_policy){0};
-    rule("keep-last", "3");
+    only("keep-last", "3");
     bed.clock_jump_s = 0;
     rule("keep-superseded", "30d");
     EXPECT("last", "-", "end of a branch that was superseded recently", "last", "last");

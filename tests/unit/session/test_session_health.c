@@ -177,6 +177,21 @@ TEST(test_every_refusal_has_a_remedy)
 static struct rig rig;
 static struct peer peer;
 
+static void say_hello(void)
+{
+    peer_init(&rig, &peer, 0, 1);
+    peer_connect(&peer);
+    assert_true(peer_hello(&peer));
+}
+
+static void teardown(void)
+{
+    peer_fini(&peer);
+    rig_fini(&rig);
+}
+
+#define SERVER_TEST(name) SETUP_TEST(name, unit_test_nothing, teardown)
+
 static const struct msg_server_status *status_of(struct peer *asks)
 {
     const struct peer_reply *reply = peer_ask(asks, (struct msg){.type = MSG_SERVER});
@@ -185,7 +200,7 @@ static const struct msg_server_status *status_of(struct peer *asks)
     return &reply->msg.u.server_status;
 }
 
-TEST(test_a_server_without_a_store)
+SERVER_TEST(test_a_server_without_a_store)
 {
     struct diag why = DIAG_INIT;
     rig_init(&rig, 15);
@@ -193,9 +208,7 @@ TEST(test_a_server_without_a_store)
     rig_start(&rig);
     assert_int_equal(diag_set(&why, CAIRN_E_AUTH, "the key is refused"), CAIRN_E_AUTH);
     server_wait(rig.server, &why);
-    peer_init(&rig, &peer, 0, 1);
-    peer_connect(&peer);
-    assert_true(peer_hello(&peer));
+    say_hello();
     assert_int_equal(status_of(&peer)->health, SERVER_RED);
     assert_int_equal(status_of(&peer)->health_code, CAIRN_E_AUTH);
     const struct peer_reply *refused = peer_ask(&peer, peer_join_msg(&peer));
@@ -204,11 +217,9 @@ TEST(test_a_server_without_a_store)
     assert_int_equal(server_open(rig.server, rig.catalog, NULL), 0);
     peer_begin(&peer, 1, 9);
     assert_int_equal(status_of(&peer)->health, SERVER_GREEN);
-    peer_fini(&peer);
-    rig_fini(&rig);
 }
 
-TEST(test_a_server_that_stops_before_its_store_came)
+SERVER_TEST(test_a_server_that_stops_before_its_store_came)
 {
     rig_init(&rig, 16);
     rig.late = true;
@@ -216,12 +227,8 @@ TEST(test_a_server_that_stops_before_its_store_came)
     struct diag why = DIAG_INIT;
     assert_int_equal(diag_set(&why, CAIRN_E_UNREACHABLE, "nobody"), CAIRN_E_UNREACHABLE);
     server_wait(rig.server, &why);
-    peer_init(&rig, &peer, 0, 1);
-    peer_connect(&peer);
-    assert_true(peer_hello(&peer));
+    say_hello();
     rig_stop(&rig, 1000);
-    peer_fini(&peer);
-    rig_fini(&rig);
 }
 
 static bool never(void *user) { return false; }
@@ -229,7 +236,7 @@ static bool never(void *user) { return false; }
 static const char *somebody(void *user) { return "host-2"; }
 
 /* Goal: what another daemon of the store has to do is not promised: the answer names that one. */
-TEST(test_what_is_anothers_duty)
+SERVER_TEST(test_what_is_anothers_duty)
 {
     struct gc *gc = NULL;
     struct scrub *scrub = NULL;
@@ -250,9 +257,7 @@ TEST(test_what_is_anothers_duty)
     assert_int_equal(gc_new(&collects, &gc), 0);
     assert_int_equal(scrub_new(&scrubs, &scrub), 0);
     server_set_maintenance(rig.server, scrub, gc);
-    peer_init(&rig, &peer, 0, 1);
-    peer_connect(&peer);
-    assert_true(peer_hello(&peer));
+    say_hello();
     struct msg asks[] = {{.type = MSG_GC, .u.gc.begin = true},
                          {.type = MSG_SCRUB, .u.scrub.begin = true}};
     for (size_t i = 0; i < ARRAY_LEN(asks); i++) {
@@ -268,8 +273,6 @@ TEST(test_what_is_anothers_duty)
     closed = false;
     scrub_close(scrub, sim_raise, &closed);
     assert_true(sim_await(rig.sim, &closed, 10000));
-    peer_fini(&peer);
-    rig_fini(&rig);
 }
 
 static void tell_ill(void *user, struct store_state *ret)
@@ -278,45 +281,37 @@ static void tell_ill(void *user, struct store_state *ret)
     assert_int_equal(diag_set(&ret->refusal, CAIRN_E_DENIED, "no"), CAIRN_E_DENIED);
 }
 
-TEST(test_a_store_that_does_not_answer_keeps_nobody_waiting)
+/* A server whose store refuses, and does not answer this. */
+static void start_ill(uint64_t seed, enum store_op unanswered)
 {
-    rig_init(&rig, 17);
+    struct store_fault_rule rule = {.kind = FAULT_HOLD, .op = unanswered};
+    rig_init(&rig, seed);
     rig.options.store_state = tell_ill;
     rig.faulty = true;
     rig_start(&rig);
-    struct store_fault_rule rule = {.kind = FAULT_HOLD, .op = STORE_USAGE};
     assert_int_equal(store_fault_add(rig.store, &rule), 0);
-    peer_init(&rig, &peer, 0, 1);
-    peer_connect(&peer);
-    assert_true(peer_hello(&peer));
+    say_hello();
+}
+
+SERVER_TEST(test_a_store_that_does_not_answer_keeps_nobody_waiting)
+{
+    start_ill(17, STORE_USAGE);
     const struct msg_server_status *status = status_of(&peer);
     assert_int_equal(status->health, SERVER_RED);
     assert_int_equal(status->health_code, CAIRN_E_DENIED);
     assert_int_equal(status->health_ms, 42);
     assert_int_equal(status->total_bytes, 0);
     assert_int_equal(store_fault_release(rig.store), 1);
-    peer_fini(&peer);
-    rig_fini(&rig);
 }
 
 /* Goal: whoever logs in hears why the record does not come, where the server knows, and is let in
  * as soon as it comes. */
-TEST(test_a_login_hears_that_the_store_is_silent)
+SERVER_TEST(test_a_login_hears_that_the_store_is_silent)
 {
-    rig_init(&rig, 19);
-    rig.options.store_state = tell_ill;
-    rig.faulty = true;
-    rig_start(&rig);
-    struct store_fault_rule rule = {.kind = FAULT_HOLD, .op = STORE_RECORD_GET};
-    assert_int_equal(store_fault_add(rig.store, &rule), 0);
-    peer_init(&rig, &peer, 0, 1);
-    peer_connect(&peer);
-    assert_true(peer_hello(&peer));
+    start_ill(19, STORE_RECORD_GET);
     uint64_t began_ns = sim_now_ns(rig.sim);
     peer_expect_error(peer_ask(&peer, peer_join_msg(&peer)), CAIRN_E_UNREACHABLE, "DENIED: no");
     assert_true(sim_now_ns(rig.sim) - began_ns < UINT64_C(3000) * 1000000);
     assert_int_equal(store_fault_release(rig.store), 1);
     assert_int_equal(peer_ask(&peer, peer_join_msg(&peer))->type, MSG_JOINED);
-    peer_fini(&peer);
-    rig_fini(&rig);
 }

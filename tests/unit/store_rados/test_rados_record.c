@@ -39,6 +39,8 @@ static void daemons_close(struct daemons *daemons)
     }
 }
 
+#define DAEMONS_TEST(name) FIXTURE_TEST(name, daemons_open, daemons_close, struct daemons, daemons)
+
 static unsigned counter_of(struct bed *bed)
 {
     struct record *record;
@@ -64,21 +66,18 @@ static int raise_counter(struct bed *bed, unsigned from)
 }
 
 /* Goal: a thousand races for the same transition, one winner each. */
-TEST(a_race_has_one_winner)
+DAEMONS_TEST(a_race_has_one_winner)
 {
-    struct daemons daemons;
-    daemons_open(&daemons);
     for (unsigned round = 0; round < 1000; round++) {
         unsigned winners = 0;
         for (size_t i = 0; i < DAEMONS; i++) {
-            int rc = raise_counter(&daemons.beds[(i + round) % DAEMONS], round);
+            int rc = raise_counter(&daemons->beds[(i + round) % DAEMONS], round);
             assert_true(rc == 0 || rc == CAIRN_E_CONFLICT);
             winners += rc == 0;
         }
         assert_int_equal(winners, 1);
     }
-    assert_int_equal(counter_of(&daemons.beds[0]), 1000);
-    daemons_close(&daemons);
+    assert_int_equal(counter_of(&daemons->beds[0]), 1000);
 }
 
 static void one_bad_cluster(uint64_t seed)
@@ -123,12 +122,10 @@ TEST(answers_are_true_on_a_bad_cluster)
 }
 
 /* Goal: after "not made" the late operation finds its version taken. */
-TEST(a_late_update_finds_the_door_shut)
+DAEMONS_TEST(a_late_update_finds_the_door_shut)
 {
-    struct daemons daemons;
     const struct fake_plan late = {.seed = 1, .percent = {[FAKE_LATE] = 100}, .later_max = 1000};
-    daemons_open(&daemons);
-    struct bed *a = &daemons.beds[0], *b = &daemons.beds[1];
+    struct bed *a = &daemons->beds[0], *b = &daemons->beds[1];
     assert_int_equal(raise_counter(a, 0), 0);
     assert_int_equal(counter_of(b), 1);
     fake_medium_plan(a->cluster, &late);
@@ -139,39 +136,32 @@ TEST(a_late_update_finds_the_door_shut)
     assert_int_equal(counter_of(a), 2);
     assert_int_equal(counter_of(b), 2);
     assert_int_equal(fake_medium_landed_late(a->cluster), 0);
-    daemons_close(&daemons);
 }
 
 /* Goal: a daemon that slept reads what it missed, by the log or, beyond it, from the map. */
-TEST(a_daemon_that_slept_catches_up)
+DAEMONS_TEST(a_daemon_that_slept_catches_up)
 {
-    struct daemons daemons;
-    daemons_open(&daemons);
-    assert_int_equal(counter_of(&daemons.beds[1]), 0);
+    assert_int_equal(counter_of(&daemons->beds[1]), 0);
     unsigned at = 0;
     for (unsigned missed = 1; missed <= 400; missed = missed * 3 + 1) {
         for (unsigned i = 0; i < missed; i++, at++) {
-            assert_int_equal(raise_counter(&daemons.beds[0], at), 0);
+            assert_int_equal(raise_counter(&daemons->beds[0], at), 0);
         }
-        assert_int_equal(counter_of(&daemons.beds[1]), at);
-        assert_int_equal(bed_version(&daemons.beds[1]), at);
+        assert_int_equal(counter_of(&daemons->beds[1]), at);
+        assert_int_equal(bed_version(&daemons->beds[1]), at);
     }
-    daemons_close(&daemons);
 }
 
 /* Goal: the cost: one round trip for an update, one for a look, when nobody interferes. */
-TEST(round_trips_are_few)
+DAEMONS_TEST(round_trips_are_few)
 {
-    struct daemons daemons;
-    daemons_open(&daemons);
-    struct bed *bed = &daemons.beds[0];
+    struct bed *bed = &daemons->beds[0];
     assert_int_equal(raise_counter(bed, 0), 0);
     uint64_t before = fake_medium_calls(bed->cluster);
     assert_int_equal(raise_counter(bed, 1), 0);
     assert_int_equal(fake_medium_calls(bed->cluster) - before, 1);
     assert_int_equal(counter_of(bed), 2);
     assert_int_equal(fake_medium_calls(bed->cluster) - before, 2);
-    daemons_close(&daemons);
 }
 
 static int make_run(struct bed *bed, const char *project, const char *run, struct diag *diag)
@@ -189,12 +179,10 @@ static int make_run(struct bed *bed, const char *project, const char *run, struc
 
 /* Goal: of daemons that make one new run in several spellings one wins, and the others' error names
  * its spelling; what is not the same name is not in the way. */
-TEST(a_name_has_one_spelling)
+DAEMONS_TEST(a_name_has_one_spelling)
 {
-    struct daemons daemons;
     struct diag why;
-    struct bed *beds = daemons.beds;
-    daemons_open(&daemons);
+    struct bed *beds = daemons->beds;
     assert_int_equal(make_run(&beds[0], "demo", "Bert", &why), 0);
     for (unsigned i = 0; i < DAEMONS; i++) {
         assert_int_equal(make_run(&beds[i], "demo", "bert", &why), CAIRN_E_INVALID);
@@ -211,5 +199,4 @@ TEST(a_name_has_one_spelling)
     assert_string_equal(list.ret_runs[0].run, "Bert");
     assert_string_equal(list.ret_runs[1].run, "bert2");
     free(list.ret_runs);
-    daemons_close(&daemons);
 }
