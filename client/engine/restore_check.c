@@ -6,6 +6,7 @@
  */
 #include "engine/restore_private.h"
 
+#include "base/array.h"
 #include "base/check.h"
 #include "base/glob.h"
 
@@ -104,24 +105,12 @@ static int add_missing(struct restore *restore, const struct registered_tensor *
     return 0;
 }
 
-/* Returns whether the stored tensor is registered, by binary search in the sorted set. */
+/* Returns whether the stored tensor is registered. */
 static bool is_registered(const struct registered *set, const struct index_entry *entry)
 {
-    size_t low = 0, high = set->tensor_count;
-    while (low < high) {
-        size_t mid = low + (high - low) / 2;
-        int order = strcmp(set->tensors[mid].name, entry->name);
-        order = order != 0 ? order : strcmp(set->tensors[mid].coordinate, entry->coordinate);
-        if (order == 0) {
-            return true;
-        }
-        if (order < 0) {
-            low = mid + 1;
-        } else {
-            high = mid;
-        }
-    }
-    return false;
+    const char *const key[] = {entry->name, entry->coordinate};
+    return array_find(key, set->tensors, set->tensor_count, sizeof(*set->tensors), part_order) !=
+           NULL;
 }
 
 /* Returns whether the coordinate is this rank's: "rank=<rank>", or one that it has registered. */
@@ -219,8 +208,7 @@ int restore_check(struct restore *restore, struct diag *diag)
         if (!restore_is_chosen(restore, tensor->name)) {
             continue;
         }
-        const struct index_entry *entry =
-            restore_index_find(&restore->index, tensor->name, tensor->coordinate, INDEX_TENSOR);
+        const struct index_entry *entry = restore_entry_of(restore, tensor);
         rc = entry ? check_tensor(tensor, entry, diag) : add_missing(restore, tensor, diag);
     }
     for (size_t i = 0; rc == 0 && i < restore->index.count; i++) {

@@ -99,29 +99,9 @@ int restore_take_page(struct restore *restore, struct diag *diag)
     return 0;
 }
 
-static int compare_entry(const struct index_entry *entry, const char *name, const char *coordinate,
-                         uint32_t kind)
+const struct index_entry *restore_entry_of(const struct restore *restore,
+                                           const struct registered_tensor *tensor)
 {
-    int order = strcmp(entry->name, name);
-    order = order != 0 ? order : strcmp(entry->coordinate, coordinate);
-    return order != 0 ? order : (entry->kind < kind ? -1 : entry->kind > kind);
-}
-
-const struct index_entry *restore_index_find(const struct index *index, const char *name,
-                                             const char *coordinate, uint32_t kind)
-{
-    size_t low = 0, high = index->count;
-    while (low < high) {
-        size_t mid = low + (high - low) / 2;
-        int order = compare_entry(&index->entries[mid], name, coordinate, kind);
-        if (order == 0) {
-            return &index->entries[mid];
-        }
-        if (order < 0) {
-            low = mid + 1;
-        } else {
-            high = mid;
-        }
-    }
-    return NULL;
+    return index_find(restore->index.count, restore->index.entries, tensor->name,
+                      tensor->coordinate, INDEX_TENSOR);
 }

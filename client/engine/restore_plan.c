@@ -97,8 +97,7 @@ int restore_make_wants(struct restore *restore, struct diag *diag)
     }
     for (size_t i = 0; i < restore->set->tensor_count; i++) {
         const struct registered_tensor *tensor = &restore->set->tensors[i];
-        if (restore_is_chosen(restore, tensor->name) &&
-            restore_index_find(&restore->index, tensor->name, tensor->coordinate, INDEX_TENSOR)) {
+        if (restore_is_chosen(restore, tensor->name) && restore_entry_of(restore, tensor)) {
             add_tensor(restore, tensor);
         }
     }

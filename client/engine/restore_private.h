@@ -136,9 +136,9 @@ struct restore {
  * what it says. Returns DAMAGED if the hash or the structure is another. The page is page_at. */
 int MUST_USE restore_take_manifest(struct restore *restore, struct diag *diag);
 int MUST_USE restore_take_page(struct restore *restore, struct diag *diag);
-/* Returns the entry of that name, coordinate and kind, or NULL if there is none. */
-const struct index_entry *restore_index_find(const struct index *index, const char *name,
-                                             const char *coordinate, uint32_t kind);
+/* Returns the entry of a registered tensor, or NULL if the checkpoint has none. */
+const struct index_entry *restore_entry_of(const struct restore *restore,
+                                           const struct registered_tensor *tensor);
 
 /* restore_check.c; pure */
 /* Compares the registered tensors with the index, and fills user->missing and user->unexpected.

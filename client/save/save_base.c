@@ -6,6 +6,7 @@
  */
 #include "save/save_base.h"
 
+#include "base/array.h"
 #include "base/check.h"
 #include "base/log.h"
 
@@ -64,12 +65,9 @@ bool save_base_is_worth_comparing(struct engine *engine)
 
 /* --- finding it -------------------------------------------------------------------- */
 
-static int object_order(const void *a, const void *b) { return object_id_compare(a, b); }
-
 static bool is_sparse(const struct save_base *base, const struct object_id *id)
 {
-    return base->sparse_count > 0 && bsearch(id, base->sparse, base->sparse_count,
-                                             sizeof *base->sparse, object_order) != NULL;
+    return array_find(id, base->sparse, base->sparse_count, sizeof(*id), object_id_order) != NULL;
 }
 
 /* Returns the place of a piece as the base's part knows it: tensor and box, or blob. */

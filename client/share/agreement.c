@@ -8,6 +8,7 @@
  */
 #include "share/agreement.h"
 
+#include "base/array.h"
 #include "base/check.h"
 #include "share/agreed_group.h"
 
@@ -65,8 +66,8 @@ static int compare_keys(const void *a, const void *b)
 
 const struct agreed_tensor *agreed_find(const struct agreed_group *group, const struct xxh128 *key)
 {
-    return group && group->count > 0
-               ? bsearch(key, group->tensors, group->count, sizeof *group->tensors, compare_keys)
+    return group
+               ? array_find(key, group->tensors, group->count, sizeof *group->tensors, compare_keys)
                : NULL;
 }
 
@@ -201,9 +202,7 @@ static uint32_t find_bucket(struct builder *builder, uint32_t group_idx,
 
 static const struct agree_row *find_row(const struct agree_rule *rule, const struct xxh128 *key)
 {
-    return rule->row_count == 0
-               ? NULL
-               : bsearch(key, rule->rows, rule->row_count, sizeof *rule->rows, compare_keys);
+    return array_find(key, rule->rows, rule->row_count, sizeof *rule->rows, compare_keys);
 }
 
 /* Puts the tensor at the end of the bucket. */

@@ -302,25 +302,6 @@ static int copy_blob(const struct builder *builder, struct registered_blob *blob
     return blob->data ? 0 : no_memory(builder);
 }
 
-static int compare_key(const char *a_name, const char *a_coordinate, const char *b_name,
-                       const char *b_coordinate)
-{
-    int order = strcmp(a_name, b_name);
-    return order != 0 ? order : strcmp(a_coordinate, b_coordinate);
-}
-
-static int compare_tensors(const void *a, const void *b)
-{
-    const struct registered_tensor *x = a, *y = b;
-    return compare_key(x->name, x->coordinate, y->name, y->coordinate);
-}
-
-static int compare_blobs(const void *a, const void *b)
-{
-    const struct registered_blob *x = a, *y = b;
-    return compare_key(x->name, x->coordinate, y->name, y->coordinate);
-}
-
 /* Copies and checks all tensors and blobs. */
 static int copy_all(struct builder *builder, const struct registered_tensor *tensors,
                     const struct registered_blob *blobs)
@@ -351,17 +332,17 @@ static int sort_all(const struct builder *builder)
 {
     struct registered *set = builder->set;
     if (!set->same) {
-        qsort(set->tensors, set->tensor_count, sizeof *set->tensors, compare_tensors);
+        qsort(set->tensors, set->tensor_count, sizeof *set->tensors, part_order);
     }
-    qsort(set->blobs, set->blob_count, sizeof *set->blobs, compare_blobs);
+    qsort(set->blobs, set->blob_count, sizeof *set->blobs, part_order);
     for (size_t i = 1; !set->same && i < set->tensor_count; i++) {
-        if (compare_tensors(&set->tensors[i - 1], &set->tensors[i]) == 0) {
+        if (part_order(&set->tensors[i - 1], &set->tensors[i]) == 0) {
             return diag_set(builder->diag, CAIRN_E_INVALID, "tensor '%s' is registered twice",
                             set->tensors[i].name);
         }
     }
     for (size_t i = 1; i < set->blob_count; i++) {
-        if (compare_blobs(&set->blobs[i - 1], &set->blobs[i]) == 0) {
+        if (part_order(&set->blobs[i - 1], &set->blobs[i]) == 0) {
             return diag_set(builder->diag, CAIRN_E_INVALID, "blob '%s' is registered twice",
                             set->blobs[i].name);
         }

@@ -72,6 +72,12 @@ size_t ckpt_id_bound(const void *sorted, size_t count, size_t size, size_t id_at
 bool object_id_equal(const struct object_id *a, const struct object_id *b);
 /* Orders by term, step, rank, writer, sequence. */
 int object_id_compare(const struct object_id *a, const struct object_id *b);
+/* Order arrays of ids, or of structs that begin with one, for qsort() and array_find(). */
+static inline int ckpt_id_order(const void *a, const void *b)
+{
+    return ckpt_id_compare(*(const struct ckpt_id *)a, *(const struct ckpt_id *)b);
+}
+static inline int object_id_order(const void *a, const void *b) { return object_id_compare(a, b); }
 bool token_equal(const struct token *a, const struct token *b);
 
 /* Sets a name. Both halves are [A-Za-z0-9._-]{1,64} and begin with a letter or digit. INVALID names
@@ -81,6 +87,7 @@ int MUST_USE run_name_set(const char *project, const char *run, struct run_name 
 bool run_name_equal(const struct run_name *a, const struct run_name *b);
 /* By project, then by run. */
 int run_name_compare(const struct run_name *a, const struct run_name *b);
+static inline int run_name_order(const void *a, const void *b) { return run_name_compare(a, b); }
 bool run_name_has_capitals(const struct run_name *name);
 /* Returns whether a store must not hold both: the runs, or their projects, differ in capitals only.
  */

@@ -102,9 +102,10 @@ struct page {
 uint32_t page_fit(const struct page *page, uint32_t first);
 /* Orders entries by name, coordinate and kind. */
 int index_compare(const struct index_entry *a, const struct index_entry *b);
-/* Returns the entry, or NULL if there is none. */
-const struct index_entry *index_find(const struct page *page, const char *name,
-                                     const char *coordinate, enum index_kind kind);
+/* Returns the entry of a sorted index, or NULL if there is none. */
+const struct index_entry *index_find(size_t count, const struct index_entry *entries,
+                                     const char *name, const char *coordinate,
+                                     enum index_kind kind);
 /* Builds the whole index of a checkpoint from its parts, which have passed parts_check_coverage(),
  * as one page with kind and level set, to be cut with page_fit(). Names are borrowed from the
  * parts. NO_MEMORY. */

@@ -9,6 +9,7 @@
 
 #include <string.h>
 
+#include "base/array.h"
 #include "base/check.h"
 #include "doc.h"
 #include "rows_private.h"
@@ -270,21 +271,13 @@ int index_compare(const struct index_entry *a, const struct index_entry *b)
     return order != 0 ? order : a->kind < b->kind ? -1 : a->kind > b->kind;
 }
 
-const struct index_entry *index_find(const struct page *page, const char *name,
-                                     const char *coordinate, enum index_kind kind)
+static int index_order(const void *a, const void *b) { return index_compare(a, b); }
+
+const struct index_entry *index_find(size_t count, const struct index_entry *entries,
+                                     const char *name, const char *coordinate, enum index_kind kind)
 {
     struct index_entry wanted = {.name = name, .coordinate = coordinate, .kind = kind};
-    uint32_t from = 0, to = page->kind == PAGE_INDEX ? page->entry_count : 0;
-    while (from < to) {
-        uint32_t mid = from + (to - from) / 2;
-        int order = index_compare(&page->index[mid], &wanted);
-        if (order == 0) {
-            return &page->index[mid];
-        }
-        from = order < 0 ? mid + 1 : from;
-        to = order < 0 ? to : mid;
-    }
-    return NULL;
+    return array_find(&wanted, entries, count, sizeof(wanted), index_order);
 }
 
 /* The tensors and the blobs of all parts, walked side by side. */

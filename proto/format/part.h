@@ -79,6 +79,8 @@ const struct part_blob *part_find_blob(const struct part *part, const char *name
 /* Orders by name, then by coordinate, byte by byte, as parts and pages are sorted. */
 int part_name_compare(const char *name_a, const char *coordinate_a, const char *name_b,
                       const char *coordinate_b);
+/* The same for qsort() and array_find(), of structs that begin with a name and a coordinate. */
+int part_order(const void *a, const void *b);
 /* Return the number of chunks of a blob, and the plain bytes of one of them. */
 uint64_t blob_chunk_count(uint64_t plain_bytes, uint64_t chunk_bytes);
 uint64_t blob_chunk_bytes(uint64_t plain_bytes, uint64_t chunk_bytes, uint64_t idx);

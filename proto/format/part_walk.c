@@ -7,6 +7,7 @@
 
 #include <string.h>
 
+#include "base/array.h"
 #include "base/check.h"
 
 int part_name_compare(const char *name_a, const char *coordinate_a, const char *name_b,
@@ -27,38 +28,26 @@ void part_count_objects(struct part *part)
     }
 }
 
+int part_order(const void *a, const void *b)
+{
+    const char *const *x = a, *const *y = b;
+    return part_name_compare(x[0], x[1], y[0], y[1]);
+}
+
 const struct part_tensor *part_find_tensor(const struct part *part, const char *name,
                                            const char *coordinate)
 {
-    uint32_t from = 0, to = part->tensor_count;
-    while (from < to) {
-        uint32_t mid = from + (to - from) / 2;
-        const struct part_tensor *tensor = &part->tensors[mid];
-        int order = part_name_compare(tensor->name, tensor->coordinate, name, coordinate);
-        if (order == 0) {
-            return tensor;
-        }
-        from = order < 0 ? mid + 1 : from;
-        to = order < 0 ? to : mid;
-    }
-    return NULL;
+    _Static_assert(offsetof(struct part_tensor, coordinate) == sizeof(char *), "as in part_order");
+    const char *const key[] = {name, coordinate};
+    return array_find(key, part->tensors, part->tensor_count, sizeof(*part->tensors), part_order);
 }
 
 const struct part_blob *part_find_blob(const struct part *part, const char *name,
                                        const char *coordinate)
 {
-    uint32_t from = 0, to = part->blob_count;
-    while (from < to) {
-        uint32_t mid = from + (to - from) / 2;
-        const struct part_blob *blob = &part->blobs[mid];
-        int order = part_name_compare(blob->name, blob->coordinate, name, coordinate);
-        if (order == 0) {
-            return blob;
-        }
-        from = order < 0 ? mid + 1 : from;
-        to = order < 0 ? to : mid;
-    }
-    return NULL;
+    _Static_assert(offsetof(struct part_blob, coordinate) == sizeof(char *), "as in part_order");
+    const char *const key[] = {name, coordinate};
+    return array_find(key, part->blobs, part->blob_count, sizeof(*part->blobs), part_order);
 }
 
 uint64_t blob_chunk_count(uint64_t plain_bytes, uint64_t chunk_bytes)

@@ -176,7 +176,7 @@ static void batch_append(struct step *step, struct batch *batch, enum chain_kind
                                 .wall_ns = step->event->wall_ns,
                                 .cycle = kind == CHAIN_FORGET ? step->state->gc.cycle : 0};
     put_author(step, &entry);
-    qsort(batch->ids, count, sizeof(*batch->ids), compare_ids);
+    qsort(batch->ids, count, sizeof(*batch->ids), ckpt_id_order);
     for (size_t i = 1; i < count; i++) {
         if (ckpt_id_equal(batch->ids[i - 1], batch->ids[i])) {
             step_fail(step, CAIRN_E_INVALID,

@@ -11,6 +11,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "base/array.h"
 #include "base/check.h"
 #include "core_private.h"
 
@@ -124,24 +125,17 @@ static int restore_compare(const struct token *a, uint32_t a_ordinal, const stru
     return order != 0 ? order : a_ordinal < b_ordinal ? -1 : a_ordinal > b_ordinal;
 }
 
+static int restore_order(const void *a, const void *b)
+{
+    const struct state_restore *x = a, *y = b;
+    return restore_compare(&x->token, x->ordinal, &y->token, y->ordinal);
+}
+
 const struct state_restore *state_restore_find(const struct run_state *state,
                                                const struct token *token, uint32_t ordinal)
 {
-    size_t low = 0, high = state->restore_count;
-    while (low < high) {
-        size_t mid = low + (high - low) / 2;
-        const struct state_restore *session = &state->restores[mid];
-        int order = restore_compare(&session->token, session->ordinal, token, ordinal);
-        if (order == 0) {
-            return session;
-        }
-        if (order < 0) {
-            low = mid + 1;
-        } else {
-            high = mid;
-        }
-    }
-    return NULL;
+    struct state_restore key = {.token = *token, .ordinal = ordinal};
+    return array_find(&key, state->restores, state->restore_count, sizeof(key), restore_order);
 }
 
 const struct state_report *reports_of(const struct run_state *state,

@@ -8,6 +8,7 @@
  */
 #include "gc_private.h"
 
+#include "base/array.h"
 #include "base/check.h"
 
 #include <stdlib.h>
@@ -21,18 +22,9 @@ void dues_clear(struct gc *gc)
     gc->dues.count = gc->dues.id_count = 0;
 }
 
-static int compare_dues(const void *a, const void *b)
-{
-    const struct due *left = a, *right = b;
-    return ckpt_id_compare(left->id, right->id);
-}
-
 static struct due *find_due(const struct gc *gc, struct ckpt_id id)
 {
-    struct due key = {.id = id};
-    return gc->dues.count == 0 ? NULL
-                               : bsearch(&key, gc->dues.items, gc->dues.count,
-                                         sizeof(*gc->dues.items), compare_dues);
+    return array_find(&id, gc->dues.items, gc->dues.count, sizeof(*gc->dues.items), ckpt_id_order);
 }
 
 bool dues_has(const struct gc *gc, struct ckpt_id id) { return find_due(gc, id) != NULL; }
@@ -74,7 +66,7 @@ static void take_dues(void *user, const struct verdict *verdict)
         }
     }
     if (count > 1) {
-        qsort(dues, count, sizeof(*dues), compare_dues);
+        qsort(dues, count, sizeof(*dues), ckpt_id_order);
     }
     CHECK(!dues || count == marks->done_count);
     gc->dues.items = dues;

@@ -113,13 +113,10 @@ void mark_clear(struct gc *gc)
 
 /* --- reading ---------------------------------------------------------------------------------- */
 
-static int compare_objects(const void *a, const void *b) { return object_id_compare(a, b); }
-
 bool mark_has(const struct gc *gc, const struct object_id *id)
 {
     CHECK(gc->mark.is_sorted);
-    return gc->mark.count > 0 && bsearch(id, gc->mark.ids, gc->mark.count, sizeof(*gc->mark.ids),
-                                         compare_objects) != NULL;
+    return array_find(id, gc->mark.ids, gc->mark.count, sizeof(*id), object_id_order) != NULL;
 }
 
 /* A part whose table is read. */
@@ -276,7 +273,7 @@ int mark_read(struct gc *gc, int (*plan)(struct gc *gc, const struct run_state *
         }
     }
     if (gc->mark.count > 0) {
-        qsort(gc->mark.ids, gc->mark.count, sizeof(*gc->mark.ids), compare_objects);
+        qsort(gc->mark.ids, gc->mark.count, sizeof(*gc->mark.ids), object_id_order);
     }
     gc->mark.is_sorted = status == 0;
     return status;

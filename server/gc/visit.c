@@ -6,6 +6,7 @@
  */
 #include "gc_private.h"
 
+#include "base/array.h"
 #include "base/check.h"
 
 #include <stdio.h>
@@ -29,16 +30,10 @@ static bool is_of_interest(const struct gc *gc, const struct run_state *state, s
     return known->mark != mark_of_commit(commit);
 }
 
-static int compare_ids(const void *a, const void *b)
-{
-    const struct ckpt_id *left = a, *right = b;
-    return ckpt_id_compare(*left, *right);
-}
-
 static bool is_listed(const struct gc *gc, struct ckpt_id id)
 {
-    return gc->visit.ckpt_count > 0 && bsearch(&id, gc->visit.ckpts, gc->visit.ckpt_count,
-                                               sizeof(*gc->visit.ckpts), compare_ids) != NULL;
+    return array_find(&id, gc->visit.ckpts, gc->visit.ckpt_count, sizeof(id), ckpt_id_order) !=
+           NULL;
 }
 
 /* Takes the dead entries of openings that were fenced before the list was made and of which nothing

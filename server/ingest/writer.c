@@ -151,24 +151,16 @@ static int compare_offset(const void *offset, const void *envelope)
     return compare_u64(*(const uint64_t *)offset, ((const struct envelope *)envelope)->offset);
 }
 
-static int compare_at(const void *at, const void *piece)
-{
-    return compare_u64(*(const uint64_t *)at, ((const struct in_piece *)piece)->at);
-}
-
 const struct envelope *durable_find(const struct durable *durable, uint64_t offset)
 {
-    size_t count = durable->envelope_count;
-    return count > 0 ? bsearch(&offset, durable->envelopes, count, sizeof(struct envelope),
-                               compare_offset)
-                     : NULL;
+    return array_find(&offset, durable->envelopes, durable->envelope_count,
+                      sizeof(*durable->envelopes), compare_offset);
 }
 
 const struct in_piece *durable_piece(const struct durable *durable, uint64_t at)
 {
-    size_t count = durable->piece_count;
-    return count > 0 ? bsearch(&at, durable->pieces, count, sizeof(struct in_piece), compare_at)
-                     : NULL;
+    return array_find(&at, durable->pieces, durable->piece_count, sizeof(*durable->pieces),
+                      order_u64);
 }
 
 static bool chunk_matches(const struct part_chunk *chunk, const struct envelope *envelope)

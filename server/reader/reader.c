@@ -5,6 +5,7 @@
  */
 #include "reader/reader.h"
 
+#include "base/array.h"
 #include "base/check.h"
 
 #include <stdlib.h>
@@ -276,18 +277,11 @@ static int disagree(const struct reader *reader, size_t at, const struct index_e
                     entry->coordinate[0] != '\0' ? " of " : "", entry->coordinate, what);
 }
 
-static int compare_ranks(const void *a, const void *b)
-{
-    uint32_t first = *(const uint32_t *)a, second = *(const uint32_t *)b;
-    return first < second ? -1 : first > second;
-}
-
 static bool has_rank(const struct reader *reader, const struct index_entry *entry, uint32_t rank)
 {
     const uint32_t *ranks = entry->ranks;
     if (!reader->source->short_index) {
-        return entry->rank_count > 0 &&
-               bsearch(&rank, ranks, entry->rank_count, sizeof(*ranks), compare_ranks) != NULL;
+        return array_find(&rank, ranks, entry->rank_count, sizeof(rank), order_u32) != NULL;
     }
     for (uint32_t i = 0; i < entry->rank_count; i += 2) {
         if (rank >= ranks[i] && rank - ranks[i] < ranks[i + 1]) {

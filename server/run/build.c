@@ -264,8 +264,6 @@ static int build_parts_pages(const struct build_input *input, struct build *buil
 }
 
 /* Counts the distinct objects of all parts. */
-static int object_order(const void *a, const void *b) { return object_id_compare(a, b); }
-
 static int count_objects(const struct build_input *input, struct build *build, struct diag *diag)
 {
     size_t total = 0, at = 0, distinct = 0;
@@ -284,7 +282,7 @@ static int count_objects(const struct build_input *input, struct build *build, s
         }
     }
     CHECK(at == total);
-    qsort(ids, total, sizeof *ids, object_order);
+    qsort(ids, total, sizeof *ids, object_id_order);
     for (size_t i = 0; i < total; i++) {
         distinct += i == 0 || !object_id_equal(&ids[i], &ids[i - 1]);
     }

@@ -130,7 +130,7 @@ int intersect_page(struct intersect *sect, const struct page *page, struct diag 
         if (item->entry) {
             continue;
         }
-        item->entry = index_find(page, want->name, want->coordinate,
+        item->entry = index_find(page->entry_count, page->index, want->name, want->coordinate,
                                  want->is_blob ? INDEX_BLOB : INDEX_TENSOR);
         status = item->entry ? want_check(want, item->entry, diag) : 0;
         if (status) {
@@ -249,17 +249,7 @@ void intersect_ranks(const struct intersect *sect, uint32_t world_size, uint8_t 
 
 static bool entry_has_rank(const struct index_entry *entry, uint32_t rank)
 {
-    uint32_t low = 0, high = entry->rank_count;
-
-    while (low < high) {
-        uint32_t mid = low + (high - low) / 2;
-        if (entry->ranks[mid] < rank) {
-            low = mid + 1;
-        } else {
-            high = mid;
-        }
-    }
-    return low < entry->rank_count && entry->ranks[low] == rank;
+    return array_find(&rank, entry->ranks, entry->rank_count, sizeof(rank), order_u32) != NULL;
 }
 
 /* Appends a chunk to the plan and returns it; NULL if there is no memory or the plan has

@@ -74,8 +74,6 @@ static void on_stat(struct store_req *stat)
     next_object(op);
 }
 
-static int object_order(const void *a, const void *b) { return object_id_compare(a, b); }
-
 /* Asks for the size of the next older object that the part refers to, to find those of which little
  * is still in use. After the last one the operation ends. */
 static void next_object(struct base_op *op)
@@ -90,7 +88,7 @@ static void next_object(struct base_op *op)
     }
     if (!op->req || op->object_at == part->object_count ||
         op->sparse_count == RUN_BASE_SPARSE_MAX) {
-        qsort(op->sparse, op->sparse_count, sizeof(*op->sparse), object_order);
+        qsort(op->sparse, op->sparse_count, sizeof(*op->sparse), object_id_order);
         op_end(op, 0, &op->diag);
         return;
     }

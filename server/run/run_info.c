@@ -5,6 +5,7 @@
  */
 #include "run_info.h"
 
+#include "base/array.h"
 #include "base/check.h"
 
 #include <string.h>
@@ -234,18 +235,10 @@ int run_info_find(const struct run_state *state, struct ckpt_id id, struct scrat
 /* Returns who was granted the term, or "" if the record does not say. */
 static const char *owner_of(const struct run_state *state, uint64_t term, struct scratch *scratch)
 {
-    size_t low = 0, high = state->owner_count;
-    while (low < high) {
-        size_t mid = low + (high - low) / 2;
-        if (state->owners[mid].term < term) {
-            low = mid + 1;
-        } else {
-            high = mid;
-        }
-    }
+    const struct state_owner *found =
+        array_find(&term, state->owners, state->owner_count, sizeof(*state->owners), order_u64);
     struct entry_owner owner;
-    bool known = low < state->owner_count && state->owners[low].term == term &&
-                 entry_owner_decode(state->owners[low].raw, scratch, &owner, NULL) == 0;
+    bool known = found && entry_owner_decode(found->raw, scratch, &owner, NULL) == 0;
     const char *name = known ? scratch_string(scratch, strlen(owner.actor), owner.actor) : NULL;
     return name ? name : "";
 }

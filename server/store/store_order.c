@@ -6,11 +6,6 @@
 
 #include "store.h"
 
-int store_order_objects(const void *left, const void *right)
-{
-    return object_id_compare(left, right);
-}
-
 int store_order_smalls(const void *left, const void *right)
 {
     const struct store_name *a = left, *b = right;
@@ -21,9 +16,4 @@ int store_order_smalls(const void *left, const void *right)
         return a->number < b->number ? -1 : 1;
     }
     return compare_u64(a->tag, b->tag);
-}
-
-int store_order_ckpts(const void *left, const void *right)
-{
-    return ckpt_id_compare(*(const struct ckpt_id *)left, *(const struct ckpt_id *)right);
 }

@@ -5,11 +5,7 @@
 #ifndef CAIRN_STORE_STORE_ORDER_H
 #define CAIRN_STORE_STORE_ORDER_H
 
-/* Orders struct object_id of one checkpoint by (rank, writer, sequence). */
-int store_order_objects(const void *left, const void *right);
 /* Orders struct store_name of one checkpoint by (kind, number, tag). */
 int store_order_smalls(const void *left, const void *right);
-/* Orders struct ckpt_id by (term, step). */
-int store_order_ckpts(const void *left, const void *right);
 
 #endif

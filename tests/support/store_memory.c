@@ -199,7 +199,7 @@ static int do_list_objects(struct memory_medium *medium, struct store_req *req)
             }
         }
     }
-    qsort(list, count, sizeof(*list), store_order_objects);
+    qsort(list, count, sizeof(*list), object_id_order);
     req->ret_objects = list;
     req->ret_count = count;
     return 0;
@@ -364,7 +364,7 @@ static int do_list_ckpts(struct memory_medium *medium, struct store_req *req)
             }
         }
     }
-    qsort(list, count, sizeof(*list), store_order_ckpts);
+    qsort(list, count, sizeof(*list), ckpt_id_order);
     for (size_t i = 0; i < count; i++) {
         if (kept == 0 || !ckpt_id_equal(list[kept - 1], list[i])) {
             list[kept++] = list[i];

@@ -120,7 +120,7 @@ int dir_op_list_ckpts(struct dir_store *store, struct store_req *req)
     if (rc != 0) {
         return rc;
     }
-    qsort(list, count, sizeof(*list), store_order_ckpts);
+    qsort(list, count, sizeof(*list), ckpt_id_order);
     for (size_t i = 0; i < count; i++) {
         if (kept == 0 || !ckpt_id_equal(list[kept - 1], list[i])) {
             list[kept++] = list[i];
@@ -190,8 +190,6 @@ static int add_tree(struct dir_store *store, const char *tree, struct dir_names 
     return rc ? rc : failed;
 }
 
-static int compare_names(const void *a, const void *b) { return run_name_compare(a, b); }
-
 int dir_names_list(struct dir_store *store, struct dir_names *ret, struct diag *diag)
 {
     struct dir_names list = {0};
@@ -209,7 +207,7 @@ int dir_names_list(struct dir_store *store, struct dir_names *ret, struct diag *
         dir_note(store, "%s", diag_text(&why[first == 0], first ? first : second));
     }
     if (list.count > 0) {
-        qsort(list.names, list.count, sizeof(*list.names), compare_names);
+        qsort(list.names, list.count, sizeof(*list.names), run_name_order);
     }
     for (size_t i = 0; i < list.count; i++) {
         if (kept == 0 || !run_name_equal(&list.names[kept - 1], &list.names[i])) {

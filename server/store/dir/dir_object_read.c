@@ -183,7 +183,7 @@ static int pick_objects(struct dir_store *store, struct store_req *req,
         }
         list[count++] = id;
     }
-    qsort(list, count, sizeof(*list), store_order_objects);
+    qsort(list, count, sizeof(*list), object_id_order);
     req->ret_objects = list;
     req->ret_count = count;
     return 0;

@@ -52,12 +52,6 @@ static int on_entry(void *user, const char *name, enum vfs_kind kind)
                : 0;
 }
 
-static int compare_numbers(const void *left, const void *right)
-{
-    uint64_t a = *(const uint64_t *)left, b = *(const uint64_t *)right;
-    return compare_u64(a, b);
-}
-
 int dir_versions_list(struct dir_store *store, const struct dir_at *at, struct dir_versions *ret,
                       struct diag *diag)
 {
@@ -68,10 +62,10 @@ int dir_versions_list(struct dir_store *store, const struct dir_at *at, struct d
         return diag_set(diag, rc, "list %s/%s", store->path, at->path);
     }
     if (have.update_count > 0) {
-        qsort(have.updates, have.update_count, sizeof(uint64_t), compare_numbers);
+        qsort(have.updates, have.update_count, sizeof(uint64_t), order_u64);
     }
     if (have.snapshot_count > 0) {
-        qsort(have.snapshots, have.snapshot_count, sizeof(uint64_t), compare_numbers);
+        qsort(have.snapshots, have.snapshot_count, sizeof(uint64_t), order_u64);
     }
     *ret = have;
     return 0;
@@ -99,8 +93,8 @@ void dir_versions_fini(struct dir_versions *versions)
 
 bool dir_versions_has_update(const struct dir_versions *have, uint64_t version)
 {
-    return have->update_count > 0 && bsearch(&version, have->updates, have->update_count,
-                                             sizeof(version), compare_numbers) != NULL;
+    return array_find(&version, have->updates, have->update_count, sizeof(version), order_u64) !=
+           NULL;
 }
 
 /* Says in `*ret` whether the directory has files of a record. A directory that is missing has none.

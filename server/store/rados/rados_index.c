@@ -433,7 +433,7 @@ int rados_op_list_objects(struct rados_store *store, struct store_req *req)
         free(req->ret_objects);
         req->ret_objects = NULL;
     } else if (req->ret_count > 1) {
-        qsort(req->ret_objects, req->ret_count, sizeof(*req->ret_objects), store_order_objects);
+        qsort(req->ret_objects, req->ret_count, sizeof(*req->ret_objects), object_id_order);
     }
     return rc;
 }

@@ -331,18 +331,13 @@ static int is_made(struct rados_store *store, const struct run_name *run, bool *
 }
 
 struct listed {
-    struct run_name name;
+    struct run_name name; /* first, for run_name_order() */
     unsigned in, made_in; /* bits of the lists */
 };
 struct listing {
     struct listed *runs;
     size_t count, cap;
 };
-
-static int compare_listed(const void *a, const void *b)
-{
-    return run_name_compare(a, b); /* the name is the first member */
-}
 
 /* Adds a run that one of the two lists names. A key that is no run's name is skipped. */
 static int add_listed(struct listing *io, size_t list, const struct cluster_pair *pair,
@@ -382,7 +377,7 @@ static void fold(struct listing *io)
 {
     size_t count = 0;
     if (io->count > 1) {
-        qsort(io->runs, io->count, sizeof(*io->runs), compare_listed);
+        qsort(io->runs, io->count, sizeof(*io->runs), run_name_order);
     }
     for (size_t i = 0; i < io->count; i++) {
         if (count > 0 && run_name_equal(&io->runs[count - 1].name, &io->runs[i].name)) {

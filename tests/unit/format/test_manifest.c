@@ -101,14 +101,14 @@ CODEC_TEST(test_the_index_of_the_fixture_parts)
     assert_int_equal(page_decode(buf->bytes, buf->data, scratch, &again, NULL), 0);
     assert_int_equal(again.entry_count, ARRAY_LEN(want));
     for (size_t i = 0; i < ARRAY_LEN(want); i++) {
-        const struct index_entry *entry =
-            index_find(&again, want[i].name, want[i].coordinate, want[i].kind);
+        const struct index_entry *entry = index_find(again.entry_count, again.index, want[i].name,
+                                                     want[i].coordinate, want[i].kind);
         assert_ptr_equal(entry, &again.index[i]);
         assert_int_equal(entry->plain_bytes, want[i].bytes);
         assert_int_equal(entry->rank_count, want[i].ranks);
         assert_true(want[i].ranks == 0 || entry->ranks[0] == want[i].first);
     }
-    assert_null(index_find(&again, "z", "", INDEX_BLOB));
+    assert_null(index_find(again.entry_count, again.index, "z", "", INDEX_BLOB));
 }
 
 TEST(test_a_large_index_is_cut_into_pages)

@@ -24,6 +24,8 @@ struct cells {
 int MUST_USE cells_of(const struct documents *documents, const struct index_entry *entry,
                       struct cells *ret, struct diag *diag);
 void cells_fini(struct cells *cells);
+/* Orders cells by their boxes, for qsort() and array_find(). */
+int cell_order(const void *a, const void *b);
 /* The same bytes by digest. */
 bool cell_equal(const struct cell *a, const struct cell *b);
 

@@ -7,6 +7,8 @@
 #include "dtype_value.h"
 #include "writeout.h"
 
+#include "base/array.h"
+
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -26,17 +28,8 @@ struct comparing {
 
 static const struct cell *find_same(const struct cells *cells, const struct box *box)
 {
-    size_t low = 0, high = cells->count;
-    while (low < high) {
-        size_t mid = low + (high - low) / 2;
-        int order = box_compare(&cells->items[mid].box, box);
-        if (order == 0) {
-            return &cells->items[mid];
-        }
-        low = order < 0 ? mid + 1 : low;
-        high = order < 0 ? high : mid;
-    }
-    return NULL;
+    struct cell key = {.box = *box};
+    return array_find(&key, cells->items, cells->count, sizeof(key), cell_order);
 }
 
 static void add_norms(struct comparing *comparing, const uint8_t *a, const uint8_t *b,

@@ -6,7 +6,7 @@
 #include "cli.h"
 #include "condition.h"
 
-#include "base/digits.h"
+#include "base/array.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -88,8 +88,7 @@ static void rate(const struct sample *before, struct sample *now)
     for (size_t i = 0; i < now->count; i++) {
         struct rank_row *rank = &now->rows[i];
         const struct rank_row *old =
-            before->count == 0 ? NULL
-                               : bsearch(rank, before->rows, before->count, sizeof(*rank), compare);
+            array_find(rank, before->rows, before->count, sizeof(*rank), compare);
         bool goes_on = old && old->row.received_bytes <= rank->row.received_bytes &&
                        old->row.durable_bytes <= rank->row.durable_bytes;
         uint64_t ms = goes_on ? now->at_ms - before->at_ms : rank->row.age_ms;
@@ -99,12 +98,6 @@ static void rate(const struct sample *before, struct sample *now)
         rank->received_rate = (double)(rank->row.received_bytes - received) / seconds;
         rank->durable_rate = (double)(rank->row.durable_bytes - durable) / seconds;
     }
-}
-
-static int compare_bytes(const void *a, const void *b)
-{
-    uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
-    return compare_u64(x, y);
 }
 
 /* Of one save: less than half of the median is durable, or nothing came for a while. What was
@@ -119,7 +112,7 @@ static int judge(struct rank_row *ranks, size_t count, struct diag *diag)
     for (size_t i = 0; i < count; i++) {
         durable[i] = ranks[i].row.durable_bytes;
     }
-    qsort(durable, count, sizeof(*durable), compare_bytes);
+    qsort(durable, count, sizeof(*durable), order_u64);
     for (size_t i = 0; i < count; i++) {
         const struct msg_progress_row *row = &ranks[i].row;
         ranks[i].straggles = row->durable_bytes * 2 < durable[count / 2] ||
