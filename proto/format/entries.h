@@ -110,27 +110,29 @@ enum restore_state { RESTORE_RUNNING = 1, RESTORE_OK = 2, RESTORE_FAILED = 3 };
 /* Returns the day of a wall time, counted from 1970, or 0 for times before. */
 uint64_t day_of(int64_t wall_ns);
 
-/* Write the key of each kind of entry, with its NUL. */
-void key_info(char ret[ENTRY_KEY_MAX]);
-void key_head(char ret[ENTRY_KEY_MAX]);
-void key_gc(char ret[ENTRY_KEY_MAX]);
-void key_use(char ret[ENTRY_KEY_MAX]);
-void key_chain(uint64_t seq, char ret[ENTRY_KEY_MAX]);
-void key_term(uint64_t term, char ret[ENTRY_KEY_MAX]);
-void key_owner(uint64_t term, char ret[ENTRY_KEY_MAX]);
-void key_left(uint64_t term, char ret[ENTRY_KEY_MAX]);
-void key_open(struct ckpt_id id, char ret[ENTRY_KEY_MAX]);
-void key_seal(struct ckpt_id id, uint32_t rank, char ret[ENTRY_KEY_MAX]);
-void key_dead(struct ckpt_id id, char ret[ENTRY_KEY_MAX]);
+/* The key of each kind of entry, which lives in the expression that asks for it: key_gc().at. */
+struct key_text {
+    char at[ENTRY_KEY_MAX];
+};
+struct key_text key_info(void);
+struct key_text key_head(void);
+struct key_text key_gc(void);
+struct key_text key_use(void);
+struct key_text key_chain(uint64_t seq);
+struct key_text key_term(uint64_t term);
+struct key_text key_owner(uint64_t term);
+struct key_text key_left(uint64_t term);
+struct key_text key_open(struct ckpt_id id);
+struct key_text key_seal(struct ckpt_id id, uint32_t rank);
+struct key_text key_dead(struct ckpt_id id);
 /* The value is only the version. */
-void key_past(struct ckpt_id id, uint64_t open_id, char ret[ENTRY_KEY_MAX]);
-void key_health(uint64_t seq, char ret[ENTRY_KEY_MAX]);
-void key_note(uint64_t seq, char ret[ENTRY_KEY_MAX]);
-void key_day(uint64_t day, char ret[ENTRY_KEY_MAX]);
-void key_ended(uint64_t number, char ret[ENTRY_KEY_MAX]);
-void key_restore(const struct token *token, uint32_t ordinal, char ret[ENTRY_KEY_MAX]);
-void key_report(const struct token *token, uint32_t ordinal, uint32_t rank,
-                char ret[ENTRY_KEY_MAX]);
+struct key_text key_past(struct ckpt_id id, uint64_t open_id);
+struct key_text key_health(uint64_t seq);
+struct key_text key_note(uint64_t seq);
+struct key_text key_day(uint64_t day);
+struct key_text key_ended(uint64_t number);
+struct key_text key_restore(const struct token *token, uint32_t ordinal);
+struct key_text key_report(const struct token *token, uint32_t ordinal, uint32_t rank);
 
 enum entry_kind {
     ENTRY_INFO = 1,

@@ -14,75 +14,62 @@
 #include "base/check.h"
 #include "base/digits.h"
 
-static void key_printf(char ret[ENTRY_KEY_MAX], const char *fmt, ...) PRINTF(2, 3);
+static struct key_text key_printf(const char *fmt, ...) PRINTF(1, 2);
 
-static void key_printf(char ret[ENTRY_KEY_MAX], const char *fmt, ...)
+static struct key_text key_printf(const char *fmt, ...)
 {
+    struct key_text key;
     va_list args;
     va_start(args, fmt);
-    int n = vsnprintf(ret, ENTRY_KEY_MAX, fmt, args);
+    int n = vsnprintf(key.at, sizeof(key.at), fmt, args);
     va_end(args);
     CHECK(n > 0 && n < ENTRY_KEY_MAX);
+    return key;
 }
 
-void key_info(char ret[ENTRY_KEY_MAX]) { key_printf(ret, "info"); }
-void key_head(char ret[ENTRY_KEY_MAX]) { key_printf(ret, "head"); }
-void key_gc(char ret[ENTRY_KEY_MAX]) { key_printf(ret, "gc"); }
-void key_use(char ret[ENTRY_KEY_MAX]) { key_printf(ret, "use"); }
-void key_chain(uint64_t seq, char ret[ENTRY_KEY_MAX]) { key_printf(ret, "chain/%016" PRIx64, seq); }
-void key_term(uint64_t term, char ret[ENTRY_KEY_MAX]) { key_printf(ret, "term/%016" PRIx64, term); }
-void key_health(uint64_t seq, char ret[ENTRY_KEY_MAX])
+struct key_text key_info(void) { return key_printf("info"); }
+struct key_text key_head(void) { return key_printf("head"); }
+struct key_text key_gc(void) { return key_printf("gc"); }
+struct key_text key_use(void) { return key_printf("use"); }
+struct key_text key_chain(uint64_t seq) { return key_printf("chain/%016" PRIx64, seq); }
+struct key_text key_term(uint64_t term) { return key_printf("term/%016" PRIx64, term); }
+struct key_text key_health(uint64_t seq) { return key_printf("health/%016" PRIx64, seq); }
+struct key_text key_note(uint64_t seq) { return key_printf("note/%016" PRIx64, seq); }
+struct key_text key_day(uint64_t day) { return key_printf("day/%016" PRIx64, day); }
+struct key_text key_owner(uint64_t term) { return key_printf("owner/%016" PRIx64, term); }
+struct key_text key_left(uint64_t term) { return key_printf("left/%016" PRIx64, term); }
+struct key_text key_ended(uint64_t number) { return key_printf("ended/%016" PRIx64, number); }
+
+struct key_text key_open(struct ckpt_id id)
 {
-    key_printf(ret, "health/%016" PRIx64, seq);
+    return key_printf("open/%016" PRIx64 "/%016" PRIx64, id.term, id.step);
 }
 
-void key_note(uint64_t seq, char ret[ENTRY_KEY_MAX]) { key_printf(ret, "note/%016" PRIx64, seq); }
-void key_day(uint64_t day, char ret[ENTRY_KEY_MAX]) { key_printf(ret, "day/%016" PRIx64, day); }
-
-void key_owner(uint64_t term, char ret[ENTRY_KEY_MAX])
+struct key_text key_seal(struct ckpt_id id, uint32_t rank)
 {
-    key_printf(ret, "owner/%016" PRIx64, term);
+    return key_printf("seal/%016" PRIx64 "/%016" PRIx64 "/%08" PRIx32, id.term, id.step, rank);
 }
 
-void key_left(uint64_t term, char ret[ENTRY_KEY_MAX]) { key_printf(ret, "left/%016" PRIx64, term); }
-
-void key_ended(uint64_t number, char ret[ENTRY_KEY_MAX])
+struct key_text key_dead(struct ckpt_id id)
 {
-    key_printf(ret, "ended/%016" PRIx64, number);
+    return key_printf("dead/%016" PRIx64 "/%016" PRIx64, id.term, id.step);
 }
 
-void key_open(struct ckpt_id id, char ret[ENTRY_KEY_MAX])
+struct key_text key_past(struct ckpt_id id, uint64_t open_id)
 {
-    key_printf(ret, "open/%016" PRIx64 "/%016" PRIx64, id.term, id.step);
+    return key_printf("past/%016" PRIx64 "/%016" PRIx64 "/%016" PRIx64, id.term, id.step, open_id);
 }
 
-void key_seal(struct ckpt_id id, uint32_t rank, char ret[ENTRY_KEY_MAX])
-{
-    key_printf(ret, "seal/%016" PRIx64 "/%016" PRIx64 "/%08" PRIx32, id.term, id.step, rank);
-}
-
-void key_dead(struct ckpt_id id, char ret[ENTRY_KEY_MAX])
-{
-    key_printf(ret, "dead/%016" PRIx64 "/%016" PRIx64, id.term, id.step);
-}
-
-void key_past(struct ckpt_id id, uint64_t open_id, char ret[ENTRY_KEY_MAX])
-{
-    key_printf(ret, "past/%016" PRIx64 "/%016" PRIx64 "/%016" PRIx64, id.term, id.step, open_id);
-}
-
-void key_restore(const struct token *token, uint32_t ordinal, char ret[ENTRY_KEY_MAX])
+struct key_text key_restore(const struct token *token, uint32_t ordinal)
 {
     char hex[2 * sizeof token->bytes + 1];
     hex_encode(sizeof token->bytes, token->bytes, hex);
-    key_printf(ret, "restore/%s/%08" PRIx32, hex, ordinal);
+    return key_printf("restore/%s/%08" PRIx32, hex, ordinal);
 }
 
-void key_report(const struct token *token, uint32_t ordinal, uint32_t rank, char ret[ENTRY_KEY_MAX])
+struct key_text key_report(const struct token *token, uint32_t ordinal, uint32_t rank)
 {
-    char hex[2 * sizeof token->bytes + 1];
-    hex_encode(sizeof token->bytes, token->bytes, hex);
-    key_printf(ret, "restore/%s/%08" PRIx32 "/%08" PRIx32, hex, ordinal, rank);
+    return key_printf("%s/%08" PRIx32, key_restore(token, ordinal).at, rank);
 }
 
 static bool key_u64(const char **at, uint64_t *ret)

@@ -82,9 +82,6 @@ void on_health(struct step *step)
     if (found->health != HEALTH_VERIFIED) {
         step_lower_health(step, commit, found->health, found->reason != NULL ? found->reason : "");
     } else if (commit->health_raw.data != NULL) {
-        char key[ENTRY_KEY_MAX];
-        key_health(commit->entry.seq, key);
-        step_guard_as_read(step, key, commit->health_raw);
-        step_remove(step, key);
+        step_remove_as_read(step, key_health(commit->entry.seq).at, commit->health_raw);
     }
 }

@@ -27,17 +27,16 @@ static bool is_of_nobody(const struct entry_term *entry)
 static void guard_term(struct step *step, const struct state_term *term)
 {
     CHECK(term->term <= step->state->newest_term);
-    char key[ENTRY_KEY_MAX];
     struct buf buf;
     buf_init(&buf, LIMIT_RECORD_VALUE_BYTES);
     entry_term_encode(&term->entry, &buf);
     uint8_t *copy = buf_status(&buf) == 0 ? scratch_copy(step->scratch, buf.bytes, buf.data) : NULL;
-    key_term(term->term, key);
     if (copy == NULL) {
         step_fail(step, CAIRN_E_NO_MEMORY,
                   "there is not enough memory for entering a checkpoint again");
     } else {
-        step_guard_as_read(step, key, (struct record_value){.bytes = buf.bytes, .data = copy});
+        step_guard_as_read(step, key_term(term->term).at,
+                           (struct record_value){.bytes = buf.bytes, .data = copy});
     }
     buf_fini(&buf);
 }
@@ -213,18 +212,13 @@ static void put_health(struct step *step, uint64_t seq)
 {
     const struct event_adopt *adopt = &step->event->u.adopt;
     struct entry_health entry = {.health = adopt->health};
-    char key[ENTRY_KEY_MAX];
-    struct buf buf;
     if (adopt->health == HEALTH_VERIFIED) {
         return;
     }
     CHECK(adopt->health <= HEALTH_DAMAGED);
     reason_set(entry.reason, adopt->reason != NULL ? adopt->reason : "");
-    key_health(seq, key);
-    buf_init(&buf, LIMIT_RECORD_VALUE_BYTES);
-    entry_health_encode(&entry, &buf);
-    step_guard_absent(step, key);
-    step_put(step, key, &buf);
+    entry_health_encode(&entry, step_value(step));
+    step_put_over(step, key_health(seq).at, (struct record_value){0});
 }
 
 /* Removes the entries of this step from the record: its opening, which ends well, and the dead
@@ -234,17 +228,15 @@ static void end_opening(struct step *step)
     const struct ckpt_id id = step->event->id;
     const struct state_open *open = state_open_find(step->state, id);
     const struct state_dead *dead = dead_find(step->state, id);
-    char key[ENTRY_KEY_MAX];
     if (open != NULL) {
         step_end_open(step, open, 0, "");
     } else {
-        key_open(id, key);
-        step_guard_absent(step, key);
+        step_guard_absent(step, key_open(id).at);
     }
-    key_dead(id, key);
-    step_guard_as_read(step, key, dead != NULL ? dead->raw : (struct record_value){0});
     if (dead != NULL) {
-        step_remove(step, key);
+        step_remove_as_read(step, key_dead(id).at, dead->raw);
+    } else {
+        step_guard_absent(step, key_dead(id).at);
     }
 }
 
@@ -257,23 +249,18 @@ static void give_up(struct step *step)
     const struct state_open *open = state_open_find(step->state, event->id);
     const struct state_dead *dead = dead_find(step->state, event->id);
     struct entry_dead entry = {.open_id = adopt->open_id, .code = adopt->code};
-    char key[ENTRY_KEY_MAX];
-    struct buf buf;
     CHECK(adopt->code != 0);
     put_info(step);
     if (open != NULL) {
         step_end_open(step, open, adopt->code, adopt->reason);
         return;
     }
-    key_open(event->id, key);
-    step_guard_absent(step, key);
+    step_guard_absent(step, key_open(event->id).at);
     step_guard_head(step); /* guards that it is not committed */
     reason_set(entry.reason, adopt->reason != NULL ? adopt->reason : "");
-    buf_init(&buf, LIMIT_RECORD_VALUE_BYTES);
-    entry_dead_encode(&entry, &buf);
-    key_dead(event->id, key);
-    step_guard_as_read(step, key, dead != NULL ? dead->raw : (struct record_value){0});
-    step_put(step, key, &buf);
+    entry_dead_encode(&entry, step_value(step));
+    step_put_over(step, key_dead(event->id).at,
+                  dead != NULL ? dead->raw : (struct record_value){0});
     step->ret->id = event->id;
     step->ret->u.save.state = SAVE_ABORTED;
 }

@@ -20,13 +20,9 @@ uint64_t step_put_note(struct step *step, uint64_t seq, const struct state_commi
         return note.version;
     }
     note.wall_ns = step->event->wall_ns;
-    char key[ENTRY_KEY_MAX];
-    struct buf buf;
-    key_note(seq, key);
-    buf_init(&buf, LIMIT_RECORD_VALUE_BYTES);
-    entry_note_encode(&note, &buf);
-    step_guard_as_read(step, key, commit != NULL ? commit->note_raw : (struct record_value){0});
-    step_put(step, key, &buf);
+    entry_note_encode(&note, step_value(step));
+    step_put_over(step, key_note(seq).at,
+                  commit != NULL ? commit->note_raw : (struct record_value){0});
     return note.version;
 }
 
@@ -47,9 +43,7 @@ void on_annotate(struct step *step)
     step->ret->proven = false; /* the commit is permanent, the annotation is not */
     step_guard_head(step);
     if (annotate->selector.kind == SELECT_LATEST) {
-        char key[ENTRY_KEY_MAX];
-        key_health(commit->entry.seq, key);
-        step_guard_as_read(step, key, commit->health_raw);
+        step_guard_as_read(step, key_health(commit->entry.seq).at, commit->health_raw);
     }
     uint64_t version = step_put_note(step, commit->entry.seq, commit, &annotate->note);
     step->ret->u.save.note_version = version;

@@ -37,13 +37,11 @@ struct ckpt_id step_choose_base(struct step *step, const struct event_open *aske
     /* Members of its set up to the base; loading has checked that the list ends. */
     uint32_t count = 0;
     for (const struct state_commit *member = base; member != NULL; count++) {
-        char key[ENTRY_KEY_MAX];
         if (member->health != HEALTH_VERIFIED ||
             (asked->full_every > 0 && count + 1 >= asked->full_every)) {
             return none;
         }
-        key_health(member->entry.seq, key);
-        step_guard_absent(step, key);
+        step_guard_absent(step, key_health(member->entry.seq).at);
         CHECK(member->entry.seq <= base->entry.seq); /* a base is older than what was built on it */
         struct ckpt_id below = member->entry.base;
         member = below.term != 0 ? commit_any(state, below) : NULL;

@@ -34,11 +34,6 @@ void step_put_day(struct step *step)
     entry.timed_saves += more->timed_saves;
     entry.blocked_ms += more->blocked_ms;
     entry.persist_ms += more->persist_ms;
-    char key[ENTRY_KEY_MAX];
-    struct buf buf;
-    key_day(day, key);
-    step_guard_as_read(step, key, before != NULL ? before->raw : (struct record_value){0});
-    buf_init(&buf, LIMIT_RECORD_VALUE_BYTES);
-    entry_day_encode(&entry, &buf);
-    step_put(step, key, &buf);
+    entry_day_encode(&entry, step_value(step));
+    step_put_over(step, key_day(day).at, before != NULL ? before->raw : (struct record_value){0});
 }

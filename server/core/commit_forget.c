@@ -115,12 +115,6 @@ static void batch_add(struct step *step, struct batch *batch, struct ckpt_id id,
     }
 }
 
-static int compare_ids(const void *a, const void *b)
-{
-    const struct ckpt_id *left = a, *right = b;
-    return ckpt_id_compare(*left, *right);
-}
-
 /* Returns a copy of a text in the scratch, cut to `max` bytes. The text comes from outside, so one
  * that could not be decoded again is refused. */
 static const char *text_of(struct step *step, const char *what, const char *text, size_t max)
@@ -198,9 +192,7 @@ static void batch_append(struct step *step, struct batch *batch, enum chain_kind
 
 static void guard_health(struct step *step, const struct state_commit *commit)
 {
-    char key[ENTRY_KEY_MAX];
-    key_health(commit->entry.seq, key);
-    step_guard_as_read(step, key, commit->health_raw);
+    step_guard_as_read(step, key_health(commit->entry.seq).at, commit->health_raw);
 }
 
 /* Guards the health that the decision relied on: that of the good checkpoints that stay (the
@@ -299,15 +291,13 @@ static void guard_forget(struct step *step, const struct retention_item *items,
 {
     const struct run_state *state = step->state;
     const struct retention_policy *policy = step->event->u.mark.forget.policy;
-    char key[ENTRY_KEY_MAX];
-    key_gc(key);
-    step_guard_as_read(step, key, state->gc_raw);
+    step_guard_as_read(step, key_gc().at, state->gc_raw);
     guard_what_stays(step, items, outcomes);
     bool notes = policy != NULL && (policy->best != 0 || policy->tag_list_count > 0);
     for (size_t i = 0; notes && i < state->commit_count; i++) {
         if (outcomes[i] == MARK_DONE) { /* guards that nobody has just made it the best one */
-            key_note(state->commits[i].entry.seq, key);
-            step_guard_as_read(step, key, state->commits[i].note_raw);
+            step_guard_as_read(step, key_note(state->commits[i].entry.seq).at,
+                               state->commits[i].note_raw);
         }
     }
 }
@@ -380,7 +370,6 @@ static void remove_run(struct step *step, struct batch *batch)
 {
     const struct run_state *state = step->state;
     static const struct ckpt_id none;
-    char key[ENTRY_KEY_MAX];
     for (size_t i = state->commit_count; i-- > 0;) {
         if (!state->commits[i].forgotten) {
             batch_add(step, batch, state->commits[i].entry.id, MARK_DONE);
@@ -390,8 +379,7 @@ static void remove_run(struct step *step, struct batch *batch)
     if (term == 0) {
         return;
     }
-    key_gc(key);
-    step_guard_as_read(step, key, state->gc_raw);
+    step_guard_as_read(step, key_gc().at, state->gc_raw);
     step_guard_head(step);
     batch_append(step, batch, CHAIN_FORGET);
     struct entry_chain entry = {.kind = CHAIN_REMOVE,
@@ -434,13 +422,11 @@ static bool is_expired(struct step *step)
 {
     const struct event_forget *forget = &step->event->u.mark.forget;
     const uint64_t seconds = forget->policy != NULL ? forget->policy->remove_idle_seconds : 0;
-    char key[ENTRY_KEY_MAX];
     if (seconds == 0 || forget->living || forget->clock_jump_s != 0 || !step->state->exists ||
         step->state->removed || removal_check(step->state, NULL) != 0 || !idle_for(step, seconds)) {
         return false;
     }
-    key_use(key);
-    step_guard_as_read(step, key, step->state->use_raw);
+    step_guard_as_read(step, key_use().at, step->state->use_raw);
     return true;
 }
 

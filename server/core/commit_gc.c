@@ -72,13 +72,8 @@ static int64_t last_use_ns(struct step *step)
 void step_put_use(struct step *step, int64_t wall_ns, uint64_t cycle)
 {
     struct entry_use entry = {.wall_ns = later(wall_ns, step->state->use.wall_ns), .cycle = cycle};
-    char key[ENTRY_KEY_MAX];
-    struct buf buf;
-    key_use(key);
-    buf_init(&buf, LIMIT_RECORD_VALUE_BYTES);
-    entry_use_encode(&entry, &buf);
-    step_guard_as_read(step, key, step->state->use_raw);
-    step_put(step, key, &buf);
+    entry_use_encode(&entry, step_value(step));
+    step_put_over(step, key_use().at, step->state->use_raw);
 }
 
 void step_say(struct step *step, const char *format, ...)
@@ -162,13 +157,8 @@ void on_gc_cycle(struct step *step)
         return; /* another daemon has begun the next one */
     }
     struct entry_gc entry = {.cycle = state->gc.cycle + 1, .wall_ns = step->event->wall_ns};
-    char key[ENTRY_KEY_MAX];
-    struct buf buf;
-    key_gc(key);
-    buf_init(&buf, LIMIT_RECORD_VALUE_BYTES);
-    entry_gc_encode(&entry, &buf);
-    step_guard_as_read(step, key, state->gc_raw);
-    step_put(step, key, &buf);
+    entry_gc_encode(&entry, step_value(step));
+    step_put_over(step, key_gc().at, state->gc_raw);
     int64_t last = last_use_ns(step);
     if (state->use_raw.data == NULL || state->use.wall_ns != last) {
         step_put_use(step, last, entry.cycle);
@@ -184,13 +174,10 @@ void on_bury(struct step *step)
 {
     const struct run_state *state = step->state;
     const struct event_mark *bury = &step->event->u.mark;
-    char key[ENTRY_KEY_MAX];
     for (size_t i = 0; i < bury->id_count && step_may_remove(step, 1); i++) {
         const struct state_dead *dead = dead_find(state, bury->ids[i]);
         if (dead != NULL && dead->id.term < state->newest_term) {
-            key_dead(dead->id, key);
-            step_guard_as_read(step, key, dead->raw);
-            step_remove(step, key);
+            step_remove_as_read(step, key_dead(dead->id).at, dead->raw);
             step->ret->u.marks.done_count++;
         }
         if (bury->ids[i].term < state->newest_term) {

@@ -143,13 +143,10 @@ static bool grant_is_allowed(struct step *step)
 static void limit_deads(struct step *step)
 {
     const struct run_state *state = step->state;
-    char key[ENTRY_KEY_MAX];
     for (size_t i = 0; i + DEADS_MAX < state->dead_count && step_may_remove(step, 1); i++) {
         const struct state_dead *dead = &state->deads[i];
         if (dead->id.term < state->newest_term && state_open_find(state, dead->id) == NULL) {
-            key_dead(dead->id, key);
-            step_guard_as_read(step, key, dead->raw);
-            step_remove(step, key);
+            step_remove_as_read(step, key_dead(dead->id).at, dead->raw);
         }
     }
 }
@@ -159,16 +156,13 @@ static void put_owner(struct step *step, uint64_t term)
 {
     const char *actor = step->event->u.open.actor;
     struct entry_owner entry = {.wall_ns = step->event->wall_ns};
-    char key[ENTRY_KEY_MAX];
-    struct buf buf;
     if (actor == NULL || actor[0] == '\0') {
         return;
     }
     reason_set(entry.actor, actor);
-    key_owner(term, key);
-    buf_init(&buf, LIMIT_RECORD_VALUE_BYTES);
-    entry_owner_encode(&entry, &buf);
-    step_put(step, key, &buf); /* guarded with the term, whose key is of this update, too */
+    entry_owner_encode(&entry, step_value(step));
+    step_put(step,
+             key_owner(term).at); /* guarded with the term, whose key is of this update, too */
 }
 
 void on_leave(struct step *step)
@@ -181,14 +175,9 @@ void on_leave(struct step *step)
     }
     CHECK(term->term == state->newest_term);
     struct entry_left entry = {.wall_ns = step->event->wall_ns};
-    char key[ENTRY_KEY_MAX];
-    struct buf buf;
-    key_left(term->term, key);
-    buf_init(&buf, LIMIT_RECORD_VALUE_BYTES);
-    entry_left_encode(&entry, &buf);
     step_guard_newest(step);
-    step_guard_absent(step, key);
-    step_put(step, key, &buf);
+    entry_left_encode(&entry, step_value(step));
+    step_put_over(step, key_left(term->term).at, (struct record_value){0});
 }
 
 /* Grants a term: adds the missing terms up to the high-water mark and the new one, and ends
@@ -224,15 +213,11 @@ static uint64_t grant(struct step *step)
  * a manifest. */
 static void put_past(struct step *step, const struct state_dead *dead)
 {
-    char key[ENTRY_KEY_MAX];
-    struct buf buf;
     size_t count;
     (void)pasts_of(step->state, dead->id, &count);
     if (count < PASTS_MAX) {
-        key_past(dead->id, dead->entry.open_id, key);
-        buf_init(&buf, 1);
-        entry_past_encode(&buf);
-        step_put(step, key, &buf);
+        entry_past_encode(step_value(step));
+        step_put(step, key_past(dead->id, dead->entry.open_id).at);
     }
 }
 
@@ -242,8 +227,6 @@ static void open_new(struct step *step, struct ckpt_id id, struct ckpt_id parent
 {
     const struct event_open *asked = &step->event->u.open;
     const struct state_dead *dead = dead_find(step->state, id);
-    char key[ENTRY_KEY_MAX];
-    struct buf buf;
     struct entry_open open = asked->entry;
     open.open_id = asked->open_id;
     open.base = step_choose_base(step, asked, id.term, parent);
@@ -251,25 +234,24 @@ static void open_new(struct step *step, struct ckpt_id id, struct ckpt_id parent
     CHECK(open.open_id != 0);
     CHECK(commit_any(step->state, id) == NULL); /* I3 */
     CHECK(state_open_find(step->state, id) == NULL);
-    buf_init(&buf, LIMIT_RECORD_VALUE_BYTES);
-    entry_open_encode(&open, &buf);
+    struct buf *value = step_value(step);
+    entry_open_encode(&open, value);
     /* Tags and names come from outside: an entry that could not be decoded again must not get
      * in. */
     struct entry_open back;
-    if (buf_status(&buf) == 0 && entry_open_decode((struct record_value){buf.bytes, buf.data},
-                                                   step->scratch, &back, &step->ret->diag) != 0) {
+    if (buf_status(value) == 0 &&
+        entry_open_decode((struct record_value){value->bytes, value->data}, step->scratch, &back,
+                          &step->ret->diag) != 0) {
         step->ret->code = CAIRN_E_INVALID;
         step->ret->diag.code = CAIRN_E_INVALID;
         diag_add(&step->ret->diag, "tags or metrics of step %" PRIu64, id.step);
     }
-    key_open(id, key);
-    step_guard_absent(step, key);
-    step_put(step, key, &buf);
-    key_dead(id, key);
-    step_guard_as_read(step, key, dead != NULL ? dead->raw : (struct record_value){0});
+    step_put_over(step, key_open(id).at, (struct record_value){0});
     if (dead != NULL) {
-        step_remove(step, key);
+        step_remove_as_read(step, key_dead(id).at, dead->raw);
         put_past(step, dead);
+    } else {
+        step_guard_absent(step, key_dead(id).at);
     }
     if (asked->persist_ms > 0) {
         step->day.timed_saves++;

@@ -40,19 +40,13 @@ static void answer_session(struct step *step, const struct entry_restore *entry)
 static void session_put(struct step *step, const struct token *token, uint32_t ordinal,
                         const struct entry_restore *entry)
 {
-    char key[ENTRY_KEY_MAX];
-    struct buf buf;
-    key_restore(token, ordinal, key);
-    buf_init(&buf, LIMIT_RECORD_VALUE_BYTES);
-    entry_restore_encode(entry, &buf);
-    step_put(step, key, &buf);
+    entry_restore_encode(entry, step_value(step));
+    step_put(step, key_restore(token, ordinal).at);
 }
 
 static void session_guard(struct step *step, const struct state_restore *session)
 {
-    char key[ENTRY_KEY_MAX];
-    key_restore(&session->token, session->ordinal, key);
-    step_guard_as_read(step, key, session->raw);
+    step_guard_as_read(step, key_restore(&session->token, session->ordinal).at, session->raw);
 }
 
 /* Removes the reports of a session that is guarded as read and whose try ends: with the try all its
@@ -62,9 +56,7 @@ static void remove_reports(struct step *step, const struct state_restore *sessio
     size_t count;
     const struct state_report *reports = reports_of(step->state, session, &count);
     for (size_t i = 0; i < count && step_may_remove(step, 1); i++) {
-        char key[ENTRY_KEY_MAX];
-        key_report(&reports[i].token, reports[i].ordinal, reports[i].rank, key);
-        step_remove(step, key);
+        step_remove(step, key_report(&reports[i].token, reports[i].ordinal, reports[i].rank).at);
     }
 }
 
@@ -75,17 +67,11 @@ static void put_ended(struct step *step, const struct entry_ended *entry)
     const struct run_state *state = step->state;
     uint64_t newest = state->ended_count > 0 ? state->ended[state->ended_count - 1].number : 0;
     size_t oldest = step->ended_count++;
-    char key[ENTRY_KEY_MAX];
-    struct buf buf;
-    key_ended(newest + step->ended_count, key);
-    buf_init(&buf, LIMIT_RECORD_VALUE_BYTES);
-    entry_ended_encode(entry, &buf);
-    step_guard_absent(step, key);
-    step_put(step, key, &buf);
+    entry_ended_encode(entry, step_value(step));
+    step_put_over(step, key_ended(newest + step->ended_count).at, (struct record_value){0});
     if (state->ended_count + step->ended_count > ENDED_MAX && oldest < state->ended_count &&
         step_may_remove(step, 1)) {
-        key_ended(state->ended[oldest].number, key);
-        step_remove(step, key);
+        step_remove(step, key_ended(state->ended[oldest].number).at);
     }
 }
 
@@ -242,15 +228,11 @@ static void sweep_sessions(struct step *step)
     if (!step_may_remove(step, count + 1)) {
         return;
     }
-    char key[ENTRY_KEY_MAX];
-    session_guard(step, victim);
-    key_restore(&victim->token, victim->ordinal, key);
-    step_remove(step, key);
+    step_remove_as_read(step, key_restore(&victim->token, victim->ordinal).at, victim->raw);
     for (size_t i = 0; i < count; i++) {
         const struct state_report *report = &reports_of(state, victim, &count)[i];
         if (!report->orphan) { /* step_sweep() removes orphans */
-            key_report(&report->token, report->ordinal, report->rank, key);
-            step_remove(step, key);
+            step_remove(step, key_report(&report->token, report->ordinal, report->rank).at);
         }
     }
 }
@@ -265,9 +247,7 @@ static void guard_choice(struct step *step, const struct entry_restore *entry)
         bool skipped = ckpt_id_compare(commit->entry.id, entry->id) > 0 &&
                        ckpt_id_compare(commit->entry.id, entry->first) <= 0 && commit->on_lineage;
         if (skipped || ckpt_id_equal(commit->entry.id, entry->id)) {
-            char key[ENTRY_KEY_MAX];
-            key_health(commit->entry.seq, key);
-            step_guard_as_read(step, key, commit->health_raw);
+            step_guard_as_read(step, key_health(commit->entry.seq).at, commit->health_raw);
         }
     }
 }
@@ -300,10 +280,8 @@ void on_restore_begin(struct step *step)
     if (!resolve(step, &entry)) {
         return;
     }
-    char key[ENTRY_KEY_MAX];
-    key_restore(&from->token, from->ordinal, key);
     step_create_run(step, &begin->info);
-    step_guard_absent(step, key);
+    step_guard_absent(step, key_restore(&from->token, from->ordinal).at);
     step_guard_head(step);
     step_guard_newest(step);
     guard_choice(step, &entry);
@@ -392,12 +370,8 @@ static void put_report(struct step *step, uint32_t rank, uint32_t try_count)
     const struct attempt_rank *from = &step->event->u.report.from;
     CHECK(rank < from->world_size);
     struct entry_report report = {.try_count = try_count};
-    char key[ENTRY_KEY_MAX];
-    struct buf buf;
-    key_report(&from->token, from->ordinal, rank, key);
-    buf_init(&buf, LIMIT_RECORD_VALUE_BYTES);
-    entry_report_encode(&report, &buf);
-    step_put(step, key, &buf);
+    entry_report_encode(&report, step_value(step));
+    step_put(step, key_report(&from->token, from->ordinal, rank).at);
 }
 
 /* Returns true if the attempt's session before this one ended well with the same checkpoint, and

@@ -56,15 +56,11 @@ static void seal_put(struct step *step, const struct event_seal *seal,
                      const struct state_seal *orphan)
 {
     CHECK(orphan == NULL || orphan->orphan);
-    char key[ENTRY_KEY_MAX];
-    struct buf buf;
     struct entry_seal entry = seal->entry;
     entry.open_id = step->event->u.seal.open_id;
-    key_seal(step->event->id, seal->rank, key);
-    step_guard_as_read(step, key, orphan != NULL ? orphan->raw : (struct record_value){0});
-    buf_init(&buf, LIMIT_RECORD_VALUE_BYTES);
-    entry_seal_encode(&entry, &buf);
-    step_put(step, key, &buf);
+    entry_seal_encode(&entry, step_value(step));
+    step_put_over(step, key_seal(step->event->id, seal->rank).at,
+                  orphan != NULL ? orphan->raw : (struct record_value){0});
 }
 
 void on_seal(struct step *step)
@@ -105,9 +101,7 @@ void on_seal(struct step *step)
         }
     }
     if (step->ret->code == 0 && step->ret->update.change_count > 0) {
-        char key[ENTRY_KEY_MAX];
-        key_open(open->id, key);
-        step_guard_as_read(step, key, open->raw);
+        step_guard_as_read(step, key_open(open->id).at, open->raw);
         step_guard_newest(step);
     }
     CHECK(sealed_count <= open->world_size);

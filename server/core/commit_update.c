@@ -98,8 +98,15 @@ void step_guard_as_read(struct step *step, const char *key, struct record_value 
     }
 }
 
-void step_put(struct step *step, const char *key, struct buf *buf)
+struct buf *step_value(struct step *step)
 {
+    buf_init(&step->value, LIMIT_RECORD_VALUE_BYTES);
+    return &step->value;
+}
+
+void step_put(struct step *step, const char *key)
+{
+    struct buf *buf = &step->value;
     int status = buf_status(buf);
     uint8_t *copy = status == 0 ? scratch_copy(step->scratch, buf->bytes, buf->data) : NULL;
     size_t bytes = buf->bytes;
@@ -129,6 +136,18 @@ void step_remove(struct step *step, const char *key)
     }
 }
 
+void step_put_over(struct step *step, const char *key, struct record_value raw)
+{
+    step_guard_as_read(step, key, raw);
+    step_put(step, key);
+}
+
+void step_remove_as_read(struct step *step, const char *key, struct record_value raw)
+{
+    step_guard_as_read(step, key, raw);
+    step_remove(step, key);
+}
+
 bool step_may_remove(const struct step *step, size_t count)
 {
     return count <= STEP_REMOVALS_MAX && step->removal_count <= STEP_REMOVALS_MAX - count;
@@ -136,16 +155,12 @@ bool step_may_remove(const struct step *step, size_t count)
 
 void step_guard_head(struct step *step)
 {
-    char key[ENTRY_KEY_MAX];
-    key_head(key);
-    step_guard_as_read(step, key, step->state->head_raw);
+    step_guard_as_read(step, key_head().at, step->state->head_raw);
 }
 
 void step_guard_newest(struct step *step)
 {
-    char key[ENTRY_KEY_MAX];
-    key_term(step->state->newest_term + 1, key);
-    step_guard_absent(step, key);
+    step_guard_absent(step, key_term(step->state->newest_term + 1).at);
 }
 
 void step_create_run(struct step *step, const struct entry_info *info)
@@ -172,23 +187,14 @@ void step_create_run(struct step *step, const struct entry_info *info)
 
 void step_put_info(struct step *step, const struct entry_info *info)
 {
-    char key[ENTRY_KEY_MAX];
-    struct buf buf;
-    key_info(key);
-    buf_init(&buf, LIMIT_RECORD_VALUE_BYTES);
-    entry_info_encode(info, &buf);
-    step_guard_absent(step, key);
-    step_put(step, key, &buf);
+    entry_info_encode(info, step_value(step));
+    step_put_over(step, key_info().at, (struct record_value){0});
 }
 
 void step_put_term(struct step *step, uint64_t term, const struct entry_term *entry)
 {
-    char key[ENTRY_KEY_MAX];
-    struct buf buf;
-    buf_init(&buf, LIMIT_RECORD_VALUE_BYTES);
-    entry_term_encode(entry, &buf);
-    key_term(term, key);
-    step_put(step, key, &buf);
+    entry_term_encode(entry, step_value(step));
+    step_put(step, key_term(term).at);
 }
 
 void step_fill_terms(struct step *step, uint64_t term)
@@ -223,10 +229,8 @@ static void step_remove_seals(struct step *step, const struct state_open *open)
     size_t count;
     const struct state_seal *seals = seals_of(step->state, open->id, &count);
     for (size_t i = 0; i < count && step_may_remove(step, 1); i++) {
-        char key[ENTRY_KEY_MAX];
         CHECK(ckpt_id_equal(seals[i].id, open->id));
-        key_seal(seals[i].id, seals[i].rank, key);
-        step_remove(step, key);
+        step_remove(step, key_seal(seals[i].id, seals[i].rank).at);
     }
 }
 
@@ -235,18 +239,13 @@ void step_remove_pasts(struct step *step, struct ckpt_id id)
     size_t count;
     const struct state_past *pasts = pasts_of(step->state, id, &count);
     for (size_t i = 0; i < count && step_may_remove(step, 1); i++) {
-        char key[ENTRY_KEY_MAX];
-        key_past(id, pasts[i].open_id, key);
-        step_remove(step, key);
+        step_remove(step, key_past(id, pasts[i].open_id).at);
     }
 }
 
 void step_end_open(struct step *step, const struct state_open *open, int code, const char *reason)
 {
-    char key[ENTRY_KEY_MAX];
-    key_open(open->id, key);
-    step_guard_as_read(step, key, open->raw);
-    step_remove(step, key);
+    step_remove_as_read(step, key_open(open->id).at, open->raw);
     step_remove_seals(step, open);
     if (code == 0) {
         step_remove_pasts(step, open->id); /* the commit accounts for what is stored beside it */
@@ -259,33 +258,26 @@ void step_end_open(struct step *step, const struct state_open *open, int code, c
     }
     struct entry_dead dead = {.open_id = open->entry.open_id, .code = code};
     reason_set(dead.reason, reason);
-    struct buf buf;
-    buf_init(&buf, LIMIT_RECORD_VALUE_BYTES);
-    entry_dead_encode(&dead, &buf);
-    key_dead(open->id, key);
-    step_put(step, key, &buf);
+    entry_dead_encode(&dead, step_value(step));
+    step_put(step, key_dead(open->id).at);
 }
 
 void step_sweep(struct step *step)
 {
     const struct run_state *state = step->state;
-    char key[ENTRY_KEY_MAX];
     for (size_t i = 0; i < state->seal_count && step_may_remove(step, 1); i++) {
         const struct state_seal *seal = &state->seals[i];
         /* An orphan whose id is open is overwritten by that rank's seal, or removed with the
          * opening. */
         if (seal->orphan && state_open_find(state, seal->id) == NULL) {
-            key_seal(seal->id, seal->rank, key);
-            step_guard_as_read(step, key, seal->raw);
-            step_remove(step, key);
+            step_remove_as_read(step, key_seal(seal->id, seal->rank).at, seal->raw);
         }
     }
     for (size_t i = 0; i < state->report_count && step_may_remove(step, 1); i++) {
         const struct state_report *report = &state->reports[i];
         if (report->orphan) {
-            key_report(&report->token, report->ordinal, report->rank, key);
-            step_guard_as_read(step, key, report->raw);
-            step_remove(step, key);
+            struct key_text key = key_report(&report->token, report->ordinal, report->rank);
+            step_remove_as_read(step, key.at, report->raw);
         }
     }
 }
@@ -295,12 +287,8 @@ void step_sweep(struct step *step)
 static void step_put_head(struct step *step)
 {
     struct record_update *update = &step->ret->update;
-    char key[ENTRY_KEY_MAX];
-    struct buf buf;
-    key_head(key);
-    buf_init(&buf, LIMIT_RECORD_VALUE_BYTES);
-    entry_head_encode(&step->head, &buf);
-    step_put(step, key, &buf);
+    entry_head_encode(&step->head, step_value(step));
+    step_put(step, key_head().at);
     if (step->ret->code != 0) {
         return;
     }
@@ -308,7 +296,7 @@ static void step_put_head(struct step *step)
         step->head_change = update->change_count;
     } else {
         CHECK(step->head_change < update->change_count);
-        CHECK(strcmp(update->changes[step->head_change - 1].key, key) == 0);
+        CHECK(strcmp(update->changes[step->head_change - 1].key, key_head().at) == 0);
         update->changes[step->head_change - 1].value =
             update->changes[--update->change_count].value;
     }
@@ -316,8 +304,6 @@ static void step_put_head(struct step *step)
 
 uint64_t step_append(struct step *step, struct entry_chain *entry)
 {
-    char key[ENTRY_KEY_MAX];
-    struct buf buf;
     if (step->head_change == 0) {
         step->head = step->state->head;
         step_guard_head(step);
@@ -325,15 +311,12 @@ uint64_t step_append(struct step *step, struct entry_chain *entry)
     CHECK(step->head.seq >= step->state->head.seq);
     entry->seq = step->head.seq + 1;
     entry->previous = step->head.sha256; /* all zero while the chain is empty */
-    buf_init(&buf, LIMIT_RECORD_VALUE_BYTES);
-    entry_chain_encode(entry, &buf);
+    entry_chain_encode(entry, step_value(step));
     step->head.seq = entry->seq;
-    if (buf_status(&buf) == 0) {
-        step->head.sha256 = sha256(buf.bytes, buf.data);
+    if (buf_status(&step->value) == 0) {
+        step->head.sha256 = sha256(step->value.bytes, step->value.data);
     }
-    key_chain(entry->seq, key);
-    step_guard_absent(step, key);
-    step_put(step, key, &buf);
+    step_put_over(step, key_chain(entry->seq).at, (struct record_value){0});
     step_put_head(step);
     return entry->seq;
 }
@@ -343,18 +326,14 @@ void step_lower_health(struct step *step, const struct state_commit *commit, enu
 {
     CHECK(health <= HEALTH_DAMAGED);
     struct entry_health entry = {.health = health};
-    char key[ENTRY_KEY_MAX];
-    struct buf buf;
+    struct key_text key = key_health(commit->entry.seq);
     reason_set(entry.reason, reason);
-    key_health(commit->entry.seq, key);
     /* Guarded even if the health is low enough already. */
-    step_guard_as_read(step, key, commit->health_raw);
-    if (health <= commit->health) {
-        return;
+    step_guard_as_read(step, key.at, commit->health_raw);
+    if (health > commit->health) {
+        entry_health_encode(&entry, step_value(step));
+        step_put(step, key.at);
     }
-    buf_init(&buf, LIMIT_RECORD_VALUE_BYTES);
-    entry_health_encode(&entry, &buf);
-    step_put(step, key, &buf);
 }
 
 void step_answer_committed(struct step *step, const struct state_commit *commit)

@@ -36,6 +36,7 @@ struct step {
     struct entry_day day;   /* what this step adds to the counts of its day */
     size_t head_change;     /* index of the head's change plus 1; 0 if nothing was appended yet */
     struct entry_head head; /* the head after the appended entries */
+    struct buf value;       /* of the next step_put(), between step_value() and that call */
 };
 
 /* --- the update; if one of these calls fails (out of scratch, too large), ret->code is set and the
@@ -44,9 +45,14 @@ void step_guard_absent(struct step *step, const char *key);
 /* Adds a guard: the key still has the value that the state was read from, or is absent if raw has
  * no data. */
 void step_guard_as_read(struct step *step, const char *key, struct record_value raw);
-/* Puts the bytes of buf under the key. Takes the contents of buf and ends buf. */
-void step_put(struct step *step, const char *key, struct buf *buf);
+/* Returns an empty buffer, whose contents the next step_put() takes. */
+struct buf *step_value(struct step *step);
+/* Puts the contents of step_value() under the key. */
+void step_put(struct step *step, const char *key);
 void step_remove(struct step *step, const char *key);
+/* The same, guarded as read. */
+void step_put_over(struct step *step, const char *key, struct record_value raw);
+void step_remove_as_read(struct step *step, const char *key, struct record_value raw);
 bool step_may_remove(const struct step *step, size_t count);
 
 /* --- guards and changes that several transitions have in common --- */

@@ -139,97 +139,81 @@ static int load_chain(struct loader *loader, const struct entry_key *key, struct
     return 0;
 }
 
-static int load_head_or_info(struct loader *loader, bool head, struct record_value value)
+/* Loads an entry of which the record has at most one. */
+static int load_single(struct loader *loader, enum entry_kind kind, struct record_value raw)
 {
     struct run_state *state = &loader->state;
-    int status;
-    if (head) {
-        loader->has_head = true;
-        status = entry_head_decode(value, loader->scratch, &state->head, loader->diag);
-    } else {
+    struct scratch *scratch = loader->scratch;
+    if (kind == ENTRY_INFO) {
         state->exists = true;
-        status = entry_info_decode(value, loader->scratch, &state->info, loader->diag);
+        state->info_raw = raw;
+        return entry_info_decode(raw, scratch, &state->info, loader->diag);
     }
-    return status != 0 ? status
-                       : copy_raw(loader, value, head ? &state->head_raw : &state->info_raw);
-}
-
-static int load_gc(struct loader *loader, struct record_value value)
-{
-    struct run_state *state = &loader->state;
-    int status = entry_gc_decode(value, loader->scratch, &state->gc, loader->diag);
-    return status != 0 ? status : copy_raw(loader, value, &state->gc_raw);
-}
-
-static int load_use(struct loader *loader, struct record_value value)
-{
-    struct run_state *state = &loader->state;
-    int status = entry_use_decode(value, loader->scratch, &state->use, loader->diag);
-    return status != 0 ? status : copy_raw(loader, value, &state->use_raw);
+    if (kind == ENTRY_HEAD) {
+        loader->has_head = true;
+        state->head_raw = raw;
+        return entry_head_decode(raw, scratch, &state->head, loader->diag);
+    }
+    if (kind == ENTRY_GC) {
+        state->gc_raw = raw;
+        return entry_gc_decode(raw, scratch, &state->gc, loader->diag);
+    }
+    CHECK(kind == ENTRY_USE);
+    state->use_raw = raw;
+    return entry_use_decode(raw, scratch, &state->use, loader->diag);
 }
 
 /* Loads an entry of a save that is not committed: its opening, a seal, or what is noted of an
  * aborted one. */
 static int load_save_entry(struct loader *loader, const struct entry_key *key,
-                           struct record_value value)
+                           struct record_value raw)
 {
     struct run_state *state = &loader->state;
     struct scratch *scratch = loader->scratch;
     struct diag *diag = loader->diag;
-    int status;
-    struct record_value raw;
-    status = copy_raw(loader, value, &raw);
-    if (status != 0) {
-        return status;
-    }
     if (key->kind == ENTRY_OPEN) {
         struct state_open *open = &state->opens[state->open_count++];
         *open = (struct state_open){.id = key->id, .raw = raw};
-        return entry_open_decode(value, scratch, &open->entry, diag);
+        return entry_open_decode(raw, scratch, &open->entry, diag);
     }
     if (key->kind == ENTRY_SEAL) {
         struct state_seal *seal = &state->seals[state->seal_count++];
         *seal = (struct state_seal){.id = key->id, .rank = key->rank, .orphan = true, .raw = raw};
-        return entry_seal_decode(value, scratch, &seal->entry, diag);
+        return entry_seal_decode(raw, scratch, &seal->entry, diag);
     }
     CHECK(key->kind == ENTRY_DEAD);
     struct state_dead *dead = &state->deads[state->dead_count++];
     *dead = (struct state_dead){.id = key->id, .raw = raw};
-    return entry_dead_decode(value, scratch, &dead->entry, diag);
+    return entry_dead_decode(raw, scratch, &dead->entry, diag);
 }
 
 /* Loads an entry that is neither of the chain nor of an open save: a term, a restore session and
  * others. */
 static int load_other_entry(struct loader *loader, const struct entry_key *key,
-                            struct record_value value)
+                            struct record_value raw)
 {
     struct run_state *state = &loader->state;
     struct scratch *scratch = loader->scratch;
     struct diag *diag = loader->diag;
-    struct record_value raw;
-    int status = copy_raw(loader, value, &raw);
-    if (status != 0) {
-        return status;
-    }
     if (key->kind == ENTRY_TERM) {
         struct state_term *term = &state->terms[state->term_count++];
         *term = (struct state_term){.term = key->id.term};
-        return entry_term_decode(value, scratch, &term->entry, diag);
+        return entry_term_decode(raw, scratch, &term->entry, diag);
     }
     if (key->kind == ENTRY_HEALTH) {
         struct health_mark *health = &loader->healths[loader->health_count++];
         *health = (struct health_mark){.seq = key->seq, .raw = raw};
-        return entry_health_decode(value, scratch, &health->entry, diag);
+        return entry_health_decode(raw, scratch, &health->entry, diag);
     }
     if (key->kind == ENTRY_NOTE) {
         struct note_mark *note = &loader->notes[loader->note_count++];
         *note = (struct note_mark){.seq = key->seq, .raw = raw};
-        return entry_note_decode(value, scratch, &note->entry, diag);
+        return entry_note_decode(raw, scratch, &note->entry, diag);
     }
     if (key->kind == ENTRY_DAY) {
         struct state_day *day = &state->days[state->day_count++];
         *day = (struct state_day){.day = key->seq, .raw = raw};
-        return entry_day_decode(value, scratch, &day->entry, diag);
+        return entry_day_decode(raw, scratch, &day->entry, diag);
     }
     if (key->kind == ENTRY_ENDED) {
         state->ended[state->ended_count++] = (struct state_ended){.number = key->seq, .raw = raw};
@@ -243,7 +227,7 @@ static int load_other_entry(struct loader *loader, const struct entry_key *key,
     if (key->kind == ENTRY_RESTORE) {
         struct state_restore *restore = &state->restores[state->restore_count++];
         *restore = (struct state_restore){.token = key->token, .ordinal = key->ordinal, .raw = raw};
-        return entry_restore_decode(value, scratch, &restore->entry, diag);
+        return entry_restore_decode(raw, scratch, &restore->entry, diag);
     }
     CHECK(key->kind == ENTRY_REPORT);
     struct state_report *report = &state->reports[state->report_count++];
@@ -252,7 +236,7 @@ static int load_other_entry(struct loader *loader, const struct entry_key *key,
                                     .rank = key->rank,
                                     .orphan = true,
                                     .raw = raw};
-    return entry_report_decode(value, scratch, &report->entry, diag);
+    return entry_report_decode(raw, scratch, &report->entry, diag);
 }
 
 /* Notes that the attempt of a term ended in order. This only says what the next start is called, so
@@ -270,24 +254,27 @@ static void load_left(struct loader *loader, uint64_t term, struct record_value 
 static int load_entry(struct loader *loader, const char *key_text, struct record_value value)
 {
     struct entry_key key;
+    struct record_value raw = {0};
     int status = entry_key_parse(key_text, &key, loader->diag);
+    if (status == 0 && key.kind != ENTRY_CHAIN && key.kind != ENTRY_LEFT &&
+        key.kind != ENTRY_PAST && key.kind != ENTRY_UNKNOWN) {
+        status = copy_raw(loader, value, &raw);
+    }
     if (status != 0) {
         return status;
     }
     switch (key.kind) {
     case ENTRY_INFO:
     case ENTRY_HEAD:
-        return load_head_or_info(loader, key.kind == ENTRY_HEAD, value);
     case ENTRY_GC:
-        return load_gc(loader, value);
     case ENTRY_USE:
-        return load_use(loader, value);
+        return load_single(loader, key.kind, raw);
     case ENTRY_CHAIN:
         return load_chain(loader, &key, value);
     case ENTRY_OPEN:
     case ENTRY_SEAL:
     case ENTRY_DEAD:
-        return load_save_entry(loader, &key, value);
+        return load_save_entry(loader, &key, raw);
     case ENTRY_TERM:
     case ENTRY_HEALTH:
     case ENTRY_RESTORE:
@@ -296,7 +283,7 @@ static int load_entry(struct loader *loader, const char *key_text, struct record
     case ENTRY_DAY:
     case ENTRY_ENDED:
     case ENTRY_OWNER:
-        return load_other_entry(loader, &key, value);
+        return load_other_entry(loader, &key, raw);
     case ENTRY_LEFT:
         load_left(loader, key.id.term, value);
         return 0;

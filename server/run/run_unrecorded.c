@@ -284,7 +284,6 @@ static bool is_restore(enum event_kind kind)
 
 bool keep_is_due(const struct run *run, const struct event *event)
 {
-    char key[ENTRY_KEY_MAX];
     struct record_value value;
 
     if (!is_restore(event->kind) || !run->state.exists) {
@@ -292,9 +291,9 @@ bool keep_is_due(const struct run *run, const struct event *event)
     }
     const struct attempt_rank *from =
         event->kind == EVENT_RESTORE_BEGIN ? &event->u.begin.from : &event->u.report.from;
-    key_restore(&from->token, from->ordinal, key);
     return run->catalog->store->caps.read_only || run->lost_from != 0 ||
-           (run->kept && record_get(run->kept, key, &value));
+           (run->kept &&
+            record_get(run->kept, key_restore(&from->token, from->ordinal).at, &value));
 }
 
 bool keep_is_due_after(const struct run *run, int refusal)

@@ -23,7 +23,7 @@ struct maker {
     struct entry_head head;
     size_t change_count;
     struct record_change changes[CHANGES_MAX];
-    char keys[CHANGES_MAX][ENTRY_KEY_MAX];
+    struct key_text keys[CHANGES_MAX];
     struct buf values[CHANGES_MAX];
 };
 
@@ -49,23 +49,20 @@ static void wait_done(struct maker *maker)
     maker->done = false;
 }
 
-static struct buf *add(struct maker *maker, char **ret_key)
+static struct buf *add(struct maker *maker, struct key_text key)
 {
     struct buf *value = &maker->values[maker->change_count];
-    *ret_key = maker->keys[maker->change_count++];
+    maker->keys[maker->change_count++] = key;
     buf_init(value, KIB(4));
     return value;
 }
 
 static int flush(struct maker *maker, const struct run_name *run)
 {
-    char *key;
-    struct buf *value = add(maker, &key);
-    key_head(key);
-    entry_head_encode(&maker->head, value);
+    entry_head_encode(&maker->head, add(maker, key_head()));
     for (size_t i = 0; i < maker->change_count; i++) {
         maker->changes[i] = (struct record_change){
-            .key = maker->keys[i], .value = {maker->values[i].bytes, maker->values[i].data}};
+            .key = maker->keys[i].at, .value = {maker->values[i].bytes, maker->values[i].data}};
     }
     struct record_update update = {.change_count = maker->change_count, .changes = maker->changes};
     maker->req = (struct store_req){.op = STORE_RECORD_UPDATE,
@@ -95,12 +92,10 @@ static void add_commit(struct maker *maker, uint64_t number, int64_t wall_ns)
                                 .world_size = 8,
                                 .open_id = number,
                                 .base = {0, 0}};
-    char *key;
-    struct buf *value = add(maker, &key);
+    struct buf *value = add(maker, key_chain(number));
     if (number % 20 != 1) {
         entry.base = (struct ckpt_id){1, (number - 1) * 100};
     }
-    key_chain(number, key);
     entry_chain_encode(&entry, value);
     maker->head = (struct entry_head){.seq = number, .sha256 = sha256(value->bytes, value->data)};
 }
@@ -111,13 +106,8 @@ static int fill(struct maker *maker, const struct run_name *run, uint64_t count)
     int64_t first_ns = (int64_t)time(NULL) * 1000000000 - (int64_t)count * hour_ns;
     struct entry_info info = {.chunk_bytes = LIMIT_CHUNK_BYTES, .created_wall_ns = first_ns};
     struct entry_term term = {.world_size = 8};
-    char *key;
-    struct buf *value = add(maker, &key);
-    key_info(key);
-    entry_info_encode(&info, value);
-    value = add(maker, &key);
-    key_term(1, key);
-    entry_term_encode(&term, value);
+    entry_info_encode(&info, add(maker, key_info()));
+    entry_term_encode(&term, add(maker, key_term(1)));
     int status = 0;
     for (uint64_t i = 1; status == 0 && i <= count; i++) {
         add_commit(maker, i, first_ns + (int64_t)i * hour_ns);

@@ -215,18 +215,17 @@ int core_append(struct core_fixture *f, uint32_t kind, struct ckpt_id id, struct
 {
     struct entry_chain entry = {
         .kind = kind, .seq = f->state.head.seq + 1, .previous = f->state.head.sha256, .id = id};
-    char chain[ENTRY_KEY_MAX], head[ENTRY_KEY_MAX];
+    struct key_text chain = key_chain(entry.seq), head = key_head();
     struct buf chain_buf, head_buf;
-    key_chain(entry.seq, chain);
-    key_head(head);
     buf_init(&chain_buf, KIB(1));
     buf_init(&head_buf, KIB(1));
     entry_chain_encode(&entry, &chain_buf);
     struct entry_head new_head = {.seq = entry.seq,
                                   .sha256 = sha256(chain_buf.bytes, chain_buf.data)};
     entry_head_encode(&new_head, &head_buf);
-    struct record_change changes[2] = {{.key = chain, .value = {chain_buf.bytes, chain_buf.data}},
-                                       {.key = head, .value = {head_buf.bytes, head_buf.data}}};
+    struct record_change changes[2] = {
+        {.key = chain.at, .value = {chain_buf.bytes, chain_buf.data}},
+        {.key = head.at, .value = {head_buf.bytes, head_buf.data}}};
     struct record_update update = {.change_count = 2, .changes = changes};
     assert_int_equal(record_apply(f->record, &update, NULL), 0);
     buf_fini(&chain_buf);

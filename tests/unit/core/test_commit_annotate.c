@@ -169,12 +169,11 @@ CORE_TEST(stale_notes_conflict)
 CORE_TEST(a_note_about_nothing_is_damage)
 {
     assert_int_equal(set_tag(f, EXACT(1, 10), "x", false), 0);
-    char from[ENTRY_KEY_MAX], to[ENTRY_KEY_MAX];
+    struct key_text from = key_note(state_commit_find(&f->state, ID(1, 10))->entry.seq);
+    struct key_text to = key_note(77);
     struct record_value value;
-    key_note(state_commit_find(&f->state, ID(1, 10))->entry.seq, from);
-    key_note(77, to);
-    assert_true(record_get(f->record, from, &value));
-    struct record_change change = {.key = to, .value = value};
+    assert_true(record_get(f->record, from.at, &value));
+    struct record_change change = {.key = to.at, .value = value};
     struct record_update update = {.change_count = 1, .changes = &change};
     assert_int_equal(record_apply(f->record, &update, NULL), 0);
     struct scratch scratch;

@@ -106,9 +106,7 @@ CORE_TEST(chain_grows)
     }
     assert_int_equal(f->state.head.seq, 5);
     struct record_value value;
-    char key[ENTRY_KEY_MAX];
-    key_chain(4, key);
-    assert_true(record_get(f->record, key, &value));
+    assert_true(record_get(f->record, key_chain(4).at, &value));
     struct sha256 hash = sha256(value.bytes, value.data);
     assert_memory_equal(&hash, &f->state.commits[4].entry.previous, sizeof(hash));
 }

@@ -171,18 +171,15 @@ static void fill(struct rig *rig, uint64_t commits)
     struct entry_info info = {.run_uuid = {{1}}, .chunk_bytes = RIG_CHUNK, .created_wall_ns = 1};
     struct entry_term term = {.token = rig->token, .world_size = 2};
     struct entry_head head = {.seq = 0};
-    char key[ENTRY_KEY_MAX];
     struct buf buf;
 
     filler->rig = rig;
     scratch_init(&filler->scratch, MIB(16));
     buf_init(&buf, LIMIT_RECORD_VALUE_BYTES);
-    key_info(key);
     entry_info_encode(&info, &buf);
-    filler_put(filler, key, &buf);
-    key_term(1, key);
+    filler_put(filler, key_info().at, &buf);
     entry_term_encode(&term, &buf);
-    filler_put(filler, key, &buf);
+    filler_put(filler, key_term(1).at, &buf);
     for (uint64_t seq = 1; seq <= commits; seq++) {
         struct entry_chain chain = {.kind = CHAIN_COMMIT,
                                     .seq = seq,
@@ -194,14 +191,12 @@ static void fill(struct rig *rig, uint64_t commits)
                                     .stored_bytes = 1,
                                     .world_size = 2,
                                     .open_id = seq};
-        key_chain(seq, key);
         entry_chain_encode(&chain, &buf);
         head = (struct entry_head){seq, sha256(buf.bytes, buf.data)};
-        filler_put(filler, key, &buf);
+        filler_put(filler, key_chain(seq).at, &buf);
     }
-    key_head(key);
     entry_head_encode(&head, &buf);
-    filler_put(filler, key, &buf);
+    filler_put(filler, key_head().at, &buf);
     filler_flush(filler);
     scratch_fini(&filler->scratch);
     buf_fini(&buf);

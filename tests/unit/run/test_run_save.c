@@ -213,7 +213,7 @@ RIG_TEST(test_open_of_a_fenced_term_is_over)
 {
     struct ckpt_id id;
     struct entry_term entry = {.ordinal = 1, .world_size = 2, .newest_seen = 1};
-    char key[ENTRY_KEY_MAX];
+    struct key_text key = key_term(2);
     struct buf buf;
 
     assert_int_equal(rig_open(rig, 10, 2, 42, &id), 0);
@@ -222,8 +222,7 @@ RIG_TEST(test_open_of_a_fenced_term_is_over)
     buf_init(&buf, LIMIT_RECORD_VALUE_BYTES);
     entry_term_encode(&entry, &buf);
     assert_int_equal(buf_status(&buf), 0);
-    key_term(2, key);
-    struct record_change change = {.key = key, .value = {buf.bytes, buf.data}};
+    struct record_change change = {.key = key.at, .value = {buf.bytes, buf.data}};
     struct record_update update = {.change_count = 1, .changes = &change};
     struct store_req req = {.op = STORE_RECORD_UPDATE, .run = rig->name, .update = &update};
     rig_store(rig, &req);
