@@ -62,7 +62,7 @@ static int add_blob(struct cells *cells, const struct part *part, const struct p
     return 0;
 }
 
-static int compare(const void *a, const void *b)
+int cell_order(const void *a, const void *b)
 {
     return box_compare(&((const struct cell *)a)->box, &((const struct cell *)b)->box);
 }
@@ -89,7 +89,7 @@ int cells_of(const struct documents *documents, const struct index_entry *entry,
         }
     }
     if (status == 0 && ret->count > 1) {
-        qsort(ret->items, ret->count, sizeof(*ret->items), compare);
+        qsort(ret->items, ret->count, sizeof(*ret->items), cell_order);
     }
     return status;
 }

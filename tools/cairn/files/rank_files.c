@@ -42,7 +42,7 @@ int rank_set_take(void *to, const char *text, struct diag *diag)
                : diag_set(diag, CAIRN_E_INVALID, "it must be a list of ranks, for instance 0,3-5");
 }
 
-bool rank_set_has(const struct rank_set *set, uint32_t rank)
+static bool rank_set_has(const struct rank_set *set, uint32_t rank)
 {
     return rank / 8 < RANKS_BYTES && (set->bits[rank / 8] >> rank % 8 & 1) != 0;
 }
@@ -66,32 +66,11 @@ struct rank_file {
     struct scratch scratch;
 };
 
-static const struct index_entry *find_entry(const struct documents *documents,
-                                            const struct part_tensor *tensor)
-{
-    struct index_entry key = {
-        .name = tensor->name, .coordinate = tensor->coordinate, .kind = INDEX_TENSOR};
-    size_t low = 0, high = documents->of.index_count;
-    while (low < high) {
-        size_t mid = low + (high - low) / 2;
-        int order = index_compare(&documents->of.index[mid], &key);
-        if (order == 0) {
-            return &documents->of.index[mid];
-        }
-        low = order < 0 ? mid + 1 : low;
-        high = order < 0 ? high : mid;
-    }
-    return NULL;
-}
-
-/* A tensor of several rectangles is NAME#0, NAME#1 ... in the file. */
-static int hold(struct rank_file *file, const struct part_tensor *tensor, uint32_t i,
-                const struct index_entry *whole, struct diag *diag)
+/* Adds a rectangle of a tensor under the name that it has in the file. */
+static int hold(struct rank_file *file, const struct index_entry *whole, const struct box *box,
+                const char *name, struct diag *diag)
 {
     struct held *held = &file->held[file->count++];
-    const struct box *box = &file->part->boxes[tensor->box_first + i].box;
-    char name[LIMIT_NAME_BYTES + 16];
-    snprintf(name, sizeof(name), tensor->box_count > 1 ? "%s#%u" : "%s", tensor->name, i);
     *held = (struct held){.entry = *whole, .whole = whole, .box = box};
     held->entry.name = scratch_string(&file->scratch, strlen(name), name);
     held->entry.shape.ndim = box->ndim;
@@ -100,6 +79,7 @@ static int hold(struct rank_file *file, const struct part_tensor *tensor, uint32
     return held->entry.name ? 0 : diag_no_memory(diag, "names");
 }
 
+/* A tensor of several rectangles is NAME#0, NAME#1 ... in the file. */
 static int collect(struct rank_file *file, struct diag *diag)
 {
     int status = 0;
@@ -109,9 +89,13 @@ static int collect(struct rank_file *file, struct diag *diag)
     }
     for (uint32_t i = 0; i < file->part->tensor_count; i++) {
         const struct part_tensor *tensor = &file->part->tensors[i];
-        const struct index_entry *whole = find_entry(file->documents, tensor);
+        const struct index_entry *whole =
+            index_find(file->documents->of.index_count, file->documents->of.index, tensor->name,
+                       tensor->coordinate, INDEX_TENSOR);
         for (uint32_t k = 0; status == 0 && whole && k < tensor->box_count; k++) {
-            status = hold(file, tensor, k, whole, diag);
+            char name[LIMIT_NAME_BYTES + 16];
+            snprintf(name, sizeof(name), tensor->box_count > 1 ? "%s#%u" : "%s", tensor->name, k);
+            status = hold(file, whole, &file->part->boxes[tensor->box_first + k].box, name, diag);
         }
     }
     return status;
@@ -137,20 +121,6 @@ static bool share_of(const struct rank_file *file, const struct index_entry *ent
 }
 
 /* In one file, names of several coordinates are told apart: NAME@COORDINATE. */
-static int hold_share(struct rank_file *file, const struct index_entry *entry,
-                      const struct box *box, struct diag *diag)
-{
-    struct held *held = &file->held[file->count++];
-    char name[LIMIT_NAME_BYTES + LIMIT_COORDINATE_BYTES + 2];
-    snprintf(name, sizeof(name), "%s%s%s", entry->name, entry->coordinate[0] ? "@" : "",
-             entry->coordinate);
-    *held = (struct held){.entry = *entry, .whole = entry, .box = box};
-    held->entry.name = scratch_string(&file->scratch, strlen(name), name);
-    memcpy(held->entry.shape.length, box->length, sizeof(box->length));
-    held->entry.plain_bytes = box_bytes(box, entry->dtype);
-    return held->entry.name ? 0 : diag_no_memory(diag, "names");
-}
-
 static int collect_share(struct rank_file *file, struct diag *diag)
 {
     const struct documents *documents = file->documents;
@@ -166,7 +136,10 @@ static int collect_share(struct rank_file *file, struct diag *diag)
             return diag_no_memory(diag, "a share");
         }
         if (entry->kind == INDEX_TENSOR && share_of(file, entry, box)) {
-            status = hold_share(file, entry, box, diag);
+            char name[LIMIT_NAME_BYTES + LIMIT_COORDINATE_BYTES + 2];
+            snprintf(name, sizeof(name), "%s%s%s", entry->name, entry->coordinate[0] ? "@" : "",
+                     entry->coordinate);
+            status = hold(file, entry, box, name, diag);
         }
     }
     return status;
@@ -227,34 +200,19 @@ static int write_rank(struct rank_file *file, struct json *json, struct diag *di
     return status;
 }
 
-static int write_held(const struct rank_file *base, const struct rank_set *ranks, struct json *json,
-                      struct diag *diag)
+/* Writes the files of the ranks that were chosen; none chosen means all. base: what all files
+ * share. */
+static int write_ranks(const struct rank_file *base, size_t count, const struct rank_set *ranks,
+                       struct json *json, struct diag *diag)
 {
-    const struct documents *documents = base->documents;
     int status = 0;
-    for (size_t i = 0; status == 0 && i < documents->of.part_count; i++) {
+    for (size_t i = 0; status == 0 && i < count; i++) {
         struct rank_file file = *base;
-        file.part = &documents->parts[i];
-        file.rank = file.part->rank;
-        if (rank_set_has(ranks, file.rank)) {
+        file.part = base->of > 0 ? NULL : &base->documents->parts[i];
+        file.rank = file.part ? file.part->rank : (uint32_t)i;
+        if (ranks->count == 0 || rank_set_has(ranks, file.rank)) {
             /* After an interrupt reads still go into what it holds:
                NOLINTNEXTLINE(clang-analyzer-unix.Malloc) */
-            status = write_rank(&file, json, diag);
-        }
-    }
-    return status;
-}
-
-/* base: what all files share. */
-static int write_shares(const struct rank_file *base, const struct rank_set *ranks,
-                        struct json *json, struct diag *diag)
-{
-    int status = 0;
-    for (uint32_t rank = 0; status == 0 && rank < base->of; rank++) {
-        struct rank_file file = *base;
-        file.rank = rank;
-        if (ranks->count == 0 || rank_set_has(ranks, rank)) {
-            /* NOLINTNEXTLINE(clang-analyzer-unix.Malloc): as above */
             status = write_rank(&file, json, diag);
         }
     }
@@ -277,9 +235,8 @@ int rank_files_write(struct cli *cli, struct documents *documents, const struct 
     json_open(&json, "ranks", '[');
     struct rank_file base = {
         .cli = cli, .documents = documents, .target = target, .of = choice->as_ranks};
-    int status =
-        base.of > 0 ? write_shares(&base, ranks, &json, diag) : documents_parts(documents, diag);
-    status = status == 0 && base.of == 0 ? write_held(&base, ranks, &json, diag) : status;
+    int status = base.of > 0 ? 0 : documents_parts(documents, diag);
+    status = status != 0 ? status : write_ranks(&base, count, ranks, &json, diag);
     json_close(&json, ']');
     json_close(&json, '}');
     if (status == 0) {

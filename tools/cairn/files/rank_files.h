@@ -18,7 +18,6 @@ struct rank_set {
 
 /* "0,3-5": an OPTION_OTHER's take. */
 int MUST_USE rank_set_take(void *to, const char *text, struct diag *diag);
-bool rank_set_has(const struct rank_set *set, uint32_t rank);
 
 struct rank_choice {
     const struct rank_set *ranks; /* an empty set means all */

@@ -153,7 +153,7 @@ static void show_json(struct job *job, const char *name, const struct msg_marked
         json_u64(&job->json, "bytes", marked->bytes);
         json_u64(&job->json, "waiting", marked->forgotten);
         json_u64(&job->json, "waiting_bytes", marked->forgotten_bytes);
-        mark_until_json(&job->json, "waits_until", marked->last_wall_ns);
+        json_wall(&job->json, "waits_until", marked->last_wall_ns);
         if (job->mark.by_policy) {
             json_str(&job->json, "policy_from", policy_source_name(marked->policy_source));
             json_str(&job->json, "pattern",

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * cairn pin: keep a checkpoint whatever a policy says.
+ * cairn pin, cairn unpin: keep a checkpoint whatever a policy says, and take the pin away.
  */
 #include "mark.h"
 
@@ -15,10 +15,17 @@ static const struct option options[] = {
     {"reason", "TEXT", "reason for the audit record", OPTION_AT_TEXT(struct pin_options, reason)},
     {0}};
 
-static int run(struct cli *cli, void *values, struct diag *diag)
+static int pin(struct cli *cli, void *values, struct diag *diag)
 {
     const struct pin_options *own = values;
     struct mark_words words = {.kind = MSG_MARK_PIN, .done = "pinned", .reason = own->reason};
+    return mark_run(cli, &words, diag);
+}
+
+static int unpin(struct cli *cli, void *values, struct diag *diag)
+{
+    const struct pin_options *own = values;
+    struct mark_words words = {.kind = MSG_MARK_UNPIN, .done = "unpinned", .reason = own->reason};
     return mark_run(cli, &words, diag);
 }
 
@@ -32,4 +39,16 @@ const struct command command_pin = {.name = "pin",
                                     .arguments = arguments,
                                     .options = options,
                                     .options_bytes = sizeof(struct pin_options),
-                                    .run = run};
+                                    .run = pin};
+
+const struct command command_unpin = {
+    .name = "unpin",
+    .group = GROUP_KEEP,
+    .summary = "remove the pin of a checkpoint",
+    .details =
+        "From then on policies decide about the checkpoint again. Unpinning does not forget it.",
+    .example = "cairn unpin lab/gpt 1200",
+    .arguments = arguments,
+    .options = options,
+    .options_bytes = sizeof(struct pin_options),
+    .run = unpin};

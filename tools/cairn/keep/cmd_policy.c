@@ -42,7 +42,6 @@ static void row_text(const struct msg_policy_row *row, char ret[DIAG_TEXT_MAX])
 
 static void json_row(struct json *json, const struct msg_policy_row *row, bool holds)
 {
-    struct text time = time_text(row->wall_ns);
     json_open(json, NULL, '{');
     json_str(json, "pattern", row->pattern[0] != '\0' ? row->pattern : NULL);
     json_str(json, "from", policy_source_name(row->source));
@@ -55,7 +54,7 @@ static void json_row(struct json *json, const struct msg_policy_row *row, bool h
         json_close(json, '}');
     }
     json_close(json, ']');
-    json_str(json, "set_at", row->wall_ns != 0 ? time.at : NULL);
+    json_wall(json, "set_at", row->wall_ns);
     json_str(json, "actor", row->actor[0] != '\0' ? row->actor : NULL);
     json_bool(json, "holds", holds);
     json_str(json, "error", row->code != 0 ? row->text : NULL);

@@ -68,7 +68,7 @@ static int show_json(const struct rm_options *own, const char *name,
     json_str(&json, "why", marked->why[0] != '\0' ? marked->why : NULL);
     json_u64(&json, "forgotten", marked->done_count);
     json_u64(&json, "bytes", marked->bytes);
-    mark_until_json(&json, "waits_until", marked->last_wall_ns);
+    json_wall(&json, "waits_until", marked->last_wall_ns);
     return json_end(&json);
 }
 

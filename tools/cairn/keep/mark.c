@@ -109,17 +109,12 @@ void mark_json(struct json *json, const struct msg_marked *marked, const char *d
         reasons_of(record, reasons);
         json_open(json, NULL, '{');
         json_ckpt_id(json, record->id);
-        json_str(json, "committed_at", record->wall_ns != 0 ? time_text(record->wall_ns).at : NULL);
+        json_wall(json, "committed_at", record->wall_ns);
         json_str(json, "action", mark_action(record, done));
         json_str(json, "reasons", why && record->outcome == MARK_DONE ? why : reasons);
         json_close(json, '}');
     }
     json_close(json, ']');
-}
-
-void mark_until_json(struct json *json, const char *name, int64_t wall_ns)
-{
-    json_str(json, name, wall_ns != 0 ? time_text(wall_ns).at : NULL);
 }
 
 int mark_refusals(const struct run_name *run, const struct msg_marked *marked)

@@ -27,8 +27,6 @@ const char *mark_action(const struct msg_mark_record *record, const char *done);
  * the checkpoints that were done; if it is NULL, the policy's reasons are written. */
 void mark_json(struct json *json, const struct msg_marked *marked, const char *done,
                const char *why);
-/* Writes a wall time, or null if it is 0. */
-void mark_until_json(struct json *json, const char *name, int64_t wall_ns);
 /* Writes a line to stderr for each checkpoint that was refused. Returns the exit status: 3 if there
  * was one, or 0. */
 int mark_refusals(const struct run_name *run, const struct msg_marked *marked);

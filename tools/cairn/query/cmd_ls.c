@@ -177,15 +177,13 @@ static void time_left(const struct cli *cli, const struct ckpt_info *info, size_
 
 static void json_forgotten(struct json *json, const char *name, const struct ckpt_info *info)
 {
-    struct text until = time_text(info->until_wall_ns);
     json_open(json, NULL, '{');
     json_str(json, "run", name);
     json_ckpt_id(json, info->id);
     json_u64(json, "stored_bytes", info->stored_bytes);
     json_str(json, "committed_at", time_text(info->wall_ns).at);
-    json_str(json, "forgotten_at",
-             info->forgotten_wall_ns != 0 ? time_text(info->forgotten_wall_ns).at : NULL);
-    json_str(json, "until", info->until_wall_ns != 0 ? until.at : NULL);
+    json_wall(json, "forgotten_at", info->forgotten_wall_ns);
+    json_wall(json, "until", info->until_wall_ns);
     json_str(json, "text", info->text[0] != '\0' ? info->text : NULL);
     json_close(json, '}');
 }

@@ -170,8 +170,7 @@ static int print_json(const struct stats *stats)
 {
     struct json json;
     json_begin(&json);
-    struct text since = time_text(stats->since_ns);
-    json_str(&json, "since", stats->since_ns != 0 ? since.at : NULL);
+    json_wall(&json, "since", stats->since_ns);
     json_str(&json, "until", time_text(stats->now_ns).at);
     json_open(&json, "rows", '[');
     for (size_t i = 0; i < stats->count; i++) {

@@ -5,6 +5,7 @@
  */
 #include "cli.h"
 #include "doctor_config.h"
+#include "system/offline_store.h"
 
 #include "base/check.h"
 #include "base/digits.h"
@@ -96,22 +97,16 @@ static int print_json(const struct cli *cli, const struct doctor_options *own,
 static int examine(const struct cli *cli, const struct doctor_options *own, struct doctor *doctor,
                    struct diag *diag)
 {
-    struct loop *loop = NULL;
-    struct work_pool *pool = NULL;
-    int status = loop_uv_new(&loop, diag);
+    struct offline_store at = {.loop = NULL};
+    int status = offline_store_begin(&at, cli->source.store, diag);
     if (status == 0) {
-        status = work_threads_new(loop, store_url_threads_min(cli->source.store) + 1,
-                                  "cairn-doctor", &pool, diag);
-    }
-    if (status == 0) {
-        struct store_doctor_options asked = {.loop = loop,
-                                             .pool = pool,
+        struct store_doctor_options asked = {.loop = at.loop,
+                                             .pool = at.store_pool,
                                              .url = cli->source.store,
                                              .reserve_bytes = own->reserve_bytes};
         status = store_doctor(&asked, doctor, diag);
     }
-    work_threads_free(pool);
-    loop_uv_free(loop);
+    offline_store_close(&at);
     return status;
 }
 

@@ -6,6 +6,7 @@
  * its format lacks, so `upgrade` looks, says so, and changes nothing.
  */
 #include "cli.h"
+#include "system/offline_store.h"
 
 #include "store/dir/store_dir.h"
 #include "store/open/store_open.h"
@@ -42,43 +43,25 @@ struct store_found {
 
 /* --- opening ---------------------------------------------------------------------------------- */
 
-struct closing {
-    struct loop *loop;
-    bool done;
-};
-
-static void on_closed(void *user)
-{
-    struct closing *closing = user;
-    closing->done = true;
-    loop_uv_stop(closing->loop);
-}
-
 /* Opens the store, takes its UUID, and closes it. */
-static int visit(struct store_open_options *open, char uuid[33], struct diag *diag)
+static int visit(struct offline_store *at, const struct store_open_options *open, char uuid[33],
+                 struct diag *diag)
 {
-    struct store *store = NULL;
-    int status = store_open(open, &store, diag);
-    if (status != 0) {
-        return status;
+    int status = store_open(open, &at->store, diag);
+    if (status == 0) {
+        hex_encode(sizeof(at->store->caps.uuid), &at->store->caps.uuid, uuid);
+        offline_store_leave(at);
     }
-    struct closing closing = {.loop = open->loop};
-    hex_encode(sizeof(store->caps.uuid), &store->caps.uuid, uuid);
-    store_close(store, on_closed, &closing);
-    while (!closing.done) {
-        loop_uv_run(open->loop);
-    }
-    return 0;
+    return status;
 }
 
 /* Makes the store. One that is there already, or cannot be read, is left as it is. */
-static int make(struct store_open_options *open, const struct store_options *own,
-                struct store_found *found, struct diag *diag)
+static int make(struct offline_store *at, const struct store_options *own,
+                struct store_open_options *open, struct store_found *found, struct diag *diag)
 {
     struct diag why = DIAG_INIT;
-    open->read_only = true;
     open->create = true; /* asked for: what is refused is a making */
-    int status = visit(open, found->uuid, &why);
+    int status = visit(at, open, found->uuid, &why);
     if (status == 0 && own->if_missing) {
         return 0;
     }
@@ -97,7 +80,7 @@ static int make(struct store_open_options *open, const struct store_options *own
     }
     open->read_only = false;
     open->force_fs = own->single_writer;
-    status = visit(open, found->uuid, diag);
+    status = visit(at, open, found->uuid, diag);
     if (status == CAIRN_E_DENIED) {
         diag_add(diag, "check that user %lu may write in %s", (unsigned long)geteuid(), open->url);
     }
@@ -108,23 +91,22 @@ static int make(struct store_open_options *open, const struct store_options *own
 static int work(const struct store_options *own, bool creates, struct store_found *found,
                 struct diag *diag)
 {
-    struct store_open_options open = {.url = own->url, .reserve_bytes = STORE_DIR_RESERVE_BYTES};
-    int status = store_url_check(own->url, diag);
+    struct offline_store at = {.loop = NULL};
+    int status = offline_store_begin(&at, own->url, diag);
     if (status == 0 && creates && strncmp(own->url, "dir:", 4) == 0 && own->url[4] != '/') {
-        return diag_set(diag, CAIRN_E_INVALID, "URL is '%s'; the path after dir: must be absolute",
-                        own->url);
-    }
-    status = status != 0 ? status : loop_uv_new(&open.loop, diag);
-    if (status == 0) {
-        status = work_threads_new(open.loop, store_url_threads_min(own->url) + 1, "cairn-store",
-                                  &open.pool, diag);
+        status = diag_set(diag, CAIRN_E_INVALID,
+                          "URL is '%s'; the path after dir: must be absolute", own->url);
     }
     if (status == 0) {
-        open.read_only = true;
-        status = creates ? make(&open, own, found, diag) : visit(&open, found->uuid, diag);
+        struct store_open_options open = {.loop = at.loop,
+                                          .pool = at.store_pool,
+                                          .url = own->url,
+                                          .read_only = true,
+                                          .reserve_bytes = STORE_DIR_RESERVE_BYTES};
+        status =
+            creates ? make(&at, own, &open, found, diag) : visit(&at, &open, found->uuid, diag);
     }
-    work_threads_free(open.pool);
-    loop_uv_free(open.loop);
+    offline_store_close(&at);
     return status;
 }
 

@@ -5,6 +5,7 @@
 #include "maintenance.h"
 
 #include "base/digits.h"
+#include "condition.h"
 
 #include <inttypes.h>
 #include <string.h>
@@ -352,29 +353,9 @@ int maintenance_ask(struct cli *cli, const struct msg *msg, struct source_reques
     return status;
 }
 
-/* --- waiting ---------------------------------------------------------------------------------- */
-
-struct nap {
-    struct timer timer;
-    struct source *source;
-    bool done;
-};
-
-static void on_nap(struct timer *timer)
-{
-    struct nap *nap = (struct nap *)(void *)timer;
-    nap->done = true;
-    source_wake(nap->source);
-}
-
 int maintenance_sleep(struct cli *cli, struct source_request *request, struct diag *diag)
 {
     engine_call_fini(&request->call);
     *request = (struct source_request){.done = false};
-    struct nap nap = {.source = cli->connection};
-    timer_init(&nap.timer, source_loop(cli->connection), on_nap);
-    timer_start(&nap.timer, SLEEP_MS);
-    int status = source_wait(cli->connection, &nap.done, diag);
-    timer_stop(&nap.timer);
-    return status;
+    return condition_pause(cli, SLEEP_MS, diag);
 }

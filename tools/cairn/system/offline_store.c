@@ -29,28 +29,28 @@ static void on_ready(void *user, int status, const struct diag *diag)
     offline_store_wake(store);
 }
 
-static int make_threads(struct offline_store *store, const char *url, struct diag *diag)
+int offline_store_begin(struct offline_store *store, const char *url, struct diag *diag)
 {
     int status = store_url_check(url, diag);
     if (status == 0 && store->loop == NULL) {
         status = loop_uv_new(&store->loop, diag);
         store->owns_loop = status == 0;
     }
-    if (status == 0) {
-        status = work_threads_new(store->loop, store_url_threads_min(url) + 2, "cairn-store",
-                                  &store->store_pool, diag);
-    }
-    if (status == 0 && store->pool == NULL) {
-        status = work_threads_new(store->loop, 1, "cairn-work", &store->pool, diag);
-        store->owns_pool = status == 0;
-    }
-    return status;
+    return status != 0 ? status
+                       : work_threads_new(store->loop, store_url_threads_min(url) + 2,
+                                          "cairn-store", &store->store_pool, diag);
 }
 
 static int open_catalog(struct offline_store *store, struct diag *diag)
 {
+    int status = 0;
+    if (store->pool == NULL) {
+        status = work_threads_new(store->loop, 1, "cairn-work", &store->pool, diag);
+        store->owns_pool = status == 0;
+    }
     struct catalog_options options = {.pool = store->pool, .ready = on_ready, .user = store};
-    int status = catalog_new(store->loop, store->store, &options, &store->catalog);
+    status =
+        status != 0 ? status : catalog_new(store->loop, store->store, &options, &store->catalog);
     if (status != 0) {
         return status;
     }
@@ -63,14 +63,14 @@ static int open_catalog(struct offline_store *store, struct diag *diag)
 int offline_store_open(struct offline_store *store, struct store_open_options *options,
                        struct diag *diag)
 {
-    int status = make_threads(store, options->url, diag);
+    int status = offline_store_begin(store, options->url, diag);
     options->loop = store->loop;
     options->pool = store->store_pool;
     status = status != 0 ? status : store_open(options, &store->store, diag);
     return status != 0 ? status : open_catalog(store, diag);
 }
 
-void offline_store_close(struct offline_store *store)
+void offline_store_leave(struct offline_store *store)
 {
     if (store->catalog) {
         catalog_close(store->catalog, offline_store_wake, store);
@@ -80,6 +80,13 @@ void offline_store_close(struct offline_store *store)
         store_close(store->store, offline_store_wake, store);
         offline_store_wait(store);
     }
+    store->catalog = NULL;
+    store->store = NULL;
+}
+
+void offline_store_close(struct offline_store *store)
+{
+    offline_store_leave(store);
     work_threads_free(store->owns_pool ? store->pool : NULL);
     work_threads_free(store->store_pool);
     if (store->owns_loop) {

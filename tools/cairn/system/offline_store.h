@@ -21,12 +21,17 @@ struct offline_store {
     struct diag diag;
 };
 
-/* Opens the store of options->url, and fills in the loop and the pool of the options. After a
- * failure, too, the caller calls offline_store_close(). Returns NO_STORE, STORE_FEATURES, DAMAGED,
- * DENIED and other errors of opening a store. */
+/* Checks the URL, and makes the loop and the threads for its store. After a failure, too, the
+ * caller calls offline_store_close(). */
+int MUST_USE offline_store_begin(struct offline_store *store, const char *url, struct diag *diag);
+/* The same, and opens the store of options->url with its catalogue, and fills in the loop and the
+ * pool of the options. After a failure, too, the caller calls offline_store_close(). Returns
+ * NO_STORE, STORE_FEATURES, DAMAGED, DENIED and other errors of opening a store. */
 int MUST_USE offline_store_open(struct offline_store *store, struct store_open_options *options,
                                 struct diag *diag);
 void offline_store_close(struct offline_store *store);
+/* Closes the store and its catalogue; the loop and the threads stay. */
+void offline_store_leave(struct offline_store *store);
 /* Runs the loop until offline_store_wake(store) is called, which is a callback of closings. */
 void offline_store_wait(struct offline_store *store);
 void offline_store_wake(void *store);
