@@ -7,6 +7,7 @@
 #include "base/diag.h"
 
 #include "base/check.h"
+#include "base/utf8.h"
 
 #include <stdarg.h>
 #include <stdint.h>
@@ -22,23 +23,7 @@ static void diag_printf(struct diag *diag, const char *fmt, va_list args)
     __attribute__((format(printf, 2, 0)));
 
 /* Removes an incomplete UTF-8 character from the end of a text that was cut. */
-static void diag_trim(char *text)
-{
-    CHECK(text != NULL);
-    size_t at = strlen(text);
-    size_t tail = 0; /* continuation bytes at the end */
-    while (tail < at && tail < 3 && ((uint8_t)text[at - 1 - tail] & 0xc0) == 0x80) {
-        tail++;
-    }
-    if (tail == at) {
-        return;
-    }
-    uint8_t lead = (uint8_t)text[at - 1 - tail];
-    size_t need = lead >= 0xf0 ? 3 : lead >= 0xe0 ? 2 : lead >= 0xc0 ? 1 : 0;
-    if (need > tail) {
-        text[at - 1 - tail] = '\0';
-    }
-}
+static void diag_trim(char *text) { text[utf8_trim(strlen(text), text)] = '\0'; }
 
 static void diag_printf(struct diag *diag, const char *fmt, va_list args)
 {

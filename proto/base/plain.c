@@ -5,37 +5,12 @@
 #include "base/plain.h"
 
 #include "base/check.h"
+#include "base/utf8.h"
 
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <string.h>
-
-/* Returns the length of the UTF-8 character at text, or 0 if there is none. Overlong forms,
- * surrogates and numbers above U+10FFFF count as none. The text ends with a NUL, which no form
- * accepts. */
-static size_t utf8_length(const uint8_t *text)
-{
-    uint8_t lead = text[0];
-    if (lead < 0x80) {
-        return 1;
-    }
-    size_t length = lead >= 0xf0 ? 4 : lead >= 0xe0 ? 3 : 2;
-    if (lead < 0xc2 || lead > 0xf4) {
-        return 0;
-    }
-    for (size_t i = 1; i < length; i++) {
-        if ((text[i] & 0xc0) != 0x80) {
-            return 0;
-        }
-    }
-    uint8_t next = text[1];
-    if ((lead == 0xe0 && next < 0xa0) || (lead == 0xed && next > 0x9f) ||
-        (lead == 0xf0 && next < 0x90) || (lead == 0xf4 && next > 0x8f)) {
-        return 0;
-    }
-    return length;
-}
 
 /* Returns the code point. Those that matter lie below U+10000 and have at most three bytes; others
  * give UINT32_MAX. */
@@ -66,7 +41,7 @@ static bool acts(uint32_t c)
 size_t plain_next(const char *text, char ret_escape[PLAIN_ESCAPE_BYTES])
 {
     const uint8_t *at = (const uint8_t *)text;
-    size_t length = utf8_length(at);
+    size_t length = utf8_length(UTF8_BYTES_MAX, text);
     CHECK(at[0] != '\0');
     ret_escape[0] = '\0';
     if (length == 0) {

@@ -9,8 +9,7 @@
 
 #include <string.h>
 
-#include "base/check.h"
-#include "box.h"
+#include "base/utf8.h"
 #include "doc.h"
 #include "manifest.h"
 

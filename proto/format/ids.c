@@ -10,6 +10,7 @@
 
 #include "base/check.h"
 #include "base/digits.h"
+#include "base/utf8.h"
 
 bool object_id_equal(const struct object_id *a, const struct object_id *b)
 {
@@ -182,45 +183,6 @@ struct run_name_text run_name_text(const struct run_name *name)
     struct run_name_text text;
     run_name_format(name, text.at);
     return text;
-}
-
-/* Returns the bytes of the well-formed UTF-8 sequence at text, or 0 if there is none. Overlong
- * forms, surrogates and numbers above U+10FFFF are not well-formed. */
-static size_t utf8_sequence(size_t bytes, const uint8_t *text)
-{
-    uint8_t lead = text[0];
-    if (lead < 0x80) {
-        return 1;
-    }
-    size_t need = lead >= 0xc2 && lead <= 0xdf   ? 2
-                  : (lead & 0xf0) == 0xe0        ? 3
-                  : lead >= 0xf0 && lead <= 0xf4 ? 4
-                                                 : 0;
-    if (need == 0 || need > bytes) {
-        return 0;
-    }
-    for (size_t i = 1; i < need; i++) {
-        if ((text[i] & 0xc0) != 0x80) {
-            return 0;
-        }
-    }
-    bool overlong = (lead == 0xe0 && text[1] < 0xa0) || (lead == 0xf0 && text[1] < 0x90);
-    bool surrogate = lead == 0xed && text[1] > 0x9f;
-    bool beyond = lead == 0xf4 && text[1] > 0x8f;
-    return overlong || surrogate || beyond ? 0 : need;
-}
-
-bool utf8_is_valid(size_t bytes, const void *text)
-{
-    const uint8_t *at = text;
-    for (size_t i = 0; i < bytes;) {
-        size_t step = utf8_sequence(bytes - i, at + i);
-        if (step == 0) {
-            return false;
-        }
-        i += step;
-    }
-    return true;
 }
 
 bool text_is_valid(size_t bytes, const char *text, size_t max_bytes)

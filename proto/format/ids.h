@@ -105,7 +105,6 @@ struct run_name_text run_name_text(const struct run_name *name);
 /* Returns whether a name of a tensor or blob, or a coordinate, is valid: 1..max bytes of UTF-8
  * without NUL. */
 bool text_is_valid(size_t bytes, const char *text, size_t max_bytes);
-bool utf8_is_valid(size_t bytes, const void *text); /* any length, NUL allowed */
 
 /* What a person writes for a checkpoint: "latest", "STEP" or "STEP@TERM". */
 enum select_kind { SELECT_LATEST, SELECT_STEP, SELECT_EXACT };

@@ -10,7 +10,7 @@
 
 #include "base/check.h"
 #include "base/limits.h"
-#include "doc.h"
+#include "base/utf8.h"
 #include "hash/hash.h"
 #include "ids.h"
 

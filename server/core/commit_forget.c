@@ -13,6 +13,7 @@
 #include <string.h>
 
 #include "base/check.h"
+#include "base/utf8.h"
 #include "core/retention.h"
 #include "core_private.h"
 #include "format/box.h"
@@ -121,9 +122,8 @@ static const char *text_of(struct step *step, const char *what, const char *text
 {
     char cut[ENTRY_REASON_BYTES];
     size_t bytes = text != NULL ? strnlen(text, max + 1) : 0;
-    if (bytes > max) { /* cut between characters */
-        for (bytes = max; bytes > 0 && ((unsigned char)text[bytes] & 0xc0) == 0x80; bytes--) {
-        }
+    if (bytes > max) {
+        bytes = utf8_trim(max, text);
     }
     CHECK(bytes < sizeof(cut));
     memcpy(cut, text != NULL ? text : "", bytes);

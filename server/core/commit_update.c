@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "base/check.h"
+#include "base/utf8.h"
 #include "core_private.h"
 #include "format/box.h"
 
@@ -212,10 +213,7 @@ void reason_set(char ret[ENTRY_REASON_BYTES], const char *text)
 {
     size_t bytes = strnlen(text, ENTRY_REASON_BYTES);
     if (bytes == ENTRY_REASON_BYTES) {
-        bytes--;
-        while (bytes > 0 && ((unsigned char)text[bytes] & 0xc0) == 0x80) {
-            bytes--;
-        }
+        bytes = utf8_trim(ENTRY_REASON_BYTES - 1, text);
     }
     memset(ret, 0, ENTRY_REASON_BYTES);
     memcpy(ret, text, bytes);

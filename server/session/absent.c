@@ -18,6 +18,7 @@
 
 #include "base/check.h"
 #include "base/log.h"
+#include "base/utf8.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -46,10 +47,7 @@ void session_clip_label(const char *text, char ret[SESSION_LABEL_BYTES])
 {
     size_t bytes = strlen(text);
     if (bytes >= SESSION_LABEL_BYTES) {
-        bytes = SESSION_LABEL_BYTES - 1;
-        while (bytes > 0 && ((unsigned char)text[bytes] & 0xc0) == 0x80) {
-            bytes--;
-        }
+        bytes = utf8_trim(SESSION_LABEL_BYTES - 1, text);
     }
     CHECK(bytes < SESSION_LABEL_BYTES);
     memcpy(ret, text, bytes);

@@ -4,6 +4,7 @@
  * bad texts; each bad one must say INVALID with a text.
  */
 #include "base/check.h"
+#include "base/utf8.h"
 #include "format/ids.h"
 #include "support/unit_test.h"
 
