@@ -161,8 +161,7 @@ static enum sm_result call_failed(struct restore *restore, const char *what)
 {
     int status = restore->call_status;
     struct diag diag = restore->call.diag;
-    diag_add(&diag, "%s of step %llu@%llu", what, (unsigned long long)restore->user->id.step,
-             (unsigned long long)restore->user->id.term);
+    diag_add(&diag, "%s of step %s", what, ckpt_id_text(restore->user->id).at);
     if (status == CAIRN_E_CONNECTION_LOST || status == CAIRN_E_UNREACHABLE ||
         status == CAIRN_E_TIMED_OUT || status == CAIRN_E_CLOSED || status == CAIRN_E_CANCELLED ||
         restore->engine->link.status != 0) {

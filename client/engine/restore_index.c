@@ -20,10 +20,9 @@ static int check_sha256(const struct restore *restore, uint64_t bytes, const str
         return 0;
     }
     return diag_set(diag, CAIRN_E_DAMAGED,
-                    "the %s of step %llu@%llu is damaged: it has %zu bytes, and its SHA-256 is not "
+                    "the %s of step %s is damaged: it has %zu bytes, and its SHA-256 is not "
                     "that of the %llu bytes that were committed",
-                    what, (unsigned long long)restore->user->id.step,
-                    (unsigned long long)restore->user->id.term, restore->call.payload_bytes,
+                    what, ckpt_id_text(restore->user->id).at, restore->call.payload_bytes,
                     (unsigned long long)bytes);
 }
 
@@ -47,9 +46,8 @@ int restore_take_manifest(struct restore *restore, struct diag *diag)
                              &user->manifest, diag);
     }
     if (rc == 0 && !ckpt_id_equal(user->manifest.id, user->id)) {
-        rc = diag_set(diag, CAIRN_E_DAMAGED, "the manifest belongs to step %llu@%llu",
-                      (unsigned long long)user->manifest.id.step,
-                      (unsigned long long)user->manifest.id.term);
+        rc = diag_set(diag, CAIRN_E_DAMAGED, "the manifest belongs to step %s",
+                      ckpt_id_text(user->manifest.id).at);
     }
     uint64_t count = rc == 0 ? count_names(&user->manifest) : 0, said = 0;
     if (rc == 0 && (!add_u64(user->manifest.tensor_count, user->manifest.blob_count, &said) ||

@@ -5,6 +5,7 @@
  */
 #include "ids.h"
 
+#include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -182,6 +183,13 @@ struct run_name_text run_name_text(const struct run_name *name)
 {
     struct run_name_text text;
     run_name_format(name, text.at);
+    return text;
+}
+
+struct ckpt_id_text ckpt_id_text(struct ckpt_id id)
+{
+    struct ckpt_id_text text;
+    snprintf(text.at, sizeof(text.at), "%" PRIu64 "@%" PRIu64, id.step, id.term);
     return text;
 }
 

@@ -102,6 +102,11 @@ struct run_name_text {
     char at[RUN_NAME_TEXT_MAX];
 };
 struct run_name_text run_name_text(const struct run_name *name);
+/* "STEP@TERM", which lives in its expression as well. */
+struct ckpt_id_text {
+    char at[48];
+};
+struct ckpt_id_text ckpt_id_text(struct ckpt_id id);
 /* Returns whether a name of a tensor or blob, or a coordinate, is valid: 1..max bytes of UTF-8
  * without NUL. */
 bool text_is_valid(size_t bytes, const char *text, size_t max_bytes);

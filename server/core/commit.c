@@ -66,14 +66,13 @@ void on_health(struct step *step)
     /* A forgotten checkpoint may be undeleted, so its health counts as well. */
     const struct state_commit *commit = commit_any(step->state, event->id);
     if (commit == NULL) {
-        step_fail(step, CAIRN_E_NOT_FOUND, "checkpoint %" PRIu64 "@%" PRIu64 " is not in the run",
-                  event->id.step, event->id.term);
+        step_fail(step, CAIRN_E_NOT_FOUND, "checkpoint %s is not in the run",
+                  ckpt_id_text(event->id).at);
         return;
     }
     if (commit->reclaimed) { /* its objects may have been removed, so missing bytes are no damage */
-        step_fail(step, CAIRN_E_NOT_FOUND,
-                  "checkpoint %" PRIu64 "@%" PRIu64 " was reclaimed: nothing of it is left",
-                  event->id.step, event->id.term);
+        step_fail(step, CAIRN_E_NOT_FOUND, "checkpoint %s was reclaimed: nothing of it is left",
+                  ckpt_id_text(event->id).at);
         return;
     }
     step_answer_committed(step, commit);

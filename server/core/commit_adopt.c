@@ -131,9 +131,8 @@ static void adopt_gone(struct step *step, struct ckpt_id id)
     }
     if (state_open_find(step->state, id) != NULL || ckpt_id_compare(id, step->event->id) >= 0) {
         step_fail(step, CAIRN_E_CONFLICT,
-                  "it names checkpoint %" PRIu64 "@%" PRIu64
-                  " as its parent, but that checkpoint is not older",
-                  id.step, id.term);
+                  "it names checkpoint %s as its parent, but that checkpoint is not older",
+                  ckpt_id_text(id).at);
         return;
     }
     CHECK(commit.world_size > 0);
@@ -177,9 +176,8 @@ static bool adopt_is_answered(struct step *step)
     if (commit != NULL) {
         step_answer_committed(step, commit);
         if (commit->entry.open_id != open_id) {
-            step_fail(step, CAIRN_E_EXISTS,
-                      "the record has another checkpoint %" PRIu64 "@%" PRIu64, event->id.step,
-                      event->id.term);
+            step_fail(step, CAIRN_E_EXISTS, "the record has another checkpoint %s",
+                      ckpt_id_text(event->id).at);
         }
         return true;
     }

@@ -82,10 +82,10 @@ static bool may_abort(struct step *step, const struct state_open *open)
     if (token_equal(asks, &nobody) || (term != NULL && token_equal(asks, &term->entry.token))) {
         return true;
     }
-    step_fail(step, CAIRN_E_TOKEN_MISMATCH,
-              "the save of %" PRIu64 "@%" PRIu64
-              " belongs to another attempt: only the attempt that opened it may abort it",
-              open->id.step, open->id.term);
+    step_fail(
+        step, CAIRN_E_TOKEN_MISMATCH,
+        "the save of %s belongs to another attempt: only the attempt that opened it may abort it",
+        ckpt_id_text(open->id).at);
     return false;
 }
 

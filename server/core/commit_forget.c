@@ -173,9 +173,8 @@ static void batch_append(struct step *step, struct batch *batch, enum chain_kind
     qsort(batch->ids, count, sizeof(*batch->ids), ckpt_id_order);
     for (size_t i = 1; i < count; i++) {
         if (ckpt_id_equal(batch->ids[i - 1], batch->ids[i])) {
-            step_fail(step, CAIRN_E_INVALID,
-                      "checkpoint %" PRIu64 "@%" PRIu64 " is named twice in the request",
-                      batch->ids[i].step, batch->ids[i].term);
+            step_fail(step, CAIRN_E_INVALID, "checkpoint %s is named twice in the request",
+                      ckpt_id_text(batch->ids[i]).at);
             return;
         }
     }
@@ -334,12 +333,11 @@ static int use_check(const struct run_state *state, struct diag *diag)
 static int removal_check(const struct run_state *state, struct diag *diag)
 {
     for (size_t i = 0; i < state->commit_count; i++) {
-        const struct ckpt_id *id = &state->commits[i].entry.id;
         if (state->commits[i].pinned) {
-            return diag_set(diag, CAIRN_E_DENIED,
-                            "checkpoint %" PRIu64 "@%" PRIu64
-                            " is pinned, so the run is not removed; `cairn unpin` it first",
-                            id->step, id->term);
+            return diag_set(
+                diag, CAIRN_E_DENIED,
+                "checkpoint %s is pinned, so the run is not removed; `cairn unpin` it first",
+                ckpt_id_text(state->commits[i].entry.id).at);
         }
     }
     int status = use_check(state, diag);

@@ -130,10 +130,11 @@ static bool grant_is_allowed(struct step *step)
     if (parent.term == 0 || commit_any(state, parent) != NULL) {
         return true;
     }
-    step_fail(step, CAIRN_E_NOT_FOUND,
-              "the parent checkpoint %" PRIu64 "@%" PRIu64
-              " was never committed; restore a checkpoint of this run, then save again",
-              parent.step, parent.term);
+    step_fail(
+        step, CAIRN_E_NOT_FOUND,
+        "the parent checkpoint %s was never committed; restore a checkpoint of this run, then "
+        "save again",
+        ckpt_id_text(parent).at);
     return false;
 }
 

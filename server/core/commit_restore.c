@@ -132,9 +132,9 @@ static void begin_again(struct step *step, const struct state_restore *session)
     bool same = selector->kind == SELECT_LATEST || selector->id.step == entry->first.step;
     if (!same || (selector->kind == SELECT_EXACT && selector->id.term != entry->first.term)) {
         step_fail(step, CAIRN_E_INVALID,
-                  "rank %" PRIu32 " asks for step %" PRIu64 ", but this attempt restores %" PRIu64
-                  "@%" PRIu64 ": all ranks must ask for the same checkpoint",
-                  from->rank, selector->id.step, entry->first.step, entry->first.term);
+                  "rank %" PRIu32 " asks for step %" PRIu64 ", but this attempt restores %s: "
+                  "all ranks must ask for the same checkpoint",
+                  from->rank, selector->id.step, ckpt_id_text(entry->first).at);
         return;
     }
     answer_session(step, entry);
@@ -179,11 +179,10 @@ static bool resolve(struct step *step, struct entry_restore *entry)
                       tried);
         } else {
             step_fail(step, CAIRN_E_DAMAGED,
-                      "the newest checkpoint %" PRIu64 "@%" PRIu64
-                      " is damaged (%s), and the caller does not allow an older one; the newest "
-                      "good one is %" PRIu64 "@%" PRIu64,
-                      first->entry.id.step, first->entry.id.term, first->health_reason,
-                      latest->entry.id.step, latest->entry.id.term);
+                      "the newest checkpoint %s is damaged (%s), and the caller does not allow an "
+                      "older one; the newest good one is %s",
+                      ckpt_id_text(first->entry.id).at, first->health_reason,
+                      ckpt_id_text(latest->entry.id).at);
         }
         return false;
     }
@@ -331,8 +330,8 @@ static void fall_back_or_fail(struct step *step, struct entry_restore *entry)
                  "no good checkpoint is left to restore (tried: %s); rank %" PRIu32 " reported: %s",
                  tried, report->from.rank, reason);
     } else {
-        snprintf(text, sizeof(text), "rank %" PRIu32 ", checkpoint %" PRIu64 "@%" PRIu64 ": %s",
-                 report->from.rank, entry->id.step, entry->id.term, reason);
+        snprintf(text, sizeof(text), "rank %" PRIu32 ", checkpoint %s: %s", report->from.rank,
+                 ckpt_id_text(entry->id).at, reason);
     }
     reason_set(entry->reason, text);
 }

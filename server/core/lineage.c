@@ -265,9 +265,8 @@ void ancestors_damaged(const struct run_state *state, struct ckpt_id from, size_
             snprintf(ret + used, bytes - used, ", ...");
             return;
         }
-        used +=
-            (size_t)snprintf(ret + used, bytes - used, "%s%" PRIu64 "@%" PRIu64,
-                             count > 1 ? ", " : "", commit->entry.id.step, commit->entry.id.term);
+        used += (size_t)snprintf(ret + used, bytes - used, "%s%s", count > 1 ? ", " : "",
+                                 ckpt_id_text(commit->entry.id).at);
     }
 }
 
@@ -299,7 +298,7 @@ static int forgotten_error(const struct run_state *state, const struct state_com
                            struct diag *diag)
 {
     char whom[BY_WHOM_BYTES];
-    const struct ckpt_id *id = &commit->entry.id;
+    struct ckpt_id_text id = ckpt_id_text(commit->entry.id);
     if (state->removal != NULL && !commit->reclaimed) {
         return state_removed_error(state, diag);
     }
@@ -307,15 +306,14 @@ static int forgotten_error(const struct run_state *state, const struct state_com
     chain_by_whom(commit->mark, whom);
     if (commit->reclaimed) {
         return diag_set(diag, CAIRN_E_NOT_FOUND,
-                        "checkpoint %" PRIu64 "@%" PRIu64
-                        " was forgotten by %s, and its space was reclaimed: nothing brings it back",
-                        id->step, id->term, whom);
+                        "checkpoint %s was forgotten by %s, and its space was reclaimed: nothing "
+                        "brings it back",
+                        id.at, whom);
     }
     return diag_set(diag, CAIRN_E_NOT_FOUND,
-                    "checkpoint %" PRIu64 "@%" PRIu64
-                    " was forgotten by %s; until its space is reclaimed, `cairn undelete RUN "
-                    "%" PRIu64 "@%" PRIu64 "` brings it back",
-                    id->step, id->term, whom, id->step, id->term);
+                    "checkpoint %s was forgotten by %s; until its space is reclaimed, `cairn "
+                    "undelete RUN %s` brings it back",
+                    id.at, whom, id.at);
 }
 
 /* Answers NOT_FOUND. The text says under which term a superseded checkpoint of the step can be had,
@@ -400,9 +398,8 @@ static int select_known(const struct run_state *state, const struct selector *se
     case SELECT_EXACT:
         found = commit_any(state, id);
         if (found == NULL) {
-            return diag_set(diag, CAIRN_E_NOT_FOUND,
-                            "checkpoint %" PRIu64 "@%" PRIu64 " was never committed", id.step,
-                            id.term);
+            return diag_set(diag, CAIRN_E_NOT_FOUND, "checkpoint %s was never committed",
+                            ckpt_id_text(id).at);
         }
         if (found->forgotten) {
             return forgotten_error(state, found, diag);

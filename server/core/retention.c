@@ -376,12 +376,12 @@ static int find_good(struct engine *engine, struct diag *diag)
     int64_t latest = engine->now_ns + CLOCK_SLACK_SECONDS * SECOND_NS;
     if (newest != NULL && newest->wall_ns > latest && asks_for_time(engine->policy)) {
         return diag_set(diag, CAIRN_E_CONFLICT,
-                        "the newest checkpoint %" PRIu64 "@%" PRIu64 " was committed %" PRId64
+                        "the newest checkpoint %s was committed %" PRId64
                         " s in the future: a clock is wrong; nothing is forgotten. Set the clock "
                         "right, this server's or that of the one which committed it; until a newer "
                         "checkpoint is committed by a right one, name only rules without time "
                         "(keep-last, keep-every-steps, keep-best, keep-tag)",
-                        newest->id.step, newest->id.term,
+                        ckpt_id_text(newest->id).at,
                         (newest->wall_ns - engine->now_ns) / SECOND_NS);
     }
     if (engine->clock_jump_s != 0 && asks_for_time(engine->policy)) {

@@ -130,10 +130,10 @@ static void say_mark(const struct run_state *state, size_t bytes, char *ret)
     } else if (unrecorded->unknown_count > 0) {
         const struct state_unknown *newest = &unrecorded->unknown[unrecorded->unknown_count - 1];
         snprintf(ret, bytes,
-                 "%zu stored checkpoint%s not in the run's record (newest: %" PRIu64 "@%" PRIu64
-                 "), which is an older copy or has been damaged; nothing of the run is removed",
+                 "%zu stored checkpoint%s not in the run's record (newest: %s), which is an older "
+                 "copy or has been damaged; nothing of the run is removed",
                  unrecorded->unknown_count, unrecorded->unknown_count == 1 ? " is" : "s are",
-                 newest->id.step, newest->id.term);
+                 ckpt_id_text(newest->id).at);
     }
 }
 

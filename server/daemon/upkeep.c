@@ -65,34 +65,20 @@ static const char *collector(void *user) { return duty_holder(&((struct upkeep *
 
 /* --- the log ---------------------------------------------------------------------------------- */
 
-static void ckpt_text(struct ckpt_id id, size_t bytes, char *ret)
-{
-    if (id.term == 0) {
-        snprintf(ret, bytes, "%s", "");
-    } else {
-        snprintf(ret, bytes, "%llu@%llu", (unsigned long long)id.step, (unsigned long long)id.term);
-    }
-}
-
 static void on_found(void *user, const struct scrub_finding *finding)
 {
-    char run[RUN_NAME_TEXT_MAX], id[48];
     (void)user;
-    run_name_format(&finding->run, run);
-    ckpt_text(finding->id, sizeof(id), id);
-    LOG(LOG_ERROR, "scrub", "damage", ls("run", run), ls("ckpt", id),
+    LOG(LOG_ERROR, "scrub", "damage", ls("run", run_name_text(&finding->run).at),
+        ls("ckpt", finding->id.term != 0 ? ckpt_id_text(finding->id).at : ""),
         ls("health", finding->health == HEALTH_SUSPECT ? "suspect" : "damaged"),
         ls("what", finding->text));
 }
 
 static void on_healed(void *user, const struct run_name *name, struct ckpt_id ckpt)
 {
-    char run[RUN_NAME_TEXT_MAX], id[48];
     (void)user;
-    run_name_format(name, run);
-    ckpt_text(ckpt, sizeof(id), id);
-    LOG(LOG_INFO, "scrub", "every byte of the checkpoint is good again", ls("run", run),
-        ls("ckpt", id));
+    LOG(LOG_INFO, "scrub", "every byte of the checkpoint is good again",
+        ls("run", run_name_text(name).at), ls("ckpt", ckpt_id_text(ckpt).at));
 }
 
 /* Called when a scrub pass begins or ends. */
@@ -133,12 +119,9 @@ void upkeep_press(struct upkeep *upkeep)
 static void on_reclaimed(void *user, const struct run_name *name, struct ckpt_id ckpt,
                          const struct gc_reclaim *why)
 {
-    char run[RUN_NAME_TEXT_MAX], id[48];
     (void)user;
-    run_name_format(name, run);
-    ckpt_text(ckpt, sizeof(id), id);
-    LOG(LOG_INFO, "gc", "reclaimed", ls("run", run), ls("ckpt", id), ls("by", why->actor),
-        ls("why", why->reason));
+    LOG(LOG_INFO, "gc", "reclaimed", ls("run", run_name_text(name).at),
+        ls("ckpt", ckpt_id_text(ckpt).at), ls("by", why->actor), ls("why", why->reason));
 }
 
 /* Logs the end of a garbage collection, loudly only if it has removed something or met errors. */
@@ -197,18 +180,21 @@ static void on_damaged(void *user, const struct run_name *run, struct ckpt_id id
 static void on_repaired(void *user, const struct repair_status *status)
 {
     struct upkeep *upkeep = user;
-    char run[RUN_NAME_TEXT_MAX], id[48];
-    run_name_format(&status->run, run);
-    ckpt_text(status->id, sizeof(id), id);
+    struct run_name_text run = run_name_text(&status->run);
+    struct ckpt_id_text id = {""}; /* stays so for the record */
+    if (status->id.term != 0) {
+        id = ckpt_id_text(status->id);
+    }
     for (uint32_t i = 0; i < status->line_count; i++) {
         bool mended = status->lines[i].mended;
         LOG(mended ? LOG_WARN : LOG_ERROR, "repair",
             mended ? "repaired" : "a damaged checkpoint or record could not be repaired",
-            ls("run", run), ls("ckpt", id), ls("what", status->lines[i].text));
+            ls("run", run.at), ls("ckpt", id.at), ls("what", status->lines[i].text));
     }
     LOG(status->left > 0 || status->code != 0 ? LOG_ERROR : LOG_INFO, "repair", "ended",
-        ls("run", run), ls("ckpt", id), lu("mended", status->mended), lu("left", status->left),
-        lu("bytes", status->bytes_read), ls("health", status->healed ? "verified again" : NULL),
+        ls("run", run.at), ls("ckpt", id.at), lu("mended", status->mended),
+        lu("left", status->left), lu("bytes", status->bytes_read),
+        ls("health", status->healed ? "verified again" : NULL),
         ls("err", status->code != 0 ? status->text : NULL));
     repair_next(upkeep);
 }

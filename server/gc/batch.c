@@ -92,10 +92,10 @@ static void note_unknown(struct gc *gc, struct batch_ckpt *ckpt)
     struct diag diag = DIAG_INIT;
     int status =
         diag_set(&diag, CAIRN_E_DAMAGED,
-                 "the store holds objects of checkpoint %" PRIu64 "@%" PRIu64
-                 ", which this record does not list: the record is an older copy, or belongs to "
+                 "the store holds objects of checkpoint %s, which this record does not list: the "
+                 "record is an older copy, or belongs to "
                  "another run; put the right one back (no object of that checkpoint is removed)",
-                 ckpt->id.step, ckpt->id.term);
+                 ckpt_id_text(ckpt->id).at);
     ckpt->kind = KIND_UNKNOWN;
     err_ignore(gc_note(gc, status, &diag, "the run's record")); /* DAMAGED ends no pass */
 }

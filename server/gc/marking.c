@@ -158,15 +158,16 @@ static int unreadable(struct one_table *one, int status, const struct diag *diag
     CHECK(status != 0);
     CHECK(!of->is_dead);
     if (reader_is_damage(status)) { /* after what passes nobody should repair or forget anything */
-        snprintf(remedy, sizeof(remedy),
-                 "; repair the part (`cairn verify %s %" PRIu64 "@%" PRIu64
-                 " --repair`), or forget that checkpoint as well",
-                 run_name_text(&gc->now.run).at, of->id.step, of->id.term);
+        snprintf(
+            remedy, sizeof(remedy),
+            "; repair the part (`cairn verify %s %s --repair`), or forget that checkpoint as well",
+            run_name_text(&gc->now.run).at, ckpt_id_text(of->id).at);
     }
-    err_ignore(diag_set(&whole, status,
-                        "the part of rank %" PRIu32 " of checkpoint %" PRIu64 "@%" PRIu64
-                        " cannot be read (%.200s), so every object that it may refer to stays%s",
-                        one->rank, of->id.step, of->id.term, diag_text(diag, status), remedy));
+    err_ignore(diag_set(
+        &whole, status,
+        "the part of rank %" PRIu32
+        " of checkpoint %s cannot be read (%.200s), so every object that it may refer to stays%s",
+        one->rank, ckpt_id_text(of->id).at, diag_text(diag, status), remedy));
     status = gc_note(gc, status, &whole, "reading an object table");
     if (status != 0) {
         return status;

@@ -333,17 +333,16 @@ static void enter_seal(struct sm *sm)
 static void log_end(const struct hand_over *hand)
 {
     const struct writer *writer = hand->writer;
-    char name[RUN_NAME_TEXT_MAX];
-    run_name_format(&writer->run, name);
+    struct run_name_text name = run_name_text(&writer->run);
     if (hand->status != 0 && !hand->cancelled) {
-        LOG(LOG_WARN, "session", "part refused", ls("run", name), lu("term", writer->key.id.term),
-            lu("step", writer->key.id.step), lu("rank", writer->key.rank),
-            ls("err", diag_text(&hand->diag, hand->status)));
+        LOG(LOG_WARN, "session", "part refused", ls("run", name.at),
+            lu("term", writer->key.id.term), lu("step", writer->key.id.step),
+            lu("rank", writer->key.rank), ls("err", diag_text(&hand->diag, hand->status)));
     } else if (hand->status == 0 && !writer->user) {
         LOG(LOG_INFO, "session",
             "the daemon finished the save of a client that is gone, from the memory that it had "
             "handed over",
-            ls("run", name), lu("term", writer->key.id.term), lu("step", writer->key.id.step),
+            ls("run", name.at), lu("term", writer->key.id.term), lu("step", writer->key.id.step),
             lu("rank", writer->key.rank));
     }
 }

@@ -93,20 +93,19 @@ static void end_writer(struct writer *writer)
 static void log_outcome(const struct writer *writer, enum save_state state, int code,
                         const char *why, uint64_t seq)
 {
-    char name[RUN_NAME_TEXT_MAX];
+    struct run_name_text name = run_name_text(&writer->run);
     const char *trace = writer->key.trace[0] ? writer->key.trace : NULL;
     if (writer->key.rank != 0) {
         return;
     }
-    run_name_format(&writer->run, name);
     if (state == SAVE_COMMITTED) {
-        LOG(LOG_INFO, "commit", "checkpoint committed", ls("run", name),
+        LOG(LOG_INFO, "commit", "checkpoint committed", ls("run", name.at),
             lu("term", writer->key.id.term), lu("step", writer->key.id.step), lu("sequence", seq),
             ls("trace", trace));
     } else {
         LOG(LOG_WARN, "commit",
             state == SAVE_ABORTED ? "save aborted" : "the outcome of a save is unknown",
-            ls("run", name), lu("term", writer->key.id.term), lu("step", writer->key.id.step),
+            ls("run", name.at), lu("term", writer->key.id.term), lu("step", writer->key.id.step),
             ls("err", why && why[0] ? why : err_text(code)), ls("trace", trace));
     }
 }

@@ -171,7 +171,6 @@ static void write_totals(const struct metrics_source *source, struct expose *exp
 static void write_runs(const struct metrics_source *source, struct expose *expose)
 {
     struct run_totals runs[METRICS_RUNS_MAX];
-    char name[RUN_NAME_TEXT_MAX];
     int64_t since_ns = loop_wall_ns(source->loop) - METRICS_RUN_HOURS * INT64_C(3600000000000);
     size_t live = catalog_live_runs(source->catalog, since_ns, METRICS_RUNS_MAX, runs);
     size_t count = live < METRICS_RUNS_MAX ? live : METRICS_RUNS_MAX;
@@ -182,21 +181,18 @@ static void write_runs(const struct metrics_source *source, struct expose *expos
     begin(expose, FAMILY_GAUGE, "cairn_checkpoint_last_commit_timestamp_seconds",
           "Time of the last commit of a live run.");
     for (size_t i = 0; i < count; i++) {
-        run_name_format(runs[i].name, name);
-        expose_label(expose, "run", name);
+        expose_label(expose, "run", run_name_text(runs[i].name).at);
         expose_wall(expose, runs[i].commit_wall_ns);
     }
     begin(expose, FAMILY_GAUGE, "cairn_checkpoint_last_step",
           "Step of the last commit of a live run.");
     for (size_t i = 0; i < count; i++) {
-        run_name_format(runs[i].name, name);
-        labelled(expose, "run", name, runs[i].commit_step);
+        labelled(expose, "run", run_name_text(runs[i].name).at, runs[i].commit_step);
     }
     begin(expose, FAMILY_GAUGE, "cairn_run_ranks",
           "Ranks of a live run that are connected to this server.");
     for (size_t i = 0; i < count; i++) {
-        run_name_format(runs[i].name, name);
-        labelled(expose, "run", name, runs[i].ranks);
+        labelled(expose, "run", run_name_text(runs[i].name).at, runs[i].ranks);
     }
 }
 

@@ -170,9 +170,8 @@ static void on_decided(struct run_req *req)
         ask->hear(ask->options.user, &req->verdict);
     } else if (is_mark && verdict_marks(&req->verdict)->refused_count > 0) {
         const struct mark *mark = &verdict_marks(&req->verdict)->items[0];
-        ask->status = diag_set(&ask->diag, CAIRN_E_CONFLICT, "checkpoint %llu@%llu %s",
-                               (unsigned long long)mark->id.step, (unsigned long long)mark->id.term,
-                               mark_outcome_text(mark->outcome));
+        ask->status = diag_set(&ask->diag, CAIRN_E_CONFLICT, "checkpoint %s %s",
+                               ckpt_id_text(mark->id).at, mark_outcome_text(mark->outcome));
     }
     answer(ask);
 }

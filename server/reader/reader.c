@@ -346,10 +346,9 @@ int reader_agrees(struct reader *reader, size_t number, const struct part *part,
     if (part->rank != ref->rank || part->chunk_count != ref->chunk_count ||
         part->tensor_count != ref->tensor_count || !ckpt_id_equal(part->id, reader->root.id)) {
         return diag_set(diag, CAIRN_E_DAMAGED,
-                        "the pages of checkpoint %llu@%llu are whole and do not agree with the "
+                        "the pages of checkpoint %s are whole and do not agree with the "
                         "part of rank %u: it has %u tensors in %u chunks, not %u in %u",
-                        (unsigned long long)reader->root.id.step,
-                        (unsigned long long)reader->root.id.term, ref->rank, part->tensor_count,
+                        ckpt_id_text(reader->root.id).at, ref->rank, part->tensor_count,
                         part->chunk_count, ref->tensor_count, ref->chunk_count);
     }
     if (!reader->held) {

@@ -56,9 +56,8 @@ static void document_text(const struct doc_key *document, size_t bytes, char *re
 {
     static const char *const kinds[] = {
         [STORE_MANIFEST] = "manifest", [STORE_PART] = "part of rank", [STORE_PAGE] = "page"};
-    snprintf(ret, bytes, "the %s %u of checkpoint %llu@%llu", kinds[document->name.kind],
-             document->name.number, (unsigned long long)document->name.id.step,
-             (unsigned long long)document->name.id.term);
+    snprintf(ret, bytes, "the %s %u of checkpoint %s", kinds[document->name.kind],
+             document->name.number, ckpt_id_text(document->name.id).at);
 }
 
 /* Says which document does not match, in a repair's words. */

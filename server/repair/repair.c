@@ -154,8 +154,7 @@ static int refuse_second(const struct repair *repair, struct diag *diag)
 {
     char what[64] = "the record";
     if (repair->id.term != 0) {
-        snprintf(what, sizeof(what), "checkpoint %llu@%llu", (unsigned long long)repair->id.step,
-                 (unsigned long long)repair->id.term);
+        snprintf(what, sizeof(what), "checkpoint %s", ckpt_id_text(repair->id).at);
     }
     return diag_set(diag, CAIRN_E_BUSY,
                     "a repair is at work on %s of %s/%s; ask again when it has ended", what,

@@ -135,11 +135,9 @@ int repair_ckpt(struct repair *repair, struct diag *diag)
     int status = facts_commits(repair, &repair->facts, &repair->fact_count, diag);
     const struct commit_fact *fact = status == 0 ? repair_fact(repair, repair->id) : NULL;
     if (status != 0 || !fact) {
-        return status != 0
-                   ? status
-                   : diag_set(diag, CAIRN_E_NOT_FOUND, "checkpoint %llu@%llu is not in the run",
-                              (unsigned long long)repair->id.step,
-                              (unsigned long long)repair->id.term);
+        return status != 0 ? status
+                           : diag_set(diag, CAIRN_E_NOT_FOUND, "checkpoint %s is not in the run",
+                                      ckpt_id_text(repair->id).at);
     }
     status = survey_ckpt(repair, fact, SURVEY_MEND, &survey, diag);
     status = status != 0 ? status : mend_objects(repair, &survey, diag);

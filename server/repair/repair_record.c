@@ -108,10 +108,10 @@ static int check_ckpt(struct repair *repair, const struct run_state *state, stru
     int status = ask_store(&repair->ask, repair->store, &req, diag);
     if (status == 0 && !explains(state, id, req.ret_count, req.ret_smalls)) {
         status = diag_set(diag, CAIRN_E_CONFLICT,
-                          "a manifest of checkpoint %" PRIu64 "@%" PRIu64
-                          " is here, of which the mirror's record knows nothing: the damaged "
+                          "a manifest of checkpoint %s is here, of which the mirror's record knows "
+                          "nothing: the damaged "
                           "update may have committed it",
-                          id.step, id.term);
+                          ckpt_id_text(id).at);
     }
     free(req.ret_smalls);
     return status;
@@ -155,9 +155,9 @@ static int check_commits(struct repair *repair, const struct run_state *state, s
         status = ask_store(&repair->ask, repair->store, &req, diag);
         if (status == 0 && !has_manifest(&req, commit->open_id)) {
             status = diag_set(diag, CAIRN_E_CONFLICT,
-                              "the mirror's record has checkpoint %" PRIu64 "@%" PRIu64
-                              ", of which there is no manifest here: the mirror may have made it",
-                              commit->id.step, commit->id.term);
+                              "the mirror's record has checkpoint %s, of which there is no "
+                              "manifest here: the mirror may have made it",
+                              ckpt_id_text(commit->id).at);
         }
         free(req.ret_smalls);
     }

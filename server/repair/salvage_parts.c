@@ -91,8 +91,8 @@ int salvage_parts(struct salvaging *s, struct lost_manifest *lost, struct diag *
     if (status == 0 && is_guess && !s->how->accept_loss) {
         snprintf(text, sizeof(text),
                  "its manifest is lost, and nothing that is left says which checkpoint its term "
-                 "continues; with --accept-loss %" PRIu64 "@%" PRIu64 " is taken for it",
-                 origin.parent.step, origin.parent.term);
+                 "continues; with --accept-loss %s is taken for it",
+                 ckpt_id_text(origin.parent).at);
         return salvage_leave(s, lost, text, diag);
     }
     if (status != 0) {
@@ -100,8 +100,8 @@ int salvage_parts(struct salvaging *s, struct lost_manifest *lost, struct diag *
     }
     if (is_guess) {
         snprintf(more, sizeof(more),
-                 "; which checkpoint its term continues is lost: taken to be %" PRIu64 "@%" PRIu64,
-                 origin.parent.step, origin.parent.term);
+                 "; which checkpoint its term continues is lost: taken to be %s",
+                 ckpt_id_text(origin.parent).at);
     }
     status = remake_build(s->repair, &origin, &remade, &why);
     if (status == 0) {

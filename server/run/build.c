@@ -133,10 +133,10 @@ static int parts_check_identity(const struct build_input *input, struct diag *di
         if (part->rank != rank || part->world_size != input->world_size ||
             !ckpt_id_equal(part->id, input->id)) {
             return diag_set(diag, CAIRN_E_INVALID,
-                            "the part that rank %u sealed belongs to rank %u of %u and to %" PRIu64
-                            "@%" PRIu64 ", but the save is %" PRIu64 "@%" PRIu64 " of %u ranks",
-                            rank, part->rank, part->world_size, part->id.step, part->id.term,
-                            input->id.step, input->id.term, input->world_size);
+                            "the part that rank %u sealed belongs to rank %u of %u and to %s, "
+                            "but the save is %s of %u ranks",
+                            rank, part->rank, part->world_size, ckpt_id_text(part->id).at,
+                            ckpt_id_text(input->id).at, input->world_size);
         }
         if (part->writer != input->seals[rank].writer) {
             return diag_set(diag, CAIRN_E_INVALID,

@@ -61,8 +61,7 @@ int64_t catalog_clock_jump_s(struct catalog *catalog)
 
 void ckpt_text(const struct run_name *run, struct ckpt_id id, char ret[CKPT_TEXT_MAX])
 {
-    snprintf(ret, CKPT_TEXT_MAX, "checkpoint %" PRIu64 "@%" PRIu64 " of %s", id.step, id.term,
-             run_name_text(run).at);
+    snprintf(ret, CKPT_TEXT_MAX, "checkpoint %s of %s", ckpt_id_text(id).at, run_name_text(run).at);
 }
 
 /* --- the requests of a run ------------------------------------------------------------------ */

@@ -194,15 +194,15 @@ void wait_give_up(const struct run *run, struct run_req *req)
     const struct event *event = &req->event;
     const struct attempt_rank *from = &event->u.report.from;
     const struct state_restore *session;
-    char name[RUN_NAME_TEXT_MAX], missing[256] = "";
+    struct run_name_text name = run_name_text(&run->name);
+    char missing[256] = "";
 
     CHECK(event->kind == EVENT_FIND_OPEN || event->kind == EVENT_RESTORE_REPORT);
-    run_name_format(&run->name, name);
     if (event->kind == EVENT_FIND_OPEN) {
         diag_set(&req->diag, CAIRN_E_MISSING_RANKS,
                  "rank 0 did not open the save of step %" PRIu64 " of %s within %" PRIu64
                  " ms; check that rank 0 is alive and saves the same step",
-                 event->id.step, name, req->wait_ms);
+                 event->id.step, name.at, req->wait_ms);
     } else {
         session = state_restore_find(&run->state, &from->token, from->ordinal);
         if (session) {
@@ -212,7 +212,7 @@ void wait_give_up(const struct run *run, struct run_req *req)
                  "the restore of step %" PRIu64
                  " of %s is not complete: no report came from %s within %" PRIu64
                  " ms; do not use the state in memory, and restore again",
-                 event->id.step, name, missing, req->wait_ms);
+                 event->id.step, name.at, missing, req->wait_ms);
     }
     req->verdict.code = CAIRN_E_MISSING_RANKS;
     req_answer(req, CAIRN_E_MISSING_RANKS);

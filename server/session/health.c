@@ -58,12 +58,10 @@ static void room_remedy(const struct health_facts *facts, size_t size, char *ret
                  first, totals->forgotten.bytes >> 20, totals->forgotten.count,
                  plural(totals->forgotten.count));
     } else if (totals && totals->largest) {
-        char run[RUN_NAME_TEXT_MAX];
-        run_name_format(totals->largest, run);
         snprintf(ret, size,
                  "%s`cairn forget %s --keep-last 2 --now` removes all but two checkpoints of the "
                  "largest run at once, for good; or add room to the disk",
-                 first, run);
+                 first, run_name_text(totals->largest).at);
     } else {
         snprintf(ret, size,
                  "no checkpoint is waiting to be reclaimed, and no run has more than the two good "

@@ -604,11 +604,10 @@ static void log_notice(const struct request *request)
     const struct session *session = request->session;
     const struct node_notice *notice = catalog_notice(session->server->options.catalog,
                                                       &request->u.mark.run.event.u.annotate.note);
-    char name[RUN_NAME_TEXT_MAX];
     if (notice && notice->notices > 1) {
-        run_name_format(run_name_of(session->run), name);
         LOG(LOG_WARN, "session", "a node has given notice more than once, and is to be drained",
-            ls("node", notice->node), lu("notices", notice->notices), ls("run", name));
+            ls("node", notice->node), lu("notices", notice->notices),
+            ls("run", run_name_text(run_name_of(session->run)).at));
     }
 }
 

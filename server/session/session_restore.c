@@ -19,12 +19,11 @@
  * ranks. */
 static void warn_of_loss(const struct session *session, const struct run_state *state)
 {
-    char run[RUN_NAME_TEXT_MAX], text[DIAG_TEXT_MAX];
+    char text[DIAG_TEXT_MAX];
     if (state_is_marked(state) && (session->viewer || session->join.rank == 0)) {
-        run_name_format(run_name_of(session->run), run);
         state_mark_text(state, sizeof(text), text);
-        LOG(LOG_WARN, "session", "a restore uses a record that is not whole", ls("run", run),
-            ls("err", text));
+        LOG(LOG_WARN, "session", "a restore uses a record that is not whole",
+            ls("run", run_name_text(run_name_of(session->run)).at), ls("err", text));
     }
 }
 

@@ -250,18 +250,17 @@ static void cancel_open(struct request *request)
 /* Logs the opening, with a warning if a new lineage begins beside existing checkpoints. */
 static void log_opened(const struct request *request, const struct verdict *verdict)
 {
-    char name[RUN_NAME_TEXT_MAX];
+    struct run_name_text name = run_name_text(run_name_of(request->session->run));
     const struct verdict_save *save = verdict_save(verdict);
-    run_name_format(run_name_of(request->session->run), name);
     if (save->new_lineage) {
         LOG(LOG_WARN, "session",
             "this attempt restored none of the run's checkpoints, so a new lineage begins beside "
             "them",
-            ls("run", name), lu("term", verdict->id.term), lu("step", verdict->id.step),
+            ls("run", name.at), lu("term", verdict->id.term), lu("step", verdict->id.step),
             lu("rank", request->session->join.rank), ls("trace", trace_asked(request)));
     }
     LOG(LOG_INFO, "session", save->new_term ? "save opened, new term" : "save opened",
-        ls("run", name), lu("term", verdict->id.term), lu("step", verdict->id.step),
+        ls("run", name.at), lu("term", verdict->id.term), lu("step", verdict->id.step),
         lu("rank", request->session->join.rank), ls("trace", trace_asked(request)));
 }
 

@@ -104,7 +104,6 @@ struct text {
 };
 struct text bytes_text(uint64_t bytes);               /* "1.50 GiB" */
 struct text time_text(int64_t wall_ns);               /* RFC 3339, UTC; "-" for 0 */
-struct text ckpt_id_text(struct ckpt_id id);          /* "STEP@TERM" */
 bool names_ckpt(const char *text, struct ckpt_id id); /* it begins with "checkpoint STEP@TERM" */
 /* "damaged, superseded, pinned" of a committed one, else the state: the words of ls, show, status.
  */

@@ -62,17 +62,10 @@ struct text time_text(int64_t wall_ns)
     return text;
 }
 
-struct text ckpt_id_text(struct ckpt_id id)
-{
-    struct text text;
-    snprintf(text.at, sizeof(text.at), "%" PRIu64 "@%" PRIu64, id.step, id.term);
-    return text;
-}
-
 bool names_ckpt(const char *text, struct ckpt_id id)
 {
     char name[64];
-    int bytes = snprintf(name, sizeof(name), "checkpoint %" PRIu64 "@%" PRIu64, id.step, id.term);
+    int bytes = snprintf(name, sizeof(name), "checkpoint %s", ckpt_id_text(id).at);
     return strncmp(text, name, (size_t)bytes) == 0 && !isdigit((unsigned char)text[bytes]);
 }
 

@@ -351,7 +351,7 @@ static int write_header(const struct documents *documents, const struct tensor_f
                         uint64_t *ret_bytes, struct diag *diag)
 {
     const struct manifest *manifest = &documents->of.manifest;
-    struct text id = ckpt_id_text(documents->info.id);
+    struct ckpt_id_text id = ckpt_id_text(documents->info.id);
     struct safetensors layout = {.checkpoint = id.at,
                                  .metadata_bytes = manifest->metadata_bytes,
                                  .metadata = manifest->metadata,

@@ -194,10 +194,9 @@ static int write_blob(struct restoring *restoring, size_t i, struct diag *diag)
 static int write_summary(struct restoring *restoring, struct diag *diag)
 {
     struct json json;
-    char name[RUN_NAME_TEXT_MAX], file[FILE_NAME_MAX];
-    run_name_format(&restoring->cli->run, name);
+    char file[FILE_NAME_MAX];
     json_begin(&json);
-    json_str(&json, "run", name);
+    json_str(&json, "run", run_name_text(&restoring->cli->run).at);
     json_info(&json, "checkpoint", &restoring->documents->info);
     json_open(&json, "entries", '[');
     for (size_t i = 0; i < restoring->count; i++) {
@@ -375,7 +374,7 @@ static int finish(struct cli *cli, const char *to, const struct ckpt_info *info,
 /* Adds the checkpoint's name to an error of damage, whose text may name the tensor alone. */
 static void name_damaged(const struct ckpt_info *info, struct diag *diag)
 {
-    struct text id = ckpt_id_text(info->id);
+    struct ckpt_id_text id = ckpt_id_text(info->id);
     if (!strstr(diag->text, id.at)) {
         diag_add(diag, "checkpoint %s", id.at);
     }

@@ -196,14 +196,13 @@ static int verify_one(struct cli *cli, struct totals *totals, const struct ckpt_
                       struct diag *diag)
 {
     size_t before = totals->result.finding_count, unread_before = totals->result.unread;
-    char name[RUN_NAME_TEXT_MAX];
+    struct run_name_text name = run_name_text(&cli->run);
     int status = verify_checkpoint(cli, info, &totals->options, &totals->result, diag);
     if (status != 0) {
         return status;
     }
-    run_name_format(&cli->run, name);
     json_open(&totals->json, NULL, '{');
-    json_str(&totals->json, "run", name);
+    json_str(&totals->json, "run", name.at);
     json_ckpt_id(&totals->json, info->id);
     struct judged judged = judge(totals, before, unread_before);
     if (totals->repair && (judged.damaged || info->health != HEALTH_VERIFIED)) {
@@ -220,7 +219,7 @@ static int verify_one(struct cli *cli, struct totals *totals, const struct ckpt_
     bool good = !judged.damaged && !judged.unread;
     json_bool(&totals->json, "good", good);
     if (!cli->json) {
-        printf("%s %s: %s\n", name, ckpt_id_text(info->id).at,
+        printf("%s %s: %s\n", name.at, ckpt_id_text(info->id).at,
                good             ? "good"
                : judged.damaged ? "DAMAGED"
                                 : "NOT READ WHOLE");

@@ -79,8 +79,7 @@ static int show(const struct cli *cli, const struct ckpt_info *info)
     if (cli->json) {
         return cli_print_info(info);
     }
-    printf("%" PRIu64 "@%" PRIu64 ": annotated, version %" PRIu64 "\n", info->id.step,
-           info->id.term, info->note_version);
+    printf("%s: annotated, version %" PRIu64 "\n", ckpt_id_text(info->id).at, info->note_version);
     return out_flush();
 }
 

@@ -173,7 +173,7 @@ static void show_table(const struct job *job, const char *name, const struct msg
     for (uint32_t i = 0; table != NULL && i < marked->record_count; i++) {
         const struct msg_mark_record *record = &marked->records[i];
         char reasons[REASONS_BYTES];
-        struct text id = ckpt_id_text(record->id);
+        struct ckpt_id_text id = ckpt_id_text(record->id);
         struct text time = time_text(record->wall_ns);
         retention_reasons_text((enum mark_outcome)record->outcome, record->reasons, sizeof(reasons),
                                reasons);

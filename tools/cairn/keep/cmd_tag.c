@@ -46,9 +46,8 @@ static int run(struct cli *cli, void *values, struct diag *diag)
             status = cli_print_info(info);
         } else if (!cli->quiet) {
             struct shown room;
-            printf("%" PRIu64 "@%" PRIu64 ": %s \"%s\", version %" PRIu64 "\n", info->id.step,
-                   info->id.term, own->remove ? "no tag" : "tag", shown(&room, own->tag),
-                   info->note_version);
+            printf("%s: %s \"%s\", version %" PRIu64 "\n", ckpt_id_text(info->id).at,
+                   own->remove ? "no tag" : "tag", shown(&room, own->tag), info->note_version);
             status = out_flush();
         }
     }

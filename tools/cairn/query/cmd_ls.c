@@ -95,7 +95,7 @@ static void format_note(const struct ckpt_info *info, size_t size, char *ret)
 static void add_row(struct table *table, const struct ckpt_info *info)
 {
     char ranks[32], state[STANDING_BYTES], note[NOTE_TEXT_BYTES], text[DIAG_TEXT_MAX];
-    struct text parent = {"-"};
+    struct ckpt_id_text parent = {"-"};
     if (info->parent.term != 0) {
         parent = ckpt_id_text(info->parent);
     }

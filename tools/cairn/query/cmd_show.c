@@ -127,7 +127,7 @@ static void print_head(const struct cli *cli, const struct documents *documents)
 {
     const struct manifest *manifest = &documents->of.manifest;
     const struct ckpt_info *info = &documents->info;
-    struct text parent = {"none"};
+    struct ckpt_id_text parent = {"none"};
     char sha[65], standing[STANDING_BYTES];
     if (manifest->parent.term != 0) {
         parent = ckpt_id_text(manifest->parent);
@@ -163,7 +163,7 @@ static void print_shares(const struct documents *documents, const struct shares 
 {
     const struct ckpt_info *info = &documents->info;
     struct text bytes;
-    struct text id;
+    struct ckpt_id_text id;
     if (info->base.term != 0) {
         id = ckpt_id_text(info->base);
         printf("base        %s (sequence %" PRIu64 ")\n", id.at, info->base_seq);

@@ -20,9 +20,8 @@ static int show(const struct cli *cli, const struct ckpt_info *info)
     char standing[STANDING_BYTES];
     struct shown room;
     format_standing(info, standing);
-    printf("%" PRIu64 "@%" PRIu64 ": %s%s%s%s\n", info->id.step, info->id.term,
-           committed ? "committed, " : "", standing, info->text && info->text[0] ? ": " : "",
-           shown(&room, info->text));
+    printf("%s: %s%s%s%s\n", ckpt_id_text(info->id).at, committed ? "committed, " : "", standing,
+           info->text && info->text[0] ? ": " : "", shown(&room, info->text));
     return out_flush();
 }
 

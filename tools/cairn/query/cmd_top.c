@@ -186,21 +186,21 @@ static size_t screen_rows(void)
 
 static void add_rank(struct table *table, const struct rank_row *rank)
 {
-    char name[RUN_NAME_TEXT_MAX], number[24], age[24];
-    run_name_format(&rank->row.run, name);
+    char number[24], age[24];
     snprintf(number, sizeof(number), rank->row.world_size > 0 ? "%u/%u" : "%u", rank->row.rank,
              rank->row.world_size);
     snprintf(age, sizeof(age), "%" PRIu64 ".%" PRIu64 " s", rank->row.age_ms / 1000,
              rank->row.age_ms % 1000 / 100);
-    table_row(table, (const char *const[]){name, ckpt_id_text(rank->row.id).at, number,
-                                           bytes_text(rank->row.received_bytes).at,
-                                           bytes_text((uint64_t)rank->received_rate).at,
-                                           bytes_text(rank->row.durable_bytes).at,
-                                           bytes_text((uint64_t)rank->durable_rate).at, age,
-                                           rank->row.handed_over  ? "handed over"
-                                           : !rank->row.connected ? "GONE"
-                                           : rank->straggles      ? "SLOW"
-                                                                  : ""});
+    table_row(table,
+              (const char *const[]){run_name_text(&rank->row.run).at, ckpt_id_text(rank->row.id).at,
+                                    number, bytes_text(rank->row.received_bytes).at,
+                                    bytes_text((uint64_t)rank->received_rate).at,
+                                    bytes_text(rank->row.durable_bytes).at,
+                                    bytes_text((uint64_t)rank->durable_rate).at, age,
+                                    rank->row.handed_over  ? "handed over"
+                                    : !rank->row.connected ? "GONE"
+                                    : rank->straggles      ? "SLOW"
+                                                           : ""});
 }
 
 /* Who holds the others up comes first; what does not fit is counted. */

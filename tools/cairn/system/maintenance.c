@@ -16,7 +16,7 @@ enum { SLEEP_MS = 500, FOLLOWS_MAX = 3, ADDRESSES_MAX = 8 };
 static void where_text(const struct run_name *run, struct ckpt_id id, size_t size, char *ret)
 {
     char name[RUN_NAME_TEXT_MAX] = "";
-    struct text ckpt = {""};
+    struct ckpt_id_text ckpt = {""};
     if (run->project[0] != '\0') {
         run_name_format(run, name);
     }
@@ -210,10 +210,8 @@ void maintenance_json_scrub(struct json *json, const char *name, const struct sc
     json_open(json, "recent", '[');
     for (uint32_t i = 0; i < info->recent_count; i++) {
         const struct scrub_finding_info *finding = &info->recent[i];
-        char run[RUN_NAME_TEXT_MAX];
-        run_name_format(&finding->run, run);
         json_open(json, NULL, '{');
-        json_str(json, "run", run);
+        json_str(json, "run", run_name_text(&finding->run).at);
         json_ckpt_id(json, finding->id);
         json_str(json, "health", health_name(finding->health));
         json_str(json, "text", finding->text);
