@@ -32,13 +32,12 @@ struct copy {
 static void prune(struct dir_store *store, const struct dir_at *at)
 {
     struct dir_versions have = {0};
-    char name[DIR_NAME_MAX];
     if (dir_versions_list(store, at, &have, NULL) != 0) {
         return; /* tried again after the next one */
     }
     for (size_t i = 0; i + COPIES_KEPT < have.snapshot_count; i++) {
-        dir_name_version(have.snapshots[i], true, name);
-        err_ignore(store->vfs->ops->unlink(store->vfs, at->fd, name, false, NULL));
+        err_ignore(store->vfs->ops->unlink(
+            store->vfs, at->fd, dir_name_version(have.snapshots[i], true).at, false, NULL));
     }
     dir_versions_fini(&have);
 }
@@ -63,7 +62,6 @@ static int put(struct dir_store *store, struct dir_run *run, const struct copy *
                struct diag *diag)
 {
     struct dir_at at;
-    char name[DIR_NAME_MAX];
     if (copy->cuts != run->copying.cuts || copy->version <= atomic_load(&run->copying.to)) {
         return 0; /* a newer copy or a cut came first */
     }
@@ -74,10 +72,9 @@ static int put(struct dir_store *store, struct dir_run *run, const struct copy *
         return rc;
     }
     struct record_value value = {.bytes = copy->buf.bytes, .data = copy->buf.data};
-    dir_name_version(copy->version, true, name);
     /* A snapshot needs no other file of the folder: the next fsync settles a failed one. */
     at.is_settling = true;
-    rc = publish_again(store, &at, name, value, diag);
+    rc = publish_again(store, &at, dir_name_version(copy->version, true).at, value, diag);
     if (rc == 0) {
         atomic_store(&run->copying.to, copy->version);
         prune(store, &at);

@@ -128,9 +128,12 @@ bool dir_parse_ckpt(const char *name, struct ckpt_id *ret)
     return good;
 }
 
-void dir_name_version(uint64_t version, bool is_snapshot, char ret[DIR_NAME_MAX])
+struct dir_name dir_name_version(uint64_t version, bool is_snapshot)
 {
-    snprintf(ret, DIR_NAME_MAX, "%016llx.%s", (ull)version, is_snapshot ? "snapshot" : "update");
+    struct dir_name name;
+    snprintf(name.at, sizeof(name.at), "%016llx.%s", (ull)version,
+             is_snapshot ? "snapshot" : "update");
+    return name;
 }
 
 bool dir_parse_version(const char *name, uint64_t *ret_version, bool *ret_is_snapshot)

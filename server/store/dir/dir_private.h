@@ -160,14 +160,16 @@ void dir_name_object(const struct object_id *id, char ret[DIR_NAME_MAX]);
 /* Returns false for a name that dir_name_object() would not make. Leaves term and step alone. */
 bool dir_parse_object(const char *name, struct object_id *ret);
 void dir_name_small(const struct store_name *name, char ret[DIR_NAME_MAX]);
-void dir_name_version(uint64_t version, bool is_snapshot, char ret[DIR_NAME_MAX]);
+struct dir_name { /* lives in the expression that asks for it */
+    char at[DIR_NAME_MAX];
+};
+struct dir_name dir_name_version(uint64_t version, bool is_snapshot);
 /* Returns false for a name that dir_name_small() would not make. Leaves run and id alone. */
 bool dir_parse_small(const char *name, struct store_name *ret);
 bool dir_parse_ckpt(const char *name, struct ckpt_id *ret);
 bool dir_parse_version(const char *name, uint64_t *ret_version, bool *ret_is_snapshot);
 bool dir_name_is_temp(const char *name, uint64_t *ret_epoch);
-/* Copies a path that is known to fit. */
-void dir_path_copy(const char *path, char ret[DIR_PATH_MAX]);
+void dir_path_copy(const char *path, char ret[DIR_PATH_MAX]); /* it is known to fit */
 uint64_t dir_hash(const char *text);
 uint64_t dir_hash_run(const struct run_name *run);
 
@@ -272,8 +274,7 @@ struct dir_run *dir_run_find(struct dir_store *store, const struct run_name *nam
 int MUST_USE dir_op_usage(struct dir_store *store, struct store_req *req);
 
 /* --- dir_probe.c ------------------------------------------------------------------------------ */
-/* Returns what helps a store that has no room for a save. */
-const char *dir_room_remedy(const struct vfs_space *space);
+const char *dir_room_remedy(const struct vfs_space *space); /* what helps if a save has no room */
 int MUST_USE dir_op_probe(struct dir_store *store, struct store_req *req);
 /* Returns NO_SPACE if no more inodes are free than are kept in reserve. */
 int MUST_USE dir_check_inodes(const struct dir_store *store, const struct vfs_space *space,

@@ -42,7 +42,6 @@ static int publish_update(struct dir_store *store, struct dir_record *rec,
                           struct diag *diag)
 {
     uint64_t version = record_version(rec->record);
-    char name[DIR_NAME_MAX];
     struct buf buf;
     buf_init(&buf, LIMIT_RECORD_UPDATE_BYTES);
     record_update_encode(update, version, rec->last.bytes, &buf);
@@ -51,10 +50,9 @@ static int publish_update(struct dir_store *store, struct dir_record *rec,
         rc = diag_set(diag, rc, "cannot write update %llu of record %s",
                       (unsigned long long)version, rec->path);
     }
-    dir_name_version(version, false, name);
     struct record_value value = {.bytes = buf.bytes, .data = buf.data};
     rc = rc ? rc : FAILPOINT("dir.record");
-    rc = rc ? rc : dir_publish(store, at, name, value, diag);
+    rc = rc ? rc : dir_publish(store, at, dir_name_version(version, false).at, value, diag);
     if (rc == 0) {
         rec->last = sha256(buf.bytes, buf.data);
     } else if (rc == CAIRN_E_OUTCOME_UNKNOWN) {

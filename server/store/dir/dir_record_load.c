@@ -196,11 +196,11 @@ static void quarantine_files(struct dir_store *store, const struct dir_view *vie
                              const struct dir_at *at)
 {
     const struct dir_damage *damage = &view->damage;
-    char name[DIR_NAME_MAX];
     for (size_t i = 0; i < min_u64(damage->count, STORE_RECORD_FILES_MAX); i++) {
         if (damage->files[i].is_copy == is_copy) {
-            dir_name_version(damage->files[i].version, damage->files[i].is_snapshot, name);
-            dir_quarantine(store, at, name);
+            dir_quarantine(
+                store, at,
+                dir_name_version(damage->files[i].version, damage->files[i].is_snapshot).at);
         }
     }
 }

@@ -56,9 +56,8 @@ static int read_link_at(struct dir_store *store, const struct dir_at *at,
     struct dir_bytes file = {.bytes_max = which->is_snapshot ? LIMIT_RECORD_BYTES
                                                              : LIMIT_RECORD_UPDATE_BYTES,
                              .direct = true};
-    char name[DIR_NAME_MAX];
-    dir_name_version(which->version, which->is_snapshot, name);
-    int rc = dir_read_file(store, at, name, &file, NULL);
+    int rc = dir_read_file(store, at, dir_name_version(which->version, which->is_snapshot).at,
+                           &file, NULL);
     rc = rc ? rc : read_link(which, file.bytes, file.data, ret, NULL);
     free(file.data);
     return rc;
@@ -169,22 +168,21 @@ static int put(struct dir_store *store, const struct dir_at *at, struct store_re
     struct chain_link link;
     struct vfs_stat stat;
     struct record_value value = {.bytes = req->bytes, .data = req->data};
-    char name[DIR_NAME_MAX];
-    dir_name_version(req->file.version, req->file.is_snapshot, name);
+    struct dir_name name = dir_name_version(req->file.version, req->file.is_snapshot);
     if (read_link_at(store, at, &req->file, &link) == 0 &&
         is_in_place(store, at, &req->file, &link)) {
         return diag_set(&req->diag, CAIRN_E_CONFLICT,
-                        "%s/%s is not damaged, so there is nothing to repair", at->path, name);
+                        "%s/%s is not damaged, so there is nothing to repair", at->path, name.at);
     }
     int rc = prove(store, at, req, &req->diag);
     rc = rc ? rc : dir_check_broken(store, at->path, &req->diag);
     if (rc == 0) {
-        rc = dir_stat_file(store, at, name, &stat, NULL) == CAIRN_E_NOT_FOUND
-                 ? dir_publish(store, at, name, value, &req->diag)
-                 : replace(store, at, name, value, &req->diag);
+        rc = dir_stat_file(store, at, name.at, &stat, NULL) == CAIRN_E_NOT_FOUND
+                 ? dir_publish(store, at, name.at, value, &req->diag)
+                 : replace(store, at, name.at, value, &req->diag);
     }
     if (rc != 0) {
-        diag_add(&req->diag, "cannot repair the record file %s/%s", at->path, name);
+        diag_add(&req->diag, "cannot repair the record file %s/%s", at->path, name.at);
     }
     return rc;
 }
@@ -301,7 +299,6 @@ static int put_whole(struct dir_store *store, struct dir_run *run, struct store_
     struct dir_view view = {.store = store};
     struct chain_link link;
     struct dir_at at;
-    char name[DIR_NAME_MAX];
     int rc = read_link(&req->file, req->bytes, req->data, &link, &req->diag);
     rc = rc ? rc : dir_view_open(&view, rec, &req->diag);
     if (rc == 0 && (view.newest > 0 || view.lost_from != 0)) {
@@ -312,8 +309,7 @@ static int put_whole(struct dir_store *store, struct dir_run *run, struct store_
     if (rc != 0) {
         return rc;
     }
-    dir_name_version(req->file.version, true, name);
-    rc = dir_publish(store, &at, name, value, &req->diag);
+    rc = dir_publish(store, &at, dir_name_version(req->file.version, true).at, value, &req->diag);
     dir_at_close(store, &at);
     return rc ? rc : dir_record_load(store, run, &req->diag);
 }
@@ -342,7 +338,7 @@ int dir_op_record_file(struct dir_store *store, struct store_req *req)
     struct dir_bytes file = {.bytes_max = req->file.is_snapshot ? LIMIT_RECORD_BYTES
                                                                 : LIMIT_RECORD_UPDATE_BYTES,
                              .direct = true};
-    char path[DIR_PATH_MAX], name[DIR_NAME_MAX];
+    char path[DIR_PATH_MAX];
     struct dir_at at;
     dir_path_record(&req->run, path);
     if (req->file.is_copy) {
@@ -350,12 +346,12 @@ int dir_op_record_file(struct dir_store *store, struct store_req *req)
         dir_path_copy_of(path, copy_path);
         dir_path_copy(copy_path, path);
     }
-    dir_name_version(req->file.version, req->file.is_snapshot, name);
     int rc = dir_at_open(store, path, &at, &req->diag);
     if (rc != 0) {
         return rc;
     }
-    rc = dir_read_file(store, &at, name, &file, &req->diag);
+    rc = dir_read_file(store, &at, dir_name_version(req->file.version, req->file.is_snapshot).at,
+                       &file, &req->diag);
     dir_at_close(store, &at);
     if (rc == 0) {
         req->ret_data = file.data;
@@ -371,17 +367,14 @@ int dir_op_record_file(struct dir_store *store, struct store_req *req)
 static void quarantine_behind(struct dir_store *store, const struct dir_record_place *place,
                               uint64_t from, uint64_t to)
 {
-    char name[DIR_NAME_MAX];
     for (size_t i = 0; place->status == 0 && i < place->have.update_count; i++) {
         if (place->have.updates[i] >= from && place->have.updates[i] < to) {
-            dir_name_version(place->have.updates[i], false, name);
-            dir_quarantine(store, &place->at, name);
+            dir_quarantine(store, &place->at, dir_name_version(place->have.updates[i], false).at);
         }
     }
     for (size_t i = 0; place->status == 0 && i < place->have.snapshot_count; i++) {
         if (place->have.snapshots[i] >= from && place->have.snapshots[i] < to) {
-            dir_name_version(place->have.snapshots[i], true, name);
-            dir_quarantine(store, &place->at, name);
+            dir_quarantine(store, &place->at, dir_name_version(place->have.snapshots[i], true).at);
         }
     }
 }

@@ -201,17 +201,16 @@ static void prune(struct dir_store *store, const struct dir_record *rec, const s
 {
     uint64_t oldest = rec->snapshots[1];
     struct dir_versions have = {0};
-    char name[DIR_NAME_MAX];
     if (oldest == 0 || dir_versions_list(store, at, &have, NULL) != 0) {
         return; /* tried again after the next snapshot */
     }
     for (size_t i = 0; i < have.snapshot_count && have.snapshots[i] < oldest; i++) {
-        dir_name_version(have.snapshots[i], true, name);
-        err_ignore(store->vfs->ops->unlink(store->vfs, at->fd, name, false, NULL));
+        err_ignore(store->vfs->ops->unlink(
+            store->vfs, at->fd, dir_name_version(have.snapshots[i], true).at, false, NULL));
     }
     for (size_t i = 0; i < have.update_count && have.updates[i] <= oldest; i++) {
-        dir_name_version(have.updates[i], false, name);
-        err_ignore(store->vfs->ops->unlink(store->vfs, at->fd, name, false, NULL));
+        err_ignore(store->vfs->ops->unlink(
+            store->vfs, at->fd, dir_name_version(have.updates[i], false).at, false, NULL));
     }
     dir_versions_fini(&have);
 }
@@ -220,15 +219,13 @@ int dir_record_snapshot(struct dir_store *store, struct dir_record *rec, const s
                         struct diag *diag)
 {
     uint64_t version = record_version(rec->record);
-    char name[DIR_NAME_MAX];
     struct buf buf;
     buf_init(&buf, LIMIT_RECORD_BYTES);
     record_snapshot_encode(rec->record, rec->last.bytes, &buf);
-    dir_name_version(version, true, name);
     int rc = buf_status(&buf);
     rc = rc ? rc : FAILPOINT("dir.snapshot");
     struct record_value value = {.bytes = buf.bytes, .data = buf.data};
-    rc = rc ? rc : dir_publish(store, at, name, value, diag);
+    rc = rc ? rc : dir_publish(store, at, dir_name_version(version, true).at, value, diag);
     buf_fini(&buf);
     if (rc == 0) {
         rec->snapshots[1] = rec->snapshots[0];

@@ -61,10 +61,9 @@ int dir_view_snapshot(struct dir_view *view, const struct record_file *which, st
     const struct dir_at *at = &view->places[which->is_copy].at;
     struct dir_bytes file = {.bytes_max = LIMIT_RECORD_BYTES, .direct = view->is_direct};
     struct diag why = DIAG_INIT;
-    char name[DIR_NAME_MAX];
     struct record *record = NULL;
-    dir_name_version(which->version, true, name);
-    int rc = dir_read_file(view->store, at, name, &file, &why);
+    struct dir_name name = dir_name_version(which->version, true);
+    int rc = dir_read_file(view->store, at, name.at, &file, &why);
     view->is_moving = view->is_moving || rc == CAIRN_E_NOT_FOUND;
     rc = rc ? rc : record_snapshot_decode(file.bytes, file.data, &record, ret_last->bytes, &why);
     if (rc == 0 && record_version(record) != which->version) {
@@ -74,7 +73,7 @@ int dir_view_snapshot(struct dir_view *view, const struct record_file *which, st
     free(file.data);
     if (rc != 0) {
         err_ignore(diag_set(&why, rc, "%s", err_text(rc))); /* if there is no text yet */
-        return say_damaged(view, at->path, name, &why, diag);
+        return say_damaged(view, at->path, name.at, &why, diag);
     }
     *ret = record;
     return 0;
@@ -90,10 +89,9 @@ int dir_view_update(struct dir_view *view, uint64_t version, struct record *reco
     struct sha256 previous;
     struct scratch scratch;
     uint64_t number = 0;
-    char name[DIR_NAME_MAX];
-    dir_name_version(version, false, name);
+    struct dir_name name = dir_name_version(version, false);
     int rc = dir_versions_has_update(&place->have, version)
-                 ? dir_read_file(view->store, &place->at, name, &file, &why)
+                 ? dir_read_file(view->store, &place->at, name.at, &file, &why)
                  : diag_set(&why, CAIRN_E_NOT_FOUND, "it is missing");
     view->is_moving = view->is_moving || rc == CAIRN_E_NOT_FOUND;
     scratch_init(&scratch, KIB(64) + file.bytes * 8);
@@ -121,7 +119,7 @@ int dir_view_update(struct dir_view *view, uint64_t version, struct record *reco
         return 0;
     }
     err_ignore(diag_set(&why, rc, "%s", err_text(rc))); /* if there is no text yet */
-    return say_damaged(view, place->at.path, name, &why, diag);
+    return say_damaged(view, place->at.path, name.at, &why, diag);
 }
 
 /* --- the whole -------------------------------------------------------------------------------- */
