@@ -6,8 +6,6 @@
 
 #include "base/interval.h"
 
-#include <stdio.h>
-
 _Static_assert(sizeof((struct cairn_interval){0}.text) >= INTERVAL_TEXT_BYTES, "the text fits");
 
 int cairn_interval(struct cairn_interval *io, struct cairn_error *err)

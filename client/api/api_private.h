@@ -158,7 +158,6 @@ struct cairn_op {
 
 /* Makes an op with one reference, the caller's. It is not in the handle's list yet. */
 int MUST_USE op_new(struct cairn *cairn, bool is_save, struct cairn_op **ret, struct diag *diag);
-struct cairn_op *op_ref(struct cairn_op *op);
 void op_unref(struct cairn_op *op);
 /* Enters the op into the handle's list, with the loop's reference and the present set, and posts
  * `start`. Fails with CLOSED, BUSY, INTERNAL or FENCED. */

@@ -8,7 +8,6 @@
 #include "base/err.h"
 #include "format/box.h"
 
-#include <stdio.h>
 #include <string.h>
 
 const char *cairn_err_name(int code) { return err_name(code); }

@@ -7,8 +7,6 @@
  */
 #include "api_private.h"
 
-#include <string.h>
-
 /* These are the only mutable globals of the library. */
 static pthread_mutex_t fork_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct list fork_handles = {&fork_handles, &fork_handles};

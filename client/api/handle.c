@@ -10,10 +10,8 @@
 #include "base/log.h"
 #include "env/prompt.h"
 
-#include <sched.h>
 #include <signal.h>
 #include <stdio.h>
-#include <string.h>
 
 /* --- log ---------------------------------------------------------------------------------- */
 

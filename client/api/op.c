@@ -9,7 +9,6 @@
 #include "api_private.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 struct notify {
     struct list link;
@@ -46,7 +45,7 @@ int op_new(struct cairn *cairn, bool is_save, struct cairn_op **ret, struct diag
     return 0;
 }
 
-struct cairn_op *op_ref(struct cairn_op *op)
+static struct cairn_op *op_ref(struct cairn_op *op)
 {
     atomic_fetch_add(&op->refs, 1);
     return op;

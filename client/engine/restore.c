@@ -102,7 +102,7 @@ static enum sm_result ask(struct restore *restore, const struct msg *msg)
 /* --- ends ------------------------------------------------------------------------ */
 
 /* Ends the whole restore with this failure; it then waits for workers only. */
-void restore_fail(struct restore *restore, int status, const struct diag *diag)
+static void restore_fail(struct restore *restore, int status, const struct diag *diag)
 {
     if (restore->status != 0 || sm_is(&restore->sm, RS_DRAIN) || sm_is(&restore->sm, RS_END)) {
         return;

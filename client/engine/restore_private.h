@@ -191,7 +191,6 @@ void restore_land_fini(struct restore *restore);
 
 /* restore.c */
 void restore_wake(struct restore *restore);
-void restore_fail(struct restore *restore, int status, const struct diag *diag);
 bool restore_is_reading(const struct restore *restore);
 /* Called when this rank cannot take this checkpoint: the code and text go into its REPORT. */
 void restore_cannot(struct restore *restore, int code, const struct diag *diag);

@@ -9,8 +9,6 @@
 
 #include "base/check.h"
 
-#include <string.h>
-
 #define PART_SCRATCH_MAX ((size_t)4 << 30)
 
 struct maker {

@@ -10,7 +10,6 @@
 
 #include "base/diag.h"
 
-#include <stddef.h>
 #include <stdint.h>
 
 /* What is assumed before anything was seen: one unexpected stop in so many hours of one

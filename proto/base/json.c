@@ -8,7 +8,6 @@
 
 #include <inttypes.h>
 #include <math.h>
-#include <string.h>
 #include <time.h>
 
 void json_init(struct json *json)

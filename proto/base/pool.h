@@ -11,7 +11,6 @@
 #include "diag.h"
 
 #include <stddef.h>
-#include <stdint.h>
 
 struct pool;
 

@@ -7,7 +7,6 @@
  */
 #include "memfd.h"
 
-#include "base/buf.h"
 #include "base/check.h"
 
 #include <errno.h>

@@ -13,7 +13,6 @@
 #include <netinet/in.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <sys/un.h>
 #include <unistd.h>
 
 enum { LISTENER_MAGIC = 0x6c737472, BACKLOG = 1024, ACCEPTS_A_TURN = 64, PAUSE_MS = 100 };

@@ -152,9 +152,6 @@ void sock_uv_watch(struct sock_uv *sock); /* makes the poller wait for what the 
 void connecting_free(struct connecting *connecting); /* NULL is allowed */
 /* Sets socket options for speed. */
 void net_tune(int fd, int family);
-/* Sends what msg says, within the limits of one call. */
-int MUST_USE sock_uv_send(struct sock_uv *sock, const struct msghdr *msg, size_t *ret_bytes,
-                          struct diag *diag);
 /* Return the error of a try on a socket that is not open (yet), and on one whose peer is gone. */
 int MUST_USE sock_uv_not_open(struct sock_uv *sock, struct diag *diag);
 int MUST_USE sock_uv_lost(struct sock_uv *sock, int errnum, struct diag *diag);

@@ -204,8 +204,9 @@ int sock_uv_try_readv(struct sock *base, const struct iovec *iov, size_t count, 
     return 0;
 }
 
-int sock_uv_send(struct sock_uv *sock, const struct msghdr *msg, size_t *ret_bytes,
-                 struct diag *diag)
+/* Sends what msg says, within the limits of one call. */
+static int MUST_USE sock_uv_send(struct sock_uv *sock, const struct msghdr *msg, size_t *ret_bytes,
+                                 struct diag *diag)
 {
     struct iovec clipped[IOV_COUNT_MAX];
     ssize_t sent;

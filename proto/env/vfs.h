@@ -33,11 +33,10 @@ enum vfs_open_flags {
 
 enum vfs_kind { VFS_FILE, VFS_DIR, VFS_OTHER };
 
-/* What stat tells; blocks_bytes is the space that the file takes on the disk. */
+/* What stat tells. */
 struct vfs_stat {
     enum vfs_kind kind;
     uint64_t bytes;
-    uint64_t blocks_bytes;
     uint32_t mode;
     int64_t mtime_ns;
 };

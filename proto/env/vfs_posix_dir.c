@@ -55,7 +55,6 @@ static void fill_stat(const struct stat *st, struct vfs_stat *ret)
 {
     ret->kind = S_ISREG(st->st_mode) ? VFS_FILE : S_ISDIR(st->st_mode) ? VFS_DIR : VFS_OTHER;
     ret->bytes = (uint64_t)st->st_size;
-    ret->blocks_bytes = (uint64_t)st->st_blocks * 512;
     ret->mode = st->st_mode & 07777;
     ret->mtime_ns = (int64_t)st->st_mtim.tv_sec * 1000000000 + st->st_mtim.tv_nsec;
 }

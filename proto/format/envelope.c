@@ -8,7 +8,6 @@
 #include <string.h>
 
 #include "base/buf.h"
-#include "base/check.h"
 #include "doc.h"
 #include "hash/hash.h"
 

@@ -8,7 +8,6 @@
 #include "part_layout.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 #include "base/check.h"
 #include "hash/hash.h"

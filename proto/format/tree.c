@@ -8,7 +8,6 @@
 
 #include <string.h>
 
-#include "base/check.h"
 #include "base/limits.h"
 #include "base/utf8.h"
 #include "hash/hash.h"

@@ -9,8 +9,6 @@
  */
 #include "conn_private.h"
 
-#include <stdio.h>
-
 static void on_ready(void *user, unsigned events);
 static void run(struct conn *conn, unsigned events);
 static void watch(struct conn *conn);

@@ -6,7 +6,6 @@
 #include "chunk.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 #include "base/check.h"
 #include "base/limits.h"

@@ -14,7 +14,6 @@
 
 #include "base/diag.h"
 
-#include <stddef.h>
 #include <stdint.h>
 
 enum { FRAME_HEADER_BYTES = 32, FRAME_VERSION = 1 };

@@ -16,7 +16,6 @@
 #include "base/utf8.h"
 #include "core/retention.h"
 #include "core_private.h"
-#include "format/box.h"
 
 static const char *const outcome_texts[] = {
     [MARK_DONE] = "is done",

@@ -7,7 +7,6 @@
  * update that ends the session removes them. Pure.
  */
 #include <stdio.h>
-#include <string.h>
 
 #include "base/check.h"
 #include "core_private.h"

@@ -9,10 +9,7 @@
  */
 #include "core/retention.h"
 
-#include <string.h>
-
 #include "base/check.h"
-#include "core_private.h"
 
 bool retention_is_good(const struct retention_item *item)
 {

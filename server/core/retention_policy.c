@@ -5,14 +5,12 @@
  * Pure.
  */
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "base/check.h"
 #include "base/digits.h"
 #include "core/retention.h"
 #include "core_private.h"
-#include "format/box.h"
 
 enum { COUNT_MAX = 1000000, SPAN_MAX = 1000000 };
 

@@ -11,7 +11,6 @@
 #include "base/log.h"
 #include "daemon/config_retention.h"
 #include "daemon/config_value.h"
-#include "env/net.h"
 #include "hash/hash.h"
 #include "store/open/store_open.h"
 

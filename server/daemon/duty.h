@@ -30,7 +30,7 @@
 /* Older daemons take labels of at most 64 bytes; only entries that they do not read have longer
  * ones. */
 enum { DUTY_NAME_MAX = 16, DUTY_LABEL_MAX = 240, DUTY_VALUE_MAX = 16 + DUTY_LABEL_MAX };
-enum { DUTY_RENEW_MS = 10000, DUTY_EXPIRE_MS = 40000 };
+enum { DUTY_RENEW_MS = 10000 };
 
 struct duty;
 

@@ -9,9 +9,7 @@
 
 #include "base/check.h"
 
-#include <inttypes.h>
 #include <stdlib.h>
-#include <string.h>
 
 static void drop_ckpt(struct batch_ckpt *ckpt)
 {

@@ -202,7 +202,7 @@ struct gc {
     struct gc_status now;
     struct known known;
     struct run_name *names;
-    size_t name_count, name_next;
+    size_t name_count;
     size_t group_count;
     struct store_req group[GC_GROUP]; /* operations that are asked for together */
     struct press press;

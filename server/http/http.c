@@ -17,7 +17,6 @@
 
 #include <microhttpd.h>
 #include <signal.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -11,7 +11,6 @@
 #include "ingest/ingest_private.h"
 
 #include "base/check.h"
-#include "format/ids.h"
 #include "pipeline/chunk.h"
 
 #include <stdlib.h>

@@ -9,7 +9,6 @@
 #include "run/run_counts.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 enum { WRITER_OBJECTS_MAX = 256 };
 

@@ -7,8 +7,6 @@
 
 #include "base/check.h"
 
-#include <string.h>
-
 enum { POLL_MS = 100 /* a new rate, or the end of the owner, is noticed within this time */ };
 
 static void answer(struct ask *ask)

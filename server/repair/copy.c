@@ -12,7 +12,6 @@
 #include "base/check.h"
 #include "base/failpoint.h"
 
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 

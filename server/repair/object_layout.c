@@ -6,8 +6,6 @@
  */
 #include "repair_private.h"
 
-#include "base/check.h"
-
 #include <stdlib.h>
 #include <string.h>
 

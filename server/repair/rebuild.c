@@ -11,7 +11,6 @@
 
 #include "base/buf.h"
 #include "base/failpoint.h"
-#include "pipeline/chunk.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -11,8 +11,6 @@
 
 #include "base/check.h"
 
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 static int no_memory(struct diag *diag)

@@ -9,7 +9,6 @@
 
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
 /* A repair that is to end waits for no pace: little is left for it to ask. */
 static uint64_t wait_ms(void *user)

@@ -16,7 +16,7 @@
 
 #include "run/run.h"
 
-enum { REPAIR_TEXT_MAX = 640, REPAIR_LINES_MAX = 32, REPAIR_URL_MAX = 512, REPAIR_ACTOR_MAX = 65 };
+enum { REPAIR_TEXT_MAX = 640, REPAIR_LINES_MAX = 32, REPAIR_ACTOR_MAX = 65 };
 
 struct repair;
 

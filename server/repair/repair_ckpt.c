@@ -5,8 +5,6 @@
  */
 #include "repair_private.h"
 
-#include "base/check.h"
-
 #include <stdio.h>
 
 static bool has_all_sources(const struct broken *broken)

@@ -9,8 +9,6 @@
  */
 #include "repair_private.h"
 
-#include "base/check.h"
-
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -5,8 +5,6 @@
  */
 #include "repair_private.h"
 
-#include "base/check.h"
-
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -10,7 +10,6 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
 void salvage_add_item(struct repair *repair, struct ckpt_id id, enum salvage_outcome outcome,
                       const char *fmt, ...)

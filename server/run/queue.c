@@ -9,7 +9,6 @@
 
 #include "base/check.h"
 
-#include <inttypes.h>
 #include <stdio.h>
 
 /* --- the catalogue ---------------------------------------------------------------------------- */

@@ -13,7 +13,6 @@
 #include "run_private.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 struct base_op {
     struct base_req *req; /* NULL once it is cancelled */

@@ -234,8 +234,6 @@ void counts_applied(struct run *run)
         if (run->applying.node[0] != '\0') {
             count_notice(&counts->notices, run->applying.node);
         }
-    } else if (kind == EVENT_HEALTH) {
-        counts->health_changes++;
     }
 }
 

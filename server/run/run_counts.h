@@ -42,7 +42,7 @@ struct run_counts {
     struct histogram phases[RUN_PHASE_COUNT];
     struct node_notices notices;
     uint64_t restores_done, restores_failed;
-    uint64_t forgotten, undeleted, reclaimed, annotated, health_changes;
+    uint64_t forgotten, undeleted, reclaimed, annotated;
     uint64_t updates, conflicts, unknown_outcomes, update_errors, loads, load_errors;
 };
 const struct run_counts *catalog_counts(const struct catalog *catalog);

@@ -14,7 +14,6 @@
 #include "run_private.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 struct fetch_op {
     struct fetch_req *req;

@@ -282,8 +282,6 @@ void snapshots_tell(struct run *run, int status, const struct diag *diag);
 /* track.c: open saves. */
 void tracks_sync(struct run *run);
 void tracks_free(struct run *run);
-/* Returns true if every rank has sealed and no newer term has fenced the save. */
-bool open_is_sealed(const struct run_state *state, const struct state_open *open);
 const struct state_term *term_at(const struct run_state *state,
                                  uint64_t term); /* NULL if there is no such term */
 

@@ -12,7 +12,6 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
 static void on_deadline(struct timer *timer);
 static void on_aborted(struct run_req *req);
@@ -22,7 +21,8 @@ const struct state_term *term_at(const struct run_state *state, uint64_t term)
     return term >= 1 && term <= state->term_count ? &state->terms[term - 1] : NULL;
 }
 
-bool open_is_sealed(const struct run_state *state, const struct state_open *open)
+/* Returns true if every rank has sealed and no newer term has fenced the save. */
+static bool open_is_sealed(const struct run_state *state, const struct state_open *open)
 {
     return open->id.term == state->newest_term && open->world_size != 0 &&
            open->sealed_count == open->world_size;

@@ -9,8 +9,6 @@
 #include "base/check.h"
 
 #include <inttypes.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 bool wait_is_needed(const struct run_req *req, const struct verdict *verdict)

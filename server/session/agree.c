@@ -13,7 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { ROWS_PER_FRAME = 4096, FRAME_BYTES = 256 << 10, ANSWER_BYTES_MAX = 8 << 20 };
+enum { ROWS_PER_FRAME = 4096, FRAME_BYTES = 256 << 10 };
 
 struct member {
     struct xxh128 list_hash;

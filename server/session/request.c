@@ -10,7 +10,6 @@
 #include "base/log.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 enum { REQUEST_SCRATCH_MAX = 16 << 20 };
 

@@ -11,9 +11,6 @@
 #include "session/health.h"
 #include "wire/negotiate.h"
 
-#include <stdio.h>
-#include <string.h>
-
 /* Less than the time that a client with other servers waits. */
 enum { PATIENCE_MS = 2000 };
 

@@ -5,7 +5,6 @@
 #ifndef CAIRN_TOOLS_DTYPE_VALUE_H
 #define CAIRN_TOOLS_DTYPE_VALUE_H
 
-#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 

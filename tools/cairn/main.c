@@ -10,7 +10,6 @@
 
 #include <signal.h>
 #include <stdlib.h>
-#include <string.h>
 
 static int report(const struct cli *cli, int code, const struct diag *diag)
 {

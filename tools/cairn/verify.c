@@ -10,7 +10,6 @@
 #include "base/check.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 enum { UNREAD_MAX = 16 };
 

@@ -5,7 +5,6 @@
  */
 #include "py_private.h"
 
-#include <string.h>
 #include <unistd.h>
 
 cairn_t *py_handle_enter(struct py_handle *handle)

@@ -11,8 +11,6 @@
 #include "base/check.h"
 #include "base/failpoint.h"
 
-#include <string.h>
-
 enum {
     PAUSE_MS = 1000,      /* between two copies of one record */
     PAUSE_FOR_EACH = 50,  /* and at least this many times as long as the last copy took: 2 % */

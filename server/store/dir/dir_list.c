@@ -13,7 +13,6 @@
 
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
 /* Lists a folder. If it does not exist, the list is empty. */
 static int list_folder(struct dir_store *store, const char *path, struct dir_entries *ret,

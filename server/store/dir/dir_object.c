@@ -11,7 +11,6 @@
 #include "base/failpoint.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 struct dir_open {
     struct dir_open *next;

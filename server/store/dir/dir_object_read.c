@@ -9,7 +9,6 @@
 
 #include "base/check.h"
 #include "base/failpoint.h"
-#include "store/store_order.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -31,7 +31,6 @@ enum {
 };
 
 /* The feature bits that this version understands. */
-#define DIR_COMPAT_KNOWN    UINT64_C(0)
 #define DIR_RO_COMPAT_KNOWN UINT64_C(0)
 #define DIR_INCOMPAT_KNOWN  UINT64_C(0)
 #define DIR_FORMAT_VERSION  UINT64_C(1)

@@ -8,7 +8,6 @@
 #include "dir_private.h"
 
 #include <inttypes.h>
-#include <stdio.h>
 #include <string.h>
 
 enum { PROBE_BYTES = LIMIT_ALIGN_BYTES };

@@ -11,8 +11,6 @@
 #include "base/check.h"
 #include "base/failpoint.h"
 
-#include <string.h>
-
 /* Writes a snapshot. The update before it is durable in any case, so a failure is only noted, and
  * the next update tries again. */
 static void write_snapshot(struct dir_store *store, struct dir_record *rec, const struct dir_at *at)

@@ -10,7 +10,6 @@
 
 #include "base/check.h"
 
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 

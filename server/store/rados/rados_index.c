@@ -18,7 +18,6 @@
 
 #include "base/buf.h"
 #include "base/check.h"
-#include "store/store_order.h"
 
 #include <errno.h>
 #include <stdio.h>

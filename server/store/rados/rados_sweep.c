@@ -11,10 +11,7 @@
 #include "rados_private.h"
 #include "rados_small.h"
 
-#include "base/check.h"
-
 #include <errno.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 

@@ -19,10 +19,7 @@
  */
 #include "rados_small.h"
 
-#include "base/check.h"
-
 #include <errno.h>
-#include <stdio.h>
 #include <string.h>
 
 enum { TAILS_MAX = LIMIT_PART_BYTES / (1 << 20) };

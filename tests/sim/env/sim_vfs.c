@@ -369,7 +369,6 @@ static void fill_stat(const struct inode *inode, struct vfs_stat *ret)
 {
     *ret = (struct vfs_stat){.kind = inode->kind,
                              .bytes = inode->cur.bytes,
-                             .blocks_bytes = round_up_u64(inode->cur.bytes, 4096),
                              .mode = inode->mode,
                              .mtime_ns = inode->mtime_ns};
 }

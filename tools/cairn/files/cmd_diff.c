@@ -11,7 +11,6 @@
 
 #include <inttypes.h>
 #include <math.h>
-#include <string.h>
 
 enum { DIFF_SCRATCH_MAX = 1 << 20 };
 

@@ -16,7 +16,6 @@
 
 #include <inttypes.h>
 #include <stdlib.h>
-#include <string.h>
 
 enum { VERIFY_SCRATCH_MAX = 1 << 30 };
 

@@ -8,7 +8,6 @@
 #include "core/retention.h"
 
 #include <pwd.h>
-#include <string.h>
 #include <unistd.h>
 
 enum { EXIT_PARTIAL = 3, REASONS_BYTES = 512 };

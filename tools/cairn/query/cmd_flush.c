@@ -8,8 +8,6 @@
 #include "condition.h"
 #include "exit_status.h"
 
-#include <string.h>
-
 enum { OPEN_MAX = 64 };
 
 struct flush_options {

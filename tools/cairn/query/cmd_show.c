@@ -10,7 +10,6 @@
 #include "format/tree.h"
 
 #include <inttypes.h>
-#include <string.h>
 
 enum { INFO_SCRATCH_MAX = 1 << 20 };
 

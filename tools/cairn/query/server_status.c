@@ -6,7 +6,6 @@
 
 #include "exit_status.h"
 
-#include "base/check.h"
 #include "base/digits.h"
 #include "hash/hash.h"
 #include "system/maintenance.h"

@@ -10,7 +10,6 @@
 #include "base/check.h"
 #include "base/digits.h"
 #include "policy/policy.h"
-#include "store/dir/store_dir.h"
 #include "store/open/store_doctor.h"
 #include "store/open/store_open.h"
 

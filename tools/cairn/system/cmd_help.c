@@ -5,8 +5,6 @@
 #include "cli.h"
 #include "exit_status.h"
 
-#include <string.h>
-
 struct help_options {
     const char *topic;
     bool man;

@@ -11,7 +11,6 @@
 #include "store/open/store_open.h"
 
 #include <inttypes.h>
-#include <string.h>
 
 enum { EXIT_LEFT = 3 };
 

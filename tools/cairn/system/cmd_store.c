@@ -9,7 +9,6 @@
 #include "system/offline_store.h"
 
 #include "store/dir/store_dir.h"
-#include "store/open/store_open.h"
 
 #include <string.h>
 #include <unistd.h>

@@ -5,12 +5,10 @@
  */
 #include "offline_salvage.h"
 
-#include "env/timer.h"
 #include "offline_store.h"
 
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
 enum { TICK_MS = 200 };
 

@@ -8,8 +8,6 @@
 #include "maintenance.h"
 #include "offline_gc.h"
 
-#include <string.h>
-
 static int ask(struct cli *cli, const struct msg_gc *gc, struct source_request *request,
                struct diag *diag)
 {

@@ -9,7 +9,6 @@
 
 #include "system/node_watch.h"
 
-#include <stddef.h>
 #include <stdint.h>
 #include <sys/types.h>
 
