@@ -9,6 +9,7 @@
  */
 #include "base/check.h"
 #include "base/log.h"
+#include "base/utf8.h"
 #include "core/retention.h"
 #include "gc/gc.h"
 #include "run/run_counts.h"
@@ -221,14 +222,10 @@ void session_actor(const struct session *session, const char *claimed, size_t si
     int used = snprintf(ret, size, "%s", proven[0] != '\0' ? proven : "unverified");
     size_t at = min_u64((uint64_t)used, size - 1);
     CHECK(used >= 0);
-    size_t left = size - at, bytes;
+    size_t left = size - at;
     if (claimed && claimed[0] != '\0' && sizeof(says) + CLAIM_LEAST < left) {
-        size_t wanted = (size_t)snprintf(ret + at, left, "%s%s", says, claimed);
-        bytes = strlen(ret);
-        while (wanted >= left && ((unsigned char)ret[bytes - 1] & 0x80) != 0) {
-            bytes--; /* drops a character that was cut */
-        }
-        ret[bytes] = '\0';
+        err_ignore(snprintf(ret + at, left, "%s%s", says, claimed)); /* cut if it is too long */
+        ret[utf8_trim(strlen(ret), ret)] = '\0';
     }
 }
 
