@@ -330,6 +330,10 @@ static int copy_all(struct builder *builder, const struct registered_tensor *ten
 /* Sorts the set, and refuses a name that is registered twice. */
 static int sort_all(const struct builder *builder)
 {
+    _Static_assert(offsetof(struct registered_tensor, coordinate) == sizeof(char *),
+                   "as in part_order");
+    _Static_assert(offsetof(struct registered_blob, coordinate) == sizeof(char *),
+                   "as in part_order");
     struct registered *set = builder->set;
     if (!set->same) {
         qsort(set->tensors, set->tensor_count, sizeof *set->tensors, part_order);

@@ -162,8 +162,8 @@ static void put_owner(struct step *step, uint64_t term)
     }
     reason_set(entry.actor, actor);
     entry_owner_encode(&entry, step_value(step));
-    step_put(step,
-             key_owner(term).at); /* guarded with the term, whose key is of this update, too */
+    /* Guarded with the term, whose key is of this update, too. */
+    step_put(step, key_owner(term).at);
 }
 
 void on_leave(struct step *step)

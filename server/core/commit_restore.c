@@ -382,13 +382,13 @@ static bool is_continued(struct step *step, const struct state_restore *session)
     }
     const struct state_restore *before =
         state_restore_find(step->state, &session->token, session->ordinal - 1);
-    if (before == NULL || before->entry.state != RESTORE_OK ||
-        !ckpt_id_equal(before->entry.id, session->entry.id) ||
-        before->entry.newest_term != session->entry.newest_term) {
+    if (before == NULL) {
         return false;
     }
     session_guard(step, before);
-    return true;
+    return before->entry.state == RESTORE_OK &&
+           ckpt_id_equal(before->entry.id, session->entry.id) &&
+           before->entry.newest_term == session->entry.newest_term;
 }
 
 /* Ends the session well: all ranks have reported OK on this try. */
@@ -400,7 +400,9 @@ static void end_session(struct step *step, const struct state_restore *session)
     session_guard(step, session);
     session_put(step, &session->token, session->ordinal, &entry);
     remove_reports(step, session);
-    if (!is_continued(step, session)) {
+    if (is_continued(step, session)) { /* no note, but a use of the run as much as the first */
+        step_put_use(step, step->event->wall_ns, step->state->gc.cycle);
+    } else {
         step->day.restores++;
         log_end(step, &entry, step->event->u.report.actor);
     }

@@ -11,6 +11,7 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 void daemon_set_log(const struct config *config)
 {
@@ -66,8 +67,9 @@ static void tell_failure(struct daemon *daemon, const char *about, const char *w
 {
     CHECK(status != 0);
     LOG(LOG_ERROR, about, what, ls("code", err_name(status)), ls("err", diag_text(diag, status)));
-    snprintf(daemon->reload_error, sizeof(daemon->reload_error), "at the last SIGHUP %s: %s", what,
-             diag_text(diag, status));
+    size_t at = strlen(daemon->reload_error);
+    snprintf(daemon->reload_error + at, sizeof(daemon->reload_error) - at, "%s%s: %s",
+             at == 0 ? "at the last SIGHUP " : "; ", what, diag_text(diag, status));
 }
 
 /* Takes what the files of [tls] hold now. The files were checked with the rest. */
@@ -101,6 +103,7 @@ void daemon_on_reload(void *user, int signum)
     if (daemon_is_ending(daemon) || !options->reread) {
         return;
     }
+    daemon->reload_error[0] = '\0';
     struct config *fresh = malloc(sizeof(*fresh));
     int status = fresh ? options->reread(options->user, fresh, &diag) : CAIRN_E_NO_MEMORY;
     if (status != 0) {
@@ -111,7 +114,6 @@ void daemon_on_reload(void *user, int signum)
         free(fresh);
         return;
     }
-    daemon->reload_error[0] = '\0';
     if (!log_enabled(LOG_INFO)) {
         daemon_set_log(fresh); /* the following lines use the more verbose of both levels */
     }

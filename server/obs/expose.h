@@ -36,7 +36,8 @@ void expose_fini(struct expose *expose);
 const char *expose_content_type(bool openmetrics);
 /* Begins a family. The samples that follow belong to it. */
 void expose_family(struct expose *expose, const struct family *family);
-/* Adds a label to the next sample. That sample drops the labels. */
+/* Adds a label to the next sample, whose value is lent until that is written. It drops the labels.
+ */
 void expose_label(struct expose *expose, const char *name, const char *value);
 void expose_u64(struct expose *expose, uint64_t value);
 void expose_ms(struct expose *expose, uint64_t value_ms); /* written as seconds */

@@ -181,7 +181,8 @@ static void write_runs(const struct metrics_source *source, struct expose *expos
     begin(expose, FAMILY_GAUGE, "cairn_checkpoint_last_commit_timestamp_seconds",
           "Time of the last commit of a live run.");
     for (size_t i = 0; i < count; i++) {
-        expose_label(expose, "run", run_name_text(runs[i].name).at);
+        struct run_name_text name = run_name_text(runs[i].name); /* lent until expose_wall() */
+        expose_label(expose, "run", name.at);
         expose_wall(expose, runs[i].commit_wall_ns);
     }
     begin(expose, FAMILY_GAUGE, "cairn_checkpoint_last_step",

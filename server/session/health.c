@@ -181,8 +181,7 @@ static bool say_marked(struct health_word *health, const struct health_facts *fa
 }
 
 /* Reports damage. It does not only count the findings of the present pass, which begins with none:
- * what is damaged stays damaged until a later pass finds it
- * whole. */
+ * what is damaged stays damaged until a later pass finds it whole. */
 static bool say_damage(struct health_word *health, const struct health_facts *facts)
 {
     static const char *const remedy =

@@ -277,6 +277,32 @@ CORE_TEST(test_a_note_is_a_use)
     assert_true(expires(f, idle, 600 * day_ns, false));
 }
 
+static void restore_on_day(struct core_fixture *f, struct actor *actor, int64_t day)
+{
+    struct event report = event_of(EVENT_RESTORE_REPORT, actor);
+    report.id = ID(1, 20);
+    report.wall_ns = day * day_ns;
+    assert_int_equal(core_begin(f, actor, EXACT(1, 20), false), 0);
+    assert_int_equal(core_run(f, &report), 0);
+    assert_true(verdict_restore(&f->verdict)->done);
+    actor->ordinal++;
+}
+
+/* So does an attempt that restores one checkpoint again, although that counts as one restore. */
+CORE_TEST(test_the_same_restore_again_is_a_use)
+{
+    struct retention_policy idle = {.remove_idle_seconds = 86400};
+    struct actor rank = {.token = 9, .world_size = 1};
+    restore_on_day(f, &rank, 400);
+    count_days(f, 9);
+    size_t ended = f->state.ended_count;
+    restore_on_day(f, &rank, 500);
+    assert_int_equal(f->state.ended_count, ended);
+    assert_false(expires(f, idle, 500 * day_ns + day_ns / 2, false));
+    count_days(f, 2);
+    assert_true(expires(f, idle, 600 * day_ns, false));
+}
+
 /* Each error about a removed run or a forgotten checkpoint says who did it, and when. */
 CORE_TEST(test_errors_say_who_removed_it)
 {

@@ -5,7 +5,6 @@
 #include "cli.h"
 #include "server_status.h"
 
-
 static const struct argument arguments[] = {{"RUN", .kind = ARGUMENT_RUN, .optional = true},
                                             {"STEP@TERM", .kind = ARGUMENT_CHECKPOINT},
                                             {0}};
