@@ -4,6 +4,7 @@
 import json
 import logging
 import struct
+import time
 
 import pytest
 import torch
@@ -80,7 +81,8 @@ def test_mlflow(url, tmp_path):
 
 def wandb_rows(path):
     """Returns the rows of a run's history, from the file that an offline run leaves: blocks of 32 KiB, in which each part of a record
-    has a checksum, a length and a kind (1 whole, 2 first, 3 middle, 4 last) before it. wandb has no reader for Python."""
+    has a checksum, a length and a kind (1 whole, 2 first, 3 middle, 4 last) before it. wandb has no reader for Python. None if the
+    record of the run's end is not there yet: a service writes it, which may do so after ``finish``."""
     from wandb.proto.wandb_internal_pb2 import Record
 
     data, at, whole, rows = path.read_bytes(), 7, b"", []
@@ -89,13 +91,17 @@ def wandb_rows(path):
             at += 32768 - at % 32768
             continue
         _, length, kind = struct.unpack_from("<IHB", data, at)
+        if at + 7 + length > len(data):
+            break
         whole += data[at + 7:at + 7 + length]
         at += 7 + length
         if kind in (1, 4):
             record, whole = Record.FromString(whole), b""
             if record.WhichOneof("record_type") == "history":
                 rows.append({"/".join(item.nested_key) or item.key: json.loads(item.value_json) for item in record.history.item})
-    return rows
+            elif record.WhichOneof("record_type") == "exit":
+                return rows
+    return None
 
 
 def test_wandb(url, tmp_path, monkeypatch):
@@ -109,7 +115,10 @@ def test_wandb(url, tmp_path, monkeypatch):
         train(url, cairn.trackers.wandb())
         run.log({"loss": 0.5}, step=9)
         assert run.summary["cairn/checkpoint"] == f"{url}/step-2@1"
-    rows = wandb_rows(next(tmp_path.glob("wandb/offline-run-*/*.wandb")))
+    path, until = next(tmp_path.glob("wandb/offline-run-*/*.wandb")), time.monotonic() + 60
+    while (rows := wandb_rows(path)) is None:
+        assert time.monotonic() < until, "wandb does not end its file"
+        time.sleep(0.1)
     assert [(row["_step"], row["loss"]) for row in rows if "loss" in row] == [(7, 1.0), (9, 0.5)]
     told = [row for row in rows if "cairn/step" in row]
     assert [row["cairn/step"] for row in told] == [1, 2] and all(NAMES <= set(row) for row in told)
