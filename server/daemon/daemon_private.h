@@ -45,7 +45,7 @@ struct daemon {
     int status;
     struct diag diag;
     char reload_error[HEALTH_TEXT_BYTES]; /* what the last SIGHUP could not take; "" if nothing */
-    char no_store[STORE_URL_MAX + 128]; /* the remedy of NO_STORE */
+    char no_store[STORE_URL_MAX + 128];   /* the remedy of NO_STORE */
 };
 
 static inline bool daemon_is_ending(const struct daemon *daemon)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * offline_store: a store in this process, with its catalogue where that is wanted, and nothing on top
- * of them yet. On the loop's thread; every call runs the loop.
+ * offline_store: a store in this process, with its catalogue where that is wanted, and nothing on
+ * top of them yet. On the loop's thread; every call runs the loop.
  */
 #ifndef CAIRN_TOOLS_OFFLINE_STORE_H
 #define CAIRN_TOOLS_OFFLINE_STORE_H
