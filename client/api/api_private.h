@@ -128,7 +128,7 @@ void fork_remove(struct cairn *cairn);
 
 /* What cairn_op_t points to: a save or a restore, and the futures of it. It may outlive its handle.
  * `u` belongs to the loop's thread from op_start until the op is done, and to the user's calls
- * afterwards. */
+ * afterwards; its atomic counts, and `lazy`, which does not change, are read at any time. */
 struct cairn_op {
     atomic_uint refs; /* the user's, the loop's until done, and one for a posted abort */
     unsigned generation;

@@ -27,8 +27,8 @@ struct watch_task {
     uint32_t payload_first, payload_count;
 };
 
-/* The digests of one lazy save. The caller sets the fields up to digests and keeps them valid until
- * on_done. */
+/* The digests of one lazy save. The caller sets the fields up to digests, and keeps them valid
+ * until the last watch_compare() and watch_changed(), which come after on_done. */
 struct watch {
     enum watch_kind kind;
     void *after; /* event that reads from devices wait for, or NULL */

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * vfs: the file calls that a store is made of. They block, and run only on a store's work threads.
- * The layer is thin: every call makes one system call (apart from EINTR) and returns 0 or a code,
- * with errno's text in diag. vfs_posix.c is the real one; the simulator's keeps writes that were
- * not synced apart, and loses them at a crash.
+ * vfs: the file calls that a store is made of. They block. They run on a store's work threads, and
+ * on the caller's while a store is opened or examined. The layer is thin: a call is one operation
+ * of the file system, carried on after EINTR and short transfers, or done in another way where it
+ * is refused. It returns 0 or a code, with errno's text in diag. vfs_posix.c is the real one; the
+ * simulator's keeps writes that were not synced apart, and loses them at a crash.
  */
 #ifndef CAIRN_ENV_VFS_H
 #define CAIRN_ENV_VFS_H

@@ -12,11 +12,11 @@
 
 #include "repair/salvage.h"
 
-/* Begins a copy of all checkpoints that the other store lists of the run. Of `how` same_marks
- * counts. Returns the errors of
- * repair_begin(); repair_options.ended tells its end, with INVALID if both are one store, and
- * STORE_LOCKED if a daemon serves this one, a shared store. salvage_take() gives an item for each
- * checkpoint: WHOLE was copied, THERE was here, LEFT was not copied, for the reason in its text. */
+/* Begins a copy of all checkpoints that the other store lists of the run. Only same_marks of `how`
+ * is used. Returns the errors of repair_begin(); repair_options.ended tells its end, with INVALID
+ * if both are one store, and STORE_LOCKED if a daemon serves this one, a shared store.
+ * salvage_take() gives an item for each checkpoint: WHOLE was copied, THERE was here, LEFT was not
+ * copied, for the reason in its text. */
 int MUST_USE copy_begin(struct repair *repair, const struct run_name *run,
                         const struct salvage_options *how, const char *actor, struct diag *diag);
 

@@ -19,8 +19,8 @@ struct fetch_req {
     enum store_kind kind;
     uint32_t number; /* page number in the manifest, or rank of a part; 0 for the manifest */
     bool fresh;      /* read the store now, not the cache; for callers that look for damage */
-    /* An opening in this copy of the record claims the checkpoint, so it is there, and an old copy
-     * of the record will do. */
+    /* Set by a caller that knows an opening in this daemon's copy of the record whose base is the
+     * checkpoint. That keeps it from being reclaimed, so the copy will do, and is not read anew. */
     bool any_age;
     void (*done)(struct fetch_req *req); /* never called inside run_fetch() */
     /* NOT_FOUND if there is no such committed checkpoint, page or part; DAMAGED; NO_MEMORY; IO and

@@ -20,8 +20,8 @@ struct rados_doctor_options {
 };
 
 /* Examines the cluster and adds the findings to doctor. Blocks. Returns an error only if nothing
- * can be examined: TIMED_OUT, IO. *ret_silent is set if the monitors answered and the OSDs did not
- * answer an operation; nothing more was tried then. */
+ * can be examined: TIMED_OUT, IO, DENIED (blocklisted). *ret_silent is set if the monitors answered
+ * and the OSDs did not answer an operation; nothing more was tried then. */
 int MUST_USE rados_doctor(const struct rados_doctor_options *options, struct doctor *doctor,
                           bool *ret_silent, struct diag *diag);
 
