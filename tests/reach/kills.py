@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """The kills of one training: their moments, how a rank is told of them, and the end of a whole job."""
 
+import contextlib
 import dataclasses
 import json
 import os
 import pathlib
 import random
 import signal
+import time
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,9 +68,7 @@ def from_text(text: str) -> list:
     return [Kill(*fields) for fields in json.loads(text or "[]")]
 
 
-def end_job(job: str) -> None:
-    """Kills all processes of a job at once, this one last. They are known by their variable REACH_JOB, because torchrun and Ray give the
-    ranks process groups of their own. The daemon is none of them."""
+def _members(job: str) -> list:
     word, pids = f"REACH_JOB={job}".encode(), []
     for folder in pathlib.Path("/proc").iterdir():
         try:
@@ -76,8 +76,21 @@ def end_job(job: str) -> None:
                 pids.append(int(folder.name))
         except OSError:
             continue  # it has ended, or is somebody else's
-    for pid in sorted(pids, key=lambda pid: pid == os.getpid()):
-        try:
-            os.kill(pid, signal.SIGKILL)
-        except ProcessLookupError:
-            continue
+    return pids
+
+
+def end_job(job: str) -> None:
+    """Kills all processes of a job at once, this one last. They are known by their variable REACH_JOB, because torchrun and Ray give the
+    ranks process groups of their own. The daemon is none of them. One that was just forked, or is in exec, where it shows no variables
+    for a moment, is found by another round."""
+    quiet = 0
+    while quiet < 2:
+        members = _members(job)
+        others = [pid for pid in members if pid != os.getpid()]
+        for pid in others:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        quiet = 0 if others else quiet + 1
+        time.sleep(0.01)
+    if os.getpid() in members:
+        os.kill(os.getpid(), signal.SIGKILL)
