@@ -82,9 +82,11 @@ def _members(job: str) -> list:
 def end_job(job: str) -> None:
     """Kills all processes of a job at once, this one last. They are known by their variable REACH_JOB, because torchrun and Ray give the
     ranks process groups of their own. The daemon is none of them. One that was just forked, or is in exec, where it shows no variables
-    for a moment, is found by another round."""
-    quiet = 0
+    for a moment, is found by another round. Raises TimeoutError if one does not die within a minute."""
+    quiet, until = 0, time.monotonic() + 60
     while quiet < 2:
+        if time.monotonic() > until:
+            raise TimeoutError(f"processes of {job} do not die: {others}")
         members = _members(job)
         others = [pid for pid in members if pid != os.getpid()]
         for pid in others:

@@ -94,7 +94,10 @@ TEST(test_environment_yields)
 TEST(test_bad_lines)
 {
     static const char *const cases[][2] = {
-        {"list", "'list' is not a command"},
+        {"list", "'list' is not a command; see cairn --help"},
+        {"lss", "'lss' is not a command; did you mean 'ls'?"},
+        {"ls --stor dir:/a", "--stor is not an option of cairn ls; did you mean --store?"},
+        {"ls --al", "--al is not an option of cairn ls; did you mean --all?"},
         {"ls --nonsense", "--nonsense is not an option of cairn ls"},
         {"ls -x", "-x is not an option of cairn ls"},
         {"ls -ax", "-ax is not an option of cairn ls"},
